@@ -395,6 +395,9 @@ long() (
     HAMLYN_SIM_SEEDS=30 cargo test $with --lib simulated::hosts || searched=$?
     # shellcheck disable=SC2086
     cargo test $with --test processes -- random:: wake:: || searched=$?
+    # The tests of the protocols over TLS with one connection and with two, and over libfabric.
+    # shellcheck disable=SC2086
+    cargo test $with --test protocols -- over:: || searched=$?
     # 64 hosts, each with all others; 10,000 connections; what another host says.
     # shellcheck disable=SC2086
     cargo test $with --test hosts_net --test hosts_own --test hosts_hostile --test scale -- \

@@ -6,8 +6,9 @@ mod support;
 use hamlyn::control::stat_of;
 use hamlyn::node::{CloseReason, Event};
 use hamlyn::protocol::{
-    CallError, Client, Manager, Seed, SeedHostError, Server, ServerConfig, StreamConfig,
-    StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver, TaggedSender,
+    CallError, Client, Manager, PublishConfig, Publisher, Seed, SeedHostError, Server,
+    ServerConfig, StreamConfig, StreamReceiver, StreamSender, SubscribeConfig, Subscriber,
+    TaggedConfig, TaggedReceiver, TaggedSender,
 };
 use hamlyn::{Accept, Access, Config, Node, NodeSendError, SlotConfig};
 use std::io::Write;
@@ -112,6 +113,32 @@ fn a_link_that_its_node_has_never_looked_at_ends_with_it() {
     }
 }
 
+#[test]
+fn who_polls_once_a_millisecond_hears_from_its_only_link_to_another_host_before_long() {
+    let (there, here) = (Dir::new("there", &[]), Dir::new("here", &[]));
+    let key = secret(&there, "secret", "7f");
+    let listens =
+        config(&there, &key).listen("127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap());
+    let mut server = Node::with_config(listens).unwrap();
+    server.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
+    let at = server.listens_at().unwrap();
+    let mut client = Node::with_config(config(&here, &key)).unwrap();
+    client.connect(&format!("hamlyn://{at}/x"), b"", LIMIT).unwrap();
+    // Until there has been nothing to do for a while.
+    for _ in 0..16 {
+        client.poll().unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(server);
+    let mut polls = 0;
+    while !matches!(client.next_event(), Some(Event::Closed { .. })) {
+        client.poll().unwrap();
+        polls += 1;
+        assert!(polls < 512, "nothing has come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn failed(connected: Result<Client, hamlyn::protocol::GrowError>) -> String {
     connected.err().expect("an error").to_string()
 }
@@ -208,6 +235,29 @@ fn streams_and_tags_arrive_whole() {
             assert_eq!(tags.get_tag(LIMIT).unwrap().tag, i);
         }
     });
+}
+
+#[test]
+fn a_publisher_with_a_pool_refuses_subscribers_of_other_hosts_and_says_why() {
+    let (_there, _here, server, client, at) = pair();
+    let config = PublishConfig { sample_bytes_max: 10_000, ..PublishConfig::default() };
+    let pool = Publisher::new(&server, config).unwrap();
+    pool.serve("pool", Access::SameUser).unwrap();
+    let name = format!("{at}/pool");
+    let refused = Subscriber::connect(&client, &name, SubscribeConfig::default(), LIMIT);
+    let error = refused.err().unwrap().to_string();
+    assert!(
+        error.contains("memory of its own host") && error.contains("sample_bytes_max 0"),
+        "{error}"
+    );
+    let short = Publisher::new(&server, PublishConfig::default()).unwrap();
+    short.serve("short", Access::SameUser).unwrap();
+    let name = format!("{at}/short");
+    let mut subscriber =
+        Subscriber::connect(&client, &name, SubscribeConfig::default(), LIMIT).unwrap();
+    until("it is served", || short.subscribers().iter().any(|subscriber| subscriber.is_served));
+    short.publish(b"short", LIMIT).unwrap();
+    assert_eq!(subscriber.receive(LIMIT).unwrap().to_vec().unwrap(), b"short");
 }
 
 #[test]

@@ -408,3 +408,20 @@ async fn a_server_that_only_ever_drains_is_asked_as_often_as_the_policy_says() {
     assert!(matches!(failed, Err(CallError::NotConnected(_))), "{failed:?}");
     assert_eq!(tokio::task::spawn_blocking(|| serving.join().unwrap()).await.unwrap(), 5);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_for_which_none_was_free_says_that_it_was_not_sent() {
+    let dir = Dir::new("none-free");
+    let server = dir.server(ServerConfig { outstanding: 1, ..ServerConfig::default() });
+    let client = dir.reconnecting(ReconnectPolicy::default()).await;
+    let first = {
+        let client = client.clone();
+        tokio::spawn(async move { client.call(b"first").await })
+    };
+    let request = within(server.receive()).await.unwrap();
+    let failed = within(client.call_within(b"second", SHORT)).await;
+    assert!(matches!(failed, Err(CallError::NoneFree(1))), "{failed:?}");
+    request.reply(b"").await.unwrap();
+    within(first).await.unwrap().unwrap();
+    assert!(timeout(SHORT, server.receive()).await.is_err());
+}

@@ -24,7 +24,8 @@
  * Threads. Any number of threads may call with the same node or end point, except that nobody may
  * be in a call with what is being freed, nor make one afterwards. Servers, clients, publishers and byte
  * streams work for several threads at once. The other end points serve one call at a time: a second one waits for
- * the first within its own time limit, and, where it has none, for ten seconds (H_STATE). A receive
+ * the first within its own time limit; a function that has no timeout_ns, which may be one that only
+ * asks for a number, waits for ten seconds (H_STATE). A receive
  * lets others in while it waits, except h_tagged_get_specific_tag; sends and calls of groups do
  * not.
  *
@@ -885,7 +886,7 @@ h_status h_notes(h_node_t *node, char *buffer, size_t capacity, size_t *length);
 /// Makes a message area of `bytes` zero bytes, beginning on a page. It lives until h_area_free,
 /// or as long as the node.
 ///
-/// Errors: H_INVALID, 0 bytes or more than an address space; H_LIMIT; H_SYSTEM.
+/// Errors: H_INVALID, 0 bytes; H_LIMIT, more than there is, or may be; H_SYSTEM.
 h_status h_area_new(h_node_t *node, size_t bytes, h_area_t *area);
 
 /// Makes a message area over pages at an address of the application's own, which it may protect with
@@ -1292,7 +1293,7 @@ h_status h_seed_kind(const h_seed_t *seed, uint32_t *kind);
 /// 16) write, each of which may have `tags` tags (0: 256) in the queue. To be freed with
 /// h_tagged_receiver_close or h_tagged_receiver_free.
 ///
-/// Errors: H_INVALID, a number is not allowed; H_LIMIT, no memory or queue of that size.
+/// Errors: H_LIMIT, a number is not allowed, or there is no memory or queue of that size.
 h_status h_tagged_receiver_new(h_node_t *node,
                                size_t bytes,
                                uint32_t tags,
@@ -1973,6 +1974,13 @@ h_status h_server_drain(h_server_t *server,
                         int64_t timeout_ns,
                         size_t *unanswered);
 
+/// Begins to drain, and does not wait: for a program of one thread, such as an event loop. It goes on
+/// receiving until h_server_receive says H_CLOSED, replies to what it still holds, and then calls
+/// h_server_drain, which has nothing left to wait for.
+///
+/// Errors: H_FORKED.
+h_status h_server_begin_drain(h_server_t *server);
+
 /// Closes a server: what the node has queued leaves first, for at most
 /// `timeout_ns`. Then it is freed, whatever is returned.
 ///
@@ -1980,7 +1988,7 @@ h_status h_server_drain(h_server_t *server,
 h_status h_server_close(h_server_t *server, int64_t timeout_ns);
 
 /// Frees a server without waiting. Null is allowed.
-/// Its clients are told goodbye once the requests that were received are freed, too.
+/// Its names are free at once. Its clients are told goodbye once the requests that were received are freed, too.
 void h_server_free(h_server_t *server);
 
 /// Grows a client from a seed, waiting at most `timeout_ns` for the server's

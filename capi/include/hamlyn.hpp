@@ -29,6 +29,10 @@
 #ifndef HAMLYN_HPP
 #define HAMLYN_HPP
 
+#if !defined(_MSVC_LANG) && __cplusplus < 201703L
+#error "hamlyn.hpp needs C++17 or later (-std=c++17); hamlyn.h is for C++11 and later"
+#endif
+
 #include <hamlyn.h>
 
 #include <chrono>
@@ -2463,6 +2467,10 @@ public:
         return request(raw);
     }
     std::optional<request> receive(timeout limit) { return detail::if_any(try_receive(limit)); }
+
+    /// Takes nothing new from now on, and does not wait. h_server_begin_drain
+    result<void> try_begin_drain() { return detail::done(h_server_begin_drain(get())); }
+    void begin_drain() { try_begin_drain().value(); }
 
     /// How many requests had no reply when the time was up. h_server_drain
     result<std::size_t> try_drain(timeout limit) {

@@ -347,8 +347,30 @@ pub unsafe extern "C" fn h_server_drain(
     })
 }
 
+/// Begins to drain, and does not wait: for a program of one thread, such as an event loop. It goes on
+/// receiving until h_server_receive says H_CLOSED, replies to what it still holds, and then calls
+/// h_server_drain, which has nothing left to wait for.
+///
+/// Errors: H_FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_server_begin_drain(server: *mut h_server_t) -> h_status {
+    guard(|| {
+        get(server, "server")?.0.shared()?.begin_drain()?;
+        Ok(())
+    })
+}
+
+impl Drop for h_server_t {
+    /// Its names are free at once, though a request that is held keeps the server.
+    fn drop(&mut self) {
+        if let Ok(server) = self.0.shared() {
+            server.stop_serving();
+        }
+    }
+}
+
 closed! {
-    /// Its clients are told goodbye once the requests that were received are freed, too.
+    /// Its names are free at once. Its clients are told goodbye once the requests that were received are freed, too.
     server: h_server_t, "what the node has queued";
     h_server_close, h_server_free
 }

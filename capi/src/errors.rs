@@ -378,7 +378,7 @@ statuses! {
         AccessError::Forked => H_FORKED,
     };
     CallError: e => match e {
-        CallError::TimedOut | CallError::NoneFree(_) => H_TIMED_OUT,
+        CallError::TimedOut | CallError::NoneFree(_) | CallError::NoRoom => H_TIMED_OUT,
         CallError::Declined => H_REFUSED,
         CallError::Application { .. } => H_APPLICATION,
         CallError::Draining => H_DRAINING,

@@ -56,7 +56,7 @@ impl h_slot_t {
 /// Makes a message area of `bytes` zero bytes, beginning on a page. It lives until h_area_free,
 /// or as long as the node.
 ///
-/// Errors: H_INVALID, 0 bytes or more than an address space; H_LIMIT; H_SYSTEM.
+/// Errors: H_INVALID, 0 bytes; H_LIMIT, more than there is, or may be; H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_area_new(
     node: *mut h_node_t,

@@ -41,7 +41,7 @@ impl From<Tag> for h_tag_t {
 /// 16) write, each of which may have `tags` tags (0: 256) in the queue. To be freed with
 /// h_tagged_receiver_close or h_tagged_receiver_free.
 ///
-/// Errors: H_INVALID, a number is not allowed; H_LIMIT, no memory or queue of that size.
+/// Errors: H_LIMIT, a number is not allowed, or there is no memory or queue of that size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_tagged_receiver_new(
     node: *mut h_node_t,

@@ -112,6 +112,43 @@ int main(void) {
     THAT(is_in(hasty, H_GIVEN_UP, 1));
     THAT(end(server, thread) == 1);
 
+    /* One thread alone drains, and a server that is freed with a request held has no name any more. */
+    {
+        h_client_t *caller;
+        h_call_t call;
+        h_request_t *request, *none;
+        size_t unanswered = 1;
+        CHECK(h_server_new(there, NULL, &server));
+        CHECK(h_server_serve(server, "again", H_ACCESS_SAME_USER, 0));
+        CHECK(h_client_connect(here, "again", NULL, LIMIT, &caller));
+        CHECK(h_client_start(caller, "held", 4, LIMIT, &call));
+        CHECK(h_server_receive(server, LIMIT, &request));
+        CHECK(h_server_begin_drain(server));
+        THAT(h_server_receive(server, LIMIT, &none) == H_CLOSED);
+        THAT(h_client_call(caller, "late", 4, LIMIT, NULL, 0, NULL) == H_DRAINING);
+        CHECK(h_request_reply(request, "done", 4, LIMIT));
+        CHECK(h_client_finish(caller, call, LIMIT, &reply));
+        h_reply_free(reply);
+        CHECK(h_server_drain(server, LIMIT, &unanswered));
+        THAT(unanswered == 0);
+        h_server_free(server);
+        h_client_free(caller);
+
+        CHECK(h_server_new(there, NULL, &server));
+        CHECK(h_server_serve(server, "again", H_ACCESS_SAME_USER, 0));
+        CHECK(h_client_connect(here, "again", NULL, LIMIT, &caller));
+        CHECK(h_client_start(caller, "held", 4, LIMIT, &call));
+        CHECK(h_server_receive(server, LIMIT, &request));
+        h_server_free(server);
+        CHECK(h_server_new(there, NULL, &server));
+        CHECK(h_server_serve(server, "again", H_ACCESS_SAME_USER, 0));
+        CHECK(h_request_reply(request, "kept", 4, LIMIT));
+        CHECK(h_client_finish(caller, call, LIMIT, &reply));
+        h_reply_free(reply);
+        h_server_free(server);
+        h_client_free(caller);
+    }
+
     h_reconnecting_client_free(client);
     h_reconnecting_client_free(hasty);
     h_reconnecting_client_free(NULL);

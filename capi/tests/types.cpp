@@ -528,6 +528,8 @@ void calls() {
     // A request keeps its server.
     auto last = GOOD(client.try_start("last", LIMIT));
     auto request = GOOD(server.try_receive(LIMIT));
+    GOOD(server.try_begin_drain());
+    THAT(server.try_receive(LIMIT).status() == H_CLOSED);
     {
         const auto gone = std::move(server);
     }

@@ -186,7 +186,7 @@ fn unreplied(e: CallError) -> PyErr {
     let text = "the reply did not leave within the time limit: the client takes nothing, or makes no \
                 room for a long one; it is told that none will come";
     match e {
-        CallError::TimedOut => error(Kind::TimedOut, text),
+        CallError::TimedOut | CallError::NoRoom => error(Kind::TimedOut, text),
         e => e.to_py(),
     }
 }

@@ -413,7 +413,7 @@ impl ToPy for CallError {
     fn to_py(self) -> PyErr {
         let kind = match self {
             Self::Node(e) => return e.to_py(),
-            Self::TimedOut | Self::NoneFree(_) => Kind::TimedOut,
+            Self::TimedOut | Self::NoneFree(_) | Self::NoRoom => Kind::TimedOut,
             Self::Application { code, text } => return application_error(code, &text),
             Self::Declined => Kind::Declined,
             Self::Draining => Kind::Draining,

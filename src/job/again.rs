@@ -3,8 +3,6 @@
 
 use crate::control::ConnectError;
 #[cfg(feature = "tls")]
-use crate::control::Reason;
-#[cfg(feature = "tls")]
 use crate::control::hosts::{ASKED_REFUSED, HostError, MeetingError};
 use crate::protocol::{GrowError, NOT_OFFERED};
 use core::time::Duration;
@@ -29,18 +27,14 @@ pub fn again(error: &GrowError) -> Option<Again> {
     match error {
         GrowError::Refused(why) if why == NOT_OFFERED => Some(Again::NotOffered),
         #[cfg(feature = "tls")]
-        GrowError::Connect(ConnectError::Host { error, .. }) => match error {
-            HostError::Meeting(MeetingError::Refused(_, why)) if why == NOT_OFFERED => {
-                Some(Again::NotOffered)
-            }
-            HostError::Meeting(MeetingError::Refused(Reason::Connections, why)) => {
-                (why == ASKED_REFUSED).then_some(Again::Crowded)
-            }
-            // Of those who have proved nothing yet a host keeps a few for each address, and lets the
-            // oldest go without a word.
-            HostError::Meeting(MeetingError::Gone(_)) | HostError::TooMany => Some(Again::Crowded),
-            _ => None,
-        },
+        GrowError::Full(why) if why == ASKED_REFUSED => Some(Again::Crowded),
+        #[cfg(feature = "tls")]
+        // Of those who have proved nothing yet a host keeps a few for each address, and lets the
+        // oldest go without a word.
+        GrowError::Connect(ConnectError::Host {
+            error: HostError::Meeting(MeetingError::Gone(_)) | HostError::TooMany,
+            ..
+        }) => Some(Again::Crowded),
         _ => None,
     }
 }
@@ -53,12 +47,12 @@ pub fn is_too_late(error: &GrowError) -> bool {
 #[cfg(all(test, feature = "tls", not(loom), not(miri)))]
 mod tests {
     use super::*;
+    use crate::control::Reason;
     use std::string::ToString;
 
     #[test]
     fn what_passes_is_tried_again_and_nothing_else() {
-        let of =
-            |error| again(&GrowError::Connect(ConnectError::Host { name: "a".to_string(), error }));
+        let of = |error| again(&GrowError::of(ConnectError::Host { name: "a".to_string(), error }));
         let refused =
             |reason, why: &str| of(HostError::Meeting(MeetingError::Refused(reason, why.into())));
         assert_eq!(refused(Reason::Application, NOT_OFFERED), Some(Again::NotOffered));

@@ -201,6 +201,15 @@ impl Node {
         self.inbox.is_pending() || !self.events.is_empty()
     }
 
+    /// Whether a turn may show that somebody has come or gone. Of other hosts nothing else does.
+    pub(crate) fn may_be_told(&self) -> bool {
+        #[cfg(feature = "tls")]
+        if !self.hosts.is_empty() {
+            return true;
+        }
+        self.is_told()
+    }
+
     /// The application lives, for it has made a call that receives.
     #[inline(always)]
     pub(super) fn is_called(&mut self) {
@@ -321,7 +330,13 @@ impl Node {
         }
         let is_busy =
             hosts_are_busy || self.watched || self.queued.total() > 0 || !self.leaving.is_empty();
-        self.turns.end_long_turn(is_busy, !self.has_bulk_incoming && !self.runs_control);
+        // Another host is looked at in long turns alone.
+        #[cfg(feature = "tls")]
+        let has_hosts = !self.hosts.is_empty();
+        #[cfg(not(feature = "tls"))]
+        let has_hosts = false;
+        let is_alone = !self.has_bulk_incoming && !self.runs_control && !has_hosts;
+        self.turns.end_long_turn(is_busy, is_alone);
         taken
     }
 
@@ -329,6 +344,16 @@ impl Node {
     #[cfg(feature = "tls")]
     pub(super) fn next_host(&self, at: usize) -> u32 {
         self.hosts[(self.host_times.next + at) % self.hosts.len()]
+    }
+
+    /// Whatever has come over the link is carried in the next turn, if its other end is on another host.
+    #[cfg(feature = "tls")]
+    #[cold]
+    pub(super) fn look_at_host_soon(&mut self, index: u32) {
+        if self.hosts.contains(&index) {
+            self.turns.call_attention();
+            self.host_times.looked_ns = 0;
+        }
     }
 
     /// Carries what there is between this node and other hosts. Where something was carried of late,

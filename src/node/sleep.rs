@@ -168,9 +168,12 @@ impl Node {
 
     /// What a link has brought is wanted: it is looked at in the next turn, though it may be idle.
     pub(crate) fn look_at_soon(&mut self, id: LinkId) {
-        if self.link(id).is_ok() {
-            self.promote(id.index);
+        if self.link(id).is_err() {
+            return;
         }
+        self.promote(id.index);
+        #[cfg(feature = "tls")]
+        self.look_at_host_soon(id.index);
     }
 
     /// Links that are armed, and whose senders have signalled, are looked at again.

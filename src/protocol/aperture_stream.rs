@@ -568,7 +568,9 @@ impl ApertureStreamSender {
         self.find();
         let far = match &self.aperture {
             Some((aperture, _)) => through(aperture.bytes()),
-            None => "no aperture: the receiver has not exported one".into(),
+            None => {
+                "no aperture yet: the receiver has not exported one, or it is on its way".into()
+            }
         };
         format!("{far}; {}", self.inner.explain())
     }

@@ -107,6 +107,11 @@ impl CreditReturn {
         self.consumed >= self.due
     }
 
+    /// Whether the sender has not been told of some.
+    pub fn is_untold(&self) -> bool {
+        self.consumed > self.due - self.every
+    }
+
     /// Tells the sender. `false`: the link has no room now, and the caller must try again.
     pub fn tell(&mut self, node: &mut Node) -> bool {
         let count = self.consumed.to_le_bytes();

@@ -251,9 +251,10 @@ fn tell_all(
     last: &mut Option<(SlotIndex, CreditReturn)>,
     returns: &mut HashMap<SlotIndex, CreditReturn>,
     node: &mut Node,
+    whom: fn(&CreditReturn) -> bool,
 ) -> bool {
     let last = last.iter_mut().map(|(_, credit)| credit);
-    let due = last.chain(returns.values_mut()).filter(|credit| credit.is_due());
+    let due = last.chain(returns.values_mut()).filter(|credit| whom(credit));
     // Each is told, whether the one before could be or not.
     due.map(|credit| credit.tell(node)).filter(|told| !told).count() == 0
 }
@@ -309,7 +310,8 @@ impl TaggedReceiver {
         self.manager.poll()?;
         if self.untold {
             let Self { last, returns, .. } = self;
-            self.untold = !tell_all(last, returns, &mut self.manager.shared.lock());
+            let node = &mut self.manager.shared.lock();
+            self.untold = !tell_all(last, returns, node, CreditReturn::is_due);
         }
         Ok(self.next().map(|notification| self.hand_out(notification)))
     }
@@ -344,7 +346,7 @@ impl TaggedReceiver {
             match node.take_past(*queue, consumer) {
                 Some(notification) => Look::Found(notification),
                 None if *untold => {
-                    *untold = !tell_all(last, returns, node);
+                    *untold = !tell_all(last, returns, node, CreditReturn::is_due);
                     Look::Nothing
                 }
                 None => Look::Nothing,
@@ -367,9 +369,11 @@ impl TaggedReceiver {
             return Ok(self.hand_out(notification));
         }
         let Self { consumer, kept, last, returns, untold, shared, .. } = self;
+        // With tags that are kept, a sender may have no credit left but what it has not been told of.
+        let mut owes = true;
         let found = self.manager.shared.wait_until(timeout, |node, protocols| {
             if *untold {
-                *untold = !tell_all(last, returns, node);
+                *untold = !tell_all(last, returns, node, CreditReturn::is_due);
             }
             // So that the link of each sender whose tags are here is known.
             protocols.take_events(node);
@@ -382,6 +386,9 @@ impl TaggedReceiver {
                     protocols.expel(node, notification.link, &why);
                     return Look::Found(Err(ReceiveError::Misbehaved(why)));
                 }
+            }
+            if owes && !kept.tags.is_empty() {
+                owes = !tell_all(last, returns, node, CreditReturn::is_untold);
             }
             Look::Nothing
         })?;

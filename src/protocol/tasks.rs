@@ -631,12 +631,10 @@ impl AsyncClient {
             *may_be_there |= call.may_be_there();
             advanced
         });
-        match deadline {
-            None => calling.await,
-            Some(deadline) => {
-                let called = timeout_at(deadline.into(), calling).await;
-                called.unwrap_or(Err(CallError::TimedOut)).map_err(|e| e.at(Some(deadline)))
-            }
-        }
+        let called = match deadline {
+            None => return calling.await,
+            Some(deadline) => timeout_at(deadline.into(), calling).await,
+        };
+        called.unwrap_or_else(|_| Err(call.timed_out())).map_err(|e| e.at(deadline))
     }
 }

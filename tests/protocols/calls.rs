@@ -3,7 +3,8 @@
 
 use crate::help::*;
 use crate::hostile::{CALL, Liar, client_body, false_receiver, grown, lent, serve};
-use hamlyn::node::{Event, OfferError};
+use hamlyn::control::{ServiceName, stat_of};
+use hamlyn::node::{CloseReason, Event, OfferError};
 use hamlyn::protocol::{
     CallError, Client, ClientConfig, ERROR_TEXT_MAX, EndPoint, GrowError, Manager, ReceiveError,
     Server, ServerConfig,
@@ -19,7 +20,7 @@ fn pair(name: &str, config: ServerConfig) -> (Dir, Manager, Manager, Server, Cli
     let dir = Dir::new(name);
     let (there, here) = (dir.answering(), dir.answering());
     let server = serve(&there, config);
-    let client = Client::connect(&here, "calls", LIMIT).unwrap();
+    let client = Client::connect(&here, &at("calls"), LIMIT).unwrap();
     until(|| server.clients() == 1);
     (dir, there, here, server, client)
 }
@@ -115,8 +116,8 @@ fn an_errors_text_that_is_too_long_names_the_limit_and_the_client_is_told_that_n
     let (there, here) = (dir.answering(), dir.answering());
     let server = serve(&there, ServerConfig::default());
     let config = ClientConfig { reply_bytes: 64, ..ClientConfig::default() };
-    let small = Client::connect_with(&here, "calls", config, LIMIT).unwrap();
-    let client = Client::connect(&here, "calls", LIMIT).unwrap();
+    let small = Client::connect_with(&here, &at("calls"), config, LIMIT).unwrap();
+    let client = Client::connect(&here, &at("calls"), LIMIT).unwrap();
     for (client, length, limit) in [
         (&client, ERROR_TEXT_MAX, "ERROR_TEXT_MAX, which is 1024"),
         (&small, 56, "reply_bytes, which is 56"),
@@ -145,7 +146,7 @@ fn answer(name: &str, word: u32, bytes: &[u8]) -> (Result<usize, CallError>, boo
     let sizes = [4096u32.to_le_bytes(), 2u32.to_le_bytes()].concat();
     let answer = [&blocks.to_bytes()[..], &sizes, &(1u64 << 20).to_le_bytes()].concat();
     let mut node = false_receiver(node, "false", CALL, &answer);
-    let client = Client::connect(&here, "false", LIMIT).unwrap();
+    let client = Client::connect(&here, &at("false"), LIMIT).unwrap();
     let (link, ticket) = grown(&mut node);
     let call = client.start(b"what?", LIMIT).unwrap();
     let number = node.recv(queue, LIMIT).unwrap().word & 0xf_ffff;
@@ -255,7 +256,7 @@ fn a_handler_sees_that_its_caller_has_given_up_and_the_call_is_free_when_it_has_
     let (there, here) = (dir.answering(), dir.answering());
     let server = serve(&there, ServerConfig::default());
     let config = ClientConfig { outstanding: 1, ..ClientConfig::default() };
-    let client = Client::connect_with(&here, "calls", config, LIMIT).unwrap();
+    let client = Client::connect_with(&here, &at("calls"), config, LIMIT).unwrap();
     for round in 0..4 {
         let length = if round % 2 == 0 { 5 } else { 50_000 };
         std::thread::scope(|scope| {
@@ -405,6 +406,107 @@ fn a_client_that_lies_about_limits_and_cancellation_is_sent_away_or_harms_nobody
 }
 
 #[test]
+fn a_long_reply_that_is_given_up_is_told_though_nobody_receives_and_waits_no_more() {
+    let (dir, _there, here, server, client) = pair("given-up", ServerConfig::default());
+    // Its client does not look for a while.
+    here.stop_progress();
+    let call = client.start(b"long", LIMIT).unwrap();
+    let request = server.receive(LIMIT).unwrap();
+    // A process tells its figures to whoever is on its host.
+    let held = || (!is_of_hosts()).then(|| stat(&dir, "requests_held"));
+    assert!(held().is_none_or(|held| held == 1));
+    let failed = request.reply(&[7; 100_000], SHORT).unwrap_err();
+    assert!(matches!(failed, CallError::NoRoom), "{failed:?}");
+    assert!(failed.to_string().contains("makes no room"), "{failed}");
+    assert!(held().is_none_or(|held| held == 0), "its program is at nothing");
+    assert!(matches!(client.finish(call, LIMIT), Err(CallError::Declined)));
+    // The call's number is good for the next, and for a long reply.
+    here.start_progress().unwrap();
+    std::thread::scope(|scope| {
+        let called = scope.spawn(|| client.call(b"next", LIMIT));
+        server.receive(LIMIT).unwrap().reply(&[8; 100_000], LIMIT).unwrap();
+        assert_eq!(*called.join().unwrap().unwrap(), [8; 100_000]);
+    });
+}
+
+#[test]
+fn a_long_reply_to_one_that_gave_up_waits_for_nobody_and_the_server_drains() {
+    let (_dir, _there, here, server, client) = pair("cancelled-long", ServerConfig::default());
+    // From here on its client looks at nothing.
+    here.stop_progress();
+    let call = client.start(b"before", LIMIT).unwrap();
+    let request = server.receive(LIMIT).unwrap();
+    client.forget(call);
+    until(|| request.is_cancelled());
+    // Without a limit: as a short one it is dropped.
+    request.reply(&[7; 100_000], None).unwrap();
+    // Given up while it waits for room.
+    let call = client.start(b"meanwhile", LIMIT).unwrap();
+    let request = server.receive(LIMIT).unwrap();
+    std::thread::scope(|scope| {
+        let replying = scope.spawn(|| request.reply(&[8; 100_000], None));
+        std::thread::sleep(SHORT.unwrap());
+        client.forget(call);
+        replying.join().unwrap().unwrap();
+    });
+    // The numbers of both are free when the client has heard of it.
+    here.start_progress().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let called = scope.spawn(|| client.call(b"next", LIMIT));
+            server.receive(LIMIT).unwrap().reply(&[9; 100_000], LIMIT).unwrap();
+            assert_eq!(*called.join().unwrap().unwrap(), [9; 100_000]);
+        }
+    });
+    here.stop_progress();
+    let call = client.start(b"last", LIMIT).unwrap();
+    let _request = server.receive(LIMIT).unwrap().reply(&[], LIMIT);
+    client.forget(call);
+    assert_eq!(server.drain(LIMIT).unwrap(), 0);
+}
+
+#[test]
+fn replies_of_each_length_about_what_is_sent_at_once_arrive() {
+    let (_dir, .., server, client) = pair("lengths", ServerConfig::default());
+    // Some are the numbers of codes that are no lengths.
+    for length in (4070..4100).chain([0, 1, 16, 17, 8192]) {
+        std::thread::scope(|scope| {
+            let called = scope.spawn(|| client.call(&vec![1; length], LIMIT));
+            let request = server.receive(LIMIT).unwrap();
+            assert_eq!(request.len(), length);
+            request.reply(&vec![2; length], LIMIT).unwrap();
+            assert_eq!(*called.join().unwrap().unwrap(), vec![2; length]);
+        });
+    }
+}
+
+/// One of the figures that the server's process tells.
+fn stat(dir: &Dir, name: &str) -> u64 {
+    let service = "calls".parse::<ServiceName>().unwrap();
+    let text = stat_of(&dir.config(), &service, LIMIT).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
+}
+
+#[test]
+fn a_reply_to_one_that_was_sent_away_says_why_it_is_gone() {
+    let dir = Dir::new("calls-gone");
+    let server =
+        serve(&dir.answering(), ServerConfig { request_bytes: 64, ..ServerConfig::default() });
+    let mut liar = Liar::grow(&dir, "calls", CALL, client_body(2));
+    let blocks = liar.ticket_at(0);
+    assert!(liar.say(&blocks, b"x", 1 << 20));
+    let request = server.receive(LIMIT).unwrap();
+    liar.say(&blocks, b"", 4093 << 20);
+    until(|| {
+        assert!(server.try_receive().unwrap().is_none());
+        liar.is_gone()
+    });
+    let failed = request.reply(b"y", LIMIT).unwrap_err();
+    assert!(matches!(failed, CallError::Ended(CloseReason::Misbehaved(_))), "{failed:?}");
+}
+
+#[test]
 fn a_client_whose_nonsense_comes_all_at_once_is_counted_once() {
     let dir = Dir::new("calls-once");
     let there = dir.answering();
@@ -429,7 +531,7 @@ fn a_client_whose_nonsense_comes_all_at_once_is_counted_once() {
 #[test]
 fn a_server_that_drains_finishes_what_it_has_and_tells_the_others() {
     let (dir, _there, here, server, client) = pair("drain", ServerConfig::default());
-    let other = Client::connect(&here, "calls", LIMIT).unwrap();
+    let other = Client::connect(&here, &at("calls"), LIMIT).unwrap();
     let (first, second) = (client.start(b"1", LIMIT).unwrap(), client.start(b"2", LIMIT).unwrap());
     let held = server.receive(LIMIT).unwrap();
     until(|| server.is_ready());
@@ -499,7 +601,7 @@ fn whoever_connects_to_a_process_that_is_ending_waits_for_the_next_that_serves_t
     let mut ending = dir.node();
     ending.serve("calls", Access::SameUser, Accept::Ask).unwrap();
     std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| Client::connect(&here, "calls", LIMIT));
+        let connecting = scope.spawn(|| Client::connect(&here, &at("calls"), LIMIT));
         // It has the request, and ends without an answer.
         until(|| {
             ending.poll().unwrap();
@@ -513,9 +615,9 @@ fn whoever_connects_to_a_process_that_is_ending_waits_for_the_next_that_serves_t
     // Who does not wait for names is told at once.
     let mut ending = dir.node();
     ending.serve("ends", Access::SameUser, Accept::Ask).unwrap();
-    let hasty = Manager::with_config(dir.config().wait_for_names(false)).unwrap();
+    let hasty = manager_with(dir.config().wait_for_names(false));
     std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| Client::connect(&hasty, "ends", LIMIT));
+        let connecting = scope.spawn(|| Client::connect(&hasty, &at("ends"), LIMIT));
         until(|| {
             ending.poll().unwrap();
             matches!(ending.next_event(), Some(Event::Request { .. }))
@@ -523,7 +625,9 @@ fn whoever_connects_to_a_process_that_is_ending_waits_for_the_next_that_serves_t
         drop(ending);
         let failed = connecting.join().unwrap().err().unwrap();
         assert!(matches!(failed, GrowError::Connect(_)), "{failed:?}");
-        assert!(failed.to_string().contains("ending"), "{failed}");
+        // A host that ends says only that.
+        let says = if is_of_hosts() { "closed the connection" } else { "ending" };
+        assert!(failed.to_string().contains(says), "{failed}");
     });
 }
 
@@ -547,7 +651,7 @@ fn a_server_that_has_drained_takes_no_name_and_gives_no_seed() {
     // The name is another's to take.
     let next = Server::new(&there, ServerConfig::default()).unwrap();
     next.serve("late", Access::SameUser).unwrap();
-    Client::connect(&here, "late", LIMIT).unwrap();
+    Client::connect(&here, &at("late"), LIMIT).unwrap();
 }
 
 #[test]

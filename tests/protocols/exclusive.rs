@@ -20,7 +20,7 @@ fn while_a_thread_waits_for_an_arrival_others_use_the_end_point() {
     let dir = Dir::new("exclusive");
     let (there, here) = (dir.manager(), dir.manager());
     let receiver = TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap();
-    let seed = receiver.seed().unwrap();
+    let seed = receiver.seed().unwrap().reached();
     let receiver = Exclusive::new(receiver);
     std::thread::scope(|scope| {
         let waiting = scope
@@ -42,7 +42,7 @@ fn each_of_many_threads_that_wait_gets_one_arrival() {
     let dir = Dir::new("exclusive-many");
     let (there, here) = (dir.answering(), dir.manager());
     let receiver = TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap();
-    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).unwrap();
     let receiver = Exclusive::new(receiver);
     let sum = AtomicUsize::new(0);
     std::thread::scope(|scope| {

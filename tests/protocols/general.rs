@@ -7,7 +7,7 @@ use hamlyn::protocol::{
     GrowError, Manager, ReceiveError, Seed, SendError, Server, ServerConfig, StreamConfig,
     StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver, TaggedSender,
 };
-use hamlyn::{Access, Config, Node, SlotConfig, Ticket};
+use hamlyn::{Access, SlotConfig, Ticket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn tags_arrive_with_their_data() {
     let dir = Dir::new("tags");
     let (there, here) = (dir.answering(), dir.manager());
     let mut receiver = TaggedReceiver::new(&there, TaggedConfig::new(4096)).unwrap();
-    let seed = Seed::from_bytes(&receiver.seed().unwrap().to_bytes()).unwrap();
+    let seed = Seed::from_bytes(&receiver.seed().unwrap().reached().to_bytes()).unwrap();
     let mut sender = TaggedSender::grow(&here, &seed, LIMIT).unwrap();
     sender.send(100, b"hello", 7, LIMIT).unwrap();
     let tag = receiver.get_tag(LIMIT).unwrap();
@@ -27,7 +27,7 @@ fn tags_arrive_with_their_data() {
     assert_eq!(&bytes, b"hello");
     assert_eq!(receiver.senders(), 1);
     assert!(matches!(receiver.read(4095, &mut bytes), Err(ReceiveError::Misuse(_))));
-    assert!(sender.explain().contains("ring"), "{}", sender.explain());
+    assert!(is_said_by(&sender.explain()), "{}", sender.explain());
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn a_sender_waits_for_credit_and_is_never_refused() {
     let config = TaggedConfig { tags: 4, ..TaggedConfig::new(64) };
     let mut receiver = TaggedReceiver::new(&there, config).unwrap();
     receiver.serve("credit", Access::SameUser).unwrap();
-    let mut sender = TaggedSender::connect(&here, "credit", LIMIT).unwrap();
+    let mut sender = TaggedSender::connect(&here, &at("credit"), LIMIT).unwrap();
     for tag in 0..4 {
         assert!(sender.try_send(0, &[], tag).unwrap());
     }
@@ -67,7 +67,7 @@ fn a_specific_tag_is_found_and_the_others_keep_their_order() {
     let dir = Dir::new("specific");
     let (there, here) = (dir.answering(), dir.manager());
     let mut receiver = TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap();
-    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).unwrap();
     for tag in [1, 2, 3, 2] {
         sender.send(0, &[], tag, LIMIT).unwrap();
     }
@@ -80,11 +80,32 @@ fn a_specific_tag_is_found_and_the_others_keep_their_order() {
 }
 
 #[test]
+fn who_waits_for_one_tag_gives_back_what_was_taken_though_it_keeps_the_rest() {
+    let dir = Dir::new("specific-credit");
+    let (there, here) = (dir.answering(), dir.answering());
+    let config = TaggedConfig { tags: 4, ..TaggedConfig::new(64) };
+    let mut receiver = TaggedReceiver::new(&there, config).unwrap();
+    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).unwrap();
+    for tag in 0..4 {
+        assert!(sender.try_send(0, &[], tag).unwrap());
+    }
+    // Less than half of the credit, of which a sender is told anyway.
+    assert_eq!(receiver.get_specific_tag(0, LIMIT).unwrap().tag, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| sender.send(0, &[], 9, LIMIT).unwrap());
+        assert_eq!(receiver.get_specific_tag(9, LIMIT).unwrap().tag, 9);
+    });
+    for tag in 1..4 {
+        assert_eq!(receiver.get_tag(LIMIT).unwrap().tag, tag);
+    }
+}
+
+#[test]
 fn a_write_that_is_too_long_or_outside_is_refused_with_the_limit() {
     let dir = Dir::new("limits");
     let (there, here) = (dir.answering(), dir.manager());
     let receiver = TaggedReceiver::new(&there, TaggedConfig::new(1 << 20)).unwrap();
-    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).unwrap();
     let max = sender.bytes_max();
     assert!(sender.send(0, &vec![0; max], 0, LIMIT).is_ok());
     let error = sender.send(0, &vec![0; max + 1], 0, LIMIT).unwrap_err();
@@ -100,7 +121,7 @@ fn a_seed_that_is_old_forged_or_of_another_kind_is_refused_with_the_reason() {
     let dir = Dir::new("seeds");
     let (there, here) = (dir.answering(), dir.manager());
     let receiver = TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap();
-    let seed = receiver.seed().unwrap();
+    let seed = receiver.seed().unwrap().reached();
     let mut bytes = seed.to_bytes();
     bytes[16] ^= 1;
     assert!(Seed::from_bytes(&bytes).is_err(), "the checksum finds it");
@@ -137,10 +158,10 @@ fn a_callback_decides_who_may_grow_a_sender() {
     let mut asked = 0;
     receiver.set_admission(move |peer| {
         asked += 1;
-        assert_eq!(peer.pid, Some(std::process::id()));
+        assert_eq!(peer.pid, seen(std::process::id()));
         if asked == 1 { Err("come again".into()) } else { Ok(()) }
     });
-    let seed = receiver.seed().unwrap();
+    let seed = receiver.seed().unwrap().reached();
     let refused = TaggedSender::grow(&here, &seed, LIMIT).err().unwrap();
     assert!(matches!(&refused, GrowError::Refused(text) if text == "come again"), "{refused}");
     assert!(TaggedSender::grow(&here, &seed, LIMIT).is_ok());
@@ -151,11 +172,11 @@ fn a_manager_sends_to_itself_and_two_grow_towards_each_other() {
     let dir = Dir::new("self");
     let (a, b) = (dir.answering(), dir.answering());
     let mut own = TaggedReceiver::new(&a, TaggedConfig::new(64)).unwrap();
-    let mut sender = TaggedSender::grow(&a, &own.seed().unwrap(), LIMIT).unwrap();
+    let mut sender = TaggedSender::grow(&a, &own.seed().unwrap().reached(), LIMIT).unwrap();
     sender.send(0, b"x", 5, LIMIT).unwrap();
     assert_eq!(own.get_tag(LIMIT).unwrap().tag, 5);
     let other = TaggedReceiver::new(&b, TaggedConfig::new(64)).unwrap();
-    let (to_a, to_b) = (own.seed().unwrap(), other.seed().unwrap());
+    let (to_a, to_b) = (own.seed().unwrap().reached(), other.seed().unwrap().reached());
     std::thread::scope(|scope| {
         let there = scope.spawn(|| TaggedSender::grow(&b, &to_a, LIMIT).is_ok());
         assert!(TaggedSender::grow(&a, &to_b, LIMIT).is_ok());
@@ -169,7 +190,7 @@ fn several_end_points_are_waited_for_and_whoever_polls_fills_all() {
     let (there, here) = (dir.manager(), dir.manager());
     let mut receivers: Vec<_> =
         (0..3).map(|_| TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap()).collect();
-    let seeds: Vec<_> = receivers.iter().map(|r| r.seed().unwrap()).collect();
+    let seeds: Vec<_> = receivers.iter().map(|r| r.seed().unwrap().reached()).collect();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for i in [2, 0, 1] {
@@ -198,7 +219,7 @@ fn threads_receive_at_end_points_of_one_manager() {
     const TAGS: u32 = 2000;
     let mut receivers: Vec<_> =
         (0..THREADS).map(|_| TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap()).collect();
-    let seeds: Vec<_> = receivers.iter().map(|r| r.seed().unwrap()).collect();
+    let seeds: Vec<_> = receivers.iter().map(|r| r.seed().unwrap().reached()).collect();
     std::thread::scope(|scope| {
         for receiver in &mut receivers {
             scope.spawn(move || {
@@ -225,7 +246,7 @@ fn a_sender_learns_that_its_receiver_is_gone() {
     let (there, here) = (dir.answering(), dir.manager());
     let config = TaggedConfig { tags: 2, ..TaggedConfig::new(64) };
     let receiver = TaggedReceiver::new(&there, config).unwrap();
-    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).unwrap();
     drop(receiver);
     let error = loop {
         if let Err(e) = sender.send(0, &[], 0, LIMIT) {
@@ -251,7 +272,7 @@ fn echo(there: &Manager, requests: usize) {
 /// The server needs a moment to be there.
 fn client(here: &Manager, name: &str) -> Client {
     loop {
-        match Client::connect(here, name, LIMIT) {
+        match Client::connect(here, &at(name), LIMIT) {
             Err(GrowError::Connect(_)) => std::thread::sleep(Duration::from_millis(1)),
             other => return other.unwrap(),
         }
@@ -298,7 +319,7 @@ fn threads_serve_and_threads_call() {
     let dir = Dir::new("serving");
     let (there, here) = (dir.manager(), dir.manager());
     let server = Server::new(&there, ServerConfig::default()).unwrap();
-    let seed = server.seed().unwrap();
+    let seed = server.seed().unwrap().reached();
     let left = std::sync::atomic::AtomicI64::new(3 * 500);
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -375,7 +396,7 @@ fn messages_beyond_the_limits_are_refused_on_either_side() {
         });
         let config = ClientConfig { reply_bytes_max: 20_000, ..Default::default() };
         let client = loop {
-            match Client::connect_with(&here, "echo", config.clone(), LIMIT) {
+            match Client::connect_with(&here, &at("echo"), config.clone(), LIMIT) {
                 Err(GrowError::Connect(_)) => std::thread::sleep(Duration::from_millis(1)),
                 other => break other.unwrap(),
             }
@@ -402,7 +423,7 @@ fn limits_below_what_is_sent_at_once_are_kept() {
         let server = Server::new(&there, config).unwrap();
         server.serve("echo", Access::SameUser).unwrap();
         let config = ClientConfig { reply_bytes_max: max, ..Default::default() };
-        let client = Client::connect_with(&here, "echo", config, LIMIT).unwrap();
+        let client = Client::connect_with(&here, &at("echo"), config, LIMIT).unwrap();
         let length = max as usize;
         std::thread::scope(|scope| {
             let serving = scope.spawn(|| {
@@ -445,7 +466,7 @@ fn blocks_of_any_size_take_requests_and_replies_of_any_length() {
         let server = Server::new(&there, config).unwrap();
         server.serve("echo", Access::SameUser).unwrap();
         let config = ClientConfig { reply_bytes: bytes, ..Default::default() };
-        let client = Client::connect_with(&here, "echo", config, LIMIT).unwrap();
+        let client = Client::connect_with(&here, &at("echo"), config, LIMIT).unwrap();
         let around = bytes as usize;
         let lengths = [0, 1, 9, 16, 43, around, around + 1, around + 12, 4088, 5000];
         std::thread::scope(|scope| {
@@ -481,9 +502,9 @@ fn who_only_sends_learns_that_the_receiver_is_gone() {
     tagged.serve("tagged", Access::SameUser).unwrap();
     let listener = ByteListener::new(&there, ByteConfig::default()).unwrap();
     listener.serve("bytes", Access::SameUser).unwrap();
-    let mut sender = StreamSender::connect(&here, "stream", LIMIT).unwrap();
-    let mut writer = TaggedSender::connect(&here, "tagged", LIMIT).unwrap();
-    let bytes = ByteStream::connect(&here, "bytes", LIMIT).unwrap();
+    let mut sender = StreamSender::connect(&here, &at("stream"), LIMIT).unwrap();
+    let mut writer = TaggedSender::connect(&here, &at("tagged"), LIMIT).unwrap();
+    let bytes = ByteStream::connect(&here, &at("bytes"), LIMIT).unwrap();
     drop((stream, tagged, listener));
     drop(there);
     // No call but these, which always have room.
@@ -522,7 +543,7 @@ fn what_a_client_sent_before_it_left_is_still_received() {
     let dir = Dir::new("left");
     let (there, here) = (dir.manager(), dir.manager());
     let server = Server::new(&there, ServerConfig::default()).unwrap();
-    let seed = server.seed().unwrap();
+    let seed = server.seed().unwrap().reached();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let client = Client::grow(&here, &seed, LIMIT).unwrap();
@@ -547,7 +568,7 @@ fn a_connection_that_ends_before_it_is_used_is_known_to_have_ended() {
     let here = dir.answering();
     for _ in 0..200 {
         let receiver = TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap();
-        let seed = receiver.seed().unwrap();
+        let seed = receiver.seed().unwrap().reached();
         std::thread::scope(|scope| {
             let growing = scope.spawn(|| TaggedSender::grow(&here, &seed, LIMIT));
             while receiver.senders() == 0 {
@@ -568,14 +589,14 @@ fn a_connection_that_ends_before_it_is_used_is_known_to_have_ended() {
 /// A client that takes nothing of what it is sent, and goes on sending `word` for its call 0, the
 /// next whenever the server is done with as many as were sent.
 fn greedy_client(dir: &Dir, name: &str, server: &Server, word: u32, done: &dyn Fn() -> u64) {
-    let mut node = Node::with_config(Config::from_env().unwrap().dir(&dir.0)).unwrap();
+    let mut node = dir.node();
     let (area, queue) = (node.message_area(64).unwrap(), node.notification_queue(1).unwrap());
     let slot = node.slot(SlotConfig::new(area, queue)).unwrap();
     let own = node.fast_ticket(slot).unwrap();
     // Kind 4, no token, one block of 64 bytes.
     let sizes = [64u32.to_le_bytes(), 1u32.to_le_bytes()].concat();
     let greeting = [b"HGr1\x04", &[0; 16][..], &own.to_bytes(), &sizes].concat();
-    let link = node.connect(name, &greeting, LIMIT).unwrap();
+    let link = node.connect(&at(name), &greeting, LIMIT).unwrap();
     let ticket = Ticket::from_bytes(&node.greeting(link).unwrap()[5..49]).unwrap();
     let end = Instant::now() + LIMIT.unwrap();
     let mut sent = 0;
@@ -598,6 +619,11 @@ fn greedy_client(dir: &Dir, name: &str, server: &Server, word: u32, done: &dyn F
 
 #[test]
 fn a_client_that_takes_no_answers_cannot_fill_the_servers_memory() {
+    if only_on_one_host(
+        "what the client does not take lies with its system first, tens of MiB of it",
+    ) {
+        return;
+    }
     // Asks for a request that is too long; requests that the server drops.
     for (name, word) in [("asks", 4095 << 20), ("dropped", 8 << 20)] {
         let dir = Dir::new(name);
@@ -637,7 +663,7 @@ fn waiting_for_a_specific_tag_has_one_time_limit() {
     let dir = Dir::new("one-limit");
     let (there, here) = (dir.answering(), dir.manager());
     let mut receiver = TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap();
-    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).unwrap();
     let over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -669,13 +695,18 @@ fn blocks_beyond_the_limit_are_refused_when_an_end_point_is_made() {
 
 #[test]
 fn what_a_reply_said_was_sent_arrives_though_the_server_goes_at_once() {
+    if is_over_libfabric()
+        && only_on_one_host("what no call takes within handshake_timeout_ms goes with the server")
+    {
+        return;
+    }
     let dir = Dir::new("gone-after");
     let (there, here) = (dir.manager(), dir.manager());
     // More than the ring holds.
     const CALLS: u32 = 2000;
     let config = ServerConfig { outstanding: CALLS, request_bytes: 64, ..Default::default() };
     let server = Server::new(&there, config).unwrap();
-    let seed = server.seed().unwrap();
+    let seed = server.seed().unwrap().reached();
     let (begun, gone) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
     let sent = std::sync::atomic::AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -702,7 +733,7 @@ fn what_a_reply_said_was_sent_arrives_though_the_server_goes_at_once() {
             let bytes = request.to_vec();
             match server.attach(request).reply(&bytes, Some(Duration::ZERO)) {
                 Ok(()) => sent.fetch_add(1, std::sync::atomic::Ordering::SeqCst),
-                Err(CallError::TimedOut) => break,
+                Err(CallError::NoRoom) => break,
                 Err(e) => panic!("{e}"),
             };
         }
@@ -720,7 +751,7 @@ fn long_requests_of_one_client_wait_until_earlier_ones_are_replied_to() {
     let (there, here) = (dir.manager(), dir.manager());
     let config = ServerConfig { long_bytes_max: 25_000, ..Default::default() };
     let server = Server::new(&there, config).unwrap();
-    let seed = server.seed().unwrap();
+    let seed = server.seed().unwrap().reached();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let client = Client::grow(&here, &seed, LIMIT).unwrap();
@@ -763,7 +794,7 @@ fn every_connection_names_its_path_and_the_reason() {
     let group = Group::new(&there, GroupConfig::new(2, 64)).unwrap();
     let records = StreamReceiver::new(&there, StreamConfig::default()).unwrap();
     let far = ApertureStreamReceiver::new(&there, StreamConfig::default(), 1 << 20).unwrap();
-    let seed = |seed: Result<Seed, OfferError>| seed.unwrap();
+    let seed = |seed: Result<Seed, OfferError>| seed.unwrap().reached();
     let to_tags = TaggedSender::grow(&here, &seed(tags.seed()), LIMIT).unwrap();
     let to_datagrams = DatagramSender::grow(&here, &seed(datagrams.seed()), LIMIT).unwrap();
     let client = Client::grow(&here, &seed(server.seed()), LIMIT).unwrap();
@@ -775,10 +806,9 @@ fn every_connection_names_its_path_and_the_reason() {
     let named = |connection: &Connection, manager: &Manager| {
         let text = connection.explain(manager);
         assert_eq!(text, manager.explain(connection.link()).unwrap());
-        assert!(
-            text.contains("shared-memory ring to process") && text.contains("bulk ring"),
-            "{text}"
-        );
+        assert!(is_said_by(&text), "{text}");
+        assert_eq!(text.contains("shared-memory ring to process"), !is_of_hosts(), "{text}");
+        assert!(text.contains("bulk ring"), "{text}");
     };
     let connections = [
         to_tags.connection(),
@@ -818,18 +848,24 @@ fn a_sender_waits_for_a_name_within_its_limit_and_says_at_the_end_why_there_is_n
     let (there, here) = (dir.answering(), dir.manager());
     let server = Server::new(&there, ServerConfig::default()).unwrap();
     std::thread::scope(|scope| {
-        let client = scope.spawn(|| Client::connect(&here, "later", LIMIT).map(drop));
+        let client = scope.spawn(|| Client::connect(&here, &at("later"), LIMIT).map(drop));
         // Whether it has looked once by then or not, it finds what comes.
         std::thread::sleep(Duration::from_millis(20));
         server.serve("later", Access::SameUser).unwrap();
         client.join().unwrap().unwrap();
     });
-    let soon = Some(Duration::from_millis(20));
-    let error = Client::connect(&here, "never", soon).err().unwrap().to_string();
-    assert!(error.contains("nothing is called never"), "{error}");
+    let soon = Some(Duration::from_millis(if is_of_hosts() { 500 } else { 20 }));
+    let error = Client::connect(&here, &at("never"), soon).err().unwrap().to_string();
+    let says: &[_] = match is_of_hosts() {
+        // As far as the thread that connects has come by then.
+        true => &["knows no place", "the time was up while connecting"],
+        false => &["nothing is called never"],
+    };
+    assert!(says.iter().any(|says| error.contains(says)), "{error}");
     // A seed is of one node: when that has gone, nobody is waited for.
-    let seed = server.seed().unwrap();
+    let seed = server.seed().unwrap().reached();
     drop((server, there));
     let error = Client::grow(&here, &seed, None).err().unwrap().to_string();
-    assert!(error.contains("is called") || error.contains("nobody listens"), "{error}");
+    let says = ["is called", "nobody listens", "Connection refused"];
+    assert!(says.iter().any(|says| error.contains(says)), "{error}");
 }

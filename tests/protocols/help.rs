@@ -1,5 +1,9 @@
 //! What the tests of the protocols share.
 
+pub use crate::over::{
+    Reached, at, is_of_hosts, is_over_libfabric, is_said_by, manager_with, node_with,
+    only_on_one_host, seen,
+};
 use hamlyn::protocol::Manager;
 use hamlyn::{Config, Node};
 use std::path::PathBuf;
@@ -28,7 +32,7 @@ impl Dir {
     }
 
     pub fn manager(&self) -> Manager {
-        Manager::with_config(self.config()).unwrap()
+        manager_with(self.config())
     }
 
     /// One that answers while the test does something else.
@@ -39,7 +43,7 @@ impl Dir {
     }
 
     pub fn node(&self) -> Node {
-        Node::with_config(self.config()).unwrap()
+        node_with(self.config())
     }
 }
 

@@ -32,7 +32,8 @@ fn a_sender_that_comes_after_another_gets_its_own_credit() {
     let config = TaggedConfig { tags: 4, senders_max: 1, ..TaggedConfig::new(64) };
     let mut receiver = TaggedReceiver::new(&there, config).unwrap();
     for round in 0..3 {
-        let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+        let mut sender =
+            TaggedSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).unwrap();
         for tag in 0..10 {
             sender.send(0, &[], tag, LIMIT).unwrap_or_else(|e| panic!("{round} {tag}: {e}"));
             assert_eq!(receiver.get_tag(LIMIT).unwrap().tag, tag);
@@ -48,14 +49,14 @@ fn tags_that_a_sender_left_behind_are_not_held_against_the_next() {
     let (there, here) = (dir.answering(), dir.manager());
     let config = TaggedConfig { tags: 4, senders_max: 1, ..TaggedConfig::new(64) };
     let mut receiver = TaggedReceiver::new(&there, config).unwrap();
-    let mut first = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    let mut first = TaggedSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).unwrap();
     for _ in 0..3 {
         first.send(0, &[], 7, LIMIT).unwrap();
     }
     assert!(matches!(receiver.get_specific_tag(1, SHORT), Err(ReceiveError::TimedOut)));
     drop(first);
     until(|| receiver.senders() == 0);
-    let mut second = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    let mut second = TaggedSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).unwrap();
     for tag in [7, 7, 1] {
         second.send(0, &[], tag, LIMIT).unwrap();
     }
@@ -80,14 +81,20 @@ fn only_link(manager: &Manager) -> LinkId {
 
 #[test]
 fn senders_that_come_and_go_keep_no_other_from_coming() {
+    if only_on_one_host(
+        "the last place is for users who have none, and all of another host are one",
+    ) {
+        return;
+    }
     let dir = Dir::new("tagged-come-and-go");
     let (there, here) = (dir.answering(), dir.manager());
     let config = TaggedConfig { tags: 4, senders_max: 2, ..TaggedConfig::new(64) };
     let mut receiver = TaggedReceiver::new(&there, config).unwrap();
-    let mut honest = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    let mut honest = TaggedSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).unwrap();
     honest.send(0, &[], 7, LIMIT).unwrap();
     for round in 0..10 {
-        let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+        let mut sender =
+            TaggedSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).unwrap();
         for _ in 0..4 {
             sender.send(0, &[], round, LIMIT).unwrap();
         }
@@ -109,13 +116,13 @@ fn a_tag_that_one_sender_left_behind_does_not_cost_the_next_its_credit() {
     let (there, here) = (dir.answering(), dir.manager());
     let config = TaggedConfig { tags: 4, senders_max: 1, ..TaggedConfig::new(64) };
     let mut receiver = TaggedReceiver::new(&there, config).unwrap();
-    let mut first = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    let mut first = TaggedSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).unwrap();
     first.send(0, &[], 7, LIMIT).unwrap();
     assert!(matches!(receiver.get_specific_tag(1, SHORT), Err(ReceiveError::TimedOut)));
     drop(first);
     until(|| receiver.senders() == 0);
     // It has the slot that the first had.
-    let mut second = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    let mut second = TaggedSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).unwrap();
     for i in 0..40 {
         second.send(0, &[], 1, LIMIT).unwrap_or_else(|e| panic!("{i}: {e}"));
         assert_eq!(receiver.get_specific_tag(1, LIMIT).unwrap().tag, 1);
@@ -127,6 +134,11 @@ fn a_tag_that_one_sender_left_behind_does_not_cost_the_next_its_credit() {
 
 #[test]
 fn a_ticket_that_is_used_over_other_links_keeps_no_more_tags() {
+    if only_on_one_host(
+        "the last place is for users who have none, and all of another host are one",
+    ) {
+        return;
+    }
     let dir = Dir::new("tagged-lent");
     let there = dir.answering();
     let config = TaggedConfig { tags: 4, senders_max: 2, ..TaggedConfig::new(64) };
@@ -152,7 +164,7 @@ fn other_tags_do_not_make_a_time_limit_longer() {
     let dir = Dir::new("tagged-limit");
     let (there, here) = (dir.answering(), dir.manager());
     let mut receiver = TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap();
-    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    let mut sender = TaggedSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
     let stopped = || stop.load(std::sync::atomic::Ordering::Relaxed);
     std::thread::scope(|scope| {
@@ -187,7 +199,8 @@ fn what_an_admission_has_captured_may_be_an_end_point() {
         Ok(())
     });
     receiver.set_admission(|_| Err("not you".into()));
-    let refused = TaggedSender::grow(&here, &receiver.seed().unwrap(), LIMIT).err().unwrap();
+    let refused =
+        TaggedSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).err().unwrap();
     assert!(refused.to_string().contains("not you"), "{refused}");
 }
 
@@ -205,13 +218,13 @@ fn a_long_reply_that_comes_too_late_does_not_end_the_connection() {
     let (there, here) = (dir.answering(), dir.answering());
     let server = serve(&there, ServerConfig::default());
     let config = ClientConfig { outstanding: 1, ..ClientConfig::default() };
-    let client = Client::connect_with(&here, "calls", config, LIMIT).unwrap();
+    let client = Client::connect_with(&here, &at("calls"), config, LIMIT).unwrap();
     for _ in 0..3 {
         assert!(matches!(client.call(b"late", SHORT), Err(CallError::TimedOut)));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let refused = server.receive(LIMIT).unwrap().reply(&[1; 10_000], LIMIT);
-                assert!(matches!(refused, Err(CallError::TooLong { .. })), "{refused:?}");
+                // Dropped, as a short one is.
+                server.receive(LIMIT).unwrap().reply(&[1; 10_000], LIMIT).unwrap();
                 server.receive(LIMIT).unwrap().reply(b"fine", LIMIT).unwrap();
             });
             assert_eq!(&*client.call(b"next", LIMIT).unwrap(), b"fine");
@@ -227,7 +240,7 @@ fn a_reply_that_is_too_long_costs_no_call() {
     let (there, here) = (dir.answering(), dir.answering());
     let server = serve(&there, ServerConfig::default());
     let config = ClientConfig { outstanding: 1, reply_bytes_max: 5000, ..ClientConfig::default() };
-    let client = Client::connect_with(&here, "calls", config, LIMIT).unwrap();
+    let client = Client::connect_with(&here, &at("calls"), config, LIMIT).unwrap();
     for _ in 0..5 {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -246,7 +259,7 @@ fn a_thread_that_waits_for_a_free_call_is_woken_when_there_is_one() {
     let (there, here) = (dir.answering(), dir.manager());
     let server = serve(&there, ServerConfig::default());
     let config = ClientConfig { outstanding: 1, ..ClientConfig::default() };
-    let client = Client::connect_with(&here, "calls", config, LIMIT).unwrap();
+    let client = Client::connect_with(&here, &at("calls"), config, LIMIT).unwrap();
     let first = client.start(b"first", LIMIT).unwrap();
     server.receive(LIMIT).unwrap().reply(b"done", LIMIT).unwrap();
     std::thread::scope(|scope| {
@@ -265,7 +278,7 @@ fn a_call_of_another_client_is_none_of_this_one() {
     let dir = Dir::new("call-id");
     let (there, here) = (dir.answering(), dir.manager());
     let _server = serve(&there, ServerConfig::default());
-    let clients = [(); 2].map(|()| Client::connect(&here, "calls", LIMIT).unwrap());
+    let clients = [(); 2].map(|()| Client::connect(&here, &at("calls"), LIMIT).unwrap());
     let calls = [0, 1].map(|i| clients[i].start(b"x", LIMIT).unwrap());
     for (client, call) in [(&clients[0], calls[1]), (&clients[1], calls[0])] {
         assert!(matches!(client.try_finish(call), Err(CallError::NoSuchCall(_))));
@@ -300,7 +313,7 @@ impl Liar {
 
     fn grow_with(mut node: Node, name: &str, kind: u8, body: &[u8]) -> Self {
         let greeting = [b"HGr1", &[kind][..], &[0; 16], body].concat();
-        let link = node.connect(name, &greeting, Some(LONG)).unwrap();
+        let link = node.connect(&at(name), &greeting, Some(LONG)).unwrap();
         let answer = node.greeting(link).unwrap();
         assert_eq!(answer[..5], [b"HAn1", &[kind][..]].concat());
         let answer = answer[5..].to_vec();
@@ -379,9 +392,14 @@ fn a_client_that_asks_and_never_listens_is_sent_away() {
         }
         assert!(server.misbehaved() > 0, "{said} refusals are kept for it");
         serving.join().unwrap();
-        until(|| liar.is_gone());
+        // Over several connections, of which each is tried again, it takes longer.
+        let end = Instant::now() + 3 * LONG;
+        while !liar.is_gone() {
+            assert!(Instant::now() < end, "nobody told it");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     });
-    let client = Client::connect(&there, "calls", LIMIT).unwrap();
+    let client = Client::connect(&there, &at("calls"), LIMIT).unwrap();
     let call = client.start(b"honest", LIMIT).unwrap();
     server.receive(LIMIT).unwrap().reply(b"yes", LIMIT).unwrap();
     assert_eq!(&*client.finish(call, LIMIT).unwrap(), b"yes");
@@ -395,7 +413,7 @@ fn clients_that_come_and_go_leave_a_bounded_number_of_requests() {
     let here = dir.manager();
     let mut connected = 0;
     let refused = loop {
-        match Client::connect(&here, "calls", LIMIT) {
+        match Client::connect(&here, &at("calls"), LIMIT) {
             Ok(client) => {
                 client.start(b"unread", LIMIT).unwrap();
                 connected += 1;
@@ -410,7 +428,7 @@ fn clients_that_come_and_go_leave_a_bounded_number_of_requests() {
     for _ in 0..3 {
         assert_eq!(&*server.receive(LIMIT).unwrap(), b"unread");
     }
-    Client::connect(&here, "calls", LIMIT).unwrap();
+    Client::connect(&here, &at("calls"), LIMIT).unwrap();
 }
 
 #[test]
@@ -425,7 +443,7 @@ fn the_nonsense_of_one_client_hides_no_request_of_one_that_leaves() {
         let grown = scope.spawn(|| Liar::grow(&dir, "calls", CALL, client_body(2)));
         until(|| there.poll().is_ok() && grown.is_finished());
         let mut liar = grown.join().unwrap();
-        let grown = scope.spawn(|| Client::connect(&here, "calls", LIMIT).unwrap());
+        let grown = scope.spawn(|| Client::connect(&here, &at("calls"), LIMIT).unwrap());
         until(|| there.poll().is_ok() && grown.is_finished());
         let client = grown.join().unwrap();
         joined(2);
@@ -570,7 +588,7 @@ fn tags_survive_whatever_a_sender_sends() {
     let (there, here) = (dir.answering(), dir.manager());
     let mut receiver = TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap();
     receiver.serve("tags", Access::SameUser).unwrap();
-    let mut honest = TaggedSender::connect(&here, "tags", LIMIT).unwrap();
+    let mut honest = TaggedSender::connect(&here, &at("tags"), LIMIT).unwrap();
     for seed in 0..STORMS {
         std::thread::scope(|scope| {
             let raving = scope.spawn(|| storm(&dir, "tags", TAGGED, seed, tags_body));
@@ -587,7 +605,7 @@ fn a_server_survives_whatever_a_client_sends() {
     let dir = Dir::new("storm-call");
     let (there, here) = (dir.answering(), dir.manager());
     let server = serve(&there, ServerConfig { request_bytes_max: 10_000, ..Default::default() });
-    let honest = Client::connect(&here, "calls", LIMIT).unwrap();
+    let honest = Client::connect(&here, &at("calls"), LIMIT).unwrap();
     for seed in 0..STORMS {
         std::thread::scope(|scope| {
             let raving = scope.spawn(|| storm(&dir, "calls", CALL, seed, client_body(6)));
@@ -626,7 +644,7 @@ fn a_stream_survives_whatever_a_sender_sends() {
     let (there, here) = (dir.answering(), dir.manager());
     let config = StreamConfig { record_bytes_max: 5000, ..StreamConfig::default() };
     let mut other = StreamReceiver::new(&there, config.clone()).unwrap();
-    let mut honest = StreamSender::grow(&here, &other.seed().unwrap(), LIMIT).unwrap();
+    let mut honest = StreamSender::grow(&here, &other.seed().unwrap().reached(), LIMIT).unwrap();
     for seed in 0..STORMS {
         let mut receiver = StreamReceiver::new(&there, config.clone()).unwrap();
         receiver.serve("stream", Access::SameUser).unwrap();
@@ -676,6 +694,9 @@ fn half_a_sender(
 
 #[test]
 fn what_a_sender_that_never_joined_has_sent_is_none_of_the_stream() {
+    if only_on_one_host("half a sender speaks to a Unix socket by hand") {
+        return;
+    }
     for looks in [false, true] {
         let dir = Dir::new("stream-withdrawn");
         let there = dir.answering();
@@ -711,7 +732,7 @@ fn what_a_sender_that_never_joined_has_sent_is_none_of_the_stream() {
         let here = dir.manager();
         let mut sender = None;
         until(|| {
-            sender = StreamSender::connect(&here, "stream", LIMIT).ok();
+            sender = StreamSender::connect(&here, &at("stream"), LIMIT).ok();
             sender.is_some()
         });
         let mut sender = sender.unwrap();
@@ -737,7 +758,7 @@ fn a_group_survives_whatever_a_member_sends() {
     let (there, here) = (dir.answering(), dir.answering());
     let mut group = Group::new(&there, GroupConfig::new(2, 64)).unwrap();
     group.serve("group", Access::SameUser).unwrap();
-    let mut honest = GroupMember::connect(&here, "group", 64, LIMIT).unwrap();
+    let mut honest = GroupMember::connect(&here, &at("group"), 64, LIMIT).unwrap();
     let number = honest.number();
     for seed in 0..STORMS {
         std::thread::scope(|scope| {
@@ -780,7 +801,7 @@ fn a_datagram_receiver_survives_whatever_a_sender_sends() {
         });
         until(|| receiver.senders() == 0);
         receiver.ready_anew().unwrap();
-        let mut honest = DatagramSender::connect(&here, "datagrams", LIMIT).unwrap();
+        let mut honest = DatagramSender::connect(&here, &at("datagrams"), LIMIT).unwrap();
         honest.send(b"honest", 3, None, LIMIT).unwrap();
         let datagram = receiver.receive(LIMIT).unwrap();
         assert_eq!(receiver.with_bytes(&datagram, <[u8]>::to_vec).unwrap(), b"honest");
@@ -830,11 +851,11 @@ fn an_answer_that_makes_no_sense_is_an_error() {
         let kind = kinds[round % kinds.len()];
         let _node = false_receiver(node, "false", kind, &answer);
         let grown = match kind {
-            DATAGRAM => DatagramSender::connect(&here, "false", LIMIT).err(),
-            TAGGED => TaggedSender::connect(&here, "false", LIMIT).err(),
-            STREAM => StreamSender::connect(&here, "false", LIMIT).err(),
-            CALL => Client::connect(&here, "false", LIMIT).err(),
-            _ => GroupMember::connect(&here, "false", 64, LIMIT).err(),
+            DATAGRAM => DatagramSender::connect(&here, &at("false"), LIMIT).err(),
+            TAGGED => TaggedSender::connect(&here, &at("false"), LIMIT).err(),
+            STREAM => StreamSender::connect(&here, &at("false"), LIMIT).err(),
+            CALL => Client::connect(&here, &at("false"), LIMIT).err(),
+            _ => GroupMember::connect(&here, &at("false"), 64, LIMIT).err(),
         };
         assert!(matches!(grown, Some(GrowError::Answer(_))), "{kind}: {grown:?}");
         assert_eq!(here.lock().links().count(), 0, "{kind}");
@@ -849,11 +870,20 @@ fn credit_that_goes_back_or_too_far_is_not_believed() {
     let ticket = lent(&mut node, 64, 1000);
     let answer = [&ticket.to_bytes()[..], &4u32.to_le_bytes()].concat();
     let mut node = false_receiver(node, "false", TAGGED, &answer);
-    let mut sender = TaggedSender::connect(&here, "false", LIMIT).unwrap();
+    let mut sender = TaggedSender::connect(&here, &at("false"), LIMIT).unwrap();
     let (link, credit) = grown(&mut node);
+    let received = || {
+        let counters = here.lock().counters();
+        counters.iter().find(|row| row.0 == "packets_received").unwrap().1
+    };
     let mut tell = |count: u64| {
+        let before = received();
         node.try_send_fast_over(link, &credit, &count.to_le_bytes(), 0).unwrap();
-        node.poll().unwrap();
+        until(|| {
+            node.poll().unwrap();
+            here.poll().unwrap();
+            received() > before
+        });
     };
     for tag in 0..4 {
         assert!(sender.try_send(0, &[], tag).unwrap());
@@ -884,7 +914,7 @@ fn a_ticket_that_is_too_small_sends_the_server_away() {
     let sizes = [64u32.to_le_bytes(), 2u32.to_le_bytes()].concat();
     let answer = [&blocks.to_bytes()[..], &sizes, &(1u64 << 20).to_le_bytes()].concat();
     let mut node = false_receiver(node, "false", CALL, &answer);
-    let client = Client::connect(&here, "false", LIMIT).unwrap();
+    let client = Client::connect(&here, &at("false"), LIMIT).unwrap();
     let (link, ticket) = grown(&mut node);
     std::thread::scope(|scope| {
         let calling = scope.spawn(|| client.call(&[1; 10_000], LIMIT));
@@ -905,12 +935,12 @@ fn a_ticket_that_is_too_small_sends_the_server_away() {
 
 /// Eight threads serve, eight threads call, with fewer calls than threads; some messages are long.
 fn many_threads(dir: &Dir, wait_mode: WaitMode) {
-    let manager = || Manager::with_config(dir.config().wait_mode(wait_mode)).unwrap();
+    let manager = || manager_with(dir.config().wait_mode(wait_mode));
     let (there, here) = (manager(), manager());
     let server = serve(&there, ServerConfig::default());
     there.start_progress().unwrap();
     let config = ClientConfig { outstanding: 3, ..ClientConfig::default() };
-    let client = Client::connect_with(&here, "calls", config, LIMIT).unwrap();
+    let client = Client::connect_with(&here, &at("calls"), config, LIMIT).unwrap();
     let left = AtomicUsize::new(8);
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -958,7 +988,7 @@ fn eight_threads_serve_eight_threads_that_call_and_only_sleep() {
 #[test]
 fn a_forked_child_is_told_so_while_a_thread_of_its_parent_polls() {
     let dir = Dir::new("forked");
-    let there = Manager::with_config(dir.config().wait_mode(WaitMode::Polled)).unwrap();
+    let there = manager_with(dir.config().wait_mode(WaitMode::Polled));
     let mut receiver = Some(TaggedReceiver::new(&there, TaggedConfig::new(64)).unwrap());
     there.start_progress().unwrap();
     for _ in 0..20 {

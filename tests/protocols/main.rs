@@ -1,5 +1,5 @@
-//! The protocols: two managers, many threads, members that die, peers that lie. One program, since
-//! each that is linked takes its time.
+//! The protocols: two managers, many threads, members that die, peers that lie; over rings, and again
+//! between hosts (`over`). One program, since each that is linked takes its time.
 #![cfg(all(feature = "os", not(miri)))]
 
 #[path = "../control_help/mod.rs"]
@@ -14,6 +14,7 @@ mod general;
 mod group;
 mod help;
 mod hostile;
+mod over;
 mod publish;
 mod publish_ends;
 mod publish_hostile;

@@ -1,11 +1,13 @@
 //! Publish and subscribe: what subscribers get, and what becomes of those that are slow.
 
-use crate::help::{Dir, LIMIT, SHORT, until};
+use crate::help::{
+    Dir, LIMIT, Reached, SHORT, at, is_of_hosts, manager_with, only_on_one_host, until,
+};
 use hamlyn::Access;
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
-    EndPoint, GrowError, Manager, PublishConfig, PublishError, Publisher, ReceiveError, Sample,
-    SubscribeConfig, Subscriber, WhenSlow,
+    EndPoint, GrowError, Manager, PublishConfig, PublishError, Publisher, ReceiveError,
+    SHORT_BYTES_MAX, Sample, SubscribeConfig, Subscriber, WhenSlow,
 };
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
@@ -21,14 +23,34 @@ pub const POOL: PublishConfig = PublishConfig {
     when_slow: WhenSlow::DropOldest,
 };
 
+/// Without a pool, which ends at a host's edge, where there are hosts: then all samples are short.
+fn without_pool_between_hosts(config: PublishConfig) -> PublishConfig {
+    match is_of_hosts() {
+        true if config.short_bytes_max == POOL.short_bytes_max => {
+            PublishConfig { short_bytes_max: longest(), sample_bytes_max: 0, ..config }
+        }
+        true => PublishConfig { sample_bytes_max: 0, ..config },
+        false => config,
+    }
+}
+
+/// Of a sample.
+fn longest() -> usize {
+    if is_of_hosts() { SHORT_BYTES_MAX } else { POOL.sample_bytes_max }
+}
+
+/// Why a test of pools is none over hosts.
+pub const NO_POOL: &str = "a publisher's pool is memory, none of which is open to another host";
+
 pub fn publish(manager: &Manager, config: PublishConfig) -> Publisher {
+    let config = without_pool_between_hosts(config);
     let publisher = Publisher::new(manager, config).unwrap();
     publisher.serve("news", Access::SameUser).unwrap();
     publisher
 }
 
 pub fn subscribe(manager: &Manager, config: SubscribeConfig) -> Subscriber {
-    Subscriber::connect(manager, "news", config, LIMIT).unwrap()
+    Subscriber::connect(manager, &at("news"), config, LIMIT).unwrap()
 }
 
 /// Until so many subscribers are there, and all can be sent samples.
@@ -56,7 +78,7 @@ fn every_subscriber_gets_every_sample_in_order() {
     // More than there are places of any kind, short ones and those of the pool in turn.
     const COUNT: u64 = 500;
     let sample = |i: u64| {
-        let length = [8, 16, 63, 64, 65, 10_000][i as usize % 6];
+        let length = [8, 16, 63, 64, 65, longest()][i as usize % 6];
         let mut bytes = vec![i as u8; length];
         bytes[..8].copy_from_slice(&i.to_le_bytes());
         bytes
@@ -68,7 +90,7 @@ fn every_subscriber_gets_every_sample_in_order() {
                     let got = subscriber.receive(LIMIT).unwrap_or_else(|e| panic!("{i}: {e}"));
                     assert_eq!((got.number(), got.missed()), (i, 0));
                     assert!(got.to_vec().unwrap() == sample(i), "sample {i}");
-                    assert_eq!(got.as_slice().is_some(), sample(i).len() <= 64);
+                    assert_eq!(got.as_slice().is_some(), is_of_hosts() || sample(i).len() <= 64);
                     let mut some = [0; 9];
                     assert_eq!(got.copy_to(&mut some).unwrap(), sample(i).len().min(9));
                 }
@@ -91,6 +113,9 @@ fn every_subscriber_gets_every_sample_in_order() {
 
 #[test]
 fn a_loan_is_published_where_it_was_written_and_its_place_is_used_again() {
+    if only_on_one_host(NO_POOL) {
+        return;
+    }
     let dir = Dir::new("loan");
     let (there, here) = (dir.answering(), dir.manager());
     let publisher = publish(&there, POOL);
@@ -153,6 +178,9 @@ fn who_comes_late_gets_the_history_that_it_asks_for() {
 
 #[test]
 fn a_publisher_that_drains_waits_until_its_pool_is_read_by_nobody() {
+    if only_on_one_host(NO_POOL) {
+        return;
+    }
     let dir = Dir::new("drain");
     let (there, here) = (dir.answering(), dir.manager());
     let publisher = publish(&there, PublishConfig { backlog: 16, ..POOL });
@@ -230,12 +258,19 @@ fn publish_waits_for_who_is_to_be_waited_for_and_no_longer_than_it_may() {
     assert!(matches!(refused, Err(PublishError::TimedOut)), "{refused:?}");
     assert!(publisher.try_publish(b"the fifth").unwrap().is_none());
     assert_eq!(publisher.published(), 4);
-    let mut loan = publisher.loan(8).unwrap();
-    loan.copy_from_slice(&4u64.to_le_bytes());
-    let back = publisher.publish_loan(loan, SHORT).unwrap_err();
-    assert!(matches!(back.error, PublishError::TimedOut));
+    let fifth = 4u64.to_le_bytes();
+    let loan = (!is_of_hosts()).then(|| {
+        let mut loan = publisher.loan(8).unwrap();
+        loan.copy_from_slice(&fifth);
+        let back = publisher.publish_loan(loan, SHORT).unwrap_err();
+        assert!(matches!(back.error, PublishError::TimedOut));
+        back.loan
+    });
     std::thread::scope(|scope| {
-        scope.spawn(|| publisher.publish_loan(back.loan, LIMIT).unwrap());
+        scope.spawn(|| match loan {
+            Some(loan) => publisher.publish_loan(loan, LIMIT).unwrap(),
+            None => publisher.publish(&fifth, LIMIT).unwrap(),
+        });
         for i in 0..5 {
             let sample = subscriber.receive(LIMIT).unwrap();
             assert_eq!((number(&sample), sample.missed()), (i, 0));
@@ -278,7 +313,7 @@ fn who_is_slow_is_sent_away_where_that_is_said_and_the_others_get_all() {
 
 #[test]
 fn a_publisher_that_only_publishes_lets_subscribers_in_and_loses_nothing_of_one_that_keeps_up() {
-    for length in [16, 5000] {
+    for length in [16, longest() / 2] {
         let dir = Dir::new("only-publishes");
         // No progress thread, and no call but this one.
         let there = dir.manager();
@@ -344,8 +379,9 @@ fn a_subscriber_may_burden_the_publisher_less_and_not_more() {
     use WhenSlow::{DropNewest, DropOldest, SendAway, Wait};
     let all = [Wait, DropOldest, DropNewest, SendAway];
     for (i, when_slow) in all.into_iter().enumerate() {
-        let publisher = Publisher::new(&there, PublishConfig { when_slow, ..POOL }).unwrap();
-        let seed = publisher.seed().unwrap();
+        let config = without_pool_between_hosts(PublishConfig { when_slow, ..POOL });
+        let publisher = Publisher::new(&there, config).unwrap();
+        let seed = publisher.seed().unwrap().reached();
         for (j, asked) in all.into_iter().enumerate() {
             let config = SubscribeConfig { when_slow: Some(asked), ..SubscribeConfig::default() };
             let grown = Subscriber::grow(&here, &seed, config, LIMIT);
@@ -367,13 +403,16 @@ fn a_subscriber_may_burden_the_publisher_less_and_not_more() {
         SubscribeConfig { depth: 1 << 16, ..SubscribeConfig::default() },
         SubscribeConfig { outstanding: 0, ..SubscribeConfig::default() },
     ] {
-        let refused = Subscriber::connect(&here, "news", config, LIMIT).err().unwrap();
+        let refused = Subscriber::connect(&here, &at("news"), config, LIMIT).err().unwrap();
         assert!(matches!(refused, GrowError::SetUp(_)), "{refused}");
     }
 }
 
 #[test]
 fn who_holds_as_many_samples_as_it_may_gets_more_when_it_has_dropped_one() {
+    if only_on_one_host(NO_POOL) {
+        return;
+    }
     for when_slow in [WhenSlow::DropNewest, WhenSlow::DropOldest] {
         let dir = Dir::new("outstanding");
         let (there, here, other) = (dir.answering(), dir.manager(), dir.manager());
@@ -418,6 +457,9 @@ fn who_holds_as_many_samples_as_it_may_gets_more_when_it_has_dropped_one() {
 
 #[test]
 fn what_subscribers_held_that_have_gone_is_used_again() {
+    if only_on_one_host(NO_POOL) {
+        return;
+    }
     let dir = Dir::new("gone");
     let there = dir.answering();
     let publisher = publish(&there, POOL);
@@ -492,7 +534,7 @@ fn rings_that_hold_little_lose_nothing_and_packets_that_hold_too_little_are_refu
         let mut config = dir.config();
         (config.ring_bytes, config.bulk_ring_bytes) = (ring_bytes as _, 0);
         config.packet_bytes = packet_bytes;
-        Manager::with_config(config).unwrap()
+        manager_with(config)
     };
     let there = manager(8192, 16384);
     there.start_progress().unwrap();
@@ -522,11 +564,16 @@ fn rings_that_hold_little_lose_nothing_and_packets_that_hold_too_little_are_refu
 
 #[test]
 fn one_whose_link_is_full_gets_later_what_the_others_have_got() {
+    if only_on_one_host(
+        "how much a link holds is the network's to say, and more than the places of a subscriber",
+    ) {
+        return;
+    }
     let dir = Dir::new("full-beside");
     let manager = || {
         let mut config = dir.config();
         (config.ring_bytes, config.bulk_ring_bytes) = (8192, 0);
-        Manager::with_config(config).unwrap()
+        manager_with(config)
     };
     // Whoever takes nothing is the first who is sent a sample, or the last.
     for takes_nothing in [0, 2] {
@@ -585,13 +632,19 @@ fn one_whose_link_is_full_gets_later_what_the_others_have_got() {
 fn subscribers_are_as_many_as_may_be_and_those_whom_the_owner_wants() {
     let dir = Dir::new("publish-places");
     let (there, here) = (dir.answering(), dir.manager());
-    let publisher = publish(&there, PublishConfig { subscribers_max: 2, ..POOL });
+    // Of another host's the last place is for users who have none.
+    let places = 2 + u32::from(is_of_hosts());
+    let publisher = publish(&there, PublishConfig { subscribers_max: places, ..POOL });
     let _two = [0, 1].map(|_| subscribe(&here, SubscribeConfig::default()));
-    let third = Subscriber::connect(&here, "news", SubscribeConfig::default(), LIMIT);
+    let third = Subscriber::connect(&here, &at("news"), SubscribeConfig::default(), LIMIT);
     let refused = third.err().unwrap().to_string();
-    assert!(refused.contains("it has 2 subscribers, as many as it may"), "{refused}");
+    let says = match is_of_hosts() {
+        true => "it has 2 subscribers and may have 3",
+        false => "it has 2 subscribers, as many as it may",
+    };
+    assert!(refused.contains(says), "{refused}");
     publisher.set_admission(|_| Err("not you".into()));
-    let refused = Subscriber::connect(&here, "news", SubscribeConfig::default(), LIMIT);
+    let refused = Subscriber::connect(&here, &at("news"), SubscribeConfig::default(), LIMIT);
     assert!(refused.err().unwrap().to_string().contains("not you"));
     let wrong = Publisher::new(&there, PublishConfig { loans_max: 0, ..POOL }).err().unwrap();
     assert!(wrong.to_string().contains("loans_max is 0"), "{wrong}");
@@ -599,10 +652,13 @@ fn subscribers_are_as_many_as_may_be_and_those_whom_the_owner_wants() {
 
 #[test]
 fn a_pool_beyond_the_quota_is_refused_with_what_is_allowed() {
+    if only_on_one_host(NO_POOL) {
+        return;
+    }
     let dir = Dir::new("publish-quota");
     let mut config = dir.config();
     config.aperture_bytes_max = 1 << 16;
-    let there = Manager::with_config(config).unwrap();
+    let there = manager_with(config);
     let refused = Publisher::new(&there, POOL).err().unwrap().to_string();
     assert!(refused.contains("HAMLYN_APERTURE_BYTES_MAX"), "{refused}");
     // A holder that may not have so much is sent away, and says why in its own counters.
@@ -610,7 +666,7 @@ fn a_pool_beyond_the_quota_is_refused_with_what_is_allowed() {
     let publisher = publish(&there, POOL);
     let mut config = dir.config();
     config.aperture_map_max = 1 << 16;
-    let here = Manager::with_config(config).unwrap();
+    let here = manager_with(config);
     let mut subscriber = subscribe(&here, SubscribeConfig::default());
     assert!(matches!(subscriber.receive(LIMIT), Err(ReceiveError::Ended(_))));
     assert_eq!(publisher.sent_away(), 1);

@@ -1,9 +1,9 @@
 //! Publish and subscribe against peers that lie: subscribers and publishers that speak the protocol
 //! by hand.
 
-use crate::help::{Dir, LIMIT, until};
+use crate::help::{Dir, LIMIT, at, only_on_one_host, until};
 use crate::hostile::{Liar, Numbers, false_receiver, grown, lent};
-use crate::publish::{POOL, publish, subscribe, until_joined};
+use crate::publish::{NO_POOL, POOL, publish, subscribe, until_joined};
 use hamlyn::node::ApertureEvent;
 use hamlyn::protocol::{
     GrowError, Manager, PublishConfig, PublishError, ReceiveError, SubscribeConfig, Subscriber,
@@ -78,6 +78,9 @@ fn counter(manager: &Manager, name: &str) -> u64 {
 
 #[test]
 fn a_subscriber_that_lies_about_what_it_released_is_sent_away_and_no_other() {
+    if only_on_one_host(NO_POOL) {
+        return;
+    }
     // It has sample 0 by lease 0, and sample 1 by lease 1: a word of its cell, and what it says.
     for (cell, word, why) in [
         (1, 77, "it releases sample 76 by lease 0, which is for sample 0"),
@@ -121,6 +124,9 @@ fn a_subscriber_that_lies_about_what_it_released_is_sent_away_and_no_other() {
 
 #[test]
 fn what_is_released_twice_is_released_once_and_nothing_outside_of_a_cell_is_written() {
+    if only_on_one_host(NO_POOL) {
+        return;
+    }
     let dir = Dir::new("releases");
     let there = dir.answering();
     let publisher = publish(&there, PublishConfig { when_slow: WhenSlow::DropNewest, ..POOL });
@@ -166,6 +172,9 @@ fn what_is_released_twice_is_released_once_and_nothing_outside_of_a_cell_is_writ
 
 #[test]
 fn one_that_takes_nothing_releases_nothing_and_floods_costs_others_nothing() {
+    if only_on_one_host(NO_POOL) {
+        return;
+    }
     for when_slow in [WhenSlow::DropOldest, WhenSlow::DropNewest, WhenSlow::SendAway] {
         let dir = Dir::new("flood");
         let (there, here) = (dir.answering(), dir.manager());
@@ -207,6 +216,9 @@ fn one_that_takes_nothing_releases_nothing_and_floods_costs_others_nothing() {
 
 #[test]
 fn one_that_takes_nothing_holds_a_publisher_that_waits_for_the_time_limit_and_no_longer() {
+    if only_on_one_host(NO_POOL) {
+        return;
+    }
     let dir = Dir::new("holds");
     let there = dir.answering();
     let publisher = publish(&there, PublishConfig { when_slow: WhenSlow::Wait, ..POOL });
@@ -223,6 +235,9 @@ fn one_that_takes_nothing_holds_a_publisher_that_waits_for_the_time_limit_and_no
 
 #[test]
 fn one_that_does_not_take_the_pool_is_sent_nothing_and_waited_for_by_nobody() {
+    if only_on_one_host(NO_POOL) {
+        return;
+    }
     let dir = Dir::new("no-pool");
     let there = dir.answering();
     let publisher = publish(&there, PublishConfig { when_slow: WhenSlow::Wait, ..POOL });
@@ -239,6 +254,9 @@ fn one_that_does_not_take_the_pool_is_sent_nothing_and_waited_for_by_nobody() {
 
 #[test]
 fn a_greeting_that_makes_no_sense_is_refused() {
+    if only_on_one_host(NO_POOL) {
+        return;
+    }
     let dir = Dir::new("greetings");
     let there = dir.answering();
     let publisher = publish(&there, POOL);
@@ -255,7 +273,7 @@ fn a_greeting_that_makes_no_sense_is_refused() {
             _ => [&places[..], &[4, 0, 2].map(u32::to_le_bytes).concat(), &[5]].concat(),
         };
         let greeting = [b"HGr1", &[PUBLISH][..], &[0; 16], &body].concat();
-        let refused = node.connect("news", &greeting, Some(Duration::from_secs(20)));
+        let refused = node.connect(&at("news"), &greeting, Some(Duration::from_secs(20)));
         assert!(refused.is_err(), "round {round}");
     }
     assert!(publisher.subscribers().is_empty());
@@ -285,7 +303,7 @@ impl False {
         let answer = answer(&mut node, 2);
         let mut node = false_receiver(node, "false", PUBLISH, &answer);
         let config = SubscribeConfig { depth: 4, ..SubscribeConfig::default() };
-        let subscriber = Subscriber::connect(here, "false", config, LIMIT).unwrap();
+        let subscriber = Subscriber::connect(here, &at("false"), config, LIMIT).unwrap();
         let (link, places) = grown(&mut node);
         if pool_bytes > 0 {
             let id = node.export(link, pool_bytes, ApertureAccess::ReadOnly).unwrap();
@@ -315,6 +333,9 @@ impl False {
 
 #[test]
 fn what_a_publisher_says_that_cannot_be_ends_its_link() {
+    if only_on_one_host(NO_POOL) {
+        return;
+    }
     let dir = Dir::new("false-publisher");
     let here = dir.manager();
     type Say = fn(&mut False);
@@ -381,6 +402,9 @@ fn what_a_publisher_says_that_cannot_be_ends_its_link() {
 
 #[test]
 fn a_lease_has_one_sample_and_the_bytes_of_a_pool_are_copied_out_of_it_alone() {
+    if only_on_one_host(NO_POOL) {
+        return;
+    }
     let dir = Dir::new("false-leases");
     let here = dir.manager();
     let mut lies = False::new(&dir, &here, 4096);
@@ -403,6 +427,9 @@ fn a_lease_has_one_sample_and_the_bytes_of_a_pool_are_copied_out_of_it_alone() {
 
 #[test]
 fn a_pool_that_is_smaller_than_was_said_and_answers_that_make_no_sense_are_refused() {
+    if only_on_one_host(NO_POOL) {
+        return;
+    }
     let dir = Dir::new("false-answers");
     let here = dir.manager();
     let mut node = dir.node();
@@ -411,7 +438,7 @@ fn a_pool_that_is_smaller_than_was_said_and_answers_that_make_no_sense_are_refus
     small[52..56].copy_from_slice(&300u32.to_le_bytes());
     let mut node = false_receiver(node, "small", PUBLISH, &small);
     let mut subscriber =
-        Subscriber::connect(&here, "small", SubscribeConfig::default(), LIMIT).unwrap();
+        Subscriber::connect(&here, &at("small"), SubscribeConfig::default(), LIMIT).unwrap();
     let (link, places) = grown(&mut node);
     node.export(link, 4096, ApertureAccess::ReadOnly).unwrap();
     until(|| {
@@ -435,13 +462,17 @@ fn a_pool_that_is_smaller_than_was_said_and_answers_that_make_no_sense_are_refus
             _ => bytes[48..52].copy_from_slice(&0u32.to_le_bytes()),
         }
         let _node = false_receiver(node, "answers", PUBLISH, &bytes);
-        let grown = Subscriber::connect(&here, "answers", SubscribeConfig::default(), LIMIT).err();
+        let grown =
+            Subscriber::connect(&here, &at("answers"), SubscribeConfig::default(), LIMIT).err();
         assert!(matches!(grown, Some(GrowError::Answer(_))), "{round}: {grown:?}");
     }
 }
 
 #[test]
 fn a_subscriber_survives_whatever_a_publisher_writes() {
+    if only_on_one_host(NO_POOL) {
+        return;
+    }
     let dir = Dir::new("publish-storm");
     let here = dir.manager();
     for seed in 1..30 {

@@ -1,6 +1,6 @@
 //! Records of a stream that are written in place before they leave.
 
-use crate::help::{Dir, LIMIT, SHORT};
+use crate::help::{Dir, LIMIT, Reached, SHORT};
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{ReceiveError, SendError, StreamConfig, StreamReceiver, StreamSender};
 use hamlyn::typed::{Received, Written};
@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, byteorde
 fn pair(dir: &Dir, config: StreamConfig) -> (StreamReceiver, StreamSender) {
     let (there, here) = (dir.answering(), dir.answering());
     let receiver = StreamReceiver::new(&there, config).unwrap();
-    let sender = StreamSender::grow(&here, &receiver.seed().unwrap(), LIMIT).unwrap();
+    let sender = StreamSender::grow(&here, &receiver.seed().unwrap().reached(), LIMIT).unwrap();
     (receiver, sender)
 }
 

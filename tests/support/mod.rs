@@ -38,6 +38,8 @@ const ALARM_S: u32 = 150;
 const ALONE: &str = "HAMLYN_TEST_ALONE";
 const ROLE: &str = "HAMLYN_TEST_ROLE";
 const ARGS: &str = "HAMLYN_TEST_ARGS";
+/// Over which links tests run, which processes that they start have to know.
+const KEPT: [&str; 2] = ["HAMLYN_TEST_OVER", "HAMLYN_FABRIC_LIBRARY"];
 
 /// Says something that is seen also when the output of tests is captured.
 pub fn loud(text: &str) {
@@ -174,7 +176,8 @@ impl Peer {
             }
         };
         for (variable, _) in std::env::vars_os() {
-            if variable.to_string_lossy().starts_with("HAMLYN_") {
+            let name = variable.to_string_lossy();
+            if name.starts_with("HAMLYN_") && !KEPT.contains(&&*name) {
                 command.env_remove(&variable);
             }
         }

@@ -69,7 +69,8 @@ impl Dial {
     /// pauses grow. It is tried once more before the time is up.
     pub fn again_after(&mut self, error: &MeetingError) -> Option<Duration> {
         let pause = match error {
-            MeetingError::NoService => {
+            // Whoever was there is ending: the name is as one that nobody serves.
+            MeetingError::NoService | MeetingError::Refused(Reason::Ending, _) => {
                 let next = (self.absent_pause * 2).min(ABSENT_PAUSE_MAX);
                 core::mem::replace(&mut self.absent_pause, next)
             }

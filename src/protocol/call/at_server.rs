@@ -8,7 +8,7 @@ use super::{
 };
 use crate::control::{Peer, RequestId};
 use crate::interface::{Handed, LinkId, Notification, QueueId};
-use crate::node::{Held, Node, NodeSendError};
+use crate::node::{CloseReason, Held, Node, NodeSendError};
 use crate::protocol::Connection;
 use crate::protocol::ends::check_place;
 use crate::protocol::manager::Offer;
@@ -42,8 +42,11 @@ pub(super) enum AtServer {
     Asked(u64),
     Granted(Ticket),
     Refused,
-    /// The reply was given up before the client answered.
-    GivenUp,
+    /// The caller gave up while its long reply was announced, or was on its way: whoever replies is to
+    /// leave it. `has_answered`: the client, whether it makes room.
+    Cancelled {
+        has_answered: bool,
+    },
 }
 
 pub(super) struct ClientOf {
@@ -141,9 +144,12 @@ pub(super) const CANCELLED: u8 = 3;
 /// Idle, and the server drains.
 pub(super) const SHUT: u8 = 4;
 
-/// Whether a call was received, or is being received, and is not replied to.
+/// Its long reply was given up, which the client is told when it has answered that it makes room.
+pub(super) const GIVEN_UP: u8 = 5;
+
+/// Whether a call was received, or is being received, and its program has yet to reply to it.
 pub(super) fn is_held(state: u8) -> bool {
-    !matches!(state, IDLE | SHUT)
+    !matches!(state, IDLE | SHUT | GIVEN_UP)
 }
 
 /// The server's state, under the manager's lock.
@@ -163,7 +169,7 @@ pub(in crate::protocol) struct ServerState {
     pub(super) guilty: Vec<(LinkId, String)>,
     /// Who they were that left requests behind that were received and not replied to; as many of
     /// the last as there may be clients.
-    pub(super) departed: VecDeque<(u64, Peer)>,
+    pub(super) departed: VecDeque<(u64, Peer, CloseReason)>,
     /// Whoever waits to be told that a caller has given up: by client and call.
     pub(super) watchers: HashMap<(u64, u32), Waker>,
     /// No request is taken any more.
@@ -350,7 +356,9 @@ impl ServerState {
         self.client_count -= 1;
         self.outboxes -= client.waits as usize;
         if client.calls.iter().any(|(_, state)| is_held(state)) {
-            self.departed.push_back((client.number, client.peer.clone()));
+            let ended = client.connection.as_ref().and_then(|connection| connection.ended());
+            let reason = ended.cloned().unwrap_or(CloseReason::Closed);
+            self.departed.push_back((client.number, client.peer.clone(), reason));
             if self.departed.len() > self.config.clients_max as usize {
                 self.departed.pop_front();
             }
@@ -389,8 +397,22 @@ impl ServerState {
         if let Some(client) = self.client_of(arrived) {
             return Some(client.peer.clone());
         }
-        let mut departed = self.departed.iter();
-        departed.find(|(number, _)| *number == arrived.parts.client).map(|(_, peer)| peer.clone())
+        self.departed(arrived).map(|(_, peer, _)| peer.clone())
+    }
+
+    fn departed(&self, arrived: &Arrived) -> Option<&(u64, Peer, CloseReason)> {
+        self.departed.iter().find(|(number, ..)| *number == arrived.parts.client)
+    }
+
+    /// Why the client of a request has gone.
+    pub(super) fn why_gone(&self, arrived: &Arrived) -> Option<CloseReason> {
+        self.departed(arrived).map(|(.., reason)| reason.clone())
+    }
+
+    /// Whether a client has yet to say that it has heard of a long reply which will not come.
+    pub(in crate::protocol) fn waits_for_given_up(&self) -> bool {
+        let mut calls = self.clients.iter().flatten().flat_map(|client| client.calls.iter());
+        calls.any(|(_, state)| state == GIVEN_UP)
     }
 
     /// The request that comes straight from a ring, when the queue is empty; nobody else has anything
@@ -550,7 +572,12 @@ impl ServerState {
                 );
             }
             (TOO_LONG, OTHER, Some(other @ AtServer::Asked(_))) => *other = AtServer::Refused,
-            (ASK | TOO_LONG, OTHER, Some(AtServer::GivenUp)) => {
+            (ASK | TOO_LONG, OTHER, Some(AtServer::Cancelled { has_answered }))
+                if !*has_answered =>
+            {
+                *has_answered = true;
+            }
+            (ASK | TOO_LONG, GIVEN_UP, _) => {
                 client.end(call);
                 client.others.remove(&call);
                 client.outbox.push_back((call, DECLINED, Vec::new()));
@@ -567,17 +594,16 @@ impl ServerState {
             (CANCEL, OTHER, Some(AtServer::Receiving { is_cancelled, .. })) if !*is_cancelled => {
                 *is_cancelled = true;
             }
-            (
-                CANCEL,
-                OTHER,
-                Some(
-                    AtServer::Asked(_)
-                    | AtServer::Granted(_)
-                    | AtServer::Refused
-                    | AtServer::GivenUp,
-                ),
-            )
-            | (CANCEL, IDLE | SHUT, _) => return Ok(None),
+            (CANCEL, OTHER, Some(other @ (AtServer::Asked(_) | AtServer::Granted(_)))) => {
+                let has_answered = matches!(other, AtServer::Granted(_));
+                *other = AtServer::Cancelled { has_answered };
+                // Whoever replies waits for it.
+                node.wake_waiters();
+                return Ok(None);
+            }
+            (CANCEL, OTHER, Some(AtServer::Refused)) | (CANCEL, IDLE | SHUT | GIVEN_UP, _) => {
+                return Ok(None);
+            }
             (0..=LENGTH_MAX, IDLE, _) => {
                 let most = client.blocks.at_once();
                 let why = format!("a request of {code} bytes in a block of {most}");
@@ -644,7 +670,7 @@ impl ServerState {
     }
 
     /// What else has arrived is for other threads.
-    pub(super) fn share_rest(&mut self, node: &mut Node) -> Option<(LinkId, String)> {
+    pub(in crate::protocol) fn share_rest(&mut self, node: &mut Node) -> Option<(LinkId, String)> {
         loop {
             match self.pump(node) {
                 Pumped::Request(arrived) => self.ready.push(arrived),

@@ -264,7 +264,8 @@ impl Client {
         request: &'a [u8],
         deadline: Option<Instant>,
     ) -> Prepared<'a> {
-        Prepared { client: self, request, deadline, begun: Begun::Nothing, may_be_there: false }
+        let (begun, may_be_there, none_free) = (Begun::Nothing, false, false);
+        Prepared { client: self, request, deadline, begun, may_be_there, none_free }
     }
 
     /// Sends a request, waiting at most `timeout` for a free call ([`CallError::NoneFree`]) and, if it
@@ -439,10 +440,20 @@ pub(crate) struct Prepared<'a> {
     deadline: Option<Instant>,
     begun: Begun,
     may_be_there: bool,
+    /// No call was free when it was looked for last.
+    none_free: bool,
 }
 
 #[cfg(feature = "tokio")]
 impl Prepared<'_> {
+    /// What it has come to where its time is over.
+    pub fn timed_out(&self) -> CallError {
+        match self.none_free {
+            true => CallError::NoneFree(self.client.outstanding),
+            false => CallError::TimedOut,
+        }
+    }
+
     /// Whether the server may have the whole request.
     pub fn may_be_there(&self) -> bool {
         self.may_be_there
@@ -450,7 +461,7 @@ impl Prepared<'_> {
 
     /// One turn: the reply, if it is there.
     pub fn advance(&mut self) -> Result<Option<Bytes>, CallError> {
-        let Self { client, request, deadline, begun, may_be_there } = self;
+        let Self { client, request, deadline, begun, may_be_there, none_free } = self;
         let mut reply = Bytes::default();
         let look = {
             use crate::node::Attached;
@@ -459,7 +470,11 @@ impl Prepared<'_> {
             node.poll()?;
             protocols.after_poll(node);
             let look = match protocols.client(client.state) {
-                Some(state) => state.look_at_all(node, request, *deadline, begun, &mut reply),
+                Some(state) => {
+                    let look = state.look_at_all(node, request, *deadline, begun, &mut reply);
+                    *none_free = state.waits_for_a_call(begun);
+                    look
+                }
                 None => Look::Nothing,
             };
             match look {

@@ -10,7 +10,7 @@
 //! `LEFT`, and then `CLOSING`: whatever else comes was not taken. Never: a client is told that a
 //! request was not taken which anybody had a chance to receive.
 
-use super::at_server::{AtServer, ClientOf, IDLE, SHUT, ServerState, is_held};
+use super::at_server::{AtServer, ClientOf, GIVEN_UP, IDLE, SHUT, ServerState, is_held};
 use super::{CLOSING, DRAINING, FAILED, LEFT, LENGTH_MAX, Server};
 use crate::interface::LinkId;
 use crate::node::{Attached, Look, Node, Waited};
@@ -41,7 +41,7 @@ impl ClientOf {
                 self.end(call);
             }
         }
-        let held = self.calls.iter().filter(|(_, state)| is_held(*state));
+        let held = self.calls.iter().filter(|(_, state)| is_held(*state) || *state == GIVEN_UP);
         let left = held.map(|(call, _)| (call, LEFT));
         for (call, code) in left.chain([(0, CLOSING)]) {
             if self.lent.send(node, link, call, code, &[]).is_err() {
@@ -139,8 +139,10 @@ impl Server {
         }
     }
 
-    /// Takes no new requests from now on.
-    pub(crate) fn begin_drain(&self) -> Result<(), ReceiveError> {
+    /// Begins to [drain](Self::drain), and does not wait: for a program of one thread, which goes on
+    /// receiving until that fails with [`ReceiveError::Draining`], replies to what it still holds, and
+    /// then calls `drain`, which has nothing left to wait for.
+    pub fn begin_drain(&self) -> Result<(), ReceiveError> {
         if self.manager.is_forked() {
             return Err(crate::node::Forked.into());
         }

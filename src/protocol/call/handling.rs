@@ -13,8 +13,9 @@
 //! Never: a length of the other side's is believed to be inside of the block, or its text to be text.
 
 use super::at_server::{CANCELLED, ServerState};
-use super::server::{Arrived, Request, look_to_reply};
-use super::{CallError, FAILED, Server};
+use super::replying::{Answer, look_to_reply};
+use super::server::{Arrived, Request};
+use super::{CallError, Server};
 use crate::control::printable;
 use crate::node::Attached;
 #[cfg(feature = "tokio")]
@@ -164,8 +165,7 @@ impl Request<'_> {
         let look = {
             let mut guard = manager.shared.lock();
             let (node, protocols) = guard.parts();
-            let length = data.len() as u32;
-            look_to_reply(node, protocols, *offer, self.arrived(), length, data, false)
+            look_to_reply(node, protocols, *offer, self.arrived(), Answer::Reply(data), false)
         };
         match look {
             Look::Found(Ok(true)) => {
@@ -197,7 +197,14 @@ impl Request<'_> {
             let arrived = self.arrived();
             manager.shared.wait_until(timeout, |node, protocols| {
                 let keeps = timeout.is_none();
-                look_to_reply(node, protocols, *offer, arrived, FAILED, failure.bytes(), keeps)
+                look_to_reply(
+                    node,
+                    protocols,
+                    *offer,
+                    arrived,
+                    Answer::Failure(failure.bytes()),
+                    keeps,
+                )
             })
         };
         match sent {
@@ -206,7 +213,7 @@ impl Request<'_> {
                 Ok(())
             }
             Ok(Err(e)) => Err(e),
-            Err(waited) => Err(waited.into()),
+            Err(waited) => Err(CallError::from(waited).of_reply()),
         }
     }
 }

@@ -40,6 +40,7 @@ mod client;
 mod drain;
 mod handling;
 mod long_requests;
+mod replying;
 mod server;
 
 pub(super) use at_client::ClientState;
@@ -47,7 +48,7 @@ pub(super) use at_server::ServerState;
 pub use client::{CallId, Client, ClientConfig};
 pub use handling::ERROR_TEXT_MAX;
 #[cfg(feature = "tokio")]
-pub(crate) use server::Replying;
+pub(crate) use replying::Replying;
 pub use server::{Arrived, Request, Server, ServerConfig};
 
 use super::Connection;
@@ -106,6 +107,13 @@ pub enum CallError {
          (a program that does other things meanwhile starts a progress thread, start_progress)"
     )]
     TimedOut,
+    /// Of a reply: the client has made no room for it within the time limit. It is told that none will
+    /// come.
+    #[error(
+        "the reply did not leave within the time limit: the client takes nothing, or makes no room for a \
+         long one; it is told that none will come"
+    )]
+    NoRoom,
     /// All calls that may be outstanding wait for their replies, those that were given up among them,
     /// and none was free within the time limit. Nothing was sent.
     #[error(
@@ -185,6 +193,14 @@ pub enum CallError {
 impl CallError {
     /// Of a call whose server was told of `deadline`: a handler that drops the request then has seen
     /// that its caller gives up, and says so before the caller's own clock does.
+    /// As a reply's failure.
+    pub(super) fn of_reply(self) -> Self {
+        match self {
+            Self::TimedOut => Self::NoRoom,
+            other => other,
+        }
+    }
+
     pub(super) fn at(self, deadline: Option<Instant>) -> Self {
         match self {
             Self::Declined if deadline.is_some_and(|at| at <= Instant::now()) => Self::TimedOut,

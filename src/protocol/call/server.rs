@@ -1,15 +1,12 @@
 //! The server's side of request and reply.
 
-use super::at_server::{AtServer, OTHER, Pumped, Ready, ServerState};
-use super::handling::Failure;
+use super::at_server::{Pumped, Ready, ServerState};
 use super::long_requests::LONG_MAX;
-use super::{
-    ASK, Bytes, CallError, DECLINED, FAILED, LENGTH_MAX, OUTSTANDING_MAX, REPLY_LIMIT, Sending,
-    go_on,
-};
+use super::replying::{Answer, LongReply, look_to_reply};
+use super::{Bytes, CallError, LENGTH_MAX, OUTSTANDING_MAX};
 use crate::control::Peer;
 use crate::interface::{LinkId, QueueId};
-use crate::node::{CloseReason, Look, Node, NodeSendError};
+use crate::node::{Look, Node};
 use crate::protocol::ends::offered;
 use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
 use crate::protocol::{EndPoint, GrowError, Kind, Manager, ReceiveError};
@@ -262,7 +259,7 @@ impl Server {
             use crate::node::Attached;
             let mut guard = self.manager.shared.lock();
             let (node, protocols) = guard.parts();
-            if node.is_told() && node.poll().is_ok() {
+            if node.may_be_told() && node.poll().is_ok() {
                 protocols.after_poll(node);
             }
         }
@@ -372,7 +369,7 @@ impl Request<'_> {
         let Server { manager, offer, .. } = self.server;
         let keeps = timeout.is_none();
         let sent = manager.shared.wait_until(timeout, |node, protocols| {
-            look_to_reply(node, protocols, *offer, arrived, data.len() as u32, data, keeps)
+            look_to_reply(node, protocols, *offer, arrived, Answer::Reply(data), keeps)
         });
         match sent {
             Ok(Ok(true)) => {
@@ -381,7 +378,7 @@ impl Request<'_> {
             }
             Ok(Ok(false)) => self.reply_long(data, timeout),
             Ok(Err(e)) => Err(e),
-            Err(waited) => Err(waited.into()),
+            Err(waited) => Err(CallError::from(waited).of_reply()),
         }
     }
 
@@ -399,7 +396,7 @@ impl Request<'_> {
                 Ok(())
             }
             Ok(Err(e)) => Err(e),
-            Err(waited) => Err(waited.into()),
+            Err(waited) => Err(CallError::from(waited).of_reply()),
         }
     }
 }
@@ -437,201 +434,6 @@ impl Spares {
         if self.first.is_none() {
             self.first = Some(parts);
             self.count += 1;
-        }
-    }
-}
-
-pub(super) fn gone<R>() -> Look<Result<R, CallError>> {
-    Look::Found(Err(CallError::Ended(CloseReason::Closed)))
-}
-
-/// One look of whoever replies with a code, which is the reply's length or `FAILED`; `false`: the
-/// reply is longer than the client's block. `keeps`: what finds no room is kept, and leaves later.
-pub(super) fn look_to_reply(
-    node: &mut Node,
-    protocols: &mut Protocols,
-    offer: OfferId,
-    arrived: &Arrived,
-    code: u32,
-    data: &[u8],
-    keeps: bool,
-) -> Look<Result<bool, CallError>> {
-    let (link, call) = (arrived.parts.link, arrived.parts.call);
-    let state = protocols.server(offer);
-    let Some(client) = state.and_then(|state| state.client_of(arrived)) else { return gone() };
-    if data.len() > client.at_once {
-        return Look::Found(match code {
-            FAILED => Err(Failure::beyond(data, client.at_once)),
-            _ => Ok(false),
-        });
-    }
-    match client.lent.send(node, link, call, code, data) {
-        Ok(()) => {
-            client.end(call);
-            if client.is_shut() {
-                node.wake_waiters();
-            }
-            if client.freed
-                && let Some(state) = protocols.server(offer)
-            {
-                state.advance(node, arrived.parts.slot);
-            }
-            Look::Found(Ok(true))
-        }
-        Err(NodeSendError::Full) if !keeps => Look::Room(link),
-        Err(NodeSendError::Full) => {
-            client.outbox.push_back((call, code, data.to_vec()));
-            if let Some(state) = protocols.server(offer) {
-                state.advance(node, arrived.parts.slot);
-            }
-            Look::Found(Ok(true))
-        }
-        Err(NodeSendError::LinkEnded(_)) => gone(),
-        Err(e) => Look::Found(Err(e.into())),
-    }
-}
-
-/// A reply that is longer than the client's block: asked for first, and sent when the client has made
-/// room for it.
-struct LongReply {
-    asked: bool,
-    sending: Sending,
-}
-
-impl Default for LongReply {
-    fn default() -> Self {
-        Self { asked: false, sending: Sending::Asked }
-    }
-}
-
-impl LongReply {
-    /// One look.
-    fn look(
-        &mut self,
-        node: &mut Node,
-        protocols: &mut Protocols,
-        offer: OfferId,
-        arrived: &Arrived,
-        data: &[u8],
-    ) -> Look<Result<(), CallError>> {
-        let (link, call, length) = (arrived.parts.link, arrived.parts.call, data.len() as u64);
-        let Some(state) = protocols.server(offer) else { return gone() };
-        let Some(client) = state.client_of(arrived) else { return gone() };
-        if !self.asked {
-            match client.lent.send(node, link, call, ASK, &length.to_le_bytes()) {
-                Ok(()) => {}
-                Err(NodeSendError::Full) => return Look::Room(link),
-                Err(e) => return Look::Found(Err(e.into())),
-            }
-            self.asked = true;
-            client.calls.set(call, OTHER);
-            client.others.insert(call, AtServer::Asked(length));
-        }
-        // Whatever else arrives meanwhile is for other threads, or for later. All of it in one
-        // look: requests that keep coming must not keep this reply from going on.
-        if let Some((guilty, why)) = state.share_rest(node) {
-            protocols.expel(node, guilty, &why);
-            return Look::Again;
-        }
-        let Some(client) = state.client_of(arrived) else { return gone() };
-        match client.others.get(&call) {
-            Some(AtServer::Granted(ticket)) => {
-                let ticket = *ticket;
-                let look = go_on(node, link, &mut self.sending, &ticket, data);
-                if let Look::Found(Ok(())) = look {
-                    client.others.remove(&call);
-                    client.end(call);
-                    // Whoever drains waits for that.
-                    node.wake_waiters();
-                    state.advance(node, arrived.parts.slot);
-                }
-                look.map(|result| result.map_err(CallError::from))
-            }
-            // As the request is dropped, the client is told that this has been heard.
-            Some(AtServer::Refused) => {
-                Look::Found(Err(CallError::TooLong { length, max: 0, limit: REPLY_LIMIT }))
-            }
-            _ => Look::Nothing,
-        }
-    }
-}
-
-/// A reply of a task, which is advanced one turn at a time. Dropped before it has left, it tells the
-/// client that none will come.
-#[cfg(feature = "tokio")]
-pub(crate) struct Replying<'a> {
-    request: Request<'a>,
-    long: Option<LongReply>,
-}
-
-#[cfg(feature = "tokio")]
-impl<'a> Replying<'a> {
-    pub fn new(request: Request<'a>) -> Self {
-        Self { request, long: None }
-    }
-
-    /// The request, of which nothing was replied to.
-    pub fn into_request(self) -> Request<'a> {
-        self.request
-    }
-
-    /// Answers that the request has failed; what finds no room is kept.
-    pub fn fail(&mut self, code: u32, text: &str) -> Result<(), CallError> {
-        let failure = Failure::new(code, text)?;
-        self.leave(FAILED, failure.bytes()).map(|_| ())
-    }
-
-    /// Whether the reply has left without waiting, or was kept to leave when there is room; `false`:
-    /// it is a long one.
-    pub fn at_once(&mut self, data: &[u8]) -> Result<bool, CallError> {
-        self.leave(data.len() as u32, data)
-    }
-
-    fn leave(&mut self, code: u32, data: &[u8]) -> Result<bool, CallError> {
-        let Some(arrived) = &self.request.arrived else { return Ok(true) };
-        let Server { manager, offer, .. } = self.request.server;
-        let mut guard = manager.shared.lock();
-        let (node, protocols) = guard.parts();
-        let look = look_to_reply(node, protocols, *offer, arrived, code, data, true);
-        drop(guard);
-        match look {
-            Look::Found(Ok(true)) => {
-                self.request.arrived = None;
-                Ok(true)
-            }
-            Look::Found(Err(e)) => Err(e),
-            _ => Ok(false),
-        }
-    }
-
-    /// One turn of a long reply: whether it has left.
-    pub fn advance(&mut self, data: &[u8]) -> Result<Option<()>, CallError> {
-        use crate::node::Attached;
-        let Some(arrived) = &self.request.arrived else { return Ok(Some(())) };
-        let Server { manager, offer, .. } = self.request.server;
-        let long = self.long.get_or_insert_with(LongReply::default);
-        let look = {
-            let mut guard = manager.shared.lock();
-            let (node, protocols) = guard.parts();
-            node.poll()?;
-            protocols.after_poll(node);
-            let look = long.look(node, protocols, *offer, arrived, data);
-            match look {
-                Look::Room(link) => node.await_room(link),
-                // The task is woken by this.
-                Look::Again => node.wake_waiters(),
-                _ => {}
-            }
-            protocols.after_look(node);
-            look
-        };
-        match look {
-            Look::Found(Ok(())) => {
-                self.request.arrived = None;
-                Ok(Some(()))
-            }
-            Look::Found(Err(e)) => Err(e),
-            _ => Ok(None),
         }
     }
 }
@@ -677,24 +479,7 @@ impl Server {
         }
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
-        let Some(state) = protocols.server(self.offer) else { return };
-        let Some(client) = state.client_of(arrived) else { return };
-        if let Some(other @ AtServer::Asked(_)) = client.others.get_mut(&arrived.parts.call) {
-            *other = AtServer::GivenUp;
-            return;
-        }
-        client.end(arrived.parts.call);
-        client.others.remove(&arrived.parts.call);
-        client.outbox.push_back((arrived.parts.call, DECLINED, Vec::new()));
-        if client.is_shut() {
-            node.wake_waiters();
-        }
-        let owed = client.check_owed();
-        state.advance(node, arrived.parts.slot);
-        if let Err(why) = owed {
-            state.count_broken(arrived.parts.slot);
-            protocols.expel(node, arrived.parts.link, &why);
-        }
+        protocols.decline(node, self.offer, arrived);
     }
 }
 

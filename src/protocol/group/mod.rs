@@ -102,6 +102,9 @@ fn numbers(numbers: &[u32]) -> String {
 }
 
 fn whose(peer: &Peer) -> String {
+    if let Some(host) = &peer.host {
+        return format!("host {} ({})", host.address, host.identity);
+    }
     let number = |number: Option<u32>| number.map_or("unknown".into(), |number| number.to_string());
     format!("process {} of user {}", number(peer.pid), number(peer.uid))
 }

@@ -1,6 +1,8 @@
 //! What end points fail with.
 
-use crate::control::ConnectError;
+#[cfg(feature = "tls")]
+use crate::control::hosts::{HostError, MeetingError};
+use crate::control::{ConnectError, Reason};
 use crate::node::{CloseReason, Forked, NodeSendError, Waited};
 use crate::protocol::seed::{Kind, SeedError};
 use crate::wire::NodeId;
@@ -56,6 +58,32 @@ pub enum GrowError {
     /// The calling process is a forked child.
     #[error(transparent)]
     Forked(#[from] Forked),
+}
+
+impl GrowError {
+    /// Of an attempt to connect, whose other end may have said no in its own words, on whichever host.
+    pub(crate) fn of(error: ConnectError) -> Self {
+        let (reason, text) = match error {
+            ConnectError::Refused { reason, text } if is_its_own(reason, &text) => (reason, text),
+            #[cfg(feature = "tls")]
+            ConnectError::Host {
+                error: HostError::Meeting(MeetingError::Refused(reason, text)),
+                ..
+            } if is_its_own(reason, &text) => (reason, text),
+            error => return Self::Connect(error),
+        };
+        match reason {
+            Reason::Places | Reason::Connections | Reason::Bytes | Reason::Links => {
+                Self::Full(text)
+            }
+            _ => Self::Refused(text),
+        }
+    }
+}
+
+/// Whether a refusal is the receiver's, and not that its process is ending.
+fn is_its_own(reason: Reason, text: &str) -> bool {
+    !text.is_empty() && reason != Reason::Ending
 }
 
 // Not `#[from]`, which would make it the source, too: its sentence is in this one already.

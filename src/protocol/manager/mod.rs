@@ -26,7 +26,7 @@ pub(crate) use offers::{Admission, NOT_OFFERED, Offer, OfferId, Protocols, Still
 use super::ends::Deadline;
 use super::seed::{Kind, Seed, Token};
 use crate::config::Config;
-use crate::control::{Accept, Access, ConnectError, Control, Reason, ServiceName, Wait};
+use crate::control::{Accept, Access, ConnectError, Control, ServiceName, Wait};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::node::{
     self, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node, NodeGuard,
@@ -565,17 +565,7 @@ impl Manager {
                     pause = (pause * 2).min(ENDING_PAUSE_MAX);
                     continue;
                 }
-                Ok(Some(Err(ConnectError::Refused { reason, text })))
-                    if !text.is_empty() && reason != Reason::Ending =>
-                {
-                    Err(match reason {
-                        Reason::Places | Reason::Connections | Reason::Bytes | Reason::Links => {
-                            GrowError::Full(text)
-                        }
-                        _ => GrowError::Refused(text),
-                    })
-                }
-                Ok(Some(connected)) => Ok(connected?),
+                Ok(Some(connected)) => Ok(connected.map_err(GrowError::of)?),
                 Err(waited) => {
                     self.shared.lock().give_up_connecting(token);
                     Err(match waited {

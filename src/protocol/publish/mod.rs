@@ -188,7 +188,10 @@ impl PublishConfig {
             .saturating_add(self.kept() as u64)
             .saturating_add(self.loans_max as u64);
         let places = u32::try_from(places).unwrap_or(u32::MAX);
-        let place_bytes = (self.sample_bytes_max as u64).checked_next_multiple_of(64)?;
+        // Too large in any case, and not none.
+        let most = !63u64;
+        let bytes = self.sample_bytes_max as u64;
+        let place_bytes = bytes.checked_next_multiple_of(64).unwrap_or(most);
         (place_bytes > 0).then_some(Layout { places, place_bytes })
     }
 
@@ -459,6 +462,7 @@ mod tests {
             (PublishConfig { loans_max: 0, ..good.clone() }, "loans_max is 0"),
             (PublishConfig { history: 1 << 17, ..good.clone() }, "history is 131072"),
             (PublishConfig { sample_bytes_max: usize::MAX / 4, ..good }, "is too large"),
+            (PublishConfig { sample_bytes_max: usize::MAX, ..good }, "is too large"),
         ] {
             let error = wrong.check().unwrap_err();
             assert!(error.contains(why), "{error:?} does not say {why:?}");

@@ -23,8 +23,8 @@ use std::vec::Vec;
 pub enum PublishError {
     /// The time is over.
     #[error(
-        "a subscriber for which the publisher waits did not make room within the time limit; \
-             nothing was published"
+        "the time was up, and a subscriber for which the publisher waits had made no room, or had not \
+         released what it has; a sample that was to be published was not"
     )]
     TimedOut,
     /// More than a sample holds.
@@ -341,8 +341,9 @@ impl Publisher {
     }
 
     /// Waits, at most `timeout`, until every subscriber has been sent all that is kept for it. Short
-    /// samples that were sent are received even if this process ends; those of the pool can be read as
-    /// long as it does not: see [`drain`](Self::drain).
+    /// samples that were sent are received even if this process ends, at another host unless it is
+    /// killed before the network has taken them; those of the pool can be read as long as it does not:
+    /// see [`drain`](Self::drain).
     pub fn flush(&self, timeout: Option<Duration>) -> Result<(), PublishError> {
         let offer = self.offer;
         Ok(self.manager.shared.wait_until(timeout, |node, protocols| {
@@ -388,7 +389,7 @@ impl Publisher {
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
         // Whoever only looks sees who has come and gone.
-        if node.is_told() && node.poll().is_ok() {
+        if node.may_be_told() && node.poll().is_ok() {
             protocols.after_poll(node);
         }
         look(node, protocols.publisher(self.offer).expect("as long as its end point"))

@@ -270,6 +270,12 @@ impl PublisherState {
         body: &[u8],
     ) -> Result<Vec<u8>, String> {
         let greeting = Greeting::from_bytes(body, peer)?;
+        if self.pool.is_some() && peer.host.is_some() {
+            return Err("its long samples lie in a pool, which is memory of its own host and cannot be \
+                        shared with another; a publisher without one (sample_bytes_max 0) sends its short \
+                        samples to other hosts, too"
+                .into());
+        }
         let when_slow = greeting.when_slow.unwrap_or(self.config.when_slow);
         if when_slow < self.config.when_slow {
             return Err(format!(
@@ -364,7 +370,8 @@ impl Offer for PublisherState {
     }
 }
 
-/// Publishers of which subscribers are behind.
+/// Publishers of which subscribers are behind, and servers whose clients have been asked for room for
+/// replies that will not come.
 #[derive(Default)]
 pub(in crate::protocol) struct Behind {
     offers: Vec<OfferId>,
@@ -378,6 +385,17 @@ impl Behind {
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.offers.is_empty()
+    }
+
+    /// Whether it is to be looked at again.
+    fn keep(&mut self, offer: OfferId, is_behind: bool) {
+        match (is_behind, self.offers.iter().position(|behind| *behind == offer)) {
+            (true, None) => self.offers.push(offer),
+            (false, Some(at)) => {
+                self.offers.swap_remove(at);
+            }
+            _ => {}
+        }
     }
 }
 
@@ -395,25 +413,32 @@ impl Protocols {
     #[inline(never)]
     pub(in crate::protocol) fn advance_publisher(&mut self, node: &mut Node, offer: OfferId) {
         let Some(state) = self.publisher(offer) else {
-            self.behind.offers.retain(|behind| *behind != offer);
-            return;
+            return self.look_at_given_up(node, offer);
         };
         let is_behind = state.advance(node);
         let waits_for_room = matches!(state.waits_for(), Some(NoRoom::InLink(_)));
         let away = state.take_faults();
         self.behind.waits_for_room |= waits_for_room;
-        match (is_behind, self.behind.offers.iter().position(|behind| *behind == offer)) {
-            (true, None) => self.behind.offers.push(offer),
-            (false, Some(at)) => {
-                self.behind.offers.swap_remove(at);
-            }
-            _ => {}
-        }
+        self.behind.keep(offer, is_behind);
         for (link, fault) in away {
             match fault {
                 Fault::Slow(why) => self.send_away_slow(node, link, &why),
                 Fault::Unfit(why) | Fault::Lie(why) => self.expel(node, link, &why),
             }
+        }
+    }
+
+    /// Takes what clients of a server have said, whether its program looks or not, while one has yet to
+    /// answer for a long reply that was given up: only then can it be told.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::protocol) fn look_at_given_up(&mut self, node: &mut Node, offer: OfferId) {
+        let state = self.server(offer);
+        let (broken, waits) = state
+            .map_or((None, false), |state| (state.share_rest(node), state.waits_for_given_up()));
+        self.behind.keep(offer, waits || broken.is_some());
+        if let Some((link, why)) = broken {
+            self.expel(node, link, &why);
         }
     }
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::interface::notification::{Consumer, Waiting};
 use crate::interface::{AreaId, Handed, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{Aperture, Kept, Look, Node, NotAlone, PlacesHeld, SamplesHeld};
+use crate::node::{Aperture, CloseReason, Kept, Look, Node, NotAlone, PlacesHeld, SamplesHeld};
 use crate::os::pool::Layout;
 use crate::protocol::credit::CreditReturn;
 use crate::protocol::ends::{connected, grown};
@@ -124,6 +124,8 @@ struct Reading {
     /// could not be read any more.
     follows: Option<u64>,
     missed: u64,
+    /// Of what came last some is missed.
+    is_cut_off: bool,
     /// What was taken straight from the link, and is not a [`Line`], until the call returns.
     taken: Option<Result<Sample, ReceiveError>>,
     /// The same of one that came straight from the link while it was waited for.
@@ -163,11 +165,12 @@ impl Subscriber {
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
         let SubscribeConfig { depth, when_slow, history, outstanding } = config;
-        if !(1..=DEPTH_MAX).contains(&depth) || outstanding == 0 {
-            return Err(GrowError::SetUp(format!(
-                "depth is {depth}, and may be from 1 to {DEPTH_MAX}; outstanding is {outstanding}, and \
-                     is at least 1"
-            )));
+        if !(1..=DEPTH_MAX).contains(&depth) {
+            let text = format!("depth is {depth}, and may be from 1 to {DEPTH_MAX}");
+            return Err(GrowError::SetUp(text));
+        }
+        if outstanding == 0 {
+            return Err(GrowError::SetUp("outstanding is 0, and is at least 1".into()));
         }
         let outstanding = outstanding.min(LEASES_MAX);
         let (memory, consumer, waiting, places) = Memory::new(&mut manager.lock(), depth)?;
@@ -203,6 +206,7 @@ impl Subscriber {
                     next: first,
                     follows: None,
                     missed: 0,
+                    is_cut_off: false,
                     taken: None,
                     waited: None,
                 };
@@ -227,9 +231,10 @@ impl Subscriber {
     /// out are [counted](Sample::missed) with the one behind them.
     ///
     /// [`ReceiveError::Ended`]: the publisher has gone, or has sent this subscriber away, and all that
-    /// had come has been received. [`ReceiveError::Misbehaved`]: it broke the rules, and its link was
-    /// ended. A sample of the pool that is first looked at when the publisher has gone, and its memory
-    /// with it, is left out.
+    /// had come has been received. A sample of the pool that is first looked at by then has gone with the
+    /// publisher's memory: it is left out, and counted by [`missed`](Self::missed); where one was, the
+    /// reason is not `Closed`, but `HungUp`. [`ReceiveError::Misbehaved`]: it broke the rules, and its
+    /// link was ended.
     #[inline]
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Sample, ReceiveError> {
         let Self { manager, connection, memory, consumer, reading, credit } = self;
@@ -286,7 +291,7 @@ impl Subscriber {
                     None => {
                         return match connection.ended() {
                             Some(reason) => {
-                                reading.taken = Some(Err(ReceiveError::Ended(reason.clone())));
+                                reading.taken = Some(Err(reading.end(reason)));
                                 Look::Found(())
                             }
                             None if is_told => Look::Nothing,
@@ -471,6 +476,21 @@ impl Reading {
         Ok(Some(Sample::new(number, missed, body)))
     }
 
+    /// There is nothing more. Samples at the end that went with the publisher are missed, and then not
+    /// all has been received.
+    #[cold]
+    fn end(&mut self, reason: &CloseReason) -> ReceiveError {
+        if let Some(follows) = self.follows.take() {
+            self.missed = self.missed.saturating_add(follows - self.next);
+            self.next = follows;
+            self.is_cut_off = true;
+        }
+        ReceiveError::Ended(match reason {
+            CloseReason::Closed if self.is_cut_off => CloseReason::HungUp,
+            reason => reason.clone(),
+        })
+    }
+
     #[inline]
     fn read_short(&self, bytes: &[u8]) -> Result<Body, String> {
         if bytes.len() > self.short_bytes_max {
@@ -503,13 +523,14 @@ impl Reading {
         if self.leases.held.leases.load(Ordering::Acquire) & 1 << lease != 0 {
             return Err(format!("a sample by lease {lease}, which another sample has"));
         }
-        let Some(aperture) = self.aperture(node, pool)? else {
+        let aperture = self.aperture(node, pool)?;
+        if aperture.as_ref().is_none_or(Aperture::is_revoked) {
             protocols.take_events(node);
-            return match connection.ended() {
-                Some(_) => Ok(None),
-                None => Err("a sample of a pool that it does not share".into()),
-            };
-        };
+            if connection.ended().is_some() {
+                return Ok(None);
+            }
+        }
+        let aperture = aperture.ok_or("a sample of a pool that it does not share")?;
         self.leases.held.leases.fetch_or(1 << lease, Ordering::Relaxed);
         let (leases, offset) = (self.leases.clone(), pool.offset(place));
         // It was compared with the size of memory.

@@ -497,8 +497,9 @@ impl StreamSender {
     }
 
     /// Sends what was coalesced, waiting at most `timeout` for room: when it returns `Ok`, every
-    /// record is on its way, and arrives also if this process ends. On an error what is left
-    /// stays, for a later call.
+    /// record is on its way, and arrives also if this process ends; at another host not what the
+    /// network has yet to take of a process that is killed. On an error what is left stays, for a
+    /// later call.
     #[inline]
     pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
         // While a message is leaving, and at the end, nothing is coalesced.

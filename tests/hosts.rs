@@ -343,6 +343,34 @@ fn a_seed_grows_a_sender_wherever_its_bearer_is() {
 }
 
 #[test]
+fn a_name_that_is_not_served_yet_is_asked_for_less_and_less_often_and_found_once_it_is() {
+    let (there, _here, server, client, at) = pair();
+    let other = Server::new(&server, ServerConfig::default()).unwrap();
+    other.serve("other", Access::SameUser).unwrap();
+    let asked = || {
+        let told = stat_of(&there.config(), &"other".parse().unwrap(), LIMIT).unwrap();
+        let counted =
+            |line: &str| line.strip_prefix("control.hosts_refused_service ")?.parse().ok();
+        told.lines().find_map(counted).unwrap_or(0u64)
+    };
+    let limit = Some(Duration::from_millis(2600));
+    let error = failed(Client::connect(&client, &format!("{at}/later"), limit));
+    // Also at the very end of the time it was looked for.
+    assert!(error.contains("nobody serves this name there"), "{error}");
+    // After 50, 150, 350, 750, 1550 ms and at the end, where no look takes any time.
+    let first = asked();
+    assert!((2..=8).contains(&first), "{first} times");
+    std::thread::scope(|scope| {
+        let found =
+            scope.spawn(|| Client::connect(&client, &format!("{at}/later"), LIMIT).map(drop));
+        until("it is asked for", || asked() > first);
+        let serving = Server::new(&server, ServerConfig::default()).unwrap();
+        serving.serve("later", Access::SameUser).unwrap();
+        found.join().unwrap().unwrap();
+    });
+}
+
+#[test]
 fn an_end_is_told_to_whoever_waits() {
     let (_there, _here, server, client, at) = pair();
     let serving = Server::new(&server, ServerConfig::default()).unwrap();

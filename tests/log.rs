@@ -13,6 +13,9 @@ const LONG: Duration = Duration::from_secs(20);
 /// Set: this process is the peer that dies.
 const PEER: &str = "HAMLYN_TEST_LOG_PEER";
 
+/// What it connects to, if not to `x`.
+const PEER_NAME: &str = "HAMLYN_TEST_LOG_PEER_NAME";
+
 /// Who listens is one for the whole process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -120,8 +123,13 @@ fn who_is_refused_and_why_is_told_at_both_ends() {
 #[test]
 fn peer() {
     let Some(dir) = std::env::var_os(PEER) else { return };
-    let mut node = Node::with_config(config(Path::new(&dir))).unwrap();
-    node.connect("x", b"", Some(LONG)).unwrap();
+    let mut config = config(Path::new(&dir));
+    let name = std::env::var(PEER_NAME).unwrap_or("x".into());
+    if name.starts_with("hamlyn://") {
+        config = config.secret(Path::new(&dir).join("secret"));
+    }
+    let mut node = Node::with_config(config).unwrap();
+    node.connect(&name, b"", Some(LONG)).unwrap();
     println!("connected");
     std::thread::sleep(LONG);
 }
@@ -143,6 +151,73 @@ fn a_death_and_a_goodbye_are_told() {
     client.connect("x", b"", Some(LONG)).unwrap();
     client.close(Some(LONG)).unwrap();
     heard.wait_for(Kind::Closed, &mut [&mut server]);
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn links_to_other_hosts_that_come_and_go_are_told_and_counted_as_those_of_this_host() {
+    use std::os::unix::fs::PermissionsExt;
+    let heard = Heard::new();
+    let dir = tempfile::tempdir().unwrap();
+    let secret = dir.path().join("secret");
+    std::fs::write(&secret, "7".repeat(64)).unwrap();
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let config = config(dir.path()).secret(&secret);
+    let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut server = Node::with_config(config.clone().listen(any)).unwrap();
+    server.serve("x", Access::SameUser, Accept::Automatic(vec![])).unwrap();
+    let at = server.listens_at().unwrap();
+    let name = format!("hamlyn://{at}/x");
+    let of_host = |entry: &Entry| {
+        let known = (entry.user, entry.process, &*entry.service);
+        assert!(
+            known == (None, None, "x") && entry.reason.starts_with("host 127.0.0.1"),
+            "{entry}"
+        );
+    };
+    let forget = || heard.entries.lock().unwrap().clear();
+
+    let mut client = Node::with_config(config.clone()).unwrap();
+    client.connect(&name, b"", Some(LONG)).unwrap();
+    of_host(&heard.wait_for(Kind::Connected, &mut [&mut server]));
+    client.close(Some(LONG)).unwrap();
+    let closed = heard.wait_for(Kind::Closed, &mut [&mut server]);
+    of_host(&closed);
+    assert_eq!(closed.reason, "host 127.0.0.1, secret");
+    // Both ends are told that it came, and who asked for it.
+    let both = heard.entries.lock().unwrap().clone();
+    let connected: Vec<&Entry> = both.iter().filter(|e| e.kind == Kind::Connected).collect();
+    assert_eq!(connected.len(), 2, "{both:?}");
+    assert!(
+        connected.iter().any(|entry| entry.reason.ends_with("this process connected")),
+        "{both:?}"
+    );
+
+    forget();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "peer", "--nocapture"]).env(PEER, dir.path()).env(PEER_NAME, &name);
+    let mut peer = command.stdout(Stdio::null()).spawn().unwrap();
+    heard.wait_for(Kind::Connected, &mut [&mut server]);
+    peer.kill().unwrap();
+    peer.wait().unwrap();
+    let died = heard.wait_for(Kind::Died, &mut [&mut server]);
+    of_host(&died);
+    assert!(died.reason.contains("ended without a word"), "{died}");
+
+    let short = Some(Duration::from_millis(200));
+    let mut client = Node::with_config(config.clone()).unwrap();
+    client.connect(&format!("hamlyn://{at}/nobody"), b"", short).unwrap_err();
+    let failed = heard.wait_for(Kind::Failed, &mut [&mut server]);
+    assert!(
+        failed.service == "nobody" && failed.reason.contains("nobody serves this name"),
+        "{failed}"
+    );
+
+    let told = hamlyn::services::stat_of(&config, &"x".parse().unwrap(), Some(LONG)).unwrap();
+    for counted in ["links 2", "closed_graceful 1", "closed_died 1"] {
+        let line = format!("control.{counted}");
+        assert!(told.lines().any(|found| found == line), "{line}: {told}");
+    }
 }
 
 #[test]

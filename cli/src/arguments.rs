@@ -1,5 +1,6 @@
 //! The command line. Errors name the value and what is allowed.
 
+use crate::help::*;
 use crate::look::PAUSE_MIN;
 use crate::perf::baseline::PeerArguments;
 use crate::perf::ends::EndArguments;
@@ -8,6 +9,7 @@ use crate::perf::protocols;
 use crate::tour::actor::Role;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use hamlyn::control::ServiceName;
 use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
@@ -22,57 +24,6 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 }
-
-const OF_RECV: &str = "\
-EXAMPLES
-  hamlyn recv demo --output copy                  from `hamlyn send demo < original`
-  hamlyn recv report --allow anyone > report      also from other users, who send to USER@report
-
-ENVIRONMENT
-  HAMLYN_DIR         where services for this user alone have their names
-  HAMLYN_SHARED_DIR  where those for other users have theirs [default: /run/hamlyn]
-  HAMLYN_LISTEN      address and port at which other hosts connect
-  HAMLYN_SECRET      file with the secret that they have, too; see `hamlyn keys`
-
-EXIT STATUS
-  0: everything came, and the sender was told. 1: it did not. 2: the command line is wrong.";
-
-const OF_SEND: &str = "\
-EXAMPLES
-  hamlyn send demo < original                     to `hamlyn recv demo`
-  hamlyn send alice@report < report               to another user's
-  hamlyn send hamlyn://192.0.2.1:7000/demo < f    to another host's
-
-ENVIRONMENT
-  HAMLYN_DIR, HAMLYN_SHARED_DIR, HAMLYN_SECRET    as for `hamlyn recv`
-
-EXIT STATUS
-  0: the receiver said that it has everything. 1: it did not. 2: the command line is wrong.";
-
-const OF_STAT: &str = "\
-EXAMPLES
-  hamlyn stat                  all services that this user may ask
-  hamlyn stat orders --watch   one, again and again
-  hamlyn stat --prometheus --output /var/lib/node_exporter/hamlyn.prom
-
-ENVIRONMENT
-  HAMLYN_DIR, HAMLYN_SHARED_DIR    where services are looked for, as they have it themselves
-
-EXIT STATUS
-  0: whoever was asked answered. 1: somebody did not. 2: the command line is wrong.";
-
-const OF_WHY: &str = "\
-EXAMPLES
-  hamlyn why orders
-  sudo hamlyn why alice@report
-  hamlyn why hamlyn://192.0.2.1:7000/demo
-
-ENVIRONMENT
-  HAMLYN_DIR, HAMLYN_SHARED_DIR    where services are looked for, as they have it themselves
-  HAMLYN_SECRET, HAMLYN_TRUSTED    for services of other hosts, and the others of `hamlyn keys`
-
-EXIT STATUS
-  0: something is called so. 1: nothing is, or it cannot be reached. 2: the command line is wrong.";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -124,29 +75,34 @@ pub enum Command {
     /// it, l goes from services to links and back. Anywhere else, such as in a pipe or a file, it prints
     /// the table anew after each interval, until it is ended; with --once, one table. A process is asked
     /// once in each interval, and answers beside its messages.
+    #[command(after_help = OF_TOP)]
     Top(TopArguments),
     /// Serve the figures of `stat` to Prometheus, over HTTP
     ///
     /// One look serves all who ask within a second. Whoever can connect reads the figures, which the
     /// processes themselves tell their owner alone: with the default address that is every user of
     /// this machine. `stat --prometheus --output FILE` writes a file instead, for the node exporter.
+    #[command(after_help = OF_EXPORTER)]
     Exporter(ExporterArguments),
     /// Say why a connection is slow or refused
     ///
     /// Looks at the name, its directories and who listens, and asks the process for its figures
-    /// twice, a second apart. To a service of another host it connects, says how far that comes, and
-    /// leaves.
+    /// twice, a second apart. Of a service of another host it asks there, and says how far that comes;
+    /// no link is made.
     #[command(after_help = OF_WHY)]
     Why(WhyArguments),
     /// List the services that have a name here: user, process, program, age, alive or stale
+    #[command(after_help = OF_NAMES)]
     Names(NamesArguments),
     /// Make the directory for services that other users may reach (needs root)
+    #[command(after_help = OF_SETUP)]
     Setup(SetupArguments),
     /// Make what hosts prove themselves with: a secret, or certificates
     ///
     /// Prints the settings that use it. A service is then reached from another host as
     /// hamlyn://HOST:PORT/NAME. Files are for their owner alone, and none is written over.
     #[cfg(feature = "tls")]
+    #[command(after_help = OF_KEYS)]
     Keys(KeysArguments),
     /// Start a program several times, on this host or on several, as the ranks of a job
     ///
@@ -161,6 +117,7 @@ pub enum Command {
     /// On other hosts the ranks are started through ssh, which must need no password there, by the same
     /// command at the same path; they meet by TLS with a secret of the job's own, which is in no file,
     /// on no command line and in no environment.
+    #[command(after_help = OF_RUN)]
     Run(RunArguments),
     /// Write the manual pages into DIRECTORY
     Man { directory: PathBuf },
@@ -217,6 +174,7 @@ pub struct TourArguments {
 #[derive(Args, Debug)]
 pub struct RecvArguments {
     /// The service's name: up to 64 letters, digits, '_', and, not as the first, '-' and '.'
+    #[arg(value_parser = name)]
     pub name: String,
     /// Who may send: "user" (this user only), "anyone", or "group:GID" or "group:NAME", of which this
     /// user is a member
@@ -239,6 +197,7 @@ pub struct RecvArguments {
 #[derive(Args, Debug)]
 pub struct SendArguments {
     /// The service's name, as [USER@]NAME, or on another host as hamlyn://HOST:PORT/NAME
+    #[arg(value_parser = name)]
     pub name: String,
     /// Seconds to wait for the receiver to be there
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
@@ -365,6 +324,7 @@ pub struct CrowdArguments {
 #[derive(Args, Clone, Debug)]
 pub struct ServeArguments {
     /// The service's name
+    #[arg(value_parser = name)]
     pub name: String,
     /// How it waits for messages
     #[arg(long, value_enum, default_value_t = Mode::Adaptive)]
@@ -430,6 +390,7 @@ pub struct NamesArguments {
 pub struct StatArguments {
     /// One service only, as [USER@]NAME [default: all of this user; for root, also those that other
     /// users serve to others]
+    #[arg(value_parser = name)]
     pub name: Option<String>,
     /// Also the counters that are 0
     #[arg(long, conflicts_with_all = ["json", "prometheus", "watch"])]
@@ -457,6 +418,7 @@ pub struct StatArguments {
 #[derive(Args, Debug)]
 pub struct TopArguments {
     /// These services only, as [USER@]NAME
+    #[arg(value_name = "NAME", value_parser = name)]
     pub names: Vec<String>,
     /// Look once, at one interval, and print lines
     #[arg(long)]
@@ -473,6 +435,7 @@ pub struct TopArguments {
 pub struct ExporterArguments {
     /// These services only, as [USER@]NAME [default: all of this user; for root, also those that other
     /// users serve to others]
+    #[arg(value_name = "NAME", value_parser = name)]
     pub names: Vec<String>,
     /// The address and port to listen at
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9464")]
@@ -485,6 +448,7 @@ pub struct ExporterArguments {
 #[derive(Args, Debug)]
 pub struct WhyArguments {
     /// The service, as [USER@]NAME, or on another host as hamlyn://HOST:PORT/NAME
+    #[arg(value_parser = name)]
     pub name: String,
 }
 
@@ -509,7 +473,7 @@ pub struct KeysArguments {
     /// in the directory, which is made if there is none
     #[arg(long, value_name = "NAME[,NAME..]")]
     pub certificate: Vec<String>,
-    /// Days for which certificates are good
+    /// Days for which certificates are good, as far as their authority is, which is made for as many
     #[arg(long, value_name = "NUMBER", default_value_t = 825, requires = "certificate")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=36_500))]
     pub days: u32,
@@ -543,6 +507,20 @@ pub struct RunArguments {
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+/// A service's name, which is given on as it is; the error says what is allowed.
+fn name(text: &str) -> Result<String, String> {
+    match text.starts_with("hamlyn://") {
+        #[cfg(feature = "tls")]
+        true => {
+            text.parse::<hamlyn::control::hosts::HostName>().map_err(|e| e.to_string()).map(drop)?
+        }
+        #[cfg(not(feature = "tls"))]
+        true => {}
+        false => text.parse::<ServiceName>().map_err(|e| e.to_string()).map(drop)?,
+    }
+    Ok(text.to_owned())
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {

@@ -2,7 +2,7 @@
 //! that does not own its node: the names that it serves, a file that is not whole, and a directory with
 //! keys.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use hamlyn::config::Config;
 use hamlyn::control::{Access, private_dir};
 use rustix::fs::{AtFlags, CWD, FileType, Stat, statat, unlinkat};
@@ -87,13 +87,17 @@ pub fn on_signals() -> Result<()> {
     if ARE_HANDLED.swap(true, Ordering::Relaxed) {
         return Ok(());
     }
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
-    std::thread::Builder::new().name("signals".into()).stack_size(64 << 10).spawn(move || {
-        if let Some(signal) = signals.forever().next() {
-            remove_all();
-            // Ends it as the signal itself would have, for whoever waits for it to see.
-            let _ = signal_hook::low_level::emulate_default_handler(signal);
-        }
-    })?;
-    Ok(())
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])
+        .context("cannot wait for the signals that end this command")?;
+    let thread =
+        std::thread::Builder::new().name("signals".into()).stack_size(64 << 10).spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                remove_all();
+                // Ends it as the signal itself would have, for whoever waits for it to see.
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
+        });
+    thread
+        .map(drop)
+        .context("cannot start a thread, which waits for the signals that end this command")
 }

@@ -64,7 +64,8 @@ pub fn run(arguments: &ExporterArguments) -> Result<()> {
         watched: Mutex::new(Watched::new(&arguments.names)),
         last: tokio::sync::Mutex::default(),
     });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start serving: the system refuses what that needs")?;
     runtime.block_on(serve(exporter, arguments.listen))
 }
 

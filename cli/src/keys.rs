@@ -19,6 +19,7 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use time::OffsetDateTime;
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// Clocks of two hosts may differ by so much.
@@ -73,18 +74,31 @@ fn certificates(directory: &Path, arguments: &KeysArguments) -> Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o700);
     builder.create(directory).with_context(|| format!("cannot make {}", directory.display()))?;
-    let issuer = authority(directory, arguments)?;
+    let (issuer, authority_ends) = authority(directory, arguments)?;
     for (names, [certificate, key]) in names.iter().zip(&files) {
         let mut params = params(names, arguments.days)?;
         params.use_authority_key_identifier_extension = true;
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        // Nobody takes it for longer than the authority is good.
+        let wanted = params.not_after;
+        params.not_after = wanted.min(authority_ends);
+        let end = params.not_after.date();
         let pair = KeyPair::generate()?;
         let signed = params.signed_by(&pair, &issuer)?;
         write(key, pair.serialize_pem().as_bytes(), arguments.force)?;
         write(certificate, signed.pem().as_bytes(), arguments.force)?;
-        output::line(format_args!("# {}, for {} days:", names.join(", "), arguments.days))?;
+        let days = arguments.days;
+        let why = match wanted > authority_ends {
+            true => format!(
+                "when its authority ends, too, and not for {days} days: for longer, make an authority in \
+                 another directory"
+            ),
+            false if days == 1 => "for 1 day".into(),
+            false => format!("for {days} days"),
+        };
+        output::line(format_args!("# {}, until {end}, {why}:", names.join(", ")))?;
         output::line(format_args!("export HAMLYN_CERTIFICATE={}", quoted(certificate)))?;
         output::line(format_args!("export HAMLYN_CERTIFICATE_KEY={}", quoted(key)))?;
         let trusted = directory.join(AUTHORITY);
@@ -102,12 +116,23 @@ fn certificates(directory: &Path, arguments: &KeysArguments) -> Result<()> {
 
 const AUTHORITY: &str = "authority.pem";
 const AUTHORITY_KEY: &str = "authority-key.pem";
-/// What it is called in certificates.
+/// What one is called in certificates, before a name of its own, which follows from its key: two of the
+/// same name would be taken for one another, and the error would be that of a wrong signature.
 const AUTHORITY_NAME: &str = "Hamlyn hosts";
+
+fn authority_name(key: &KeyPair) -> String {
+    let digest = blake3::hash(key.public_key_raw());
+    format!("{AUTHORITY_NAME} {}", &digest.to_hex()[..12])
+}
 
 /// The one that is there, or a new one. With `--force` it stays, too: certificates that it has
 /// signed would be worth nothing.
-fn authority(directory: &Path, arguments: &KeysArguments) -> Result<Issuer<'static, KeyPair>> {
+///
+/// With it, when it ends.
+fn authority(
+    directory: &Path,
+    arguments: &KeysArguments,
+) -> Result<(Issuer<'static, KeyPair>, OffsetDateTime)> {
     let (path, key_path) = (directory.join(AUTHORITY), directory.join(AUTHORITY_KEY));
     let read = |path: &Path| {
         std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
@@ -120,13 +145,25 @@ fn authority(directory: &Path, arguments: &KeysArguments) -> Result<Issuer<'stat
                 .with_context(|| format!("{} is no certificate", path.display()))?;
             // As this command made it: with that name, and the key in it.
             let has = |part: &[u8]| certificate.windows(part.len()).any(|found| found == part);
+            let name = authority_name(&key);
+            let end = ends(&certificate);
+            let (true, Some(end)) = (has(key.public_key_raw()) && has(name.as_bytes()), end) else {
+                bail!(
+                    "{} is not what `hamlyn keys` made with {}: make another authority, in another \
+                     directory",
+                    path.display(),
+                    key_path.display()
+                );
+            };
+            let params = authority_params(arguments.days, name)?;
             ensure!(
-                has(key.public_key_raw()) && has(AUTHORITY_NAME.as_bytes()),
-                "{} is not what `hamlyn keys` made with {}",
+                end > now()?,
+                "the authority {} has ended, on {}, and all that it has signed: make another, in another \
+                 directory, and give each host its authority.pem",
                 path.display(),
-                key_path.display()
+                end.date()
             );
-            return Ok(Issuer::new(authority_params(arguments.days)?, key));
+            return Ok((Issuer::new(params, key), end));
         }
         (false, false) => {}
         (has, _) => {
@@ -134,17 +171,18 @@ fn authority(directory: &Path, arguments: &KeysArguments) -> Result<Issuer<'stat
             bail!("{} is there, and {missing} beside it is not: they go together", there.display());
         }
     }
-    let params = authority_params(arguments.days)?;
     let key = KeyPair::generate()?;
+    let params = authority_params(arguments.days, authority_name(&key))?;
     let certificate = params.self_signed(&key)?;
     write(&key_path, key.serialize_pem().as_bytes(), false)?;
     write(&path, certificate.pem().as_bytes(), false)?;
-    Ok(Issuer::new(params, key))
+    let end = params.not_after;
+    Ok((Issuer::new(params, key), end))
 }
 
-fn authority_params(days: u32) -> Result<CertificateParams> {
+fn authority_params(days: u32, name: String) -> Result<CertificateParams> {
     let mut params = params(&[], days)?;
-    params.distinguished_name.push(DnType::CommonName, AUTHORITY_NAME);
+    params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     Ok(params)
@@ -159,11 +197,46 @@ fn params(names: &[&str], days: u32) -> Result<CertificateParams> {
     if let Some(first) = names.first() {
         params.distinguished_name.push(DnType::CommonName, first.as_str());
     }
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock")?;
-    let epoch = date_time_ymd(1970, 1, 1);
-    params.not_before = epoch + now.saturating_sub(SLACK);
-    params.not_after = epoch + (now + DAY * days);
+    let now = now()?;
+    params.not_before = now - SLACK;
+    params.not_after = now + DAY * days;
     Ok(params)
+}
+
+/// In whole seconds, as certificates have it.
+fn now() -> Result<OffsetDateTime> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock")?;
+    Ok(date_time_ymd(1970, 1, 1) + Duration::from_secs(now.as_secs()))
+}
+
+/// When a certificate ends: the second of the two times that stand behind one another in it (RFC 5280,
+/// 4.1.2.5), each a year of two digits (0x17) or of four (0x18) and the rest. In UTC to the second.
+fn ends(certificate: &[u8]) -> Option<OffsetDateTime> {
+    let time = |bytes: &[u8]| -> Option<(OffsetDateTime, usize)> {
+        let (digits, century) = match bytes {
+            [0x17, 13, rest @ ..] => (rest.get(..13)?, None),
+            [0x18, 15, rest @ ..] => (rest.get(..15)?, Some(0)),
+            _ => return None,
+        };
+        let text = std::str::from_utf8(digits).ok()?.strip_suffix('Z')?;
+        let (year, rest) = text.split_at(if century.is_some() { 4 } else { 2 });
+        let year: i32 = year.parse().ok()?;
+        let year = year + century.unwrap_or(if year < 50 { 2000 } else { 1900 });
+        let two = |at: usize| rest.get(at..at + 2)?.parse::<u8>().ok();
+        let (month, day) = (two(0)?, two(2)?);
+        if !(1..=12).contains(&month) || day == 0 {
+            return None;
+        }
+        let seconds = [two(4)?, two(6)?, two(8)?].map(u64::from);
+        let seconds = seconds[0] * 3600 + seconds[1] * 60 + seconds[2];
+        // The days behind the first: those of a month are as the certificate has them.
+        let date = date_time_ymd(year, month, 1) + DAY * u32::from(day - 1);
+        Some((date + Duration::from_secs(seconds), digits.len() + 2))
+    };
+    (0..certificate.len()).find_map(|at| {
+        let (_, bytes) = time(&certificate[at..])?;
+        Some(time(&certificate[at + bytes..])?.0)
+    })
 }
 
 /// What a certificate's files are called after its first name.
@@ -210,5 +283,21 @@ fn quoted(path: &Path) -> String {
     match text.bytes().all(plain) {
         true => text,
         false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn when_a_certificate_ends_is_read_as_it_was_written() {
+        for days in [1, 825, 36_500] {
+            let key = KeyPair::generate().unwrap();
+            let params = authority_params(days, authority_name(&key)).unwrap();
+            let certificate = params.self_signed(&key).unwrap();
+            assert_eq!(ends(certificate.der()), Some(params.not_after), "{days}");
+        }
+        assert_eq!(ends(b"no certificate"), None);
     }
 }

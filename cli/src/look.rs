@@ -7,10 +7,14 @@
 
 use crate::figures::{Figures, Link, is_stopped, program};
 use crate::names::of_this_host;
+use crate::output;
 use anyhow::{Result, anyhow};
 use hamlyn::Config;
-use hamlyn::control::{ConnectError, Reason, ServiceName, list_services, statistics_of, uid_of};
-use std::collections::BTreeMap;
+use hamlyn::control::{
+    ConnectError, Reason, ServiceName, list_services, private_dir, statistics_of, uid_of,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -47,26 +51,41 @@ pub struct Look {
     pub told: Vec<Told>,
     /// Who did not answer, and why.
     pub failed: Vec<(String, String)>,
+    /// Of these, who is there and tells its figures to others alone.
+    pub closed: BTreeSet<String>,
 }
+
+/// Said of the figures: whoever asks for them may be let in all the same.
+#[derive(Debug)]
+struct Closed;
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = rustix::process::geteuid().as_raw();
+        write!(
+            f,
+            "it answers, and tells its figures to its own user and to root alone: this is user {user}, who \
+             may be allowed to connect all the same"
+        )
+    }
+}
+
+impl std::error::Error for Closed {}
 
 /// Asks one, and waits so long for its answer.
 pub fn ask(config: &Config, name: &str, patience: Duration) -> Result<Told> {
     let began = Instant::now();
-    let told = statistics_of(config, &of_this_host(name)?, Some(patience)).map_err(|error| match error {
-        ConnectError::TimedOut(_) => match stopped(config, name) {
-            Some(why) => anyhow!(why),
-            None => anyhow!("it has not answered for {} s", patience.as_secs_f64()),
-        },
-        // Said of the figures: whoever asks for them may be let in all the same.
-        ConnectError::Refused { reason: Reason::User, .. } => {
-            let user = rustix::process::geteuid().as_raw();
-            anyhow!(
-                "it answers, and tells its figures to its own user and to root alone: this is user \
-                 {user}, who may be allowed to connect all the same"
-            )
-        }
-        error => error.into(),
-    })?;
+    let told =
+        statistics_of(config, &of_this_host(name)?, Some(patience)).map_err(
+            |error| match error {
+                ConnectError::TimedOut(_) => match stopped(config, name) {
+                    Some(why) => anyhow!(why),
+                    None => anyhow!("it has not answered for {} s", patience.as_secs_f64()),
+                },
+                ConnectError::Refused { reason: Reason::User, .. } => Closed.into(),
+                error => error.into(),
+            },
+        )?;
     let at = Instant::now();
     Ok(Told {
         name: name.into(),
@@ -113,7 +132,12 @@ pub fn ask_all(config: &Config, names: &[String], patience: Duration) -> Look {
     for (name, answer) in names.iter().zip(answers) {
         match answer.into_inner().unwrap_or_else(|e| e.into_inner()) {
             Some(Ok(told)) => look.told.push(told),
-            Some(Err(error)) => look.failed.push((name.clone(), format!("{error:#}"))),
+            Some(Err(error)) => {
+                if error.is::<Closed>() {
+                    look.closed.insert(name.clone());
+                }
+                look.failed.push((name.clone(), output::in_words(&error)));
+            }
             None => look.failed.push((name.clone(), "it was not asked".into())),
         }
     }
@@ -134,7 +158,8 @@ pub fn names(config: &Config) -> Vec<String> {
 }
 
 /// The same service has one name here, whichever way it was asked for: `NAME` of this user's own,
-/// `NUMBER@NAME` of another's, by the user's number.
+/// `NUMBER@NAME` of another's, by the user's number; and of one that this user serves to others while it
+/// serves another of that name to itself.
 pub fn one_form(name: &str) -> String {
     let found = name.parse::<ServiceName>().ok();
     let Some((service, uid)) = found.and_then(|service| {
@@ -143,7 +168,10 @@ pub fn one_form(name: &str) -> String {
     }) else {
         return name.into();
     };
+    let has_private =
+        |config: Config| private_dir(&config).join(service.name()).symlink_metadata().is_ok();
     match uid == rustix::process::geteuid().as_raw() {
+        true if Config::from_env().is_ok_and(has_private) => format!("{uid}@{}", service.name()),
         true => service.name().into(),
         false => format!("{uid}@{}", service.name()),
     }

@@ -5,6 +5,7 @@ mod arguments;
 mod ending;
 mod exporter;
 mod figures;
+mod help;
 #[cfg(feature = "tls")]
 mod keys;
 mod look;
@@ -24,20 +25,27 @@ mod top;
 mod tour;
 mod why;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use arguments::{Cli, Command, PerfCommand};
 use clap::{CommandFactory, Parser};
 use perf::ends::Test;
+use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     // While there is one thread this is free; later the kernel takes some 20 ms for it.
     hamlyn::os::sys::register_barrier();
-    match run(Cli::parse().command) {
+    let done = match Cli::try_parse() {
+        Ok(cli) => run(cli.command),
+        Err(error) if error.use_stderr() => error.exit(),
+        // The help, or the version.
+        Err(text) => output::text(|| text.print()),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<output::ReaderGone>() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("hamlyn: {error:#}");
+            eprintln!("hamlyn: {}", output::in_words(&error));
             ExitCode::FAILURE
         }
     }
@@ -67,13 +75,14 @@ fn run(command: Command) -> Result<()> {
         Command::Keys(arguments) => keys::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Man { directory } => {
-            std::fs::create_dir_all(&directory)?;
-            clap_mangen::generate_to(public(), directory)?;
-            Ok(())
+            let cannot = || format!("cannot write manual pages into {}", directory.display());
+            std::fs::create_dir_all(&directory).with_context(cannot)?;
+            clap_mangen::generate_to(public(), &directory).with_context(cannot)
         }
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut public(), "hamlyn", &mut std::io::stdout());
-            Ok(())
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut public(), "hamlyn", &mut text);
+            output::text(|| std::io::stdout().write_all(&text))
         }
         Command::RunAgent => run::agent::run(),
         Command::RunRank { parent, program } => run::agent::become_rank(parent, &program),

@@ -77,6 +77,7 @@ pub fn run(arguments: &NamesArguments) -> Result<()> {
                 "program": program(service),
                 "age_s": age(service).map(|age| age.as_secs()),
                 "is_alive": service.is_alive,
+                "is_stopped": service.pid.map(figures::is_stopped),
             }))?;
         }
         return Ok(());
@@ -169,14 +170,23 @@ pub fn setup(arguments: &SetupArguments) -> Result<()> {
     // Before anything is made.
     let users: Vec<(&String, u32)> =
         arguments.users.iter().map(|user| Ok((user, uid_of(user)?))).collect::<Result<_>>()?;
-    let path = setup_shared_dir(&config).context("no directory for other users")?;
+    let by_root = || match rustix::process::geteuid().is_root() {
+        true => String::new(),
+        false => format!(
+            ", which root alone makes, and this is user {}: run it as root (`sudo hamlyn setup ..`)",
+            rustix::process::geteuid().as_raw()
+        ),
+    };
+    let path = setup_shared_dir(&config)
+        .with_context(|| format!("no directory for other users{}", by_root()))?;
     output::line(format_args!(
         "{} is there, for services that other users may reach.",
         path.display()
     ))?;
     for (user, uid) in users {
         let before = moved_aside(&config, uid);
-        let path = setup_user_dir(&config, user).with_context(|| format!("no place for {user}"))?;
+        let path = setup_user_dir(&config, user)
+            .with_context(|| format!("no place for {user}{}", by_root()))?;
         output::line(format_args!("{} is there, for those of {user}.", path.display()))?;
         for aside in moved_aside(&config, uid).difference(&before) {
             let aside = config.shared_dir.join(aside);

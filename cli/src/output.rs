@@ -3,7 +3,7 @@
 //! Never: a symbolic link, a device or a pipe is replaced by a file; a file has a wider mode, or another
 //! owner, than the one whose place it took.
 
-use crate::ending;
+use crate::{ending, standard};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::fstat;
 use std::fmt;
@@ -16,10 +16,29 @@ use tempfile::NamedTempFile;
 /// Prints a line. An error is returned, where `println!` would panic: whoever reads may have gone
 /// (`hamlyn stat | head`).
 pub fn line(text: impl fmt::Display) -> Result<()> {
-    match writeln!(io::stdout(), "{text}") {
+    self::text(|| writeln!(io::stdout(), "{text}"))
+}
+
+/// The same of whatever `print` prints there: it has left when this returns.
+pub fn text(print: impl FnOnce() -> io::Result<()>) -> Result<()> {
+    ensure!(standard::has_output(), "standard output is closed: nobody would have what is printed");
+    match print().and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(ReaderGone.into()),
-        result => Ok(result?),
+        result => result.context("cannot write to standard output"),
     }
+}
+
+/// An error with its causes, each of them once: many say their cause themselves.
+pub fn in_words(error: &anyhow::Error) -> String {
+    let mut words = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if words.is_empty() {
+            words = cause;
+        } else if !words.ends_with(&cause) {
+            words = format!("{words}: {cause}");
+        }
+    }
+    words
 }
 
 /// Characters of a line: of the terminal, or as `COLUMNS` says; `None`: neither says.
@@ -106,7 +125,8 @@ impl Replacement {
 
 impl Write for Replacement {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.part.write(bytes)
+        // Not by its own `Write`, whose errors tell its path.
+        self.part.as_file_mut().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -203,6 +223,14 @@ impl std::error::Error for ReaderGone {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_that_an_error_has_told_is_not_told_again() {
+        let denied = || anyhow::Error::from(io::Error::from_raw_os_error(13));
+        let error = denied().context("a: Permission denied (os error 13)").context("b");
+        assert_eq!(in_words(&error), "b: a: Permission denied (os error 13)");
+        assert_eq!(in_words(&denied().context("a")), "a: Permission denied (os error 13)");
+    }
 
     #[test]
     fn text_is_broken_between_words_and_what_is_longer_than_a_line_is_broken_anyway() {

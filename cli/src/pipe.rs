@@ -307,8 +307,8 @@ impl Receiver {
     fn tell(mut self, result: &Result<()>) {
         let text = match result {
             Ok(()) => Vec::new(),
-            // There is room for a few words: the last cause, and not the path.
-            Err(error) => error.root_cause().to_string().into_bytes(),
+            // There is room for a few words.
+            Err(error) => reason(error).into_bytes(),
         };
         let verdict = [&[result.is_ok() as u8][..], &text[..text.len().min(59)]].concat();
         let to = Ticket { metadata_index: MetadataIndex(CHUNKS), ..self.tickets };
@@ -316,6 +316,19 @@ impl Receiver {
             let limit = Some(Duration::from_secs(1));
             let _ = self.node.send_over(self.link, &to, &[], &verdict, limit);
             let _ = self.node.close(Some(Duration::from_secs(1)));
+        }
+    }
+}
+
+/// What the sender is told, who may be another user: the last cause, or what the system said, without
+/// where this user's files lie.
+fn reason(error: &anyhow::Error) -> String {
+    let of_system = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    match of_system.filter_map(io::Error::raw_os_error).last() {
+        Some(number) => io::Error::from_raw_os_error(number).to_string(),
+        None => {
+            let text = error.root_cause().to_string();
+            text.split(' ').filter(|word| !word.contains('/')).collect::<Vec<_>>().join(" ")
         }
     }
 }

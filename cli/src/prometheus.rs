@@ -248,6 +248,7 @@ impl Metrics {
         );
         self.add("info", Kind::Gauge, "Who serves it.", &info, "1".into());
         self.add("up", Kind::Gauge, UP, &service, "1".into());
+        self.add("readable", Kind::Gauge, READABLE, &service, "1".into());
         let took = format!("{:.6}", told.took.as_secs_f64());
         self.add("look_seconds", Kind::Gauge, "Until it had answered.", &service, took);
         for (figure, metric, kind, help) in OF_PROCESS {
@@ -317,6 +318,8 @@ fn refused(counter: &str) -> Option<String> {
 }
 
 const UP: &str = "1: the service answered; 0: it did not.";
+const READABLE: &str =
+    "Of one that is up. 1: it told its figures; 0: it tells them to others alone.";
 
 /// All that was told.
 pub fn text(look: &Look) -> String {
@@ -324,7 +327,11 @@ pub fn text(look: &Look) -> String {
     look.told.iter().for_each(|told| metrics.of_process(told));
     for (name, _) in &look.failed {
         let service = format!("service=\"{}\"", label(name));
-        metrics.add("up", Kind::Gauge, UP, &service, "0".into());
+        let is_there = look.closed.contains(name);
+        metrics.add("up", Kind::Gauge, UP, &service, u8::from(is_there).to_string());
+        if is_there {
+            metrics.add("readable", Kind::Gauge, READABLE, &service, "0".into());
+        }
     }
     let mut text = String::new();
     for (name, metric) in metrics.0 {
@@ -375,7 +382,9 @@ mod tests {
             program: Some("p\"{}".into()),
             figures: Figures::of(text),
         };
-        Look { told: vec![told], failed: vec![("y".into(), "gone".into())] }
+        let failed = [("y", "gone"), ("z", "not for you")];
+        let failed = failed.map(|(name, why)| (name.into(), why.into())).into();
+        Look { told: vec![told], failed, closed: ["z".into()].into() }
     }
 
     #[test]
@@ -396,6 +405,9 @@ mod tests {
             "hamlyn_look_seconds{service=\"x\"} 0.001500",
             "hamlyn_up{service=\"x\"} 1",
             "hamlyn_up{service=\"y\"} 0",
+            "hamlyn_up{service=\"z\"} 1",
+            "hamlyn_readable{service=\"x\"} 1",
+            "hamlyn_readable{service=\"z\"} 0",
             "hamlyn_info{service=\"x\",user=\"7\",process=\"9\",program=\"p\\\"{}\",version=\"\\\"} 1\\\\\"} 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}: {text}");

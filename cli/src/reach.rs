@@ -1,15 +1,14 @@
 //! `hamlyn why hamlyn://HOST:PORT/NAME`: how far a connection to a service of another host comes.
 //!
-//! Its figures are told on its own host alone, so the one thing that can be done from here is to connect, as
-//! any client would, and to leave again.
+//! Its figures are told on its own host alone, so what can be done from here is to ask there whether it is
+//! served for this host. No link is made, and its program hears nothing of it.
 
 use crate::output;
 use crate::stat::PATIENCE;
 use anyhow::{Result, bail};
-use hamlyn::control::ConnectError;
-use hamlyn::control::hosts::{HostError, MeetingError};
-use hamlyn::{Config, Node};
-use std::time::Duration;
+use hamlyn::Config;
+use hamlyn::control::hosts::HostName;
+use hamlyn::control::hosts::reach::{Reached, Stopped, reach};
 
 /// What a connection needs, in the order in which it is found out.
 const STEPS: [&str; 5] = [
@@ -17,45 +16,51 @@ const STEPS: [&str; 5] = [
     "something listens at its port",
     "TLS with it",
     "each end takes the other for what it says it is, by the secret or the certificates",
-    "the service is served there",
+    "the service is served there, for this host, too",
 ];
 
 /// Says which steps work, and which does not.
 pub fn run(name: &str) -> Result<()> {
-    let mut node = Node::with_config(Config::from_env()?.wait_for_names(false))?;
-    let connected = node.connect(name, b"", Some(PATIENCE));
-    let (worked, error) = match connected {
-        Ok(_) => (STEPS.len(), None),
-        Err(error) => {
-            let ConnectError::Host { error: host, .. } = &error else { return Err(error.into()) };
-            (steps(host), Some(error))
-        }
-    };
-    if worked > 0 {
-        output::line(format_args!("This works: {}.", STEPS[..worked].join("; ")))?;
+    let (reached, stopped) = reach(&Config::from_env()?, &name.parse::<HostName>()?, PATIENCE);
+    let refused = stopped.is_some() && reached == Reached::Service;
+    // That it is there, and not for whom.
+    let last = if refused { "the service is served there" } else { STEPS[4] };
+    let worked = [&STEPS[..4], &[last]].concat()[..reached as usize].join("; ");
+    if !worked.is_empty() {
+        output::line(format_args!("This works: {worked}."))?;
     }
-    let Some(error) = error else {
-        output::line(
-            "It let this user in, and has no reason to be slow that is seen from here: ask there.",
-        )?;
-        node.close(Some(Duration::from_secs(1)))?;
-        return Ok(());
+    let Some(stopped) = stopped else {
+        return output::line(
+            "All of it works, and nothing is seen from here that would make a connection slow. Whether its \
+             program lets this host in it decides when it is asked for a link, which was not done; what else \
+             it knows `hamlyn why` says there.",
+        );
     };
-    output::line(format_args!("This does not: {error}."))?;
-    if worked < STEPS.len() {
+    match stopped {
+        Stopped::By(error) => output::line(format_args!("This does not: {name}: {error}."))?,
+        Stopped::Silent(address) => output::line(silent(reached, address))?,
+    }
+    if !refused {
         bail!("no connection to {name}");
     }
     Ok(())
 }
 
-/// How many steps have worked before an error, as far as it says.
-fn steps(error: &HostError) -> usize {
-    match error {
-        HostError::Unreachable { .. } => 1,
-        HostError::Meeting(MeetingError::Tls(_) | MeetingError::Gone(_)) => 2,
-        HostError::Meeting(MeetingError::NoService) => 4,
-        HostError::Meeting(MeetingError::Refused(..)) => 5,
-        HostError::Meeting(_) => 3,
-        _ => 0,
+/// What it means that nothing comes from there.
+fn silent(reached: Reached, address: Option<std::net::SocketAddr>) -> String {
+    let address = address.map_or("it".into(), |address| address.to_string());
+    let seconds = PATIENCE.as_secs();
+    match reached {
+        Reached::Nothing | Reached::Address => format!(
+            "This does not: {address} has not answered for {seconds} seconds: the host is down, or a \
+             firewall between drops what is sent there, or what comes back (one that refuses says so at \
+             once). On that host, `ss -ltn` says whether its port is listened at."
+        ),
+        _ => format!(
+            "This does not: {address} took the connection, and has said nothing more for {seconds} seconds. \
+             The system takes connections for a process that does nothing: it is stopped, by a signal \
+             (SIGSTOP) or a debugger, or has no processor; or what listens there is not Hamlyn. On that \
+             host, `hamlyn why` with the service's name says whether it is stopped."
+        ),
     }
 }

@@ -25,10 +25,15 @@ pub fn input_is_open() -> Result<()> {
     Ok(())
 }
 
+/// Whether what is printed goes anywhere.
+pub fn has_output() -> bool {
+    !OUTPUT_IS_CLOSED.load(Ordering::Relaxed)
+}
+
 /// Refuses to write what then nobody has.
 pub fn output_is_open() -> Result<()> {
     ensure!(
-        !OUTPUT_IS_CLOSED.load(Ordering::Relaxed),
+        has_output(),
         "standard output is closed: what comes would be lost; `--output FILE` writes to a file"
     );
     Ok(())

@@ -56,7 +56,7 @@ fn show(
                         false => format!("no counters of {name}"),
                     },
                 )?;
-            Look { told: vec![told], failed: Vec::new() }
+            Look { told: vec![told], ..Look::default() }
         }
         _ => look::ask_all(config, &watched.names(config), PATIENCE),
     };

@@ -13,7 +13,7 @@ use crate::look::{self, Before, Look, Told, Watched};
 use crate::output;
 use crate::perf::row;
 use crate::stat::{duration, waits};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bytesize::ByteSize;
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use crossterm::{cursor, event, execute, queue, style, terminal};
@@ -337,14 +337,18 @@ fn restore() {
 
 /// A signal that ends this process leaves the terminal as it was.
 fn restore_on_signals() -> Result<()> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
-    std::thread::Builder::new().name("signals".into()).stack_size(64 << 10).spawn(move || {
-        if let Some(signal) = signals.forever().next() {
-            restore();
-            let _ = signal_hook::low_level::emulate_default_handler(signal);
-        }
-    })?;
-    Ok(())
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])
+        .context("cannot wait for the signals that end this command")?;
+    let thread =
+        std::thread::Builder::new().name("signals".into()).stack_size(64 << 10).spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                restore();
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
+        });
+    thread
+        .map(drop)
+        .context("cannot start a thread, which waits for the signals that end this command")
 }
 
 /// Looks again and again, until nobody takes what was seen.
@@ -439,7 +443,7 @@ mod tests {
         let link = busy.figures.links.get_mut(&1).unwrap();
         link.0.insert("waits_for_room_ms".into(), "0".into());
         let before = look::by_name(vec![told("busy", 50, now), told("stuck", 50, now)]);
-        let look = Look { told: vec![busy, told("stuck", 50, now)], failed: Vec::new() };
+        let look = Look { told: vec![busy, told("stuck", 50, now)], ..Look::default() };
         let text = lines(&look, &before, true, Duration::from_secs(1), 200).join("\n");
         assert!(text.find("stuck").unwrap() < text.find("busy").unwrap(), "{text}");
     }
@@ -451,7 +455,7 @@ mod tests {
                     link.2.peer_node y\nlink.2.made_by this process\nlink.2.service elsewhere\n";
         let of = |name: &str| Told { figures: Figures::of(text), ..told(name, 0, now) };
         let rows = |names: [&str; 2]| {
-            let look = Look { told: names.map(of).into(), failed: Vec::new() };
+            let look = Look { told: names.map(of).into(), ..Look::default() };
             let rows = of_links(&look, &Before::new()).rows.into_iter();
             rows.map(|row| row[..2].join(" ")).collect::<Vec<_>>()
         };
@@ -462,7 +466,7 @@ mod tests {
             figures: Figures::of(&text.replace("node n", "node m")),
             ..told("stock", 0, now)
         };
-        let look = Look { told: vec![of("orders"), another], failed: Vec::new() };
+        let look = Look { told: vec![of("orders"), another], ..Look::default() };
         assert_eq!(of_links(&look, &Before::new()).rows.len(), 4);
     }
 
@@ -473,7 +477,7 @@ mod tests {
         let names = ["orders", "a-service-whose-name-is-very-long-indeed"];
         let at = |at, sent| names.map(|name| told(name, sent, at)).into_iter();
         let before = look::by_name(at(then, 1).collect());
-        let mut look = Look { told: at(now, 40_000_000).collect(), failed: Vec::new() };
+        let mut look = Look { told: at(now, 40_000_000).collect(), ..Look::default() };
         for told in &mut look.told {
             told.user = Some(4_294_967_294);
             told.process = Some(4_194_304);
@@ -530,6 +534,7 @@ mod tests {
         let look = Look {
             told: vec![told("idle", 51, now), told("busy", 950, now)],
             failed: vec![("gone".into(), "nobody listens".into())],
+            ..Look::default()
         };
         for links in [false, true] {
             let text = lines(&look, &before, links, Duration::from_secs(1), 200).join("\n");

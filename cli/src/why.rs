@@ -11,8 +11,10 @@ use crate::output;
 use crate::stat::{PATIENCE, duration};
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
-use hamlyn::control::{ConnectError, Reason, ServiceName, list_services, stat_of};
+use hamlyn::control::{ConnectError, FindError, Reason, ServiceName, list_services, stat_of};
 use hamlyn::{Config, interface};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 use std::time::Duration;
 
 /// Between the two looks.
@@ -120,10 +122,16 @@ pub fn run(arguments: &WhyArguments) -> Result<()> {
         Ok(figures) => figures,
         Err(error) => {
             output::line(no_figures(&arguments.name, &error))?;
-            if let ConnectError::Find(_) = error {
-                bail!("nothing is called {}", arguments.name);
+            match &error {
+                ConnectError::Find(FindError::NotFound { .. }) => {
+                    bail!("nothing is called {}", arguments.name)
+                }
+                ConnectError::Find(_) => bail!("{} cannot be looked for", arguments.name),
+                ConnectError::Stale(path) if !is_socket(path) => {
+                    bail!("no service is called {}", arguments.name)
+                }
+                _ => return Ok(()),
             }
-            return Ok(());
         }
     };
     let mut sentences = of_process(&before, &now);
@@ -157,7 +165,7 @@ fn look_twice(config: &Config, service: &ServiceName) -> Result<(Figures, Figure
 fn who_listens(config: &Config, name: &str) -> Vec<String> {
     let wanted = one_form(name);
     let mut services = list_services(config).entries.into_iter();
-    // Those in the private directory come first, as they do for who connects.
+    // Of two of one name the private one is called so, as it is for who connects.
     let Some(found) = services.find(|service| one_form(&service.name) == wanted) else {
         return Vec::new();
     };
@@ -187,13 +195,41 @@ fn who_listens(config: &Config, name: &str) -> Vec<String> {
              takes nothing until it goes on (`kill -CONT {pid}`)."
         )
     });
-    [listens].into_iter().chain(stopped).collect()
+    let closed = closed_to_others(config, &found.path);
+    [listens].into_iter().chain(stopped).chain(closed).collect()
+}
+
+fn is_socket(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket())
+}
+
+/// That other users do not come to a service which is served to them, because of its directory's mode.
+fn closed_to_others(config: &Config, service: &Path) -> Option<String> {
+    let place = service.parent().filter(|place| place.parent() == Some(&config.shared_dir))?;
+    let found = place.metadata().ok()?;
+    let mode = found.mode() & 0o7777;
+    (mode & 0o011 != 0o011).then(|| {
+        format!(
+            "No other user comes to it: its directory {place} has mode {mode:o}, and must let others pass. \
+             Its user, or root, says `chmod 711 {place}`; `hamlyn setup {}` by root mends it, too.",
+            found.uid(),
+            place = place.display()
+        )
+    })
 }
 
 /// What an error at the first question means for a connection.
 fn no_figures(name: &str, error: &ConnectError) -> String {
     match error {
-        ConnectError::Find(_) => format!("A connection waits until its time is up: {error}."),
+        ConnectError::Find(FindError::NotFound { .. }) => {
+            format!("A connection waits until its time is up: {error}.")
+        }
+        ConnectError::Find(_) => format!("A connection fails at once: {error}."),
+        ConnectError::Stale(path) if !is_socket(path) => format!(
+            "A connection waits until its time is up: {} is there, and is no socket, so it is nobody's \
+             service. Who wants to serve the name removes it first, or takes another name.",
+            path.display()
+        ),
         ConnectError::Stale(_) => format!("A connection waits until its time is up: {error}."),
         ConnectError::NotPermitted(_) | ConnectError::WrongUser { .. } => {
             format!("A connection is refused at once: {error}.")

@@ -98,6 +98,42 @@ fn manual_pages_are_generated_for_every_command() {
 }
 
 #[test]
+fn each_command_says_what_its_exit_status_means_and_has_examples() {
+    let commands =
+        ["recv", "send", "stat", "top", "exporter", "why", "names", "setup", "keys", "run"];
+    for command in commands {
+        let output = hamlyn(&format!("{command} --help"));
+        let text = String::from_utf8(output.stdout).unwrap();
+        for part in ["EXAMPLES\n", "EXIT STATUS\n", "2: the command line is wrong"] {
+            assert!(text.contains(part), "{command}: {part}: {text}");
+        }
+    }
+    // As it says, also of a name that is none.
+    for line in ["stat a/b", "why a/b", "top --once a/b", "send a/b", "recv a/b", "exporter a/b"] {
+        let text = error_of(line);
+        assert!(text.contains("\"a/b\"") || text.contains("'a/b'"), "{line}: {text}");
+    }
+}
+
+fn shell(command: &str) -> Output {
+    let command = format!("exec {} {command}", env!("CARGO_BIN_EXE_hamlyn"));
+    Command::new("sh").args(["-c", &command]).output().unwrap()
+}
+
+#[test]
+fn what_is_printed_and_goes_nowhere_is_a_failure() {
+    for line in
+        ["names >&-", "names >/dev/full", "--help >/dev/full", "completions bash >/dev/full"]
+    {
+        let output = shell(line);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line}: {error}");
+        assert!(error.contains("standard output"), "{line}: {error}");
+        assert!(error.matches("os error").count() <= 1, "{line}: {error}");
+    }
+}
+
+#[test]
 fn completions_are_generated() {
     for shell in ["bash", "zsh", "fish"] {
         let output = hamlyn(&format!("completions {shell}"));

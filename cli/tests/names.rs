@@ -47,10 +47,69 @@ fn names_tell_who_serves_them_and_stale_ones_are_removed_when_asked() {
     assert_eq!((rows.len(), &row("living")["process"]), (2, &living.id().into()));
     assert_eq!((&row("dead")["is_alive"], &row("dead")["process"]), (&false.into(), &().into()));
 
+    assert_eq!(row("living")["is_stopped"], false);
+    let pid = rustix::process::Pid::from_child(&living);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let stopped = || {
+        let output = hamlyn(directory, &["names", "--json"]).stdout;
+        String::from_utf8(output).unwrap().contains("\"is_stopped\":true")
+    };
+    while !stopped() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+
+    // What is no socket is nobody's service, whatever it is called.
+    let why = hamlyn(directory, &["why", "file"]);
+    let said = String::from_utf8(why.stdout).unwrap();
+    assert!(said.contains("is no socket") && why.status.code() == Some(1), "{said}");
+
     let output = String::from_utf8(hamlyn(directory, &["names", "--clean"]).stdout).unwrap();
     assert!(output.starts_with("1 stale"), "{output}");
     let exists = |name: &str| directory.join(name).exists();
     assert!(exists("living") && exists("file") && !exists("dead"));
     living.kill().unwrap();
     living.wait().unwrap();
+}
+
+#[test]
+fn one_name_that_is_served_to_its_user_and_to_others_is_two_services_everywhere() {
+    let (own, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let user = rustix::process::geteuid().as_raw();
+    if user != 0 {
+        // The shared directory must be root's.
+        return;
+    }
+    let command = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
+        command.args(arguments).env("HAMLYN_DIR", own.path());
+        command.env("HAMLYN_SHARED_DIR", shared.path()).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let said = |arguments: &[&str]| {
+        let output = command(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let mut to_others = command(&["recv", "report", "--allow", "anyone"]).spawn().unwrap();
+    while !said(&["names"]).contains("report") {}
+    // As long as there is one, it has the short name.
+    assert!(said(&["stat", "--json"]).contains("\"name\":\"report\""));
+    let mut to_itself = command(&["recv", "report"]).spawn().unwrap();
+    while said(&["names"]).matches("report").count() < 2 {}
+    let by_user = format!("{user}@report");
+    for (name, process) in [("report", to_itself.id()), (&by_user, to_others.id())] {
+        let why = said(&["why", name]);
+        assert!(why.contains(&format!("by process {process} ")), "{name}: {why}");
+        let stat = said(&["stat", name, "--json"]);
+        assert!(stat.contains(&format!("\"process\":{process},")), "{name}: {stat}");
+    }
+    let all = said(&["stat", "--json"]);
+    assert_eq!(all.lines().count(), 2, "{all}");
+    // Who sends to it as others do reaches what others reach.
+    said(&["send", &by_user]);
+    assert!(to_others.wait().unwrap().success() && to_itself.try_wait().unwrap().is_none());
+    to_itself.kill().unwrap();
+    to_itself.wait().unwrap();
 }

@@ -118,6 +118,29 @@ fn a_receiver_that_dies_midway_makes_the_sender_fail() {
 }
 
 #[test]
+fn the_sender_is_told_why_a_file_could_not_be_written_and_not_where_it_lies() {
+    let directory = tempfile::tempdir().unwrap();
+    // Files of this process, those in memory included, grow to 8 MiB.
+    let line = format!(
+        "trap '' XFSZ; ulimit -f 16384; exec {} recv --wait 20 -o secret-place x",
+        env!("CARGO_BIN_EXE_hamlyn")
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &line]).env("HAMLYN_DIR", directory.path()).current_dir(directory.path());
+    let receiver = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let sent = send(directory.path(), &vec![7; 20 << 20]);
+    let received = receiver.wait_with_output().unwrap();
+    let (told, own) = (text(&sent.stderr), text(&received.stderr));
+    assert!(!sent.status.success() && !received.status.success(), "{told}{own}");
+    assert!(told.contains("File too large"), "{told}");
+    assert!(
+        !told.contains(".hamlyn-") && !told.contains(directory.path().to_str().unwrap()),
+        "{told}"
+    );
+    assert!(own.contains("File too large") && own.matches("os error").count() == 1, "{own}");
+}
+
+#[test]
 fn output_that_cannot_be_written_fails_at_both_ends() {
     let directory = tempfile::tempdir().unwrap();
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();

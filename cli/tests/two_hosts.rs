@@ -183,6 +183,143 @@ fn what_another_host_does_not_tell_is_refused_with_what_to_do() {
 }
 
 #[test]
+fn what_is_wrong_with_a_certificate_is_told_with_what_to_do_at_both_ends() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let line = "keys k --certificate a.example,127.0.0.1 --certificate b.example";
+    let all = settings(&said(&mut hamlyn(there.path(), line)));
+    let foreign = settings(&said(&mut hamlyn(here.path(), line)));
+    let receive = "recv --wait 60 x --allow anyone";
+    let mut receiver = hamlyn(there.path(), receive);
+    receiver.envs(all[..3].to_vec()).env("HAMLYN_SHARED_DIR", there.path());
+    let (mut receiver, at) = serving(&mut receiver);
+    let there_said = || {
+        let mut why = hamlyn(there.path(), "why x");
+        said(why.env("HAMLYN_SHARED_DIR", there.path()))
+    };
+    // Another authority at the client: its own words, and where it trusts the right one, the server's.
+    let (out, ..) = why(here.path(), &foreign[3..], &at);
+    assert!(
+        out.contains("UnknownIssuer") && out.contains("HAMLYN_TRUSTED here has to hold"),
+        "{out}"
+    );
+    assert!(there_said().contains("does not trust this end's certificate"));
+    let mut mixed = foreign[3..].to_vec();
+    mixed[2] = all[2].clone();
+    let (out, ..) = why(here.path(), &mixed, &at);
+    assert!(out.contains("does not trust this end's certificate"), "{out}");
+    assert!(!out.contains("changed on the way"), "{out}");
+    // What the server says of it is not cut before its end.
+    let told = there_said();
+    assert!(told.contains("authority.pem of whoever made it"), "{told}");
+    // None at all.
+    let (out, ..) = why(here.path(), &[], &at);
+    assert!(out.contains("this process has no keys for other hosts"), "{out}");
+    // Under a name that is not in the server's.
+    let (out, ..) = why(here.path(), &all[3..], &at.replace("127.0.0.1", "localhost"));
+    assert!(out.contains("under a name or an address that is in the other end's"), "{out}");
+    let told = there_said();
+    assert!(
+        told.contains("under a name or an address that is not in HAMLYN_CERTIFICATE here"),
+        "{told}"
+    );
+    receiver.kill().unwrap();
+    receiver.wait().unwrap();
+}
+
+#[test]
+fn a_certificate_is_said_to_end_when_its_authority_does() {
+    let here = tempfile::tempdir().unwrap();
+    let lines = said(&mut hamlyn(here.path(), "keys k --certificate a --days 1"));
+    assert!(lines.contains(", for 1 day:"), "{lines}");
+    let until = lines.lines().next().unwrap().split(", ").nth(1).unwrap().to_owned();
+    assert!(until.starts_with("until 2"), "{lines}");
+    let lines = said(&mut hamlyn(here.path(), "keys k --certificate b --days 3650"));
+    assert!(lines.contains(&until) && lines.contains("when its authority ends"), "{lines}");
+    assert!(lines.contains("not for 3650 days"), "{lines}");
+}
+
+/// Standard output, standard error and the status of a `why` that asks another host.
+fn why(host: &Path, keys: &[(String, String)], name: &str) -> (String, String, Option<i32>) {
+    let output = output(hamlyn(host, &format!("why {name}")).envs(keys.to_vec()));
+    (text(&output.stdout), text(&output.stderr), output.status.code())
+}
+
+#[test]
+fn why_of_a_service_that_is_well_says_so_and_is_no_attempt_that_its_host_counts() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let keys = settings(&said(&mut hamlyn(there.path(), "keys")));
+    // It takes nobody but `hamlyn send`.
+    let (mut receiver, at) = serving(
+        hamlyn(there.path(), "recv --wait 60 x --allow anyone")
+            .envs(keys.clone())
+            .env("HAMLYN_SHARED_DIR", there.path()),
+    );
+    let (out, error, status) = why(here.path(), &keys, &at);
+    assert!(status == Some(0) && error.is_empty(), "{out}{error}");
+    assert!(
+        out.contains("the service is served there") && out.contains("All of it works"),
+        "{out}"
+    );
+    assert!(!out.contains("does not"), "{out}");
+    let told = hamlyn(there.path(), "stat --json").env("HAMLYN_SHARED_DIR", there.path()).output();
+    let told = text(&told.unwrap().stdout);
+    assert!(told.contains("\"refusals\":[]"), "{told}");
+    let counted = told.split(',').find(|part| {
+        part.contains("refused")
+            && part.contains(':')
+            && !part.trim_end_matches('}').ends_with(":0")
+    });
+    assert_eq!(counted, None, "{told}");
+    // A name that is not served there is one that does not work.
+    let nobody = at.rsplit_once('/').unwrap().0.to_owned() + "/nobody";
+    let (out, _, status) = why(here.path(), &keys, &nobody);
+    assert!(status == Some(1) && out.contains("nobody serves this name there"), "{out}");
+    receiver.kill().unwrap();
+    receiver.wait().unwrap();
+}
+
+#[test]
+fn why_says_how_far_it_came_where_a_firewall_drops_or_the_process_is_stopped() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let keys = settings(&said(&mut hamlyn(there.path(), "keys")));
+    let (mut receiver, at) = serving(hamlyn(there.path(), "recv --wait 60 x").envs(keys.clone()));
+    let pid = rustix::process::Pid::from_child(&receiver);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let (out, error, status) = why(here.path(), &keys, &at);
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    assert!(
+        out.starts_with("This works: the host's name has an address; something listens"),
+        "{out}"
+    );
+    assert!(out.contains("This does not:") && out.contains("it is stopped"), "{out}");
+    assert!(status == Some(1) && error.contains("no connection to"), "{error}");
+    receiver.kill().unwrap();
+    receiver.wait().unwrap();
+
+    // A port whose queue is full drops what comes, as a firewall does.
+    let listener = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::STREAM,
+        None,
+    )
+    .unwrap();
+    let any = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0);
+    rustix::net::bind(&listener, &any).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let port = std::net::TcpListener::from(listener);
+    let address = port.local_addr().unwrap();
+    let wait = std::time::Duration::from_millis(200);
+    let mut held = Vec::new();
+    while let Ok(one) = std::net::TcpStream::connect_timeout(&address, wait) {
+        held.push(one);
+    }
+    let (out, error, status) = why(here.path(), &keys, &format!("hamlyn://{address}/x"));
+    assert!(out.starts_with("This works: the host's name has an address.\n"), "{out}{error}");
+    assert!(out.contains("the host is down, or a firewall"), "{out}");
+    assert!(status == Some(1) && error.contains("no connection to"), "{error}");
+}
+
+#[test]
 fn latency_to_another_host_is_measured() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let keys = settings(&said(&mut hamlyn(there.path(), "keys")));

@@ -118,6 +118,48 @@ fn a_user_sees_what_it_serves_where_the_shared_directory_is_not_its_to_read() {
 }
 
 #[test]
+fn a_place_that_others_cannot_enter_is_named_with_its_mode_and_mended_by_setup() {
+    if !rustix::process::geteuid().is_root() {
+        return support::skipped("only root can run commands as two other users");
+    }
+    let (_one, dir) = two_homes();
+    let (dir, shared) = (dir.path(), dir.path().join("run"));
+    let setup = format!("hamlyn setup {} {}", ALICE.0, BOB.0);
+    assert!(shell(&setup, dir, &shared, None).status().unwrap().success());
+    let place = shared.join(ALICE.1.to_string());
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
+    let receive = "exec hamlyn recv report --allow anyone";
+    let mut receiver = shell(receive, dir, &shared, Some(ALICE.1)).spawn().unwrap();
+    let run = |command: &str, who: Option<u32>| {
+        let output = shell(command, dir, &shared, who).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let start = Instant::now();
+    while !run("hamlyn names", Some(ALICE.1)).contains("report") {
+        assert!(start.elapsed() < Duration::from_secs(60), "she does not serve it");
+    }
+    let name = format!("{}@report", ALICE.0);
+    let said = [
+        run(&format!("hamlyn send {name} --wait 5"), Some(BOB.1)),
+        run(&format!("hamlyn why {name}"), Some(BOB.1)),
+        run("hamlyn why report", Some(ALICE.1)),
+        run(&format!("hamlyn why {name}"), None),
+    ];
+    let by_bob = run("hamlyn setup daemon", Some(BOB.1));
+    run(&setup, None);
+    let mode = fs::metadata(&place).unwrap().permissions().mode() & 0o7777;
+    receiver.kill().unwrap();
+    receiver.wait().unwrap();
+    for said in said {
+        assert!(said.contains("mode 700") && said.contains("chmod 711"), "{said}");
+        assert!(!said.contains("has no such name"), "{said}");
+    }
+    assert_eq!(mode, 0o711);
+    assert!(by_bob.contains("run it as root"), "{by_bob}");
+    assert!(by_bob.matches("os error").count() <= 1, "{by_bob}");
+}
+
+#[test]
 fn the_page_on_two_users_says_what_works() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/two-users.md");
     let blocks = blocks(&fs::read_to_string(page).unwrap());

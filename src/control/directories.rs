@@ -378,6 +378,7 @@ pub fn setup_user_dir(config: &Config, user: &str) -> Result<PathBuf, DirectoryE
                 if stat.st_uid == uid
                     && rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() =>
             {
+                mend(at, &name, uid).map_err(os)?;
                 return Ok(path);
             }
             Ok(stat) => {
@@ -399,6 +400,19 @@ pub fn setup_user_dir(config: &Config, user: &str) -> Result<PathBuf, DirectoryE
     Err(os(rustix::io::Errno::EXIST))
 }
 
+/// Gives a user's place its mode again, where others do not pass or may write. What is there instead by
+/// now is left alone: the user may have moved it.
+fn mend(shared: &OwnedFd, name: &str, uid: u32) -> Result<(), rustix::io::Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(shared, name, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&fd)?;
+    let mode = stat.st_mode & 0o7777;
+    if stat.st_uid == uid && (!lets_pass(mode) || mode & 0o022 != 0) {
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o711))?;
+    }
+    Ok(())
+}
+
 /// How often somebody may be faster than root in taking a place.
 pub(super) const MOVES_MAX: u32 = 16;
 
@@ -414,7 +428,25 @@ pub fn uid_of(user: &str) -> Result<u32, DirectoryError> {
         .ok_or_else(|| DirectoryError::NoUser(user.into()))
 }
 
+/// What the mode of a user's place in the shared directory must do.
+const LETS_PASS: &str = "let others pass, who find no name in it otherwise: its user, or root, says \
+     `chmod 711`, and `hamlyn setup USER` by root mends it, too";
+
+/// Whether others find the names in a user's place.
+fn lets_pass(mode: u32) -> bool {
+    mode & 0o011 == 0o011
+}
+
 impl Directory {
+    /// Why this process finds no name in it.
+    pub(super) fn no_way(&self) -> DirectoryError {
+        let path = self.path.clone();
+        match rustix::fs::fstat(&self.fd).map(|stat| stat.st_mode & 0o7777) {
+            Ok(mode) if !lets_pass(mode) => DirectoryError::Mode { path, mode, wanted: LETS_PASS },
+            _ => DirectoryError::Os { path, source: rustix::io::Errno::ACCESS.into() },
+        }
+    }
+
     /// The socket's address: through the checked descriptor, which also keeps it short; by its
     /// path where there is no /proc.
     pub(super) fn address(&self, name: &str) -> Result<PathBuf, PathTooLong> {

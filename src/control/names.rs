@@ -484,7 +484,8 @@ impl Place {
     }
 }
 
-/// Finds a service: this user's own first in the private directory, then in the shared one.
+/// Finds a service: this user's own first in the private directory, then in the shared one; by its user's
+/// name, as others call it, first in the shared one.
 pub(super) fn find(config: &Config, service: &ServiceName) -> Result<Place, FindError> {
     let uid = match &service.user {
         Some(user) => uid_of(user)?,
@@ -493,12 +494,23 @@ pub(super) fn find(config: &Config, service: &ServiceName) -> Result<Place, Find
     let mut looked = Vec::new();
     let mut unusable = None;
     let private = (uid == euid()).then(|| open_private(config, false));
-    for directory in private.into_iter().chain([open_shared(config, uid, false)]) {
+    let shared = open_shared(config, uid, false);
+    let in_turn = match service.user {
+        Some(_) => [Some(shared), private],
+        None => [private, Some(shared)],
+    };
+    for directory in in_turn.into_iter().flatten() {
         match directory {
             Ok(directory) => {
                 let name = &*service.name;
-                if rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-                    return Ok(Place { directory, name: service.name.clone(), uid });
+                match rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(_) => return Ok(Place { directory, name: service.name.clone(), uid }),
+                    // Whether it is there is not known.
+                    Err(rustix::io::Errno::ACCESS) => {
+                        unusable = unusable.or(Some(directory.no_way()));
+                        continue;
+                    }
+                    Err(_) => {}
                 }
                 looked.push(Looked { directory: directory.path, is_there: true, advice: "" });
             }

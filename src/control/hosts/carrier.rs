@@ -25,6 +25,7 @@ use super::EVENTS_MAX;
 use super::channel::{Channel, Ended};
 use super::frames::{self, Frame, Read};
 use super::path::{Path, Put};
+use super::told::OnEnd;
 use super::turns::Late;
 use crate::control::LinkEnd;
 use crate::control::shell::{ControlEvent, Inbox, LinkToken};
@@ -72,6 +73,8 @@ pub struct Carrier {
     path: Box<dyn Path>,
     /// Why it is not another one that was asked for.
     why_not: Option<String>,
+    /// Who is told of the end, beside the node.
+    on_end: Option<OnEnd>,
     token: LinkToken,
     inbox: Arc<Inbox>,
     late: Arc<Late>,
@@ -127,6 +130,7 @@ impl Carrier {
         Self {
             path,
             why_not: None,
+            on_end: None,
             token,
             inbox,
             late,
@@ -419,7 +423,15 @@ impl Carrier {
             return;
         }
         let Some(reason) = self.said.or(reason) else { return };
+        self.ended(reason);
+    }
+
+    /// The node, and whoever else is told, learn of it.
+    fn ended(&mut self, reason: LinkEnd) {
         self.has_ended = true;
+        if let Some(on_end) = &self.on_end {
+            on_end.tell(reason, self.violation().filter(|_| reason == LinkEnd::Violation));
+        }
         self.inbox.put_of_host(ControlEvent::Closed { token: self.token, reason });
     }
 
@@ -517,9 +529,7 @@ impl Carrier {
     pub fn unwatch(&mut self) {
         self.path.break_off();
         if !self.has_ended {
-            self.has_ended = true;
-            let reason = LinkEnd::Unwatched;
-            self.inbox.put_of_host(ControlEvent::Closed { token: self.token, reason });
+            self.ended(LinkEnd::Unwatched);
         }
     }
 
@@ -542,6 +552,11 @@ impl Carrier {
             None => self.path.explain(),
             Some(why) => std::format!("{}, and not libfabric ({why}),", self.path.explain()),
         }
+    }
+
+    /// Beside the node, this is told of the end, once.
+    pub fn set_on_end(&mut self, on_end: OnEnd) {
+        self.on_end = Some(on_end);
     }
 
     /// Another way was asked for, and this one is taken.

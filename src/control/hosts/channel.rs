@@ -189,6 +189,26 @@ impl Channel {
     }
 }
 
+/// Whether an error says what is wrong with a certificate, which is nobody's fault on the way.
+fn is_of_certificate(error: &rustls::Error) -> bool {
+    use rustls::{AlertDescription as Alert, Error};
+    match error {
+        Error::InvalidCertificate(_) | Error::NoCertificatesPresented => true,
+        Error::AlertReceived(alert) => matches!(
+            alert,
+            Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::CertificateRequired
+                | Alert::UnknownCA
+                | Alert::DecryptError
+        ),
+        _ => false,
+    }
+}
+
 fn read_some(mut tcp: &TcpStream, to: &mut [u8]) -> io::Result<usize> {
     loop {
         match tcp.read(to) {
@@ -236,8 +256,11 @@ impl Path for Channel {
             let read = self.tls.read_tls(&mut raw);
             self.raw_used = self.raw_end - raw.len();
             let processed = match read {
-                Ok(_) => self.tls.process_new_packets().map_err(|e| e.to_string()),
-                Err(e) => Err(e.to_string()),
+                Ok(_) => {
+                    let processed = self.tls.process_new_packets();
+                    processed.map_err(|e| (is_of_certificate(&e), e.to_string()))
+                }
+                Err(e) => Err((false, e.to_string())),
             };
             match processed {
                 Ok(state) if state.peer_has_closed() => {
@@ -246,7 +269,7 @@ impl Path for Channel {
                     self.ended = Some(Ended::Said);
                 }
                 Ok(state) => self.unread = state.plaintext_bytes_to_read(),
-                Err(why) => {
+                Err((is_of_certificate, why)) => {
                     // What came before it can be read.
                     self.unread = usize::MAX;
                     // The other end is told, if it can be.
@@ -254,7 +277,9 @@ impl Path for Channel {
                     // Before, the other end may be anything that listens or connects.
                     let words =
                         "what was sent was changed on the way, or the peer broke the rules of TLS";
-                    let why = if self.is_open() { format!("{words}: {why}") } else { why };
+                    // With TLS 1.3 a client hears what is wrong with its certificate once it is open.
+                    let is_plain = is_of_certificate || !self.is_open();
+                    let why = if is_plain { why } else { format!("{words}: {why}") };
                     self.ended = Some(Ended::Nonsense(why));
                 }
             }

@@ -3,7 +3,7 @@
 
 use super::channel::Channel;
 use super::directory::{self, HostDirectoryError, Target};
-use super::meeting::{Meeting, MeetingError};
+use super::meeting::{Meeting, MeetingError, Own};
 use super::rails::RailDial;
 use super::{ASKED_REFUSED, HostName, HostNameError, HostsError, Row, Shared, State};
 use crate::config::Config;
@@ -33,6 +33,8 @@ pub(super) const PAUSE: Duration = Duration::from_millis(50);
 /// The same where too many ask at once, at first and at most.
 pub(super) const CROWDED_PAUSE: Duration = Duration::from_millis(5);
 const CROWDED_PAUSE_MAX: Duration = Duration::from_millis(200);
+/// The longest where nobody serves the name there yet: each attempt costs both ends a handshake.
+const ABSENT_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// For how long a host is asked again that ends connections without a word, as it does those that are too
 /// many at once; or nothing of ours may be there.
 const GONE_NS: u64 = 5_000_000_000;
@@ -48,6 +50,8 @@ pub(super) struct Dial {
     pub rail: Option<RailDial>,
     /// Before the next attempt, where too many ask at once.
     pub pause: Duration,
+    /// The same where nobody serves the name yet.
+    pub absent_pause: Duration,
     /// When the other end is not asked again if it ends the connection without a word, once it has.
     pub gone_ns: Option<u64>,
 }
@@ -62,11 +66,14 @@ impl Dial {
     /// How long to wait before it is tried again, where what kept it from being a link passes: nobody
     /// serves the name yet; as many of this end's identity wait for an answer as may; or so many of this
     /// end's address meet it that it has let the oldest go. Each attempt costs both ends a handshake, so the
-    /// pauses of the latter two grow.
+    /// pauses grow. It is tried once more before the time is up.
     pub fn again_after(&mut self, error: &MeetingError) -> Option<Duration> {
         let pause = match error {
             // Whoever was there is ending: the name is as one that nobody serves.
-            MeetingError::NoService | MeetingError::Refused(Reason::Ending, _) => PAUSE,
+            MeetingError::NoService | MeetingError::Refused(Reason::Ending, _) => {
+                let next = (self.absent_pause * 2).min(ABSENT_PAUSE_MAX);
+                core::mem::replace(&mut self.absent_pause, next)
+            }
             MeetingError::Refused(Reason::Connections, why) if why == ASKED_REFUSED => {
                 self.next_pause()
             }
@@ -77,7 +84,8 @@ impl Dial {
             }
             _ => return None,
         };
-        self.may_try_again().then_some(pause)
+        let left = Duration::from_nanos(self.left_ns()).saturating_sub(PAUSE);
+        self.may_try_again().then_some(pause.min(left))
     }
 
     fn next_pause(&mut self) -> Duration {
@@ -240,12 +248,17 @@ struct Reached {
     host: String,
 }
 
-fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<Meeting, HostError> {
+/// TLS with a host that is meant to be called so.
+pub(super) fn channel(own: &Own, tcp: TcpStream, host: &str) -> Result<Channel, MeetingError> {
     let tls = |e: String| MeetingError::Tls(e);
     let name = ServerName::try_from(host.to_string()).map_err(|e| tls(e.to_string()))?;
-    let client = rustls::ClientConnection::new(shared.own.keys.client.clone(), name);
+    let client = rustls::ClientConnection::new(own.keys.client.clone(), name);
     let client = client.map_err(|e| tls(e.to_string()))?;
-    let channel = Channel::new(tcp, client.into());
+    Ok(Channel::new(tcp, client.into()))
+}
+
+fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<Meeting, HostError> {
+    let channel = channel(&shared.own, tcp, host)?;
     if let Some(rail) = &dial.rail {
         let mut meeting = Meeting::of_client(channel, dial.name.service(), Vec::new());
         meeting.joins = Some((rail.place, rail.secret.clone()));
@@ -382,7 +395,7 @@ impl Failures {
 
 /// How long one address is tried, of the time that is left, where so many are behind it: one that says
 /// nothing does not take what the others need.
-fn share_of(left_ns: u64, behind: usize) -> Duration {
+pub(super) fn share_of(left_ns: u64, behind: usize) -> Duration {
     let left = Duration::from_nanos(left_ns);
     match behind {
         0 => left,

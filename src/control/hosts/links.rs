@@ -66,7 +66,7 @@ impl Shared {
             Some(Ok(offered)) => Some(offered),
             Some(Err(why)) => {
                 let error = HostError::Meeting(MeetingError::Fabric(why));
-                return self.tell_failed(id, dial.error(error));
+                return self.tell_failed(id, dial.name.service(), dial.error(error));
             }
         };
         let peer = peer(met.address, &proved, dial.name.service().into());
@@ -75,7 +75,7 @@ impl Shared {
         let agreed = Agreed { token, met, offered, terms, peer, proved, greeting, request };
         if let Err(source) = self.link(state, agreed) {
             let doing = "making a ring for the link";
-            self.tell_failed(id, ConnectError::Os { doing, source });
+            self.tell_failed(id, dial.name.service(), ConnectError::Os { doing, source });
         }
         self.connect_rails(state);
     }
@@ -139,6 +139,9 @@ impl Shared {
         );
         if let Some(why) = why_not {
             carrier.set_why_not(why);
+        }
+        if let Some(on_end) = self.note_linked(&peer, initiated_by_us) {
+            carrier.set_on_end(on_end);
         }
         let link = Arc::new(Mutex::new(carrier));
         let identity = proved.identity;

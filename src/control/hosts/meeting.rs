@@ -77,19 +77,48 @@ pub enum MeetingError {
     Nonsense(&'static str),
 }
 
-/// What to do where the other end says only a word of TLS.
-fn advice(alert: &str) -> &'static str {
-    if alert.contains("CertificateRequired") {
-        "; the other end wants a certificate: set HAMLYN_CERTIFICATE and HAMLYN_CERTIFICATE_KEY here"
-    } else if ["DecryptError", "UnknownCA", "BadCertificate"]
-        .iter()
-        .any(|word| alert.contains(word))
-    {
-        "; the other end does not trust this end's certificate: what its HAMLYN_TRUSTED holds did not \
-         sign HAMLYN_CERTIFICATE here"
-    } else {
-        ""
-    }
+/// What to do, of what TLS says: this end's own words begin with what is wrong with the other's certificate,
+/// and those of the other end are an alert.
+fn advice(why: &str) -> &'static str {
+    // The first that is in it.
+    let known: &[(&[&str], &str)] = &[
+        (
+            &["CertificateRequired"],
+            "; the other end wants a certificate: set HAMLYN_CERTIFICATE and HAMLYN_CERTIFICATE_KEY here",
+        ),
+        (
+            &["alert: CertificateExpired"],
+            "; the other end says that this end's certificate (HAMLYN_CERTIFICATE), or its authority's, has \
+             ended: make a new one (`hamlyn keys DIRECTORY --certificate NAME --force`), or set the clock there",
+        ),
+        (
+            &["alert: BadCertificate"],
+            "; the other end does not take this end's certificate: most often it has connected under a name \
+             or an address that is not in HAMLYN_CERTIFICATE here",
+        ),
+        (
+            &["alert: DecryptError", "alert: UnknownCA"],
+            "; the other end does not trust this end's certificate: what its HAMLYN_TRUSTED holds did not \
+             sign HAMLYN_CERTIFICATE here",
+        ),
+        (
+            &["UnknownIssuer", "BadSignature"],
+            "; the other end's certificate was not signed by an authority that this end trusts: \
+             HAMLYN_TRUSTED here has to hold the authority.pem of whoever made it",
+        ),
+        (
+            &["not valid for name", "NotValidForName"],
+            "; connect under a name or an address that is in the other end's certificate, or make it one \
+             that has this name, too (`hamlyn keys DIRECTORY --certificate NAME,NAME`)",
+        ),
+        (
+            &["certificate expired", "peer certificate: Expired"],
+            "; the other end's certificate, or its authority's, has ended: a new one has to be made for it \
+             (`hamlyn keys DIRECTORY --certificate NAME --force`), or the clock here is wrong",
+        ),
+    ];
+    let found = known.iter().find(|(words, _)| words.iter().any(|word| why.contains(word)));
+    found.map_or("", |found| found.1)
 }
 
 pub(super) fn refused(reason: Reason, text: &str) -> String {
@@ -327,4 +356,29 @@ fn prove(own: &Own, channel: &Channel, end: End, who: &hello::Who) -> Result<Pro
     }
     let identity = own.keys.identity(channel.tls().peer_certificates());
     Ok(Proved { node, identity, packet_bytes: who.packet_bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::{AlertDescription as Alert, CertificateError, Error};
+
+    #[test]
+    fn what_tls_says_of_certificates_is_told_with_what_to_do() {
+        for (error, wanted) in [
+            (Error::AlertReceived(Alert::CertificateRequired), "set HAMLYN_CERTIFICATE"),
+            (Error::AlertReceived(Alert::CertificateExpired), "this end's certificate"),
+            (Error::AlertReceived(Alert::BadCertificate), "not in HAMLYN_CERTIFICATE here"),
+            (Error::AlertReceived(Alert::UnknownCA), "its HAMLYN_TRUSTED"),
+            (Error::InvalidCertificate(CertificateError::UnknownIssuer), "HAMLYN_TRUSTED here"),
+            (Error::InvalidCertificate(CertificateError::BadSignature), "HAMLYN_TRUSTED here"),
+            (Error::InvalidCertificate(CertificateError::NotValidForName), "connect under a name"),
+            (Error::InvalidCertificate(CertificateError::Expired), "has ended"),
+        ] {
+            let said = MeetingError::Tls(error.to_string()).to_string();
+            assert!(said.contains(wanted), "{said}");
+        }
+        let other = MeetingError::Tls(Error::AlertReceived(Alert::BadRecordMac).to_string());
+        assert_eq!(advice(&other.to_string()), "");
+    }
 }

@@ -14,6 +14,8 @@
 //! - [`channel`]: TLS over TCP, without waiting; [`fabric`]: messages over libfabric, beside it
 //! - [`carrier`]: packets between a link's rings and either, a [`path`], as [`frames`]
 //! - [`rails`]: several connections for one link
+//! - [`reach`]: how far a connection comes, without a link
+//! - [`told`]: what is counted and told of links that come and go
 //! - `turns`: the thread
 //!
 //! The thread is for what happens when hosts meet and part. A link's packets are moved by whoever
@@ -38,7 +40,9 @@ pub mod meeting;
 pub mod name;
 pub mod path;
 pub mod rails;
+pub mod reach;
 mod refused;
+pub mod told;
 mod turns;
 
 pub use carrier::{Carrier, Goodbye, Moved};
@@ -47,10 +51,11 @@ pub use directory::{HostDirectory, HostDirectoryError};
 pub use keys::KeysError;
 pub use meeting::MeetingError;
 pub use name::{HostName, HostNameError, Place};
-pub use refused::{Note, Refused};
+pub use refused::Refused;
+pub use told::{Happened, Note};
 
 use super::identity::Identity;
-use super::machine::RequestId;
+use super::machine::{HostPeer, RequestId};
 use super::names::Access;
 use super::shell::{ConnectError, ControlEvent, Inbox, LinkToken};
 use super::{Accept, Reason, Wait};
@@ -79,6 +84,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::vec::Vec;
 use turns::Late;
 
 /// Links, connections and requests of other hosts have this bit in their names.
@@ -324,7 +330,9 @@ impl Hosts {
         let id = state.new_id();
         let (name, greeting, rail) = (name.clone(), greeting.to_vec(), None);
         let pause = dial::CROWDED_PAUSE;
-        let dial = Dial { name, greeting, until_ns, wait, rail, pause, gone_ns: None };
+        let absent_pause = dial::PAUSE;
+        let dial =
+            Dial { name, greeting, until_ns, wait, rail, pause, absent_pause, gone_ns: None };
         dial::start(&self.shared, &mut state, id, dial, Duration::ZERO)?;
         drop(state);
         self.shared.late.bell.ring();
@@ -368,6 +376,9 @@ impl Hosts {
         let mut state = shared.lock();
         let Some(row) = state.links.remove(&token) else { return };
         let LinkRow { link, identity, rails, .. } = row;
+        if matches!(how, Goodbye::SentAway) {
+            (shared.note)(Happened::SentAway, None);
+        }
         let is_done = lock(&link).close(how);
         if !is_done {
             let id = state.new_id();
@@ -536,8 +547,9 @@ impl Shared {
         match met.dial {
             Some(mut dial) => match dial.again_after(&error) {
                 Some(pause) => {
+                    let service = dial.name.service().to_string();
                     if let Err(error) = dial::start(self, state, id, dial, pause) {
-                        self.tell_failed(id, error);
+                        self.tell_failed(id, &service, error);
                     }
                 }
                 None => {
@@ -552,7 +564,8 @@ impl Shared {
         }
     }
 
-    fn tell_failed(&self, id: u64, error: ConnectError) {
+    fn tell_failed(&self, id: u64, service: &str, error: ConnectError) {
+        self.note_failed_dial(service, &error);
         let token = super::ConnectionId(id);
         self.inbox.put_of_host(ControlEvent::ConnectFailed { token, error });
     }
@@ -610,6 +623,7 @@ impl Shared {
             Some(Row::Meeting(met)) => Said::split(&met.meeting.heard).1,
             _ => None,
         };
+        let asks = matches!(joins, Some(Said::Asks));
         let joins = joins.filter(|said| matches!(said, Said::Join { .. }));
         if own >= 2 * self.config.connections_per_user_max as usize {
             // It is not even told, which would keep another connection.
@@ -643,6 +657,12 @@ impl Shared {
         }
         let Some(Row::Meeting(met)) = state.rows.get_mut(&id) else { return };
         match answer {
+            // It is told that it might, and the connection ends: nobody was refused, and no program is asked.
+            Ok(_) if asks => {
+                let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+                let answer = Answer::Yes(Vec::new());
+                self.refuse(state, id, met.meeting, proved.identity, &answer);
+            }
             Ok(Accept::Ask) => {
                 met.deadline_ns = self.deadline();
                 let peer = peer(met.address, &proved, wants.service.clone());
@@ -671,24 +691,5 @@ impl Shared {
         let Some(Row::Meeting(mut met)) = state.rows.remove(&request.0) else { return None };
         let (wants, proved) = met.wants.take()?;
         Some((*met, wants, proved))
-    }
-
-    /// The refusal is read before the connection ends, or a reset could overtake it.
-    fn refuse(
-        &self,
-        state: &mut State,
-        id: u64,
-        mut meeting: Meeting,
-        identity: String,
-        answer: &Answer,
-    ) {
-        meeting.answer(answer);
-        meeting.channel.put_end();
-        meeting.channel.flush();
-        let what = Rest::Refusal(Box::new(meeting));
-        let (identity, deadline_ns) = (Some(identity), self.deadline());
-        let leaving = Leaving { what, identity, live: None, look_ns: 0, deadline_ns };
-        state.rows.insert(id, Row::Leaving(leaving));
-        self.late.bell.ring();
     }
 }

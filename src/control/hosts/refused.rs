@@ -2,19 +2,17 @@
 //!
 //! Never: telling waits for anything.
 
+use super::meeting::Meeting;
 use super::meeting::{MeetingError, Proved, refused};
-use super::{Answer, Shared};
+use super::path::Path;
+use super::{Answer, Happened, Leaving, Rest, Row, Shared, State};
 use crate::control::Reason;
 use crate::control::machine::Counters;
 use crate::control::shell::of_host;
-use crate::log::{Entry, Kind};
+use crate::log::Kind;
 use std::boxed::Box;
 use std::net::SocketAddr;
 use std::string::{String, ToString};
-
-/// Takes what is counted, and what an operator is to be told. Called under the lock of this part, and
-/// waits for nothing.
-pub type Note = Box<dyn Fn(Refused, Option<Entry>) + Send + Sync>;
 
 /// Why: of each there is a counter, whose meaning is said there ([`Counters`]).
 #[allow(missing_docs)]
@@ -134,11 +132,31 @@ impl Shared {
         service: String,
         words: &str,
     ) {
-        (self.note)(why, Some(of_host(Kind::Refused, address.ip(), who, service, words)));
+        let entry = of_host(Kind::Refused, address.ip(), who, service, words);
+        (self.note)(Happened::Refused(why), Some(entry));
+    }
+
+    /// The refusal is read before the connection ends, or a reset could overtake it.
+    pub(super) fn refuse(
+        &self,
+        state: &mut State,
+        id: u64,
+        mut meeting: Meeting,
+        identity: String,
+        answer: &Answer,
+    ) {
+        meeting.answer(answer);
+        meeting.channel.put_end();
+        meeting.channel.flush();
+        let what = Rest::Refusal(Box::new(meeting));
+        let (identity, deadline_ns) = (Some(identity), self.deadline());
+        let leaving = Leaving { what, identity, live: None, look_ns: 0, deadline_ns };
+        state.rows.insert(id, Row::Leaving(leaving));
+        self.late.bell.ring();
     }
 
     /// One of whom nothing is known that an operator could use.
     pub(super) fn count_refused(&self, why: Refused) {
-        (self.note)(why, None);
+        (self.note)(Happened::Refused(why), None);
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Each refusal is a row of SECURITY.md, and a test raises it. Never: a counter decides anything.
 
+use super::LinkEnd;
 use alloc::vec::Vec;
 
 macro_rules! counters {
@@ -27,10 +28,24 @@ macro_rules! counters {
     };
 }
 
+impl Counters {
+    /// A link was ended by its other end, or with it.
+    pub(crate) fn count_end(&mut self, reason: LinkEnd) {
+        *match reason {
+            LinkEnd::Graceful => &mut self.closed_graceful,
+            LinkEnd::Died => &mut self.closed_died,
+            LinkEnd::HungUp => &mut self.closed_hung_up,
+            LinkEnd::Violation => &mut self.closed_violation,
+            LinkEnd::Expelled | LinkEnd::TooSlow => &mut self.closed_expelled,
+            LinkEnd::Unwatched => &mut self.closed_unwatched,
+        } += 1;
+    }
+}
+
 counters! {
     /// Connections accepted by the socket.
     connections,
-    /// Links agreed, of either side.
+    /// Links agreed, of either side, those to other hosts among them.
     links,
     /// Second connections that found their link.
     wake_connections,
@@ -40,7 +55,7 @@ counters! {
     apertures,
     /// Links that ended with a goodbye.
     closed_graceful,
-    /// Links whose process died.
+    /// Links whose process died, or whose host is gone.
     closed_died,
     /// Links closed by a process that lives, without a word.
     closed_hung_up,

@@ -576,14 +576,7 @@ impl Machine {
         match left.report {
             Report::Nothing => {}
             Report::Closed(reason) => {
-                *match reason {
-                    LinkEnd::Graceful => &mut counters.closed_graceful,
-                    LinkEnd::Died => &mut counters.closed_died,
-                    LinkEnd::HungUp => &mut counters.closed_hung_up,
-                    LinkEnd::Violation => &mut counters.closed_violation,
-                    LinkEnd::Expelled | LinkEnd::TooSlow => &mut counters.closed_expelled,
-                    LinkEnd::Unwatched => &mut counters.closed_unwatched,
-                } += 1;
+                counters.count_end(reason);
                 // The table has counted it.
                 self.act(Action::Tell(Event::Closed { link: id, reason }));
             }

@@ -62,6 +62,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use dial::Dial;
 use inbox::Waiter;
+#[cfg(feature = "tls")]
+pub(in crate::control) use perform::ended;
 use refusals::Refusals;
 #[cfg(feature = "tls")]
 pub(in crate::control) use refusals::of_host;

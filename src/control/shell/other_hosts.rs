@@ -32,9 +32,9 @@ mod with_tls {
         /// Told as those of this host are.
         pub(in super::super) fn note_of_hosts(self: &Arc<Self>) -> Note {
             let this = Arc::downgrade(self);
-            std::boxed::Box::new(move |why, entry| {
+            Arc::new(move |happened, entry| {
                 let Some(shared) = this.upgrade() else { return };
-                why.count(&mut shared.of_hosts());
+                happened.count(&mut shared.of_hosts());
                 if let Some(entry) = entry {
                     shared.note(entry);
                 }

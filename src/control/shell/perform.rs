@@ -424,7 +424,7 @@ impl Shared {
 }
 
 /// What is told of the end of a link.
-fn ended(reason: LinkEnd) -> (Kind, &'static str) {
+pub fn ended(reason: LinkEnd) -> (Kind, &'static str) {
     match reason {
         LinkEnd::Graceful => (Kind::Closed, ""),
         LinkEnd::Died => (Kind::Died, ""),

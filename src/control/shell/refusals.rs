@@ -13,8 +13,8 @@ use std::vec::Vec;
 
 /// Entries that are kept.
 const KEPT_MAX: usize = 16;
-/// Most characters of a reason that are kept.
-const REASON_CHARS_MAX: usize = 160;
+/// Most characters of a reason that are kept: what to do stands at its end.
+const REASON_CHARS_MAX: usize = 480;
 
 /// The same refusal, as often as it happened.
 #[derive(Debug)]
@@ -28,7 +28,8 @@ struct Refused {
 
 /// Of another host: by its address, without the port, which is another each time.
 pub fn of_host(kind: Kind, address: IpAddr, who: &str, service: String, why: &str) -> Entry {
-    let reason = std::format!("host {address}, {}: {}", printable(who), printable(why));
+    let mark = if why.is_empty() { "" } else { ": " };
+    let reason = std::format!("host {address}, {}{mark}{}", printable(who), printable(why));
     // Anything may be in it: a host asks for what it likes.
     let service = printable(&service);
     Entry { kind, user: None, process: None, service, reason }

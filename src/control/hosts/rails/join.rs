@@ -212,7 +212,9 @@ impl Shared {
         dial: &Dial,
         error: ConnectError,
     ) {
-        let Some(rail) = &dial.rail else { return self.tell_failed(id, error) };
+        let Some(rail) = &dial.rail else {
+            return self.tell_failed(id, dial.name.service(), error);
+        };
         let Some(row) = state.links.get_mut(&rail.token) else { return };
         let is_elsewhere = is_of_another(&error);
         if let Some(place) = row.dialed(rail.place) {

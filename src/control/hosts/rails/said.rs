@@ -1,5 +1,6 @@
 //! How rails are agreed on, and how one shows which link it belongs to: words at the very end of a
-//! client's wishes and of a server's yes, which a host that does not know them does not read.
+//! client's wishes and of a server's yes, which a host that does not know them does not read. One more says that
+//! a connection is a question alone.
 //!
 //! ```text
 //!   the first:  client ..Offer(rails, credit)  --->   <---  Yes, Offer(rails, credit): at most as many
@@ -30,7 +31,7 @@ pub const CREDIT_MIN: u32 = 64 << 10;
 /// Bytes of a proof.
 pub const PROOF_BYTES: usize = 32;
 
-/// What is said about rails.
+/// What is said about rails, or of the connection itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Said {
     /// So many, and so many bytes that may be on their way to whoever says it.
@@ -54,6 +55,8 @@ pub enum Said {
         /// That this is the other.
         proof: [u8; PROOF_BYTES],
     },
+    /// No link is wanted, but whether there might be one.
+    Asks,
 }
 
 impl Said {
@@ -155,6 +158,7 @@ mod tests {
             Said::Offer { count: 8, credit: u32::MAX },
             Said::Join { link: [1; 16], place: 7, proof: [2; 32] },
             Said::Joined { proof: [3; 32] },
+            Said::Asks,
         ] {
             for before in [&b""[..], b"something"] {
                 let mut bytes = before.to_vec();

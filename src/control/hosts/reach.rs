@@ -1,0 +1,160 @@
+//! How far a connection to a service of another host comes, for `hamlyn why`: it is asked for, and no link is
+//! made. The host's program hears nothing of it.
+//!
+//! ```text
+//!   address --> port --> TLS --> who --Wants, Said::Asks--> is it served, and for this end?
+//! ```
+//! Never: it takes longer than the time that it is given.
+
+use super::dial::{self, HostError};
+use super::directory;
+use super::keys::Keys;
+use super::meeting::{Meeting, MeetingError, Own, Step};
+use super::path::Path;
+use super::rails::said::Said;
+use super::{HostName, HostsError};
+use crate::config::Config;
+use crate::control::Reason;
+use crate::control::identity::Identity;
+use crate::os::sys::{monotonic_ns, wait_for};
+use crate::os::tcp;
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::io;
+use std::vec::Vec;
+
+/// What has worked. Each needs those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reached {
+    /// Nothing.
+    Nothing,
+    /// The host's name has an address.
+    Address,
+    /// Something listens at its port.
+    Port,
+    /// It speaks TLS, and nothing is wrong with that.
+    Tls,
+    /// Each end takes the other for what it says that it is.
+    Identity,
+    /// The service is there.
+    Service,
+}
+
+/// Why it came no further.
+#[derive(Debug)]
+pub enum Stopped {
+    /// An error that says so.
+    By(HostError),
+    /// Nothing came from there until the time was up.
+    Silent(Option<SocketAddr>),
+}
+
+/// Looks for `name`, and asks there whether it is served for this end. How far that came, and why no further.
+pub fn reach(config: &Config, name: &HostName, within: Duration) -> (Reached, Option<Stopped>) {
+    let until_ns = monotonic_ns().saturating_add(within.as_nanos() as u64);
+    match connect(config, name, until_ns) {
+        Ok((own, meeting, address)) => ask(&own, meeting, address, until_ns),
+        Err((reached, stopped)) => (reached, Some(stopped)),
+    }
+}
+
+type Failed = (Reached, Stopped);
+
+fn connect(
+    config: &Config,
+    name: &HostName,
+    until_ns: u64,
+) -> Result<(Own, Meeting, SocketAddr), Failed> {
+    let nothing = |error: HostError| (Reached::Nothing, Stopped::By(error));
+    let own = own(config).map_err(|e| nothing(e.into()))?;
+    let targets = match name.place() {
+        Some(place) => std::vec![place.clone().into()],
+        None => directory::look_up(None, config, name.service(), until_ns)
+            .map_err(|e| nothing(e.into()))?,
+    };
+    let mut failed = nothing(HostError::Unknown("it has none".into()));
+    let mut targets_left = targets.len();
+    for target in directory::in_turn(targets, directory::random_below) {
+        targets_left -= 1;
+        let host = target.place.host.clone();
+        let found = match target.addresses(until_ns) {
+            Ok(found) => found,
+            // What one address has come to says more.
+            Err(_) if failed.0 > Reached::Nothing => continue,
+            Err(e) => {
+                failed = nothing(HostError::Unknown(std::format!("{host}: {e}")));
+                continue;
+            }
+        };
+        let count = found.len();
+        for (tried, address) in found.into_iter().enumerate() {
+            let left_ns = until_ns.saturating_sub(monotonic_ns()).max(1);
+            let share = dial::share_of(left_ns, count - tried - 1 + targets_left);
+            let opened = tcp::connect(&address, share);
+            match opened.and_then(|tcp| dial::prepare(&tcp, config).map(|()| tcp)) {
+                Ok(tcp) => {
+                    let channel = dial::channel(&own, tcp, &host);
+                    let channel =
+                        channel.map_err(|e| (Reached::Port, Stopped::By(HostError::Meeting(e))))?;
+                    let mut meeting = Meeting::of_client(channel, name.service(), Vec::new());
+                    Said::Asks.put(&mut meeting.says);
+                    return Ok((own, meeting, address));
+                }
+                Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+                    failed = (Reached::Address, Stopped::Silent(Some(address)));
+                }
+                Err(source) => {
+                    let error = HostError::Unreachable { address, source };
+                    failed = (Reached::Address, Stopped::By(error));
+                }
+            }
+        }
+    }
+    Err(failed)
+}
+
+fn own(config: &Config) -> Result<Own, HostsError> {
+    let identity = Identity::new().map_err(|source| HostsError::Os {
+        doing: "making this process's own key".into(),
+        source,
+    })?;
+    Ok(Own { keys: Keys::load(config)?, identity, packet_bytes: config.packet_bytes })
+}
+
+fn ask(
+    own: &Own,
+    mut meeting: Meeting,
+    address: SocketAddr,
+    until_ns: u64,
+) -> (Reached, Option<Stopped>) {
+    loop {
+        match meeting.turn(own) {
+            Step::Link(..) => return (Reached::Service, None),
+            Step::Failed(error) => {
+                let reached = reached_before(&error);
+                return (reached, Some(Stopped::By(error.into())));
+            }
+            Step::Waits | Step::Wants(..) => {}
+        }
+        let fds = [(meeting.channel.tcp(), meeting.channel.wants_write())];
+        if monotonic_ns() >= until_ns {
+            let reached = if meeting.channel.is_open() { Reached::Tls } else { Reached::Port };
+            return (reached, Some(Stopped::Silent(Some(address))));
+        }
+        if let Err(e) = wait_for(&fds, until_ns) {
+            let error = MeetingError::Gone(std::format!(": {e}"));
+            return (Reached::Port, Some(Stopped::By(error.into())));
+        }
+    }
+}
+
+/// What has worked before an error, as far as it says.
+fn reached_before(error: &MeetingError) -> Reached {
+    match error {
+        MeetingError::Tls(_) | MeetingError::Gone(_) => Reached::Port,
+        MeetingError::NoService => Reached::Identity,
+        MeetingError::Refused(Reason::Identity, _) => Reached::Tls,
+        MeetingError::Refused(..) => Reached::Service,
+        _ => Reached::Tls,
+    }
+}

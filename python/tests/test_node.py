@@ -431,6 +431,9 @@ def test_nobody_there(manager: hamlyn.Manager) -> None:
     with pytest.raises(ValueError, match="access"):
         # What is ignored has to be there: type checkers find it, too.
         manager.serve("x", b"", access="somebody")  # type: ignore[arg-type]
+    # To Python that is the number 1; it is nobody's group.
+    with pytest.raises(ValueError, match="access is True"):
+        manager.serve("x", b"", access=True)
 
 
 def test_a_name_is_served_once(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:

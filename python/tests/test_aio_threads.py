@@ -12,12 +12,11 @@ import sys
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import hamlyn
 import pytest
-from conftest import LIMIT
+from conftest import LIMIT, names_of_threads
 from hamlyn import _threads, aio
 
 WAITING = 40
@@ -43,17 +42,6 @@ async def ended(task: asyncio.Task[Any]) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-
-
-def names_of_threads() -> list[str]:
-    """Of all of the process, the library's too."""
-    names = []
-    for comm in Path("/proc/self/task").glob("*/comm"):
-        try:
-            names.append(comm.read_text())
-        except OSError:
-            pass  # It has ended meanwhile.
-    return names
 
 
 def connects(manager: hamlyn.Manager, name: str) -> list[Coroutine[Any, Any, Any]]:
@@ -97,7 +85,7 @@ def test_connects_to_absent_names_hold_up_nobody(
         for task in absent:
             await ended(task)
         # The threads come back, though nothing else has ended what they waited for.
-        while _threads.alone.is_busy or "hamlyn-work\n" in names_of_threads():
+        while _threads.alone.is_busy or "hamlyn-work" in names_of_threads():
             await asyncio.sleep(0.01)
 
     run(main())

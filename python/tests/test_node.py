@@ -21,7 +21,7 @@ from typing import Any
 import hamlyn
 import numpy as np
 import pytest
-from conftest import LIMIT, Children
+from conftest import LIMIT, Children, names_of_threads
 
 
 def receiver(
@@ -263,8 +263,15 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+ENDING = {"hamlyn-work", "hamlyn-aio", "hamlyn-send", "hamlyn-request", "hamlyn-reply"}
+
+
 def test_nothing_is_left_of_a_closed_manager() -> None:
     hamlyn.Manager().close()
+    # Threads that end by themselves, of other tests.
+    end = time.monotonic() + LIMIT
+    while names_of_threads() & ENDING and time.monotonic() < end:
+        time.sleep(0.01)
     before = descriptors()
     threads = len(os.listdir("/proc/self/task"))
     for _ in range(20):

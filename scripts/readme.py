@@ -194,7 +194,7 @@ def main() -> int:
         same = (Path(work) / "copy").read_bytes() == (Path(work) / "original").read_bytes()
         expect("hamlyn recv, hamlyn send", "identical" if same else "differ", "identical")
         if len(sys.argv) > 3:
-            wanted = {"receiver", "sender", "pipeline", "upper", "ask", "patient"}
+            wanted = {"receiver", "sender", "pipeline", "upper", "ask", "reverse", "mirror", "patient"}
             for name, source in programs("python/README.md", "py", "python", wanted).items():
                 (Path(work) / f"{name}.py").write_text(source)
             # Not as its own folder: the programs are no package.
@@ -206,6 +206,9 @@ def main() -> int:
             expect("Python: a client that connects again", said, "WHOEVER YOU ARE")
             said = drained(run("upper"), run("ask"), environment)
             expect("Python: asyncio", said, "AS OVER A SOCKET")
+            said = drained(run("reverse"), run("mirror"), environment)
+            expect("Python: an error of a server of requests", said, "ApplicationError(")
+            expect("Python: a server that SIGTERM drains", said, "0 requests without an answer")
             said = ran(run("pipeline"), environment)
             expect("Python: three processes", said, "20 arrays of float32 and shape (480, 639)")
         said = job(readme, environment)

@@ -33,6 +33,8 @@ A sender, usually another process, connects and writes with the ticket::
 A manager is for one process: a forked child gets `Forked`, and makes one of its own.
 """
 
+import typing as _typing
+
 from ._errors import (
     ApplicationError,
     ArrayError,
@@ -116,6 +118,18 @@ from ._types import (
     WhenSlow,
 )
 from ._wait import Receiver, Waitable, wait_any
+
+if _typing.TYPE_CHECKING:
+    from . import aio as aio
+else:
+
+    def __getattr__(name):
+        # Only for those who use it: with asyncio it takes longer to import than all the rest.
+        if name == "aio":
+            from importlib import import_module
+
+            return import_module("hamlyn.aio")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 __all__ = [
     "Access",

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
@@ -14,61 +13,69 @@ from . import _hamlyn
 from ._errors import Closed, HamlynError, TimedOut
 from ._loop import until, until_done
 from ._reconnect import Limit, Reconnecting, ReconnectPolicy
-from ._types import AnyArray, Buffer, ClientSettings
-from ._wrapped import Grown, Wrapped, size_of
+from ._threads import Threads, alone
+from ._types import Access, AnyArray, Buffer, ClientSettings
+from ._wrapped import Closes, Grown, connected, size_of
 
 T = TypeVar("T")
 
 
-class Server(Wrapped[_hamlyn.Server]):
-    """A server whose `receive` is awaited."""
+class Server(Closes[_hamlyn.Server]):
+    """A server whose `receive` is awaited; an asynchronous context manager: leaving it closes it."""
+
+    def serve(self, name: str, *, access: Access | None = None) -> None:
+        """`hamlyn.Server.serve`: lets others find it by name."""
+        self.sync.serve(name, access=access)
+
+    def stop_serving(self) -> None:
+        """`hamlyn.Server.stop_serving`: nobody finds it any more, and who is connected stays so."""
+        self.sync.stop_serving()
+
+    @property
+    def clients(self) -> int:
+        """Clients that are connected."""
+        return self.sync.clients
 
     async def receive(self, timeout: float | None = None) -> _hamlyn.Request:
-        """The next request. Raises `TimedOut`."""
+        """The next request. Raises `TimedOut`, and `Draining` when it drains and has none left."""
         return await until(self.sync._manager, self.sync.try_receive, timeout, self.sync.receive)
 
     async def drain(self, timeout: float | None = 10.0) -> int:
-        """`hamlyn.Server.drain`, on a thread: tasks go on receiving and replying. It goes on there
-        when its task is cancelled, until `timeout`."""
-        return await asyncio.to_thread(self.sync.drain, timeout)
+        """`hamlyn.Server.drain`, on a thread of its own: tasks go on receiving and replying. It goes on
+        there when its task is cancelled, until `timeout`."""
+        return await alone.run(lambda limit: self.sync.drain(limit.left), timeout, goes_on=True)
 
 
 _THREADS = 4
 """Of one client, for its long requests and for its replies: what it keeps waiting holds up no other."""
 
-_of_clients: dict[tuple[int, _hamlyn.Link], tuple[ThreadPoolExecutor, int]] = {}
+_of_clients: dict[tuple[int, _hamlyn.Link], tuple[Threads, int]] = {}
 """By event loop and link: threads for replies, and how many use them."""
 
 
 @contextlib.contextmanager
-def _threads_for(link: _hamlyn.Link) -> Iterator[ThreadPoolExecutor]:
+def _threads_for(link: _hamlyn.Link) -> Iterator[Threads]:
     key = (id(asyncio.get_running_loop()), link)
-    pool, users = _of_clients.get(key) or (ThreadPoolExecutor(_THREADS, "hamlyn-reply"), 0)
+    if key not in _of_clients:
+        # Replies that went on without their tasks have left by now, or not.
+        for of, (pool, users) in list(_of_clients.items()):
+            if not users and not pool.is_busy:
+                del _of_clients[of]
+    pool, users = _of_clients.get(key) or (Threads(_THREADS, "hamlyn-reply"), 0)
     _of_clients[key] = (pool, users + 1)
     try:
         yield pool
     finally:
         pool, users = _of_clients.pop(key)
-        if users > 1:
+        # Also while a reply goes on whose task was cancelled.
+        if users > 1 or pool.is_busy:
             _of_clients[key] = (pool, users - 1)
-        else:
-            pool.shutdown(wait=False)
+
 
 _NO_CALL = (
     "no call was free within the time limit, or the server made no room for a long request; the call was "
     "forgotten"
 )
-
-
-async def _within(limit: Limit, work: Awaitable[T], why: str) -> T:
-    """What ends within the limit by itself, once it has a thread."""
-    try:
-        async with asyncio.timeout(limit.left):
-            return await work
-    except TimedOut:
-        raise
-    except TimeoutError:
-        raise TimedOut(why) from None
 
 
 async def reply(
@@ -81,9 +88,8 @@ async def reply(
     limit = Limit(timeout)
     if not request._try_reply(data):
         with request, _threads_for(request.link) as threads:
-            loop = asyncio.get_running_loop()
-            work = loop.run_in_executor(threads, lambda: request.reply(data, limit.left))
-            await _within(limit, work, "the reply did not leave within the time limit")
+            late = "the reply did not leave within the time limit"
+            await threads.run(lambda t: request.reply(data, t.left), limit.left, late, goes_on=True)
 
 
 async def reply_array(
@@ -91,6 +97,19 @@ async def reply_array(
 ) -> None:
     """`reply` with an array, its type and shape, for `call_array`."""
     await reply(request, _hamlyn.pack_array(array), timeout)
+
+
+async def fail(
+    request: _hamlyn.Request, code: int, text: str, timeout: float | None = 10.0
+) -> None:
+    """`request.fail`, as `reply`: one that takes nothing holds up no other."""
+    limit = Limit(timeout)
+    if not request._try_fail(code, text):
+        with request, _threads_for(request.link) as threads:
+            late = "the answer did not leave within the time limit"
+            await threads.run(
+                lambda t: request.fail(code, text, t.left), limit.left, late, goes_on=True
+            )
 
 
 async def cancelled(request: _hamlyn.Request) -> None:
@@ -102,19 +121,19 @@ async def cancelled(request: _hamlyn.Request) -> None:
         pass
 
 
-class Client(Grown[_hamlyn.Client]):
+class Client(Grown[_hamlyn.Client], Closes[_hamlyn.Client]):
     """A client whose calls are awaited; any number of tasks of one event loop may call. An asynchronous
     context manager: leaving it closes the client.
 
     A time limit is for all of a call. A call that is not free yet is awaited; a request that is longer than
-    the server takes at once has one of four threads of this client's own, which it keeps until its time
-    is over or the client is closed, also where its task is cancelled."""
+    the server takes at once has one of four threads of this client's own, until it has left, its time is
+    over or its task is cancelled."""
 
     _connect = _hamlyn.Client.connect
 
     def __init__(self, sync: _hamlyn.Client) -> None:
         super().__init__(sync)
-        self._threads = ThreadPoolExecutor(_THREADS, "hamlyn-request")
+        self._threads = Threads(_THREADS, "hamlyn-request")
 
     @classmethod
     async def connect(
@@ -124,8 +143,13 @@ class Client(Grown[_hamlyn.Client]):
         timeout: float | None = 10.0,
         **settings: Unpack[ClientSettings],
     ) -> Self:
-        """`hamlyn.Client.connect`, with its settings, on a thread."""
-        return cls(await asyncio.to_thread(cls._connect, manager, name, timeout, **settings))
+        """`hamlyn.Client.connect`, with its settings, on a thread of its own; one whose task is cancelled
+        is given up."""
+
+        def connect(timeout: float | None) -> _hamlyn.Client:
+            return cls._connect(manager, name, timeout, **settings)
+
+        return cls(await connected(connect, timeout))
 
     async def call(self, request: Buffer, timeout: float | None = None) -> bytes:
         """Sends a request, and awaits the reply, at most `timeout` seconds in all. Raises `TimedOut`, and
@@ -171,9 +195,7 @@ class Client(Grown[_hamlyn.Client]):
         if size <= self.sync._at_once_max:
             return await until_done(self.sync._manager, start, limit.left)
 
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._threads, lambda: start(limit.left))
-        return await _within(limit, work, _NO_CALL)
+        return await self._threads.run(lambda limit: start(limit.left), limit.left, _NO_CALL)
 
     @property
     def peer(self) -> _hamlyn.Peer:
@@ -189,21 +211,10 @@ class Client(Grown[_hamlyn.Client]):
         """Ends the connection; whoever waits for a reply gets `Closed`."""
         self.sync.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 class ReconnectingClient(Reconnecting[Client]):
     """`hamlyn.ReconnectingClient` whose calls are awaited; any number of tasks of one event loop may
-    call."""
+    call. A context manager, asynchronous or not: leaving it closes the client."""
 
     _title = "hamlyn.aio.ReconnectingClient"
 
@@ -242,6 +253,13 @@ class ReconnectingClient(Reconnecting[Client]):
         A task that is cancelled leaves nothing behind."""
         return await self._call(request, timeout, is_idempotent, Client.start)
 
+    async def call_array(
+        self, array: Buffer, timeout: float | None = None, *, is_idempotent: bool = False
+    ) -> AnyArray:
+        """`call` with an array, for an array: see `hamlyn.Client.call_array`."""
+        message = _hamlyn.pack_array(array)
+        return _hamlyn.unpack_array(await self.call(message, timeout, is_idempotent=is_idempotent))
+
     async def call_within(
         self, request: Buffer, limit: float, *, is_idempotent: bool = False
     ) -> bytes:
@@ -267,6 +285,17 @@ class ReconnectingClient(Reconnecting[Client]):
             else:
                 self._outages.has_replied(number)
                 return reply
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     async def _connection(self, limit: Limit) -> tuple[int, Client]:
         outages = self._outages

@@ -28,6 +28,12 @@ def _numpy() -> Any:
 
 
 def _named(text: str, descr: object) -> str:
+    if text[1:2] == "V" and text[0] in "<>":
+        number = f"uint{8 * int(text[2:])}"
+        raise BufferError(
+            f"a type that is not numpy's own, such as bfloat16, is not sent: view it as {number}, "
+            f"array.view({number!r}), and that again where it arrives"
+        )
     # `descr` has the fields of a type that is otherwise only so many bytes.
     if descr not in (None, [("", text)]):
         raise BufferError(

@@ -41,7 +41,8 @@ class Misbehaved(Closed):
 
 
 class Draining(Closed):
-    """The server is about to close, and has not taken the request."""
+    """The server is about to close, and has not taken the request; at the server itself: it drains, and
+    has no request left to be received."""
 
 
 class Declined(HamlynError):

@@ -8,7 +8,7 @@ from ._types import Access, AnyArray, Buffer, DType, Event, Settings, Shape, Whe
 from _typeshed import SupportsGetItem
 from typing import Final, SupportsFloat, SupportsIndex, final
 
-__all__ = ["__version__", "Aperture", "ApertureChanged", "ApertureStreamReceiver", "ApertureStreamSender", "Area", "ByteListener", "ByteStream", "Call", "Client", "Connected", "Datagram", "DatagramReceiver", "DatagramSender", "DelegatedPart", "Group", "GroupHelper", "GroupMember", "GroupPart", "Job", "Link", "LinkClosed", "LinkRequest", "LinkRequestGone", "Loan", "Manager", "Notification", "Peer", "Publisher", "Queue", "Record", "RecordLoan", "Request", "Sample", "SampleLoan", "Seed", "Server", "Slot", "StreamReceiver", "StreamSender", "Subscriber", "SubscriberState", "Tag", "TaggedReceiver", "TaggedSender", "Ticket", "TicketRevoked", "VolatileRecord", "_Answer", "_close_log", "_next_entry", "_open_log", "_set_slice", "pack_array", "settings", "unpack_array"]
+__all__ = ["__version__", "Aperture", "ApertureChanged", "ApertureStreamReceiver", "ApertureStreamSender", "Area", "ByteListener", "ByteStream", "Call", "Client", "Connected", "Datagram", "DatagramReceiver", "DatagramSender", "DelegatedPart", "Group", "GroupHelper", "GroupMember", "GroupPart", "Job", "Link", "LinkClosed", "LinkRequest", "LinkRequestGone", "Loan", "Manager", "Notification", "Peer", "Publisher", "Queue", "Record", "RecordLoan", "Request", "Sample", "SampleLoan", "Seed", "Server", "Slot", "StreamReceiver", "StreamSender", "Subscriber", "SubscriberState", "Tag", "TaggedReceiver", "TaggedSender", "Ticket", "TicketRevoked", "VolatileRecord", "_Answer", "_Work", "_close_log", "_next_entry", "_open_log", "_set_slice", "pack_array", "settings", "unpack_array"]
 
 __version__: Final[str]
 """
@@ -1667,7 +1667,7 @@ class Publisher:
         A publisher without subscribers. `short_nbytes_max`: longest sample that is copied to each
         subscriber, at most 2,032; longer ones, of at most `sample_nbytes_max`, lie in a pool, of which
         every subscriber can read everything at any time (0: there is none), and `loans` of which may be
-        on loan at once. `backlog`: the newest samples that are kept for subscribers that have no room
+        on loan at once. They reach no subscriber on another host. `backlog`: the newest samples that are kept for subscribers that have no room
         now; `history`: those that whoever subscribes may ask for. `outstanding`: samples of the pool
         that a subscriber may have at once, at most 64; `subscribers`: how many there may be at one
         time. `when_slow`: what becomes of samples for which a subscriber has no room, unless it asks for
@@ -1810,7 +1810,9 @@ class Record:
     A record of a stream whose bytes stand still. It has the buffer protocol, read-only, without a
     copy: it stays where it arrived until it is released: by `release()`, at the end of a `with`
     block, or when it goes away. Its memory is used again when all records before it have been
-    released, too.
+    released, too: so one that is kept stops the stream when those behind it fill the receiver's
+    buffers. Copy what is kept. Of one that was sent by `send_array` the buffer has the header as well,
+    and so has `numpy.asarray(record)`: `record.array()` is the array.
     """
     def __arrow_c_array__(self, /, requested_schema: object | None = None) -> tuple[object, object]:
         """
@@ -1902,6 +1904,7 @@ class Request:
     def __repr__(self, /) -> str: ...
     @property
     def _manager(self, /) -> Manager: ...
+    def _try_fail(self, /, code: SupportsIndex, text: str) -> bool: ...
     def _try_reply(self, /, data: Buffer) -> bool: ...
     def array(self, /) -> AnyArray:
         """
@@ -1920,9 +1923,9 @@ class Request:
     def fail(self, /, code: SupportsIndex, text: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> None:
         """
         Answers that the request has failed, waiting at most `timeout` seconds for room: the client's
-        call raises `ApplicationError` with this text and `code`. Raises `Misuse` where the text has
-        more than 1,024 bytes, or than the client's `reply_nbytes` less 8; then the client is told that
-        no reply will come.
+        call raises `ApplicationError` with this text and `code`. A text of more than 1,024 bytes, or than
+        the client's `reply_nbytes` less 8, is cut off behind a whole character, and ends in "…". After
+        Ctrl-C it goes on until `timeout`.
         """
     def is_cancelled(self, /) -> bool:
         """
@@ -1943,8 +1946,8 @@ class Request:
     def reply(self, /, data: Buffer, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> None:
         """
         Replies, waiting at most `timeout` seconds for room, and, where the reply is long, for the
-        client to take it; Ctrl-C is seen after that. On an error the client is told that no reply
-        will come. A second reply raises `Misuse`.
+        client to take it; it is copied for that, and goes on after Ctrl-C. On an error the client is told
+        that no reply will come. A second reply raises `Misuse`.
         """
     def reply_array(self, /, array: Buffer, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> None:
         """
@@ -2099,8 +2102,8 @@ class Server:
         Takes no new requests, waits at most `timeout` seconds until those that are here have been
         received and replied to, by other threads, and ends all connections. Returns how many had no
         reply by then: 0, if all is well. Its names are free for another server from the beginning, and
-        whoever calls is told that the server is about to close. `receive` goes on, and raises `Closed`
-        when nothing is left to be received. Ctrl-C is seen after that.
+        whoever calls is told that the server is about to close. `receive` goes on, and raises `Draining`
+        when nothing is left to be received. After Ctrl-C it goes on until `timeout`.
         """
     def offer(self, /, job: Job, name: str) -> None:
         """
@@ -2191,7 +2194,8 @@ class Slot:
 @final
 class StreamReceiver:
     """
-    Receives a stream of records, in order, from the one sender that is grown.
+    Receives a stream of records, in order, from the one sender that is grown: once. For each sender, and
+    for one that comes again, there is another receiver.
     """
     def __enter__(self, /) -> StreamReceiver: ...
     def __exit__(self, /, *_exception: object) -> None: ...
@@ -2788,6 +2792,22 @@ class _Answer:
     def give(self, /, places: SupportsGetItem[int, str]) -> None:
         """
         The places, host:port.
+        """
+
+@final
+class _Work:
+    """
+    What a thread does for a task, which may give it up: then whatever the thread waits for ends with
+    the slice, and raises `Closed`.
+    """
+    def __new__(cls, /) -> _Work: ...
+    def give_up(self, /) -> None:
+        """
+        From any thread: nobody wants it any more.
+        """
+    def run(self, call: Callable[[], object], /) -> object:
+        """
+        Calls it in this thread, and returns what that returns.
         """
 
 def _close_log() -> None:

@@ -21,7 +21,7 @@ from typing import ClassVar, Generic, Self, TypeVar, Unpack
 
 from . import _hamlyn
 from ._errors import Closed, Draining, Forked, HamlynError, Misuse, TimedOut, Unreachable
-from ._types import Buffer, ClientSettings
+from ._types import AnyArray, Buffer, ClientSettings
 
 C = TypeVar("C")
 
@@ -269,6 +269,13 @@ class ReconnectingClient(Reconnecting[_hamlyn.Client]):
         request; `Unreachable` where the policy allows no more attempts; and what `Client.call`
         raises."""
         return self._call(request, timeout, is_idempotent, _hamlyn.Client.start)
+
+    def call_array(
+        self, array: Buffer, timeout: float | None = None, *, is_idempotent: bool = False
+    ) -> AnyArray:
+        """`call` with an array, for an array: see `Client.call_array`."""
+        message = _hamlyn.pack_array(array)
+        return _hamlyn.unpack_array(self.call(message, timeout, is_idempotent=is_idempotent))
 
     def call_within(
         self, request: Buffer, limit: float, *, is_idempotent: bool = False

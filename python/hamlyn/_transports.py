@@ -17,6 +17,7 @@ from . import _hamlyn
 from ._errors import Closed, HamlynError, Misbehaved
 from ._loop import Loop, loop_of
 from ._types import Access
+from ._wrapped import connected
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -504,15 +505,15 @@ async def create_connection(
 ) -> tuple[StreamTransport, P]:
     """Connects to the byte stream listener `[user@]name`, as `loop.create_connection` does to an
     address: returns a transport and the protocol that `protocol_factory` made. The others are those of
-    `hamlyn.ByteStream.connect`, which runs on a thread, and whose errors are raised: `Unreachable`,
+    `hamlyn.ByteStream.connect`, which runs on a thread of its own, and whose errors are raised: `Unreachable`,
     `Refused` and `TimedOut` are what asyncio raises, too (`ConnectionError`, `TimeoutError`)."""
 
-    def connect() -> _hamlyn.ByteStream:
+    def connect(timeout: float | None) -> _hamlyn.ByteStream:
         return _hamlyn.ByteStream.connect(
             manager, name, timeout, window_nbytes=window_nbytes, packets=packets
         )
 
-    stream = await asyncio.to_thread(connect)
+    stream = await connected(connect, timeout)
     protocol = protocol_factory()
     watch = loop_of(manager)
     waiter: asyncio.Future[None] = watch.loop.create_future()

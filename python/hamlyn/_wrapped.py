@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from . import _hamlyn
+from ._threads import THREADS_MAX, alone
 from ._types import Buffer
 
 T = TypeVar("T")
@@ -24,6 +25,25 @@ class Wrapped(Generic[T]):
         return f"<hamlyn.aio of {self.sync!r}>"
 
 
+class Closes(Wrapped[T]):
+    """What is an asynchronous context manager: leaving it closes it."""
+
+    def close(self) -> None:
+        """Ends it, and with it its connections. Closing twice is closing once."""
+        self.sync.close()  # type: ignore[attr-defined]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
 class Grown(Wrapped[T]):
     """What is connected by a name."""
 
@@ -33,8 +53,15 @@ class Grown(Wrapped[T]):
     async def connect(
         cls, manager: _hamlyn.Manager, name: str, timeout: float | None = 10.0
     ) -> Self:
-        """`connect` of the class of `hamlyn`, on a thread."""
-        return cls(await asyncio.to_thread(cls._connect, manager, name, timeout))
+        """`connect` of the class of `hamlyn`, on a thread of its own; one whose task is cancelled is given
+        up."""
+        return cls(await connected(lambda t: cls._connect(manager, name, t), timeout))
+
+
+async def connected(connect: Callable[[float | None], T], timeout: float | None) -> T:
+    """What it connects, on a thread of its own, whatever others wait for."""
+    why = f"no connection within the time limit: {THREADS_MAX} others wait for theirs"
+    return await alone.run(lambda limit: connect(limit.left), timeout, why)
 
 
 def size_of(data: Buffer) -> int:

@@ -10,7 +10,8 @@
 
 Each class wraps an object of `hamlyn`, which remains usable as `.sync`. Any number of tasks may
 wait on the objects of one manager, and any number of managers may be used in one loop. A task that
-is cancelled while it waits has taken nothing: what it waited for stays for the next.
+is cancelled while it waits has taken nothing: what it waited for stays for the next. What waits on
+threads, such as connecting, has threads of this module's own, not those of `asyncio.to_thread`.
 
 `create_connection`, `create_server`, `open_connection` and `start_server` are asyncio's own, over byte
 streams of Hamlyn: existing protocols, and `StreamReader` and `StreamWriter`, run over them as they are.
@@ -29,9 +30,11 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from . import _hamlyn
-from ._aio_calls import Client, ReconnectingClient, Server, cancelled, reply, reply_array
+from ._aio_calls import Client, ReconnectingClient, Server, cancelled, fail, reply, reply_array
 from ._errors import Closed, Misuse, TimedOut
 from ._loop import until, until_done
+from ._reconnect import Limit
+from ._threads import Threads, alone
 from ._transports import (
     Server as StreamServer,
 )
@@ -42,7 +45,7 @@ from ._transports import (
     start_server,
 )
 from ._types import Buffer, DType, Event, Shape, SubscriberSettings
-from ._wrapped import Grown, Wrapped, size_of
+from ._wrapped import Closes, Grown, Wrapped, connected, size_of
 
 T = TypeVar("T")
 
@@ -117,32 +120,51 @@ _AT_ONCE = 16 << 10
 """Bytes up to which a sender tries to send without a thread."""
 
 
-async def _sent(send: Callable[[float | None], None], size: int, timeout: float | None) -> None:
-    """Sends at once where there is room, else on a thread: the loop's other tasks run meanwhile."""
-    if size <= _AT_ONCE:
-        try:
-            return send(0)
-        except TimedOut:
-            if timeout == 0:
-                raise
-    await asyncio.to_thread(send, timeout)
+_NO_ROOM = "there was no room within the time limit; nothing was sent"
+
+S = TypeVar("S")
 
 
-class TaggedSender(Grown[_hamlyn.TaggedSender]):
-    """A sender of tagged writes whose `send` is awaited."""
+class _Sender(Grown[S]):
+    """What sends in order: at once where there is room and nothing before it waits for room, else on a
+    thread of this sender's own."""
+
+    def __init__(self, sync: S) -> None:
+        super().__init__(sync)
+        self._threads = Threads(1, "hamlyn-send")
+
+    async def _sent(
+        self, send: Callable[[float | None], None], size: int, timeout: float | None
+    ) -> None:
+        if size <= _AT_ONCE and not self._threads.is_busy:
+            try:
+                return send(0)
+            except TimedOut:
+                if timeout == 0:
+                    raise
+        await self._on_thread(send, timeout, settles=True)
+
+    async def _on_thread(
+        self, send: Callable[[float | None], None], timeout: float | None, **how: bool
+    ) -> None:
+        await self._threads.run(lambda limit: send(limit.left), timeout, _NO_ROOM, **how)
+
+
+class TaggedSender(_Sender[_hamlyn.TaggedSender]):
+    """A sender of tagged writes whose `send` is awaited. What tasks send leaves in the order of their
+    calls; a `send` whose task is cancelled has sent its write, or nothing."""
 
     _connect = _hamlyn.TaggedSender.connect
 
     async def send(
         self, offset: int, data: Buffer, tag: int, timeout: float | None = None
     ) -> None:
-        """`hamlyn.TaggedSender.send`: at once where there is room, else on a thread, which goes on
-        where the task is cancelled."""
-        await _sent(lambda t: self.sync.send(offset, data, tag, t), size_of(data), timeout)
+        """`hamlyn.TaggedSender.send`: at once where there is room, else on this sender's thread."""
+        await self._sent(lambda t: self.sync.send(offset, data, tag, t), size_of(data), timeout)
 
 
-class DatagramSender(Grown[_hamlyn.DatagramSender]):
-    """A sender of datagrams whose `send` is awaited."""
+class DatagramSender(_Sender[_hamlyn.DatagramSender]):
+    """A sender of datagrams whose `send` is awaited. They leave in the order of the calls."""
 
     _connect = _hamlyn.DatagramSender.connect
 
@@ -154,13 +176,19 @@ class DatagramSender(Grown[_hamlyn.DatagramSender]):
         reply: _hamlyn.Ticket | None = None,
         timeout: float | None = None,
     ) -> None:
-        """`hamlyn.DatagramSender.send`, on a thread: what a time limit of 0 has cut off could not be
-        told from what was not sent."""
-        await asyncio.to_thread(lambda: self.sync.send(data, offset, reply=reply, timeout=timeout))
+        """`hamlyn.DatagramSender.send`, on this sender's thread: what a time limit of 0 has cut off could
+        not be told from what was not sent. One that has begun goes on where its task is cancelled."""
+
+        def send(timeout: float | None) -> None:
+            self.sync.send(data, offset, reply=reply, timeout=timeout)
+
+        await self._on_thread(send, timeout, goes_on=True)
 
 
-class _StreamSender(Grown[T]):
-    """What senders of streams have."""
+class _StreamSender(_Sender[T]):
+    """What senders of streams have. Records leave in the order of the calls; a `send` whose task is
+    cancelled has sent its record, or nothing: of one above 16 KiB that was taken the rest leaves with the
+    next call."""
 
     def _plain(self) -> _hamlyn.StreamSender | _hamlyn.ApertureStreamSender:
         sync = self.sync
@@ -168,17 +196,16 @@ class _StreamSender(Grown[T]):
         return sync
 
     async def send(self, record: Buffer, timeout: float | None = None) -> None:
-        """Sends a record: at once where it is short and there is room, else on a thread, which goes
-        on where the task is cancelled. One task at a time, if the order matters."""
+        """Sends a record: at once where it is short and there is room, else on this sender's thread."""
         send = self._plain().send
-        await _sent(lambda t: send(record, t), size_of(record), timeout)
+        await self._sent(lambda t: send(record, t), size_of(record), timeout)
 
     async def send_array(
         self, array: Buffer | _hamlyn.Loan, timeout: float | None = None
     ) -> None:
         """Sends an array with its type and shape; otherwise as `send`."""
         send = self._plain().send_array
-        await _sent(lambda t: send(array, t), size_of(array), timeout)
+        await self._sent(lambda t: send(array, t), size_of(array), timeout)
 
     def loan(self, nbytes: int) -> _hamlyn.RecordLoan:
         """`hamlyn.StreamSender.loan`, which does not wait."""
@@ -192,15 +219,16 @@ class _StreamSender(Grown[T]):
         """Sends a loan of this sender; otherwise as `send`. Raises `Misuse` for another's."""
         if not loan._is_of(self.sync):
             raise Misuse("the loan is another sender's")
-        await _sent(loan.send, len(loan), timeout)
+        await self._sent(loan.send, len(loan), timeout)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Sends what was coalesced: at once where there is room, else on a thread."""
-        await _sent(self._plain().flush, 0, timeout)
+        """Sends what was coalesced: at once where there is room, else on this sender's thread."""
+        await self._sent(self._plain().flush, 0, timeout)
 
     async def close(self, timeout: float | None = 10.0) -> None:
-        """Sends what is left and tells the receiver that this was all, on a thread."""
-        await asyncio.to_thread(self._plain().close, timeout)
+        """Sends what is left and tells the receiver that this was all, on this sender's thread, where it
+        goes on when its task is cancelled, until `timeout`."""
+        await self._on_thread(self._plain().close, timeout, goes_on=True)
 
     async def __aenter__(self) -> Self:
         return self
@@ -275,8 +303,9 @@ class Publisher(Wrapped[_hamlyn.Publisher]):
         await until_done(self.sync._manager, done, timeout)
 
 
-class Subscriber(Grown[_hamlyn.Subscriber]):
-    """A subscriber: `receive` is awaited, and `async for` takes its samples."""
+class Subscriber(Grown[_hamlyn.Subscriber], Closes[_hamlyn.Subscriber]):
+    """A subscriber: `receive` is awaited, and `async for` takes its samples. An asynchronous context
+    manager: leaving it closes it."""
 
     _connect = _hamlyn.Subscriber.connect
 
@@ -288,8 +317,18 @@ class Subscriber(Grown[_hamlyn.Subscriber]):
         timeout: float | None = 10.0,
         **settings: Unpack[SubscriberSettings],
     ) -> Self:
-        """`hamlyn.Subscriber.connect`, with its settings, on a thread."""
-        return cls(await asyncio.to_thread(cls._connect, manager, name, timeout, **settings))
+        """`hamlyn.Subscriber.connect`, with its settings, on a thread of its own; one whose task is
+        cancelled is given up."""
+
+        def connect(timeout: float | None) -> _hamlyn.Subscriber:
+            return cls._connect(manager, name, timeout, **settings)
+
+        return cls(await connected(connect, timeout))
+
+    @property
+    def missed(self) -> int:
+        """Samples that were left out so far, before those that were received."""
+        return self.sync.missed
 
     async def receive(self, timeout: float | None = None) -> _hamlyn.Sample:
         """The next sample. Raises `TimedOut`, and `Closed` after the publisher's end."""
@@ -332,6 +371,11 @@ class GroupMember(Wrapped[_hamlyn.GroupMember]):
 class Manager(Wrapped[_hamlyn.Manager]):
     """A manager whose events are awaited; an asynchronous context manager."""
 
+    def __init__(self, sync: _hamlyn.Manager) -> None:
+        super().__init__(sync)
+        # By destination: threads of what waits for room.
+        self._senders: dict[int, Threads] = {}
+
     async def next_event(self, timeout: float | None = None) -> Event:
         """The next event. Raises `TimedOut`."""
         return await until(self.sync, self.sync.next_event, timeout)
@@ -348,8 +392,9 @@ class Manager(Wrapped[_hamlyn.Manager]):
     async def connect(
         self, name: str, greeting: Buffer | None = None, timeout: float | None = 10.0
     ) -> _hamlyn.Link:
-        """`Manager.connect`, on a thread, since a server may take its time to answer."""
-        return await asyncio.to_thread(self.sync.connect, name, greeting, timeout)
+        """`Manager.connect`, on a thread of its own, since a server may take its time to answer; one
+        whose task is cancelled is given up."""
+        return await connected(lambda t: self.sync.connect(name, greeting, t), timeout)
 
     async def send(
         self,
@@ -358,10 +403,21 @@ class Manager(Wrapped[_hamlyn.Manager]):
         metadata: Buffer | None = None,
         timeout: float | None = None,
     ) -> None:
-        """`Manager.send`: at once where there is room, else on a thread."""
-        if len(memoryview(data).cast("B")) <= 4096 and self.sync.try_send(ticket, data, metadata):
-            return
-        await asyncio.to_thread(self.sync.send, ticket, data, metadata, timeout)
+        """`Manager.send`: at once where there is room, else on a thread for each destination, in order.
+        What has begun goes on where its task is cancelled."""
+        threads = self._senders.get(ticket.destination)
+        if threads is None or not threads.is_busy:
+            if size_of(data) <= 4096 and self.sync.try_send(ticket, data, metadata):
+                return
+            if threads is None:
+                # Of those that nothing waits for none need be kept.
+                self._senders = {to: kept for to, kept in self._senders.items() if kept.is_busy}
+                threads = self._senders[ticket.destination] = Threads(1, "hamlyn-send")
+
+        def send(limit: Limit) -> None:
+            self.sync.send(ticket, data, metadata, limit.left)
+
+        await threads.run(send, timeout, _NO_ROOM, goes_on=True)
 
     async def __aenter__(self) -> Manager:
         return self
@@ -372,7 +428,7 @@ class Manager(Wrapped[_hamlyn.Manager]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await asyncio.to_thread(self.sync.close)
+        await alone.run(lambda _: self.sync.close(), settles=True)
 
 
 __all__ = [
@@ -397,6 +453,7 @@ __all__ = [
     "cancelled",
     "create_connection",
     "create_server",
+    "fail",
     "open_connection",
     "reply",
     "reply_array",

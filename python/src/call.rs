@@ -4,11 +4,11 @@ use crate::admission::outside;
 use crate::array;
 use crate::bytes::with_bytes;
 use crate::end::{End, connect, grow, receiver, sender};
-use crate::errors::{Kind, OrRaise, ToPy, error};
+use crate::errors::{Kind, OrRaise, error};
 use crate::inner::locked;
 use crate::job::Job;
 use crate::manager::Manager;
-use crate::parts::{Link, Peer};
+use crate::request::Request;
 use crate::tagged::{nothing, timed_out};
 use crate::wait::{duration, on_thread};
 use core::time::Duration;
@@ -23,197 +23,6 @@ use std::time::Instant;
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Server {
     pub end: Arc<End<Arc<protocol::Server>>>,
-}
-
-/// A call to be replied to. Where it goes away without a reply, the client is told that none will
-/// come. It does not go away while a name refers to it, such as that of a loop which waits for the
-/// next: `with server.receive() as request:` declines what was not replied to at the end of its block,
-/// also where an exception leaves it.
-#[pyclass(module = "hamlyn", frozen, weakref)]
-pub struct Request {
-    end: Arc<End<Arc<protocol::Server>>>,
-    data: Py<PyBytes>,
-    link: LinkId,
-    /// Not what keeps it: it goes when it is closed.
-    server: Weak<protocol::Server>,
-    /// `None` once it has been replied to.
-    arrived: Mutex<Option<Arrived>>,
-}
-
-#[pymethods]
-impl Request {
-    /// What the client sent.
-    #[getter]
-    fn data(&self, py: Python<'_>) -> Py<PyBytes> {
-        self.data.clone_ref(py)
-    }
-
-    /// Who calls, as the kernel says.
-    #[getter]
-    fn peer(&self, py: Python<'_>) -> PyResult<Peer> {
-        let peer = self.end.inner.with(py, |node| node.peer(self.link).cloned())?;
-        Ok(Peer { peer: peer.or_raise()? })
-    }
-
-    /// The client's link.
-    #[getter]
-    fn link(&self) -> Link {
-        Link { inner: self.end.inner.clone(), id: self.link }
-    }
-
-    /// Replies, waiting at most `timeout` seconds for room, and, where the reply is long, for the
-    /// client to take it; Ctrl-C is seen after that. On an error the client is told that no reply
-    /// will come. A second reply raises `Misuse`.
-    #[pyo3(signature = (data: "Buffer", timeout=10.0))]
-    fn reply(&self, py: Python<'_>, data: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
-        with_bytes(data, |data| self.reply_bytes(py, data, timeout))
-    }
-
-    /// `reply` with an array, its type and shape. Raises `BufferError` as `pack_array`; then it is not
-    /// replied to yet.
-    #[pyo3(signature = (array: "Buffer", timeout=10.0))]
-    fn reply_array(
-        &self,
-        py: Python<'_>,
-        array: &Bound<'_, PyAny>,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
-        array::with_message(array, |message| self.reply_bytes(py, message, timeout))
-    }
-
-    /// The array that the client sent with `call_array`: checked, then shown, read-only. Raises
-    /// `ArrayError` where the request is none, or does not fit. Needs numpy.
-    #[pyo3(signature = () -> "AnyArray")]
-    fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        array::unpack_array(self.data.bind(py))
-    }
-
-    /// Answers that the request has failed, waiting at most `timeout` seconds for room: the client's
-    /// call raises `ApplicationError` with this text and `code`. Raises `Misuse` where the text has
-    /// more than 1,024 bytes, or than the client's `reply_nbytes` less 8; then the client is told that
-    /// no reply will come.
-    #[pyo3(signature = (code, text, timeout=10.0))]
-    fn fail(&self, py: Python<'_>, code: u32, text: &str, timeout: Option<f64>) -> PyResult<()> {
-        let timeout = duration(timeout)?;
-        let server = self.end.with(py, |server| server.clone())?;
-        let arrived = self.take()?;
-        py.detach(move || server.attach(arrived).fail(code, text, timeout)).map_err(unreplied)
-    }
-
-    /// Seconds until its caller gives up, if it said so; else `None`.
-    #[getter]
-    fn time_left(&self) -> Option<f64> {
-        let deadline = locked(&self.arrived).as_ref()?.deadline()?;
-        Some(deadline.saturating_duration_since(Instant::now()).as_secs_f64())
-    }
-
-    /// Whether nobody waits for the reply any more: the caller has given up, is gone, or its time is
-    /// over. Takes a turn, so that it sees what has been sent by now. A reply is allowed as ever, and
-    /// is dropped at the client. Raises `Misuse` where it was replied to already.
-    fn is_cancelled(&self, py: Python<'_>) -> PyResult<bool> {
-        // Not while it is locked: the turn may wait for a thread that waits for the interpreter.
-        let (which, deadline) = {
-            let arrived = locked(&self.arrived);
-            let arrived = arrived.as_ref().ok_or_else(replied)?;
-            (arrived.which(), arrived.deadline())
-        };
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Ok(true);
-        }
-        self.end.with(py, |server| server.is_given_up(which))
-    }
-
-    // Whether the reply has left without waiting; otherwise nothing was done.
-    #[pyo3(signature = (data: "Buffer"))]
-    fn _try_reply(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<bool> {
-        with_bytes(data, |data| {
-            let server = self.end.with(py, |server| server.clone())?;
-            let arrived = self.take()?;
-            let tried = py.detach(move || {
-                let tried = server.attach(arrived).try_reply(data);
-                tried.map(|left| left.map(protocol::Request::detach))
-            });
-            let left = tried.map_err(unreplied)?;
-            let is_sent = left.is_none();
-            *locked(&self.arrived) = left;
-            Ok(is_sent)
-        })
-    }
-
-    #[getter]
-    fn _manager(&self) -> Manager {
-        Manager { inner: self.end.inner.clone() }
-    }
-
-    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception: "object"))]
-    fn __exit__(&self, _exception: &Bound<'_, PyAny>) {
-        self.let_go();
-    }
-
-    /// Tells the client that no reply will come.
-    fn decline(&self, py: Python<'_>) -> PyResult<()> {
-        let server = self.end.with(py, |server| server.clone())?;
-        let arrived = self.take()?;
-        py.detach(move || drop(server.attach(arrived)));
-        Ok(())
-    }
-
-    fn __repr__(&self, py: Python<'_>) -> String {
-        format!("<hamlyn.Request of {} bytes>", self.data.bind(py).as_bytes().len())
-    }
-}
-
-impl Request {
-    fn reply_bytes(&self, py: Python<'_>, data: &[u8], timeout: Option<f64>) -> PyResult<()> {
-        let timeout = duration(timeout)?;
-        let server = self.end.with(py, |server| server.clone())?;
-        let arrived = self.take()?;
-        py.detach(move || server.attach(arrived).reply(data, timeout)).map_err(unreplied)
-    }
-
-    fn take(&self) -> PyResult<Arrived> {
-        let arrived = locked(&self.arrived).take();
-        arrived.ok_or_else(replied)
-    }
-}
-
-#[cold]
-fn unreplied(e: CallError) -> PyErr {
-    let text = "the reply did not leave within the time limit: the client takes nothing, or makes no \
-                room for a long one; it is told that none will come";
-    match e {
-        CallError::TimedOut | CallError::NoRoom => error(Kind::TimedOut, text),
-        e => e.to_py(),
-    }
-}
-
-#[cold]
-fn replied() -> PyErr {
-    error(Kind::Misuse, "the request was replied to already")
-}
-
-impl Request {
-    /// Declines, unless it was replied to.
-    fn let_go(&self) {
-        let Some(arrived) = locked(&self.arrived).take() else { return };
-        // Where the server is closed, its clients have been told by that.
-        // In a forked child it is the parent's.
-        if self.end.inner.check_fork().is_err() {
-            return;
-        }
-        let Some(server) = self.server.upgrade() else { return };
-        outside(&self.end.inner, move || drop(server.attach(arrived)));
-    }
-}
-
-impl Drop for Request {
-    fn drop(&mut self) {
-        self.let_go();
-    }
 }
 
 #[pymethods]
@@ -261,14 +70,13 @@ impl Server {
     /// Takes no new requests, waits at most `timeout` seconds until those that are here have been
     /// received and replied to, by other threads, and ends all connections. Returns how many had no
     /// reply by then: 0, if all is well. Its names are free for another server from the beginning, and
-    /// whoever calls is told that the server is about to close. `receive` goes on, and raises `Closed`
-    /// when nothing is left to be received. Ctrl-C is seen after that.
+    /// whoever calls is told that the server is about to close. `receive` goes on, and raises `Draining`
+    /// when nothing is left to be received. After Ctrl-C it goes on until `timeout`.
     #[pyo3(signature = (timeout=10.0))]
     fn drain(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
         let timeout = duration(timeout)?;
         let server = self.end.with(py, |server| server.clone())?;
-        // It may be the last that has it, and letting go takes the node's lock: without the interpreter's.
-        py.detach(move || server.drain(timeout)).or_raise()
+        on_thread(py, &self.end.inner, || false, move || server.drain(timeout))?.or_raise()
     }
 
     /// Clients that are connected.

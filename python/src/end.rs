@@ -7,7 +7,7 @@
 //! is owed, and done by whoever has the lock, or had it (`owe`).
 
 use crate::admission;
-use crate::errors::{Kind, OrRaise, ToPy, error};
+use crate::errors::{Kind, OrRaise, ToPy, error, in_python};
 use crate::inner::{Close, Inner, locked};
 use crate::manager::{Manager, access_of};
 use crate::parts::Peer;
@@ -156,6 +156,7 @@ impl<T: Send + 'static> End<T> {
         limit: Limit,
         mut wait: impl FnMut(&mut T, Duration) -> Result<Option<R>, E> + Send,
     ) -> PyResult<Option<R>> {
+        self.check_open()?;
         let attempt = |slice| self.found(&mut self.lock(), slice, &mut wait);
         Found::result(sliced(py, &self.inner, limit, attempt)?.or_raise()?)
     }
@@ -396,7 +397,7 @@ impl<T: Connected + Send> End<T> {
     }
 
     pub fn explain(&self, py: Python<'_>) -> PyResult<String> {
-        self.with(py, |end| end.explain())
+        Ok(in_python(self.with(py, |end| end.explain())?))
     }
 }
 

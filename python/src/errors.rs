@@ -88,7 +88,7 @@ const NAMES: [(&str, &str); 17] = [
 ];
 
 /// The text of an error of the library, with Python's names.
-fn in_python(text: String) -> String {
+pub fn in_python(text: String) -> String {
     NAMES.iter().fold(text, |text, (from, to)| match text.contains(from) {
         true => text.replace(from, to),
         false => text,
@@ -383,7 +383,8 @@ impl ToPy for ReceiveError {
     fn to_py(self) -> PyErr {
         let kind = match &self {
             Self::TimedOut => Kind::TimedOut,
-            Self::Ended(_) | Self::Draining => Kind::Closed,
+            Self::Ended(_) => Kind::Closed,
+            Self::Draining => Kind::Draining,
             Self::Misbehaved(_) => Kind::Misbehaved,
             Self::Misuse(_) => Kind::Misuse,
             Self::Forked(_) => Kind::Forked,

@@ -37,6 +37,7 @@ mod manager;
 mod parts;
 mod publish;
 mod record_loan;
+mod request;
 mod seed;
 mod stream;
 mod stream_sender;
@@ -57,7 +58,7 @@ mod _hamlyn {
     #[pymodule_export]
     use crate::byte_stream::{ByteListener, ByteStream};
     #[pymodule_export]
-    use crate::call::{Call, Client, Request, Server};
+    use crate::call::{Call, Client, Server};
     #[pymodule_export]
     use crate::datagram::{Datagram, DatagramReceiver, DatagramSender};
     #[cfg(feature = "tls")]
@@ -80,6 +81,8 @@ mod _hamlyn {
     #[pymodule_export]
     use crate::record_loan::RecordLoan;
     #[pymodule_export]
+    use crate::request::Request;
+    #[pymodule_export]
     use crate::seed::Seed;
     #[pymodule_export]
     use crate::stream::{ApertureStreamReceiver, Record, StreamReceiver, VolatileRecord};
@@ -93,7 +96,7 @@ mod _hamlyn {
     #[pymodule_export]
     use crate::log::{_close_log, _next_entry, _open_log};
     #[pymodule_export]
-    use crate::wait::_set_slice;
+    use crate::wait::{_Work, _set_slice};
 
     /// The version of this package and of the library in it.
     #[pymodule_export]

@@ -82,7 +82,10 @@ pub fn config_of(settings: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
 
 /// Who may connect: `"same_user"`, `"anyone"` or a group's number.
 pub fn access_of(access: &Bound<'_, PyAny>) -> PyResult<Access> {
-    if let Ok(group) = access.extract::<u32>() {
+    // In Python `True` is the number 1, and no group that anybody means.
+    if let Ok(group) = access.extract::<u32>()
+        && !access.is_instance_of::<PyBool>()
+    {
         return Ok(Access::Group(group));
     }
     match access.extract::<String>().as_deref() {

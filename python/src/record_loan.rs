@@ -43,7 +43,10 @@ impl RecordLoan {
         header: Option<Header>,
     ) -> PyResult<Self> {
         if length > max {
-            let text = format!("a record of {length} bytes is longer than the receiver's {max}");
+            let text = format!(
+                "a record of {length} bytes, its header included, is longer than the receiver's {max} \
+                 (record_nbytes_max)"
+            );
             return Err(error(Kind::Misuse, text));
         }
         // There is no memory of no bytes.

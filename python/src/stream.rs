@@ -11,7 +11,7 @@ use crate::admission::outside;
 use crate::array::{self, HEAD_BYTES_MAX, Header};
 use crate::bytes::{export, with_bytes_mut};
 use crate::end::{End, peer_of, receiver};
-use crate::errors::{Kind, OrRaise, ToPy, error};
+use crate::errors::{Kind, OrRaise, ToPy, error, in_python};
 use crate::inner::Inner;
 use crate::manager::Manager;
 use crate::tagged::{NOTHING, nothing, timed_out};
@@ -257,7 +257,9 @@ impl Drop for Held {
 /// A record of a stream whose bytes stand still. It has the buffer protocol, read-only, without a
 /// copy: it stays where it arrived until it is released: by `release()`, at the end of a `with`
 /// block, or when it goes away. Its memory is used again when all records before it have been
-/// released, too.
+/// released, too: so one that is kept stops the stream when those behind it fill the receiver's
+/// buffers. Copy what is kept. Of one that was sent by `send_array` the buffer has the header as well,
+/// and so has `numpy.asarray(record)`: `record.array()` is the array.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Record {
     held: Held,
@@ -402,7 +404,8 @@ impl VolatileRecord {
     }
 }
 
-/// Receives a stream of records, in order, from the one sender that is grown.
+/// Receives a stream of records, in order, from the one sender that is grown: once. For each sender, and
+/// for one that comes again, there is another receiver.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct StreamReceiver {
     pub end: Arc<End<Intake>>,
@@ -568,7 +571,10 @@ macro_rules! stream_receiver {
 
             /// Which path the records take, and why.
             fn explain(&self, py: Python<'_>) -> PyResult<String> {
-                self.end.with(py, |end| of_either!(&end.receiver, receiver => receiver.explain()))
+                let told = self
+                    .end
+                    .with(py, |end| of_either!(&end.receiver, receiver => receiver.explain()))?;
+                Ok(in_python(told))
             }
         }
 

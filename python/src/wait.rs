@@ -7,10 +7,12 @@
 use crate::errors::{Kind, OrRaise, ToPy, error};
 use crate::inner::{Inner, locked};
 use core::time::Duration;
+use hamlyn::protocol::UntilGivenUp;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, mpsc};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Instant;
 
 /// How long a signal handler, or the end of the manager, may have to wait for a waiting thread.
@@ -20,6 +22,48 @@ static SLICE_MS: AtomicU64 = AtomicU64::new(50);
 #[pyfunction]
 pub fn _set_slice(milliseconds: u64) {
     SLICE_MS.store(milliseconds, Ordering::Relaxed);
+}
+
+thread_local! {
+    /// Whether the work that this thread does for another is given up.
+    static GIVEN_UP: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+}
+
+/// What a thread does for a task, which may give it up: then whatever the thread waits for ends with
+/// the slice, and raises `Closed`.
+#[pyclass(module = "hamlyn._hamlyn", frozen)]
+pub struct _Work(Arc<AtomicBool>);
+
+#[pymethods]
+impl _Work {
+    #[new]
+    fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    /// Calls it in this thread, and returns what that returns.
+    #[pyo3(signature = (call: "Callable[[], object]", /) -> "object")]
+    fn run<'py>(&self, call: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let before = GIVEN_UP.replace(Some(self.0.clone()));
+        let result = call.call0();
+        GIVEN_UP.set(before);
+        result
+    }
+
+    /// From any thread: nobody wants it any more.
+    fn give_up(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn check_given_up() -> PyResult<()> {
+    let is_given_up = |work: &Option<Arc<AtomicBool>>| {
+        work.as_ref().is_some_and(|work| work.load(Ordering::Relaxed))
+    };
+    match GIVEN_UP.with_borrow(is_given_up) {
+        false => Ok(()),
+        true => Err(error(Kind::Closed, "nobody waits for this any more: its task was cancelled")),
+    }
 }
 
 /// Looks with the interpreter's lock held before it is given up: about a microsecond.
@@ -57,7 +101,7 @@ pub fn duration(timeout: Option<f64>) -> PyResult<Option<Duration>> {
 
 /// Calls `attempt` with slices of the time limit, without the interpreter's lock, until it has a
 /// result or the time is over (`None`). Between slices signal handlers run, and whatever they
-/// raise ends the wait; so does the manager's end.
+/// raise ends the wait; so does the manager's end, and that the work is given up.
 pub fn sliced<T: Send, E: Send>(
     py: Python<'_>,
     inner: &Inner,
@@ -73,6 +117,7 @@ pub fn sliced<T: Send, E: Send>(
             done => return Ok(done),
         }
         py.check_signals()?;
+        check_given_up()?;
         inner.check_open()?;
         if left.is_some_and(|left| left <= slice) {
             return Ok(Ok(None));
@@ -81,8 +126,8 @@ pub fn sliced<T: Send, E: Send>(
 }
 
 /// Calls `work` on a thread of its own, because it can neither be cut into slices nor see Ctrl-C.
-/// Where that ends the wait, or `is_closed` does, the work goes on until its own time limit or the
-/// end of its connection, and its result is dropped.
+/// Where that ends the wait, or `is_closed` does, what connects is given up; other work goes on until its
+/// own time limit or the end of its connection. The result is dropped.
 pub fn on_thread<T: Send + 'static, E: ToPy + Send + 'static>(
     py: Python<'_>,
     inner: &Inner,
@@ -90,8 +135,14 @@ pub fn on_thread<T: Send + 'static, E: ToPy + Send + 'static>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> PyResult<Result<T, E>> {
     let (tell, answer) = mpsc::sync_channel(1);
-    let builder = std::thread::Builder::new().name("hamlyn-connect".into());
-    builder.spawn(move || tell.send(work())).or_raise()?;
+    let builder = std::thread::Builder::new().name("hamlyn-work".into());
+    let given_up = Arc::<AtomicBool>::default();
+    let flag = given_up.clone();
+    let begin = move || {
+        let _until = UntilGivenUp::new(flag);
+        tell.send(work())
+    };
+    builder.spawn(begin).or_raise()?;
     let gone = || error(Kind::Closed, "the thread that did this work is gone");
     let answer = Mutex::new(answer);
     let attempt = |slice| match locked(&answer).recv_timeout(slice) {
@@ -101,6 +152,12 @@ pub fn on_thread<T: Send + 'static, E: ToPy + Send + 'static>(
         Err(mpsc::RecvTimeoutError::Disconnected) => Err(Lost::Gone),
     };
     let result = sliced(py, inner, Limit(None), attempt);
+    if !matches!(result, Ok(Ok(_))) {
+        // A closed manager ends it anyway.
+        if let Ok(node) = inner.node() {
+            py.detach(|| UntilGivenUp::give_up(&given_up, &node));
+        }
+    }
     // A result that came too late is dropped here, and may ask for the node's lock.
     py.detach(move || drop(answer));
     match result? {
@@ -116,7 +173,7 @@ pub fn signalled<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
     let (tell, answer) = mpsc::sync_channel(1);
-    let builder = std::thread::Builder::new().name("hamlyn-connect".into());
+    let builder = std::thread::Builder::new().name("hamlyn-work".into());
     builder.spawn(move || drop(tell.send(work()))).or_raise()?;
     let answer = Mutex::new(answer);
     loop {

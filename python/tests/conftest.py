@@ -5,7 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import hamlyn
@@ -37,6 +39,17 @@ def other() -> Iterator[hamlyn.Manager]:
     """A second manager in the same process: a peer like any other."""
     with hamlyn.Manager() as manager:
         yield manager
+
+
+def names_of_threads() -> set[str]:
+    """Of all of this process: the library's by what the kernel calls them, Python's by their own."""
+    names = {thread.name for thread in threading.enumerate()}
+    for comm in Path("/proc/self/task").glob("*/comm"):
+        try:
+            names.add(comm.read_text().strip())
+        except OSError:
+            pass  # It has ended meanwhile.
+    return names
 
 
 class Children:

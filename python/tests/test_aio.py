@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 from conftest import LIMIT, Children
 from hamlyn import aio
+from hamlyn._threads import Threads
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -441,14 +444,19 @@ def count_threads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What is called on threads from now on."""
     called: list[object] = []
     loop = asyncio.BaseEventLoop
-    on_thread = loop.run_in_executor
+    in_executor, on_thread = loop.run_in_executor, Threads.run
 
     def run_in_executor(*arguments: Any) -> Any:
         called.append(arguments)
-        return on_thread(*arguments)
+        return in_executor(*arguments)
 
-    # By which `asyncio.to_thread` goes, too.
+    def run(*arguments: Any, **more: Any) -> Any:
+        called.append(arguments)
+        return on_thread(*arguments, **more)
+
+    # By the first `asyncio.to_thread` goes, too.
     monkeypatch.setattr(loop, "run_in_executor", run_in_executor)
+    monkeypatch.setattr(Threads, "run", run)
     return called
 
 
@@ -634,3 +642,35 @@ def test_time_limits_say_what_those_of_objects_say_that_are_not_awaited(
                 assert str(found.value) == str(expected.value)
 
     run(main())
+
+
+def test_what_aio_wraps_has_what_programs_use_of_it(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    manager.start_progress()
+
+    async def main() -> None:
+        publisher = aio.Publisher(hamlyn.Publisher(manager))
+        publisher.sync.serve("news")
+        async with aio.Server(hamlyn.Server(manager)) as server:
+            server.serve("calls")
+            async with await aio.Client.connect(other, "calls"):
+                assert server.clients == 1
+            server.stop_serving()
+            server.serve("calls", access="same_user")
+            async with await aio.Subscriber.connect(other, "news") as subscriber:
+                await publisher.publish(b"first", LIMIT)
+                assert bytes(await subscriber.receive(LIMIT)) == b"first"
+                assert subscriber.missed == 0 and {"missed", "close"} <= set(dir(subscriber))
+            assert subscriber.sync.closed and not server.sync.closed
+        assert server.sync.closed
+
+    run(main())
+
+
+def test_aio_is_there_once_it_is_asked_for() -> None:
+    asks = "import sys, hamlyn; assert 'asyncio' not in sys.modules; print(hamlyn.aio.Server)"
+    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True)
+    assert done.stdout == "<class 'hamlyn._aio_calls.Server'>\n", done.stderr
+    with pytest.raises(AttributeError, match="no attribute 'nosuch'"):
+        hamlyn.nosuch  # type: ignore[attr-defined]

@@ -85,6 +85,14 @@ def test_what_is_no_array_of_numpy_is_sent_too() -> None:
         assert found.dtype == np.dtype(text) and found.tobytes() == bytes(sent)
 
 
+class OfAnother(np.ndarray[Any, Any]):
+    """As numpy says it of a type that a package has added, such as bfloat16."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return super().__array_interface__ | {"typestr": "<V2", "descr": [("", "<V2")]}
+
+
 def test_what_cannot_be_sent_is_refused_by_name(pair: Pair) -> None:
     _, sender = pair
     wrong: list[tuple[Any, str]] = [
@@ -92,6 +100,7 @@ def test_what_cannot_be_sent_is_refused_by_name(pair: Pair) -> None:
         (np.zeros((4, 4))[:, ::2], "one piece"),
         (np.asfortranarray(np.zeros((3, 4))), "one piece"),
         (np.zeros(2, dtype=[("a", "i4"), ("b", "f8")]), "fields"),
+        (np.zeros(2, "u2").view(OfAnother), "bfloat16, is not sent: view it as uint16"),
         (np.ma.array([1, 2], mask=[True, False]), "masked array .* mask would be lost"),
     ]
     if np.lib.NumpyVersion(np.__version__) >= "2.0.0":

@@ -21,7 +21,7 @@ from typing import Any
 import hamlyn
 import numpy as np
 import pytest
-from conftest import LIMIT, Children
+from conftest import LIMIT, Children, names_of_threads
 
 
 def receiver(
@@ -263,8 +263,15 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+ENDING = {"hamlyn-work", "hamlyn-aio", "hamlyn-send", "hamlyn-request", "hamlyn-reply"}
+
+
 def test_nothing_is_left_of_a_closed_manager() -> None:
     hamlyn.Manager().close()
+    # Threads that end by themselves, of other tests.
+    end = time.monotonic() + LIMIT
+    while names_of_threads() & ENDING and time.monotonic() < end:
+        time.sleep(0.01)
     before = descriptors()
     threads = len(os.listdir("/proc/self/task"))
     for _ in range(20):
@@ -431,6 +438,9 @@ def test_nobody_there(manager: hamlyn.Manager) -> None:
     with pytest.raises(ValueError, match="access"):
         # What is ignored has to be there: type checkers find it, too.
         manager.serve("x", b"", access="somebody")  # type: ignore[arg-type]
+    # To Python that is the number 1; it is nobody's group.
+    with pytest.raises(ValueError, match="access is True"):
+        manager.serve("x", b"", access=True)
 
 
 def test_a_name_is_served_once(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 
 import hamlyn
+import numpy as np
 import pytest
 from conftest import LIMIT
 from hamlyn import aio
@@ -81,7 +82,7 @@ def test_a_request_that_a_draining_server_did_not_take_is_the_next_ones(
     held = server.receive(LIMIT)
     draining = threading.Thread(target=server.drain, args=(LIMIT,))
     draining.start()
-    with pytest.raises(hamlyn.Closed):
+    with pytest.raises(hamlyn.Draining):
         server.receive(LIMIT)
     servers = serve(reply(b"the next"))
     assert client.call(b"who", LIMIT) == b"the next"
@@ -159,7 +160,7 @@ def test_tasks_go_on_with_the_next_server(other: hamlyn.Manager) -> None:
 
     async def main() -> None:
         connecting = aio.ReconnectingClient.connect(other, "again", LIMIT, policy=SOON)
-        with await connecting as client:
+        async with await connecting as client:
             with pytest.raises(hamlyn.Closed):
                 await client.call(b"once", LIMIT)
             assert await client.call(b"who", LIMIT, is_idempotent=True) == b"second"
@@ -173,6 +174,23 @@ def test_tasks_go_on_with_the_next_server(other: hamlyn.Manager) -> None:
             await client.call(b"who", LIMIT)
 
     asyncio.run(main())
+
+
+def echo_array(request: hamlyn.Request) -> None:
+    request.reply_array(request.array() + 1)
+
+
+def test_arrays_are_asked_for_through_outages(other: hamlyn.Manager) -> None:
+    servers = serve(die, echo_array, die, echo_array)
+    with hamlyn.ReconnectingClient(other, "again", SOON) as client:
+        assert list(client.call_array(np.arange(3), LIMIT, is_idempotent=True)) == [1, 2, 3]
+
+    async def main() -> None:
+        async with aio.ReconnectingClient(other, "again", SOON) as client:
+            assert list(await client.call_array(np.arange(2), LIMIT, is_idempotent=True)) == [1, 2]
+
+    asyncio.run(main())
+    servers.join()
 
 
 def test_the_handler_is_told_when_its_caller_gives_up(

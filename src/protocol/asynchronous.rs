@@ -22,7 +22,7 @@ use super::tagged::{Tag, TaggedReceiver};
 use crate::node::Forked;
 use core::future::poll_fn;
 use core::pin::pin;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::AtomicBool;
 use core::task::Poll;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -151,9 +151,7 @@ impl Drop for GivesUp {
             return;
         }
         self.task.abort();
-        self.given_up.store(true, Ordering::Release);
-        // The thread looks, wherever it sleeps.
-        self.manager.lock().wake_waiters();
+        UntilGivenUp::give_up(&self.given_up, &self.manager);
     }
 }
 

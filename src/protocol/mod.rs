@@ -131,6 +131,8 @@ pub use group_member::{GroupHelper, GroupMember, PART_BYTES, Part};
 pub use kinds::{Admit, Connected, Grown, Offered};
 #[cfg(feature = "os")]
 pub(crate) use manager::NOT_OFFERED;
+#[cfg(all(feature = "os", feature = "unstable-internals"))]
+pub use manager::UntilGivenUp;
 #[cfg(feature = "os")]
 pub use manager::{Connection, EndPoint, GrowError, Manager, ReceiveError, SendError};
 #[cfg(feature = "os")]

@@ -160,12 +160,35 @@ impl Request<'_> {
     /// Replies, if that waits for nobody; else it is handed back. On an error the client is told that no
     /// reply will come.
     #[cfg(feature = "unstable-internals")]
-    pub fn try_reply(mut self, data: &[u8]) -> Result<Option<Self>, CallError> {
+    pub fn try_reply(self, data: &[u8]) -> Result<Option<Self>, CallError> {
+        self.try_answer(Answer::Reply(data))
+    }
+
+    /// Most bytes of a text that [`fail`](Self::fail) takes for this client.
+    #[cfg(feature = "unstable-internals")]
+    pub fn error_text_max(&self) -> usize {
+        let Server { manager, offer, .. } = self.server;
+        let mut guard = manager.shared.lock();
+        let (_, protocols) = guard.parts();
+        let state = protocols.server(*offer);
+        let client = state.and_then(|state| state.client_of(self.arrived()));
+        let max = client.map_or(usize::MAX, |client| client.at_once.saturating_sub(ERROR_HEAD));
+        max.min(ERROR_TEXT_MAX)
+    }
+
+    /// [`fail`](Self::fail), likewise.
+    #[cfg(feature = "unstable-internals")]
+    pub fn try_fail(self, code: u32, text: &str) -> Result<Option<Self>, CallError> {
+        self.try_answer(Answer::Failure(Failure::new(code, text)?.bytes()))
+    }
+
+    #[cfg(feature = "unstable-internals")]
+    fn try_answer(mut self, answer: Answer<'_>) -> Result<Option<Self>, CallError> {
         let Server { manager, offer, .. } = self.server;
         let look = {
             let mut guard = manager.shared.lock();
             let (node, protocols) = guard.parts();
-            look_to_reply(node, protocols, *offer, self.arrived(), Answer::Reply(data), false)
+            look_to_reply(node, protocols, *offer, self.arrived(), answer, false)
         };
         match look {
             Look::Found(Ok(true)) => {

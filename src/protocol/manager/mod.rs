@@ -15,11 +15,15 @@
 mod at_once;
 mod connection;
 mod error;
+mod giving_up;
 mod offers;
 
 pub use connection::{Connection, EndPoint};
 pub(crate) use error::set_up;
 pub use error::{GrowError, ReceiveError, SendError};
+#[cfg(any(feature = "tokio", feature = "unstable-internals"))]
+pub use giving_up::UntilGivenUp;
+use giving_up::given_up;
 pub(in crate::protocol) use offers::Offering;
 pub(crate) use offers::{Admission, NOT_OFFERED, Offer, OfferId, Protocols, StillWaits, Waiting};
 
@@ -34,10 +38,7 @@ use crate::node::{
 };
 use crate::os::sys;
 use crate::wire::{NodeId, Ticket};
-#[cfg(feature = "tokio")]
-use core::cell::RefCell;
 use core::ops::DerefMut;
-use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Waker;
 use core::time::Duration;
 use std::collections::hash_map::Entry;
@@ -646,40 +647,6 @@ impl Manager {
             remove(&mut self.lock());
         }
     }
-}
-
-#[cfg(feature = "tokio")]
-std::thread_local! {
-    /// While this thread sets something up for a task: whether the task has dropped that.
-    static GIVEN_UP: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
-}
-
-/// While this lives, connecting in this thread ends when it is said so.
-#[cfg(feature = "tokio")]
-pub(crate) struct UntilGivenUp(());
-
-#[cfg(feature = "tokio")]
-impl UntilGivenUp {
-    pub fn new(given_up: Arc<AtomicBool>) -> Self {
-        GIVEN_UP.set(Some(given_up));
-        Self(())
-    }
-}
-
-#[cfg(feature = "tokio")]
-impl Drop for UntilGivenUp {
-    fn drop(&mut self) {
-        GIVEN_UP.set(None);
-    }
-}
-
-/// Whether whoever this thread connects for has dropped that; to be asked again and again.
-fn given_up() -> impl Fn() -> bool {
-    #[cfg(feature = "tokio")]
-    let given_up = GIVEN_UP.with_borrow(Clone::clone);
-    #[cfg(not(feature = "tokio"))]
-    let given_up = None::<AtomicBool>;
-    move || given_up.as_ref().is_some_and(|given_up| given_up.load(Ordering::Acquire))
 }
 
 /// What a sender is grown from.

@@ -6,7 +6,7 @@ use crate::node::{Forked, NodeSendError};
 use crate::os::thread;
 use crate::protocol::Manager;
 use crate::protocol::call::{Bytes, CallError, Client, ClientConfig};
-use crate::protocol::manager::GrowError;
+use crate::protocol::manager::{GrowError, UntilGivenUp};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -26,8 +26,6 @@ struct Inner {
     current: Option<Arc<Current>>,
     /// There is a thread that connects.
     is_connecting: bool,
-    /// The client is no more.
-    is_dropped: bool,
 }
 
 struct Shared {
@@ -35,6 +33,8 @@ struct Shared {
     name: String,
     config: ClientConfig,
     inner: Mutex<Inner>,
+    /// The client is no more.
+    is_dropped: Arc<AtomicBool>,
     /// The state is another, or the client is no more.
     changed: Condvar,
 }
@@ -54,7 +54,7 @@ const STACK_BYTES: usize = 512 << 10;
 /// An outage that no call meets is not noticed, and costs nothing. The first call that does starts a
 /// thread, which connects as the policy says, and ends.
 ///
-/// When the client is dropped its connection ends; an attempt that is being made ends by its own limit.
+/// When the client is dropped its connection ends, or the attempt that is being made.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-again-{}", std::process::id()));
@@ -118,12 +118,13 @@ impl ReconnectingClient {
         let client = Client::connect_with(manager, name, config.clone(), limit)?;
         let outages = Outages::new(policy, Instant::now());
         let current = Some(Arc::new(Current::new(client)));
-        let inner = Inner { outages, current, is_connecting: false, is_dropped: false };
+        let inner = Inner { outages, current, is_connecting: false };
         let shared = Shared {
             manager: manager.clone(),
             name: name.into(),
             config,
             inner: Mutex::new(inner),
+            is_dropped: Arc::default(),
             changed: Condvar::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -233,20 +234,26 @@ impl Drop for ReconnectingClient {
             return;
         }
         let mut inner = self.shared.lock();
-        inner.is_dropped = true;
+        // Also an attempt that is being made ends.
+        self.shared.is_dropped.store(true, Ordering::Release);
         // Dropped without the lock.
-        let current = inner.current.take();
+        let (current, is_connecting) = (inner.current.take(), inner.is_connecting);
         drop(inner);
         drop(current);
         self.shared.changed.notify_all();
+        if is_connecting {
+            UntilGivenUp::give_up(&self.shared.is_dropped, &self.shared.manager);
+        }
     }
 }
 
 impl Shared {
     /// The thread that connects: until there is a connection, or there are to be no more attempts.
     fn connect(&self) {
+        let is_dropped = || self.is_dropped.load(Ordering::Acquire);
+        let _until = UntilGivenUp::new(self.is_dropped.clone());
         let mut inner = self.lock();
-        while !inner.is_dropped
+        while !is_dropped()
             && inner.current.is_none()
             && let Some(at) = inner.outages.next_attempt(Instant::now())
         {
@@ -263,7 +270,7 @@ impl Shared {
             inner = self.lock();
             match connected {
                 // Its connection ends with it.
-                Ok(_) if inner.is_dropped => break,
+                Ok(_) if is_dropped() => break,
                 Ok(client) => {
                     inner.outages.has_connected(Instant::now());
                     inner.current = Some(Arc::new(Current::new(client)));

@@ -209,7 +209,9 @@ fn two_hosts(sections: &mut Vec<Section>, findings: &mut Vec<Finding>) -> Result
     findings.push(Finding {
         is_good: refused == rows.len(),
         text: format!(
-            "Between two hosts, {refused} of {} attempts of an attacker on the wire were refused.",
+            "Between two hosts {refused} of {} attempts of an attacker on the wire came to nothing: no \
+             message was read, changed, forged or repeated. Whoever has the wire can always cut it, and \
+             both ends are told.",
             rows.len()
         ),
     });

@@ -1976,7 +1976,9 @@ h_status h_server_drain(h_server_t *server,
 
 /// Begins to drain, and does not wait: for a program of one thread, such as an event loop. It goes on
 /// receiving until h_server_receive says H_CLOSED, replies to what it still holds, and then calls
-/// h_server_drain, which has nothing left to wait for.
+/// h_server_drain, which has nothing left to wait for. A client that has announced a long request can
+/// keep it from that: whoever must end goes on for a time of its own, and then calls h_server_drain with
+/// a limit of 0.
 ///
 /// Errors: H_FORKED.
 h_status h_server_begin_drain(h_server_t *server);
@@ -2163,8 +2165,8 @@ h_status h_reconnecting_client_why(h_reconnecting_client_t *client,
                                    size_t capacity,
                                    size_t *length);
 
-/// Ends the connection and frees the client. No other thread may be in a call with it. An attempt to
-/// connect that is being made ends by its own limit. Null is allowed.
+/// Ends the connection, or the attempt to make one, and frees the client. No other thread may be in a
+/// call with it. Null is allowed.
 void h_reconnecting_client_free(h_reconnecting_client_t *client);
 
 /// Makes a group with places for `members` members, each of which sends a part of up to

@@ -349,7 +349,9 @@ pub unsafe extern "C" fn h_server_drain(
 
 /// Begins to drain, and does not wait: for a program of one thread, such as an event loop. It goes on
 /// receiving until h_server_receive says H_CLOSED, replies to what it still holds, and then calls
-/// h_server_drain, which has nothing left to wait for.
+/// h_server_drain, which has nothing left to wait for. A client that has announced a long request can
+/// keep it from that: whoever must end goes on for a time of its own, and then calls h_server_drain with
+/// a limit of 0.
 ///
 /// Errors: H_FORKED.
 #[unsafe(no_mangle)]

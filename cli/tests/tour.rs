@@ -108,7 +108,10 @@ fn two_hosts(path: Option<&str>) -> String {
     // Nobody blames an honest host for what was done on the way, nor mourns it.
     assert!(page.contains("what was sent was changed on the way, or the peer"), "{page}");
     assert!(!page.contains("its process died") && !page.contains("it broke the rules"), "{page}");
-    assert!(page.contains("10 of 10 attempts of an attacker on the wire came to nothing"), "{page}");
+    assert!(
+        page.contains("10 of 10 attempts of an attacker on the wire came to nothing"),
+        "{page}"
+    );
     text
 }
 

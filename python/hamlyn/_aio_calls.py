@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from . import _hamlyn
-from ._errors import Closed, HamlynError, TimedOut
+from ._errors import ApplicationError, Closed, Declined, HamlynError, TimedOut
 from ._loop import until, until_done
 from ._reconnect import Limit, Reconnecting, ReconnectPolicy
 from ._threads import Threads, alone
@@ -53,23 +54,29 @@ _of_clients: dict[tuple[int, _hamlyn.Link], tuple[Threads, int]] = {}
 """By event loop and link: threads for replies, and how many use them."""
 
 
+# Event loops of several threads have them.
+_lock = threading.Lock()
+
+
 @contextlib.contextmanager
 def _threads_for(link: _hamlyn.Link) -> Iterator[Threads]:
     key = (id(asyncio.get_running_loop()), link)
-    if key not in _of_clients:
-        # Replies that went on without their tasks have left by now, or not.
-        for of, (pool, users) in list(_of_clients.items()):
-            if not users and not pool.is_busy:
-                del _of_clients[of]
-    pool, users = _of_clients.get(key) or (Threads(_THREADS, "hamlyn-reply"), 0)
-    _of_clients[key] = (pool, users + 1)
+    with _lock:
+        if key not in _of_clients:
+            # Replies that went on without their tasks have left by now, or not.
+            for of, (pool, users) in list(_of_clients.items()):
+                if not users and not pool.is_busy:
+                    del _of_clients[of]
+        pool, users = _of_clients.get(key) or (Threads(_THREADS, "hamlyn-reply"), 0)
+        _of_clients[key] = (pool, users + 1)
     try:
         yield pool
     finally:
-        pool, users = _of_clients.pop(key)
-        # Also while a reply goes on whose task was cancelled.
-        if users > 1 or pool.is_busy:
-            _of_clients[key] = (pool, users - 1)
+        with _lock:
+            pool, users = _of_clients.pop(key)
+            # Also while a reply goes on whose task was cancelled.
+            if users > 1 or pool.is_busy:
+                _of_clients[key] = (pool, users - 1)
 
 
 _NO_CALL = (
@@ -282,6 +289,9 @@ class ReconnectingClient(Reconnecting[Client]):
                 reply = await client._finish(call, limit)
             except Closed as error:
                 self._is_lost(number, error, call is not None and not is_idempotent)
+            except (ApplicationError, Declined):
+                self._outages.has_replied(number)
+                raise
             else:
                 self._outages.has_replied(number)
                 return reply
@@ -309,6 +319,7 @@ class ReconnectingClient(Reconnecting[Client]):
                 if outages.client is not None:
                     outages.is_lost(outages.number, Closed(outages.client.sync.ended))
                 await asyncio.sleep(limit.at_most(outages.next_delay()))
+                outages.check_end()
                 seconds = self._begins(limit)
                 try:
                     client = await Client.connect(

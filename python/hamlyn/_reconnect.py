@@ -20,10 +20,23 @@ from types import TracebackType
 from typing import ClassVar, Generic, Self, TypeVar, Unpack
 
 from . import _hamlyn
-from ._errors import Closed, Draining, Forked, HamlynError, Misuse, TimedOut, Unreachable
+from ._errors import (
+    ApplicationError,
+    Closed,
+    Declined,
+    Draining,
+    Forked,
+    HamlynError,
+    Misuse,
+    TimedOut,
+    Unreachable,
+)
 from ._types import AnyArray, Buffer, ClientSettings
 
 C = TypeVar("C")
+
+# Between two attempts of one outage, whatever the policy says.
+_DELAY_LEAST = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +88,8 @@ class Outages(Generic[C]):
         while self.policy.attempts_max is None or attempts < self.policy.attempts_max:
             delay = min(delay, self.policy.delay_max)
             yield delay + random.uniform(0, delay)
-            delay, attempts = delay * self.policy.factor, attempts + 1
+            # A server that refuses at once is not asked without rest.
+            delay, attempts = max(delay * self.policy.factor, _DELAY_LEAST), attempts + 1
 
     def has_connected(self, client: C) -> None:
         self.client, self.number = client, self.number + 1
@@ -113,7 +127,16 @@ class Outages(Generic[C]):
                 self.given_up = True
                 raise Unreachable(f"no connection, and no more attempts: {self.why}")
             self._next_at = self.now() + delay
+            if self.policy.outage_max is not None:
+                # At its end it is asked once more, and there is none.
+                self._next_at = min(self._next_at, self._outage_began + self.policy.outage_max)
         return max(self._next_at - self.now(), 0.0)
+
+    def check_end(self) -> None:
+        """After the delay: raises `Unreachable` where the outage has lasted as long as it may."""
+        if self._outage_began is not None and self.policy.outage_max is not None:
+            if self.now() - self._outage_began >= self.policy.outage_max:
+                self.next_delay()
 
     def begins(self) -> None:
         """An attempt begins: whoever had no time to wait for it has used none up."""
@@ -300,6 +323,9 @@ class ReconnectingClient(Reconnecting[_hamlyn.Client]):
             except Closed as error:
                 with self._lock:
                     self._is_lost(number, error, call is not None and not is_idempotent)
+            except (ApplicationError, Declined):
+                self._outages.has_replied(number)
+                raise
             else:
                 self._outages.has_replied(number)
                 return reply
@@ -317,6 +343,7 @@ class ReconnectingClient(Reconnecting[_hamlyn.Client]):
                 if outages.client is not None:
                     outages.is_lost(outages.number, Closed(outages.client.ended))
                 self._closing.wait(limit.at_most(outages.next_delay()))
+                outages.check_end()
                 seconds = self._begins(limit)
                 try:
                     client = _hamlyn.Client.connect(

@@ -88,7 +88,8 @@ class Threads:
     @property
     def is_busy(self) -> bool:
         """Whether anything is under way, or waits for a thread."""
-        return bool(self._running or self._jobs)
+        with self._lock:
+            return bool(self._running or self._jobs)
 
     async def run(
         self,

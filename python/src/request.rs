@@ -95,7 +95,8 @@ impl Request {
         else {
             return Ok(());
         };
-        let fail = move || server.attach(arrived).fail(code, &cut, timeout).map_err(Unreplied);
+        let owed = Owed { server, arrived: Some(arrived) };
+        let fail = move || owed.answer(|request| request.fail(code, &cut, timeout));
         on_thread(py, &self.end.inner, || false, fail)?.or_raise()
     }
 
@@ -167,6 +168,30 @@ impl Request {
     }
 }
 
+/// A request that a thread is to answer: where there is none, its client is told that no reply will come.
+struct Owed {
+    server: Arc<protocol::Server>,
+    arrived: Option<Arrived>,
+}
+
+impl Owed {
+    fn answer(
+        mut self,
+        answer: impl FnOnce(protocol::Request<'_>) -> Result<(), CallError>,
+    ) -> Result<(), Unreplied> {
+        let Some(arrived) = self.arrived.take() else { return Ok(()) };
+        answer(self.server.attach(arrived)).map_err(Unreplied)
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if let Some(arrived) = self.arrived.take() {
+            drop(self.server.attach(arrived));
+        }
+    }
+}
+
 impl Request {
     fn reply_bytes(&self, py: Python<'_>, data: &[u8], timeout: Option<f64>) -> PyResult<()> {
         let timeout = duration(timeout)?;
@@ -175,7 +200,8 @@ impl Request {
         let Some(arrived) = left else { return Ok(()) };
         // It may go on after Ctrl-C, when nobody keeps the bytes.
         let data = data.to_vec();
-        let reply = move || server.attach(arrived).reply(&data, timeout).map_err(Unreplied);
+        let owed = Owed { server, arrived: Some(arrived) };
+        let reply = move || owed.answer(|request| request.reply(&data, timeout));
         on_thread(py, &self.end.inner, || false, reply)?.or_raise()
     }
 

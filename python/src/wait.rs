@@ -142,7 +142,8 @@ pub fn on_thread<T: Send + 'static, E: ToPy + Send + 'static>(
         let _until = UntilGivenUp::new(flag);
         tell.send(work())
     };
-    builder.spawn(begin).or_raise()?;
+    // Where there is no thread, what `work` holds goes, and may ask for the node's lock.
+    py.detach(|| builder.spawn(begin)).or_raise()?;
     let gone = || error(Kind::Closed, "the thread that did this work is gone");
     let answer = Mutex::new(answer);
     let attempt = |slice| match locked(&answer).recv_timeout(slice) {

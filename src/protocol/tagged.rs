@@ -390,7 +390,12 @@ impl TaggedReceiver {
             if owes && !kept.tags.is_empty() {
                 owes = !tell_all(last, returns, node, CreditReturn::is_untold);
             }
-            Look::Nothing
+            let mut untold = last.iter().map(|(_, credit)| credit).chain(returns.values());
+            match untold.find(|credit| credit.is_untold()) {
+                // Its sender may wait for that, and then nothing comes from it.
+                Some(credit) if owes && !kept.tags.is_empty() => Look::Room(credit.link),
+                _ => Look::Nothing,
+            }
         })?;
         Ok(self.hand_out(found?))
     }

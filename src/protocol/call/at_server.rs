@@ -163,6 +163,8 @@ pub(in crate::protocol) struct ServerState {
     pub(super) requests: HashMap<RequestId, SlotIndex>,
     pub(super) ready: Arc<Ready>,
     pub(super) misbehaved: u64,
+    /// Calls that are `GIVEN_UP`.
+    pub(super) given_up: usize,
     /// Clients to which something could not be sent.
     pub(super) outboxes: usize,
     /// Links that are to be closed, each once, and why.
@@ -354,6 +356,7 @@ impl ServerState {
             return;
         };
         self.client_count -= 1;
+        self.given_up -= client.calls.iter().filter(|(_, state)| *state == GIVEN_UP).count();
         self.outboxes -= client.waits as usize;
         if client.calls.iter().any(|(_, state)| is_held(state)) {
             let ended = client.connection.as_ref().and_then(|connection| connection.ended());
@@ -411,8 +414,7 @@ impl ServerState {
 
     /// Whether a client has yet to say that it has heard of a long reply which will not come.
     pub(in crate::protocol) fn waits_for_given_up(&self) -> bool {
-        let mut calls = self.clients.iter().flatten().flat_map(|client| client.calls.iter());
-        calls.any(|(_, state)| state == GIVEN_UP)
+        self.given_up > 0
     }
 
     /// The request that comes straight from a ring, when the queue is empty; nobody else has anything
@@ -578,6 +580,7 @@ impl ServerState {
                 *has_answered = true;
             }
             (ASK | TOO_LONG, GIVEN_UP, _) => {
+                self.given_up -= 1;
                 client.end(call);
                 client.others.remove(&call);
                 client.outbox.push_back((call, DECLINED, Vec::new()));

@@ -141,7 +141,9 @@ impl Server {
 
     /// Begins to [drain](Self::drain), and does not wait: for a program of one thread, which goes on
     /// receiving until that fails with [`ReceiveError::Draining`], replies to what it still holds, and
-    /// then calls `drain`, which has nothing left to wait for.
+    /// then calls `drain`, which has nothing left to wait for. A client that has announced a long request
+    /// can keep it from that: whoever must end goes on for a time of its own, and then calls `drain` with
+    /// no limit left.
     pub fn begin_drain(&self) -> Result<(), ReceiveError> {
         if self.manager.is_forked() {
             return Err(crate::node::Forked.into());

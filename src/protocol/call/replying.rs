@@ -194,6 +194,7 @@ impl Protocols {
             node.wake_waiters();
         }
         if waits {
+            state.given_up += 1;
             self.look_at_given_up(node, offer);
             return;
         }

@@ -166,6 +166,7 @@ impl Server {
             ready: ready.clone(),
             guilty: Vec::new(),
             departed: VecDeque::new(),
+            given_up: 0,
             misbehaved: 0,
             outboxes: 0,
             watchers: HashMap::new(),

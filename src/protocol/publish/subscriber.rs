@@ -232,8 +232,8 @@ impl Subscriber {
     ///
     /// [`ReceiveError::Ended`]: the publisher has gone, or has sent this subscriber away, and all that
     /// had come has been received. A sample of the pool that is first looked at by then has gone with the
-    /// publisher's memory: it is left out, and counted by [`missed`](Self::missed); where one was, the
-    /// reason is not `Closed`, but `HungUp`. [`ReceiveError::Misbehaved`]: it broke the rules, and its
+    /// publisher's memory: it is left out, and counted by [`missed`](Self::missed); where one was the
+    /// last, the reason is not `Closed`, but `HungUp`. [`ReceiveError::Misbehaved`]: it broke the rules, and its
     /// link was ended.
     #[inline]
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Sample, ReceiveError> {

@@ -48,7 +48,7 @@ use std::time::Instant;
 /// ```
 #[derive(Clone, Debug)]
 pub struct ReconnectPolicy {
-    /// Before the first attempt. 10 ms unless set. To each delay a random part of up to its own
+    /// Before the first attempt, at most `delay_max`; 0: at once. 10 ms unless set. To each delay a random part of up to its own
     /// length is added, so that not all clients of a server come back at once.
     pub first_delay: Duration,
     /// What each delay is multiplied with to be the next, at least 1. 2 unless set.
@@ -87,7 +87,7 @@ impl ReconnectPolicy {
     fn delays(&self) -> ExponentialBackoff {
         let factor = if self.factor.is_finite() { self.factor.max(1.0) } else { 1.0 };
         let builder = ExponentialBuilder::default()
-            .with_min_delay(self.first_delay)
+            .with_min_delay(self.first_delay.min(self.delay_max))
             .with_max_delay(self.delay_max)
             .with_factor(factor)
             .with_jitter();
@@ -152,6 +152,9 @@ pub struct CallOptions {
     /// sent again over the next one.
     pub is_idempotent: bool,
 }
+
+/// Between two attempts of one outage, whatever the policy says.
+const DELAY_LEAST: Duration = Duration::from_millis(1);
 
 const DRAINS: &str = "the server is about to close";
 
@@ -225,16 +228,25 @@ impl Outages {
         };
         let since = *self.since.get_or_insert(now);
         let passed = now.saturating_duration_since(since);
+        let end = self.policy.outage_max.and_then(|max| since.checked_add(max));
         let is_over = self.policy.outage_max.is_some_and(|max| passed >= max);
         if self.next_at.is_none() && !is_over {
             // One that is too far away to be told is never.
-            self.next_at = self.delays.next().and_then(|delay| now.checked_add(delay));
+            let delay = self.delays.next().map(|delay| delay.max(self.delay_least()));
+            self.next_at = delay.and_then(|delay| now.checked_add(delay));
         }
         if is_over || self.next_at.is_none() {
             self.give_up(why);
             return None;
         }
-        self.next_at
+        // At the end of the outage it is asked once more, and there is none.
+        self.next_at.map(|at| end.map_or(at, |end| at.min(end)))
+    }
+
+    /// A server that refuses at once is not asked without rest: only the first attempt may be made at
+    /// once.
+    fn delay_least(&self) -> Duration {
+        if self.failed == 0 { Duration::ZERO } else { DELAY_LEAST }
     }
 
     /// It begins.

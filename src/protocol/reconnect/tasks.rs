@@ -282,6 +282,9 @@ impl Connecting {
             self.tell(outages.state.clone(), None);
             let Some(at) = next else { return };
             tokio::time::sleep_until(at.into()).await;
+            if outages.next_attempt(Instant::now()).is_none() {
+                return self.tell(outages.state.clone(), None);
+            }
             outages.begins();
             let limit = Some(self.policy.attempt_limit);
             let config = self.config.clone();

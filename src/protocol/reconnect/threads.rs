@@ -196,6 +196,7 @@ impl ReconnectingClient {
         if self.shared.manager.shared.is_forked() {
             return Err(NodeSendError::from(Forked).into());
         }
+        self.shared.look();
         let mut inner = self.shared.lock();
         loop {
             if let Some(current) = inner.current.clone() {
@@ -248,8 +249,20 @@ impl Drop for ReconnectingClient {
 }
 
 impl Shared {
+    /// Of another host nothing is heard without a turn.
+    fn look(&self) {
+        use crate::node::Attached;
+        let mut guard = self.manager.shared.lock();
+        let (node, protocols) = guard.parts();
+        if node.may_be_told() && node.poll().is_ok() {
+            protocols.after_poll(node);
+        }
+    }
+
     /// The thread that connects: until there is a connection, or there are to be no more attempts.
     fn connect(&self) {
+        // However it ends: others wait for it.
+        let _ends = Ends(self);
         let is_dropped = || self.is_dropped.load(Ordering::Acquire);
         let _until = UntilGivenUp::new(self.is_dropped.clone());
         let mut inner = self.lock();
@@ -279,9 +292,6 @@ impl Shared {
                 Err(e) => inner.outages.has_failed(e.to_string()),
             }
         }
-        inner.is_connecting = false;
-        drop(inner);
-        self.changed.notify_all();
     }
 
     /// Until something has changed, or for so long.
@@ -301,6 +311,16 @@ impl Shared {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// While the thread that connects is there.
+struct Ends<'a>(&'a Shared);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.lock().is_connecting = false;
+        self.0.changed.notify_all();
     }
 }
 

@@ -145,7 +145,7 @@ readme() {
         sleep 0.1
     done
     wait "$receiving" || { fail "the README's receive.c ($way)"; cat "$work/end"; }
-    grep -qx 'hello, without a system call' "$work/received" || {
+    grep -qx 'hello from another process' "$work/received" || {
         fail "what the programs of the README exchanged ($way)"
         cat "$work/received" "$work/end"
     }

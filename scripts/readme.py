@@ -170,7 +170,7 @@ def main() -> int:
         }
         run = lambda name, *arguments: [str(built / name), *arguments]  # noqa: E731
         _, said = pair(run("server"), run("client"), environment)
-        expect("the first service", said, "HELLO, WITHOUT A SYSTEM CALL")
+        expect("the first service", said, "HELLO FROM ANOTHER PROCESS")
         said = drained(run("prices"), run("order"), environment)
         expect("values", said, "lamp: 5997 cents")
         expect("a server that SIGTERM drains", said, "drained, 0 requests without a reply")

@@ -181,11 +181,14 @@ fn calls_that_are_over_leave_nothing_on_the_heap() {
             }
         };
         round();
-        let after_one = Costs::now().heap_bytes;
-        for _ in 0..3 {
-            round();
-        }
-        let more = Costs::now().heap_bytes.saturating_sub(after_one);
-        assert!(more < CALLS as usize, "{more} bytes are left of {} calls", 3 * CALLS);
+        // What calls leave they leave in each of these; a queue that has to be longer than ever before,
+        // because threads ran in another order, becomes so once.
+        let left = (0..4).map(|_| {
+            let before = Costs::now().heap_bytes;
+            (0..3).for_each(|_| round());
+            Costs::now().heap_bytes.saturating_sub(before)
+        });
+        let least = left.min().unwrap();
+        assert!(least < CALLS as usize, "{least} bytes are left of each {} calls", 3 * CALLS);
     });
 }

@@ -5,6 +5,7 @@
 #include "that.h"
 
 #include <pthread.h>
+#include <time.h>
 
 static h_node_t *there, *here;
 
@@ -81,7 +82,7 @@ int main(void) {
     CHECK(h_node_new(NULL, 0, &there));
     CHECK(h_node_new(NULL, 0, &here));
     CHECK(h_start_progress(there));
-    THAT(h_reconnecting_client_connect(here, "again", NULL, NULL, 1000000, &client) == H_TIMED_OUT);
+    THAT(h_reconnecting_client_connect(here, "again", NULL, NULL, 1000000, &client) == H_NOT_FOUND);
     THAT(h_reconnecting_client_connect(here, "a/b", NULL, NULL, LIMIT, &client) == H_INVALID);
     THAT(h_reconnecting_client_connect(here, NULL, NULL, NULL, LIMIT, &client) == H_INVALID);
 
@@ -100,6 +101,9 @@ int main(void) {
     THAT(is_in(client, H_RECONNECTING, 1));
     THAT(h_reconnecting_client_call(hasty, "never", 5, LIMIT, 1, &reply) == H_UNREACHABLE);
     do {
+        /* The thread that connects is to run, also where threads run by turns. */
+        struct timespec pause = {0, 1000000};
+        nanosleep(&pause, NULL);
         CHECK(h_reconnecting_client_state(hasty, &state, &number));
     } while (state != H_GIVEN_UP);
     THAT(number == 1 && reply == NULL);
@@ -115,7 +119,7 @@ int main(void) {
     /* One thread alone drains, and a server that is freed with a request held has no name any more. */
     {
         h_client_t *caller;
-        h_call_t call;
+        h_call_t call, late;
         h_request_t *request, *none;
         size_t unanswered = 1;
         CHECK(h_server_new(there, NULL, &server));
@@ -125,7 +129,9 @@ int main(void) {
         CHECK(h_server_receive(server, LIMIT, &request));
         CHECK(h_server_begin_drain(server));
         THAT(h_server_receive(server, LIMIT, &none) == H_CLOSED);
-        THAT(h_client_call(caller, "late", 4, LIMIT, NULL, 0, NULL) == H_DRAINING);
+        CHECK(h_client_start(caller, "late", 4, LIMIT, &late));
+        THAT(h_server_receive(server, 0, &none) == H_CLOSED);
+        THAT(h_client_finish(caller, late, LIMIT, &reply) == H_DRAINING);
         CHECK(h_request_reply(request, "done", 4, LIMIT));
         CHECK(h_client_finish(caller, call, LIMIT, &reply));
         h_reply_free(reply);

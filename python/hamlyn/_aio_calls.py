@@ -7,7 +7,6 @@ import contextlib
 import functools
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from . import _hamlyn
@@ -16,7 +15,7 @@ from ._loop import until, until_done
 from ._reconnect import Limit, Reconnecting, ReconnectPolicy
 from ._threads import Threads, alone
 from ._types import Access, AnyArray, Buffer, ClientSettings
-from ._wrapped import Closes, Grown, connected, size_of
+from ._wrapped import Closes, ClosesWhenLeft, Grown, connected, size_of
 
 T = TypeVar("T")
 
@@ -219,7 +218,7 @@ class Client(Grown[_hamlyn.Client], Closes[_hamlyn.Client]):
         self.sync.close()
 
 
-class ReconnectingClient(Reconnecting[Client]):
+class ReconnectingClient(Reconnecting[Client], ClosesWhenLeft):
     """`hamlyn.ReconnectingClient` whose calls are awaited; any number of tasks of one event loop may
     call. A context manager, asynchronous or not: leaving it closes the client."""
 
@@ -295,17 +294,6 @@ class ReconnectingClient(Reconnecting[Client]):
             else:
                 self._outages.has_replied(number)
                 return reply
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     async def _connection(self, limit: Limit) -> tuple[int, Client]:
         outages = self._outages

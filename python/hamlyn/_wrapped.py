@@ -25,12 +25,11 @@ class Wrapped(Generic[T]):
         return f"<hamlyn.aio of {self.sync!r}>"
 
 
-class Closes(Wrapped[T]):
-    """What is an asynchronous context manager: leaving it closes it."""
+class ClosesWhenLeft:
+    """An asynchronous context manager: leaving it closes it."""
 
     def close(self) -> None:
-        """Ends it, and with it its connections. Closing twice is closing once."""
-        self.sync.close()  # type: ignore[attr-defined]
+        raise NotImplementedError
 
     async def __aenter__(self) -> Self:
         return self
@@ -42,6 +41,14 @@ class Closes(Wrapped[T]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Closes(Wrapped[T], ClosesWhenLeft):
+    """What is an asynchronous context manager: leaving it closes it."""
+
+    def close(self) -> None:
+        """Ends it, and with it its connections. Closing twice is closing once."""
+        self.sync.close()  # type: ignore[attr-defined]
 
 
 class Grown(Wrapped[T]):

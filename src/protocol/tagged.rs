@@ -387,14 +387,15 @@ impl TaggedReceiver {
                     return Look::Found(Err(ReceiveError::Misbehaved(why)));
                 }
             }
-            if owes && !kept.tags.is_empty() {
-                owes = !tell_all(last, returns, node, CreditReturn::is_untold);
+            if !owes || kept.tags.is_empty() {
+                return Look::Nothing;
             }
-            let mut untold = last.iter().map(|(_, credit)| credit).chain(returns.values());
-            match untold.find(|credit| credit.is_untold()) {
+            owes = !tell_all(last, returns, node, CreditReturn::is_untold);
+            let mut credits = last.iter().map(|(_, credit)| credit).chain(returns.values());
+            match credits.find(|credit| credit.is_untold()) {
                 // Its sender may wait for that, and then nothing comes from it.
-                Some(credit) if owes && !kept.tags.is_empty() => Look::Room(credit.link),
-                _ => Look::Nothing,
+                Some(credit) => Look::Room(credit.link),
+                None => Look::Nothing,
             }
         })?;
         Ok(self.hand_out(found?))

@@ -257,6 +257,9 @@ pub(crate) fn planted(name: &str) -> bool {
 ENGINE = ["--lib", "engine::"]
 CONTROL = ["--test", "sim_control"]
 WHOLE = ["--lib", "simulated::"]
+# Of several hosts, with more seeds than the tests' own: what they are to find happens in few.
+WHOLE_HOSTS = ["--lib", "simulated::hosts"]
+HOSTS_SEEDS = 150
 FEATURES = ["--features", "tls"]
 
 
@@ -293,6 +296,8 @@ def simulations(tree: Path, runs: list[list[str]], bug: str) -> subprocess.Compl
         "CARGO_TARGET_DIR": str(TARGET / "planted" / "target"),
         "HAMLYN_PLANTED": bug,
     }
+    if WHOLE_HOSTS in runs:
+        environment["HAMLYN_SIM_SEEDS"] = str(HOSTS_SEEDS)
     for what in runs:
         command = ["cargo", "test", "--quiet", *FEATURES, *what]
         try:
@@ -319,9 +324,13 @@ def main() -> int:
         if name in missed:
             continue
         file, _, _, what = BUGS[name]
-        pure = file.startswith(("src/engine", MACHINE))
+        runs = [WHOLE]
+        if file.startswith(("src/engine", MACHINE)):
+            runs = [ENGINE, CONTROL]
+        elif file.startswith(HOSTS):
+            runs = [WHOLE_HOSTS]
         began = time.monotonic()
-        done = simulations(tree, [ENGINE, CONTROL] if pure else [WHOLE], name)
+        done = simulations(tree, runs, name)
         found = done.returncode != 0 and "test result: FAILED" in done.stdout + done.stderr
         if not found:
             missed.append(name)

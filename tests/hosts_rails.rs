@@ -462,10 +462,17 @@ fn a_rail_that_stalls_without_closing_is_left_and_one_that_comes_back_is_used() 
     const TOTAL: u32 = 7_000;
     let hosts = Hosts::new("2");
     let (mut here, mut there, cables) = two_ends(&hosts, TOTAL);
-    until("both live and are used", || {
+    (here.may_send, there.may_send) = (0, 0);
+    until("both live", || {
         here.turn();
         there.turn();
-        lives(&here.path(), 2) && lives(&there.path(), 2) && cables[1].passed() > 100_000
+        lives(&here.path(), 2) && lives(&there.path(), 2)
+    });
+    (here.may_send, there.may_send) = (TOTAL, TOTAL);
+    until("both are used", || {
+        here.turn();
+        there.turn();
+        cables[1].passed() > 100_000
     });
     cables[1].inside.is_stalled.store(true, Ordering::Relaxed);
     until("everything has come", || {
@@ -487,11 +494,15 @@ fn what_is_on_a_rail_that_stalls_arrives_over_the_other_though_its_sender_leaves
     const TOTAL: u32 = 3_000;
     let hosts = Hosts::new("2");
     let (mut here, mut there, cables) = two_ends(&hosts, TOTAL);
-    (here.may_send, there.may_send) = (1_000, 0);
-    until("both live and are used", || {
+    (here.may_send, there.may_send) = (0, 0);
+    until("both live", || {
         turns(&mut here, &mut there);
-        let live = lives(&here.path(), 2) && lives(&there.path(), 2);
-        live && there.count == 1_000 && cables[1].passed() > 50_000
+        lives(&here.path(), 2) && lives(&there.path(), 2)
+    });
+    here.may_send = 1_000;
+    until("both are used", || {
+        turns(&mut here, &mut there);
+        there.count == 1_000 && cables[1].passed() > 50_000
     });
     cables[1].inside.is_stalled.store(true, Ordering::Relaxed);
     here.may_send = TOTAL;

@@ -1,7 +1,5 @@
 //! Whoever connects for another stops when that one has given it up.
 
-#![cfg_attr(not(any(feature = "tokio", feature = "unstable-internals")), allow(dead_code))]
-
 use super::Manager;
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -21,7 +21,6 @@ mod offers;
 pub use connection::{Connection, EndPoint};
 pub(crate) use error::set_up;
 pub use error::{GrowError, ReceiveError, SendError};
-#[cfg(any(feature = "tokio", feature = "unstable-internals"))]
 pub use giving_up::UntilGivenUp;
 use giving_up::given_up;
 pub(in crate::protocol) use offers::Offering;

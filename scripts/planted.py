@@ -260,7 +260,8 @@ WHOLE = ["--lib", "simulated::"]
 # Of several hosts, with more seeds than the tests' own: what they are to find happens in few.
 WHOLE_HOSTS = ["--lib", "simulated::hosts"]
 HOSTS_SEEDS = 150
-FEATURES = ["--features", "tls"]
+# Of the build folder of the tests, whose dependencies these are.
+FEATURES = ["--features", "serde,tokio,tls,libfabric"]
 
 
 def copy(tree: Path) -> None:
@@ -293,7 +294,7 @@ def simulations(tree: Path, runs: list[list[str]], bug: str) -> subprocess.Compl
     """Runs them with a bug; returns the first that failed, or the last."""
     environment = {
         **os.environ,
-        "CARGO_TARGET_DIR": str(TARGET / "planted" / "target"),
+        "CARGO_TARGET_DIR": str(TARGET),
         "HAMLYN_PLANTED": bug,
     }
     if WHOLE_HOSTS in runs:

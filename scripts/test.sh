@@ -383,16 +383,17 @@ fuzz() {
 # The tests that take a number of rounds, seconds or cases, with more of them.
 long() (
     export HAMLYN_TEST_SECONDS=6 HAMLYN_TEST_ROUNDS=3000 PROPTEST_CASES=384 HAMLYN_SIM_SEEDS=300
-    # With the features of `unit`, which has compiled them; Python's library is no test program.
-    with='--workspace --exclude hamlyn-python --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --no-fail-fast'
+    # With the packages and the features of `unit`, which has compiled them. With `--lib` cargo would
+    # test Python's library, too, which is no test program.
+    with='--workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --no-fail-fast'
     # shellcheck disable=SC2086
     cargo test $with --test sequences --test sim --test sim_control
     searched=$?
     # shellcheck disable=SC2086
-    HAMLYN_SIM_SEEDS=150 cargo test $with --lib -- simulated:: --skip simulated::hosts || searched=$?
+    HAMLYN_SIM_SEEDS=150 cargo test $with --tests -- simulated:: --skip simulated::hosts || searched=$?
     # Several hosts, whose handshakes take longer.
     # shellcheck disable=SC2086
-    HAMLYN_SIM_SEEDS=30 cargo test $with --lib simulated::hosts || searched=$?
+    HAMLYN_SIM_SEEDS=30 cargo test $with --tests -- simulated::hosts || searched=$?
     # shellcheck disable=SC2086
     cargo test $with --test processes -- random:: wake:: || searched=$?
     # The tests of the protocols over TLS with one connection and with two, and over libfabric.

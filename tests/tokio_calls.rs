@@ -409,6 +409,41 @@ async fn a_server_that_only_ever_drains_is_asked_as_often_as_the_policy_says() {
     assert_eq!(tokio::task::spawn_blocking(|| serving.join().unwrap()).await.unwrap(), 5);
 }
 
+#[tokio::test]
+async fn tasks_that_wait_for_a_free_call_have_it_in_the_order_in_which_they_asked() {
+    const TASKS: u32 = 12;
+    const CALLS: u32 = 200;
+    let dir = Dir::new("turns");
+    let server = dir.server(ServerConfig { outstanding: 3, ..ServerConfig::default() });
+    let serving = tokio::spawn(async move {
+        while let Ok(request) = server.receive().await {
+            request.reply(b"").await.unwrap();
+        }
+    });
+    let client = dir.client().await;
+    let done = Arc::new(AtomicU32::new(0));
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let (client, done) = (client.clone(), done.clone());
+            tokio::spawn(async move {
+                let mut longest = 0;
+                for _ in 0..CALLS {
+                    let before = done.load(Ordering::Relaxed);
+                    client.call_within(b"x", LIMIT).await.unwrap();
+                    longest = longest.max(done.fetch_add(1, Ordering::Relaxed) - before);
+                }
+                longest
+            })
+        })
+        .collect();
+    for task in tasks {
+        // Those of the others that come before: one of each, and what is on its way.
+        let longest = within(task).await.unwrap();
+        assert!(longest <= 2 * TASKS, "{longest} calls of others were before one");
+    }
+    serving.abort();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_for_which_none_was_free_says_that_it_was_not_sent() {
     let dir = Dir::new("none-free");

@@ -1862,7 +1862,9 @@ h_status h_stream_sender_explain(h_stream_sender_t *sender,
 /// H_DIED, the receiver is gone; H_FORKED.
 h_status h_stream_sender_close(h_stream_sender_t *sender, int64_t timeout_ns);
 
-/// Frees a sender: what can be sent without waiting is sent. Null is allowed.
+/// Frees a sender, as where something failed: what can be sent without waiting is sent, and the
+/// receiver is told H_HUNG_UP, that there may have been more. Whoever has sent all calls
+/// h_stream_sender_close. Null is allowed.
 void h_stream_sender_free(h_stream_sender_t *sender);
 
 /// Makes a server; `config` may be null. To be freed with h_server_close or h_server_free.

@@ -2188,7 +2188,8 @@ private:
     using receiver::receiver;
 };
 
-/// Sends records.
+/// Sends records. Whoever has sent all calls close; a sender that goes without, as where an exception is
+/// thrown, tells its receiver H_HUNG_UP: there may have been more.
 class stream_sender : public detail::paired<h_stream_sender_t> {
 public:
     /// A record to be written in place, and sent. Where it goes unsent, nothing of it is sent. Until then

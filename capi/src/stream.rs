@@ -569,7 +569,9 @@ fn end(sender: &h_stream_sender_t, timeout_ns: i64) -> Done {
     Ok(either!(Grown, &mut sender.inner, inner => inner.close(left))?)
 }
 
-/// Frees a sender: what can be sent without waiting is sent. Null is allowed.
+/// Frees a sender, as where something failed: what can be sent without waiting is sent, and the
+/// receiver is told H_HUNG_UP, that there may have been more. Whoever has sent all calls
+/// h_stream_sender_close. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_stream_sender_free(sender: *mut h_stream_sender_t) {
     guard(|| free(sender, "sender"));

@@ -136,6 +136,7 @@ static void datagrams_and_streams(void) {
     h_datagram_receiver_t *datagrams;
     h_datagram_sender_t *sender;
     h_stream_receiver_t *stream;
+    h_record_t record;
     h_stream_sender_t *records;
     h_peer_t peer;
     int asked = 0;
@@ -159,7 +160,13 @@ static void datagrams_and_streams(void) {
     THAT(asked == 2 && is_this_process(&peer));
     EXPLAINS(h_stream_receiver_explain(stream, text, sizeof text, &length), "ring");
     CHECK(h_stream_receiver_stop_serving(stream));
+    /* Freed, as where something failed, it has not said that this was all. */
+    CHECK(h_stream_send(records, "a part", 6, LIMIT));
     h_stream_sender_free(records);
+    CHECK(h_stream_receive(stream, LIMIT, &record));
+    THAT(record.length == 6);
+    CHECK(h_stream_release(stream, record.number));
+    THAT(h_stream_receive(stream, LIMIT, &record) == H_HUNG_UP);
     h_stream_receiver_free(stream);
 }
 

@@ -138,7 +138,7 @@ svg text { fill: var(--ink); } svg line, svg polyline { stroke: var(--grid); }
 /// How a cell stands out.
 pub fn class(cell: &str) -> Option<&'static str> {
     match cell {
-        "REFUSED" => Some("good"),
+        "REFUSED" | "NO HARM" => Some("good"),
         "POSSIBLE" => Some("care"),
         "NOT REFUSED" => Some("bad"),
         // A duration or a rate stays in one piece.

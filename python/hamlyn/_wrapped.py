@@ -17,8 +17,15 @@ class Wrapped(Generic[T]):
     """An object of `hamlyn`, as `sync`."""
 
     sync: T
+    _of_manager: ClassVar[bool] = False
 
     def __init__(self, sync: T) -> None:
+        if isinstance(sync, _hamlyn.Manager) and not self._of_manager:
+            name = type(self).__name__
+            raise TypeError(
+                f"hamlyn.aio.{name} is made of a hamlyn.{name}, and was given a Manager: make one of it "
+                f"first, hamlyn.{name}(manager), or connect"
+            )
         self.sync = sync
 
     def __repr__(self) -> str:

@@ -24,6 +24,7 @@ which the loop watches. Each sleeper then looks again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Callable
 from types import TracebackType
@@ -189,6 +190,12 @@ class _StreamSender(_Sender[T]):
     """What senders of streams have. Records leave in the order of the calls; a `send` whose task is
     cancelled has sent its record, or nothing: of one above 16 KiB that was taken the rest leaves with the
     next call."""
+
+    def __init__(self, sync: T) -> None:
+        super().__init__(sync)
+        # It is known from then on, so that `loan` waits for no `send`.
+        with contextlib.suppress(Closed):
+            _ = self._plain().nbytes_max
 
     def _plain(self) -> _hamlyn.StreamSender | _hamlyn.ApertureStreamSender:
         sync = self.sync
@@ -370,6 +377,8 @@ class GroupMember(Wrapped[_hamlyn.GroupMember]):
 
 class Manager(Wrapped[_hamlyn.Manager]):
     """A manager whose events are awaited; an asynchronous context manager."""
+
+    _of_manager = True
 
     def __init__(self, sync: _hamlyn.Manager) -> None:
         super().__init__(sync)

@@ -20,7 +20,7 @@ use hamlyn::protocol::{
     Connected, Connection, EndPoint, Exclusive, Grown, Held, Offered, ReceiveError,
 };
 use pyo3::prelude::*;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// An end point of a manager.
 pub struct End<T: Send + 'static> {
@@ -31,6 +31,8 @@ pub struct End<T: Send + 'static> {
     life: Mutex<Life>,
     /// Under which it can be found.
     names: Mutex<Vec<String>>,
+    /// The longest record, once somebody has asked for it: whoever has the end point may have it for long.
+    pub bytes_max: OnceLock<usize>,
 }
 
 /// How long the end point's memory stays; behind a lock that nobody keeps.
@@ -55,6 +57,7 @@ impl<T: Send + 'static> End<T> {
             is_closed: AtomicBool::new(false),
             life: Mutex::default(),
             names: Mutex::default(),
+            bytes_max: OnceLock::new(),
         });
         let weak: Weak<Self> = Arc::downgrade(&end);
         inner.register(weak);

@@ -165,7 +165,12 @@ macro_rules! stream_sender {
             /// Longest record.
             #[getter]
             fn nbytes_max(&self, py: Python<'_>) -> PyResult<usize> {
-                self.end.with(py, |end| end.bytes_max())
+                if let Some(max) = self.end.bytes_max.get() {
+                    self.end.check_open()?;
+                    return Ok(*max);
+                }
+                let max = self.end.with(py, |end| end.bytes_max())?;
+                Ok(*self.end.bytes_max.get_or_init(|| max))
             }
         }
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -346,6 +346,37 @@ def test_a_stream_is_awaited_to_its_end(manager: hamlyn.Manager, other: hamlyn.M
         assert counted == 100
 
     run(main())
+
+
+def test_a_loan_waits_for_no_send_of_another_task(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    manager.start_progress()
+    receiver = hamlyn.StreamReceiver(manager, buffers=2, buffers_max=2)
+    sender = aio.StreamSender(hamlyn.StreamSender.grow(other, receiver.seed()))
+
+    async def main() -> None:
+        # Nobody takes them, so that one of these waits on the sender's thread.
+        sends = [asyncio.create_task(sender.send(bytes(60_000), LIMIT)) for _ in range(8)]
+        await asyncio.sleep(0.2)
+        assert not all(task.done() for task in sends)
+        before = asyncio.get_running_loop().time()
+        loan = sender.loan(3)
+        assert asyncio.get_running_loop().time() - before < LIMIT / 2
+        loan.release()
+        for _ in sends:
+            (await aio.StreamReceiver(receiver).receive(LIMIT)).release()
+        await asyncio.gather(*sends)
+
+    run(main())
+
+
+@pytest.mark.parametrize("wrapper", [aio.Server, aio.StreamReceiver, aio.Publisher])
+def test_a_manager_is_not_taken_for_an_end_point(
+    manager: hamlyn.Manager, wrapper: Callable[[Any], object]
+) -> None:
+    with pytest.raises(TypeError, match=r"was given a Manager: make one of it first"):
+        wrapper(manager)
 
 
 def test_a_loan_is_sent_by_its_own_sender_alone(

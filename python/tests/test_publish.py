@@ -264,6 +264,25 @@ def subscribe(name: str, count: int) -> None:
         assert total == sum(range(count))
 
 
+def test_a_loop_over_the_samples_of_a_publisher_that_went_too_soon_raises(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    manager.start_progress()
+    other.start_progress()
+    publisher = hamlyn.Publisher(manager, backlog=200)
+    publisher.serve("too-soon")
+    taken = hamlyn.Subscriber.connect(other, "too-soon", depth=4)
+    until(lambda: [state for state in publisher.subscribers if state.is_served])
+    with publisher:
+        for _ in range(100):
+            publisher.publish(b"x", LIMIT)
+    count = 0
+    with pytest.raises(hamlyn.Closed, match="too slow"):
+        for _ in taken:
+            count += 1
+    assert count < 100
+
+
 def test_tasks_publish_and_subscribe(
     manager: hamlyn.Manager, other: hamlyn.Manager, children: Children
 ) -> None:

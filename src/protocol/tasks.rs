@@ -28,7 +28,7 @@ use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use std::vec::Vec;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
 
@@ -339,6 +339,8 @@ pub struct AsyncRequest {
 pub struct AsyncClient {
     client: Arc<Client>,
     manager: AsyncManager,
+    /// A permit for each call that may be outstanding: tasks have them in the order in which they ask.
+    turns: Arc<Semaphore>,
 }
 
 impl AsyncServer {
@@ -595,7 +597,8 @@ impl AsyncClient {
 
     /// A client that exists, in tasks. Its manager must be the same.
     pub fn new(manager: &AsyncManager, client: Client) -> Self {
-        Self { client: Arc::new(client), manager: manager.clone() }
+        let turns = Arc::new(Semaphore::new(client.outstanding_max().min(Semaphore::MAX_PERMITS)));
+        Self { client: Arc::new(client), manager: manager.clone(), turns }
     }
 
     /// The client itself.
@@ -603,16 +606,18 @@ impl AsyncClient {
         &self.client
     }
 
-    /// Sends a request and waits for the reply. Any number of tasks may call. Dropped before it is
-    /// ready, it forgets the call, whose place is free again when the reply has come; a request that
-    /// had not left does not leave.
+    /// Sends a request and waits for the reply. Any number of tasks may call: those beyond
+    /// [`ClientConfig::outstanding`] wait for their turn, in the order in which they called. Dropped
+    /// before it is ready, it forgets the call, whose place is free again when the reply has come; a
+    /// request that had not left does not leave.
     pub async fn call(&self, request: &[u8]) -> Result<Bytes, CallError> {
-        self.manager.call(&self.client, request).await
+        self.call_until(request, None, &mut false).await
     }
 
     /// [`call`](Self::call) within a time limit, which the server is told: its handler sees when the
     /// caller gives up ([`AsyncRequest::deadline`]). Costs 8 bytes of the request.
-    /// [`CallError::TimedOut`]: the call is forgotten. The runtime must have its timers enabled.
+    /// [`CallError::TimedOut`]: the call is forgotten. [`CallError::NoneFree`]: its turn did not come,
+    /// and nothing was sent. The runtime must have its timers enabled.
     pub async fn call_within(&self, request: &[u8], limit: Duration) -> Result<Bytes, CallError> {
         self.call_until(request, Instant::now().checked_add(limit), &mut false).await
     }
@@ -625,6 +630,15 @@ impl AsyncClient {
         deadline: Option<Instant>,
         may_be_there: &mut bool,
     ) -> Result<Bytes, CallError> {
+        let turn = self.turns.acquire();
+        let turn = match deadline {
+            None => turn.await,
+            Some(deadline) => match timeout_at(deadline.into(), turn).await {
+                Ok(turn) => turn,
+                Err(_) => return Err(CallError::NoneFree(self.client.outstanding_max())),
+            },
+        };
+        let _turn = turn.expect("nobody closes it");
         let mut call = self.client.prepare(request, deadline);
         let calling = self.manager.until(|| {
             let advanced = call.advance();

@@ -181,12 +181,7 @@ fn the_same_holds_over_libfabric() {
     if provider().is_none() {
         return skipped("libfabric 1.17 or newer, with RDM over TCP (Debian: libfabric1)");
     }
-    // Those of groups, publishers and streams do not all hold there: docs/providers.md.
-    again_over(
-        "libfabric",
-        &["calls::", "datagram::", "exclusive::", "general::", "stream_loan::"],
-        8,
-    );
+    again_over("libfabric", &[], 8);
 }
 
 /// Of those that do reliable datagrams over TCP, the first that there is.

@@ -131,6 +131,48 @@ fn a_pool_that_goes_with_what_came_last_is_no_end_at_which_all_was_received() {
 }
 
 #[test]
+fn a_subscriber_that_is_behind_when_its_publisher_goes_is_not_told_that_it_has_had_all() {
+    const SAMPLES: u64 = 100;
+    for flushes in [false, true] {
+        let dir = Dir::new("behind");
+        let (there, here) = (dir.answering(), dir.manager());
+        let config = PublishConfig { backlog: 200, ..PublishConfig::default() };
+        let publisher = publish(&there, config);
+        let config = SubscribeConfig { depth: 4, ..SubscribeConfig::default() };
+        let mut subscriber = subscribe(&here, config);
+        until(|| {
+            here.poll().unwrap();
+            publisher.subscribers().first().is_some_and(|state| state.is_served)
+        });
+        for _ in 0..SAMPLES {
+            publisher.publish(b"x", LIMIT).unwrap();
+        }
+        let ends = std::thread::spawn(move || {
+            if flushes {
+                publisher.flush(LIMIT).unwrap();
+            }
+            drop(publisher);
+        });
+        if !flushes {
+            ends.join().unwrap();
+            until_ended(&here);
+        }
+        let mut got = 0;
+        let end = loop {
+            match subscriber.receive(LIMIT) {
+                Ok(_) => got += 1,
+                Err(ReceiveError::Ended(end)) => break end,
+                Err(e) => panic!("{e}"),
+            }
+        };
+        match flushes {
+            true => assert_eq!((got, end), (SAMPLES, CloseReason::Closed)),
+            false => assert!(got < SAMPLES && end == CloseReason::TooSlow, "{got}: {end}"),
+        }
+    }
+}
+
+#[test]
 fn one_that_is_sent_away_blames_nobody_for_what_it_had_not_taken() {
     let dir = Dir::new("slow-end");
     let (there, here) = (dir.answering(), dir.manager());

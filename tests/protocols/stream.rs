@@ -460,19 +460,19 @@ fn an_abandoned_stream_is_not_taken_for_one_that_is_complete() {
 }
 
 #[test]
-fn a_dropped_sender_flushes_what_it_can_and_else_it_shows() {
+fn a_dropped_sender_flushes_what_it_can_and_has_not_said_that_this_was_all() {
     let dir = Dir::new("stream-drop");
     let (mut receiver, mut sender) = dir.pair(small());
     sender.send(b"flushed by drop", LIMIT).unwrap();
     drop(sender);
     assert_eq!(next(&mut receiver), b"flushed by drop");
-    assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Ended(CloseReason::Closed))));
+    assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Ended(CloseReason::HungUp))));
 
     // Both tickets are used, so that the last record cannot leave.
     let (mut receiver, mut sender) = dir.pair(StreamConfig { buffers_max: 2, ..small() });
     sender.send(&[1; 900], LIMIT).unwrap();
     sender.send(&[2; 900], LIMIT).unwrap();
-    sender.send(b"left behind", LIMIT).unwrap();
+    sender.send(&[3; 200], LIMIT).unwrap();
     drop(sender);
     assert_eq!(next(&mut receiver), [1; 900]);
     assert_eq!(next(&mut receiver), [2; 900]);
@@ -745,7 +745,7 @@ fn what_stands_in_the_aperture_of_a_sender_that_is_gone_is_received() {
     }
     assert!(next_far(&mut receiver) == (vec![7; 200_000], true));
     assert_eq!(next_far(&mut receiver), (b"bye".to_vec(), false));
-    assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Ended(CloseReason::Closed))));
+    assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Ended(CloseReason::HungUp))));
 }
 
 // ---- a process that dies
@@ -1353,7 +1353,9 @@ fn message_of(
 #[test]
 fn records_come_out_whole_and_in_order_however_the_link_reorders() {
     let mut seen = [0; 4];
-    for seed in 0..100u64 {
+    // There each pair takes a second to end, since one makes no calls while the other goes.
+    let seeds = if is_over_libfabric() { 12 } else { 100 };
+    for seed in 0..seeds {
         let mut random = Random(seed);
         let buffers = 1 + random.next() as u32 % 6;
         let config = StreamConfig {

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Refused,
-    /// It should have been.
+    /// There was nothing to refuse, and nobody was harmed.
+    NoHarm,
+    /// It should have been refused, or somebody was harmed.
     NotRefused,
     /// It cannot be, and the row says how to deny it.
     Open,
@@ -394,7 +396,7 @@ impl Attack<'_> {
                     how: format!("noticed, drained and taken down {ms} ms after the last"),
                     counter: format!("{name} +{rise}"),
                     outcome: if is_over && is_unchanged {
-                        Outcome::Refused
+                        Outcome::NoHarm
                     } else {
                         Outcome::NotRefused
                     },
@@ -472,6 +474,7 @@ fn not_done(what: &str, error: &anyhow::Error) -> Row {
 pub fn outcome(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Refused => "REFUSED",
+        Outcome::NoHarm => "NO HARM",
         Outcome::NotRefused => "NOT REFUSED",
         Outcome::Open => "POSSIBLE",
     }

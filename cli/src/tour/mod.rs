@@ -205,9 +205,10 @@ fn two_hosts(sections: &mut Vec<Section>, findings: &mut Vec<Finding>) -> Result
     });
     bar.finish_and_clear();
     let hosts::Act { lines, rows } = act?;
-    let refused = rows.iter().filter(|row| row.outcome == attack::Outcome::Refused).count();
+    let failed = rows.iter().filter(|row| row.outcome == attack::Outcome::NotRefused).count();
+    let refused = rows.len() - failed;
     findings.push(Finding {
-        is_good: refused == rows.len(),
+        is_good: failed == 0,
         text: format!(
             "Between two hosts {refused} of {} attempts of an attacker on the wire came to nothing: no \
              message was read, changed, forged or repeated. Whoever has the wire can always cut it, and \
@@ -226,7 +227,7 @@ fn two_hosts(_: &mut Vec<Section>, _: &mut Vec<Finding>) -> Result<Result<()>> {
     Ok(Ok(()))
 }
 
-const ATTEMPTS_HEADER: [&str; 4] = ["attempt", "how it was refused", "counted by", "result"];
+const ATTEMPTS_HEADER: [&str; 4] = ["attempt", "what came of it", "counted by", "result"];
 
 fn attempts(
     title: &str,
@@ -251,13 +252,15 @@ fn attempts(
 /// What became of the stranger's attempts: those that were refused, then each that was not.
 fn of_attempts(rows: &[attack::Row]) -> Vec<Finding> {
     let of = |outcome| rows.iter().filter(move |row| row.outcome == outcome);
-    let refused = of(attack::Outcome::Refused).count();
+    let (refused, harmless) =
+        (of(attack::Outcome::Refused).count(), of(attack::Outcome::NoHarm).count());
     // What is possible by design is told apart.
-    let all = refused + of(attack::Outcome::NotRefused).count();
-    let mut findings = vec![Finding {
-        is_good: refused == all,
-        text: format!("{refused} of {all} attempts to do harm were refused."),
-    }];
+    let all = refused + harmless + of(attack::Outcome::NotRefused).count();
+    let mut text = format!("{refused} of {all} attempts to do harm were refused");
+    if harmless > 0 {
+        text += &format!(", and {harmless}, such as dying in the middle of a message, did none");
+    }
+    let mut findings = vec![Finding { is_good: refused + harmless == all, text: text + "." }];
     findings.extend(of(attack::Outcome::Open).map(|row| Finding {
         is_good: false,
         text: format!(
@@ -384,9 +387,13 @@ mod tests {
             counter: String::new(),
             outcome,
         };
-        use attack::Outcome::{NotRefused, Open, Refused};
+        use attack::Outcome::{NoHarm, NotRefused, Open, Refused};
         let findings = of_attempts(&[row(Refused), row(Open)]);
         assert!(findings[0].is_good && findings[0].text.starts_with("1 of 1 "), "{findings:?}");
+        let findings = of_attempts(&[row(Refused), row(NoHarm)]);
+        let words = ["1 of 2 attempts to do harm were refused, and 1, ", " did none."];
+        let has_all = words.iter().all(|word| findings[0].text.contains(word));
+        assert!(findings[0].is_good && has_all, "{findings:?}");
         assert!(findings[1].text.starts_with("One more is possible"), "{findings:?}");
         let findings = of_attempts(&[row(Refused), row(NotRefused)]);
         assert!(!findings[0].is_good && findings[0].text.starts_with("1 of 2 "), "{findings:?}");

@@ -152,7 +152,7 @@ mod tests {
                 ("path".into(), "a ring of 512 lines; ".repeat(12)),
                 ("took".into(), "1 s".into()),
             ],
-            header: row(["attempt", "how it was refused", "counted by", "result"]),
+            header: row(["attempt", "what came of it", "counted by", "result"]),
             rows: vec![
                 row([
                     "5,000 connections held open",

@@ -29,9 +29,9 @@ const UNSENT_BYTES: u32 = 128 << 10;
 const SHARE_MIN: Duration = Duration::from_millis(250);
 const SHARE_MAX: Duration = Duration::from_secs(10);
 /// Between two attempts at a server that is not there yet.
-pub(super) const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(50);
 /// The same where too many ask at once, at first and at most.
-pub(super) const CROWDED_PAUSE: Duration = Duration::from_millis(5);
+const CROWDED_PAUSE: Duration = Duration::from_millis(5);
 const CROWDED_PAUSE_MAX: Duration = Duration::from_millis(200);
 /// The longest where nobody serves the name there yet: each attempt costs both ends a handshake.
 const ABSENT_PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -54,9 +54,26 @@ pub(super) struct Dial {
     pub absent_pause: Duration,
     /// When the other end is not asked again if it ends the connection without a word, once it has.
     pub gone_ns: Option<u64>,
+    /// What the attempt before this one came to.
+    pub before: Option<MeetingError>,
 }
 
 impl Dial {
+    /// The first attempt.
+    pub fn new(name: HostName, greeting: Vec<u8>, until_ns: u64, wait: Wait) -> Self {
+        Self {
+            name,
+            greeting,
+            until_ns,
+            wait,
+            rail: None,
+            pause: CROWDED_PAUSE,
+            absent_pause: PAUSE,
+            gone_ns: None,
+            before: None,
+        }
+    }
+
     /// Whether a server that is not there yet is waited for, and there is time for it.
     pub fn may_try_again(&self) -> bool {
         let pause = PAUSE.as_nanos() as u64;
@@ -85,6 +102,7 @@ impl Dial {
             _ => return None,
         };
         let left = Duration::from_nanos(self.left_ns()).saturating_sub(PAUSE);
+        self.before = Some(error.clone());
         self.may_try_again().then_some(pause.min(left))
     }
 
@@ -100,6 +118,14 @@ impl Dial {
 
     pub fn error(&self, error: HostError) -> ConnectError {
         ConnectError::Host { name: self.name.to_string(), error }
+    }
+
+    /// The time is up in this attempt: what the one before came to says more.
+    pub fn too_late(&self, doing: &'static str) -> ConnectError {
+        match &self.before {
+            Some(before) => self.error(before.clone().into()),
+            None => ConnectError::TimedOut(doing),
+        }
     }
 }
 
@@ -324,7 +350,10 @@ fn connect_once(
     dial: &Dial,
     may_ask: bool,
 ) -> Result<Reached, HostError> {
-    let none = || HostError::Unknown("it has none".into());
+    let none = || match &dial.before {
+        Some(before) => before.clone().into(),
+        None => HostError::Unknown("there was no time to look for it".into()),
+    };
     let own = shared.upgrade().map(|shared| (shared.config.clone(), shared.given.clone()));
     let Some((config, given)) = own else { return Err(none()) };
     let given = if may_ask { given.get() } else { None };

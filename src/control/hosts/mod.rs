@@ -328,11 +328,7 @@ impl Hosts {
             return Err(ConnectError::Host { name: name.to_string(), error });
         }
         let id = state.new_id();
-        let (name, greeting, rail) = (name.clone(), greeting.to_vec(), None);
-        let pause = dial::CROWDED_PAUSE;
-        let absent_pause = dial::PAUSE;
-        let dial =
-            Dial { name, greeting, until_ns, wait, rail, pause, absent_pause, gone_ns: None };
+        let dial = Dial::new(name.clone(), greeting.to_vec(), until_ns, wait);
         dial::start(&self.shared, &mut state, id, dial, Duration::ZERO)?;
         drop(state);
         self.shared.late.bell.ring();
@@ -589,7 +585,7 @@ impl Shared {
         };
         self.forget(state, id);
         if let Some((dial, doing)) = doing {
-            self.dial_failed(state, id, &dial, ConnectError::TimedOut(doing));
+            self.dial_failed(state, id, &dial, dial.too_late(doing));
         }
     }
 

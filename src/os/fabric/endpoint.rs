@@ -6,7 +6,7 @@
 //!   idle --send--> (unsent) --> sending --completion--> idle
 //! ```
 //! What is sent is written straight into a buffer. Where the provider has no room for the operation
-//! (`-FI_EAGAIN`) the buffer waits, and those behind it, until completions have been read.
+//! (`-FI_EAGAIN`) the buffer waits, and those to the same peer behind it, until completions have been read.
 //!
 //! The buffers are an end point's, not a peer's: a message lies in whichever was posted first. They are
 //! registered where the provider asks for that (`FI_MR_LOCAL`), bound where it asks for that
@@ -25,8 +25,8 @@ use crate::os::memory::ForkGuard;
 use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
 use rustix::mm;
+use sending::Unsent;
 use std::boxed::Box;
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::string::String;
 use std::sync::Arc;
@@ -118,8 +118,7 @@ pub struct EndPoint {
     domain: Option<Object<sys::fid_domain>>,
     fabric: Option<Object<sys::fid_fabric>>,
     buffers: Vec<Buffer>,
-    /// Written, in the order in which they are to be sent.
-    unsent: VecDeque<usize>,
+    unsent: Unsent,
     /// Buffers that are to be posted, and those from which nothing is sent.
     unposted: Vec<usize>,
     idle: Vec<usize>,
@@ -222,7 +221,7 @@ impl EndPoint {
             domain: Some(domain),
             fabric: Some(fabric),
             buffers: Vec::new(),
-            unsent: VecDeque::new(),
+            unsent: Unsent::default(),
             unposted: Vec::new(),
             idle: Vec::new(),
             address,

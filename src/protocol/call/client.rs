@@ -18,7 +18,8 @@ use std::vec::Vec;
 /// What a [`Client`] is made of.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Calls that may be outstanding, if the server allows as many. 64 unless set.
+    /// Calls that may be outstanding, if the server allows as many: those beyond wait for one of
+    /// these to end, in tasks in the order in which they called. 64 unless set.
     pub outstanding: u32,
     /// Bytes of a reply that are sent at once; 4,088 unless set, which is the most.
     pub reply_bytes: u32,

@@ -122,7 +122,10 @@ pub enum CallError {
     )]
     NoneFree(usize),
     /// The server took the request and will not reply: its handler dropped it.
-    #[error("the server will not reply to this request: its handler dropped it, or failed")]
+    #[error(
+        "the server will not reply to this request: its handler dropped it or failed, or this client did not \
+         take its reply in time"
+    )]
     Declined,
     /// The server's program answered with an error of its own ([`Request::fail`]).
     #[error("the server answered with error {code}: {text}")]

@@ -166,6 +166,10 @@ impl Drop for OneLoan {
 /// # std::fs::remove_dir_all(&dir).ok();
 /// # Ok(()) }).unwrap();
 /// ```
+///
+/// Whoever has published all [flushes](Self::flush), or [drains](Self::drain), before it goes: dropped, a
+/// publisher sends what it can without waiting, and a subscriber that was still behind is told
+/// [`CloseReason::TooSlow`](crate::node::CloseReason::TooSlow), not that it has had everything.
 pub struct Publisher {
     manager: Manager,
     offer: OfferId,
@@ -508,6 +512,19 @@ impl EndPoint for Publisher {
 
 impl Drop for Publisher {
     fn drop(&mut self) {
+        if self.manager.is_forked() {
+            return;
+        }
+        {
+            let mut guard = self.manager.shared.lock();
+            let (node, protocols) = guard.parts();
+            protocols.advance_publisher(node, self.offer);
+            let behind = protocols.publisher(self.offer).map(|state| state.behind());
+            for link in behind.into_iter().flatten() {
+                let why = "the publisher went before it had sent it everything";
+                protocols.send_away_slow(node, link, why);
+            }
+        }
         if let Some(Offering::Publisher(mut state)) = self.manager.withdraw(self.offer) {
             state.remove_all(&mut self.manager.lock());
         }

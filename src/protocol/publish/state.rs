@@ -190,6 +190,12 @@ impl PublisherState {
         self.subscribers.iter().find(|serving| serving.is_behind()).map(Serving::no_room)
     }
 
+    /// Those to whom not everything could be sent yet.
+    pub(super) fn behind(&mut self) -> Vec<LinkId> {
+        let behind = self.all().iter().filter(|serving| serving.is_behind());
+        behind.filter_map(Serving::link).collect()
+    }
+
     /// Sends what there is room for now; says whether anybody is still behind.
     fn advance(&mut self, node: &mut Node) -> bool {
         let mut is_behind = false;

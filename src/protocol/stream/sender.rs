@@ -292,9 +292,10 @@ struct Begun {
     waited: bool,
 }
 
-/// Sends a stream of records. `Send`. Dropping it sends what it can without waiting, and closes;
-/// the receiver then sees [`CloseReason::HungUp`](crate::node::CloseReason::HungUp) if something was
-/// left. Who must know [closes](Self::close).
+/// Sends a stream of records. `Send`. Whoever has sent all [closes](Self::close) it: only then does the
+/// receiver hear that this was all. Dropped without that, as on the way of an error, it sends what it
+/// can without waiting, and the receiver then sees
+/// [`CloseReason::HungUp`](crate::node::CloseReason::HungUp): there may have been more.
 ///
 /// [`StreamReceiver`](crate::protocol::StreamReceiver) shows both ends.
 pub struct StreamSender {
@@ -561,14 +562,14 @@ impl StreamSender {
         self.manager.end(&self.connection);
     }
 
-    /// Sends what it can without waiting, and closes.
+    /// Sends what it can without waiting. Nobody has said that this was all: the receiver is told that
+    /// more was to come.
     pub(in crate::protocol) fn end(&mut self) {
         if std::thread::panicking() {
             return self.abandon();
         }
-        if self.close(Some(Duration::ZERO)).is_err() {
-            self.manager.end(&self.connection);
-        }
+        let _ = self.empty(Deadline::new(Some(Duration::ZERO)));
+        self.manager.end(&self.connection);
     }
 
     /// The coalesced records as a message.

@@ -181,7 +181,12 @@ pub fn play(step: impl Fn(&str)) -> Result<Act> {
                     (false, detail) => detail.to_owned(),
                 },
                 counter: told.counter,
-                outcome: if told.is_refused { Outcome::Refused } else { Outcome::NotRefused },
+                outcome: match (told.is_refused, attempt) {
+                    // Anybody may listen, and cut.
+                    (true, Attempt::Read | Attempt::Cut) => Outcome::NoHarm,
+                    (true, _) => Outcome::Refused,
+                    (false, _) => Outcome::NotRefused,
+                },
             },
             Err(error) => Row {
                 what: format!("on the wire: {what}"),

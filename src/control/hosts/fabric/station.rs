@@ -590,7 +590,7 @@ impl Drop for Place {
             inner.end.give_back(received);
         }
         let Some(Other { peer, .. }) = row.other else { return };
-        match row.sending {
+        match row.sending - inner.end.forget_unsent(peer) {
             0 => inner.end.remove(peer),
             sending => {
                 inner.leaving.insert(self.token, (peer, sending));

@@ -1,7 +1,33 @@
 //! What leaves an end point: written into a buffer, then the library's, at once or when it has room.
+//!
+//! A provider has no room (`-FI_EAGAIN`) for one peer, as while that makes no calls that would accept a
+//! connection, or for all. So what waits for one waits behind nobody else's.
 
 use super::{EndPoint, Event, FabricError, Peer, Sent, State, sys};
+use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
+
+/// Peers for which the provider is asked in one call whether it has room again.
+const PEERS_PER_CALL: usize = 8;
+
+/// Buffers that are written and wait for room with the provider, for each peer in their order.
+#[derive(Debug, Default)]
+pub(super) struct Unsent {
+    of: BTreeMap<u64, VecDeque<usize>>,
+    /// The last peer for which was asked.
+    asked: u64,
+}
+
+impl Unsent {
+    /// The peer that has its turn: the next that has something, and then the first.
+    fn next(&mut self) -> Option<u64> {
+        let next =
+            self.of.range((core::ops::Bound::Excluded(self.asked), core::ops::Bound::Unbounded));
+        let (peer, _) = next.chain(self.of.iter()).next()?;
+        self.asked = *peer;
+        Some(*peer)
+    }
+}
 
 impl EndPoint {
     /// Sends a message of these parts, together of at most as many bytes as a message has.
@@ -26,7 +52,8 @@ impl EndPoint {
         tag: u64,
         fill: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Result<Sent, FabricError> {
-        let Some(&index) = self.idle.last().filter(|_| self.unsent.is_empty()) else {
+        let waits = !self.unsent.of.is_empty() && self.unsent.of.contains_key(&to.0);
+        let Some(&index) = self.idle.last().filter(|_| !waits) else {
             return Ok(Sent::NotNow);
         };
         let buffer = &mut self.buffers[index];
@@ -41,7 +68,7 @@ impl EndPoint {
         match self.begin(index) {
             Ok(true) => Ok(Sent::Leaves(bytes)),
             Ok(false) => {
-                self.unsent.push_back(index);
+                self.unsent.of.entry(to.0).or_default().push_back(index);
                 Ok(Sent::Leaves(bytes))
             }
             Err(error) => {
@@ -74,11 +101,19 @@ impl EndPoint {
         }
     }
 
-    /// Sends what waits for room, in its order.
+    /// Sends what waits for room, of each peer in its order.
     pub(super) fn send_unsent(&mut self, events: &mut Vec<Event>) {
-        while let Some(&index) = self.unsent.front() {
-            let before = self.buffers[index].state;
-            let State::Unsent { tag, .. } = before else { unreachable!("it waits to be sent") };
+        for _ in 0..self.unsent.of.len().min(PEERS_PER_CALL) {
+            let Some(peer) = self.unsent.next() else { return };
+            self.send_unsent_to(peer, events);
+        }
+    }
+
+    fn send_unsent_to(&mut self, peer: u64, events: &mut Vec<Event>) {
+        while let Some(&index) = self.unsent.of.get(&peer).and_then(VecDeque::front) {
+            let State::Unsent { tag, .. } = self.buffers[index].state else {
+                unreachable!("it waits to be sent")
+            };
             match self.begin(index) {
                 Ok(true) => {}
                 Ok(false) => return,
@@ -88,7 +123,37 @@ impl EndPoint {
                     events.push(Event::NotSent { tag, why: std::format!("{error}") });
                 }
             }
-            self.unsent.pop_front();
+            self.unsent.of.get_mut(&peer).and_then(VecDeque::pop_front);
         }
+        self.unsent.of.remove(&peer);
+    }
+
+    /// What still waits for room to a peer is not sent; how many messages that is.
+    pub fn forget_unsent(&mut self, peer: Peer) -> u32 {
+        let waiting = self.unsent.of.remove(&peer.0).unwrap_or_default();
+        for &index in &waiting {
+            self.buffers[index].state = State::Idle;
+            self.idle.push(index);
+        }
+        waiting.len() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_peer_for_which_something_waits_has_its_turn() {
+        let mut unsent = Unsent::default();
+        assert_eq!(unsent.next(), None);
+        for peer in [3, 9, 5] {
+            unsent.of.entry(peer).or_default().push_back(0);
+        }
+        let turns: Vec<_> = (0..6).map_while(|_| unsent.next()).collect();
+        assert_eq!(turns, [3, 5, 9, 3, 5, 9]);
+        // The one whose turn it was has nothing any more.
+        unsent.of.remove(&9);
+        assert_eq!(unsent.next(), Some(3));
     }
 }

@@ -13,6 +13,7 @@ use crate::os::sys::monotonic_ns;
 use crate::os::{tcp, thread};
 use core::time::Duration;
 use rustls::pki_types::ServerName;
+use std::boxed::Box;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -55,7 +56,7 @@ pub(super) struct Dial {
     /// When the other end is not asked again if it ends the connection without a word, once it has.
     pub gone_ns: Option<u64>,
     /// What the attempt before this one came to.
-    pub before: Option<MeetingError>,
+    pub before: Option<Box<MeetingError>>,
 }
 
 impl Dial {
@@ -102,7 +103,7 @@ impl Dial {
             _ => return None,
         };
         let left = Duration::from_nanos(self.left_ns()).saturating_sub(PAUSE);
-        self.before = Some(error.clone());
+        self.before = Some(Box::new(error.clone()));
         self.may_try_again().then_some(pause.min(left))
     }
 
@@ -123,7 +124,7 @@ impl Dial {
     /// The time is up in this attempt: what the one before came to says more.
     pub fn too_late(&self, doing: &'static str) -> ConnectError {
         match &self.before {
-            Some(before) => self.error(before.clone().into()),
+            Some(before) => self.error(MeetingError::clone(before).into()),
             None => ConnectError::TimedOut(doing),
         }
     }
@@ -351,7 +352,7 @@ fn connect_once(
     may_ask: bool,
 ) -> Result<Reached, HostError> {
     let none = || match &dial.before {
-        Some(before) => before.clone().into(),
+        Some(before) => MeetingError::clone(before).into(),
         None => HostError::Unknown("there was no time to look for it".into()),
     };
     let own = shared.upgrade().map(|shared| (shared.config.clone(), shared.given.clone()));

@@ -373,6 +373,56 @@ fn what_was_sent_arrives_though_its_sender_leaves_at_once() {
 }
 
 #[test]
+fn a_link_that_goes_while_its_peer_makes_no_calls_takes_nothing_of_another_to_the_same_process_along()
+ {
+    const MESSAGES: u32 = 3;
+    with_each_provider(|provider| {
+        let dirs = [Dir::new("silent", &[]), Dir::new("two", &[])];
+        let mut silent = Node::with_config(listening(trusted(&dirs[0], provider))).unwrap();
+        let area = silent.message_area(64).unwrap();
+        let queue = silent.notification_queue(4 * MESSAGES).unwrap();
+        let slot = silent.slot(SlotConfig::new(area, queue).credit(4 * MESSAGES)).unwrap();
+        let ticket = silent.fast_ticket(slot).unwrap();
+        let greeting = Accept::Automatic(ticket.to_bytes().to_vec());
+        silent.serve("x", Access::SameUser, greeting).unwrap();
+        let at = format!("hamlyn://{}/x", silent.listens_at().unwrap());
+        let fast = Manager::with_config(trusted(&dirs[1], provider)).unwrap();
+        let links = std::thread::scope(|scope| {
+            let connects = scope.spawn(|| [(); 2].map(|()| fast.connect(&at, b"", LIMIT).unwrap()));
+            while silent.links().count() < 2 {
+                silent.poll().unwrap();
+                while silent.next_event().is_some() {}
+            }
+            connects.join().unwrap()
+        });
+        for i in 0..MESSAGES {
+            for (which, link) in links.iter().enumerate() {
+                let word = 100 * which as u32 + i;
+                fast.lock().try_send_fast_over(*link, &ticket, b"x", word).unwrap();
+            }
+            // Each leaves as a message of its own.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let [first, second] = links.map(|link| fast.explain(link).unwrap());
+        assert!(first.contains("libfabric ") && second.contains("libfabric "), "{first}, {second}");
+        let goes = std::thread::spawn(move || {
+            fast.lock().disconnect(links[0]).unwrap();
+            fast
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        let mut next = 100;
+        while next < 100 + MESSAGES {
+            let word = silent.recv(queue, LIMIT).unwrap().word;
+            if word >= 100 {
+                assert_eq!(word, next, "in its order, and none missing");
+                next += 1;
+            }
+        }
+        drop(goes.join().unwrap());
+    });
+}
+
+#[test]
 fn a_sender_has_to_wait_for_a_slow_receiver_and_loses_nothing() {
     const MESSAGES: u32 = 2000;
     with_each_provider(|provider| {

@@ -2593,7 +2593,8 @@ h_status h_publisher_subscribers(h_publisher_t *publisher,
 h_status h_publisher_close(h_publisher_t *publisher, int64_t timeout_ns);
 
 /// Frees a publisher without waiting. Null is allowed.
-/// Its subscribers are told goodbye, and its pool goes: see h_publisher_drain. Loans stay the
+/// Its subscribers are told goodbye, but one to which something has yet to be sent H_HUNG_UP: see
+/// h_publisher_flush. Its pool goes: see h_publisher_drain. Loans stay the
 /// caller's to free.
 void h_publisher_free(h_publisher_t *publisher);
 

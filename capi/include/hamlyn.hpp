@@ -3175,7 +3175,8 @@ struct subscriber_state {
     h_subscriber_state_t counts;
 };
 
-/// Publishes samples. Any number of threads may publish at once.
+/// Publishes samples. Any number of threads may publish at once. Whoever has published all calls flush, or
+/// drain, before it goes: a subscriber that is behind then is told H_HUNG_UP.
 class publisher : public detail::receiver<h_publisher_t> {
 public:
     /// h_publisher_new

@@ -100,7 +100,9 @@ fn two_hosts(path: Option<&str>) -> String {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{text}\n{error}");
     assert!(!text.contains("NOT REFUSED"), "{text}");
-    assert_eq!(text.matches(" REFUSED").count(), 10, "{text}");
+    // Reading what passes, and cutting the cable, nobody can refuse.
+    let counts = [" REFUSED", " NO HARM"].map(|word| text.matches(word).count());
+    assert_eq!(counts, [8, 2], "{text}");
     for seen in ["TLS 1.3", "links_closed_violation +1", "control.hosts_refused_tls +1"] {
         assert!(text.contains(seen), "{seen}: {text}");
     }

@@ -2288,7 +2288,8 @@ class StreamReceiver:
 class StreamSender:
     """
     Sends a stream of records. A context manager: leaving it sends what is left and closes; after an
-    exception, and where it just goes away, only what can be sent without waiting.
+    exception, and where it just goes away, only what can be sent without waiting, and the receiver's loop
+    raises `Closed`, since there may have been more.
     """
     def __enter__(self, /) -> StreamSender: ...
     def __exit__(self, /, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None: ...

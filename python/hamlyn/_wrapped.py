@@ -23,8 +23,8 @@ class Wrapped(Generic[T]):
         if isinstance(sync, _hamlyn.Manager) and not self._of_manager:
             name = type(self).__name__
             raise TypeError(
-                f"hamlyn.aio.{name} is made of a hamlyn.{name}, and was given a Manager: make one of it "
-                f"first, hamlyn.{name}(manager), or connect"
+                f"hamlyn.aio.{name} is made of a hamlyn.{name}, and was given a Manager: make one with it "
+                f"first, or call connect"
             )
         self.sync = sync
 

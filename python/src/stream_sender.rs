@@ -13,7 +13,8 @@ use pyo3::prelude::*;
 use std::sync::Arc;
 
 /// Sends a stream of records. A context manager: leaving it sends what is left and closes; after an
-/// exception, and where it just goes away, only what can be sent without waiting.
+/// exception, and where it just goes away, only what can be sent without waiting, and the receiver's loop
+/// raises `Closed`, since there may have been more.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct StreamSender {
     pub end: Arc<End<protocol::StreamSender>>,

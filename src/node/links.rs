@@ -34,7 +34,7 @@ pub enum CloseReason {
     /// The peer's process died.
     Died,
     /// The peer's process lives, and closed the connection without a goodbye: it had messages
-    /// that did not leave.
+    /// that did not leave; or a stream's sender went without saying that this was all.
     HungUp,
     /// The peer broke the rules, or what came from another host was changed on the way, and this node
     /// closed the link.
@@ -42,7 +42,8 @@ pub enum CloseReason {
     /// The peer says that this node broke the rules, and closed the link.
     Expelled,
     /// The peer sent this node away, which did not take what it was sent as fast as the peer wanted
-    /// ([`WhenSlow::SendAway`](crate::protocol::WhenSlow::SendAway)).
+    /// ([`WhenSlow::SendAway`](crate::protocol::WhenSlow::SendAway)); or it was a publisher that went
+    /// before it had sent everything.
     TooSlow,
     /// This process can no longer watch over its links, because the system refuses its housekeeping
     /// what it needs; the peer may live, and sees [`HungUp`](Self::HungUp).
@@ -55,11 +56,11 @@ impl fmt::Display for CloseReason {
         match self {
             Self::Closed => f.write_str("it closed the connection"),
             Self::Died => f.write_str("its process died"),
-            Self::HungUp => f.write_str("it closed the connection before all messages had left"),
+            Self::HungUp => f.write_str("it closed the connection without saying that this was all"),
             // Of another host, somebody between may be to blame.
             Self::Misbehaved(why) => write!(f, "this side sent it away: {why}"),
             Self::Expelled => f.write_str("it says that this side broke the rules"),
-            Self::TooSlow => f.write_str("it sent this side away, which was too slow for it"),
+            Self::TooSlow => f.write_str("it went, or sent this side away, before this side had taken everything: too slow for it"),
             Self::Unwatched => f.write_str(
                 "this process can no longer watch over its connections: the system refuses its \
                  housekeeping what it needs",

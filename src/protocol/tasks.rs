@@ -609,7 +609,8 @@ impl AsyncClient {
     /// Sends a request and waits for the reply. Any number of tasks may call: those beyond
     /// [`ClientConfig::outstanding`] wait for their turn, in the order in which they called. Dropped
     /// before it is ready, it forgets the call, whose place is free again when the reply has come; a
-    /// request that had not left does not leave.
+    /// request that had not left does not leave. A future that was polled is to be polled again or
+    /// dropped: it may be the one whose turn it is.
     pub async fn call(&self, request: &[u8]) -> Result<Bytes, CallError> {
         self.call_until(request, None, &mut false).await
     }

@@ -151,11 +151,14 @@ fn a_first_message_on_an_idle_link_is_found_while_another_is_busy() {
         let which = random.below(IDLE_LINKS as u64);
         idle.tell(&format!("{which} {round}"));
         idle.expect("sent");
-        // In each turn at least one idle link is looked at, and each in its turn.
+        // What is promised is a time, 20 us, and the engine's tests hold it to that on a clock of their
+        // own. How many turns that is depends on how long one takes: while the busy one stands still, no
+        // more than some nanoseconds.
+        const TURNS: usize = 20_000;
         let mut count = 0;
         while station.node.try_recv(station.queue).unwrap().is_none() {
             count += 1;
-            assert!(count <= IDLE_LINKS, "not found in {count} turns\n{}", state(&station.node));
+            assert!(count <= TURNS, "not found in {count} turns\n{}", state(&station.node));
         }
         assert_eq!(station.bytes()[..8], round.to_le_bytes());
         turns.push(count);

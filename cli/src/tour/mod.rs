@@ -390,11 +390,11 @@ mod tests {
         use attack::Outcome::{NoHarm, NotRefused, Open, Refused};
         let findings = of_attempts(&[row(Refused), row(Open)]);
         assert!(findings[0].is_good && findings[0].text.starts_with("1 of 1 "), "{findings:?}");
+        assert!(findings[1].text.starts_with("One more is possible"), "{findings:?}");
         let findings = of_attempts(&[row(Refused), row(NoHarm)]);
         let words = ["1 of 2 attempts to do harm were refused, and 1, ", " did none."];
         let has_all = words.iter().all(|word| findings[0].text.contains(word));
         assert!(findings[0].is_good && has_all, "{findings:?}");
-        assert!(findings[1].text.starts_with("One more is possible"), "{findings:?}");
         let findings = of_attempts(&[row(Refused), row(NotRefused)]);
         assert!(!findings[0].is_good && findings[0].text.starts_with("1 of 2 "), "{findings:?}");
     }

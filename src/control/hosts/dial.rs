@@ -55,8 +55,8 @@ pub(super) struct Dial {
     pub absent_pause: Duration,
     /// When the other end is not asked again if it ends the connection without a word, once it has.
     pub gone_ns: Option<u64>,
-    /// What the attempt before this one came to.
-    pub before: Option<Box<MeetingError>>,
+    /// What the attempt before this one came to at the other host, and when.
+    pub before: Option<Box<(u64, MeetingError)>>,
 }
 
 impl Dial {
@@ -103,7 +103,7 @@ impl Dial {
             _ => return None,
         };
         let left = Duration::from_nanos(self.left_ns()).saturating_sub(PAUSE);
-        self.before = Some(Box::new(error.clone()));
+        self.before = Some(Box::new((monotonic_ns(), error.clone())));
         self.may_try_again().then_some(pause.min(left))
     }
 
@@ -123,10 +123,17 @@ impl Dial {
 
     /// The time is up in this attempt: what the one before came to says more.
     pub fn too_late(&self, doing: &'static str) -> ConnectError {
-        match &self.before {
-            Some(before) => self.error(MeetingError::clone(before).into()),
+        match self.before() {
+            Some(before) => self.error(before.clone().into()),
             None => ConnectError::TimedOut(doing),
         }
+    }
+
+    /// What the attempt before this one came to, if that was just now.
+    fn before(&self) -> Option<&MeetingError> {
+        let (came_ns, error) = self.before.as_deref()?;
+        let most_ns = 2 * ABSENT_PAUSE_MAX.as_nanos() as u64;
+        (monotonic_ns().saturating_sub(*came_ns) < most_ns).then_some(error)
     }
 }
 
@@ -351,8 +358,8 @@ fn connect_once(
     dial: &Dial,
     may_ask: bool,
 ) -> Result<Reached, HostError> {
-    let none = || match &dial.before {
-        Some(before) => MeetingError::clone(before).into(),
+    let none = || match dial.before() {
+        Some(before) => before.clone().into(),
         None => HostError::Unknown("there was no time to look for it".into()),
     };
     let own = shared.upgrade().map(|shared| (shared.config.clone(), shared.given.clone()));
@@ -378,8 +385,12 @@ fn connect_once(
         if let Err(e) = &found {
             error.then(HostError::Unknown(std::format!("{}: {e}", place.host)));
         }
+        let is_known = found.is_ok();
         let found = found.unwrap_or_default();
         let addresses = found.len();
+        if is_known && addresses == 0 {
+            error.then(HostError::Unknown(std::format!("{}: it has none", place.host)));
+        }
         for (tried, address) in found.into_iter().enumerate() {
             let left_ns = dial.left_ns();
             if left_ns == 0 || !is_wanted(shared, id) {

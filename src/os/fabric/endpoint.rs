@@ -6,7 +6,7 @@
 //!   idle --send--> (unsent) --> sending --completion--> idle
 //! ```
 //! What is sent is written straight into a buffer. Where the provider has no room for the operation
-//! (`-FI_EAGAIN`) the buffer waits, and those to the same peer behind it, until completions have been read.
+//! (`-FI_EAGAIN`) the buffer waits, and those with the same tag behind it, until completions have been read.
 //!
 //! The buffers are an end point's, not a peer's: a message lies in whichever was posted first. They are
 //! registered where the provider asks for that (`FI_MR_LOCAL`), bound where it asks for that

@@ -19,7 +19,7 @@ use std::vec::Vec;
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// Calls that may be outstanding, if the server allows as many: those beyond wait for one of
-    /// these to end, in tasks in the order in which they called. 64 unless set.
+    /// these to end, those of one `AsyncClient` in the order in which they called. 64 unless set.
     pub outstanding: u32,
     /// Bytes of a reply that are sent at once; 4,088 unless set, which is the most.
     pub reply_bytes: u32,

@@ -518,6 +518,7 @@ impl Drop for Publisher {
         {
             let mut guard = self.manager.shared.lock();
             let (node, protocols) = guard.parts();
+            protocols.take_events(node);
             protocols.advance_publisher(node, self.offer);
             let behind = protocols.publisher(self.offer).map(|state| state.behind());
             for link in behind.into_iter().flatten() {

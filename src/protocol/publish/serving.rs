@@ -209,6 +209,11 @@ impl Serving {
         self.is_ready && self.fault.is_none() && !self.has_ended()
     }
 
+    /// Whether there is something that it has yet to get, be it served already or not.
+    pub fn is_owed(&self) -> bool {
+        self.next < self.end && !self.has_ended()
+    }
+
     /// Whether it has yet to get something that it can be sent.
     pub fn is_behind(&self) -> bool {
         self.next < self.end && self.is_served()

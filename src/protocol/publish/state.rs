@@ -192,7 +192,7 @@ impl PublisherState {
 
     /// Those to whom not everything could be sent yet.
     pub(super) fn behind(&mut self) -> Vec<LinkId> {
-        let behind = self.all().iter().filter(|serving| serving.is_behind());
+        let behind = self.all().iter().filter(|serving| serving.is_owed());
         behind.filter_map(Serving::link).collect()
     }
 

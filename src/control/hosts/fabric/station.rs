@@ -233,6 +233,18 @@ impl Inner {
         any
     }
 
+    /// Sends what waits for room with the provider; whether that failed for some.
+    fn send_unsent(&mut self) -> bool {
+        let mut events = core::mem::take(&mut self.events);
+        self.end.send_all_unsent(&mut events);
+        let any = !events.is_empty();
+        for event in events.drain(..) {
+            self.take_event(None, event);
+        }
+        self.events = events;
+        any
+    }
+
     fn broke(&mut self, error: FabricError) {
         let why = error.to_string();
         for row in self.rows.values_mut() {
@@ -554,7 +566,7 @@ impl Place {
             let is_due = |other: &Other| other.credit.grant_is_due();
             row.is_told || row.other.as_ref().is_some_and(is_due)
         });
-        !is_busy && inner.end.may_sleep()
+        !is_busy && !inner.send_unsent() && inner.end.may_sleep()
     }
 
     /// What carries it, in words.
@@ -590,7 +602,7 @@ impl Drop for Place {
             inner.end.give_back(received);
         }
         let Some(Other { peer, .. }) = row.other else { return };
-        match row.sending - inner.end.forget_unsent(peer) {
+        match row.sending - inner.end.forget_unsent(self.token) {
             0 => inner.end.remove(peer),
             sending => {
                 inner.leaving.insert(self.token, (peer, sending));

@@ -1,31 +1,31 @@
 //! What leaves an end point: written into a buffer, then the library's, at once or when it has room.
 //!
 //! A provider has no room (`-FI_EAGAIN`) for one peer, as while that makes no calls that would accept a
-//! connection, or for all. So what waits for one waits behind nobody else's.
+//! connection, or for all. So what waits waits behind what has the same tag, and behind nothing else.
 
 use super::{EndPoint, Event, FabricError, Peer, Sent, State, sys};
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
-/// Peers for which the provider is asked in one call whether it has room again.
-const PEERS_PER_CALL: usize = 8;
+/// Tags for which the provider is asked in one call whether it has room again.
+const TAGS_PER_CALL: usize = 8;
 
-/// Buffers that are written and wait for room with the provider, for each peer in their order.
+/// Buffers that are written and wait for room with the provider, of each tag in their order.
 #[derive(Debug, Default)]
 pub(super) struct Unsent {
     of: BTreeMap<u64, VecDeque<usize>>,
-    /// The last peer for which was asked.
+    /// The last tag for which was asked.
     asked: u64,
 }
 
 impl Unsent {
-    /// The peer that has its turn: the next that has something, and then the first.
+    /// The tag that has its turn: the next that has something, and then the first.
     fn next(&mut self) -> Option<u64> {
         let next =
             self.of.range((core::ops::Bound::Excluded(self.asked), core::ops::Bound::Unbounded));
-        let (peer, _) = next.chain(self.of.iter()).next()?;
-        self.asked = *peer;
-        Some(*peer)
+        let (tag, _) = next.chain(self.of.iter()).next()?;
+        self.asked = *tag;
+        Some(*tag)
     }
 }
 
@@ -52,7 +52,7 @@ impl EndPoint {
         tag: u64,
         fill: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Result<Sent, FabricError> {
-        let waits = !self.unsent.of.is_empty() && self.unsent.of.contains_key(&to.0);
+        let waits = !self.unsent.of.is_empty() && self.unsent.of.contains_key(&tag);
         let Some(&index) = self.idle.last().filter(|_| !waits) else {
             return Ok(Sent::NotNow);
         };
@@ -68,7 +68,7 @@ impl EndPoint {
         match self.begin(index) {
             Ok(true) => Ok(Sent::Leaves(bytes)),
             Ok(false) => {
-                self.unsent.of.entry(to.0).or_default().push_back(index);
+                self.unsent.of.entry(tag).or_default().push_back(index);
                 Ok(Sent::Leaves(bytes))
             }
             Err(error) => {
@@ -101,19 +101,26 @@ impl EndPoint {
         }
     }
 
-    /// Sends what waits for room, of each peer in its order.
+    /// Sends what waits for room, as far as there is some, of a few tags; of the others in later calls.
     pub(super) fn send_unsent(&mut self, events: &mut Vec<Event>) {
-        for _ in 0..self.unsent.of.len().min(PEERS_PER_CALL) {
-            let Some(peer) = self.unsent.next() else { return };
-            self.send_unsent_to(peer, events);
+        self.send_unsent_of(TAGS_PER_CALL, events);
+    }
+
+    /// The same of all, before whoever has this sleeps: what is done for one of them wakes it but once.
+    pub fn send_all_unsent(&mut self, events: &mut Vec<Event>) {
+        self.send_unsent_of(usize::MAX, events);
+    }
+
+    fn send_unsent_of(&mut self, tags: usize, events: &mut Vec<Event>) {
+        for _ in 0..self.unsent.of.len().min(tags) {
+            let Some(tag) = self.unsent.next() else { return };
+            self.send_unsent_with(tag, events);
         }
     }
 
-    fn send_unsent_to(&mut self, peer: u64, events: &mut Vec<Event>) {
-        while let Some(&index) = self.unsent.of.get(&peer).and_then(VecDeque::front) {
-            let State::Unsent { tag, .. } = self.buffers[index].state else {
-                unreachable!("it waits to be sent")
-            };
+    fn send_unsent_with(&mut self, tag: u64, events: &mut Vec<Event>) {
+        while let Some(&index) = self.unsent.of.get(&tag).and_then(VecDeque::front) {
+            debug_assert!(matches!(self.buffers[index].state, State::Unsent { .. }));
             match self.begin(index) {
                 Ok(true) => {}
                 Ok(false) => return,
@@ -123,14 +130,14 @@ impl EndPoint {
                     events.push(Event::NotSent { tag, why: std::format!("{error}") });
                 }
             }
-            self.unsent.of.get_mut(&peer).and_then(VecDeque::pop_front);
+            self.unsent.of.get_mut(&tag).and_then(VecDeque::pop_front);
         }
-        self.unsent.of.remove(&peer);
+        self.unsent.of.remove(&tag);
     }
 
-    /// What still waits for room to a peer is not sent; how many messages that is.
-    pub fn forget_unsent(&mut self, peer: Peer) -> u32 {
-        let waiting = self.unsent.of.remove(&peer.0).unwrap_or_default();
+    /// What still waits for room is not sent; how many messages that is.
+    pub fn forget_unsent(&mut self, tag: u64) -> u32 {
+        let waiting = self.unsent.of.remove(&tag).unwrap_or_default();
         for &index in &waiting {
             self.buffers[index].state = State::Idle;
             self.idle.push(index);
@@ -144,11 +151,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_peer_for_which_something_waits_has_its_turn() {
+    fn each_tag_for_which_something_waits_has_its_turn() {
         let mut unsent = Unsent::default();
         assert_eq!(unsent.next(), None);
-        for peer in [3, 9, 5] {
-            unsent.of.entry(peer).or_default().push_back(0);
+        for tag in [3, 9, 5] {
+            unsent.of.entry(tag).or_default().push_back(0);
         }
         let turns: Vec<_> = (0..6).map_while(|_| unsent.next()).collect();
         assert_eq!(turns, [3, 5, 9, 3, 5, 9]);

@@ -56,11 +56,16 @@ impl fmt::Display for CloseReason {
         match self {
             Self::Closed => f.write_str("it closed the connection"),
             Self::Died => f.write_str("its process died"),
-            Self::HungUp => f.write_str("it closed the connection without saying that this was all"),
+            Self::HungUp => {
+                f.write_str("it closed the connection without saying that this was all")
+            }
             // Of another host, somebody between may be to blame.
             Self::Misbehaved(why) => write!(f, "this side sent it away: {why}"),
             Self::Expelled => f.write_str("it says that this side broke the rules"),
-            Self::TooSlow => f.write_str("it went, or sent this side away, before this side had taken everything: too slow for it"),
+            Self::TooSlow => f.write_str(
+                "it went, or sent this side away, before this side had taken everything: too slow \
+                 for it",
+            ),
             Self::Unwatched => f.write_str(
                 "this process can no longer watch over its connections: the system refuses its \
                  housekeeping what it needs",

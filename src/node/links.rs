@@ -56,9 +56,7 @@ impl fmt::Display for CloseReason {
         match self {
             Self::Closed => f.write_str("it closed the connection"),
             Self::Died => f.write_str("its process died"),
-            Self::HungUp => {
-                f.write_str("it closed the connection without saying that this was all")
-            }
+            Self::HungUp => f.write_str("it hung up without saying that this was all"),
             // Of another host, somebody between may be to blame.
             Self::Misbehaved(why) => write!(f, "this side sent it away: {why}"),
             Self::Expelled => f.write_str("it says that this side broke the rules"),

@@ -1,6 +1,8 @@
 //! Groups: gather, thresholds, scatter, barriers, delegation; members that die, are late, or lie.
 
-use crate::help::{Reached, at, is_of_hosts, is_said_by, manager_with, only_on_one_host, seen};
+use crate::help::{
+    Reached, at, is_of_hosts, is_over_libfabric, is_said_by, manager_with, only_on_one_host, seen,
+};
 use crate::support::*;
 use hamlyn::control::frame::{Frame, Hello, Purpose};
 use hamlyn::node::CloseReason;
@@ -565,7 +567,13 @@ fn a_member_that_dies_is_named_and_what_it_sent_before_counts() {
     let mut root = Group::new(&answering(&dir), GroupConfig::new(3, 100_000)).unwrap();
     let seeds: Vec<Seed> = (0..3).map(|member| root.seed_of(member).unwrap().reached()).collect();
     let silent = start("silent", &dir, &seeds[0]);
-    let sends = start("sends and dies", &dir, &seeds[1]);
+    let mut sends = start("sends and dies", &dir, &seeds[1]);
+    sends.expect("sent");
+    if is_over_libfabric() {
+        // What lies with a provider goes with its process (docs/providers.md).
+        drop(root.wait_for(1, LIMIT).unwrap());
+    }
+    sends.tell("die");
     sends.ends_killed();
     let lives = start("sends", &dir, &seeds[2]);
     // Two of three are there, the one by a process that is dead.
@@ -717,6 +725,8 @@ fn role() {
         }
         "sends and dies" => {
             member.send(&part, LIMIT).unwrap();
+            say("sent");
+            role.wait_for("die");
             die();
         }
         "sends" => {

@@ -115,6 +115,7 @@ statuses! {
         ServeError::PathTooLong { .. } | ServeError::GreetingTooLong(_) => H_TOO_LONG,
         ServeError::Busy(_) | ServeError::Held(_) => H_IN_USE,
         ServeError::Forked => H_FORKED,
+        ServeError::Directory(DirectoryError::NoUser(_)) => H_INVALID,
         ServeError::Directory(_) | ServeError::Os { .. } => H_SYSTEM,
     };
     OfferError: e => match e {

@@ -25,8 +25,8 @@ def other() -> None:
 async def serve(manager: hamlyn.Manager) -> None:
     datagrams = aio.DatagramReceiver(hamlyn.DatagramReceiver(manager, 4096))
     tags = aio.TaggedReceiver(hamlyn.TaggedReceiver(manager, 64))
-    datagrams.sync.serve("sums")
-    tags.sync.serve("tags")
+    datagrams.serve("sums")
+    tags.serve("tags")
 
     async def answer() -> None:
         for _ in range(5):

@@ -14,22 +14,14 @@ from ._errors import ApplicationError, Closed, Declined, HamlynError, TimedOut
 from ._loop import until, until_done
 from ._reconnect import Limit, Reconnecting, ReconnectPolicy
 from ._threads import Threads, alone
-from ._types import Access, AnyArray, Buffer, ClientSettings
-from ._wrapped import Closes, ClosesWhenLeft, Grown, connected, size_of
+from ._types import AnyArray, Buffer, ClientSettings
+from ._wrapped import Closes, ClosesWhenLeft, Grown, Offered, connected, size_of
 
 T = TypeVar("T")
 
 
-class Server(Closes[_hamlyn.Server]):
+class Server(Offered[_hamlyn.Server]):
     """A server whose `receive` is awaited; an asynchronous context manager: leaving it closes it."""
-
-    def serve(self, name: str, *, access: Access | None = None) -> None:
-        """`hamlyn.Server.serve`: lets others find it by name."""
-        self.sync.serve(name, access=access)
-
-    def stop_serving(self) -> None:
-        """`hamlyn.Server.stop_serving`: nobody finds it any more, and who is connected stays so."""
-        self.sync.stop_serving()
 
     @property
     def clients(self) -> int:

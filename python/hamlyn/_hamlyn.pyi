@@ -8,7 +8,7 @@ from ._types import Access, AnyArray, Buffer, DType, Event, Settings, Shape, Whe
 from _typeshed import SupportsGetItem
 from typing import Final, SupportsFloat, SupportsIndex, final
 
-__all__ = ["__version__", "Aperture", "ApertureChanged", "ApertureStreamReceiver", "ApertureStreamSender", "Area", "ByteListener", "ByteStream", "Call", "Client", "Connected", "Datagram", "DatagramReceiver", "DatagramSender", "DelegatedPart", "Group", "GroupHelper", "GroupMember", "GroupPart", "Job", "Link", "LinkClosed", "LinkRequest", "LinkRequestGone", "Loan", "Manager", "Notification", "Peer", "Publisher", "Queue", "Record", "RecordLoan", "Request", "Sample", "SampleLoan", "Seed", "Server", "Slot", "StreamReceiver", "StreamSender", "Subscriber", "SubscriberState", "Tag", "TaggedReceiver", "TaggedSender", "Ticket", "TicketRevoked", "VolatileRecord", "_Answer", "_Work", "_close_log", "_next_entry", "_open_log", "_set_slice", "pack_array", "settings", "unpack_array"]
+__all__ = ["__version__", "Aperture", "ApertureChanged", "ApertureStreamReceiver", "ApertureStreamSender", "Area", "ByteListener", "ByteStream", "Call", "Client", "Connected", "Datagram", "DatagramReceiver", "DatagramSender", "DelegatedPart", "Group", "GroupHelper", "GroupMember", "GroupPart", "Job", "Link", "LinkClosed", "LinkRequest", "LinkRequestGone", "Loan", "Manager", "Notification", "Peer", "Publisher", "Queue", "Record", "RecordLoan", "Request", "Sample", "SampleLoan", "Samples", "Seed", "Server", "Slot", "StreamReceiver", "StreamSender", "Subscriber", "SubscriberState", "Tag", "TaggedReceiver", "TaggedSender", "Ticket", "TicketRevoked", "VolatileRecord", "_Answer", "_Work", "_close_log", "_next_entry", "_open_log", "_set_slice", "pack_array", "settings", "unpack_array"]
 
 __version__: Final[str]
 """
@@ -1661,7 +1661,11 @@ class Publisher:
     Publishes samples to all its subscribers. Any number of threads may publish.
     """
     def __enter__(self, /) -> Publisher: ...
-    def __exit__(self, /, *_exception: object) -> None: ...
+    def __exit__(self, /, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        """
+        Drains it for at most 10 s, unless an exception leaves the `with`, and closes. Raises `TimedOut`,
+        where it is closed, too.
+        """
     def __new__(cls, /, manager: Manager, *, short_nbytes_max: SupportsIndex = 1024, sample_nbytes_max: SupportsIndex = 0, loans: SupportsIndex = 2, backlog: SupportsIndex = 16, history: SupportsIndex = 0, outstanding: SupportsIndex = 4, subscribers: SupportsIndex = 16, when_slow: WhenSlow = "drop_oldest") -> Publisher:
         """
         A publisher without subscribers. `short_nbytes_max`: longest sample that is copied to each
@@ -1684,7 +1688,8 @@ class Publisher:
         """
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections. Closing twice is closing once.
+        Ends it, and with it its connections, at once: a subscriber that was not sent all yet, or has not
+        released what it has of the pool, is told that it was too slow. Closing twice is closing once.
         """
     @property
     def closed(self, /) -> bool:
@@ -1814,6 +1819,11 @@ class Record:
     buffers. Copy what is kept. Of one that was sent by `send_array` the buffer has the header as well,
     and so has `numpy.asarray(record)`: `record.array()` is the array.
     """
+    def __array__(self, /, dtype: object = None, copy: object = None) -> AnyArray:
+        """
+        For `numpy.asarray(record)`, which shows its bytes. Raises `Closed` once it was released, where
+        numpy would else make an array of one Python object.
+        """
     def __arrow_c_array__(self, /, requested_schema: object | None = None) -> tuple[object, object]:
         """
         Arrow's C data interface, of `array()`, which is flat and of numbers; who reads it holds the
@@ -1829,7 +1839,7 @@ class Record:
         DLPack: memory of the processor.
         """
     def __enter__(self, /) -> Record: ...
-    def __exit__(self, /, *_exception: object) -> None: ...
+    def __exit__(self, /, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None: ...
     def __len__(self, /) -> int: ...
     def __repr__(self, /) -> str: ...
     def array(self, /) -> AnyArray:
@@ -1967,6 +1977,10 @@ class Sample:
     a `with` block, or when it goes away; and the publisher can change it at any time. So bytes are only
     copied out, by `copy_into`, `bytes(sample)` or `array()`; copy first, then check what was copied.
     """
+    def __array__(self, /, *_arguments: object, **_named: object) -> None:
+        """
+        For `numpy.asarray`, to which it says what to do instead.
+        """
     def __bytes__(self, /) -> bytes: ...
     def __enter__(self, /) -> Sample: ...
     def __exit__(self, /, *_exception: object) -> None: ...
@@ -2031,6 +2045,15 @@ class SampleLoan:
         """
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
+
+@final
+class Samples:
+    """
+    The samples of one loop. While that waits for the next, its variable has the one before: which would
+    keep a sample of the pool from its publisher, and one that drains waiting.
+    """
+    def __iter__(self, /) -> Samples: ...
+    def __next__(self, /) -> Sample: ...
 
 @final
 class Seed:
@@ -2391,9 +2414,11 @@ class Subscriber:
     """
     def __enter__(self, /) -> Subscriber: ...
     def __exit__(self, /, *_exception: object) -> None: ...
-    def __iter__(self, /) -> Subscriber:
+    def __iter__(self, /) -> Samples:
         """
-        The samples, until the publisher has closed. Raises `Closed` where it ended in any other way.
+        The samples, until the publisher has closed. Raises `Closed` where it ended in any other way. Asking
+        for the next one releases the one before: copy what is to be kept (`bytes(sample)`,
+        `sample.array()`), or take samples by `receive`.
         """
     def __next__(self, /) -> Sample: ...
     def __repr__(self, /) -> str: ...
@@ -2756,9 +2781,13 @@ class VolatileRecord:
     So they are only copied out, by `copy_into` or `bytes(record)`; copy first, then check what was
     copied. It is released as a `Record` is.
     """
+    def __array__(self, /, *_arguments: object, **_named: object) -> None:
+        """
+        For `numpy.asarray`, to which it says what to do instead.
+        """
     def __bytes__(self, /) -> bytes: ...
     def __enter__(self, /) -> VolatileRecord: ...
-    def __exit__(self, /, *_exception: object) -> None: ...
+    def __exit__(self, /, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None: ...
     def __len__(self, /) -> int: ...
     def __repr__(self, /) -> str: ...
     def array(self, /) -> AnyArray:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from . import _hamlyn
 from ._threads import THREADS_MAX, alone
-from ._types import Buffer
+from ._types import Access, Buffer
 
 T = TypeVar("T")
 
@@ -56,6 +56,19 @@ class Closes(Wrapped[T], ClosesWhenLeft):
     def close(self) -> None:
         """Ends it, and with it its connections. Closing twice is closing once."""
         self.sync.close()  # type: ignore[attr-defined]
+
+
+class Offered(Closes[T]):
+    """What is found by a name."""
+
+    def serve(self, name: str, *, access: Access | None = None) -> None:
+        """`serve` of the class of `hamlyn`: lets others find it by name."""
+        self.sync.serve(name, access=access)  # type: ignore[attr-defined]
+
+    def stop_serving(self) -> None:
+        """`stop_serving` of the class of `hamlyn`: nobody finds it any more, and who is connected stays
+        so."""
+        self.sync.stop_serving()  # type: ignore[attr-defined]
 
 
 class Grown(Wrapped[T]):

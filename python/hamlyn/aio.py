@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
@@ -46,7 +46,7 @@ from ._transports import (
     start_server,
 )
 from ._types import Buffer, DType, Event, Shape, SubscriberSettings
-from ._wrapped import Closes, Grown, Wrapped, connected, size_of
+from ._wrapped import Closes, Grown, Offered, Wrapped, connected, size_of
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class Queue(Wrapped[_hamlyn.Queue]):
         return await until(self.sync._manager, self.sync.try_receive, timeout, self.sync.receive)
 
 
-class TaggedReceiver(Wrapped[_hamlyn.TaggedReceiver]):
+class TaggedReceiver(Offered[_hamlyn.TaggedReceiver]):
     """A receiver of tagged writes whose `get_tag` is awaited."""
 
     async def get_tag(self, timeout: float | None = None) -> _hamlyn.Tag:
@@ -67,7 +67,7 @@ class TaggedReceiver(Wrapped[_hamlyn.TaggedReceiver]):
         return await until(self.sync._manager, self.sync.try_get_tag, timeout, self.sync.get_tag)
 
 
-class DatagramReceiver(Wrapped[_hamlyn.DatagramReceiver]):
+class DatagramReceiver(Offered[_hamlyn.DatagramReceiver]):
     """A receiver of datagrams whose `receive` is awaited."""
 
     async def receive(self, timeout: float | None = None) -> _hamlyn.Datagram:
@@ -75,7 +75,7 @@ class DatagramReceiver(Wrapped[_hamlyn.DatagramReceiver]):
         return await until(self.sync._manager, self.sync.try_receive, timeout, self.sync.receive)
 
 
-class StreamReceiver(Wrapped[_hamlyn.StreamReceiver]):
+class StreamReceiver(Offered[_hamlyn.StreamReceiver]):
     """A receiver of a stream: `receive` is awaited, and `async for` takes its records."""
 
     async def receive(self, timeout: float | None = None) -> _hamlyn.Record:
@@ -96,7 +96,7 @@ class StreamReceiver(Wrapped[_hamlyn.StreamReceiver]):
             raise StopAsyncIteration from None
 
 
-class ApertureStreamReceiver(Wrapped[_hamlyn.ApertureStreamReceiver]):
+class ApertureStreamReceiver(Offered[_hamlyn.ApertureStreamReceiver]):
     """A receiver of a stream through an aperture, as a `StreamReceiver`."""
 
     async def receive(
@@ -265,9 +265,10 @@ class ApertureStreamSender(_StreamSender[_hamlyn.ApertureStreamSender]):
     _connect = _hamlyn.ApertureStreamSender.connect
 
 
-class Publisher(Wrapped[_hamlyn.Publisher]):
+class Publisher(Offered[_hamlyn.Publisher]):
     """A publisher whose `publish` is awaited: it waits only for subscribers of `"wait"`. Any number of
-    tasks may publish; one that is cancelled while it waits has published nothing."""
+    tasks may publish; one that is cancelled while it waits has published nothing. An asynchronous context
+    manager: leaving it without an exception drains it for at most 10 s, and then it is closed."""
 
     async def publish(self, sample: Buffer, timeout: float | None = None) -> int:
         """Publishes a sample; returns how many were published before it. Raises `TimedOut`."""
@@ -301,6 +302,18 @@ class Publisher(Wrapped[_hamlyn.Publisher]):
     async def drain(self, timeout: float | None = None) -> None:
         """`hamlyn.Publisher.drain`."""
         await self._until(self.sync.drain, timeout)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                await self.drain(10.0)
+        finally:
+            self.close()
 
     async def _until(self, call: Callable[[float], None], timeout: float | None) -> None:
         def done(timeout: float) -> bool:
@@ -341,20 +354,35 @@ class Subscriber(Grown[_hamlyn.Subscriber], Closes[_hamlyn.Subscriber]):
         """The next sample. Raises `TimedOut`, and `Closed` after the publisher's end."""
         return await until(self.sync._manager, self.sync.try_receive, timeout, self.sync.receive)
 
+    def __aiter__(self) -> AsyncIterator[_hamlyn.Sample]:
+        return _Samples(self)
+
+
+class _Samples:
+    """The samples of one loop: asking for the next one releases the one before."""
+
+    def __init__(self, of: Subscriber) -> None:
+        self._of = of
+        self._last: _hamlyn.Sample | None = None
+
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> _hamlyn.Sample:
+        if self._last is not None:
+            self._last.release()
+            self._last = None
         # As of a stream.
         try:
-            return await self.receive()
+            self._last = await self._of.receive()
+            return self._last
         except Closed:
-            for sample in self.sync:
+            for sample in self._of.sync:
                 return sample
             raise StopAsyncIteration from None
 
 
-class Group(Wrapped[_hamlyn.Group]):
+class Group(Offered[_hamlyn.Group]):
     """The root of a group, whose members' parts are awaited."""
 
     async def gather(self, timeout: float | None = None) -> list[_hamlyn.GroupPart]:

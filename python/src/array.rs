@@ -433,3 +433,45 @@ pub fn dlpack<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     array.call_method("__dlpack__", (), arguments)
 }
+
+/// The bytes of something with the buffer protocol, as `__array__` has them.
+pub fn bytes_of<'py>(
+    buffer: &Bound<'py, PyAny>,
+    dtype: Option<&Bound<'py, PyAny>>,
+    copy: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = PyDict::new(buffer.py());
+    arguments.set_item("dtype", dtype)?;
+    if copy.is_some() {
+        arguments.set_item("copy", copy)?;
+    }
+    buffer.py().import("numpy")?.call_method("asarray", (buffer,), Some(&arguments))
+}
+
+/// What numpy makes no array of: without this, an array of one Python object.
+macro_rules! only_copied {
+    ($class:ident, $what:literal) => {
+        #[pymethods]
+        impl $class {
+            /// For `numpy.asarray`, to which it says what to do instead.
+            #[pyo3(signature = (*_arguments: "object", **_named: "object"))]
+            fn __array__(
+                &self,
+                _arguments: &Bound<'_, PyAny>,
+                _named: Option<&Bound<'_, PyAny>>,
+            ) -> PyResult<()> {
+                let text = concat!(
+                    "the bytes of this ",
+                    $what,
+                    " can change while numpy looks at them, so they are copied: ",
+                    $what,
+                    ".array() is what was sent as an array, numpy.frombuffer(bytes(",
+                    $what,
+                    "), ..) the bytes"
+                );
+                Err(pyo3::exceptions::PyTypeError::new_err(text))
+            }
+        }
+    };
+}
+pub(crate) use only_copied;

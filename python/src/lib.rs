@@ -89,7 +89,7 @@ mod _hamlyn {
     #[pymodule_export]
     use crate::stream_sender::{ApertureStreamSender, StreamSender};
     #[pymodule_export]
-    use crate::subscribe::{Sample, Subscriber};
+    use crate::subscribe::{Sample, Samples, Subscriber};
     #[pymodule_export]
     use crate::tagged::{Tagged, TaggedReceiver, TaggedSender};
 

@@ -6,7 +6,7 @@
 
 use crate::array::{self, Header};
 use crate::bytes::with_bytes;
-use crate::end::{End, common, offered, peer_of};
+use crate::end::{End, named, offered, peer_of};
 use crate::errors::{Kind, OrRaise, error};
 use crate::inner::locked;
 use crate::lent::Lent;
@@ -226,6 +226,32 @@ impl Publisher {
         done.ok_or_else(late)
     }
 
+    /// Ends it, and with it its connections, at once: a subscriber that was not sent all yet, or missed the
+    /// last, is told that it was too slow. Closing twice is closing once.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.end.close_now(py)
+    }
+
+    /// Drains it for at most 10 s, unless an exception leaves the `with`, and closes. Raises `TimedOut`,
+    /// where it is closed, too.
+    #[pyo3(signature = (kind: "type[BaseException] | None", _error: "BaseException | None", _trace: "TracebackType | None"))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: Option<&Bound<'_, PyAny>>,
+        _error: Option<&Bound<'_, PyAny>>,
+        _trace: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let drained = match kind {
+            None if !self.end.is_closed() && self.end.inner.check_open().is_ok() => {
+                self.drain(py, Some(10.0))
+            }
+            _ => Ok(()),
+        };
+        self.end.close_now(py)?;
+        drained
+    }
+
     /// Its subscribers, and how each keeps up.
     #[getter]
     fn subscribers(&self, py: Python<'_>) -> PyResult<Vec<SubscriberState>> {
@@ -312,7 +338,7 @@ impl Publisher {
     }
 }
 
-common!(Publisher, |_| None);
+named!(Publisher, |_| None);
 offered!(Publisher);
 
 /// What a publisher knows of one subscriber, when it was asked.

@@ -24,7 +24,7 @@ use hamlyn::protocol::{self, Admit, EndPoint, Offered, ReceiveError, RecordBytes
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyMemoryView};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -197,7 +197,10 @@ impl Held {
     fn release(&self) -> PyResult<()> {
         let buffers = self.taken.lent.buffers.load(Ordering::Relaxed);
         if buffers > 0 {
-            let text = format!("{buffers} views, arrays or copies still use the record");
+            let text = format!(
+                "{buffers} views, arrays or copies still use the record: copy what is to outlive it \
+                 (`array.copy()`, `bytes(record)`), or `del` them first; it is released when they have gone"
+            );
             return Err(PyBufferError::new_err(text));
         }
         self.let_go();
@@ -308,9 +311,17 @@ macro_rules! record {
                 slf
             }
 
-            #[pyo3(signature = (*_exception: "object"))]
-            fn __exit__(&self, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
-                self.held.release()
+            #[pyo3(signature = (kind: "type[BaseException] | None", _error: "BaseException | None", _trace: "TracebackType | None"))]
+            fn __exit__(
+                &self,
+                kind: Option<&Bound<'_, PyAny>>,
+                _error: Option<&Bound<'_, PyAny>>,
+                _trace: Option<&Bound<'_, PyAny>>,
+            ) -> PyResult<()> {
+                let released = self.held.release();
+                // Of an exception its traceback may hold the views: it is what the program is told, and
+                // the record is released when they have gone.
+                if kind.is_some() { Ok(()) } else { released }
             }
 
             fn __repr__(&self) -> String {
@@ -322,6 +333,7 @@ macro_rules! record {
 }
 record!(Record);
 record!(VolatileRecord);
+array::only_copied!(VolatileRecord, "record");
 
 #[pymethods]
 impl Record {
@@ -343,6 +355,18 @@ impl Record {
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
         drop(Loan(&self.held));
+    }
+
+    /// For `numpy.asarray(record)`, which shows its bytes. Raises `Closed` once it was released, where
+    /// numpy would else make an array of one Python object.
+    #[pyo3(signature = (dtype: "object"=None, copy: "object"=None) -> "AnyArray")]
+    fn __array__<'py>(
+        slf: Bound<'py, Self>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        copy: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let view = PyMemoryView::from(slf.as_any())?;
+        array::bytes_of(view.as_any(), dtype, copy)
     }
 }
 

@@ -4,7 +4,7 @@
 //! are only ever copied out, and those of a short one, too: whoever receives need not know which it is.
 
 use crate::admission::outside;
-use crate::array::{HEAD_BYTES_MAX, Header};
+use crate::array::{self, HEAD_BYTES_MAX, Header};
 use crate::bytes::with_bytes_mut;
 use crate::end::{End, connect, grow, ready, sender};
 use crate::errors::{Kind, OrRaise, error};
@@ -133,9 +133,11 @@ impl Subscriber {
         found.map(|sample| self.hand_out(sample)).ok_or_else(nothing)
     }
 
-    /// The samples, until the publisher has closed. Raises `Closed` where it ended in any other way.
-    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        slf
+    /// The samples, until the publisher has closed. Raises `Closed` where it ended in any other way. Asking
+    /// for the next one releases the one before: copy what is to be kept (`bytes(sample)`,
+    /// `sample.array()`), or take samples by `receive`.
+    fn __iter__(slf: Py<Self>) -> Samples {
+        Samples { of: slf, last: Mutex::new(None) }
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Sample>> {
@@ -163,6 +165,32 @@ impl Subscriber {
 
 sender!(Subscriber);
 ready!(Subscriber);
+
+/// The samples of one loop. While that waits for the next, its variable has the one before: which would
+/// keep a sample of the pool from its publisher, and one that drains waiting.
+#[pyclass(module = "hamlyn", frozen)]
+pub struct Samples {
+    of: Py<Subscriber>,
+    last: Mutex<Option<Py<Sample>>>,
+}
+
+#[pymethods]
+impl Samples {
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<Sample>>> {
+        let last = locked(&self.last).take();
+        if let Some(last) = last {
+            last.get().release();
+        }
+        let Some(next) = self.of.get().__next__(py)? else { return Ok(None) };
+        let next = Py::new(py, next)?;
+        *locked(&self.last) = Some(next.clone_ref(py));
+        Ok(Some(next))
+    }
+}
 
 /// A sample. A long one lies in its publisher's pool until it is released: by `release()`, at the end of
 /// a `with` block, or when it goes away; and the publisher can change it at any time. So bytes are only
@@ -238,13 +266,16 @@ impl Sample {
     }
 }
 
+array::only_copied!(Sample, "sample");
+
 impl Sample {
     /// Copies from byte `at` on, all of `to`.
     fn copy(&self, py: Python<'_>, at: usize, to: &mut [u8]) -> PyResult<()> {
         self.end.inner.check_fork()?;
         let sample = locked(&self.sample).clone();
         let Some(sample) = sample else {
-            return Err(error(Kind::Closed, "the sample was released"));
+            let text = "the sample was released: by release(), or by a loop that has asked for the next one";
+            return Err(error(Kind::Closed, text));
         };
         let read = |to: &mut [u8]| match sample.bytes() {
             RecordBytes::Still(bytes) => {

@@ -189,11 +189,16 @@ def test_a_record_is_held_as_long_as_its_array(pair: Pair) -> None:
     sender.flush(LIMIT)
     record = receiver.receive(LIMIT)
     part = record.array()[5:].reshape(5, 19)
-    with pytest.raises(BufferError, match="still use the record"):
+    with pytest.raises(BufferError, match="still use the record: copy what is to outlive it"):
         record.release()
-    assert (part == 0).all()
+    # It is not told instead of an exception.
+    with pytest.raises(KeyError), record:
+        raise KeyError
+    assert (part == 0).all() and np.asarray(record).dtype == np.uint8
     del part
     record.release()
+    with pytest.raises(hamlyn.Closed, match="released"):
+        np.asarray(record)
     with pytest.raises(hamlyn.Closed):
         record.array()
     # The array alone keeps it.

@@ -7,6 +7,7 @@ import gc
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import hamlyn
 import numpy as np
@@ -260,7 +261,6 @@ def subscribe(name: str, count: int) -> None:
         total = 0
         for sample in subscriber:
             total += int(sample.array()[0])
-            sample.release()
         assert total == sum(range(count))
 
 
@@ -273,14 +273,63 @@ def test_a_loop_over_the_samples_of_a_publisher_that_went_too_soon_raises(
     publisher.serve("too-soon")
     taken = hamlyn.Subscriber.connect(other, "too-soon", depth=4)
     until(lambda: [state for state in publisher.subscribers if state.is_served])
-    with publisher:
-        for _ in range(100):
-            publisher.publish(b"x", LIMIT)
+    for _ in range(100):
+        publisher.publish(b"x", LIMIT)
+    publisher.close()
     count = 0
     with pytest.raises(hamlyn.Closed, match="too slow"):
         for _ in taken:
             count += 1
     assert count < 100
+
+
+def test_a_with_that_is_left_has_sent_all_and_got_the_pool_back(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    publisher, subscriber = ends(manager, other, when_slow="wait", backlog=2)
+    with ThreadPoolExecutor() as threads:
+
+        def take() -> list[int]:
+            # The loop's variable has a sample while the next is waited for.
+            return [len(bytes(sample)) for sample in subscriber]
+
+        taking = threads.submit(take)
+        with publisher:
+            for i in range(50):
+                publisher.publish(b"x" * (5000 + i), LIMIT)
+        assert publisher.closed
+        assert taking.result(LIMIT) == [5000 + i for i in range(50)]
+
+
+def test_an_exception_that_leaves_a_with_waits_for_no_subscriber(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    publisher, subscriber = ends(manager, other)
+    began = time.monotonic()
+    with pytest.raises(KeyError), publisher:
+        publisher.publish(b"x" * 5000, LIMIT)
+        sample = subscriber.receive(LIMIT)
+        raise KeyError
+    assert publisher.closed and time.monotonic() - began < 9
+    sample.release()
+
+
+def test_a_loop_that_asks_for_the_next_sample_releases_the_one_before(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    publisher, subscriber = ends(manager, other)
+    for i in range(3):
+        publisher.publish(bytes([i]), LIMIT)
+    loop = iter(subscriber)
+    first, second = next(loop), next(loop)
+    with pytest.raises(hamlyn.Closed, match="asked for the next"):
+        bytes(first)
+    assert bytes(second) == b"\1"
+    # By itself nothing is released.
+    third = next(subscriber)
+    assert (bytes(second), bytes(third)) == (b"\1", b"\2")
+    with pytest.raises(TypeError, match="copied"):
+        np.asarray(third)
 
 
 def test_tasks_publish_and_subscribe(
@@ -289,7 +338,7 @@ def test_tasks_publish_and_subscribe(
     publisher = aio.Publisher(
         hamlyn.Publisher(manager, sample_nbytes_max=1 << 16, when_slow="wait", backlog=2)
     )
-    publisher.sync.serve("tasks")
+    publisher.serve("tasks")
     children.start(subscribe, "tasks", 300)
     children.start(subscribe, "tasks", 300)
 
@@ -299,7 +348,6 @@ def test_tasks_publish_and_subscribe(
         async for sample in subscriber:
             missed += sample.missed
             number = sample.number
-            sample.release()
             if number % 100 == 0:
                 await asyncio.sleep(0.01)
         assert missed == 0
@@ -321,9 +369,9 @@ def test_tasks_publish_and_subscribe(
             else:
                 await publisher.publish(hamlyn.pack_array(array[:10]), LIMIT)
         await publisher.flush(LIMIT)
-        await publisher.drain(LIMIT)
-        publisher.sync.close()
-        assert await taking == 299
+        async with publisher:
+            await publisher.publish_array(np.zeros(3000, np.int64), LIMIT)
+        assert await taking == 300
         with pytest.raises(hamlyn.Closed):
             await publisher.publish(b"late")
 

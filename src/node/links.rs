@@ -109,7 +109,7 @@ pub struct LinkError(pub LinkId);
 const ANSWER: Duration = Duration::from_millis(500);
 
 /// What was being done, where the control plane does not say.
-pub(crate) const NO_WORD: &str = "the control plane said nothing";
+pub(crate) const NO_WORD: &str = "waiting for this process's own thread for connections";
 
 /// The time limit of connecting, for whoever waits for what becomes of it.
 pub(crate) fn with_answer(timeout: Duration) -> Duration {

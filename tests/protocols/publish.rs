@@ -244,6 +244,30 @@ fn who_is_slow_misses_the_newest_where_those_are_dropped() {
 }
 
 #[test]
+fn who_missed_the_last_is_told_when_the_publisher_goes() {
+    for misses in [false, true] {
+        let dir = Dir::new("last");
+        let (there, here) = (dir.answering(), dir.manager());
+        let config = PublishConfig { when_slow: WhenSlow::DropNewest, ..POOL };
+        let publisher = publish(&there, config);
+        let depth = SubscribeConfig { depth: 4, ..SubscribeConfig::default() };
+        let mut subscriber = subscribe(&here, depth);
+        until_joined(&publisher, 1);
+        for i in 0..4 + u64::from(misses) {
+            publisher.publish(&i.to_le_bytes(), LIMIT).unwrap();
+        }
+        drop(publisher);
+        for i in 0..4 {
+            assert_eq!(number(&subscriber.receive(LIMIT).unwrap()), i);
+        }
+        let end = subscriber.receive(LIMIT).unwrap_err();
+        let expected = if misses { CloseReason::TooSlow } else { CloseReason::Closed };
+        let is_it = matches!(&end, ReceiveError::Ended(reason) if *reason == expected);
+        assert!(is_it, "misses {misses}: {end}");
+    }
+}
+
+#[test]
 fn publish_waits_for_who_is_to_be_waited_for_and_no_longer_than_it_may() {
     let dir = Dir::new("wait");
     let (there, here) = (dir.answering(), dir.manager());

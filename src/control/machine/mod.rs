@@ -547,7 +547,9 @@ impl Machine {
                 self.failed(id, Failure::TimedOut(doing));
             }
             Stage::Meeting(_) => {
-                self.failed(id, Failure::TimedOut("waiting for the server to map"));
+                let doing = "waiting for the server's program to take the link's memory: it makes \
+                             no calls, or is behind";
+                self.failed(id, Failure::TimedOut(doing));
             }
             Stage::Parting(_) if c.is_dead => self.gone(id, LinkEnd::Died),
             Stage::Parting(_) => self.gone(id, LinkEnd::HungUp),

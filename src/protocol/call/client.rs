@@ -1,7 +1,7 @@
 //! The client's side of request and reply.
 
 use super::at_client::{AtClient, Begun, Call, ClientState, LongAtClient, Taken};
-use super::{Blocks, Bytes, CallError, LENGTH_MAX, Lent, OUTSTANDING_MAX, number_from};
+use super::{Blocks, Bytes, CallError, LENGTH_MAX, Lent, number_from};
 use crate::node::{Look, Waited};
 use crate::protocol::ends::{connected, grown};
 use crate::protocol::manager::{OfferId, Offering, Target, set_up};
@@ -123,12 +123,8 @@ impl Client {
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
         let calls = config.outstanding;
-        if !(1..=OUTSTANDING_MAX).contains(&calls) {
-            let text =
-                format!("{calls} outstanding calls; from 1 to {OUTSTANDING_MAX} are allowed");
-            return Err(GrowError::SetUp(text));
-        }
-        super::check_block(config.reply_bytes)?;
+        super::check_outstanding(calls)?;
+        super::check_block("reply_bytes", config.reply_bytes)?;
         let (queue, blocks, body) = {
             let mut node = manager.lock();
             // Of each call an answer, and that the server leaves it, may wait here; and that it closes.

@@ -325,12 +325,23 @@ impl core::fmt::Debug for Bytes {
 
 // ---- what both sides do
 
-pub(super) fn check_block(bytes: u32) -> Result<(), crate::protocol::GrowError> {
+/// What a setting of this name says is sent at once.
+pub(super) fn check_block(setting: &str, bytes: u32) -> Result<(), crate::protocol::GrowError> {
     if bytes <= LENGTH_MAX {
         return Ok(());
     }
     Err(crate::protocol::GrowError::SetUp(format!(
-        "{bytes} bytes are to be sent at once, and at most {LENGTH_MAX} are allowed"
+        "{setting} is {bytes}: at most {LENGTH_MAX} bytes are sent at once; longer ones, up to \
+         {setting}_max, go by themselves"
+    )))
+}
+
+pub(super) fn check_outstanding(calls: u32) -> Result<(), crate::protocol::GrowError> {
+    if (1..=OUTSTANDING_MAX).contains(&calls) {
+        return Ok(());
+    }
+    Err(crate::protocol::GrowError::SetUp(format!(
+        "outstanding is {calls}: from 1 to {OUTSTANDING_MAX} calls are allowed"
     )))
 }
 

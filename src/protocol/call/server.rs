@@ -3,9 +3,9 @@
 use super::at_server::{Pumped, Ready, ServerState};
 use super::long_requests::LONG_MAX;
 use super::replying::{Answer, LongReply, look_to_reply};
-use super::{Bytes, CallError, LENGTH_MAX, OUTSTANDING_MAX};
+use super::{Bytes, CallError, LENGTH_MAX};
 use crate::control::Peer;
-use crate::interface::{LinkId, QueueId};
+use crate::interface::{LinkId, QUEUE_ENTRIES_MAX, QueueId};
 use crate::node::{Look, Node};
 use crate::protocol::ends::offered;
 use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
@@ -145,15 +145,18 @@ impl Server {
     /// A server end point; clients find it by name ([`serve`](Self::serve)) or grow from its seed.
     pub fn new(manager: &Manager, config: ServerConfig) -> Result<Self, GrowError> {
         let calls = config.outstanding;
-        if !(1..=OUTSTANDING_MAX).contains(&calls) {
-            let text =
-                format!("{calls} outstanding calls; from 1 to {OUTSTANDING_MAX} are allowed");
-            return Err(GrowError::SetUp(text));
-        }
-        super::check_block(config.request_bytes)?;
+        super::check_outstanding(calls)?;
+        super::check_block("request_bytes", config.request_bytes)?;
         // A request, and that its caller has given up, of each call.
         let each = calls.saturating_mul(2).saturating_add(LONG_MAX as u32);
-        let entries = each.saturating_mul(config.clients_max);
+        let most = QUEUE_ENTRIES_MAX / each;
+        if !(1..=most).contains(&config.clients_max) {
+            return Err(GrowError::SetUp(format!(
+                "clients_max is {}: with {calls} outstanding calls each, from 1 to {most} are allowed",
+                config.clients_max
+            )));
+        }
+        let entries = each * config.clients_max;
         let queue = manager.lock().notification_queue(entries).map_err(set_up)?;
         let ready = Arc::<Ready>::default();
         let state = ServerState {

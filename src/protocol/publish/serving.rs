@@ -209,9 +209,10 @@ impl Serving {
         self.is_ready && self.fault.is_none() && !self.has_ended()
     }
 
-    /// Whether there is something that it has yet to get, be it served already or not.
-    pub fn is_owed(&self) -> bool {
-        self.next < self.end && !self.has_ended()
+    /// Whether of so many samples that were published there is one that it has yet to get, be it served
+    /// already or not, or does not get and was not told so by one behind it.
+    pub fn is_owed(&self, published: u64) -> bool {
+        self.next < published && !self.has_ended()
     }
 
     /// Whether it has yet to get something that it can be sent.

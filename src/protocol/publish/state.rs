@@ -190,9 +190,10 @@ impl PublisherState {
         self.subscribers.iter().find(|serving| serving.is_behind()).map(Serving::no_room)
     }
 
-    /// Those to whom not everything could be sent yet.
+    /// Those to whom not everything could be sent yet, or for whom the last was left out.
     pub(super) fn behind(&mut self) -> Vec<LinkId> {
-        let behind = self.all().iter().filter(|serving| serving.is_owed());
+        let published = self.log.next();
+        let behind = self.all().iter().filter(|serving| serving.is_owed(published));
         behind.filter_map(Serving::link).collect()
     }
 

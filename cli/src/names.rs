@@ -83,7 +83,10 @@ pub fn run(arguments: &NamesArguments) -> Result<()> {
         return Ok(());
     }
     if services.is_empty() {
-        return output::line("No service has a name here.");
+        return output::line(
+            "No service has a name that this user may list: names of others are in places of their own, and \
+             are used as USER@NAME.",
+        );
     }
     let mut table = row::table(["name", "user", "process", "program", "age", ""]);
     for service in &services {
@@ -108,9 +111,10 @@ pub fn run(arguments: &NamesArguments) -> Result<()> {
 /// Removes what dead processes of this user have left.
 fn clean(config: &Config, services: &[ServiceEntry]) -> Result<()> {
     let user = rustix::process::geteuid().as_raw();
-    let (mut removed, mut failed) = (0, 0);
-    for service in services {
-        if service.uid != Some(user) || service.is_alive != Some(false) {
+    let (mut removed, mut failed, mut of_others) = (0, 0, 0);
+    for service in services.iter().filter(|service| service.is_alive == Some(false)) {
+        if service.uid != Some(user) {
+            of_others += 1;
             continue;
         }
         match remove_stale(config, service) {
@@ -121,7 +125,11 @@ fn clean(config: &Config, services: &[ServiceEntry]) -> Result<()> {
             }
         }
     }
-    output::line(format_args!("{removed} stale names removed."))?;
+    let others = match of_others {
+        0 => String::new(),
+        count => format!(" {count} are of other users, who alone remove theirs."),
+    };
+    output::line(format_args!("{removed} stale names removed.{others}"))?;
     ensure!(failed == 0, "{failed} could not be removed");
     Ok(())
 }
@@ -158,18 +166,17 @@ fn in_words(age: Duration) -> String {
 /// `hamlyn setup`.
 pub fn setup(arguments: &SetupArguments) -> Result<()> {
     let config = Config::from_env()?;
+    // Before anything is said or made.
+    let users: Vec<(&String, u32)> =
+        arguments.users.iter().map(|user| Ok((user, uid_of(user)?))).collect::<Result<_>>()?;
     if arguments.tmpfiles {
         let shared = config.shared_dir.display();
         output::line(format_args!("d {shared} 1777 root root -"))?;
-        for user in &arguments.users {
-            let uid = uid_of(user)?;
+        for (_, uid) in users {
             output::line(format_args!("d {shared}/{uid} 0711 {uid} - -"))?;
         }
         return Ok(());
     }
-    // Before anything is made.
-    let users: Vec<(&String, u32)> =
-        arguments.users.iter().map(|user| Ok((user, uid_of(user)?))).collect::<Result<_>>()?;
     let by_root = || match rustix::process::geteuid().is_root() {
         true => String::new(),
         false => format!(

@@ -55,8 +55,10 @@ pub fn machine() -> Vec<(String, String)> {
     let uname = uname();
     let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
     let processors = std::thread::available_parallelism().map_or(0, usize::from);
+    let of = if is_virtual() { ", of a virtual machine" } else { "" };
     [
-        ("machine", format!("{}, {processors} processors", processor())),
+        ("date", httpdate::fmt_http_date(std::time::SystemTime::now())),
+        ("machine", format!("{}, {processors} processors{of}", processor())),
         ("kernel", format!("{} {}", text(uname.sysname()), text(uname.release()))),
         ("compiler", env!("HAMLYN_COMPILER").to_owned()),
         ("commit", env!("HAMLYN_COMMIT").to_owned()),
@@ -67,10 +69,21 @@ pub fn machine() -> Vec<(String, String)> {
     .into()
 }
 
+fn cpuinfo() -> String {
+    fs::read_to_string("/proc/cpuinfo").unwrap_or_default()
+}
+
+/// Whether the kernel was told of a hypervisor.
+fn is_virtual() -> bool {
+    let is_flagged = |line: &str| {
+        line.starts_with("flags") && line.split_whitespace().any(|flag| flag == "hypervisor")
+    };
+    cpuinfo().lines().any(is_flagged)
+}
+
 /// The model's name as the kernel tells it.
 fn processor() -> String {
-    fs::read_to_string("/proc/cpuinfo")
-        .unwrap_or_default()
+    cpuinfo()
         .lines()
         .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
         .map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
@@ -116,6 +129,7 @@ th { border-bottom: 2px solid var(--rule); white-space: nowrap; }
 .findings { list-style: none; padding: 0; font-size: 1.1rem; }
 .findings li { border-left: .35rem solid var(--good); padding: .2rem .8rem; margin: .5rem 0; }
 .findings li.care { border-color: var(--care); }
+.findings b { margin-right: .5rem; }
 .good { color: var(--good); font-weight: 600; } .care { color: var(--care); font-weight: 600; }
 .bad { color: var(--bad); font-weight: 600; }
 td[class] { white-space: nowrap; overflow-wrap: normal; } li.care { color: inherit; font-weight: inherit; }
@@ -126,13 +140,16 @@ svg text { fill: var(--ink); } svg line, svg polyline { stroke: var(--grid); }
 @media (max-width: 44rem) {
   .broad { display: none; } .narrow { display: block; }
   .wide table, .wide tbody, .wide tr { display: block; } .wide thead { display: none; }
-  .wide tr { border-bottom: 1px solid var(--rule); padding: .4rem 0; }
+  .wide tr { border-bottom: 1px solid var(--rule); padding: .4rem 0; display: flex; flex-direction: column; }
+  .wide td.good, .wide td.care, .wide td.bad { order: -1; }
   .wide td { display: grid; grid-template-columns: 6.5rem minmax(0, 1fr); border: 0;
     padding: .1rem 0; min-width: 0; }
   .wide td::before { content: attr(data-of); font-weight: 600; color: var(--ink);
     white-space: normal; }
   th, td { padding: .35rem .4rem; } .facts th { white-space: normal; }
+  .facts td { overflow-wrap: anywhere; }
 }
+@media print { tr, figure, li { break-inside: avoid; } }
 ";
 
 /// How a cell stands out.
@@ -208,9 +225,16 @@ fn page(
             }
             body {
                 h1 { (title) }
+                p {
+                    "Hamlyn carries messages between programs that do not trust one another, on one machine \
+                     and between machines. This is what it did here, when it was asked to show itself."
+                }
                 ul.findings {
                     @for finding in findings {
-                        li.care[!finding.is_good] { (finding.text) }
+                        li.care[!finding.is_good] {
+                            b { @if finding.is_good { "✓" } @else { "!" } }
+                            (finding.text)
+                        }
                     }
                 }
                 (of_facts(facts))
@@ -219,14 +243,14 @@ fn page(
                     @for text in &section.text { p { (text) } }
                     @if !section.facts.is_empty() { (of_facts(&section.facts)) }
                     @if let Some([broad, narrow]) = chart {
-                        figure {
+                        figure role="img" aria-label=(section.title) {
                             div.broad { (PreEscaped(broad)) }
                             div.narrow { (PreEscaped(narrow)) }
                         }
                     }
                     @if !section.rows.is_empty() {
                         div.wide { table {
-                            thead { tr { @for name in &section.header { th { (name) } } } }
+                            thead { tr { @for name in &section.header { th scope="col" { (name) } } } }
                             tbody {
                                 @for row in &section.rows {
                                     tr {
@@ -323,8 +347,8 @@ impl Chart {
         for (i, (name, value)) in self.values.iter().rev().enumerate() {
             let i = i as i32;
             let colour = match name.starts_with(OWN) {
-                true => RGBColor(47, 111, 179),
-                false => RGBColor(148, 160, 174),
+                true => RGBColor(43, 124, 204),
+                false => RGBColor(122, 133, 147),
             };
             let above = if is_narrow { 24 } else { 6 };
             if from > 0.0 {

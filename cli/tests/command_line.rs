@@ -163,7 +163,8 @@ fn setup_prints_what_would_make_the_directories_at_every_start() {
     assert_eq!(lines.len(), 3, "{text}");
     assert!(lines[0].starts_with("d /") && lines[0].ends_with(" 1777 root root -"), "{text}");
     assert!(lines[1].ends_with("/0 0711 0 - -") && lines[2].ends_with("/54321 0711 54321 - -"));
-    let output = hamlyn("setup --tmpfiles no-such-user-here");
+    let output = hamlyn("setup --tmpfiles root no-such-user-here");
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && text.contains("no-such-user-here"), "{text}");
+    assert!(output.stdout.is_empty(), "half of a file");
 }

@@ -341,6 +341,28 @@ fn a_subscriber_that_keeps_its_samples_is_named_at_both_ends() {
     assert!(!text(directory, "why news").contains("no buffer of the peer's"));
 }
 
+/// As Python's calls wait, so that Ctrl-C is heard meanwhile.
+#[test]
+fn whoever_waits_in_pieces_has_waited_all_the_while() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let short = PublishConfig { when_slow: WhenSlow::Wait, ..PublishConfig::default() };
+    let few = SubscribeConfig { depth: 4, ..SubscribeConfig::default() };
+    let (_manager, publisher, _others, _server, mut subscriber) = published(directory, short, few);
+    while publisher.try_publish(b"news").unwrap().is_some() {}
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let (piece, end) = (Some(Duration::from_millis(10)), std::time::Instant::now() + 2 * LONG);
+            while publisher.publish(b"more", piece).is_err() {
+                assert!(std::time::Instant::now() < end, "there is no room");
+            }
+        });
+        until_link(directory, "news", "waits_for_buffer_ms", |ms| ms > 300);
+        drop(subscriber.receive(Some(LONG)).unwrap());
+        waits.join().unwrap();
+    });
+}
+
 /// It waited for the last of what it came too late for, and got it.
 #[test]
 fn nobody_is_said_to_wait_for_a_subscriber_that_has_all_and_has_no_room_for_more() {

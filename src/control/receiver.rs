@@ -10,7 +10,9 @@
 //! A descriptor can be anything: an attacker's lingering socket stops whoever drops it for as long
 //! as the attacker likes. So descriptors are accepted only while a thread stands by that nothing
 //! waits for, and there is room for one in its call: what comes besides is dropped by the kernel,
-//! in that thread. What it hands on, it hands on before it drops anything.
+//! in that thread. What it hands on, it hands on before it drops anything. It has a table of descriptors
+//! that no fork of the program's copies ([`strangers`](crate::os::strangers)), and so only a copy of the
+//! socket; a second thread, which has the program's, owns the socket and posts what the first hands on.
 //!
 //! Before Linux 6.16 a socket cannot refuse descriptors; then whoever reads it closes what comes
 //! elsewhere ([`close_elsewhere`](crate::os::memory::close_elsewhere)).
@@ -22,15 +24,19 @@
 use super::frame::{FRAME_BYTES_MAX, Frame, FrameError, Memory, MemoryWord};
 use super::machine::{ConnectionId, Expected, Taken, Touched};
 use super::memory::{Made, Mapped};
-use crate::os::thread;
-use crate::os::{socket, sys};
+use crate::os::strangers::Strangers;
+use crate::os::{socket, sys, thread};
 use std::boxed::Box;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 
 /// Frames that are handed on; more come from nobody who is honest.
 const FRAMES_MAX: usize = 256;
+
+/// Waiting that ends when what is waited for comes, or has gone.
+const LONG: core::time::Duration = core::time::Duration::from_secs(3600);
 
 /// What a receiver hands on, in this order.
 #[derive(Debug)]
@@ -50,11 +56,12 @@ pub(super) enum Message {
 /// Where it hands them on.
 pub(super) type Post = Box<dyn Fn(ConnectionId, Message) + Send>;
 
-struct Receiver {
-    socket: Arc<OwnedFd>,
+/// In the strangers' table: reads the socket.
+struct Receiver<'a> {
+    socket: BorrowedFd<'a>,
     expected: Expected,
     until_ns: u64,
-    ending: Ending,
+    say: &'a Sender<Message>,
     frames: usize,
 }
 
@@ -91,11 +98,55 @@ pub(super) fn start(
     expected: Expected,
     until_ns: u64,
     ending: Ending,
+    strangers: Arc<Strangers>,
 ) -> io::Result<()> {
-    // The socket is let go of before the end is said: if the connection has ended meanwhile, this is
-    // its last owner.
-    let mut receiver = Receiver { socket, expected, until_ns, ending, frames: 0 };
-    spawn(move || receiver.run())
+    spawn(move || receive(socket, expected, until_ns, &ending, &strangers))
+}
+
+/// Has the socket read in the strangers' table, and posts what that hands on.
+fn receive(
+    socket: Arc<OwnedFd>,
+    expected: Expected,
+    until_ns: u64,
+    ending: &Ending,
+    strangers: &Strangers,
+) {
+    let (say, said) = channel();
+    let (release, released) = channel::<()>();
+    let read = move |socket: OwnedFd| {
+        let fd = socket.as_fd();
+        let has_ended = Receiver { socket: fd, expected, until_ns, say: &say, frames: 0 }.run();
+        drop(say);
+        if has_ended {
+            // A frame of no bytes looks like the end, and what is in the queue behind it is dropped by
+            // whoever closes the socket last.
+            while thread::receive(&released, LONG) != Err(RecvTimeoutError::Disconnected) {}
+        }
+    };
+    let (mut is_told, mut has_ended) = (false, false);
+    if strangers.run(socket.as_fd(), read).is_ok() {
+        loop {
+            match thread::receive(&said, LONG) {
+                Ok(message) => {
+                    has_ended |= matches!(message, Message::HungUp);
+                    is_told |= matches!(message, Message::HungUp | Message::Taken(..));
+                    ending.hand_on(message);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+    }
+    if !is_told {
+        ending.hand_on(Message::Taken(expected.memory, Taken::Unavailable, None));
+    }
+    // Until its connection is over, or will be at its deadline.
+    while has_ended && Arc::strong_count(&socket) > 1 {
+        thread::sleep(core::time::Duration::from_millis(1));
+    }
+    // Before the end is said: if the connection has ended meanwhile, this is its last owner in this table.
+    drop(socket);
+    drop(release);
 }
 
 /// Sees whether memory of this process has been paid for by the other end, and touches all of it, so
@@ -117,13 +168,19 @@ enum Read {
     Nothing,
 }
 
-impl Receiver {
-    fn done(&self, taken: Taken, mapped: Option<Mapped>) {
-        self.ending.hand_on(Message::Taken(self.expected.memory, taken, mapped));
+impl Receiver<'_> {
+    fn hand_on(&self, message: Message) {
+        // Whoever posts them is there as long as this says something.
+        let _ = self.say.send(message);
     }
 
-    fn run(&mut self) {
-        socket::accept_descriptors(self.socket.as_fd(), true);
+    fn done(&self, taken: Taken, mapped: Option<Mapped>) {
+        self.hand_on(Message::Taken(self.expected.memory, taken, mapped));
+    }
+
+    /// Whether the socket has ended.
+    fn run(&mut self) -> bool {
+        socket::accept_descriptors(self.socket, true);
         let memory = self.expected.memory;
         let word = MemoryWord::Take { bytes: self.expected.bytes };
         let said = self.say(&Frame::Memory { memory, word });
@@ -131,14 +188,14 @@ impl Receiver {
         while said.is_ok() && !has_ended {
             match self.read() {
                 Read::Nothing => {
-                    let ready = sys::wait_for(&[(self.socket.as_fd(), false)], self.until_ns);
+                    let ready = sys::wait_for(&[(self.socket, false)], self.until_ns);
                     if !matches!(ready, Ok(true)) {
                         self.done(Taken::TooSlow, None);
                         break;
                     }
                 }
                 Read::End => {
-                    self.ending.hand_on(Message::HungUp);
+                    self.hand_on(Message::HungUp);
                     has_ended = true;
                 }
                 Read::WithDescriptor(frame, file, is_alone) => {
@@ -156,19 +213,20 @@ impl Receiver {
                         self.done(Taken::Withdrawn, None);
                     }
                     self.frames += 1;
-                    self.ending.hand_on(Message::Frame(frame, false));
+                    self.hand_on(Message::Frame(frame, false));
                     if is_withdrawn {
                         break;
                     }
                 }
             }
         }
-        socket::accept_descriptors(self.socket.as_fd(), false);
-        socket::settle(self.socket.as_fd());
+        socket::accept_descriptors(self.socket, false);
+        socket::settle(self.socket);
         has_ended |= self.drain();
         if said.is_err() && !has_ended {
             self.done(Taken::TooSlow, None);
         }
+        has_ended
     }
 
     /// Says something, waiting for room; an error where it cannot be said: there was no room in
@@ -176,10 +234,10 @@ impl Receiver {
     fn say(&self, frame: &Frame) -> Result<(), ()> {
         let bytes = frame.to_bytes();
         loop {
-            match socket::send(&*self.socket, &bytes, &[]) {
+            match socket::send(self.socket, &bytes, &[]) {
                 Ok(()) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    let ready = sys::wait_for(&[(self.socket.as_fd(), true)], self.until_ns);
+                    let ready = sys::wait_for(&[(self.socket, true)], self.until_ns);
                     if !matches!(ready, Ok(true)) {
                         return Err(());
                     }
@@ -191,7 +249,7 @@ impl Receiver {
 
     fn read(&self) -> Read {
         let mut buffer = std::vec![0; FRAME_BYTES_MAX];
-        let mut received = match socket::receive_one(&*self.socket, &mut buffer) {
+        let mut received = match socket::receive_one(self.socket, &mut buffer) {
             Ok(received) => received,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Read::Nothing,
             Err(_) => return Read::End,
@@ -253,8 +311,7 @@ impl Receiver {
             let (frame, file) = match self.read() {
                 Read::Nothing => return false,
                 Read::End => {
-                    self.ending.hand_on(Message::HungUp);
-                    self.outlive();
+                    self.hand_on(Message::HungUp);
                     return true;
                 }
                 Read::Frame(frame) => (frame, None),
@@ -262,22 +319,13 @@ impl Receiver {
             };
             self.frames += 1;
             if self.frames <= FRAMES_MAX {
-                self.ending.hand_on(Message::Frame(frame, file.is_some()));
+                self.hand_on(Message::Frame(frame, file.is_some()));
             } else if self.frames == FRAMES_MAX + 1 {
                 // How much a queue holds is for its sender to say. Nothing is added to this one.
-                socket::end_incoming(self.socket.as_fd());
-                self.ending.hand_on(Message::Frame(Err(FrameError::WrongLength), file.is_some()));
+                socket::end_incoming(self.socket);
+                self.hand_on(Message::Frame(Err(FrameError::WrongLength), file.is_some()));
             }
             drop(file);
-        }
-    }
-
-    /// Waits until nobody else has the socket: its connection is over, or will be at its deadline.
-    /// A frame of no bytes looks like the end, and what is in the queue behind it is dropped by
-    /// whoever closes the socket.
-    fn outlive(&self) {
-        while Arc::strong_count(&self.socket) > 1 {
-            thread::sleep(core::time::Duration::from_millis(1));
         }
     }
 }

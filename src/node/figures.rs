@@ -96,6 +96,9 @@ pub(super) struct OfLink {
     /// Once the peer has taken more, that is over.
     no_buffer_since_ns: AtomicU64,
     no_buffer_written: AtomicU64,
+    /// The same of whoever has given up just now, and when: a program may wait in pieces.
+    gave_up_since_ns: AtomicU64,
+    gave_up_ns: AtomicU64,
     /// Of a server's link.
     held: OnceLock<Held>,
     /// What came over it, and the program here keeps.
@@ -131,6 +134,9 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn total(words: &[RegionWord; 2]) -> u64 {
     words.iter().fold(0, |sum, word| sum.wrapping_add(word.word().load(Ordering::Relaxed)))
 }
+
+/// Whoever waits anew so soon, nothing having been sent meanwhile, has waited all the while.
+const WAITS_ON_NS: u64 = 100_000_000;
 
 /// Milliseconds from `since_ns` until now; 0 where there is no beginning.
 pub(super) fn ms_since(since_ns: u64) -> u64 {
@@ -180,6 +186,8 @@ impl Figures {
             no_room_given: AtomicU64::new(0),
             room_waits: self.room_waits.clone(),
             no_buffer_since_ns: AtomicU64::new(0),
+            gave_up_since_ns: AtomicU64::new(0),
+            gave_up_ns: AtomicU64::new(0),
             no_buffer_written: AtomicU64::new(0),
             held: OnceLock::new(),
             kept: OnceLock::new(),
@@ -331,15 +339,27 @@ impl OfLink {
     /// Somebody here waits until the peer has released something, `written` lines after the link was made.
     pub fn waits_for_buffer(&self, written: u64) {
         let since_ns = self.no_buffer_since_ns.load(Ordering::Relaxed);
-        if since_ns == 0 || self.no_buffer_written.load(Ordering::Relaxed) != written {
-            self.no_buffer_written.store(written, Ordering::Relaxed);
-            self.no_buffer_since_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
+        let is_new = self.no_buffer_written.swap(written, Ordering::Relaxed) != written;
+        if since_ns != 0 && !is_new {
+            return;
         }
+        let now_ns = sys::monotonic_ns();
+        let gave_up_ns = self.gave_up_ns.load(Ordering::Relaxed);
+        let goes_on = !is_new && now_ns.saturating_sub(gave_up_ns) < WAITS_ON_NS;
+        let since_ns = match self.gave_up_since_ns.swap(0, Ordering::Relaxed) {
+            since_ns if goes_on && since_ns != 0 => since_ns,
+            _ => now_ns,
+        };
+        self.no_buffer_since_ns.store(since_ns, Ordering::Relaxed);
     }
 
     /// It has, or whoever waited has given up.
     pub fn waits_no_more(&self) {
-        self.no_buffer_since_ns.store(0, Ordering::Relaxed);
+        let since_ns = self.no_buffer_since_ns.swap(0, Ordering::Relaxed);
+        if since_ns != 0 {
+            self.gave_up_since_ns.store(since_ns, Ordering::Relaxed);
+            self.gave_up_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
+        }
     }
 
     /// Which path its messages take, and why.

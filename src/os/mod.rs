@@ -11,6 +11,7 @@
 //! - [`socket`]: Unix sockets that keep frames apart and carry descriptors, and who is at the
 //!   other end of one.
 //! - `kernel`: what the kernel offers.
+//! - `strangers`: threads with a table of descriptors of their own, for what strangers pass.
 //! - `tcp` (feature `tls`): TCP, without waiting, and what the kernel knows of the other host.
 //! - [`sys`]: barriers, pinning, limits, clocks, event descriptors.
 //! - `thread`: the library's own threads, and giving way to others.
@@ -30,6 +31,7 @@ pub(crate) mod pool;
 #[cfg(all(test, not(loom), not(miri)))]
 pub(crate) mod sim;
 pub mod socket;
+pub(crate) mod strangers;
 pub mod sys;
 #[cfg(feature = "tls")]
 pub(crate) mod tcp;

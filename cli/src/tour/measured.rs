@@ -23,6 +23,10 @@ const AGAIN_MAX: u32 = 2;
 const PAIRS: [(Mode, Patience, &str); 2] =
     [(Mode::Polled, Patience::Polled, "polled"), (Mode::Blocking, Patience::Blocking, "blocking")];
 const OWN: &str = "Hamlyn";
+const RAW: &str = "raw cache line";
+/// Of a quick run.
+const QUICK: &str = "Times and rates are of a moment each (--quick): they show that all works, and are \
+                     not to be quoted.";
 
 /// Adds the tables; returns what the raw line tells of the cores.
 pub fn measure(
@@ -38,23 +42,25 @@ pub fn measure(
             return Ok("none: there is one processor".into());
         }
     };
-    let bar = progress::steps(5 + compare::CHANNEL_STEPS, "");
+    let bar = progress::steps(7 + compare::CHANNEL_STEPS, "");
     let figures = figures(arguments.quick, cores, &bar);
     bar.finish_and_clear();
     let (lines, bandwidth) = figures?;
-    for section in [latencies(&lines), rates(&lines), bandwidths(&bandwidth)] {
+    for mut section in [latencies(&lines), rates(&lines), bandwidths(&bandwidth)] {
+        if arguments.quick {
+            section.text.push(QUICK.into());
+        }
         heading(&section.title)?;
         show(section, sections)?;
     }
     if arguments.quick {
         findings.push(Finding {
             is_good: false,
-            text: "The times and rates are of a quick run (--quick), of a moment each: they show that \
-                   all works, and are no figures."
-                .into(),
+            text: format!("{QUICK} `hamlyn tour` without --quick measures for longer."),
         });
     }
     findings.extend(PAIRS.iter().filter_map(|pair| of_pair(&lines, pair.2)));
+    findings.extend(of_rates(&lines, &bandwidth));
     let measured: Vec<Measured> = lines.iter().map(|line| line.one_way).collect();
     let word = match commonest(&measured) {
         Some(ns) if measured.iter().all(|one| agree(one.raw_line_ns, ns)) => {
@@ -88,9 +94,9 @@ fn figures(quick: bool, cores: Cores, bar: &ProgressBar) -> Result<(Vec<Compared
         [(Mode::Polled, "polled"), (Mode::Adaptive, "adaptive"), (Mode::Blocking, "blocking")]
     {
         let one_way = Measured::of(&own(Test::Latency, mode)?);
-        lines.push(Compared { name: OWN.into(), waits, one_way, rate: None });
+        let rate = Some(Measured::of(&own(Test::Rate, mode)?));
+        lines.push(Compared { name: OWN.into(), waits, one_way, rate });
     }
-    lines[0].rate = Some(Measured::of(&own(Test::Rate, Mode::Polled)?));
     let bandwidth = own(Test::Bandwidth, Mode::Polled)?;
     lines.extend(compare::channels(cores, 16, effort, |what| {
         bar.inc(1);
@@ -111,7 +117,7 @@ fn figures(quick: bool, cores: Cores, bar: &ProgressBar) -> Result<(Vec<Compared
     }
     let raw_line_ns = lines[0].one_way.raw_line_ns;
     let raw = Measured { value: raw_line_ns, ..lines[0].one_way };
-    let name = "raw cache line (the physical limit)".into();
+    let name = format!("{RAW} (the least one way can take)");
     lines.insert(0, Compared { name, waits: "polled", one_way: raw, rate: None });
     Ok((lines, bandwidth))
 }
@@ -129,8 +135,8 @@ fn pair<'a>(
 
 /// Against a Unix socket, both waiting alike; no comparison where their raw lines disagree.
 fn of_pair(lines: &[Compared], waits: &str) -> Option<Finding> {
-    let mut lines = lines.to_vec();
-    let (ours, theirs) = pair(&mut lines, waits)?;
+    let mut both = lines.to_vec();
+    let (ours, theirs) = pair(&mut both, waits)?;
     let (ours, theirs) = (ours.one_way, theirs.one_way);
     let (own, socket) = (row::ns(ours.value), row::ns(theirs.value));
     let when = match waits {
@@ -156,13 +162,43 @@ fn of_pair(lines: &[Compared], waits: &str) -> Option<Finding> {
         0.9.. => "about as long".into(),
         _ => "which is less".into(),
     };
+    let name = Channel::UnixSocket.to_string();
+    let others = lines.iter().filter(|line| {
+        line.waits == waits
+            && line.name != OWN
+            && line.name != name
+            && !line.name.starts_with(RAW)
+            && line.one_way.compares_with(&ours)
+    });
+    let fastest = others.min_by(|a, b| a.one_way.value.total_cmp(&b.one_way.value));
+    let fastest = fastest.filter(|fastest| fastest.one_way.value < theirs.value).map_or(
+        String::new(),
+        |fastest| {
+            let its = row::ns(fastest.one_way.value);
+            format!("; the fastest of the others here ({}) takes {its}", fastest.name)
+        },
+    );
     Some(Finding {
         is_good: times >= 0.9,
         text: format!(
             "A checked message of 16 bytes takes {own} one way {when}, and through a Unix stream \
-             socket {socket}, {so}."
+             socket {socket}, {so}{fastest}."
         ),
     })
+}
+
+/// How many messages go, and how many bytes.
+fn of_rates(lines: &[Compared], bandwidth: &Row) -> Option<Finding> {
+    let own = lines.iter().find(|line| line.name == OWN)?;
+    let text = format!(
+        "One after another {:.1} million messages of 16 bytes go in a second while both ends look. \
+         Messages of {} carry {}, where a bare ring carries {}.",
+        own.rate?.value / 1e6,
+        ByteSize(bandwidth.size),
+        row::per_second(Measured::of(bandwidth).value, "B"),
+        row::per_second(bandwidth.baselines.copy_ring_bytes_per_s, "B"),
+    );
+    Some(Finding { is_good: true, text })
 }
 
 fn commonest(measured: &[Measured]) -> Option<f64> {

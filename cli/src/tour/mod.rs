@@ -92,10 +92,56 @@ pub fn run(arguments: &TourArguments) -> Result<()> {
         first.and(second)
     };
     facts.push(("took".into(), format!("{:.0} s", began.elapsed().as_secs_f32())));
+    sections.push(words());
     report::write(&arguments.report, "Hamlyn: a tour", &findings, &facts, &sections)?;
     terminal::findings(&findings)?;
     say(format_args!("\nThe report, with charts: {}", arguments.report.display()))?;
     verdict
+}
+
+/// What the words of the tables mean, for whoever has the report alone.
+fn words() -> Section {
+    let words = [
+        (
+            "aperture",
+            "memory of one process that another has mapped, and loses when it is taken back",
+        ),
+        (
+            "checked message",
+            "one whose right to be where it goes was checked by the receiver: key, place, length",
+        ),
+        ("credit", "messages that a sender may send before the receiver has taken any"),
+        (
+            "link, ring",
+            "what two processes send through: memory that one writes and the other only reads",
+        ),
+        ("packet", "a piece of a message, or all of a short one; each is checked by itself"),
+        (
+            "polled, adaptive, blocking",
+            "a receiver looks without a pause; looks, then sleeps; sleeps at once",
+        ),
+        (
+            "raw cache line",
+            "the time in which one processor core sees what another has written, and the least that a message one way can take",
+        ),
+        (
+            "seed, ticket",
+            "what gives the right to connect, or to send to one place, to whoever has it",
+        ),
+        (
+            "slot, metadata entry",
+            "a place that messages may land in; what the receiver knows of each message there",
+        ),
+        (
+            "REFUSED, NO HARM, POSSIBLE",
+            "stopped by a check, of no effect, or told and undone; nothing was there to refuse; possible by design, and how to deny it",
+        ),
+    ];
+    Section {
+        title: "Words".into(),
+        facts: words.map(|(word, means)| (word.into(), means.into())).into(),
+        ..Section::default()
+    }
 }
 
 /// Tells what stands below a heading, and puts it into the report.
@@ -205,15 +251,13 @@ fn two_hosts(sections: &mut Vec<Section>, findings: &mut Vec<Finding>) -> Result
     });
     bar.finish_and_clear();
     let hosts::Act { lines, rows } = act?;
-    let failed = rows.iter().filter(|row| row.outcome == attack::Outcome::NotRefused).count();
-    let refused = rows.len() - failed;
+    let (counts, is_good) = counted(&rows, "an attacker on the wire");
     findings.push(Finding {
-        is_good: failed == 0,
+        is_good,
         text: format!(
-            "Between two hosts {refused} of {} attempts of an attacker on the wire came to nothing: no \
-             message was read, changed, forged or repeated. Whoever has the wire can always cut it, and \
-             both ends are told.",
-            rows.len()
+            "Between two hosts (two processes of this machine, each with a network of its own where that \
+             is permitted), {counts}. No message is to be read, changed, forged or repeated; whoever has \
+             the wire can always cut it, and then both ends are told."
         ),
     });
     show(attempts(hosts::TITLE, Vec::new(), lines, &rows), sections)?;
@@ -239,32 +283,57 @@ fn attempts(
         let outcome = attack::outcome(row.outcome).to_owned();
         vec![row.what.clone(), row.how.clone(), row.counter.clone(), outcome]
     };
+    // First what somebody has to do something about.
+    let mut rows: Vec<&attack::Row> = rows.iter().collect();
+    rows.sort_by_key(|row| match row.outcome {
+        attack::Outcome::NotRefused => 0,
+        attack::Outcome::Open => 1,
+        attack::Outcome::NoHarm => 2,
+        attack::Outcome::Refused => 3,
+    });
     Section {
         title: title.into(),
         text,
         facts,
         header: ATTEMPTS_HEADER.map(String::from).into(),
-        rows: rows.iter().map(cells).collect(),
+        rows: rows.into_iter().map(cells).collect(),
         chart: None,
     }
 }
 
-/// What became of the stranger's attempts: those that were refused, then each that was not.
+/// How many attempts there were, and of each outcome; and whether none went wrong.
+fn counted(rows: &[attack::Row], whose: &str) -> (String, bool) {
+    let of = |outcome| rows.iter().filter(|row| row.outcome == outcome).count();
+    let mut parts = vec![format!("{} were refused", of(attack::Outcome::Refused))];
+    let others = [
+        (attack::Outcome::NoHarm, "did no harm"),
+        (attack::Outcome::Open, "is possible by design"),
+        (attack::Outcome::NotRefused, "SUCCEEDED"),
+    ];
+    for (outcome, words) in others {
+        let count = of(outcome);
+        if count > 0 {
+            parts.push(format!("{count} {words}"));
+        }
+    }
+    let last = parts.pop().expect("there is one");
+    let counts = match parts.is_empty() {
+        true => last,
+        false => format!("{} and {last}", parts.join(", ")),
+    };
+    let text = format!("of {} attempts of {whose} {counts}", rows.len());
+    (text, of(attack::Outcome::NotRefused) == 0)
+}
+
+/// What became of the stranger's attempts: how many there were, then each that was not refused.
 fn of_attempts(rows: &[attack::Row]) -> Vec<Finding> {
     let of = |outcome| rows.iter().filter(move |row| row.outcome == outcome);
-    let (refused, harmless) =
-        (of(attack::Outcome::Refused).count(), of(attack::Outcome::NoHarm).count());
-    // What is possible by design is told apart.
-    let all = refused + harmless + of(attack::Outcome::NotRefused).count();
-    let mut text = format!("{refused} of {all} attempts to do harm were refused");
-    if harmless > 0 {
-        text += &format!(", and {harmless}, such as dying in the middle of a message, did none");
-    }
-    let mut findings = vec![Finding { is_good: refused + harmless == all, text: text + "." }];
+    let (counts, is_good) = counted(rows, "a stranger to do harm");
+    let mut findings = vec![Finding { is_good, text: format!("On one host, {counts}.") }];
     findings.extend(of(attack::Outcome::Open).map(|row| Finding {
         is_good: false,
         text: format!(
-            "One more is possible, and not meant to be refused: {}. {}.",
+            "Possible by design: {}. {}.",
             row.what,
             row.how.trim_start_matches("possible. ")
         ),
@@ -302,7 +371,13 @@ fn file_facts(stage: &Stage, path: &str, sent: &Sent) -> Vec<(String, String)> {
         ("users", users),
         ("bytes", format!("{} ({})", sent.bytes, ByteSize(sent.bytes))),
         ("messages, packets", format!("{}, {}", sent.messages, sent.packets)),
-        ("bandwidth", row::per_second(sent.bytes as f64 / sent.seconds, "B")),
+        (
+            "speed",
+            format!(
+                "{}, read from the file and hashed on the way",
+                row::per_second(sent.bytes as f64 / sent.seconds, "B")
+            ),
+        ),
         ("digest (BLAKE3)", format!("{}, the same at both ends", sent.digest)),
         ("path", sent.path.clone()),
     ]
@@ -388,14 +463,20 @@ mod tests {
             outcome,
         };
         use attack::Outcome::{NoHarm, NotRefused, Open, Refused};
-        let findings = of_attempts(&[row(Refused), row(Open)]);
-        assert!(findings[0].is_good && findings[0].text.starts_with("1 of 1 "), "{findings:?}");
-        assert!(findings[1].text.starts_with("One more is possible"), "{findings:?}");
-        let findings = of_attempts(&[row(Refused), row(NoHarm)]);
-        let words = ["1 of 2 attempts to do harm were refused, and 1, ", " did none."];
-        let has_all = words.iter().all(|word| findings[0].text.contains(word));
-        assert!(findings[0].is_good && has_all, "{findings:?}");
-        let findings = of_attempts(&[row(Refused), row(NotRefused)]);
-        assert!(!findings[0].is_good && findings[0].text.starts_with("1 of 2 "), "{findings:?}");
+        let first = |rows: &[attack::Row]| {
+            let findings = of_attempts(rows);
+            (findings[0].is_good, findings[0].text.clone(), findings.len())
+        };
+        let (is_good, text, count) = first(&[row(Refused), row(Open), row(NoHarm)]);
+        let expected = "On one host, of 3 attempts of a stranger to do harm 1 were refused, 1 did no harm and 1 \
+                        is possible by design.";
+        assert_eq!((is_good, text.as_str(), count), (true, expected, 2));
+        let open = &of_attempts(&[row(Open)])[1];
+        assert!(
+            !open.is_good && open.text.starts_with("Possible by design: an attempt."),
+            "{open:?}"
+        );
+        let (is_good, text, count) = first(&[row(Refused), row(NotRefused)]);
+        assert!(!is_good && text.contains("and 1 SUCCEEDED") && count == 2, "{text}");
     }
 }

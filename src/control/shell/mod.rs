@@ -55,6 +55,7 @@ use crate::config::{AdmitUnknown, Config, Housekeeping};
 use crate::log::{Entry, Kind, Log};
 use crate::os::memory::ForkGuard;
 use crate::os::socket;
+use crate::os::strangers::Strangers;
 use crate::os::sys::{self, Bell, Poller, monotonic_ns};
 use crate::os::thread::{self, Thread};
 use crate::wire::{ApertureAccess, NodeId};
@@ -206,6 +207,8 @@ struct Shared {
     lookups: Lookups,
     is_ending: AtomicBool,
     guard: ForkGuard,
+    /// Threads that take what strangers pass.
+    strangers: Arc<Strangers>,
     /// Whether sockets can refuse descriptors.
     has_pass_rights: bool,
 }
@@ -332,6 +335,7 @@ impl Control {
                 Inbox::new(guard.clone()).map_err(doing("making an event descriptor"))?,
             ),
             guard,
+            strangers: Arc::default(),
             has_pass_rights,
         });
         let _ = shared.this.set(Arc::downgrade(&shared));

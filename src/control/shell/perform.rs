@@ -223,9 +223,9 @@ impl Shared {
         self.poller.remove(&*socket);
         row.is_lent = true;
         row.is_writing = false;
-        let started = self
-            .post_of_receiver(id)
-            .and_then(|ending| receiver::start(socket, expected, until_ns, ending));
+        let started = self.post_of_receiver(id).and_then(|ending| {
+            receiver::start(socket, expected, until_ns, ending, self.strangers.clone())
+        });
         if started.is_err() {
             state.machine.taken(monotonic_ns(), id, expected.memory, Taken::Unavailable);
         }

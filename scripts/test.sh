@@ -178,8 +178,9 @@ http() (
     done
 )
 
-# What users get, as `make build` makes it: the command and the libraries, optimised, each linked as one.
-release() { cargo build --release --workspace "$@"; }
+# What users get, as `make build` makes it: the command and the C library, optimised, each linked as one.
+# Python's is `wheel`'s.
+release() { cargo build --release --workspace --exclude hamlyn-python "$@"; }
 
 # The C library, installed: each program compiled as C and as C++, against the dev build ..
 c() { c_library dev c c++ static; }
@@ -228,7 +229,8 @@ readme() {
     release --quiet || return 1
     python_environment "$TARGET/python" || return
     "$TARGET/python/bin/pip" install --quiet --disable-pip-version-check numpy || return 1
-    python_package release "$TARGET/readme/python" || return 1
+    quickly cargo build --quiet --release -p hamlyn-python || return 1
+    python_package wheel/release "$TARGET/readme/python" || return 1
     PYTHONPATH="$TARGET/readme/python" python3 scripts/readme.py \
         "$TARGET/release/hamlyn" "$TARGET/readme" "$TARGET/python/bin/python"
 }
@@ -308,7 +310,7 @@ print(*p['project']['optional-dependencies']['test'])") || return 1
 # quickly, and where it makes nothing else be compiled again. quickly [VARIABLE=VALUE ..] COMMAND ..
 quickly() {
     env CARGO_TARGET_DIR="$TARGET/wheel" CARGO_PROFILE_RELEASE_LTO=off \
-        CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 "$@"
+        CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 "$@"
 }
 
 # What users install: a wheel, looked at; then the README's own install lines, with a home of their

@@ -119,7 +119,11 @@ bare() {
     cargo build --no-default-features --lib --target x86_64-unknown-none
 }
 
-unit() { limit 2000 cargo test --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --no-fail-fast; }
+unit() {
+    with='--workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --no-fail-fast'
+    # shellcheck disable=SC2086
+    cargo test $with --no-run && limit 1500 cargo test $with
+}
 
 # Every interleaving of the lock-free parts, as far as loom's bound on preemptions goes. It has a
 # target directory of its own, because `--cfg loom` changes every crate.

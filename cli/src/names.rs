@@ -114,7 +114,7 @@ fn clean(config: &Config, services: &[ServiceEntry]) -> Result<()> {
     let (mut removed, mut failed, mut of_others) = (0, 0, 0);
     for service in services.iter().filter(|service| service.is_alive == Some(false)) {
         if service.uid != Some(user) {
-            of_others += 1;
+            of_others += u32::from(service.uid.is_some());
             continue;
         }
         match remove_stale(config, service) {

@@ -257,7 +257,8 @@ fn of_process(before: &Figures, now: &Figures) -> Vec<String> {
             link.number("ring_bytes_taken") != before.number("ring_bytes_taken")
         })
     });
-    if now.number("waits") == 0 && more("turns") == 0 && !took && now.number("links") > 0 {
+    let is_still = !took && more("turns") == 0 && more("messages_sent") == 0;
+    if now.number("waits") == 0 && is_still && now.number("links") > 0 {
         sentences.push(
             "Its program has taken nothing out of the rings for a second and does not wait in a \
              call: it makes none, or is at what it took before. What comes stays in the rings, and \
@@ -441,7 +442,7 @@ fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
         if before.is_some_and(|before| given(before) == given(link)) {
             reasons.push(format!(
                 "the peer has taken nothing within this second, and {size} wait for it: its program makes \
-                 no calls"
+                 no calls, or one in several seconds"
             ));
         } else if waiting.saturating_mul(BEHIND) >= link.number("ring_bytes") {
             reasons.push(format!(

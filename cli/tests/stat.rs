@@ -352,7 +352,8 @@ fn whoever_waits_in_pieces_has_waited_all_the_while() {
     while publisher.try_publish(b"news").unwrap().is_some() {}
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
-            let (piece, end) = (Some(Duration::from_millis(10)), std::time::Instant::now() + 2 * LONG);
+            let (piece, end) =
+                (Some(Duration::from_millis(10)), std::time::Instant::now() + 2 * LONG);
             while publisher.publish(b"more", piece).is_err() {
                 assert!(std::time::Instant::now() < end, "there is no room");
             }

@@ -1663,8 +1663,8 @@ class Publisher:
     def __enter__(self, /) -> Publisher: ...
     def __exit__(self, /, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
         """
-        Drains it for at most 10 s, unless an exception leaves the `with`, and closes. Raises `TimedOut`,
-        where it is closed, too.
+        Drains it for at most 10 s, unless an exception leaves the `with`, and closes. Who has not had all by
+        then is told so (`Closed`), and no subscriber makes this raise.
         """
     def __new__(cls, /, manager: Manager, *, short_nbytes_max: SupportsIndex = 1024, sample_nbytes_max: SupportsIndex = 0, loans: SupportsIndex = 2, backlog: SupportsIndex = 16, history: SupportsIndex = 0, outstanding: SupportsIndex = 4, subscribers: SupportsIndex = 16, when_slow: WhenSlow = "drop_oldest") -> Publisher:
         """
@@ -1688,8 +1688,8 @@ class Publisher:
         """
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections, at once: a subscriber that was not sent all yet, or has not
-        released what it has of the pool, is told that it was too slow. Closing twice is closing once.
+        Ends it, and with it its connections, at once: a subscriber that was not sent all yet, or missed the
+        last, is told that it was too slow. Closing twice is closing once.
         """
     @property
     def closed(self, /) -> bool:

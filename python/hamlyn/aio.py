@@ -310,8 +310,10 @@ class Publisher(Offered[_hamlyn.Publisher]):
         trace: TracebackType | None,
     ) -> None:
         try:
-            if kind is None:
-                await self.drain(10.0)
+            if kind is None and not self.sync.closed:
+                # Who has not had all by then is told so, and no subscriber makes this raise.
+                with contextlib.suppress(Closed, TimedOut):
+                    await self.drain(10.0)
         finally:
             self.close()
 
@@ -357,6 +359,15 @@ class Subscriber(Grown[_hamlyn.Subscriber], Closes[_hamlyn.Subscriber]):
     def __aiter__(self) -> AsyncIterator[_hamlyn.Sample]:
         return _Samples(self)
 
+    async def __anext__(self) -> _hamlyn.Sample:
+        # As of a stream.
+        try:
+            return await self.receive()
+        except Closed:
+            for sample in self.sync:
+                return sample
+            raise StopAsyncIteration from None
+
 
 class _Samples:
     """The samples of one loop: asking for the next one releases the one before."""
@@ -372,14 +383,8 @@ class _Samples:
         if self._last is not None:
             self._last.release()
             self._last = None
-        # As of a stream.
-        try:
-            self._last = await self._of.receive()
-            return self._last
-        except Closed:
-            for sample in self._of.sync:
-                return sample
-            raise StopAsyncIteration from None
+        self._last = await self._of.__anext__()
+        return self._last
 
 
 class Group(Offered[_hamlyn.Group]):

@@ -216,14 +216,7 @@ impl Publisher {
     /// is closed, since the pool goes with it. Raises `TimedOut`.
     #[pyo3(signature = (timeout=None))]
     fn drain(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let drain = |end: &protocol::Publisher, slice| not_yet(end.drain(Some(slice)));
-        let done = self.end.wait_shared(
-            py,
-            timeout,
-            |end| drain(end, Duration::ZERO),
-            |end, slice| drain(end, slice),
-        )?;
-        done.ok_or_else(late)
+        self.drained(py, timeout)?.ok_or_else(late)
     }
 
     /// Ends it, and with it its connections, at once: a subscriber that was not sent all yet, or missed the
@@ -232,8 +225,8 @@ impl Publisher {
         self.end.close_now(py)
     }
 
-    /// Drains it for at most 10 s, unless an exception leaves the `with`, and closes. Raises `TimedOut`,
-    /// where it is closed, too.
+    /// Drains it for at most 10 s, unless an exception leaves the `with`, and closes. Who has not had all by
+    /// then is told so (`Closed`), and no subscriber makes this raise.
     #[pyo3(signature = (kind: "type[BaseException] | None", _error: "BaseException | None", _trace: "TracebackType | None"))]
     fn __exit__(
         &self,
@@ -242,14 +235,13 @@ impl Publisher {
         _error: Option<&Bound<'_, PyAny>>,
         _trace: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let is_open = !self.end.is_closed() && self.end.inner.check_open().is_ok();
         let drained = match kind {
-            None if !self.end.is_closed() && self.end.inner.check_open().is_ok() => {
-                self.drain(py, Some(10.0))
-            }
-            _ => Ok(()),
+            None if is_open => self.drained(py, Some(10.0)),
+            _ => Ok(None),
         };
         self.end.close_now(py)?;
-        drained
+        drained.map(drop)
     }
 
     /// Its subscribers, and how each keeps up.
@@ -285,6 +277,17 @@ impl Publisher {
 }
 
 impl Publisher {
+    /// `None`: the time is over.
+    fn drained(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<()>> {
+        let drain = |end: &protocol::Publisher, slice| not_yet(end.drain(Some(slice)));
+        self.end.wait_shared(
+            py,
+            timeout,
+            |end| drain(end, Duration::ZERO),
+            |end, slice| drain(end, slice),
+        )
+    }
+
     /// `None`: the time is over.
     fn publish_parts(
         &self,

@@ -61,6 +61,8 @@ struct Lent {
     is_released: AtomicBool,
     /// Buffers, and copies that are being made.
     buffers: AtomicUsize,
+    /// It is to be released with the last of them.
+    ends_with_buffers: AtomicBool,
 }
 
 /// Why bytes that may change could not be copied.
@@ -188,8 +190,12 @@ impl<'a> Loan<'a> {
 
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
-        self.0.taken.lent.buffers.fetch_sub(1, Ordering::Relaxed);
+        let lent = &self.0.taken.lent;
+        let is_last = lent.buffers.fetch_sub(1, Ordering::Relaxed) == 1;
         self.0.end.take_back();
+        if is_last && lent.ends_with_buffers.load(Ordering::Relaxed) {
+            self.0.let_go();
+        }
     }
 }
 
@@ -199,12 +205,20 @@ impl Held {
         if buffers > 0 {
             let text = format!(
                 "{buffers} views, arrays or copies still use the record: copy what is to outlive it \
-                 (`array.copy()`, `bytes(record)`), or `del` them first; it is released when they have gone"
+                 (`array.copy()`, `bytes(record)`), or `del` them first"
             );
             return Err(PyBufferError::new_err(text));
         }
         self.let_go();
         Ok(())
+    }
+
+    /// Now, or when nothing uses it any more.
+    fn release_with_buffers(&self) {
+        self.taken.lent.ends_with_buffers.store(true, Ordering::Relaxed);
+        if self.taken.lent.buffers.load(Ordering::Relaxed) == 0 {
+            self.let_go();
+        }
     }
 
     fn let_go(&self) {
@@ -318,10 +332,12 @@ macro_rules! record {
                 _error: Option<&Bound<'_, PyAny>>,
                 _trace: Option<&Bound<'_, PyAny>>,
             ) -> PyResult<()> {
-                let released = self.held.release();
-                // Of an exception its traceback may hold the views: it is what the program is told, and
-                // the record is released when they have gone.
-                if kind.is_some() { Ok(()) } else { released }
+                if kind.is_none() {
+                    return self.held.release();
+                }
+                // Its traceback may hold the views: it is what the program is told.
+                self.held.release_with_buffers();
+                Ok(())
             }
 
             fn __repr__(&self) -> String {

@@ -187,7 +187,9 @@ impl Samples {
         }
         let Some(next) = self.of.get().__next__(py)? else { return Ok(None) };
         let next = Py::new(py, next)?;
-        *locked(&self.last) = Some(next.clone_ref(py));
+        // What another thread may have put there goes without the lock.
+        let other = locked(&self.last).replace(next.clone_ref(py));
+        drop(other);
         Ok(Some(next))
     }
 }

@@ -116,8 +116,11 @@ fn receive(
     let read = move |socket: OwnedFd| {
         let fd = socket.as_fd();
         let has_ended = Receiver { socket: fd, expected, until_ns, say: &say, frames: 0 }.run();
-        drop(say);
-        if has_ended {
+        if !has_ended {
+            drop(socket);
+            drop(say);
+        } else {
+            drop(say);
             // A frame of no bytes looks like the end, and what is in the queue behind it is dropped by
             // whoever closes the socket last.
             while thread::receive(&released, LONG) != Err(RecvTimeoutError::Disconnected) {}
@@ -141,8 +144,10 @@ fn receive(
         ending.hand_on(Message::Taken(expected.memory, Taken::Unavailable, None));
     }
     // Until its connection is over, or will be at its deadline.
+    let mut pause_ms = 1;
     while has_ended && Arc::strong_count(&socket) > 1 {
-        thread::sleep(core::time::Duration::from_millis(1));
+        thread::sleep(core::time::Duration::from_millis(pause_ms));
+        pause_ms = (2 * pause_ms).min(50);
     }
     // Before the end is said: if the connection has ended meanwhile, this is its last owner in this table.
     drop(socket);

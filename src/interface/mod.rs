@@ -31,6 +31,7 @@ pub mod terminus;
 pub use area::{AreaError, AreaId};
 pub use counters::{Counters, Refusal};
 pub use metadata::{EntryState, MetadataEntry};
+#[cfg(feature = "os")]
 pub(crate) use notification::QUEUE_ENTRIES_MAX;
 pub use notification::{Notification, QueueError, QueueId};
 pub use receive::{Arrival, Discard, Flow, Handed, NotDeposited, Taken};

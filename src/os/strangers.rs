@@ -13,6 +13,7 @@
 //! owned by what lives on one side alone.
 
 use super::{socket, sys, thread};
+use core::time::Duration;
 use std::boxed::Box;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -21,34 +22,79 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 const STACK_BYTES: usize = 128 << 10;
 
+/// How long the second table may take to be made: what the program has open is closed in it once, and a
+/// file of a file system that hangs can keep that waiting.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 type Work = Box<dyn FnOnce(OwnedFd) + Send>;
 
-/// The threads of one control plane that have it; started when they are needed first.
+/// The threads of one control plane that have it.
 #[derive(Debug, Default)]
 pub(crate) struct Strangers(OnceLock<Option<Keeper>>);
 
 /// Starts them. It ends with the other end of its socket.
 #[derive(Debug)]
 struct Keeper {
-    /// Under one lock with what is done there, since both arrive in their order.
-    to: Mutex<(OwnedFd, Sender<Work>)>,
+    to: Mutex<To>,
+    process: u32,
+}
+
+/// A socket by one way, what is done with it by the other: under one lock, and by the same number.
+#[derive(Debug)]
+struct To {
+    socket: OwnedFd,
+    work: Sender<(u64, Work)>,
+    number: u64,
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // A child that was forked may have the socket, too, and then closing it says nothing.
+        if self.process == std::process::id() {
+            let to = self.to.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let _ = rustix::net::shutdown(&to.socket, rustix::net::Shutdown::Both);
+        }
+    }
 }
 
 impl Strangers {
-    /// Does `work` with a copy of `socket`, on a thread of its own. Where this kernel, or a filter of its
-    /// calls, gives no second table (Linux 5.9), the thread has the program's.
+    /// Makes the second table, which a filter of the program's calls may forbid later. `false`: this
+    /// kernel, or a filter that is there already, gives none (Linux 5.9), and the threads have the
+    /// program's.
+    pub fn prepare(&self) -> io::Result<bool> {
+        #[cfg(all(test, not(loom), not(miri)))]
+        if super::sim::is_running() {
+            return Ok(true);
+        }
+        let keeper = match self.0.get() {
+            Some(keeper) => keeper,
+            None => {
+                let keeper = Keeper::start()?;
+                self.0.get_or_init(|| keeper)
+            }
+        };
+        Ok(keeper.is_some())
+    }
+
+    /// Does `work` with a copy of `socket`, on a thread of its own.
     pub fn run(
         &self,
         socket: BorrowedFd<'_>,
         work: impl FnOnce(OwnedFd) + Send + 'static,
     ) -> io::Result<()> {
+        let work: Work = Box::new(work);
         #[cfg(all(test, not(loom), not(miri)))]
         if super::sim::is_running() {
-            return start(socket.try_clone_to_owned()?, Box::new(work));
+            return start(socket.try_clone_to_owned()?, work);
         }
-        match self.0.get_or_init(|| Keeper::start().ok()) {
-            Some(keeper) => keeper.run(socket, Box::new(work)),
-            None => start(socket.try_clone_to_owned()?, Box::new(work)),
+        self.prepare()?;
+        let left = match self.0.get() {
+            Some(Some(keeper)) => keeper.run(socket, work),
+            _ => Err(work),
+        };
+        match left {
+            Ok(()) => Ok(()),
+            Err(work) => start(socket.try_clone_to_owned()?, work),
         }
     }
 }
@@ -59,44 +105,60 @@ fn start(socket: OwnedFd, work: Work) -> io::Result<()> {
 }
 
 impl Keeper {
-    fn start() -> io::Result<Self> {
+    /// `None`: there is no second table.
+    fn start() -> io::Result<Option<Self>> {
         let (to, from) = socket::pair()?;
         let number = from.as_raw_fd();
         let (work, works) = channel();
         let (say, said) = channel();
         thread::spawn("hamlyn-keep", STACK_BYTES, move || {
+            // Handlers of the program's write to its descriptors, which are not those of this table.
+            sys::block_signals();
             // SAFETY: nothing of this thread's closure is a descriptor. The number is open until this has
             // been said.
             let from = unsafe { only(number) };
-            let started = from.as_ref().map(drop).map_err(io::Error::kind);
-            if say.send(started).is_ok()
+            if say.send(from.is_ok()).is_ok()
                 && let Ok(from) = from
             {
                 keep(&from, &works);
             }
         })?;
-        let started = said.recv().unwrap_or(Err(io::ErrorKind::BrokenPipe));
-        drop(from);
-        started?;
-        Ok(Self { to: Mutex::new((to, work)) })
+        let keeper = Self {
+            to: Mutex::new(To { socket: to, work, number: 0 }),
+            process: std::process::id(),
+        };
+        match said.recv_timeout(PATIENCE) {
+            Ok(has_table) => Ok(has_table.then_some(keeper)),
+            Err(_) => {
+                // It may look for the number yet.
+                core::mem::forget(from);
+                Ok(None)
+            }
+        }
     }
 
-    fn run(&self, socket: BorrowedFd<'_>, work: Work) -> io::Result<()> {
-        let to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Gives the work back where that cannot be.
+    fn run(&self, socket: BorrowedFd<'_>, work: Work) -> Result<(), Work> {
+        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        to.number += 1;
+        let number = to.number;
         loop {
-            match socket::send(&to.0, &[0], &[socket]) {
+            match socket::send(&to.socket, &number.to_le_bytes(), &[socket]) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    sys::wait_for(&[(to.0.as_fd(), true)], u64::MAX)?;
+                    if sys::wait_for(&[(to.socket.as_fd(), true)], u64::MAX).is_err() {
+                        return Err(work);
+                    }
                 }
-                Err(e) => return Err(e),
+                Err(_) => return Err(work),
                 Ok(()) => break,
             }
         }
-        to.1.send(work).map_err(|_| io::ErrorKind::BrokenPipe.into())
+        to.work.send((number, work)).map_err(|unsent| unsent.0.1)
     }
 }
 
-/// Gives the calling thread a table of its own, in which there is only this descriptor.
+/// Gives the calling thread a table of its own, in which there is only this descriptor: by its number, and
+/// where a program's standard ones are, so that nothing that comes takes their place.
 ///
 /// # Safety
 /// The thread uses no other from then on. `number` is open, and stays so for the duration of the call.
@@ -114,14 +176,20 @@ unsafe fn only(number: RawFd) -> io::Result<OwnedFd> {
     if place > 0 {
         close(0, place - 1, 0)?;
     }
+    for standard in (0..3).filter(|standard| *standard != number) {
+        // SAFETY: numbers alone, of a table that nobody else has.
+        unsafe { libc::dup3(number, standard, libc::O_CLOEXEC) };
+    }
     // SAFETY: it is open in this table, which nobody else has.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// Starts a thread, with this one's table, for each socket that comes.
-fn keep(from: &OwnedFd, works: &Receiver<Work>) {
+fn keep(from: &OwnedFd, works: &Receiver<(u64, Work)>) {
+    let mut next = None;
     loop {
-        let received = match socket::receive_one(from, &mut [0]) {
+        let mut number = [0; 8];
+        let received = match socket::receive_one(from, &mut number) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 match sys::wait_for(&[(from.as_fd(), false)], u64::MAX) {
                     Ok(_) => continue,
@@ -134,11 +202,22 @@ fn keep(from: &OwnedFd, works: &Receiver<Work>) {
         if received.bytes == 0 {
             return;
         }
-        let Ok(work) = works.recv() else { return };
-        // Where there is no room for it, or no thread, whoever waits for the work sees that it has gone.
-        if let Some(socket) = received.descriptors.into_iter().next() {
-            let _ = start(socket, work);
-        }
+        let number = u64::from_le_bytes(number);
+        let Some(socket) = received.descriptors.into_iter().next() else { continue };
+        // Of those whose sockets did not come whoever waits sees that they have gone.
+        let work = loop {
+            match next.take().or_else(|| works.recv().ok()) {
+                None => return,
+                Some((of, work)) if of == number => break work,
+                Some((of, work)) if of > number => {
+                    next = Some((of, work));
+                    break Box::new(drop);
+                }
+                Some(_) => {}
+            }
+        };
+        // Nor is there anything to be done where there is no thread.
+        let _ = start(socket, work);
     }
 }
 

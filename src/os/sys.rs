@@ -125,6 +125,21 @@ pub fn make_undumpable() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(not)?)
 }
 
+/// Lets no handler of a signal to the process run on the calling thread, nor on those that it starts.
+pub fn block_signals() {
+    let own =
+        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+    let mut signals = core::mem::MaybeUninit::uninit();
+    // SAFETY: the set is filled before anything reads it; the mask is the calling thread's alone.
+    unsafe {
+        libc::sigfillset(signals.as_mut_ptr());
+        for signal in own {
+            libc::sigdelset(signals.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, signals.as_ptr(), core::ptr::null_mut());
+    }
+}
+
 /// Nanoseconds of a clock that never goes back.
 #[inline]
 pub fn monotonic_ns() -> u64 {

@@ -301,6 +301,16 @@ impl Control {
         if !has_pass_rights {
             notes.push("SO_PASSRIGHTS is not available: connections are closed on threads".into());
         }
+        // Now, since a filter of the program's calls may come later; where there is no room for it, again
+        // when it is needed.
+        let strangers = Arc::<Strangers>::default();
+        if let Ok(false) = strangers.prepare() {
+            notes.push(
+                "close_range is not available: a program that starts another may wait for a descriptor \
+                 of a stranger's"
+                    .into(),
+            );
+        }
         let mut limits = limits_of(config, identity, features);
         limits::fit_descriptors(&mut limits, &mut notes)
             .map_err(doing("asking for the limit on descriptors"))?;
@@ -335,7 +345,7 @@ impl Control {
                 Inbox::new(guard.clone()).map_err(doing("making an event descriptor"))?,
             ),
             guard,
-            strangers: Arc::default(),
+            strangers,
             has_pass_rights,
         });
         let _ = shared.this.set(Arc::downgrade(&shared));

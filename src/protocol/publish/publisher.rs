@@ -522,7 +522,8 @@ impl Drop for Publisher {
             protocols.advance_publisher(node, self.offer);
             let behind = protocols.publisher(self.offer).map(|state| state.behind());
             for link in behind.into_iter().flatten() {
-                let why = "the publisher went before it had sent it everything";
+                let why =
+                    "the publisher went before it had sent it everything, or had left out the last";
                 protocols.send_away_slow(node, link, why);
             }
         }

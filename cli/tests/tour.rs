@@ -63,8 +63,7 @@ fn the_tour_refuses_every_attempt_and_leaves_a_report() {
     let (_, short) = text.split_once("\nIn short\n").expect("the findings");
     assert!(!short.contains("REFUSED") && short.contains("The report, with charts:"), "{short}");
     let joined = short.split_whitespace().collect::<Vec<_>>().join(" ");
-    for finding in ["attempts to do harm were refused", "are no figures", "an attacker on the wire"]
-    {
+    for finding in ["attempts to do harm", "not to be quoted", "an attacker on the wire"] {
         assert!(joined.contains(finding) && page.contains(finding), "{finding}: {short}");
     }
     assert!(!text.contains('\u{1b}'), "a colour, and there is no terminal: {text}");
@@ -76,7 +75,7 @@ fn the_tour_refuses_every_attempt_and_leaves_a_report() {
         number.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse::<u32>().unwrap()
     });
     assert_eq!(nonsense[0] + nonsense[1], 200, "{nonsense:?}");
-    let (verdict, facts) = (page.find("attempts to do harm were refused"), page.find("kernel"));
+    let (verdict, facts) = (page.find("attempts to do harm"), page.find("kernel"));
     assert!(verdict.unwrap() < facts.unwrap(), "{page}");
     // A seed is a secret: its first digits are shown, those of its token are not.
     let seed = text.split("48536431").nth(1).expect("a seed is shown");

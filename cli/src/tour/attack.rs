@@ -448,7 +448,7 @@ impl Attack<'_> {
         }
         let how = if was_changed {
             format!(
-                "possible. Deny it with HAMLYN_UNDUMPABLE=yes (then: {second}), or with a user \
+                "possible. Deny it with HAMLYN_UNDUMPABLE=yes (tried here: {second}), or with a user \
                  for each program"
             )
         } else {

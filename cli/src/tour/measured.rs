@@ -140,7 +140,7 @@ fn of_pair(lines: &[Compared], waits: &str) -> Option<Finding> {
     let (ours, theirs) = (ours.one_way, theirs.one_way);
     let (own, socket) = (row::ns(ours.value), row::ns(theirs.value));
     let when = match waits {
-        "polled" => "while both ends look for messages without a pause",
+        "polled" => "while both ends poll, each on a core of its own",
         _ => "where the receiver sleeps and has to be woken",
     };
     if !ours.compares_with(&theirs) {
@@ -191,7 +191,7 @@ fn of_pair(lines: &[Compared], waits: &str) -> Option<Finding> {
 fn of_rates(lines: &[Compared], bandwidth: &Row) -> Option<Finding> {
     let own = lines.iter().find(|line| line.name == OWN)?;
     let text = format!(
-        "One after another {:.1} million messages of 16 bytes go in a second while both ends look. \
+        "One after another {:.1} million messages of 16 bytes go in a second while both ends poll. \
          Messages of {} carry {}, where a bare ring carries {}.",
         own.rate?.value / 1e6,
         ByteSize(bandwidth.size),

@@ -251,13 +251,12 @@ fn two_hosts(sections: &mut Vec<Section>, findings: &mut Vec<Finding>) -> Result
     });
     bar.finish_and_clear();
     let hosts::Act { lines, rows } = act?;
-    let (counts, is_good) = counted(&rows, "an attacker on the wire");
+    let (counts, is_good) = counted(&rows, "of an attacker on the wire");
     findings.push(Finding {
         is_good,
         text: format!(
             "Between two hosts (two processes of this machine, each with a network of its own where that \
-             is permitted), {counts}. No message is to be read, changed, forged or repeated; whoever has \
-             the wire can always cut it, and then both ends are told."
+             is permitted), {counts}. Whoever has the wire can always cut it, and then both ends are told."
         ),
     });
     show(attempts(hosts::TITLE, Vec::new(), lines, &rows), sections)?;
@@ -321,14 +320,14 @@ fn counted(rows: &[attack::Row], whose: &str) -> (String, bool) {
         true => last,
         false => format!("{} and {last}", parts.join(", ")),
     };
-    let text = format!("of {} attempts of {whose} {counts}", rows.len());
+    let text = format!("of {} attempts {whose} {counts}", rows.len());
     (text, of(attack::Outcome::NotRefused) == 0)
 }
 
 /// What became of the stranger's attempts: how many there were, then each that was not refused.
 fn of_attempts(rows: &[attack::Row]) -> Vec<Finding> {
     let of = |outcome| rows.iter().filter(move |row| row.outcome == outcome);
-    let (counts, is_good) = counted(rows, "a stranger to do harm");
+    let (counts, is_good) = counted(rows, "to do harm");
     let mut findings = vec![Finding { is_good, text: format!("On one host, {counts}.") }];
     findings.extend(of(attack::Outcome::Open).map(|row| Finding {
         is_good: false,
@@ -468,7 +467,7 @@ mod tests {
             (findings[0].is_good, findings[0].text.clone(), findings.len())
         };
         let (is_good, text, count) = first(&[row(Refused), row(Open), row(NoHarm)]);
-        let expected = "On one host, of 3 attempts of a stranger to do harm 1 were refused, 1 did no harm and 1 \
+        let expected = "On one host, of 3 attempts to do harm 1 were refused, 1 did no harm and 1 \
                         is possible by design.";
         assert_eq!((is_good, text.as_str(), count), (true, expected, 2));
         let open = &of_attempts(&[row(Open)])[1];

@@ -295,7 +295,7 @@ impl Chart {
         }
         let area = backend.into_drawing_area();
         let mut builder = ChartBuilder::on(&area);
-        builder.margin(8).margin_right(if is_narrow { 30 } else { 8 }).x_label_area_size(50);
+        builder.margin(8).margin_right(30).x_label_area_size(50);
         builder.y_label_area_size(if is_narrow { 24 } else { 300 });
         let rows = (0..self.values.len() as i32 - 1).into_segmented();
         // With room for the label behind the longest bar.

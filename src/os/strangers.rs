@@ -107,6 +107,10 @@ fn start(socket: OwnedFd, work: Work) -> io::Result<()> {
 impl Keeper {
     /// `None`: there is no second table.
     fn start() -> io::Result<Option<Self>> {
+        // For ThreadSanitizer, which knows descriptors by their numbers alone.
+        if cfg!(one_descriptor_table) {
+            return Ok(None);
+        }
         let (to, from) = socket::pair()?;
         let number = from.as_raw_fd();
         let (work, works) = channel();
@@ -237,6 +241,9 @@ mod tests {
     #[test]
     fn what_a_stranger_passes_is_in_no_table_that_forks_copy() {
         let strangers = Strangers::default();
+        if !strangers.prepare().unwrap() {
+            return eprintln!("SKIPPED: there is no second table of descriptors here");
+        }
         for _ in 0..3 {
             let (ours, theirs) = socket::pair().unwrap();
             let flags = rustix::fs::MemfdFlags::CLOEXEC;

@@ -23,9 +23,9 @@ for tool in $tools; do
     have "$tool" || { loud "$tool is missing, and scripts/prepare.sh could not install it"; exit 1; }
 done
 
-# As every other step builds it, so that nothing is compiled twice: the release as `make build` does; in
-# the dev profile with the tests' features, and the examples, without which cargo would take others.
-with=
+# As every other step builds it, so that nothing is compiled twice: the release without Python's library;
+# in the dev profile with the tests' features, and the examples, without which cargo would take others.
+with='--exclude hamlyn-python'
 [ "$HAMLYN_PROFILE" != dev ] || with='--features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --lib --bins --examples'
 # shellcheck disable=SC2086
 cargo build --quiet --profile "$HAMLYN_PROFILE" --workspace $with || exit 1

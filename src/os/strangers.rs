@@ -242,7 +242,7 @@ mod tests {
     fn what_a_stranger_passes_is_in_no_table_that_forks_copy() {
         let strangers = Strangers::default();
         if !strangers.prepare().unwrap() {
-            return eprintln!("SKIPPED: there is no second table of descriptors here");
+            return std::eprintln!("SKIPPED: there is no second table of descriptors here");
         }
         for _ in 0..3 {
             let (ours, theirs) = socket::pair().unwrap();

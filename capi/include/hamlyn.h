@@ -2593,9 +2593,9 @@ h_status h_publisher_subscribers(h_publisher_t *publisher,
 h_status h_publisher_close(h_publisher_t *publisher, int64_t timeout_ns);
 
 /// Frees a publisher without waiting. Null is allowed.
-/// Its subscribers are told goodbye, but one to which something has yet to be sent H_HUNG_UP: see
-/// h_publisher_flush. Its pool goes: see h_publisher_drain. Loans stay the
-/// caller's to free.
+/// Its subscribers are told goodbye, but one to which something has yet to be sent, or that missed the
+/// last, H_HUNG_UP: see h_publisher_flush. Its pool goes: see h_publisher_drain. Loans stay the caller's
+/// to free.
 void h_publisher_free(h_publisher_t *publisher);
 
 /// Grows a subscriber from a seed, waiting at most `timeout_ns` for the publisher's

@@ -452,9 +452,9 @@ pub unsafe extern "C" fn h_publisher_subscribers(
 }
 
 closed! {
-    /// Its subscribers are told goodbye, but one to which something has yet to be sent H_HUNG_UP: see
-    /// h_publisher_flush. Its pool goes: see h_publisher_drain. Loans stay the
-    /// caller's to free.
+    /// Its subscribers are told goodbye, but one to which something has yet to be sent, or that missed the
+    /// last, H_HUNG_UP: see h_publisher_flush. Its pool goes: see h_publisher_drain. Loans stay the caller's
+    /// to free.
     publisher: h_publisher_t, "what the node has queued";
     h_publisher_close, h_publisher_free
 }

@@ -43,7 +43,7 @@ pub enum CloseReason {
     Expelled,
     /// The peer sent this node away, which did not take what it was sent as fast as the peer wanted
     /// ([`WhenSlow::SendAway`](crate::protocol::WhenSlow::SendAway)); or it was a publisher that went
-    /// before it had sent everything.
+    /// before it had sent everything, or had left out the last.
     TooSlow,
     /// This process can no longer watch over its links, because the system refuses its housekeeping
     /// what it needs; the peer may live, and sees [`HungUp`](Self::HungUp).

@@ -122,7 +122,8 @@ fn words() -> Section {
         ),
         (
             "raw cache line",
-            "the time in which one processor core sees what another has written, and the least that a message one way can take",
+            "the time in which one processor core sees what another has written: the least that a \
+             message can take",
         ),
         (
             "seed, ticket",
@@ -134,7 +135,8 @@ fn words() -> Section {
         ),
         (
             "REFUSED, NO HARM, POSSIBLE",
-            "stopped by a check, of no effect, or told and undone; nothing was there to refuse; possible by design, and how to deny it",
+            "stopped by a check, of no effect, or told and undone; nothing was there to refuse; \
+             possible by design, and how to deny it",
         ),
     ];
     Section {

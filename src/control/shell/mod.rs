@@ -306,8 +306,8 @@ impl Control {
         let strangers = Arc::<Strangers>::default();
         if let Ok(false) = strangers.prepare() {
             notes.push(
-                "close_range is not available: a program that starts another may wait for a descriptor \
-                 of a stranger's"
+                "there is no second table of descriptors (close_range): a program that starts another \
+                 may wait for what a stranger passed just then"
                     .into(),
             );
         }

@@ -92,7 +92,8 @@ pub enum WhenSlow {
     /// that have left that by then: the oldest. What lies in its own memory already it still gets.
     DropOldest = 2,
     /// The subscriber misses each sample for which it has no room when it is published: the newest. It
-    /// is told with the next sample, and so never of those at the end, behind which none comes.
+    /// is told with the next sample, and of those at the end, behind which none comes, when the publisher
+    /// goes ([`CloseReason::TooSlow`](crate::node::CloseReason::TooSlow)).
     DropNewest = 3,
     /// The subscriber's link is ended when it would miss a sample: whoever is there gets all. The
     /// subscriber is told ([`CloseReason::TooSlow`](crate::node::CloseReason::TooSlow)); what it still

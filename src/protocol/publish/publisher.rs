@@ -168,7 +168,8 @@ impl Drop for OneLoan {
 /// ```
 ///
 /// Whoever has published all [flushes](Self::flush), or [drains](Self::drain), before it goes: dropped, a
-/// publisher sends what it can without waiting, and a subscriber that was still behind is told
+/// publisher sends what it can without waiting, and a subscriber that was still behind, or for which the
+/// last samples were left out, is told
 /// [`CloseReason::TooSlow`](crate::node::CloseReason::TooSlow), not that it has had everything.
 pub struct Publisher {
     manager: Manager,

@@ -99,13 +99,16 @@ impl Strangers {
     }
 }
 
-/// A thread with the table of whoever calls this.
+/// A thread with the table of whoever calls this. Not inlined: `valgrind.supp` knows such threads by their
+/// module's name.
+#[inline(never)]
 fn start(socket: OwnedFd, work: Work) -> io::Result<()> {
     thread::spawn("hamlyn-take", STACK_BYTES, move || work(socket)).map(drop)
 }
 
 impl Keeper {
     /// `None`: there is no second table.
+    #[inline(never)]
     fn start() -> io::Result<Option<Self>> {
         // For ThreadSanitizer, which knows descriptors by their numbers alone.
         if cfg!(one_descriptor_table) {

@@ -18,6 +18,8 @@ use hamlyn::{
     SlotId, Ticket,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -690,17 +692,19 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// How often the threads of this process have gone to sleep, for whatever reason.
-pub fn times_asleep() -> u64 {
+/// How often each thread of this process has gone to sleep, for whatever reason.
+pub fn times_asleep() -> BTreeMap<OsString, u64> {
     let of_thread = |status: String| -> u64 {
         let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     };
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     // A thread that ends meanwhile has no status any more.
-    tasks
-        .filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok().map(of_thread))
-        .sum()
+    let statuses = tasks.filter_map(|task| {
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        Some((task.file_name(), of_thread(status)))
+    });
+    statuses.collect()
 }
 
 /// Numbers that a seed decides.

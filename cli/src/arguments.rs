@@ -405,10 +405,10 @@ pub struct StatArguments {
     /// collector of the node exporter, in its folder, with a name that ends in .prom
     #[arg(long, short, value_name = "FILE", requires = "prometheus")]
     pub output: Option<PathBuf>,
-    /// Look again and again, with this many seconds in between [default: 1]: rates, and what has gone
-    /// up
+    /// Look again and again, with this many seconds in between, 0.2 or more [default: 1]: rates, and
+    /// what has gone up
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", require_equals = true)]
-    #[arg(value_parser = seconds)]
+    #[arg(value_parser = pause)]
     pub watch: Option<Duration>,
     /// Look so many times [default: until it is interrupted]
     #[arg(long, value_name = "NUMBER", requires = "watch")]

@@ -1,6 +1,47 @@
 //! What stands behind the options in the help and the manual page of a command: examples, variables of the
 //! environment, exit statuses.
 
+use std::io;
+use std::path::Path;
+
+/// In the manual pages of a directory, which have what stands here as one section `EXTRA`: each of its
+/// headings becomes that of a section.
+pub fn name_sections(directory: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "1") {
+            std::fs::write(&path, with_sections(&std::fs::read_to_string(&path)?))?;
+        }
+    }
+    Ok(())
+}
+
+fn with_sections(page: &str) -> String {
+    let Some((before, extra)) = page.split_once("\n.SH EXTRA\n") else { return page.into() };
+    let is_heading = |line: &str| {
+        let is_capital = |c: char| c.is_ascii_uppercase() || c == ' ';
+        !line.is_empty() && !line.starts_with(' ') && line.chars().all(is_capital)
+    };
+    // What has no heading of its own.
+    let mut page = format!("{before}\n");
+    if !extra.lines().next().is_some_and(is_heading) {
+        page.push_str(".SH NOTES\n");
+    }
+    let mut lines = extra.lines().peekable();
+    while let Some(line) = lines.next() {
+        // A section is set apart without an empty line.
+        if line.is_empty() && lines.peek().is_some_and(|next| is_heading(next)) {
+            continue;
+        }
+        if is_heading(line) {
+            page.push_str(".SH ");
+        }
+        page.push_str(line);
+        page.push('\n');
+    }
+    page
+}
+
 pub const OF_RECV: &str = "\
 EXAMPLES
   hamlyn recv demo --output copy                  from `hamlyn send demo < original`
@@ -128,3 +169,18 @@ EXIT STATUS
   0: every rank ended with 0. Otherwise that of the first rank that failed, or 128 and the number of the
   signal that ended it. 1: the ranks could not be started. 2: the command line is wrong. A program's own
   status may be 1 or 2, too.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manual_page_has_a_section_for_each_heading() {
+        let page = ".SH OPTIONS\n\\-h\n.SH EXTRA\nEXAMPLES\n  one\n\nEXIT STATUS\n  0: A B\n.SH VERSION\nv1\n";
+        let named =
+            ".SH OPTIONS\n\\-h\n.SH EXAMPLES\n  one\n.SH EXIT STATUS\n  0: A B\n.SH VERSION\nv1\n";
+        assert_eq!(with_sections(page), named);
+        assert_eq!(with_sections(named), named);
+        assert_eq!(with_sections("x\n.SH EXTRA\nStart here.\n"), "x\n.SH NOTES\nStart here.\n");
+    }
+}

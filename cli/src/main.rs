@@ -77,7 +77,8 @@ fn run(command: Command) -> Result<()> {
         Command::Man { directory } => {
             let cannot = || format!("cannot write manual pages into {}", directory.display());
             std::fs::create_dir_all(&directory).with_context(cannot)?;
-            clap_mangen::generate_to(public(), &directory).with_context(cannot)
+            clap_mangen::generate_to(public(), &directory).with_context(cannot)?;
+            help::name_sections(&directory).with_context(cannot)
         }
         Command::Completions { shell } => {
             let mut text = Vec::new();

@@ -50,6 +50,12 @@ const OF_PROCESS: &[(&str, &str, Kind, &str)] = &[
         "Requests that were received and are not replied to.",
     ),
     (
+        "samples_dropped",
+        "samples_dropped_total",
+        Kind::Counter,
+        "Samples that subscribers were not sent, because they were slow.",
+    ),
+    (
         "requests_held_ms",
         "requests_held_seconds",
         Kind::Seconds,
@@ -181,6 +187,46 @@ const OF_LINK: &[(&str, &str, Kind, &str)] = &[
         "None of these was received for at least so long; 0: that is not known.",
     ),
     ("places_short", "places_short", Kind::Gauge, "1: its publisher may find no room."),
+    (
+        "samples_dropped",
+        "samples_dropped_total",
+        Kind::Counter,
+        "Samples that the subscriber was not sent, because it was slow.",
+    ),
+    (
+        "messages_held",
+        "messages_held",
+        Kind::Gauge,
+        "Messages that have come to a stream's receiver, a record or several in a buffer, and that its \
+         program has not received.",
+    ),
+    ("messages_max", "messages_max", Kind::Gauge, "Buffers for such messages."),
+    (
+        "messages_held_ms",
+        "messages_held_seconds",
+        Kind::Seconds,
+        "None of these was received for at least so long; 0: that is not known.",
+    ),
+    ("messages_short", "messages_short", Kind::Gauge, "1: its sender may find no buffer free."),
+    (
+        "small_messages_held",
+        "small_messages_held",
+        Kind::Gauge,
+        "The same of small ones, of 64 bytes and less, which have places of their own.",
+    ),
+    ("small_messages_max", "small_messages_max", Kind::Gauge, "Places for small ones."),
+    (
+        "small_messages_held_ms",
+        "small_messages_held_seconds",
+        Kind::Seconds,
+        "None was received for at least so long; 0: that is not known.",
+    ),
+    (
+        "small_messages_short",
+        "small_messages_short",
+        Kind::Gauge,
+        "1: its sender may find no place free.",
+    ),
     (
         "window_held",
         "window_held_bytes",

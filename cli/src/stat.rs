@@ -4,8 +4,8 @@
 //! fast path knows nothing of it. Only its owner, and root, is answered.
 
 use crate::arguments::StatArguments;
-use crate::figures::{Link, RoomWaits};
-use crate::look::{self, Before, Look, PAUSE_MIN, Told, Watched};
+use crate::figures::{Link, RoomWaits, is_stopped};
+use crate::look::{self, Before, Look, Told, Watched};
 use crate::output;
 use crate::perf::row;
 use crate::prometheus;
@@ -23,28 +23,30 @@ pub fn run(arguments: &StatArguments) -> Result<()> {
     let config = Config::from_env()?;
     let mut watched = Watched::new(arguments.name.as_slice());
     let Some(pause) = arguments.watch else {
-        return show(&config, arguments, &mut watched, &Before::new()).map(|_| ());
+        return show(&look(&config, arguments, &mut watched)?, arguments, &Before::new());
     };
     let mut before = Before::new();
     let mut rounds = 0;
+    // Rates are between two looks.
+    if !arguments.json && !arguments.prometheus {
+        before = look::by_name(look(&config, arguments, &mut watched)?.told);
+        std::thread::sleep(pause);
+    }
     loop {
-        before = show(&config, arguments, &mut watched, &before)?;
+        let look = look(&config, arguments, &mut watched)?;
+        show(&look, arguments, &before)?;
+        before = look::by_name(look.told);
         rounds += 1;
         if arguments.times.is_some_and(|times| rounds >= times) {
             return Ok(());
         }
-        std::thread::sleep(pause.max(PAUSE_MIN));
+        std::thread::sleep(pause);
     }
 }
 
-/// One look at all that are asked for; what they said, by name.
-fn show(
-    config: &Config,
-    arguments: &StatArguments,
-    watched: &mut Watched,
-    before: &Before,
-) -> Result<Before> {
-    let look = match &arguments.name {
+/// One look at all that are asked for.
+fn look(config: &Config, arguments: &StatArguments, watched: &mut Watched) -> Result<Look> {
+    Ok(match &arguments.name {
         // Its error is this command's.
         Some(name) if !arguments.prometheus => {
             let told =
@@ -59,12 +61,18 @@ fn show(
             Look { told: vec![told], ..Look::default() }
         }
         _ => look::ask_all(config, &watched.names(config), PATIENCE),
-    };
+    })
+}
+
+fn show(look: &Look, arguments: &StatArguments, before: &Before) -> Result<()> {
     for (name, error) in &look.failed {
         eprintln!("hamlyn: no counters of {name}: {error}");
+        if arguments.json {
+            output::line(json!({ "name": name, "error": error }))?;
+        }
     }
     if arguments.prometheus {
-        let text = prometheus::text(&look);
+        let text = prometheus::text(look);
         match &arguments.output {
             Some(path) => output::replace(path, &text)?,
             None => output::line(text.trim_end())?,
@@ -86,7 +94,7 @@ fn show(
     if failed > 0 && arguments.watch.is_none() {
         bail!("{failed} of {} processes did not answer", failed + look.told.len());
     }
-    Ok(look::by_name(look.told))
+    Ok(())
 }
 
 fn value_of(value: &str) -> Value {
@@ -197,6 +205,9 @@ fn print(told: &Told, all: bool) -> Result<()> {
 /// Who waits for whom on a link, and for how long; empty: nobody.
 pub fn waits(link: &Link) -> String {
     let mut parts = Vec::new();
+    if link.text("peer_process").parse().is_ok_and(is_stopped) {
+        parts.push("the peer is stopped".into());
+    }
     let ms = link.number("waits_for_room_ms");
     if ms > 0 {
         parts.push(format!("has waited for the peer for {}", duration(ms)));
@@ -213,6 +224,11 @@ pub fn waits(link: &Link) -> String {
         (
             "samples",
             "its program holds {held} of {max} samples of the pool{time}, and gets no more",
+        ),
+        ("messages", "its program has not received {held} messages{time}, and {max} are the most"),
+        (
+            "small_messages",
+            "its program has not received {held} small messages{time}, and {max} are the most",
         ),
         ("places", "its program has not received {held} samples{time}, and {max} are the most"),
         ("window", "its program has not read {held} bytes{time}, and {max} are the most"),

@@ -223,14 +223,22 @@ fn of_services(look: &Look, before: &Before) -> Fitting {
     Fitting { header, rows, names: &[0, 3], numbers: 4..12, spared: &[11, 7, 9, 5, 1] }
 }
 
-/// What its program waits for.
+/// What its program waits for, and what waits for it.
 fn of_process(told: &Told) -> String {
-    let for_room = told.figures.links.values().map(|link| link.number("waits_for_room_ms")).max();
-    match (for_room.unwrap_or(0), told.figures.number("waiting_ms")) {
-        (0, 0) => String::new(),
-        (0, ms) => format!("for messages {}", duration(ms)),
-        (ms, _) => format!("for room {}", duration(ms)),
-    }
+    let links = || told.figures.links.values();
+    let for_room = links().map(|link| link.number("waits_for_room_ms")).max().unwrap_or(0);
+    let for_buffer = links().map(|link| link.number("waits_for_buffer_ms")).max().unwrap_or(0);
+    let waits = match (for_room.max(for_buffer), told.figures.number("waiting_ms")) {
+        (0, 0) => None,
+        (0, ms) => Some(format!("for messages {}", duration(ms))),
+        (ms, _) => Some(format!("for room {}", duration(ms))),
+    };
+    let held = match told.figures.number("requests_held") {
+        0 => None,
+        1 => Some("1 request is not replied to".into()),
+        count => Some(format!("{count} requests are not replied to")),
+    };
+    waits.into_iter().chain(held).collect::<Vec<_>>().join("; ")
 }
 
 fn of_links(look: &Look, before: &Before) -> Fitting {

@@ -390,12 +390,33 @@ fn of_packets(now: &Figures) -> Vec<String> {
         .collect()
 }
 
-/// What the program keeps of what came over a link that is no stream's, where the peer may wait for it.
-fn kept(link: &Link) -> Vec<String> {
+fn none_received(what: &str, held: u64, max: u64, time: String) -> String {
+    format!(
+        "{held} {what} of the peer's have come, of which this process's program has received none for at \
+         least {time}: {max} are the most, and the peer waits, or soon will"
+    )
+}
+
+/// What the program keeps of what came over a link, or has not received, where the peer may wait for it.
+fn kept(link: &Link, before: Option<&Link>) -> Vec<String> {
     let of = |what: &str, words: &dyn Fn(u64, u64, String) -> String| {
         let number = |name: &str| link.number(&format!("{what}_{name}"));
         let (held, max, ms) = (number("held"), number("max"), number("held_ms"));
         (held > 0 && ms > 0 && number("short") > 0).then(|| words(held, max, duration(ms)))
+    };
+    // It receives, and not as fast as its peer sends: nothing is left at either look.
+    let slower = |what: &str, of_the_peer: &str, room: &str| {
+        let is_short = |link: &Link| link.number(&format!("{what}_short")) > 0;
+        let number = |name: &str| link.number(&format!("{what}_{name}"));
+        let is_slower = is_short(link) && before.is_some_and(is_short) && number("held_ms") == 0;
+        is_slower.then(|| {
+            format!(
+                "{} {of_the_peer} have come and wait to be received, now and a second ago, and {} are the \
+                 most ({room}): this process's program receives more slowly than the peer sends",
+                number("held"),
+                number("max")
+            )
+        })
     };
     [
         of("samples", &|held, max, time| {
@@ -417,6 +438,11 @@ fn kept(link: &Link) -> Vec<String> {
                  for at least {time}; there is room for {max} (window_bytes), and the peer may wait"
             )
         }),
+        of("messages", &|held, max, time| none_received("messages", held, max, time)),
+        of("small_messages", &|held, max, time| none_received("small messages", held, max, time)),
+        slower("places", "samples of the peer's", "depth"),
+        slower("messages", "messages of the peer's", "buffers_max"),
+        slower("small_messages", "small messages of the peer's", "each has a place of its own"),
     ]
     .into_iter()
     .flatten()
@@ -478,7 +504,17 @@ fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
             link.number("buffers_max")
         ));
     }
-    reasons.extend(kept(link));
+    reasons.extend(kept(link, before));
+    let dropped = link.number("samples_dropped");
+    if dropped > 0 {
+        let before = before.map_or(0, |before| before.number("samples_dropped"));
+        let now = dropped.saturating_sub(before);
+        let samples = if dropped == 1 { "sample has" } else { "samples have" };
+        reasons.push(format!(
+            "{dropped} {samples} been left out for it, being slow, {now} of them within this second: its \
+             policy drops (when_slow), and its program is slower than this one publishes"
+        ));
+    }
     let peer_waited = before.is_some_and(|before| before.number("peer_waits_for_room") > 0);
     if peer_waited && link.number("peer_waits_for_room") > 0 {
         reasons.push(match moved("ring_bytes_taken") {

@@ -341,6 +341,109 @@ fn a_subscriber_that_keeps_its_samples_is_named_at_both_ends() {
     assert!(!text(directory, "why news").contains("no buffer of the peer's"));
 }
 
+#[test]
+fn samples_that_a_slow_subscriber_was_not_sent_are_counted_and_stay_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let drops = PublishConfig { when_slow: WhenSlow::DropNewest, ..PublishConfig::default() };
+    let few = SubscribeConfig { depth: 4, ..SubscribeConfig::default() };
+    let (_manager, publisher, _others, _server, subscriber) = published(directory, drops, few);
+    for _ in 0..20 {
+        publisher.publish(b"news", Some(LONG)).unwrap();
+    }
+    until_link(directory, "news", "samples_dropped", |dropped| dropped == 16);
+    let told = json(directory, "news");
+    assert_eq!(told["counters"]["samples_dropped"], 16, "{told}");
+    let said = text(directory, "why news");
+    assert!(said.contains("16 samples have been left out for it, being slow, 0 of them"), "{said}");
+    let metrics = text(directory, "stat news --prometheus");
+    let row = metrics.lines().find(|line| line.contains("link_samples_dropped_total{")).unwrap();
+    assert!(row.ends_with(" 16"), "{row}");
+    drop(subscriber);
+    let start = std::time::Instant::now();
+    while json(directory, "news")["links"] != serde_json::json!([]) {
+        assert!(start.elapsed() < LONG, "its link has not ended");
+        let _ = publisher.try_publish(b"more");
+    }
+    let dropped = json(directory, "news")["counters"]["samples_dropped"].as_u64().unwrap();
+    assert!(dropped >= 16, "{dropped}");
+}
+
+/// It takes each record at once, and is at it for a while.
+#[test]
+fn a_stream_s_receiver_that_is_slower_than_its_sender_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let manager = Manager::with_config(config(directory)).unwrap();
+    let few = StreamConfig { buffers: 4, buffers_max: 4, ..StreamConfig::default() };
+    let mut receiver = StreamReceiver::new(&manager, few).unwrap();
+    receiver.serve("slow", Access::SameUser).unwrap();
+    manager.start_progress().unwrap();
+    let others = Manager::with_config(config(directory)).unwrap();
+    let mut sender = StreamSender::connect(&others, "slow", Some(LONG)).unwrap();
+    let stops = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let record = vec![7; 60 << 10];
+            while !stops.load(Ordering::Relaxed) {
+                let _ = sender.send(&record, Some(Duration::from_millis(50)));
+            }
+        });
+        scope.spawn(|| {
+            while !stops.load(Ordering::Relaxed) {
+                drop(receiver.receive(Some(LONG)).unwrap());
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        until_link(directory, "slow", "messages_short", |short| short == 1);
+        let start = std::time::Instant::now();
+        let said = loop {
+            let said = text(directory, "why slow");
+            if said.contains("receives more slowly than the peer sends") {
+                break Ok(said);
+            }
+            if start.elapsed() > LONG {
+                break Err(said);
+            }
+        };
+        stops.store(true, Ordering::Relaxed);
+        said.unwrap();
+    });
+}
+
+/// As Python's calls wait, so that Ctrl-C is heard meanwhile.
+#[test]
+fn whoever_waits_for_messages_in_pieces_has_waited_all_the_while() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let (mut server, mut client, ticket) = watched(directory);
+    let queue = server.notification_queue(1).unwrap();
+    let stops = AtomicBool::new(false);
+    let until = |is_so: fn(u64) -> bool| {
+        let start = std::time::Instant::now();
+        loop {
+            let ms = json(directory, "watched")["counters"]["waiting_ms"].as_u64().unwrap();
+            if is_so(ms) || start.elapsed() > LONG {
+                return is_so(ms);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stops.load(Ordering::Relaxed) {
+                let _ = server.recv(queue, Some(Duration::from_millis(10)));
+            }
+        });
+        let waited = until(|ms| ms > 300);
+        // Something that comes ends the wait, whatever it is for.
+        let sent = client.send(&ticket, b"hello", b"", Some(LONG));
+        let began_anew = until(|ms| ms < 300);
+        stops.store(true, Ordering::Relaxed);
+        sent.unwrap();
+        assert!(waited && began_anew, "{waited}, {began_anew}");
+    });
+}
+
 /// As Python's calls wait, so that Ctrl-C is heard meanwhile.
 #[test]
 fn whoever_waits_in_pieces_has_waited_all_the_while() {
@@ -559,10 +662,13 @@ fn prometheus_and_those_who_watch_get_the_same() {
     assert!(!output.status.success());
     let found = std::fs::read_to_string(&file).unwrap();
     assert!(found.contains("hamlyn_up{service=\"nobody\"} 0"), "{found}");
-    let watched = text(directory, "stat watched --watch=0.01 --times 2");
+    let watched = text(directory, "stat watched --watch=0.2 --times 2");
     assert_eq!(watched.matches("link 1").count(), 2, "{watched}");
     // The first question is the one thing that has gone up between the two.
-    assert!(watched.contains("control.statistics +1"), "{watched}");
+    assert_eq!(watched.matches("control.statistics +1").count(), 2, "{watched}");
+    let output = hamlyn(directory, "stat watched --watch=0.1");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("0.2 or more"), "{said}");
 }
 
 /// The bits that new files of this process do not get.

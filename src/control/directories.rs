@@ -65,13 +65,23 @@ pub enum DirectoryError {
     #[error("there is no user {0:?} here")]
     NoUser(String),
     /// The system refused.
-    #[error("{}: {source}", .path.display())]
+    #[error("{} cannot be used: {source}{}", .path.display(), remedy(.source))]
     Os {
         /// Which.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
     },
+}
+
+/// What to do about an error of the system's, where that is known.
+pub(crate) fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => {
+            "; this process has as many as it may: raise its limit (RLIMIT_NOFILE, ulimit -n)"
+        }
+        _ => "",
+    }
 }
 
 /// A directory that was checked, held by descriptor.
@@ -96,7 +106,8 @@ impl Final {
             Self::Private { chosen: true } => {
                 "; set HAMLYN_DIR, or XDG_RUNTIME_DIR, to a directory of your own"
             }
-            Self::Private { chosen: false } | Self::Shared => "",
+            Self::Private { chosen: false } => "; dir (HAMLYN_DIR) names it",
+            Self::Shared => "",
         }
     }
 }
@@ -253,6 +264,14 @@ pub(super) fn open_private(config: &Config, create: bool) -> Result<Directory, D
     // Somebody else may win, and may be somebody else: it is checked below in any case.
     match rustix::fs::mkdir(&path, Mode::RWXU) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(rustix::io::Errno::NOENT) => {
+            let path = path.parent().map_or(path.clone(), Path::to_path_buf);
+            let advice = match chosen {
+                true => last.advice(),
+                false => "; dir (HAMLYN_DIR) names a directory in it, and that one alone is made",
+            };
+            return Err(DirectoryError::Missing { path, advice });
+        }
         Err(e) => return Err(DirectoryError::Os { path, source: e.into() }),
     }
     open(&path, last)

@@ -202,7 +202,7 @@ pub enum ServeError {
     #[error("a greeting of {0} bytes; at most {max} are allowed", max = super::GREETING_BYTES_MAX)]
     GreetingTooLong(usize),
     /// The system refused.
-    #[error("{}: {source}", .path.display())]
+    #[error("{}: {source}{}", .path.display(), super::directories::remedy(.source))]
     Os {
         /// Which.
         path: PathBuf,

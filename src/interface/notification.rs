@@ -162,7 +162,7 @@ pub struct Consumer {
 }
 
 /// A queue as somebody sees it who takes nothing from it, in whatever thread: what waits in it is a
-/// moment old. Of a queue that one slot alone uses.
+/// moment old, and so may count as waiting what was just taken.
 #[derive(Clone, Debug)]
 pub struct Waiting {
     cells: Arc<Cells>,
@@ -171,25 +171,27 @@ pub struct Waiting {
 impl Waiting {
     /// How many notifications wait, and how many were taken.
     pub fn count(&self) -> (u64, u64) {
-        let (waiting, _, taken) = self.sum(|_| 0);
+        let (waiting, _, taken) = self.sum(|_, _| 0);
         (waiting, taken)
     }
 
-    /// How many notifications wait, the sum of what `of` says of their indices or fast words, and how
-    /// many were taken.
-    pub fn sum(&self, of: impl Fn(u32) -> u64) -> (u64, u64, u64) {
+    /// How many notifications wait, the sum of what `of` says of each (whether it is one of fast mode, and
+    /// its index or fast word), and how many were taken.
+    pub fn sum(&self, of: impl Fn(bool, u32) -> u64) -> (u64, u64, u64) {
         let entries = self.cells.entries.len() as u64;
-        let taken = self.cells.shares[0].consumed.load(Ordering::Acquire);
+        let consumed = self.cells.shares.iter().map(|share| share.consumed.load(Ordering::Acquire));
+        let taken: u64 = consumed.sum();
         let (mut waiting, mut sum) = (0, 0u64);
         // Never twice around, however fast others are.
         while waiting < entries {
             let at = taken + waiting;
             let wrap = if (at / entries).is_multiple_of(2) { WRAP } else { 0 };
             let [first, second] = &self.cells.entries[(at % entries) as usize];
-            if first.load(Ordering::Acquire) & WRAP != wrap {
+            let first = first.load(Ordering::Acquire);
+            if first & WRAP != wrap {
                 break;
             }
-            sum = sum.saturating_add(of(second.load(Ordering::Relaxed) as u32));
+            sum = sum.saturating_add(of(first & FAST != 0, second.load(Ordering::Relaxed) as u32));
             waiting += 1;
         }
         (waiting, sum, taken)
@@ -394,11 +396,11 @@ mod tests {
         let (mut producer, mut consumer) = queue(3).unwrap();
         let share = attach(&mut producer, 3, SLOT).unwrap();
         let watch = producer.watch();
-        assert_eq!(watch.sum(u64::from), (0, 0, 0));
+        assert_eq!(watch.sum(|_, word| word.into()), (0, 0, 0));
         for taken in 0..20 {
             for waiting in 1..=3 {
                 producer.push(share, &note(10));
-                assert_eq!(watch.sum(u64::from), (waiting, 10 * waiting, 3 * taken));
+                assert_eq!(watch.sum(|_, word| word.into()), (waiting, 10 * waiting, 3 * taken));
             }
             (0..3).for_each(|_| assert!(consumer.pop().is_some()));
         }

@@ -61,6 +61,11 @@ pub(super) struct Figures {
     turns: AtomicU64,
     /// Since when it sleeps in a call, or in its event loop, as far as it has said; 0: it does not.
     waits_since_ns: AtomicU64,
+    /// The same of a wait that was over without anything having come, and when it was, and the packets
+    /// received by then: a program may wait in pieces.
+    waited: [AtomicU64; 3],
+    /// Samples that subscribers were not sent whose links have ended.
+    samples_dropped: AtomicU64,
     room_waits: Arc<RoomWaits>,
 }
 
@@ -103,6 +108,8 @@ pub(super) struct OfLink {
     held: OnceLock<Held>,
     /// What came over it, and the program here keeps.
     kept: OnceLock<Vec<Shown>>,
+    /// Of a publisher's link: samples that its subscriber was not sent.
+    samples_dropped: OnceLock<Arc<AtomicU64>>,
 }
 
 /// The words of a link's pages that are looked at here.
@@ -135,7 +142,7 @@ fn total(words: &[RegionWord; 2]) -> u64 {
     words.iter().fold(0, |sum, word| sum.wrapping_add(word.word().load(Ordering::Relaxed)))
 }
 
-/// Whoever waits anew so soon, nothing having been sent meanwhile, has waited all the while.
+/// Whoever waits anew so soon, nothing having been sent, or received, meanwhile, has waited all the while.
 const WAITS_ON_NS: u64 = 100_000_000;
 
 /// Milliseconds from `since_ns` until now; 0 where there is no beginning.
@@ -157,6 +164,8 @@ impl Figures {
             links: Mutex::default(),
             turns: AtomicU64::new(0),
             waits_since_ns: AtomicU64::new(0),
+            waited: Default::default(),
+            samples_dropped: AtomicU64::new(0),
             room_waits: Arc::default(),
         }
     }
@@ -191,6 +200,7 @@ impl Figures {
             no_buffer_written: AtomicU64::new(0),
             held: OnceLock::new(),
             kept: OnceLock::new(),
+            samples_dropped: OnceLock::new(),
         });
         locked(&self.links).insert(link.id.index, of_link.clone());
         of_link
@@ -211,6 +221,13 @@ impl Figures {
         }
     }
 
+    /// A subscriber is at the other end of a link; `dropped` counts the samples that it was not sent.
+    pub fn show_dropped(&self, index: u32, dropped: Arc<AtomicU64>) {
+        if let Some(link) = locked(&self.links).get(&index) {
+            let _ = link.samples_dropped.set(dropped);
+        }
+    }
+
     /// At least so long ago the oldest of `held` requests was received, in milliseconds: nothing has
     /// been received since an earlier look. 0: that is not known.
     fn held_ms(&self, held: u64) -> u64 {
@@ -228,25 +245,40 @@ impl Figures {
 
     /// A link has ended: its memory is no longer kept.
     pub fn remove(&self, index: u32) {
-        locked(&self.links).remove(&index);
+        if let Some(link) = locked(&self.links).remove(&index) {
+            self.samples_dropped.fetch_add(link.samples_dropped(), Ordering::Relaxed);
+        }
     }
 
     /// A long turn of the node; what it does next is no waiting.
     pub fn turned(&self) {
         self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        self.waits_since_ns.store(0, Ordering::Relaxed);
+        let since_ns = self.waits_since_ns.load(Ordering::Relaxed);
+        if since_ns != 0 {
+            let waited = [since_ns, sys::monotonic_ns(), self.counters.packets()];
+            for (word, value) in self.waited.iter().zip(waited) {
+                word.store(value, Ordering::Relaxed);
+            }
+            self.waits_since_ns.store(0, Ordering::Relaxed);
+        }
     }
 
-    /// The node is about to wait.
+    /// The node is about to wait: anew, or on.
     pub fn waits(&self) {
         if self.waits_since_ns.load(Ordering::Relaxed) == 0 {
-            self.waits_since_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
+            let now_ns = sys::monotonic_ns();
+            let [since_ns, over_ns, packets] = &self.waited;
+            let goes_on = now_ns.saturating_sub(over_ns.load(Ordering::Relaxed)) < WAITS_ON_NS
+                && packets.load(Ordering::Relaxed) == self.counters.packets();
+            let since_ns = if goes_on { since_ns.load(Ordering::Relaxed) } else { now_ns };
+            self.waits_since_ns.store(since_ns, Ordering::Relaxed);
         }
     }
 
     /// Something has come: whoever waited does not. Messages that are taken at once after that take
     /// no long turn.
     pub fn awake(&self) {
+        self.waited[1].store(0, Ordering::Relaxed);
         self.waits_since_ns.store(0, Ordering::Relaxed);
     }
 
@@ -272,6 +304,10 @@ impl Figures {
         let held = links.iter().filter_map(|link| link.held.get());
         let held = held.fold(0, |sum: u64, held| sum.saturating_add(held.count()));
         let _ = write!(text, "requests_held {held}\nrequests_held_ms {}\n", self.held_ms(held));
+        let gone = self.samples_dropped.load(Ordering::Relaxed);
+        let dropped =
+            links.iter().fold(gone, |sum, link| sum.saturating_add(link.samples_dropped()));
+        let _ = writeln!(text, "samples_dropped {dropped}");
         self.room_waits.text(text);
         for link in links.iter().take(LINKS_LISTED_MAX) {
             link.text(text);
@@ -288,6 +324,11 @@ impl Node {
     /// Of a link to a receiver: what of that which comes over it is counted as kept, by name.
     pub(crate) fn show_kept(&self, id: LinkId, kept: Vec<(&'static str, Arc<dyn Kept>)>) {
         self.figures.show_kept(id.index, kept);
+    }
+
+    /// Of a link to a subscriber: what counts the samples that it was not sent.
+    pub(crate) fn show_dropped(&self, id: LinkId, dropped: Arc<AtomicU64>) {
+        self.figures.show_dropped(id.index, dropped);
     }
 
     /// A sender over this link waits until its receiver's program releases something; or does no longer.
@@ -362,6 +403,10 @@ impl OfLink {
         }
     }
 
+    fn samples_dropped(&self) -> u64 {
+        self.samples_dropped.get().map_or(0, |dropped| dropped.load(Ordering::Relaxed))
+    }
+
     /// Which path its messages take, and why.
     pub fn explain(&self, path: String) {
         *locked(&self.path) = path;
@@ -417,6 +462,10 @@ impl OfLink {
         }
         if let Some(held) = self.held.get() {
             let _ = writeln!(text, "link.{}.requests_held {}", self.id.index, held.count());
+        }
+        if let Some(dropped) = self.samples_dropped.get() {
+            let dropped = dropped.load(Ordering::Relaxed);
+            let _ = writeln!(text, "link.{}.samples_dropped {dropped}", self.id.index);
         }
         for shown in self.kept.get().into_iter().flatten() {
             shown.text(self.id.index, text);

@@ -151,6 +151,25 @@ impl Kept for PlacesHeld {
     }
 }
 
+/// Messages of a stream that have come and that its receiver's program has not received: those in
+/// buffers, or small ones, which have places of their own.
+#[derive(Debug)]
+pub(crate) struct MessagesHeld {
+    pub waiting: Waiting,
+    pub small: bool,
+    /// As many may be there.
+    pub max: u64,
+}
+
+impl Kept for MessagesHeld {
+    fn now(&self) -> KeptNow {
+        let (_, held, received) = self.waiting.sum(|is_fast, _| u64::from(is_fast == self.small));
+        // Of a quarter the sender may not have been told that they are free.
+        let is_short = nearly_all(held, self.max);
+        KeptNow { held, max: self.max, given_back: received, is_short }
+    }
+}
+
 /// Bytes in the window of a byte stream that its program has not read.
 #[derive(Debug)]
 pub(crate) struct WindowHeld {
@@ -166,7 +185,7 @@ pub(crate) struct WindowHeld {
 
 impl Kept for WindowHeld {
     fn now(&self) -> KeptNow {
-        let (packets, bytes, _) = self.waiting.sum(self.bytes_of);
+        let (packets, bytes, _) = self.waiting.sum(|_, word| (self.bytes_of)(word));
         let held = (bytes + self.unread.load(Ordering::Relaxed)).min(self.window);
         // Of a quarter the writer may not have been told that it is free.
         let is_short = nearly_all(held, self.window) || nearly_all(packets, self.packets.into());

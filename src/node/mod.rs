@@ -56,7 +56,7 @@ pub use aperture::{
 };
 pub use events::Event;
 pub(crate) use figures::Held;
-pub(crate) use kept::{BuffersHeld, Kept, PlacesHeld, SamplesHeld, WindowHeld};
+pub(crate) use kept::{BuffersHeld, Kept, MessagesHeld, PlacesHeld, SamplesHeld, WindowHeld};
 pub use line::PreparedTicket;
 pub use links::{CloseReason, LinkError};
 pub(crate) use links::{NO_WORD, with_answer};

@@ -199,7 +199,7 @@ impl Node {
         self.interface.take_consumer(queue)
     }
 
-    /// What waits in a queue of one slot, for whoever takes nothing from it.
+    /// What waits in a queue, for whoever takes nothing from it.
     pub(crate) fn watch_queue(&mut self, queue: QueueId) -> Result<Waiting, QueueError> {
         self.interface.watch_queue(queue)
     }

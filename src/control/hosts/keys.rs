@@ -88,8 +88,10 @@ pub enum KeysError {
     #[error("of certificate, certificate_key and trusted, {0} is not set; they go together")]
     Missing(&'static str),
     /// A file cannot be read.
-    #[error("{}: {source}", .path.display())]
+    #[error("{setting}: {} cannot be read: {source}", .path.display())]
     Read {
+        /// The setting that names it, and its variable.
+        setting: &'static str,
         /// Which.
         path: PathBuf,
         /// Why.
@@ -97,19 +99,23 @@ pub enum KeysError {
     },
     /// A secret that others can read, too.
     #[error(
-        "{} may be read by others (its mode is {mode:o}); a secret or a key is its owner's alone: \
-         chmod 600",
+        "{setting}: {} may be read by others (its mode is {mode:o}); a secret or a key is its owner's \
+         alone: chmod 600",
         .path.display()
     )]
     Open {
+        /// The setting that names it, and its variable.
+        setting: &'static str,
         /// Which.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
     },
     /// Something else than what it should hold.
-    #[error("{}: {why}", .path.display())]
+    #[error("{setting}: {}: {why}", .path.display())]
     Content {
+        /// The setting that names it, and its variable.
+        setting: &'static str,
         /// Which.
         path: PathBuf,
         /// What is wrong with it.
@@ -144,20 +150,22 @@ impl fmt::Debug for Keys {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, KeysError> {
-    std::fs::read(path).map_err(|source| KeysError::Read { path: path.into(), source })
-}
+/// The settings that name files, as errors have them.
+const OF_SECRET: &str = "secret (HAMLYN_SECRET)";
+const OF_CERTIFICATE: &str = "certificate (HAMLYN_CERTIFICATE)";
+const OF_KEY: &str = "certificate_key (HAMLYN_CERTIFICATE_KEY)";
+const OF_TRUSTED: &str = "trusted (HAMLYN_TRUSTED)";
 
 /// What is in a file that its owner alone may read.
-fn read_own(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeysError> {
+fn read_own(setting: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, KeysError> {
     use std::io::Read;
     use std::os::unix::fs::PermissionsExt;
-    let cannot = |source| KeysError::Read { path: path.into(), source };
+    let cannot = |source| KeysError::Read { setting, path: path.into(), source };
     let mut file = std::fs::File::open(path).map_err(cannot)?;
     let about = file.metadata().map_err(cannot)?;
     let mode = about.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
-        return Err(KeysError::Open { path: path.into(), mode });
+        return Err(KeysError::Open { setting, path: path.into(), mode });
     }
     // Of its length, and more for the look at its end: a buffer that grew would leave what it was behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(about.len() as usize + 64));
@@ -167,7 +175,7 @@ fn read_own(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeysError> {
 
 /// The secret in a file: 64 hexadecimal digits, and blanks around them.
 fn read_secret(path: &Path) -> Result<Secret, KeysError> {
-    let bytes = read_own(path)?;
+    let bytes = read_own(OF_SECRET, path)?;
     let digits = bytes.trim_ascii();
     let value = |digit: u8| (digit as char).to_digit(16).map(|value| value as u8);
     let mut made = Arc::new(Zeroizing::new([0; SECRET_BYTES]));
@@ -184,14 +192,19 @@ fn read_secret(path: &Path) -> Result<Secret, KeysError> {
         });
     if !fits {
         let why = "a secret is 64 hexadecimal digits (`hamlyn keys FILE`)".into();
-        return Err(KeysError::Content { path: path.into(), why });
+        return Err(KeysError::Content { setting: OF_SECRET, path: path.into(), why });
     }
     Ok(made)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, KeysError> {
-    let content = |why: String| KeysError::Content { path: path.into(), why };
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
+fn certificates(
+    setting: &'static str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, KeysError> {
+    let content = |why: String| KeysError::Content { setting, path: path.into(), why };
+    let read = std::fs::read(path);
+    let read = read.map_err(|source| KeysError::Read { setting, path: path.into(), source })?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read).collect();
     let found = found.map_err(|e| content(e.to_string()))?;
     match found.is_empty() {
         true => Err(content("no certificate (BEGIN CERTIFICATE) is in it".into())),
@@ -286,15 +299,18 @@ impl Keys {
                 (client, server, false)
             }
             (Some(certificate), Some(key_path), Some(trusted)) => {
-                let chain = certificates(certificate)?;
+                let chain = certificates(OF_CERTIFICATE, certificate)?;
                 own = chain.clone();
-                let key = PrivateKeyDer::from_pem_slice(&read_own(key_path)?).map_err(|e| {
-                    KeysError::Content { path: key_path.clone(), why: e.to_string() }
+                let read = read_own(OF_KEY, key_path)?;
+                let key = PrivateKeyDer::from_pem_slice(&read).map_err(|e| {
+                    let why = e.to_string();
+                    KeysError::Content { setting: OF_KEY, path: key_path.clone(), why }
                 })?;
                 let shown = certified(chain, key)?;
                 let mut roots = RootCertStore::empty();
-                for root in certificates(trusted)? {
+                for root in certificates(OF_TRUSTED, trusted)? {
                     roots.add(root).map_err(|e| KeysError::Content {
+                        setting: OF_TRUSTED,
                         path: trusted.clone(),
                         why: e.to_string(),
                     })?;
@@ -316,11 +332,9 @@ impl Keys {
                     of_server.with_client_cert_verifier(of_clients).with_cert_resolver(shown);
                 (client, server, true)
             }
-            (None, ..) => return Err(KeysError::Missing("certificate (HAMLYN_CERTIFICATE)")),
-            (_, None, _) => {
-                return Err(KeysError::Missing("certificate_key (HAMLYN_CERTIFICATE_KEY)"));
-            }
-            (.., None) => return Err(KeysError::Missing("trusted (HAMLYN_TRUSTED)")),
+            (None, ..) => return Err(KeysError::Missing(OF_CERTIFICATE)),
+            (_, None, _) => return Err(KeysError::Missing(OF_KEY)),
+            (.., None) => return Err(KeysError::Missing(OF_TRUSTED)),
         };
         client.alpn_protocols = std::vec![PROTOCOL.to_vec()];
         server.alpn_protocols = std::vec![PROTOCOL.to_vec()];

@@ -18,6 +18,7 @@ use crate::os::pool::Place;
 use crate::protocol::Connection;
 use crate::protocol::credit::Cell;
 use crate::wire::Ticket;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::format;
 use std::string::String;
 use std::sync::Arc;
@@ -139,7 +140,8 @@ pub(super) struct Serving {
     places_end: u64,
     sent: u64,
     taken: u64,
-    dropped: u64,
+    /// As the statistics show it.
+    dropped: Arc<AtomicU64>,
     /// The link had no room when it was last tried.
     is_full: bool,
     /// A sample waits that is to be published, and whether that is one of the pool.
@@ -178,7 +180,7 @@ impl Serving {
             places_end: depth as u64 * PLACE_STRIDE,
             sent: 0,
             taken: 0,
-            dropped: 0,
+            dropped: Arc::default(),
             is_full: false,
             wanted: None,
             waits: false,
@@ -190,7 +192,8 @@ impl Serving {
         self.told
     }
 
-    pub fn joined(&mut self, connection: &Arc<Connection>) {
+    pub fn joined(&mut self, node: &Node, connection: &Arc<Connection>) {
+        node.show_dropped(connection.link(), self.dropped.clone());
         self.request = None;
         self.places = Some(PreparedTicket::new(&self.ticket, connection.link()));
         self.connection = Some(connection.clone());
@@ -249,7 +252,7 @@ impl Serving {
             untaken: self.sent - taken,
             outstanding: outstanding as u32,
             behind: self.end - self.next,
-            dropped: self.dropped,
+            dropped: self.dropped.load(Ordering::Relaxed),
         })
     }
 
@@ -299,6 +302,11 @@ impl Serving {
         self.show_waits(node, wanted);
     }
 
+    fn drop_samples(&self, count: u64) {
+        // This alone stores it.
+        self.dropped.store(self.dropped.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+    }
+
     /// A sample leaves the log.
     pub fn leaves(&mut self, number: u64) {
         if self.next > number || self.next >= self.end {
@@ -312,7 +320,7 @@ impl Serving {
             )));
             return;
         }
-        self.dropped += self.end.min(number + 1) - self.next;
+        self.drop_samples(self.end.min(number + 1) - self.next);
         self.next = number + 1;
     }
 
@@ -327,7 +335,7 @@ impl Serving {
             && self.is_served()
             && (self.next < self.end || !self.has_room(node, is_pool))
         {
-            self.dropped += 1;
+            self.drop_samples(1);
             return;
         }
         if self.next >= self.end {

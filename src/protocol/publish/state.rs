@@ -348,7 +348,7 @@ impl Offer for PublisherState {
         let its = |serving: &&mut Serving| serving.request == Some(request);
         self.all();
         let Some(serving) = self.subscribers.iter_mut().find(its) else { return };
-        serving.joined(connection);
+        serving.joined(node, connection);
         let (short, link) = (self.config.short_bytes_max, connection.link());
         let packet = node.fast_bytes_max(link).unwrap_or(0);
         if packet < short + super::NUMBER_BYTES {

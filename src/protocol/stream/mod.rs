@@ -57,7 +57,7 @@ use super::tickets::fast_ticket_from;
 use super::{Connection, GrowError};
 use crate::control::{Peer, RequestId};
 use crate::interface::{QueueId, SlotId};
-use crate::node::{BuffersHeld, Node};
+use crate::node::{BuffersHeld, Kept, MessagesHeld, Node};
 use crate::wire::{MetadataIndex, TICKET_BYTES, Ticket};
 use std::boxed::Box;
 use std::format;
@@ -241,7 +241,16 @@ impl Offer for StreamOffer {
             && id == request
         {
             let _ = self.0.joined.set((connection.clone(), grants));
-            node.show_kept(connection.link(), vec![("buffers", self.0.buffers.clone())]);
+            let mut kept: Vec<(_, Arc<dyn Kept>)> = vec![("buffers", self.0.buffers.clone())];
+            if let Ok(waiting) = node.watch_queue(self.0.queue) {
+                let of = |small, max| {
+                    let waiting = waiting.clone();
+                    Arc::new(MessagesHeld { waiting, small, max })
+                };
+                kept.push(("messages", of(false, self.0.slots.len() as u64)));
+                kept.push(("small_messages", of(true, records::PLACES)));
+            }
+            node.show_kept(connection.link(), kept);
             // What it has sent may be there already, and counts from now on.
             node.wake_waiters();
         }

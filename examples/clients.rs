@@ -30,7 +30,7 @@ fn server(ready: &dyn Fn() -> Result) -> Result {
                 node.arm(slot, index, Some(low..low + REQUEST_BYTES))?;
                 let ticket = node.ticket(slot, index)?;
                 node.accept(id, &ticket.to_bytes())?;
-                println!("client {clients} is process {:?} of user {:?}", peer.pid, peer.uid);
+                println!("client {clients} is {peer}");
                 clients += 1;
             }
         }

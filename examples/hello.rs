@@ -20,7 +20,7 @@ fn receiver(ready: &dyn Fn() -> Result) -> Result {
     let about = node.metadata(slot, message.index)?;
     let length = u32::from_le_bytes(about.user().try_into()?) as usize;
     let text = String::from_utf8_lossy(&node.area(area)?[..length]);
-    println!("process {:?} of user {:?} says: {text}", from.pid, from.uid);
+    println!("{from} says: {text}");
     Ok(())
 }
 

@@ -5,7 +5,7 @@ stand there.
     scripts/readme.py HAMLYN TARGET [PYTHON]    the built command; a folder to compile in; a Python
                                                 that has numpy and the package
 
-Those in Rust become a package of its own that has the library by its path, as a user's has. Exit
+Those in Rust become a package of its own, which the page's `cargo new` and `cargo add` make. Exit
 status 1: a block is gone, does not compile, or does not do what the page says.
 """
 
@@ -20,27 +20,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 60
-PACKAGE = """
-[package]
-name = "readme"
-edition = "2024"
-
-[workspace]
-
-[dependencies]
-anyhow = "1"
-hamlyn = {{ path = "{root}", features = ["serde", "tokio"] }}
-serde = {{ version = "1", features = ["derive"] }}
-signal-hook = "0.4"
-tokio = {{ version = "1", features = ["io-util", "macros", "rt-multi-thread", "time"] }}
-"""
-# The README's functions have no `main` around them. Whoever asks may come first, and tries again.
-MAIN_OF_ECHO = """
-#[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    if std::env::args().nth(1).is_some() { ask().await } else { echo().await }
-}
-"""
 
 
 def programs(page: str, ending: str, fence: str, wanted: set[str]) -> dict[str, str]:
@@ -53,16 +32,24 @@ def programs(page: str, ending: str, fence: str, wanted: set[str]) -> dict[str, 
     return found
 
 
-def compiled(sources: dict[str, str], target: Path) -> Path:
-    """Builds them; returns the folder of the programs."""
-    package = target / "package"
-    (package / "src/bin").mkdir(parents=True, exist_ok=True)
-    (package / "Cargo.toml").write_text(PACKAGE.format(root=ROOT))
-    for name, source in sources.items():
-        text = source + (MAIN_OF_ECHO if name == "echo" else "")
-        (package / f"src/bin/{name}.rs").write_text(text)
+def compiled(readme: str, sources: dict[str, str], target: Path) -> Path:
+    """Builds them in a package that the README's commands make; returns the folder of the programs."""
+    commands = re.findall(r"`(cargo (?:new|add) [^`]*)`", readme)
+    if not commands or not commands[0].startswith("cargo new shout && cd shout && "):
+        raise SystemExit(f"README.md has, to make a package, {commands}")
+    commands[0] = commands[0].removeprefix("cargo new shout && cd shout && ")
     environment = {**os.environ, "CARGO_TARGET_DIR": str(target / "target")}
-    subprocess.run(["cargo", "build", "--quiet"], cwd=package, env=environment, check=True)
+    # Not in the folder of the library, whose workspace would have it.
+    with tempfile.TemporaryDirectory() as work:
+        (Path(work) / "hamlyn").symlink_to(ROOT)
+        package = Path(work) / "shout"
+        subprocess.run(["cargo", "new", "--quiet", package], check=True)
+        for command in commands:
+            subprocess.run(["sh", "-ec", command], cwd=package, env=environment, check=True)
+        (package / "src/bin").mkdir()
+        for name, source in sources.items():
+            (package / f"src/bin/{name}.rs").write_text(source)
+        subprocess.run(["cargo", "build", "--quiet"], cwd=package, env=environment, check=True)
     return target / "target/debug"
 
 
@@ -154,7 +141,7 @@ def main() -> int:
     hamlyn, target = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     readme = (ROOT / "README.md").read_text()
     wanted = {"server", "client", "echo", "receiver", "sender", "prices", "order", "ticks", "watch"}
-    built = compiled(programs("README.md", "rs", "rust,no_run", wanted), target)
+    built = compiled(readme, programs("README.md", "rs", "rust,no_run", wanted), target)
     wrong = []
 
     def expect(what: str, text: str, wanted: str) -> None:
@@ -182,8 +169,9 @@ def main() -> int:
         expect("one to many", said, ", missed 0 so far")
         said, _ = pair(run("receiver"), run("sender"), environment)
         expect("one message", said, "hello from another process")
-        pair(run("echo"), run("echo", "ask"), environment)
-        print("   the echo: told no error")
+        here, said = pair(run("echo"), run("echo", "ask"), environment)
+        expect("the echo", said, "hello")
+        expect("who it is", here, f" of user {os.geteuid()} is here")
         # Between two terminals.
         commands = re.findall(r"^(hamlyn (?:recv|send) demo.*?) +#", readme, re.M)
         if len(commands) != 2:

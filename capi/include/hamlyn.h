@@ -68,6 +68,12 @@
 /// Most bytes of a greeting.
 #define H_GREETING_BYTES_MAX 4096
 
+/// Room for the address of another host, and a zero byte.
+#define H_ADDRESS_BYTES 64
+
+/// Room for what another host has proved to be, and a zero byte.
+#define H_IDENTITY_BYTES 256
+
 /// Room for the text of an event, and a zero byte.
 #define H_EVENT_TEXT_BYTES 4097
 
@@ -444,7 +450,7 @@ typedef struct {
 } h_link_t;
 
 /// Who is at the other end of a link, as the kernel says; -1 for what it does not say, because
-/// the other process is of another namespace.
+/// the other process is of another namespace, or on another host.
 typedef struct {
     /// The user.
     int64_t uid;
@@ -456,6 +462,11 @@ typedef struct {
     uint64_t node;
     /// Whether it has proved that it is that node: the kernel says which process it is.
     bool is_proved;
+    /// Of another host: from where it is connected, as address:port. Empty: it is on this host.
+    char address[H_ADDRESS_BYTES];
+    /// Of another host: the first name in its certificate; or the hash of one that has none; or
+    /// `secret`, for whoever has this process's secret and no certificate. Otherwise empty.
+    char identity[H_IDENTITY_BYTES];
 } h_peer_t;
 
 /// Something that a program may want to know or decide.

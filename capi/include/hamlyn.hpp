@@ -387,6 +387,10 @@ struct peer {
     /// Its node, and whether it has proved that it is that node.
     std::uint64_t node = 0;
     bool is_proved = false;
+    /// Of another host: from where it is connected, and the name in its certificate, its hash, or
+    /// `secret`. Empty of a process of this host.
+    std::string address;
+    std::string identity;
 
     static peer of(const h_peer_t &from) {
         peer found;
@@ -401,6 +405,8 @@ struct peer {
         }
         found.node = from.node;
         found.is_proved = from.is_proved;
+        found.address = from.address;
+        found.identity = from.identity;
         return found;
     }
 };

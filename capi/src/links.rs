@@ -190,8 +190,14 @@ pub unsafe extern "C" fn h_greeting(
     })
 }
 
+/// Room for the address of another host, and a zero byte.
+pub const H_ADDRESS_BYTES: usize = 64;
+
+/// Room for what another host has proved to be, and a zero byte.
+pub const H_IDENTITY_BYTES: usize = 256;
+
 /// Who is at the other end of a link, as the kernel says; -1 for what it does not say, because
-/// the other process is of another namespace.
+/// the other process is of another namespace, or on another host.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_peer_t {
@@ -205,13 +211,46 @@ pub struct h_peer_t {
     pub node: u64,
     /// Whether it has proved that it is that node: the kernel says which process it is.
     pub is_proved: bool,
+    /// Of another host: from where it is connected, as address:port. Empty: it is on this host.
+    pub address: [c_char; H_ADDRESS_BYTES],
+    /// Of another host: the first name in its certificate; or the hash of one that has none; or
+    /// `secret`, for whoever has this process's secret and no certificate. Otherwise empty.
+    pub identity: [c_char; H_IDENTITY_BYTES],
+}
+
+impl h_peer_t {
+    /// Of nobody.
+    const NOBODY: Self = Self {
+        uid: -1,
+        gid: -1,
+        pid: -1,
+        node: 0,
+        is_proved: false,
+        address: [0; H_ADDRESS_BYTES],
+        identity: [0; H_IDENTITY_BYTES],
+    };
 }
 
 impl From<&Peer> for h_peer_t {
     fn from(peer: &Peer) -> Self {
         let known = |id: Option<u32>| id.map_or(-1, i64::from);
         let (uid, gid, pid) = (known(peer.uid), known(peer.gid), known(peer.pid));
-        Self { uid, gid, pid, node: peer.node.0, is_proved: peer.is_proved }
+        let mut of =
+            Self { uid, gid, pid, node: peer.node.0, is_proved: peer.is_proved, ..Self::NOBODY };
+        if let Some(host) = &peer.host {
+            text_into(&mut of.address, &host.address.to_string());
+            text_into(&mut of.identity, &host.identity);
+        }
+        of
+    }
+}
+
+/// Whole, or not at all: a part of a name is another name.
+fn text_into(place: &mut [c_char], text: &str) {
+    if text.len() < place.len() && !text.contains('\0') {
+        for (to, from) in place.iter_mut().zip(text.bytes()) {
+            *to = from as c_char;
+        }
     }
 }
 
@@ -356,7 +395,7 @@ impl h_event_t {
             request: 0,
             unsent: 0,
             aperture: 0,
-            peer: h_peer_t { uid: -1, gid: -1, pid: -1, node: 0, is_proved: false },
+            peer: h_peer_t::NOBODY,
             text_length: length as u64,
             text,
         }

@@ -78,6 +78,7 @@ static void first(void) {
     h_setting_t settings[2];
     h_node_t *there, *here;
     h_link_t link;
+    h_peer_t peer;
     char path[512], at[64];
     FILE *file;
     THAT(snprintf(path, sizeof path, "%s/secret", getenv("HAMLYN_DIR")) < (int)sizeof path);
@@ -96,6 +97,10 @@ static void first(void) {
     CHECK(h_set_directory(here, look_up, &book, release));
     CHECK(h_connect(here, "hamlyn://far", NULL, 0, LIMIT, &link));
     THAT(change(&book.looks, 0) == 2 && change(&book.releases, 0) == 0);
+    /* Who it is: of another host, with the same secret. */
+    CHECK(h_peer(here, link, &peer));
+    THAT(strcmp(peer.address, at) == 0 && strcmp(peer.identity, "secret") == 0);
+    THAT(peer.uid == -1 && peer.gid == -1 && peer.pid == -1);
 
     CHECK(h_set_directory(here, fail, &book, NULL));
     until(&book.releases);

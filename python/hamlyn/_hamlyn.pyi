@@ -1630,6 +1630,11 @@ class Peer:
     def __ne__(self, value: object, /) -> bool: ...
     def __repr__(self, /) -> str: ...
     @property
+    def address(self, /) -> str | None:
+        """
+        Of another host: from where it is connected, as address:port; `None`: it is on this host.
+        """
+    @property
     def gid(self, /) -> int | None:
         """
         Its group, likewise.
@@ -1638,6 +1643,12 @@ class Peer:
     def id(self, /) -> int:
         """
         The id of its manager, as it says itself.
+        """
+    @property
+    def identity(self, /) -> str | None:
+        """
+        Of another host, what it has proved to be: the first name in its certificate; or the hash of one
+        that has none; or `"secret"`, for whoever has this process's secret and no certificate.
         """
     @property
     def pid(self, /) -> int | None:

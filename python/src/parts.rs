@@ -577,6 +577,19 @@ impl Peer {
         &self.peer.service
     }
 
+    /// Of another host: from where it is connected, as address:port; `None`: it is on this host.
+    #[getter]
+    fn address(&self) -> Option<String> {
+        self.peer.host.as_ref().map(|host| host.address.to_string())
+    }
+
+    /// Of another host, what it has proved to be: the first name in its certificate; or the hash of one
+    /// that has none; or `"secret"`, for whoever has this process's secret and no certificate.
+    #[getter]
+    fn identity(&self) -> Option<&str> {
+        self.peer.host.as_ref().map(|host| host.identity.as_str())
+    }
+
     pub(crate) fn __repr__(&self) -> String {
         format!("<hamlyn.Peer {}>", self.told())
     }
@@ -584,9 +597,7 @@ impl Peer {
 
 impl Peer {
     pub fn told(&self) -> String {
-        let number = |n: Option<u32>| n.map_or("unknown".into(), |n| n.to_string());
-        let (process, user) = (number(self.peer.pid), number(self.peer.uid));
-        format!("process {process} of user {user} by {:?}", self.peer.service)
+        format!("{} by {:?}", self.peer, self.peer.service)
     }
 }
 

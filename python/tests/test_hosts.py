@@ -28,6 +28,14 @@ def test_calls_to_another_host_are_answered(directory: str) -> None:
     ):
         server = hamlyn.Server(there)
         server.serve("double")
+        # Who comes is known before it is let in.
+        asked: list[hamlyn.Peer] = []
+
+        def admit(peer: hamlyn.Peer) -> bool:
+            asked.append(peer)
+            return True
+
+        server.set_admission(admit)
 
         def serve() -> None:
             for _ in range(10):
@@ -42,6 +50,9 @@ def test_calls_to_another_host_are_answered(directory: str) -> None:
             data = os.urandom(length * 1000)
             assert bytes(client.call(data, timeout=LIMIT)) == data * 2
         thread.join()
+        assert [(peer.identity, peer.pid) for peer in asked] == [("secret", None)]
+        assert asked[0].address is not None and asked[0].address.startswith("127.0.0.1:")
+        assert "host 127.0.0.1:" in repr(asked[0])
 
 
 def test_a_seed_leads_to_another_host(directory: str) -> None:

@@ -6,6 +6,7 @@ use crate::wire::{ApertureAccess, NodeId};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 
 /// Names a connection of this process, and the link that it becomes. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -91,6 +92,25 @@ pub enum PeerUser {
     Here(Option<u32>),
     /// Another host, by what it has proved to be called.
     Elsewhere(Box<str>),
+}
+
+/// `process 77 of user 1000`, each `unknown` where it is; `host 192.0.2.1:40112 (a.example)`, its address and
+/// what it has proved to be.
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(host) = &self.host {
+            return write!(f, "host {} ({})", host.address, host.identity.escape_debug());
+        }
+        f.write_str("process ")?;
+        match self.pid {
+            Some(pid) => write!(f, "{pid}")?,
+            None => f.write_str("unknown")?,
+        }
+        match self.uid {
+            Some(uid) => write!(f, " of user {uid}"),
+            None => f.write_str(" of user unknown"),
+        }
+    }
 }
 
 impl Peer {

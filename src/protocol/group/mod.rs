@@ -45,7 +45,6 @@ use crate::control::Peer;
 use crate::node::{CloseReason, Forked, Waited};
 use crate::wire::TICKET_BYTES;
 use std::boxed::Box;
-use std::format;
 use std::io;
 use std::string::{String, ToString};
 use std::sync::Arc;
@@ -101,14 +100,6 @@ fn numbers(numbers: &[u32]) -> String {
     numbers.join(", ")
 }
 
-fn whose(peer: &Peer) -> String {
-    if let Some(host) = &peer.host {
-        return format!("host {} ({})", host.address, host.identity);
-    }
-    let number = |number: Option<u32>| number.map_or("unknown".into(), |number| number.to_string());
-    format!("process {} of user {}", number(peer.pid), number(peer.uid))
-}
-
 /// What was waited for has not come. What has arrived stays, and the call may be repeated.
 #[derive(Clone, Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
@@ -132,7 +123,7 @@ pub enum GroupError {
     )]
     NotInTime,
     /// A member ended before its part had arrived, or before it was sent something.
-    #[error("member {member} ({}) is lost, and {arrived} parts have arrived: {reason}", whose(.peer))]
+    #[error("member {member} ({peer}) is lost, and {arrived} parts have arrived: {reason}")]
     MemberLost {
         /// Its number.
         member: u32,

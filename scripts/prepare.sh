@@ -123,9 +123,12 @@ if [ "${1-}" = test ] || [ "${1-}" = deep ]; then
     python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3-venv || true
 fi
 
-# Without these the step `deb` and single parts of the step `sanitizers` are skipped, loudly.
+# Without these the step `deb`, the look at the report and single parts of the step `sanitizers` are
+# skipped, loudly.
 if [ "${1-}" = deep ]; then
     have dpkg-shlibdeps && have mmdebstrap || apt_install dpkg-dev mmdebstrap || true
     have cmake || apt_install cmake make || loud 'no cmake: its package files will not be tried'
     [ -e /usr/include/uv.h ] && [ -e /usr/include/asio.hpp ] || apt_install libuv1-dev libasio-dev || true
+    pkg-config --exists glib-2.0 || apt_install libglib2.0-dev || true
+    have chromium || have chromium-browser || apt_install chromium || true
 fi

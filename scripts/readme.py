@@ -38,7 +38,8 @@ def compiled(readme: str, sources: dict[str, str], target: Path) -> Path:
     if not commands or not commands[0].startswith("cargo new shout && cd shout && "):
         raise SystemExit(f"README.md has, to make a package, {commands}")
     commands[0] = commands[0].removeprefix("cargo new shout && cd shout && ")
-    environment = {**os.environ, "CARGO_TARGET_DIR": str(target / "target")}
+    cargo = {"CARGO_TARGET_DIR": str(target / "target"), "CARGO_TERM_QUIET": "true"}
+    environment = {**os.environ, **cargo}
     # Not in the folder of the library, whose workspace would have it.
     with tempfile.TemporaryDirectory() as work:
         (Path(work) / "hamlyn").symlink_to(ROOT)

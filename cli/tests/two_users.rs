@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 const ALICE: (&str, u32) = ("daemon", 1);
 const BOB: (&str, u32) = ("nobody", 65534);
 
-/// The blocks of commands before the next heading, with other names for the users.
-fn blocks(page: &str) -> Vec<String> {
-    let section = page.split("\n## ").nth(1).expect("a section of two users");
+/// The blocks of commands of a section, with other names for the users.
+fn blocks(section: usize) -> Vec<String> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/two-users.md");
+    let page = fs::read_to_string(page).unwrap();
+    let section = page.split("\n## ").nth(section).expect("two users, two containers");
     let blocks = section.split("```sh\n").skip(1);
     let commands = blocks.map(|block| block.split("```").next().expect("a block ends"));
     commands
@@ -161,8 +163,7 @@ fn a_place_that_others_cannot_enter_is_named_with_its_mode_and_mended_by_setup()
 
 #[test]
 fn the_page_on_two_users_says_what_works() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/two-users.md");
-    let blocks = blocks(&fs::read_to_string(page).unwrap());
+    let blocks = blocks(1);
     let [setup, receive, send] = &blocks[..] else { panic!("three blocks: {blocks:?}") };
     if !rustix::process::geteuid().is_root() {
         return support::skipped("only root can run commands as two other users");
@@ -188,4 +189,55 @@ fn the_page_on_two_users_says_what_works() {
     }
     let copy = fs::read_to_string(dir.join(ALICE.1.to_string()).join("report.copy")).unwrap();
     assert_eq!(copy, "what bob has to say\n");
+}
+
+/// With the kernel's namespaces in place of a container engine: each has mounts, processes, network, IPC and
+/// a host name of its own, and the one directory.
+#[test]
+fn the_page_on_two_containers_says_what_works() {
+    let blocks = blocks(2);
+    let [block] = &blocks[..] else { panic!("one block: {blocks:?}") };
+    let engine = "podman run -v /run/hamlyn:/run/hamlyn .. ";
+    let lines: Vec<&str> = block.lines().collect();
+    let [setup, receive, send] = lines[..] else { panic!("three commands: {block}") };
+    let inside = |line: &str| line.strip_prefix(engine).expect("in a container").to_owned();
+    let (receive, send) = (inside(receive), inside(send));
+    let container = ["--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts"];
+    let permitted = Command::new("unshare").args(container).args(["--mount-proc", "true"]).output();
+    if !permitted.is_ok_and(|output| output.status.success()) {
+        return support::skipped("no namespaces may be made here (unshare)");
+    }
+    let (_one, dir) = two_homes();
+    let (dir, shared) = (dir.path(), dir.path().join("run"));
+    assert!(shell(setup, dir, &shared, None).status().unwrap().success());
+    let start = |name: &str, command: &str| {
+        let home = dir.join(name);
+        fs::create_dir_all(&home).unwrap();
+        let script = format!(
+            "mount -t tmpfs none /run && mkdir -m 755 /run/hamlyn && \
+             mount --bind {} /run/hamlyn && cd {} && exec {command}",
+            shared.display(),
+            home.display()
+        );
+        let mut unshare = Command::new("unshare");
+        unshare.args(container).args(["--mount-proc", "sh", "-ec", &script]).env_clear();
+        let path = format!("{}:/usr/bin:/bin:/usr/sbin:/sbin", dir.display());
+        unshare.env("PATH", path).env("HAMLYN_DIR", home.join("own")).stdin(Stdio::null());
+        unshare.spawn().unwrap()
+    };
+    fs::create_dir(dir.join("b")).unwrap();
+    fs::write(dir.join("b/report"), "from the other container\n").unwrap();
+    let mut receiver = start("a", &receive);
+    let sent = start("b", &send).wait().unwrap();
+    if !sent.success() {
+        let _ = receiver.kill();
+        panic!("the second container could not send");
+    }
+    let began = Instant::now();
+    while receiver.try_wait().unwrap().is_none() {
+        assert!(began.elapsed() < Duration::from_secs(60), "the first container still waits");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let copy = fs::read_to_string(dir.join("a/report.copy")).unwrap();
+    assert_eq!(copy, "from the other container\n");
 }

@@ -21,8 +21,18 @@ use std::time::Duration;
 #[command(name = "hamlyn", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Start with `hamlyn tour`.")]
 pub struct Cli {
+    #[command(flatten)]
+    pub all: ForAll,
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// What every command takes.
+#[derive(Args, Debug)]
+pub struct ForAll {
+    /// No progress bars, which are shown where standard error is a terminal
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -27,7 +27,7 @@ mod why;
 
 use anyhow::{Context, Result};
 use arguments::{Cli, Command, PerfCommand};
-use clap::{CommandFactory, Parser};
+use clap::{Args, CommandFactory, Parser};
 use perf::ends::Test;
 use std::io::Write;
 use std::process::ExitCode;
@@ -36,7 +36,10 @@ fn main() -> ExitCode {
     // While there is one thread this is free; later the kernel takes some 20 ms for it.
     hamlyn::os::sys::register_barrier();
     let done = match Cli::try_parse() {
-        Ok(cli) => run(cli.command),
+        Ok(cli) => {
+            progress::show(!cli.all.quiet);
+            run(cli.command)
+        }
         Err(error) if error.use_stderr() => error.exit(),
         // The help, or the version.
         Err(text) => output::text(|| text.print()),
@@ -108,5 +111,6 @@ fn public() -> clap::Command {
     if let Some(after) = all.get_after_help() {
         public = public.after_help(after.clone());
     }
-    public.propagate_version(true).subcommand_required(true).subcommands(shown)
+    let public = public.propagate_version(true).subcommand_required(true).subcommands(shown);
+    arguments::ForAll::augment_args(public)
 }

@@ -1,9 +1,17 @@
-//! Progress bars, only where a person looks at them: on standard error, and only if that is a
-//! terminal. indicatif then hides the bar by itself.
+//! Progress bars, only where a person looks at them: on standard error, only if that is a terminal
+//! (otherwise indicatif hides the bar by itself), and not with `--quiet`.
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::borrow::Cow;
+use std::sync::OnceLock;
 use std::time::Duration;
+
+static SHOWN: OnceLock<bool> = OnceLock::new();
+
+/// Whether bars are shown at all; said once, before the first.
+pub fn show(shown: bool) {
+    let _ = SHOWN.set(shown);
+}
 
 /// Bytes of a transfer; without a total, how many and how fast.
 pub fn bytes(total: Option<u64>, what: impl Into<Cow<'static, str>>) -> ProgressBar {
@@ -26,6 +34,9 @@ fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
     let style =
         ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.set_style(style);
+    if SHOWN.get() == Some(&false) {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
     if bar.is_hidden() {
         return bar;
     }

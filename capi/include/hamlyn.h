@@ -151,6 +151,15 @@ typedef enum {
     /// Of a call: the server is about to close, and has not taken the request: nobody acts upon it, and
     /// it may be sent to whoever serves the name next.
     H_DRAINING = 23,
+    /// The other side speaks another version of the protocol.
+    H_VERSION = 24,
+    /// Of another host: one end's certificate is not trusted by the other, or not for this name, or has
+    /// ended; or one could not prove to be the node that it says.
+    H_UNTRUSTED = 25,
+    /// Of another host: the two do not have the same secret.
+    H_SECRET = 26,
+    /// The name of another host has no address.
+    H_NO_HOST = 27,
     /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
     /// called upon is as it was between two steps of the call, and is best freed.
     H_PANIC = 99,
@@ -1138,8 +1147,9 @@ h_status h_refuse(h_node_t *node, uint64_t request, const char *reason);
 /// to serve the name, too, unless the node's setting wait_for_names is off. `greeting` reaches the
 /// server before it decides; what it answers is had with h_greeting.
 ///
-/// Errors: H_INVALID, no name of a service; H_NOT_FOUND; H_REFUSED; H_LIMIT; H_TIMED_OUT; H_CLOSED;
-/// H_MISBEHAVED; H_TOO_LONG; H_SYSTEM. Nothing is left of the attempt.
+/// Errors: H_INVALID, no name of a service; H_NOT_FOUND; H_REFUSED; H_VERSION; H_LIMIT; H_TIMED_OUT;
+/// H_CLOSED; H_MISBEHAVED; H_TOO_LONG; H_SYSTEM; of another host H_NO_HOST, H_UNREACHABLE, H_UNTRUSTED,
+/// H_SECRET. Nothing is left of the attempt.
 h_status h_connect(h_node_t *node,
                    const char *name,
                    const void *greeting,
@@ -1391,8 +1401,8 @@ void h_tagged_receiver_free(h_tagged_receiver_t *receiver);
 /// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
 /// receiver's owner lets this process not in; H_LIMIT, the receiver has as many as it may,
 /// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
-/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
-/// left of the attempt.
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_VERSION; H_MISBEHAVED; H_SYSTEM; of
+/// another host H_NO_HOST, H_UNREACHABLE, H_UNTRUSTED, H_SECRET. Nothing is left of the attempt.
 h_status h_tagged_sender_grow(h_node_t *node,
                               const h_seed_t *seed,
                               int64_t timeout_ns,
@@ -1565,8 +1575,8 @@ void h_datagram_receiver_free(h_datagram_receiver_t *receiver);
 /// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
 /// receiver's owner lets this process not in; H_LIMIT, the receiver has as many as it may,
 /// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
-/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
-/// left of the attempt.
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_VERSION; H_MISBEHAVED; H_SYSTEM; of
+/// another host H_NO_HOST, H_UNREACHABLE, H_UNTRUSTED, H_SECRET. Nothing is left of the attempt.
 h_status h_datagram_sender_grow(h_node_t *node,
                                 const h_seed_t *seed,
                                 int64_t timeout_ns,
@@ -1734,8 +1744,8 @@ void h_stream_receiver_free(h_stream_receiver_t *receiver);
 /// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
 /// receiver's owner lets this process not in; H_LIMIT, the receiver has as many as it may,
 /// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
-/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
-/// left of the attempt.
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_VERSION; H_MISBEHAVED; H_SYSTEM; of
+/// another host H_NO_HOST, H_UNREACHABLE, H_UNTRUSTED, H_SECRET. Nothing is left of the attempt.
 h_status h_stream_sender_grow(h_node_t *node,
                               const h_seed_t *seed,
                               int64_t timeout_ns,
@@ -1773,8 +1783,8 @@ h_status h_stream_sender_grow_from(h_job_t *job,
 /// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
 /// receiver's owner lets this process not in; H_LIMIT, the receiver has as many as it may,
 /// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
-/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
-/// left of the attempt.
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_VERSION; H_MISBEHAVED; H_SYSTEM; of
+/// another host H_NO_HOST, H_UNREACHABLE, H_UNTRUSTED, H_SECRET. Nothing is left of the attempt.
 h_status h_stream_sender_grow_with_aperture(h_node_t *node,
                                             const h_seed_t *seed,
                                             int64_t timeout_ns,
@@ -2014,8 +2024,8 @@ void h_server_free(h_server_t *server);
 /// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
 /// server's owner lets this process not in; H_LIMIT, the server has as many as it may,
 /// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
-/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
-/// left of the attempt.
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_VERSION; H_MISBEHAVED; H_SYSTEM; of
+/// another host H_NO_HOST, H_UNREACHABLE, H_UNTRUSTED, H_SECRET. Nothing is left of the attempt.
 h_status h_client_grow(h_node_t *node,
                        const h_seed_t *seed,
                        const h_client_config_t *config,
@@ -2309,8 +2319,8 @@ void h_group_free(h_group_t *group);
 /// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
 /// root's owner lets this process not in; H_LIMIT, the root has as many as it may,
 /// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
-/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
-/// left of the attempt.
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_VERSION; H_MISBEHAVED; H_SYSTEM; of
+/// another host H_NO_HOST, H_UNREACHABLE, H_UNTRUSTED, H_SECRET. Nothing is left of the attempt.
 h_status h_group_member_grow(h_node_t *node,
                              const h_seed_t *seed,
                              size_t receive_bytes,
@@ -2434,8 +2444,8 @@ void h_group_member_free(h_group_member_t *member);
 /// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
 /// root's owner lets this process not in; H_LIMIT, the root has as many as it may,
 /// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
-/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
-/// left of the attempt.
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_VERSION; H_MISBEHAVED; H_SYSTEM; of
+/// another host H_NO_HOST, H_UNREACHABLE, H_UNTRUSTED, H_SECRET. Nothing is left of the attempt.
 h_status h_group_helper_grow(h_node_t *node,
                              const h_seed_t *seed,
                              int64_t timeout_ns,
@@ -2617,8 +2627,8 @@ void h_publisher_free(h_publisher_t *publisher);
 /// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
 /// publisher's owner lets this process not in; H_LIMIT, the publisher has as many as it may,
 /// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
-/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
-/// left of the attempt.
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_VERSION; H_MISBEHAVED; H_SYSTEM; of
+/// another host H_NO_HOST, H_UNREACHABLE, H_UNTRUSTED, H_SECRET. Nothing is left of the attempt.
 h_status h_subscriber_grow(h_node_t *node,
                            const h_seed_t *seed,
                            const h_subscribe_config_t *config,
@@ -2777,8 +2787,8 @@ void h_byte_listener_free(h_byte_listener_t *listener);
 /// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
 /// listener's owner lets this process not in; H_LIMIT, the listener has as many as it may,
 /// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
-/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
-/// left of the attempt.
+/// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_VERSION; H_MISBEHAVED; H_SYSTEM; of
+/// another host H_NO_HOST, H_UNREACHABLE, H_UNTRUSTED, H_SECRET. Nothing is left of the attempt.
 h_status h_byte_stream_grow(h_node_t *node,
                             const h_seed_t *seed,
                             const h_byte_config_t *config,

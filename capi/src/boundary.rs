@@ -78,6 +78,15 @@ pub enum h_status {
     /// Of a call: the server is about to close, and has not taken the request: nobody acts upon it, and
     /// it may be sent to whoever serves the name next.
     H_DRAINING = 23,
+    /// The other side speaks another version of the protocol.
+    H_VERSION = 24,
+    /// Of another host: one end's certificate is not trusted by the other, or not for this name, or has
+    /// ended; or one could not prove to be the node that it says.
+    H_UNTRUSTED = 25,
+    /// Of another host: the two do not have the same secret.
+    H_SECRET = 26,
+    /// The name of another host has no address.
+    H_NO_HOST = 27,
     /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
     /// called upon is as it was between two steps of the call, and is best freed.
     H_PANIC = 99,
@@ -169,6 +178,10 @@ pub extern "C" fn h_status_name(status: i32) -> *const c_char {
         21 => c"H_APPLICATION",
         22 => c"H_HUNG_UP",
         23 => c"H_DRAINING",
+        24 => c"H_VERSION",
+        25 => c"H_UNTRUSTED",
+        26 => c"H_SECRET",
+        27 => c"H_NO_HOST",
         99 => c"H_PANIC",
         _ => c"(no h_status)",
     };
@@ -499,6 +512,10 @@ mod tests {
             H_APPLICATION,
             H_HUNG_UP,
             H_DRAINING,
+            H_VERSION,
+            H_UNTRUSTED,
+            H_SECRET,
+            H_NO_HOST,
             H_PANIC,
         ] {
             assert_eq!(name(status as i32), format!("{status:?}"));

@@ -108,8 +108,8 @@ macro_rules! grown {
         /// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
         #[doc = concat!(" ", $peer, "'s owner lets this process not in; H_LIMIT, the ", $peer, " has as many as it may,")]
         /// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
-        /// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_MISBEHAVED; H_SYSTEM. Nothing is
-        /// left of the attempt.
+        /// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_VERSION; H_MISBEHAVED; H_SYSTEM; of
+        /// another host H_NO_HOST, H_UNREACHABLE, H_UNTRUSTED, H_SECRET. Nothing is left of the attempt.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $grow(
             node: *mut $crate::node::h_node_t,

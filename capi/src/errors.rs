@@ -208,9 +208,8 @@ statuses! {
         ConnectError::Name(e) => e.status(),
         ConnectError::Find(e) => e.status(),
         ConnectError::Stale(_) => H_NOT_FOUND,
-        ConnectError::NotPermitted(_)
-        | ConnectError::WrongUser { .. }
-        | ConnectError::Version { .. } => H_REFUSED,
+        ConnectError::NotPermitted(_) | ConnectError::WrongUser { .. } => H_REFUSED,
+        ConnectError::Version { .. } => H_VERSION,
         ConnectError::TimedOut(_) => H_TIMED_OUT,
         ConnectError::Refused { reason, .. } => reason.status(),
         ConnectError::Gone | ConnectError::Vanished => H_CLOSED,
@@ -268,10 +267,9 @@ statuses! {
     };
     #[cfg(feature = "tls")]
     MeetingError: e => match e {
-        MeetingError::Tls(_)
-        | MeetingError::Secret
-        | MeetingError::Identity
-        | MeetingError::Version(_) => H_REFUSED,
+        MeetingError::Tls(_) | MeetingError::Identity => H_UNTRUSTED,
+        MeetingError::Secret => H_SECRET,
+        MeetingError::Version(_) => H_VERSION,
         MeetingError::NoService => H_NOT_FOUND,
         MeetingError::Refused(reason, _) => reason.status(),
         MeetingError::Gone(_) => H_CLOSED,
@@ -283,7 +281,7 @@ statuses! {
         HostError::Name(e) => e.status(),
         HostError::Hosts(e) => e.status(),
         HostError::Directory(e) => e.status(),
-        HostError::Unknown(_) => H_NOT_FOUND,
+        HostError::Unknown(_) => H_NO_HOST,
         HostError::Unreachable { .. } => H_UNREACHABLE,
         HostError::Meeting(e) => e.status(),
         HostError::TooMany => H_LIMIT,

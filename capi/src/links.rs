@@ -150,8 +150,9 @@ pub unsafe extern "C" fn h_refuse(
 /// to serve the name, too, unless the node's setting wait_for_names is off. `greeting` reaches the
 /// server before it decides; what it answers is had with h_greeting.
 ///
-/// Errors: H_INVALID, no name of a service; H_NOT_FOUND; H_REFUSED; H_LIMIT; H_TIMED_OUT; H_CLOSED;
-/// H_MISBEHAVED; H_TOO_LONG; H_SYSTEM. Nothing is left of the attempt.
+/// Errors: H_INVALID, no name of a service; H_NOT_FOUND; H_REFUSED; H_VERSION; H_LIMIT; H_TIMED_OUT;
+/// H_CLOSED; H_MISBEHAVED; H_TOO_LONG; H_SYSTEM; of another host H_NO_HOST, H_UNREACHABLE, H_UNTRUSTED,
+/// H_SECRET. Nothing is left of the attempt.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_connect(
     node: *mut h_node_t,

@@ -79,7 +79,7 @@ static void first(void) {
     h_node_t *there, *here;
     h_link_t link;
     h_peer_t peer;
-    char path[512], at[64];
+    char path[512], at[64], url[128];
     FILE *file;
     THAT(snprintf(path, sizeof path, "%s/secret", getenv("HAMLYN_DIR")) < (int)sizeof path);
     file = fopen(path, "w");
@@ -122,6 +122,15 @@ static void first(void) {
 
     CHECK(h_set_directory(here, look_up, &book, release));
     change(&book.releases, -1);
+    h_node_free(here);
+
+    /* Somebody with another secret. */
+    file = fopen(path, "w");
+    THAT(file && fprintf(file, "%064d\n", 8) == 65 && fclose(file) == 0);
+    CHECK(h_node_new(settings, 1, &here));
+    THAT(snprintf(url, sizeof url, "hamlyn://%s/far", at) < (int)sizeof url);
+    THAT(h_connect(here, url, NULL, 0, LIMIT, &link) == H_SECRET);
+    THAT(strcmp(h_status_name(H_SECRET), "H_SECRET") == 0);
     h_node_free(here);
     until(&book.releases);
     THAT(h_set_directory(NULL, look_up, &book, release) == H_INVALID);

@@ -20,8 +20,25 @@ class Refused(HamlynError, ConnectionRefusedError):
     """The other end, or the system's permissions, said no."""
 
 
+class OtherVersion(Refused):
+    """The other end speaks another version of the protocol."""
+
+
+class Untrusted(Refused):
+    """Of another host: one end's certificate is not trusted by the other, or not for this name, or has
+    ended; or one could not prove to be the node that it says."""
+
+
+class WrongSecret(Refused):
+    """Of another host: the two do not have the same secret."""
+
+
 class Unreachable(HamlynError, ConnectionError):
     """Nobody is there: no such service, nobody listens, no link leads to the destination."""
+
+
+class UnknownHost(Unreachable):
+    """The name of another host has no address."""
 
 
 class Misuse(HamlynError, ValueError):
@@ -65,6 +82,11 @@ class SystemRefused(HamlynError, OSError):
     """The operating system refused something that is needed."""
 
 
-for _class in [HamlynError, *HamlynError.__subclasses__(), SeedError, Misbehaved, Draining]:
+def _name(of: type[HamlynError]) -> None:
     # Tracebacks name them as programs do.
-    _class.__module__ = "hamlyn"
+    of.__module__ = "hamlyn"
+    for subclass in of.__subclasses__():
+        _name(subclass)
+
+
+_name(HamlynError)

@@ -46,10 +46,18 @@ pub enum Kind {
     Application,
     /// What came is no array.
     Array,
+    /// The other end speaks another version.
+    Version,
+    /// A certificate is not trusted, or a node is not who it says.
+    Untrusted,
+    /// The two hosts do not have the same secret.
+    Secret,
+    /// The name of a host has no address.
+    NoHost,
 }
 
 impl Kind {
-    const ALL: [(Self, &'static str); 13] = [
+    const ALL: [(Self, &'static str); 17] = [
         (Self::TimedOut, "TimedOut"),
         (Self::Closed, "Closed"),
         (Self::Refused, "Refused"),
@@ -63,6 +71,10 @@ impl Kind {
         (Self::Declined, "Declined"),
         (Self::Application, "ApplicationError"),
         (Self::Array, "ArrayError"),
+        (Self::Version, "OtherVersion"),
+        (Self::Untrusted, "Untrusted"),
+        (Self::Secret, "WrongSecret"),
+        (Self::NoHost, "UnknownHost"),
     ];
 }
 
@@ -246,9 +258,9 @@ fn of_connect(failed: &ConnectError) -> Kind {
         ConnectError::NotPermitted(_)
         | ConnectError::WrongUser { .. }
         | ConnectError::Refused { .. }
-        | ConnectError::Version { .. }
         | ConnectError::Misbehaved(_)
         | ConnectError::Memory(_) => Kind::Refused,
+        ConnectError::Version { .. } => Kind::Version,
         #[cfg(feature = "tls")]
         ConnectError::Host { error, .. } => of_host(error),
         ConnectError::NoHosts(_) => Kind::Misuse,
@@ -295,18 +307,15 @@ fn of_host(failed: &hamlyn::control::hosts::HostError) -> Kind {
             | HostDirectoryError::NotGiven,
         ) => Kind::Unreachable,
         HostError::Directory(_) => Kind::Misuse,
-        HostError::Unknown(_) | HostError::Unreachable { .. } => Kind::Unreachable,
+        HostError::Unknown(_) => Kind::NoHost,
+        HostError::Unreachable { .. } => Kind::Unreachable,
         HostError::Meeting(
             MeetingError::NoService | MeetingError::Gone(_) | MeetingError::Fabric(_),
         ) => Kind::Unreachable,
-        HostError::Meeting(
-            MeetingError::Tls(_)
-            | MeetingError::Secret
-            | MeetingError::Identity
-            | MeetingError::Version(_)
-            | MeetingError::Refused(..)
-            | MeetingError::Nonsense(_),
-        ) => Kind::Refused,
+        HostError::Meeting(MeetingError::Tls(_) | MeetingError::Identity) => Kind::Untrusted,
+        HostError::Meeting(MeetingError::Secret) => Kind::Secret,
+        HostError::Meeting(MeetingError::Version(_)) => Kind::Version,
+        HostError::Meeting(MeetingError::Refused(..) | MeetingError::Nonsense(_)) => Kind::Refused,
     }
 }
 

@@ -97,7 +97,7 @@ def test_why_there_is_no_link_is_told(directory: str) -> None:
             here.connect("hamlyn://127.0.0.1:1/x", timeout=0.1)
         with pytest.raises(hamlyn.Unreachable, match="nobody serves"):
             here.connect(f"{at}/x", timeout=0.1)
-        with pytest.raises(hamlyn.Refused, match="same secret"):
+        with pytest.raises(hamlyn.WrongSecret, match="same secret"):
             stranger.connect(f"{at}/x")
 
 

@@ -168,7 +168,7 @@ impl Library {
                     // SAFETY: a copy, of this member alone.
                     let raw = NonNull::new(unsafe { (self.dup_info)(info) });
                     let raw = raw.ok_or_else(|| none("there is no memory".to_string()))?;
-                    return Ok(Choice { raw, library: self.clone() });
+                    return Ok(Choice { raw, library: self.clone(), rejected });
                 }
             }
         }
@@ -267,6 +267,7 @@ impl Drop for Infos<'_> {
 pub struct Choice {
     raw: NonNull<fi_info>,
     library: Arc<Library>,
+    rejected: Vec<String>,
 }
 
 // SAFETY: memory that nobody else has, and that no thread is bound to.
@@ -290,6 +291,11 @@ impl Choice {
     /// What the provider is called.
     pub fn provider(&self) -> String {
         provider_of(self.info())
+    }
+
+    /// Which the library named before it, and why each will not do.
+    pub fn rejected(&self) -> &[String] {
+        &self.rejected
     }
 
     /// What it speaks: two ends with the same understand one another.

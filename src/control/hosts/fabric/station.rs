@@ -580,9 +580,13 @@ impl Place {
                 format!("looked at in naps, {} so far", self.station.naps.load(Ordering::Relaxed))
             }
         };
+        let rejected = match choice.rejected() {
+            [] => String::new(),
+            rejected => format!(" (not {})", rejected.join("; not ")),
+        };
         let Dropped { foreign, too_long } = inner.dropped;
         format!(
-            "libfabric {major}.{minor}, provider {}, trusted, {woken}, {} messages dropped; met",
+            "libfabric {major}.{minor}, provider {}{rejected}, trusted, {woken}, {} messages dropped; met",
             choice.provider(),
             foreign + too_long
         )

@@ -470,6 +470,204 @@ fn every_function_of_the_c_library_is_called_by_a_test_or_an_example() {
     assert!(declared.len() > 150, "the header was not read: {declared:?}");
 }
 
+/// Functions of the public interface, by their paths, as docs/public-api.txt lists them. Not those
+/// of an implementation of a trait, which is counted itself where it is ours, of a type that
+/// bitflags makes, and those that set a public field of the same name, of which one example shows
+/// how it is done.
+fn public_functions(listing: &str) -> BTreeSet<String> {
+    let lines: Vec<String> = listing.lines().map(without_generics).collect();
+    let made_by_bitflags: BTreeSet<_> = lines
+        .iter()
+        .filter_map(|line| line.strip_prefix("impl bitflags::traits::Flags for "))
+        .collect();
+    let mut found = BTreeSet::new();
+    let mut is_of_trait = false;
+    for line in &lines {
+        if line.starts_with("impl") {
+            is_of_trait = line.contains(" for ");
+        }
+        let qualified = line.strip_prefix("pub ").and_then(|rest| rest.split_once("fn "));
+        let Some((qualifiers, rest)) = qualified else {
+            is_of_trait &= ["impl", "pub const ", "pub type "].iter().any(|s| line.starts_with(s));
+            continue;
+        };
+        let path = rest.split('(').next().unwrap();
+        assert!(words(qualifiers).all(|word| ["async", "const", "unsafe"].contains(&word)));
+        let Some((of, _)) = path.rsplit_once("::") else { continue };
+        let sets_a_field = lines.iter().any(|line| line.starts_with(&format!("pub {path}: ")));
+        if (!is_of_trait || type_of(path).is_none())
+            && !made_by_bitflags.contains(of)
+            && !sets_a_field
+        {
+            found.insert(path.to_string());
+        }
+    }
+    found
+}
+
+/// The line without what stands in angle brackets.
+fn without_generics(line: &str) -> String {
+    let mut depth = 0;
+    let mut kept = String::new();
+    for c in line.replace("->", "=").chars() {
+        match c {
+            '<' => depth += 1,
+            '>' => depth -= 1,
+            _ if depth == 0 => kept.push(c),
+            _ => {}
+        }
+    }
+    kept
+}
+
+/// The type or trait that a function is of, by its path; none of a module's.
+fn type_of(path: &str) -> Option<&str> {
+    let of = path.rsplit("::").nth(1)?;
+    (!of.starts_with(char::is_lowercase)).then_some(of)
+}
+
+/// What a reader can run, or copy: what it calls, and which types it tells of.
+struct Example {
+    calls: BTreeSet<String>,
+    words: BTreeSet<String>,
+    names: BTreeSet<String>,
+}
+
+impl Example {
+    fn new(source: &str, names: BTreeSet<String>) -> Self {
+        let source = code(source);
+        let mut calls = BTreeSet::new();
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        for name in words(&source) {
+            let at = name.as_ptr() as usize - source.as_ptr() as usize;
+            let (before, after) = (source[..at].trim_end(), &source[at + name.len()..]);
+            let is_path = before.ends_with("::");
+            let is_method = before.ends_with('.') && after.starts_with(['(', ':']);
+            let is_written =
+                before.ends_with("fn") && !before.trim_end_matches("fn").ends_with(is_word);
+            if is_path || is_method || is_written {
+                calls.insert(name.to_string());
+            }
+        }
+        Self { calls, words: words(&source).map(String::from).collect(), names }
+    }
+
+    fn shows(&self, path: &str) -> bool {
+        let name = path.rsplit("::").next().unwrap();
+        match type_of(path) {
+            Some(of) => self.calls.contains(name) && self.names.contains(of),
+            None => self.words.contains(name),
+        }
+    }
+}
+
+/// The blocks of Rust in a text of Markdown.
+fn blocks(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let Some(kind) = line.trim_start().strip_prefix("```") else { continue };
+        let inside = lines.by_ref().take_while(|line| !line.trim_start().starts_with("```"));
+        let inside: Vec<_> = inside.map(|line| line.strip_prefix("# ").unwrap_or(line)).collect();
+        if kind.split(',').all(|word| ["", "rust", "no_run"].contains(&word)) {
+            found.push(inside.join("\n"));
+        }
+    }
+    found
+}
+
+/// Each comment that is documentation, of one thing, without its slashes.
+fn doc_comments(source: &str) -> Vec<String> {
+    let mut found = vec![String::new()];
+    for line in source.lines() {
+        let line = line.trim_start();
+        match line.strip_prefix("///").or_else(|| line.strip_prefix("//!")) {
+            Some(text) => {
+                let comment = found.last_mut().unwrap();
+                *comment += text.strip_prefix(' ').unwrap_or(text);
+                comment.push('\n');
+            }
+            None => found.push(String::new()),
+        }
+    }
+    found
+}
+
+/// Every example: in documentation, which tells of the types that it names and of those that its
+/// file implements something for; a program; a block of the README.
+fn examples() -> Vec<Example> {
+    let names = |text: &str| words(text).map(String::from).collect::<BTreeSet<_>>();
+    let mut found = Vec::new();
+    for file in files("src", ".rs") {
+        let source = read(&file);
+        let implemented: BTreeSet<String> =
+            code(&source).lines().filter(|line| line.starts_with("impl")).flat_map(names).collect();
+        for comment in doc_comments(&source) {
+            let told = &names(&comment) | &implemented;
+            found.extend(blocks(&comment).iter().map(|block| Example::new(block, told.clone())));
+        }
+    }
+    for file in files("examples", ".rs") {
+        let source = read(&file);
+        found.push(Example::new(&source, names(&source)));
+    }
+    found.extend(blocks(&read("README.md")).iter().map(|block| Example::new(block, names(block))));
+    found
+}
+
+/// Functions that no example shows, one a line.
+const WITHOUT_EXAMPLE: &str = "docs/without-example.txt";
+
+// Whoever looks something up finds how it is called. What is in the list is still to be shown: it
+// only shrinks.
+#[test]
+fn every_public_function_is_shown_by_an_example() {
+    let listed = public_functions(&read("docs/public-api.txt"));
+    assert!(listed.len() > 500, "the listing was not read: {listed:?}");
+    let examples = examples();
+    let is_shown = |path: &&String| examples.iter().any(|example| example.shows(path));
+    let without: String =
+        listed.iter().filter(|path| !is_shown(path)).map(|path| format!("{path}\n")).collect();
+    let written = read(WITHOUT_EXAMPLE);
+    if without == written {
+        return;
+    }
+    if std::env::var_os("TIDY_WRITE").is_some() {
+        return fs::write(root().join(WITHOUT_EXAMPLE), without).unwrap();
+    }
+    let lines = |text: &str| text.lines().map(String::from).collect::<BTreeSet<_>>();
+    let (found, kept) = (lines(&without), lines(&written));
+    panic!(
+        "no example calls {:?}, and in {WITHOUT_EXAMPLE} are, although there is one, {:?}, or it is \
+         not sorted; TIDY_WRITE=1 cargo test --test tidy writes it",
+        found.difference(&kept).collect::<Vec<_>>(),
+        kept.difference(&found).collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn public_functions_are_told_from_those_of_traits_and_from_setters() {
+    let listing = "pub mod a\npub struct a::S<T>\npub a::S::b: u8\nimpl<T> a::S<T>\n\
+        pub fn a::S<T>::b(self, u8) -> Self\npub async fn a::S<T>::c<F: Fn(&T) -> u8>(&self, F)\n\
+        impl core::clone::Clone for a::S<u8>\npub type a::S::X = u8\npub fn a::S<u8>::clone(&self)\n\
+        pub fn a::d()\npub trait a::R\npub fn a::R::e(&self)\nimpl bitflags::traits::Flags for a::F\n\
+        impl a::F\npub const fn a::F::all() -> Self\n";
+    let found: Vec<String> = public_functions(listing).into_iter().collect();
+    assert_eq!(found, ["a::R::e", "a::S::c", "a::d"]);
+}
+
+#[test]
+fn an_example_shows_what_it_calls_of_the_types_that_it_names() {
+    let source = "/// Of [`S`].\n///\n/// ```\n/// # s.b();\n/// s.c; // s.d()\n/// ```\nfn f() {}\n\
+        /// ```text\n/// s.e()\n/// ```\n";
+    let comments = doc_comments(source);
+    let found: Vec<_> = comments.iter().flat_map(|comment| blocks(comment)).collect();
+    assert_eq!(found, ["s.b();\ns.c; // s.d()"]);
+    let example = Example::new(&found[0], BTreeSet::from(["S".to_string()]));
+    let shown = ["a::S::b", "a::T::b", "a::S::c", "a::S::d"].map(|path| example.shows(path));
+    assert_eq!(shown, [true, false, false, false]);
+}
+
 /// Functions of hamlyn.h that hamlyn.hpp does without, each with the reason.
 const NOT_IN_HPP: &[(&str, &str)] = &[];
 

@@ -469,6 +469,17 @@ macro_rules! settings {
             }
 
             /// The table of settings, with this configuration's values.
+            ///
+            /// ```
+            /// use hamlyn::Config;
+            ///
+            /// // From wherever a program has its settings.
+            /// let config = Config::from_lookup(|variable| (variable == "HAMLYN_SLOTS_MAX").then(|| "16".into()))?;
+            /// let settings = config.settings();
+            /// let slots = settings.iter().find(|setting| setting.name == "slots_max").expect("a setting");
+            /// assert_eq!((&*slots.value, slots.variable), ("16", "HAMLYN_SLOTS_MAX"));
+            /// # Ok::<(), hamlyn::config::ConfigError>(())
+            /// ```
             pub fn settings(&self) -> Vec<Setting> {
                 std::vec![$(Setting {
                     name: stringify!($name),

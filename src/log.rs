@@ -66,6 +66,12 @@ pub enum Kind {
 
 impl Kind {
     /// How much it matters.
+    ///
+    /// ```
+    /// use hamlyn::log::{Kind, Level};
+    ///
+    /// assert_eq!((Kind::SentAway.name(), Kind::SentAway.level()), ("sent-away", Level::Error));
+    /// ```
     pub fn level(self) -> Level {
         match self {
             Self::Connected | Self::Closed | Self::Revoked => Level::Info,

@@ -274,6 +274,34 @@ pub trait Written {
     /// The value that the bytes are, all of them, to be written where it lies. Only for types without
     /// alignment (of [`zerocopy::byteorder`], say): records follow one another closely. Fails where the
     /// bytes are too many or too few.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-value-{}", std::process::id()));
+    /// use hamlyn::protocol::{Manager, PublishConfig, Publisher, SubscribeConfig, Subscriber};
+    /// use hamlyn::typed::{Received, Written};
+    /// # use std::time::Duration;
+    /// use zerocopy::little_endian::U32;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # manager.start_progress()?;
+    /// let pool = PublishConfig { sample_bytes_max: 4096, ..PublishConfig::default() };
+    /// let publisher = Publisher::new(&manager, pool)?;
+    /// let (other, options) = (Manager::with_config(config)?, SubscribeConfig::default());
+    /// let mut subscriber = Subscriber::grow(&other, &publisher.seed()?, options, limit)?;
+    /// let mut loan = publisher.loan(8)?;
+    /// loan.put(&[1u32, 2])?; // Or the bytes as they are: `loan.place()`, or `loan[..]`.
+    /// loan.value_mut::<[U32; 2]>()?[1] = U32::new(3);
+    /// publisher.publish_loan(loan, limit)?;
+    /// // A copy where its publisher could change it, and then checked.
+    /// let sample = subscriber.receive(limit)?;
+    /// assert_eq!(sample.value::<[u32; 2]>()?, [1, 3]);
+    /// assert_eq!(sample.still()?[..4], [1, 0, 0, 0]);
+    /// # drop(sample);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn value_mut<T: FromBytes + IntoBytes + KnownLayout + Unaligned>(
         &mut self,
     ) -> Result<&mut T, ValueError> {
@@ -293,6 +321,29 @@ pub trait Written {
     /// Writes a value there in postcard's format, and says how many bytes it has: a loan is then
     /// [truncated](crate::protocol::RecordLoan::truncate). Where it does not fit some of the bytes have
     /// been written.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-serialize-{}", std::process::id()));
+    /// use hamlyn::protocol::{Manager, StreamConfig, StreamReceiver, StreamSender};
+    /// use hamlyn::typed::{Received, Written};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # let mut receiver = StreamReceiver::new(&manager, StreamConfig::default())?;
+    /// # manager.start_progress()?;
+    /// # let mut sender = StreamSender::grow(&Manager::with_config(config)?, &receiver.seed()?, limit)?;
+    /// let mut record = sender.loan(1000, limit)?;
+    /// let length = record.serialize(&("Ada", 1815_u32, vec![true]))?;
+    /// record.truncate(length);
+    /// record.send(limit)?;
+    /// sender.flush(limit)?;
+    /// let (name, year, _): (String, u32, Vec<bool>) = receiver.receive(limit)?.deserialize()?;
+    /// assert_eq!((&*name, year), ("Ada", 1815));
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[cfg(feature = "serde")]
     fn serialize<T: serde::Serialize + ?Sized>(&mut self, value: &T) -> Result<usize, ValueError> {
         let unwritable = |e: postcard::Error| {

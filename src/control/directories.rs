@@ -371,6 +371,18 @@ pub fn setup_shared_dir(config: &Config) -> Result<PathBuf, DirectoryError> {
 /// Gives a user, by name or number, a directory in the shared one, as root, so that nobody else can
 /// take its place before that user first serves (`hamlyn setup USER`). What somebody else has put
 /// there is moved aside.
+///
+/// ```no_run
+/// # use hamlyn::Config;
+/// use hamlyn::services::{setup_shared_dir, setup_user_dir, uid_of};
+///
+/// // As root, when the machine starts.
+/// let config = Config::from_env()?;
+/// setup_shared_dir(&config)?;
+/// let place = setup_user_dir(&config, "ada")?;
+/// println!("{} has {}", uid_of("ada")?, place.display());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn setup_user_dir(config: &Config, user: &str) -> Result<PathBuf, DirectoryError> {
     let uid = uid_of(user)?;
     let shared = open(&config.shared_dir, Final::Shared)?;

@@ -49,6 +49,12 @@ pub fn printable(text: &str) -> String {
 }
 
 /// [`printable`] of bytes that need not be text.
+///
+/// ```
+/// use hamlyn::services::printable_bytes;
+///
+/// assert_eq!(printable_bytes(b"two\nlines"), "two\\nlines");
+/// ```
 pub fn printable_bytes(bytes: &[u8]) -> String {
     printable(&String::from_utf8_lossy(bytes))
 }

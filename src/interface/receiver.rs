@@ -39,6 +39,40 @@ use core::ops::Range;
 /// other. In a build without the feature `os` a panic goes on through
 /// `handle_packet`: out of `place` nothing was changed; out of the other two
 /// the packet is deposited and counted, and its message is not announced.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-sink-{}", std::process::id()));
+/// use hamlyn::{Deposit, MetadataIndex, Node, Receiver, SlotConfig};
+///
+/// /// A sink, which is an observer, too: what arrives goes straight into a picture, and is counted.
+/// struct Picture(Vec<u8>, u64);
+///
+/// impl Receiver for Picture {
+///     fn place(&mut self, deposit: &Deposit) -> Option<&mut [u8]> {
+///         let start = deposit.offset as usize;
+///         self.0.get_mut(start..start + deposit.length as usize)
+///     }
+///
+///     fn observe(&mut self, deposit: &Deposit) {
+///         self.1 += deposit.length as u64;
+///     }
+/// }
+///
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// let mut node = Node::with_config(config)?;
+/// # let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
+/// # let slot = node.slot(SlotConfig::new(area, queue))?;
+/// node.install(slot, Picture(vec![0; 4096], 0))?;
+/// node.send(&node.ticket(slot, MetadataIndex(0))?, b"pixels", b"", None)?;
+/// node.recv(queue, None)?;
+/// let Some(Picture(picture, bytes)) = node.installed(slot)? else { unreachable!() };
+/// assert!(picture.starts_with(b"pixels") && *bytes == 6);
+/// assert_eq!(node.area(area)?[0], 0, "the area is not written");
+/// node.uninstall(slot)?; // From now on it is.
+/// # drop(node);
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Receiver: Any + Send + Sync {
     /// The sink: where the packet's bytes are to go instead of the message area; `None`: into the area,
     /// as usual. The first `length` bytes are written, once; a shorter place is none. The area is not

@@ -188,6 +188,33 @@ impl Connection {
     }
 
     /// [`connect`](Self::connect) with these settings.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-io-with-{}", std::process::id()));
+    /// use hamlyn::Access;
+    /// use hamlyn::io::{Connection, Listener};
+    /// use hamlyn::protocol::{AsyncManager, ByteConfig, Manager};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = AsyncManager::new(&Manager::with_config(config.clone())?)?;
+    /// let small = ByteConfig { window_bytes: 4096, ..ByteConfig::default() };
+    /// let listener = Listener::bind_with(&manager, "io", Access::SameUser, small.clone())?;
+    /// let seed = listener.get_ref().seed()?;
+    /// # let manager = AsyncManager::new(&Manager::with_config(config)?)?;
+    /// let connecting = Connection::connect_with(&manager, "io", small, limit);
+    /// let (connected, accepted) = tokio::try_join!(connecting, listener.accept())?;
+    /// let (read, write) = accepted.into_split();
+    /// assert_eq!(read.peer().node, write.peer().node);
+    /// println!("{}: {}", connected.peer().node, connected.get_ref().explain());
+    /// // By a seed, where there is no name.
+    /// tokio::try_join!(Connection::grow(&manager, &seed, limit), listener.accept())?;
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn connect_with(
         manager: &AsyncManager,
         name: &str,

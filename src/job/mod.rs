@@ -207,6 +207,26 @@ impl Job {
     /// Bytes for all other ranks, which [`get`](Self::get) them after the next
     /// [`fence`](Self::fence). A name is put once. The launcher carries them, and bounds them: Hydra to
     /// 511 bytes, `hamlyn run` and PMIx to 32,256.
+    ///
+    /// ```no_run
+    /// # use hamlyn::job::Job;
+    /// # use hamlyn::protocol::{Kind, StreamSender};
+    /// # use std::time::Duration;
+    /// # let limit = Some(Duration::from_secs(10));
+    /// let job = Job::from_env()?;
+    /// println!("rank {} of {}, started by {:?}", job.rank(), job.size(), job.launcher());
+    /// job.put("colour", b"green")?;
+    /// job.fence(limit)?;
+    /// let next = (job.rank() + 1) % job.size();
+    /// assert_eq!(job.get(next, "colour")?, b"green");
+    /// // Calls, and what a rank offers, found when first used.
+    /// let _server = job.server()?;
+    /// let client = job.client(next, limit)?;
+    /// println!("here: {}; {}", job.is_local(next)?, client.explain());
+    /// let seed = job.seed_of(next, Kind::Stream, "rows")?;
+    /// let rows = StreamSender::grow(job.manager(), &seed, limit)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn put(&self, name: &str, value: &[u8]) -> Result<(), JobError> {
         let put = lock(&self.shared.space).put(&own_name(name)?, value);
         put.map_err(|e| match e {

@@ -136,16 +136,26 @@ pub enum ReclaimError {
 ///         break holder.aperture(aperture)?;
 ///     }
 /// };
+/// assert_eq!((aperture.bytes(), aperture.access()), (4096, ApertureAccess::ReadWrite));
+/// aperture.populate()?; // All pages now, not when they are first used.
 /// aperture.write(0, b"in place")?;
+/// aperture.write_u64(8, 42)?;
 ///
 /// // The holder can still change them: what is needed is copied, then checked, then used.
 /// let mut bytes = [0; 8];
-/// owner.aperture_view(exported)?.read(0, &mut bytes)?;
-/// assert_eq!(&bytes, b"in place");
+/// let view = owner.aperture_view(exported)?;
+/// view.read(0, &mut bytes)?;
+/// assert_eq!((&bytes, view.read_u64(8)?), (b"in place", 42));
+/// assert_eq!((view.id(), view.bytes(), view.is_revoked()), (exported, 4096, false));
+/// assert!(owner.apertures_exported().eq([exported]));
+/// assert!(holder.apertures_held().eq([aperture.id()]) && owner.aperture_bytes().0 > 0);
 /// // From here on it cannot: what it writes is an error, or reaches nobody.
 /// let area = owner.reclaim_aperture(exported)?;
 /// aperture.write(0, b"too late").ok();
 /// assert_eq!(&owner.area(area)?[..8], b"in place");
+/// // And where nobody needs the bytes: `owner.revoke_aperture(exported)`.
+/// holder.release_aperture(aperture.id())?;
+/// assert!(view.populate().is_err() && view.access() == ApertureAccess::ReadWrite);
 /// # drop((owner, holder));
 /// # std::fs::remove_dir_all(&dir).ok();
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -85,6 +85,27 @@ impl Node {
 
     /// Looks up what a ticket needs once, for whoever sends with it again and again: see
     /// [`send_prepared`](Self::send_prepared).
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-prepare-{}", std::process::id()));
+    /// use hamlyn::{LinkId, MetadataIndex, Node, SlotConfig};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
+    /// let slot = node.slot(SlotConfig::new(area, queue))?;
+    /// let prepared = node.prepare(&node.ticket(slot, MetadataIndex(0))?)?;
+    /// assert_eq!((prepared.ticket().capacity(), prepared.link()), (4096, LinkId::SELF));
+    /// for _ in 0..3 {
+    ///     node.send_prepared(&prepared, b"again", b"", limit)?;
+    ///     node.recv(queue, limit)?;
+    /// }
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn prepare(&mut self, ticket: &Ticket) -> Result<PreparedTicket, NodeSendError> {
         self.check_fork()?;
         let index = self.route(ticket.destination)?;

@@ -388,6 +388,34 @@ impl Node {
     }
 
     /// No longer offers a service; links made through it stay. `false`: it was not offered.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-serving-{}", std::process::id()));
+    /// use hamlyn::{Accept, Access, Event, Node};
+    /// use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config.clone())?;
+    /// node.serve("club", Access::SameUser, Accept::Ask)?;
+    /// // Usually another process.
+    /// let knocking = std::thread::spawn(move || {
+    ///     let mut guest = Node::with_config(config).unwrap();
+    ///     guest.connect("club", b"a guest", limit).unwrap_err().to_string()
+    /// });
+    /// let request = loop {
+    ///     match node.next_event() {
+    ///         Some(Event::Request { id, .. }) => break id,
+    ///         _ => assert!(node.wait(limit)?, "nobody came"),
+    ///     }
+    /// };
+    /// node.refuse(request, "members only")?; // Or `accept`, with a greeting.
+    /// assert!(knocking.join().expect("a thread").contains("members only"));
+    /// assert!(node.stop_serving("club") && node.links().next().is_none());
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stop_serving(&mut self, name: &str) -> bool {
         // In a forked child the name is the parent's.
         self.check_fork().is_ok()
@@ -406,6 +434,37 @@ impl Node {
     /// looked up stays with what was found.
     ///
     /// A directory that has this node, or a manager of it, keeps it from ending.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-directory-{}", std::process::id()));
+    /// use hamlyn::Node;
+    /// use hamlyn::node::{HostDirectory, Place};
+    /// use std::error::Error;
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    ///
+    /// struct Table;
+    ///
+    /// impl HostDirectory for Table {
+    ///     fn look_up(
+    ///         &self,
+    ///         service: &str,
+    ///         _: Option<Duration>,
+    ///     ) -> Result<Vec<Place>, Box<dyn Error + Send + Sync>> {
+    ///         Ok(if service == "clock" { vec!["[::1]:4000".parse()?] } else { vec![] })
+    ///     }
+    /// }
+    ///
+    /// assert_eq!(Table.look_up("clock", None).map_err(|e| e.to_string())?[0].port, 4000);
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// node.set_directory(Some(Arc::new(Table)))?; // From now on it is asked for `hamlyn://clock`.
+    /// assert_eq!(node.listens_at(), None); // Connecting needs no port of its own.
+    /// node.set_directory(None)?;
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[cfg(feature = "tls")]
     pub fn set_directory(
         &mut self,
@@ -417,6 +476,20 @@ impl Node {
     }
 
     /// What was done or is missing, in words, because of this system or its limits.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-notes-{}", std::process::id()));
+    /// use hamlyn::Node;
+    ///
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// for note in node.notes() {
+    ///     eprintln!("{note}");
+    /// }
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn notes(&self) -> &[std::string::String] {
         self.control().notes()
     }
@@ -424,6 +497,22 @@ impl Node {
     /// For [`Housekeeping::Application`](crate::config::Housekeeping): does what the housekeeping
     /// thread would do, waiting at most `timeout` (`None`: as long as it takes) for something to do.
     /// Watch [`housekeeping_fd`](Self::housekeeping_fd) to know when.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-housekeeping-{}", std::process::id()));
+    /// use hamlyn::Node;
+    /// use hamlyn::config::Housekeeping;
+    /// use std::time::Duration;
+    ///
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config.housekeeping(Housekeeping::Application))?;
+    /// // In an event loop: this is readable, or the time has come.
+    /// let (_readable, _by) = (node.housekeeping_fd(), node.housekeeping_deadline_ns());
+    /// node.run_housekeeping(Some(Duration::ZERO))?;
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn run_housekeeping(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.control().run_once(timeout.unwrap_or(Duration::MAX))
     }
@@ -447,6 +536,29 @@ impl Node {
     }
 
     /// Accept packets and discard them, counted, until [`enable`](Self::enable).
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-disable-{}", std::process::id()));
+    /// use hamlyn::{MetadataIndex, Node, SlotConfig};
+    ///
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// # let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
+    /// # let slot = node.slot(SlotConfig::new(area, queue))?;
+    /// # let ticket = node.ticket(slot, MetadataIndex(0))?;
+    /// node.disable();
+    /// node.send(&ticket, b"too early", b"", None)?;
+    /// node.poll()?;
+    /// assert!(node.counters().iter().any(|(name, n)| *name == "packets_discarded" && *n == 1));
+    /// node.enable();
+    /// node.send(&ticket, b"now", b"", None)?;
+    /// node.recv(queue, None)?;
+    /// node.reset_watchdog(); // Only where the setting `watchdog_ms` is not 0.
+    /// assert_eq!(node.config().watchdog_ms, 0);
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn disable(&mut self) {
         self.interface.disable();
     }

@@ -132,6 +132,28 @@ impl Node {
 
     /// Gives an area's memory back. Refused while slots name it. Of
     /// [pages of the application's](Self::message_area_of), the library's view ends, and nothing else.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-remove-{}", std::process::id()));
+    /// use hamlyn::{AreaId, Node, QueueId, SlotConfig, SlotId};
+    ///
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// let (area, queue) = (node.message_area(8192)?, node.notification_queue(1)?);
+    /// let slot = node.slot(SlotConfig::new(area, queue).range(4096..8192))?;
+    /// node.area_mut(area)?[0] = 7;
+    /// assert_eq!(node.area_address(area)?.1, 8192);
+    /// assert_eq!(node.slot_range(slot)?, (area, 4096..8192));
+    /// println!("slot {}: {:?}", slot.index().0, node.area_report(area)?);
+    /// // Each is a number, too, where it goes through another language.
+    /// node.remove_slot(SlotId::from_bits(slot.to_bits()))?;
+    /// node.remove_queue(QueueId::from_bits(queue.to_bits()))?;
+    /// node.remove_area(AreaId::from_bits(area.to_bits()))?;
+    /// assert!(node.area(area).is_err());
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remove_area(&mut self, area: AreaId) -> Result<(), AreaError> {
         self.take_area(area).map(drop)
     }
@@ -195,6 +217,25 @@ impl Node {
 
     /// Hands the taking end of a queue to another thread: it takes notifications without a lock
     /// and without this node, while this thread, or the progress thread, polls.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-consumer-{}", std::process::id()));
+    /// use hamlyn::{MetadataIndex, Node, SlotConfig};
+    ///
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// # let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
+    /// # let slot = node.slot(SlotConfig::new(area, queue))?;
+    /// let mut consumer = node.take_consumer(queue)?;
+    /// node.send(&node.ticket(slot, MetadataIndex(0))?, b"", b"", None)?;
+    /// node.poll()?;
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| assert!(consumer.is_ready() && consumer.pop().unwrap().is_for(slot)));
+    /// });
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn take_consumer(&mut self, queue: QueueId) -> Result<Consumer, QueueError> {
         self.interface.take_consumer(queue)
     }
@@ -278,6 +319,33 @@ impl Node {
     }
 
     /// A metadata entry: its user metadata, accumulator, state and limits.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-metadata-{}", std::process::id()));
+    /// use hamlyn::{EntryState, MetadataIndex, Mode, Node, SlotConfig};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// # let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
+    /// let slot = node.slot(SlotConfig::new(area, queue).mode(Mode::Paranoid))?;
+    /// let entry = MetadataIndex(0);
+    /// node.arm(slot, entry, Some(0..64))?;
+    /// node.set_receiver(slot, entry, 42)?; // Any word: which part of the program it is for.
+    /// node.send(&node.ticket(slot, entry)?, b"data", b"about it", limit)?;
+    /// node.recv(queue, limit)?;
+    /// let found = node.metadata(slot, entry)?;
+    /// assert_eq!((found.user(), found.receiver()), (&b"about it"[..], 42));
+    /// assert_eq!((found.limits(), found.accumulator()), (0..64, 0)); // 0: it is complete.
+    /// // Of one sender, and of all of them.
+    /// node.close_entry(slot, entry)?;
+    /// assert_eq!(node.metadata(slot, entry)?.state(), EntryState::Closed);
+    /// node.revoke(slot)?;
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn metadata(
         &self,
@@ -399,6 +467,26 @@ impl Node {
     }
 
     /// Queued packets of a terminus of higher priority leave first, always. All begin with 0.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-priority-{}", std::process::id()));
+    /// use hamlyn::{MetadataIndex, Node, SlotConfig};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// let (area, queue) = (node.message_area(4096)?, node.notification_queue(2)?);
+    /// let slot = node.slot(SlotConfig::new(area, queue).metadata(2).credit(2))?;
+    /// let urgent = node.terminus();
+    /// node.set_priority(urgent, 1)?;
+    /// // Before whatever still waits in the work queues of others.
+    /// node.send_on(urgent, &node.ticket(slot, MetadataIndex(0))?, b"stop", b"", limit)?;
+    /// node.try_send_on(urgent, &node.ticket(slot, MetadataIndex(1))?, b"now or not", b"")?;
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_priority(&mut self, id: TerminusId, priority: u8) -> Result<(), NoSuchTerminus> {
         self.terminus_mut(id)?.set_priority(priority);
         Ok(())

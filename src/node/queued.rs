@@ -55,6 +55,32 @@ impl Node {
 
     /// Waits until the bytes of one message have been copied out, at most `timeout`; says whether
     /// they have.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-reusable-{}", std::process::id()));
+    /// use hamlyn::{MetadataIndex, Node, Piece, SendHandle, SlotConfig};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// # let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
+    /// # let slot = node.slot(SlotConfig::new(area, queue))?;
+    /// # let ticket = node.ticket(slot, MetadataIndex(0))?;
+    /// let terminus = node.primary();
+    /// let tag = node.send_buffer(terminus, 64)?;
+    /// let handle = node.post_send(terminus, &ticket, &[Piece { tag, offset: 0, length: 5 }], b"")?;
+    /// assert!(node.wait_reusable(&handle, limit)?, "the receiver is behind");
+    /// // As three numbers, where a handle goes through another language.
+    /// assert!(node.is_reusable(&SendHandle::from_bits(handle.to_bits())));
+    /// // All that waits, of every terminus.
+    /// assert!(node.flush(limit)? && node.queued() == 0);
+    /// assert_eq!(node.send_buffer_ref(terminus, tag)?.len(), 64);
+    /// node.remove_send_buffer(terminus, tag)?;
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn wait_reusable(
         &mut self,
         handle: &SendHandle,

@@ -133,6 +133,28 @@ impl Node {
 
     /// The next notification of any of several queues, in the order in which they are given;
     /// waits at most `timeout`.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-any-{}", std::process::id()));
+    /// use hamlyn::{MetadataIndex, Node, SlotConfig};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// let area = node.message_area(4096)?;
+    /// let (first, second) = (node.notification_queue(1)?, node.notification_queue(1)?);
+    /// let slot = node.slot(SlotConfig::new(area, second))?;
+    /// node.try_send(&node.ticket(slot, MetadataIndex(0))?, b"for the second", b"")?;
+    /// let (queue, message) = node.recv_any(&[first, second], limit)?;
+    /// assert!(queue == second && message.is_for(slot));
+    /// // What waits in a queue already, without a look at the links.
+    /// assert!(!node.is_ready(first)?);
+    /// assert_eq!(node.pop(first)?, None);
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn recv_any(
         &mut self,
         queues: &[QueueId],

@@ -200,6 +200,28 @@ impl Node {
     }
 
     /// Most bytes of one packet in fast mode over a link.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-fast-{}", std::process::id()));
+    /// use hamlyn::{LinkId, Node, SlotConfig};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// let (area, queue) = (node.message_area(4096)?, node.notification_queue(2)?);
+    /// let slot = node.slot(SlotConfig::new(area, queue).credit(2))?;
+    /// let ticket = node.fast_ticket(slot)?;
+    /// node.send_fast(&ticket, b"sixteen at once!", 7, limit)?;
+    /// assert_eq!(node.recv(queue, limit)?.word, 7);
+    /// // A longer one is still one packet.
+    /// let longest = vec![0; node.fast_bytes_max(LinkId::SELF).expect("a link to itself")];
+    /// node.try_send_fast(&ticket, &longest[..4096.min(longest.len())], 8)?;
+    /// assert_eq!(node.recv(queue, limit)?.word, 8);
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fast_bytes_max(&self, link: LinkId) -> Option<usize> {
         self.link(link).ok()?.tx.as_ref().map(|tx| tx.packet_bytes_min() as usize)
     }
@@ -401,6 +423,34 @@ impl Node {
 
     /// Goes on with a message that timed out, with the same data. Its metadata has left with the
     /// first packet.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-rest-{}", std::process::id()));
+    /// use hamlyn::{Accept, Access, MetadataIndex, Node, NodeSendError, SlotConfig, Ticket};
+    /// use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut receiver = Node::with_config(config.clone())?;
+    /// # let (area, queue) = (receiver.message_area(1 << 20)?, receiver.notification_queue(1)?);
+    /// # let slot = receiver.slot(SlotConfig::new(area, queue))?;
+    /// # let ticket = receiver.ticket(slot, MetadataIndex(0))?;
+    /// # receiver.serve("slow", Access::SameUser, Accept::Automatic(ticket.to_bytes().to_vec()))?;
+    /// let mut node = Node::with_config(config)?;
+    /// let link = node.connect("slow", b"", limit)?;
+    /// let (ticket, data) = (Ticket::from_bytes(node.greeting(link)?)?, vec![7; 1 << 20]);
+    /// // Nobody takes it yet, and the link has no room for all of it.
+    /// let sent = node.send_over(link, &ticket, &data, b"", Some(Duration::ZERO));
+    /// let Err(NodeSendError::TimedOut { unfinished: Some(unfinished) }) = sent else { panic!() };
+    /// assert!(unfinished.bytes_sent() < 1 << 20);
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| receiver.recv(queue, limit).unwrap());
+    ///     node.send_rest(*unfinished, &data, limit)
+    /// })?;
+    /// # drop((node, receiver));
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn send_rest(
         &mut self,
         unfinished: Unfinished,

@@ -374,6 +374,28 @@ impl Node {
     /// [`next_event`](Self::next_event) have been emptied. `true`: nothing waits, and whatever
     /// comes makes the descriptor readable. `false`: something has come; call `poll` first. Holds until
     /// the next call that receives or waits, which takes what comes, and its signal: prepare again.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-wait-{}", std::process::id()));
+    /// use hamlyn::{MetadataIndex, Node, SlotConfig};
+    /// use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    ///
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// # let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
+    /// # let slot = node.slot(SlotConfig::new(area, queue))?;
+    /// node.send(&node.ticket(slot, MetadataIndex(0))?, b"hello", b"", None)?;
+    /// while node.try_recv(queue)?.is_none() {
+    ///     if node.prepare_to_wait()? {
+    ///         let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+    ///         poll(&mut [PollFd::new(&node.as_fd(), PollFlags::IN)], Some(&second))?;
+    ///     }
+    ///     node.poll()?;
+    /// }
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn prepare_to_wait(&mut self) -> Result<bool, super::Forked> {
         self.check_fork()?;
         if self.ways.watch() {

@@ -13,6 +13,12 @@ use std::vec::Vec;
 
 /// Registers this process for the barriers of others, once. `false` where the kernel has none:
 /// then senders fence once a batch.
+///
+/// ```
+/// if !hamlyn::register_barrier() {
+///     println!("senders fence once a batch: the kernel has no barriers for others");
+/// }
+/// ```
 pub fn register_barrier() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| {

@@ -302,6 +302,46 @@ impl ApertureStreamReceiver {
     }
 
     /// See [`StreamReceiver::guard`]: dropped, it releases all records up to this one.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-volatile-{}", std::process::id()));
+    /// use hamlyn::protocol::{ApertureRecord, ApertureStreamReceiver, ApertureStreamSender};
+    /// use hamlyn::protocol::{Manager, RecordBytes, StreamConfig};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # manager.start_progress()?;
+    /// let mut receiver = ApertureStreamReceiver::new(&manager, StreamConfig::default(), 4 << 20)?;
+    /// let (other, seed) = (Manager::with_config(config)?, receiver.seed()?);
+    /// let mut sender = ApertureStreamSender::grow(&other, &seed, limit)?;
+    /// receiver.stop_serving(); // One sender is enough; it stays.
+    /// assert!(sender.bytes_max() >= 1 << 19 && sender.connection().ended().is_none());
+    /// assert!(sender.try_send(b"short")? && sender.try_send(b"another")?);
+    /// while !sender.try_flush()? {}
+    /// std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
+    ///     // Until the aperture is there a long record needs a buffer of the receiver's, too.
+    ///     let sending = scope.spawn(|| sender.send(&vec![7; 1 << 19], limit).and(sender.flush(limit)));
+    ///     let first: ApertureRecord = receiver.receive(limit)?.keep();
+    ///     let second = receiver.receive(limit)?.keep();
+    ///     assert_eq!((first.number(), first.len(), first.is_volatile()), (0, 5, false));
+    ///     receiver.release(&first)?;
+    ///     assert_eq!((receiver.guard(second)?.number()), 1);
+    ///     let long = receiver.receive(limit)?;
+    ///     let bytes = long.bytes()?;
+    ///     assert_eq!((bytes.to_vec()?[0], long.len()), (7, 1 << 19));
+    ///     if let RecordBytes::Volatile(bytes) = bytes {
+    ///         println!("{} bytes that the sender can still change: {}", bytes.len(), long.is_volatile());
+    ///     }
+    ///     drop(long);
+    ///     Ok(sending.join().expect("a thread")?)
+    /// })?;
+    /// assert!(receiver.try_receive()?.is_none() && receiver.connection().is_some());
+    /// sender.abandon(); // There will be no end: see `StreamSender::abandon`.
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn guard(
         &mut self,
         record: ApertureRecord,

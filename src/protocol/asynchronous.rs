@@ -238,6 +238,28 @@ impl AsyncManager {
     }
 
     /// Waits until a connection has ended.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-ended-{}", std::process::id()));
+    /// use hamlyn::protocol::{AsyncManager, Manager, StreamConfig, StreamReceiver, StreamSender};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let manager = AsyncManager::new(&Manager::with_config(config.clone())?)?;
+    /// let receiver = StreamReceiver::new(manager.manager(), StreamConfig::default())?;
+    /// # manager.manager().start_progress()?;
+    /// let other = AsyncManager::new(&Manager::with_config(config)?)?;
+    /// let seed = receiver.seed()?;
+    /// let sender = other.set_up(move |manager| StreamSender::grow(manager, &seed, limit)).await?;
+    /// drop(receiver);
+    /// other.ended(sender.connection()).await?;
+    /// println!("{:?}", sender.connection().ended());
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn ended(&self, connection: &Connection) -> Result<(), ReceiveError> {
         self.until(|| Ok(connection.ended().map(|_| ()))).await
     }

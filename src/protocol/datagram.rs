@@ -496,6 +496,39 @@ impl DatagramSender {
     /// [`send`](Self::send) without waiting: `false`, and nothing was sent, if that would be needed
     /// to begin. What the link had no room for of a long one was copied, and leaves in later calls:
     /// to be followed by [`try_flush`](Self::try_flush) until that says `true`.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-try-datagram-{}", std::process::id()));
+    /// use hamlyn::protocol::{DatagramReceiver, DatagramSender, Manager};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # manager.start_progress()?;
+    /// let mut receiver = DatagramReceiver::new(&manager, 4096)?;
+    /// let other = Manager::with_config(config)?;
+    /// let mut sender = DatagramSender::grow(&other, &receiver.seed()?, limit)?;
+    /// receiver.stop_serving(); // No more senders.
+    /// assert_eq!((sender.capacity(), receiver.senders()), (4096, 1));
+    /// let answers = DatagramReceiver::new(&other, 64)?;
+    /// assert!(sender.try_send(b"question", 0, Some(&answers.reply_ticket()))?);
+    /// while !sender.try_flush()? {}
+    /// manager.wait_any(&[&receiver], limit)?;
+    /// let datagram = receiver.try_receive()?.expect("it has come");
+    /// let mut question = [0; 8];
+    /// assert_eq!(receiver.read(&datagram, &mut question)?, 8);
+    /// receiver.reply(&datagram, b"answer", limit)?;
+    /// receiver.flush_reply(&datagram, limit)?; // Only after `SendError::CutOff`.
+    /// // Whoever has a ticket needs another from now on.
+    /// receiver.ready_anew()?;
+    /// assert!(receiver.is_ready_for_one());
+    /// println!("{} {}", sender.explain(), receiver.connections()[0].explain(&manager));
+    /// sender.flush(limit)?;
+    /// assert!(sender.connection().ended().is_none());
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn try_send(
         &mut self,
         data: &[u8],

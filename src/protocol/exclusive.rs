@@ -229,6 +229,37 @@ impl<T> Exclusive<T> {
     /// no longer than it is told and says `None` where nothing was there. While nothing is there
     /// other threads can use the end point. `is_ready` says whether `take` would find something.
     /// `None`: the time is over, and nothing was taken; errors are those of `take`, and of waiting.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-exclusive-receive-{}", std::process::id()));
+    /// use hamlyn::protocol::{Exclusive, Manager, ReceiveError, TaggedConfig, TaggedReceiver};
+    /// use hamlyn::protocol::{EndPoint, TaggedSender};
+    /// use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # manager.start_progress()?;
+    /// let receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64))?;
+    /// let seed = receiver.seed()?;
+    /// // What is owed is done by whoever has it next: here nothing but a word.
+    /// let receiver = Exclusive::settled_by(receiver, Some(|receiver| println!("{}", receiver.senders())));
+    /// TaggedSender::grow(&Manager::with_config(config)?, &seed, limit)?.send(0, b"hi", 5, limit)?;
+    /// manager.wait_any(&[&receiver.probe(&manager, |receiver, node| receiver.is_ready_in(node))], limit)?;
+    /// let is_ready = |receiver: &TaggedReceiver, node: &_| receiver.is_ready_in(node);
+    /// let tag = receiver.receive(&manager, limit, is_ready, |receiver, keep| {
+    ///     match receiver.get_tag(Some(keep)) {
+    ///         Err(ReceiveError::TimedOut) => Ok(None),
+    ///         tag => tag.map(Some),
+    ///     }
+    /// })?;
+    /// assert_eq!(tag.map(|tag| tag.tag), Some(5));
+    /// receiver.owe();
+    /// receiver.settle();
+    /// assert!(receiver.try_lock().is_some() && receiver.lock_within(limit).is_some());
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn receive<R, E: From<ReceiveError>>(
         &self,

@@ -18,6 +18,42 @@ use std::sync::Arc;
 pub type Admit = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 
 /// A receiver: senders find it, by name or by a seed.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-kinds-{}", std::process::id()));
+/// use hamlyn::Access;
+/// use hamlyn::protocol::{Connected, EndPoint, Grown, Manager, Offered, TaggedConfig};
+/// use hamlyn::protocol::{TaggedReceiver, TaggedSender, TryReceive};
+/// use std::time::Duration;
+///
+/// /// Of whatever protocol.
+/// fn join<R: Offered, S: Grown + Connected>(
+///     receiver: &R,
+///     manager: &Manager,
+///     with: S::With,
+///     limit: Option<Duration>,
+/// ) -> Result<S, Box<dyn std::error::Error>> {
+///     Offered::set_admission(receiver, Box::new(|_| Ok(())));
+///     Offered::serve(receiver, "joined", Access::SameUser)?;
+///     drop(<S as Grown>::connect(manager, "joined", with.clone(), limit)?);
+///     let mut sender = <S as Grown>::grow(manager, &Offered::seed(receiver)?, with, limit)?;
+///     Offered::stop_serving(receiver);
+///     println!("{}: {}", Connected::connection(&sender).link(), Connected::explain(&mut sender));
+///     Ok(sender)
+/// }
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// # let limit = Some(Duration::from_secs(10));
+/// # let manager = Manager::with_config(config.clone())?;
+/// # manager.start_progress()?;
+/// let mut receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64))?;
+/// let mut sender: TaggedSender = join(&receiver, &Manager::with_config(config)?, (), limit)?;
+/// assert!(!receiver.is_ready() && TryReceive::try_next(&mut receiver)?.is_none());
+/// sender.send(0, b"hi", 5, limit)?;
+/// receiver.manager().wait_any(&[&receiver], limit)?;
+/// assert!(receiver.is_ready_in(&manager.lock()));
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Offered: EndPoint {
     /// As [`TaggedReceiver::seed`].
     fn seed(&self) -> Result<Seed, OfferError>;

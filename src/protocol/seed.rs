@@ -161,6 +161,23 @@ impl Seed {
     /// The same for bearers on other hosts, who find the receiver's host at `at`: `host:port`, as in a
     /// name `hamlyn://host:port/service`. The receiver's node has to listen there (the setting
     /// `listen`).
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-at-host-{}", std::process::id()));
+    /// use hamlyn::protocol::{Kind, Manager, Server, ServerConfig};
+    ///
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let manager = Manager::with_config(config)?;
+    /// let server = Server::new(&manager, ServerConfig::default())?;
+    /// let seed = server.seed()?;
+    /// assert_eq!((seed.kind(), seed.node()), (Kind::from_wire(4).unwrap(), manager.id()));
+    /// // For whoever is on another host, and finds this one there.
+    /// let far = seed.at_host("clock.example:4000")?;
+    /// assert_eq!((far.kind(), far.node()), (Kind::Call, manager.id()));
+    /// # drop(server);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[cfg(feature = "tls")]
     pub fn at_host(&self, at: &str) -> Result<Self, SeedHostError> {
         let scheme = crate::control::hosts::name::SCHEME;

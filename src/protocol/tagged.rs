@@ -303,6 +303,31 @@ impl TaggedReceiver {
     offered!(many "a [`TaggedSender`]");
 
     /// The next tag, if one is there or comes in one turn.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-try-tagged-{}", std::process::id()));
+    /// use hamlyn::protocol::{Manager, TaggedConfig, TaggedReceiver, TaggedSender};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # manager.start_progress()?;
+    /// let mut receiver = TaggedReceiver::new(&manager, TaggedConfig::new(4096))?;
+    /// let other = Manager::with_config(config)?;
+    /// let mut sender = TaggedSender::grow(&other, &receiver.seed()?, limit)?;
+    /// receiver.stop_serving(); // No more senders.
+    /// assert!(sender.capacity() == 4096 && sender.bytes_max() > 0);
+    /// assert!(sender.try_send(8, b"now", 3)?);
+    /// manager.wait_any(&[&receiver], limit)?;
+    /// assert_eq!(receiver.try_get_tag()?.map(|tag| tag.tag), Some(3));
+    /// assert!(receiver.with_bytes(|area| &area[8..11] == b"now")?);
+    /// assert_eq!((receiver.senders(), receiver.dropped()), (1, 0));
+    /// assert_eq!(receiver.connections()[0].peer().node, other.id());
+    /// assert!(sender.connection().ended().is_none());
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn try_get_tag(&mut self) -> Result<Option<Tag>, ReceiveError> {
         if let Some(notification) = self.take_at_once() {
             return Ok(Some(self.hand_out(notification)));

@@ -619,6 +619,43 @@ impl AsyncClient {
     /// caller gives up ([`AsyncRequest::deadline`]). Costs 8 bytes of the request.
     /// [`CallError::TimedOut`]: the call is forgotten. [`CallError::NoneFree`]: its turn did not come,
     /// and nothing was sent. The runtime must have its timers enabled.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-within-tasks-{}", std::process::id()));
+    /// use hamlyn::Access;
+    /// use hamlyn::protocol::{AsyncClient, AsyncManager, AsyncRequest, AsyncServer, ClientConfig};
+    /// use hamlyn::protocol::{Manager, ServerConfig};
+    /// use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let manager = AsyncManager::new(&Manager::with_config(config.clone())?)?;
+    /// let server = AsyncServer::new(&manager, ServerConfig::default())?;
+    /// server.serve("slow", Access::SameUser)?;
+    /// let serving = async {
+    ///     let request: AsyncRequest = server.receive().await?;
+    ///     // It knows how long it is waited for, and whether still; `cancelled` waits for that.
+    ///     assert!(request.deadline().is_some() && !request.is_cancelled());
+    ///     assert!(request.peer().is_some_and(|peer| peer.is_proved));
+    ///     request.reply(b"in time").await?;
+    ///     Ok::<(), Box<dyn std::error::Error>>(())
+    /// };
+    /// // Usually another process.
+    /// let asking = async {
+    ///     let other = AsyncManager::new(&Manager::with_config(config)?)?;
+    ///     let few = ClientConfig { outstanding: 4, ..ClientConfig::default() };
+    ///     let client = AsyncClient::connect_with(&other, "slow", few, limit).await?;
+    ///     let reply = client.call_within(b"soon", Duration::from_secs(10)).await?;
+    ///     assert_eq!(&*reply, b"in time");
+    ///     Ok::<(), Box<dyn std::error::Error>>(())
+    /// };
+    /// tokio::try_join!(serving, asking)?;
+    /// assert_eq!(server.replies_refused(), 0);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn call_within(&self, request: &[u8], limit: Duration) -> Result<Bytes, CallError> {
         self.call_until(request, Instant::now().checked_add(limit), &mut false).await
     }

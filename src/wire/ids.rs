@@ -9,6 +9,13 @@ pub struct NodeId(pub u64);
 
 impl NodeId {
     /// What packets for this node carry.
+    ///
+    /// ```
+    /// use hamlyn::{Destination, NodeId};
+    ///
+    /// // Packets hold half of it: what leads to a link, and is no proof.
+    /// assert_eq!(NodeId(0x0123_4567_89ab_cdef).destination(), Destination(0x89ab_cdef));
+    /// ```
     #[inline(always)]
     pub const fn destination(self) -> Destination {
         Destination(self.0 as u32)

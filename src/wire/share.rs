@@ -102,6 +102,19 @@ impl Share {
     }
 
     /// Refuses parts that do not add, as integers, to this share.
+    ///
+    /// ```
+    /// use hamlyn::Share;
+    ///
+    /// // By hand: two helpers that send about as many packets each, and one that sends a few.
+    /// let few = Share::new(1000)?;
+    /// let rest = Share::from_wire(few.to_wire().wrapping_neg()).split_evenly(2)?;
+    /// Share::WHOLE.check_split(&[few, rest[0], rest[1]])?;
+    /// assert!(Share::WHOLE.check_split(&rest).is_err());
+    /// // Each packet counts 1, and the last what is left.
+    /// assert_eq!((few.delta(false, 0), few.delta(true, 2)), (1, 998));
+    /// # Ok::<(), hamlyn::ShareError>(())
+    /// ```
     pub fn check_split(self, parts: &[Share]) -> Result<(), ShareError> {
         let sum: u128 = parts.iter().map(|p| p.get() as u128).sum();
         if sum == self.get() as u128 {

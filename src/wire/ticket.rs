@@ -190,6 +190,28 @@ impl Ticket {
     /// `(base, bound, share)` in the slot's offsets; the parts lie inside this ticket, share no
     /// byte, and their shares add to this ticket's. Using this ticket afterwards, beside its
     /// parts, is the holder's mistake; the receiver then never sees the count come out.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-split-{}", std::process::id()));
+    /// use hamlyn::{Flags, MetadataIndex, Node, Share, SlotConfig, Ticket};
+    ///
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// # let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
+    /// # let slot = node.slot(SlotConfig::new(area, queue))?;
+    /// let ticket = node.ticket(slot, MetadataIndex(0))?;
+    /// let shares = Share::WHOLE.split_evenly(2)?;
+    /// let parts = ticket.split(&[(0, 100, shares[0]), (100, 4096, shares[1])])?;
+    /// assert_eq!(parts[1].capacity(), 3996);
+    /// // To be told of the message and not woken for it.
+    /// let quiet = parts[0].with_flags(Flags::NOTIFY).to_bytes();
+    /// // In two steps, for whoever keeps the bytes.
+    /// Ticket::check(&quiet)?;
+    /// assert_eq!(Ticket::from_checked(&quiet).flags, Flags::NOTIFY);
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn split(&self, parts: &[(u64, u64, Share)]) -> Result<Vec<Ticket>, TicketError> {
         if self.metadata_index == MetadataIndex::FAST {
             return Err(TicketError::Fast);

@@ -189,6 +189,28 @@ fn list(directory: &Directory, user: Option<u32>) -> Vec<ServiceEntry> {
 
 /// Removes a name of this user's that nobody serves any more. `false`: it is served after all, or
 /// gone already, or in no directory of this user's.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-stale-{}", std::process::id()));
+/// use hamlyn::services::{ServiceName, list_services, private_dir, remove_stale, statistics_of};
+/// use hamlyn::{Accept, Access, Node};
+/// use std::time::Duration;
+///
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// let mut node = Node::with_config(config.clone())?;
+/// node.serve("alive", Access::SameUser, Accept::Automatic(vec![]))?;
+/// let name: ServiceName = "alive".parse()?; // Or `user@alive`.
+/// assert_eq!((name.name(), name.user()), ("alive", None));
+/// let told = statistics_of(&config, &name, Some(Duration::from_secs(10)))?;
+/// assert_eq!(told.pid, Some(std::process::id()));
+/// // What a process that was killed has left behind; not what is served.
+/// for entry in &list_services(&config).entries {
+///     assert!(!remove_stale(&config, entry)?, "there is none in {:?}", private_dir(&config));
+/// }
+/// # drop(node);
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn remove_stale(config: &Config, entry: &ServiceEntry) -> io::Result<bool> {
     let (config, entry) = (config.clone(), entry.clone());
     let removed = lookups::within(CHANGE_WITHIN, move || try_remove_stale(&config, &entry))?;

@@ -637,6 +637,29 @@ impl<T: Attached> SharedNode<T> {
     }
 
     /// The node itself, if no other clone is left; stops the progress thread.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-inner-{}", std::process::id()));
+    /// use hamlyn::{Node, SlotConfig};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// # let (area, queue) = (node.message_area(4096)?, node.notification_queue(2)?);
+    /// # let slot = node.slot(SlotConfig::new(area, queue).credit(2))?;
+    /// # let ticket = node.fast_ticket(slot)?;
+    /// let node = node.share()?;
+    /// node.start_progress()?;
+    /// node.send_fast(&ticket, b"fast", 7, limit)?;
+    /// assert_eq!(node.recv(queue, limit)?.word, 7);
+    /// assert_eq!(node.try_recv(queue)?, None);
+    /// node.stop_progress();
+    /// let Ok(node) = node.into_inner() else { panic!("somebody else has it, too") };
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn into_inner(self) -> Result<Node, Self> {
         let Self { inner, users } = self;
         // The last user stops the progress thread as it goes.

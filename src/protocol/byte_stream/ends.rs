@@ -340,6 +340,35 @@ impl ByteStream {
     /// Reads what has come, at most as much as `to` holds, waiting at most `timeout` for the first
     /// byte. 0: the peer has said that there is no more, and all that it wrote was read; or `to` is
     /// empty.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-within-{}", std::process::id()));
+    /// use hamlyn::protocol::{ByteConfig, ByteListener, ByteStream, ByteStreamError, Manager};
+    /// use std::io::{IoSlice, Read};
+    /// use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # manager.start_progress()?;
+    /// let small = ByteConfig { window_bytes: 4096, ..ByteConfig::default() };
+    /// let listener = ByteListener::new(&manager, small.clone())?;
+    /// let other = Manager::with_config(config)?;
+    /// let stream = ByteStream::grow_with(&other, &listener.seed()?, small, limit)?;
+    /// let mut accepted = listener.accept(limit)?;
+    /// let parts = [IoSlice::new(b"head"), IoSlice::new(b"body")];
+    /// assert_eq!(accepted.write_within(&parts, limit)?, 8);
+    /// let mut came = [0; 8];
+    /// assert_eq!(stream.read_within(&mut came, limit)?, 8);
+    /// let late = stream.read_within(&mut came, Some(Duration::ZERO));
+    /// assert!(matches!(late, Err(ByteStreamError::TimedOut)));
+    /// // Those of `io::Read` and `io::Write` have no argument for it.
+    /// accepted.set_timeout(Some(Duration::from_millis(1)));
+    /// assert!(accepted.read(&mut came).is_err());
+    /// assert_eq!(accepted.peer().pid, Some(std::process::id()));
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn read_within(
         &self,
         to: &mut [u8],

@@ -158,6 +158,34 @@ impl ByteListener {
     }
 
     /// [`accept`](Self::accept) without waiting.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-try-accept-{}", std::process::id()));
+    /// use hamlyn::Access;
+    /// use hamlyn::protocol::{ByteConfig, ByteListener, ByteStream, Manager};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # manager.start_progress()?;
+    /// let listener = ByteListener::new(&manager, ByteConfig::default())?;
+    /// listener.set_admission(|peer| match peer.is_proved {
+    ///     true => Ok(()),
+    ///     false => Err("who are you?".to_string()),
+    /// });
+    /// listener.serve("bytes", Access::SameUser)?;
+    /// let (other, small) = (Manager::with_config(config)?, ByteConfig::default());
+    /// let stream = ByteStream::connect_with(&other, "bytes", small, limit)?;
+    /// manager.wait_any(&[&listener], limit)?;
+    /// let accepted = listener.try_accept()?.expect("it waits");
+    /// listener.stop_serving(); // Those that are there go on.
+    /// assert_eq!((listener.connections(), listener.misbehaved()), (1, 0));
+    /// println!("{}", accepted.explain());
+    /// assert!(stream.connection().ended().is_none());
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn try_accept(&self) -> Result<Option<ByteStream>, ReceiveError> {
         ReceiveError::unless_timed_out(self.accept(Some(Duration::ZERO)))
     }

@@ -278,6 +278,37 @@ impl Client {
     /// [`start`](Self::start), and the server is told that the reply is waited for until `limit` from
     /// now: see [`call_within`](Self::call_within). Whoever gives up then [forgets](Self::forget) the
     /// call.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-start-{}", std::process::id()));
+    /// use hamlyn::protocol::{CallId, Client, ClientConfig, Manager, Server, ServerConfig};
+    /// use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # manager.start_progress()?;
+    /// let server = Server::new(&manager, ServerConfig::default())?;
+    /// # server.serve("twice", hamlyn::Access::SameUser)?;
+    /// let few = ClientConfig { outstanding: 4, ..ClientConfig::default() };
+    /// let other = Manager::with_config(config)?;
+    /// let client = Client::connect_with(&other, "twice", few, limit)?;
+    /// let call = client.start_within(b"ha", Duration::from_secs(10))?;
+    /// assert!(client.try_finish(call)?.is_none());
+    /// let request = server.receive(limit)?;
+    /// // The handler knows how long it is waited for, and whether still.
+    /// assert!(request.deadline().is_some() && !request.is_cancelled());
+    /// let reply = request.repeat(2);
+    /// request.reply(&reply, limit)?;
+    /// // As a number, where it goes through another language.
+    /// assert_eq!(&*client.finish(CallId::from_bits(call.to_bits()), limit)?, b"haha");
+    /// let unwanted = client.start(b"no", limit)?;
+    /// client.forget(unwanted);
+    /// assert!(server.receive(limit)?.is_cancelled());
+    /// assert!(client.connection().ended().is_none());
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn start_within(&self, request: &[u8], limit: Duration) -> Result<CallId, CallError> {
         self.start_slowly(request, Some(limit), Instant::now().checked_add(limit))
     }

@@ -144,6 +144,36 @@ impl Server {
     /// then calls `drain`, which has nothing left to wait for. A client that has announced a long request
     /// can keep it from that: whoever must end goes on for a time of its own, and then calls `drain` with
     /// no limit left.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-drain-{}", std::process::id()));
+    /// use hamlyn::protocol::{CallError, Client, Manager, ReceiveError, Server, ServerConfig};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # manager.start_progress()?;
+    /// let server = Server::new(&manager, ServerConfig::default())?;
+    /// let client = Client::grow(&Manager::with_config(config)?, &server.seed()?, limit)?;
+    /// let last = client.start(b"one more", limit)?;
+    /// manager.wait_any(&[&server], limit)?;
+    /// server.begin_drain()?;
+    /// let late = client.start(b"too late", limit)?;
+    /// loop {
+    ///     match server.receive(limit) {
+    ///         Ok(request) => request.reply(b"the last", limit)?,
+    ///         Err(ReceiveError::Draining) => break,
+    ///         Err(e) => return Err(e.into()),
+    ///     }
+    /// }
+    /// assert_eq!(server.drain(limit)?, 0);
+    /// assert_eq!(&*client.finish(last, limit)?, b"the last");
+    /// // It was not taken: it can go to another server.
+    /// assert!(matches!(client.finish(late, limit), Err(CallError::Draining)));
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn begin_drain(&self) -> Result<(), ReceiveError> {
         if self.manager.is_forked() {
             return Err(crate::node::Forked.into());

@@ -331,6 +331,36 @@ impl Request<'_> {
 
     /// The request apart from its server, to be [attached](Server::attach) again in another thread
     /// or task.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-detach-{}", std::process::id()));
+    /// use hamlyn::protocol::{Arrived, Client, ClientConfig, Manager, Server, ServerConfig};
+    /// use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # manager.start_progress()?;
+    /// let server = Server::new(&manager, ServerConfig::default())?;
+    /// let other = Manager::with_config(config)?;
+    /// let client = Client::grow_with(&other, &server.seed()?, ClientConfig::default(), limit)?;
+    /// std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
+    ///     let call = scope.spawn(|| client.call_within(b"later", Duration::from_secs(10)));
+    ///     manager.wait_any(&[&server], limit)?;
+    ///     let request = server.try_receive()?.expect("it has come");
+    ///     assert_eq!(server.connections()[0].link(), request.link());
+    ///     // Into a queue of the program's own, say.
+    ///     let arrived: Arrived = request.detach();
+    ///     assert!(arrived.deadline().is_some() && !server.is_cancelled(&arrived));
+    ///     server.attach(arrived).reply(b"done", limit)?;
+    ///     assert_eq!(&*call.join().expect("a thread")?, b"done");
+    ///     Ok(())
+    /// })?;
+    /// server.stop_serving(); // Who is connected goes on.
+    /// assert_eq!(server.misbehaved(), 0);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn detach(mut self) -> Arrived {
         self.arrived.take().expect("present until replied to")
     }

@@ -245,6 +245,41 @@ impl Group {
     }
 
     /// Whether as many parts as are [wanted](Self::set_wanted) have arrived, by now or in one turn.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-try-gather-{}", std::process::id()));
+    /// use hamlyn::protocol::{Group, GroupConfig, GroupMember, Manager, Parts};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # manager.start_progress()?;
+    /// let mut group = Group::new(&manager, GroupConfig::new(2, 64))?;
+    /// let other = Manager::with_config(config)?;
+    /// let mut member = GroupMember::grow(&other, &group.seed_of(1)?, 64, limit)?;
+    /// assert_eq!((member.number(), member.members(), member.part_bytes()), (1, 2, 64));
+    /// while !member.try_send(b"mine")? {
+    ///     other.poll()?; // The round begins when the root has said so.
+    /// }
+    /// member.flush(limit)?; // Only after `GroupError::CutOff`.
+    /// group.set_wanted(1);
+    /// manager.wait_any(&[&group], limit)?;
+    /// assert!(group.try_gather()?);
+    /// let parts: Parts = group.parts();
+    /// assert_eq!((parts.count(), parts.part(0), parts.part(1)), (1, None, Some(&b"mine"[..])));
+    /// assert_eq!(parts.iter().next(), Some((1, &b"mine"[..])));
+    /// drop(parts);
+    /// assert!(group.arrived().eq([1]) && group.connection(0).is_none());
+    /// assert_eq!((group.members(), group.joined(), group.helpers()), (2, 1, 0));
+    /// assert_eq!((group.round(), member.round(), group.late_parts()), (1, 1, 0));
+    /// assert_eq!(group.connections()[0].link(), group.connection(1).expect("it has joined").link());
+    /// group.stop_serving(); // Nobody joins any more.
+    /// println!("{}", member.explain());
+    /// assert!(member.try_receive()?.is_none() && member.connection().ended().is_none());
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn try_gather(&mut self) -> Result<bool, GroupError> {
         let wanted = lock(&self.root).wanted;
         match self.wait(wanted, Some(Duration::ZERO)) {

@@ -251,6 +251,28 @@ impl Manager {
     /// where another thread takes it; the waker left, each end point must be looked at once more.
     /// `false`: something has come; look again. Where a `try_send` found no room, room is
     /// something that comes.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-manager-wait-{}", std::process::id()));
+    /// use hamlyn::Node;
+    /// use hamlyn::protocol::{Manager, TaggedConfig, TaggedReceiver};
+    /// use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    ///
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let manager = Manager::from_node(Node::with_config(config)?)?;
+    /// let mut receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64))?;
+    /// let descriptor = manager.try_clone_fd()?;
+    /// // One turn of an event loop: which would wait longer, and for more than this.
+    /// while receiver.try_get_tag()?.is_none() && manager.prepare_to_wait(None)? {
+    ///     let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
+    ///     if poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&no_time))? == 0 {
+    ///         break;
+    ///     }
+    ///     manager.poll()?;
+    /// }
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn prepare_to_wait(&self, waker: Option<&Waker>) -> Result<bool, Forked> {
         if let Some(waker) = waker {
             self.leave_waker(waker);

@@ -101,6 +101,38 @@ impl DerefMut for Loan {
 
 impl Loan {
     /// Makes the sample shorter; one of at most `length` bytes stays as it is.
+    ///
+    /// As a [`Subscriber`](super::Subscriber) sees it:
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-loan-truncate-{}", std::process::id()));
+    /// use hamlyn::protocol::{Manager, PublishConfig, Publisher, Sample, SubscribeConfig, Subscriber};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # manager.start_progress()?;
+    /// # let pool = PublishConfig { sample_bytes_max: 4096, ..PublishConfig::default() };
+    /// # let publisher = Publisher::new(&manager, pool)?;
+    /// # let (other, options) = (Manager::with_config(config)?, SubscribeConfig::default());
+    /// # let mut subscriber = Subscriber::grow(&other, &publisher.seed()?, options, limit)?;
+    /// let mut loan = publisher.loan(4096)?; // As long as it may become.
+    /// loan[..3].copy_from_slice(b"yes");
+    /// loan.truncate(3);
+    /// publisher.publish_loan(loan, limit)?;
+    /// publisher.flush(limit)?;
+    /// let sample: Sample = subscriber.receive(limit)?;
+    /// assert_eq!((sample.len(), sample.is_empty(), sample.to_vec()?), (3, false, b"yes".to_vec()));
+    /// // Nothing stands still that another process can write: of the pool it is copied.
+    /// let mut first = [0; 1];
+    /// assert!(sample.as_slice().is_none() && sample.copy_to(&mut first)? == 1);
+    /// assert_eq!(sample.bytes().to_vec()?, b"yes");
+    /// # drop(sample);
+    /// assert!(subscriber.try_receive()?.is_none() && subscriber.connection().ended().is_none());
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn truncate(&mut self, length: usize) {
         self.length = self.length.min(length);
     }
@@ -263,6 +295,32 @@ impl Publisher {
 
     /// [`publish`](Self::publish) without waiting: `None`, and nothing was published, if that would be
     /// needed.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-try-publish-{}", std::process::id()));
+    /// use hamlyn::protocol::{Manager, PublishConfig, Publisher, SubscribeConfig, Subscriber, WhenSlow};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # manager.start_progress()?;
+    /// let settings = PublishConfig { when_slow: WhenSlow::Wait, ..PublishConfig::default() };
+    /// let publisher = Publisher::new(&manager, settings)?;
+    /// let seed = publisher.seed()?;
+    /// let other = Manager::with_config(config)?;
+    /// let mut subscriber = Subscriber::grow(&other, &seed, SubscribeConfig::default(), limit)?;
+    /// publisher.stop_serving(); // No more of them.
+    /// // Until one waits for whoever is slow.
+    /// while publisher.try_publish(b"tick")?.is_some() {}
+    /// assert_eq!(subscriber.receive(limit)?.number(), 0);
+    /// let _everything_has_left = publisher.try_flush()?;
+    /// // Nobody has missed anything, been too slow or broken the rules.
+    /// assert_eq!((publisher.dropped(), publisher.sent_away(), publisher.misbehaved()), (0, 0, 0));
+    /// println!("{}", publisher.connections()[0].explain(&manager));
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn try_publish(&self, sample: &[u8]) -> Result<Option<u64>, PublishError> {
         match self.publish(sample, Some(Duration::ZERO)) {
             Ok(number) => Ok(Some(number)),

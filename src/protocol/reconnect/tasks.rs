@@ -116,6 +116,32 @@ impl AsyncReconnectingClient {
     }
 
     /// [`connect`](Self::connect) with these settings of each connection.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-states-{}", std::process::id()));
+    /// use hamlyn::Access;
+    /// use hamlyn::protocol::{AsyncManager, AsyncReconnectingClient, AsyncServer, ClientConfig};
+    /// use hamlyn::protocol::{ConnectionState, Manager, ReconnectPolicy, ServerConfig};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = AsyncManager::new(&Manager::with_config(config.clone())?)?;
+    /// # let server = AsyncServer::new(&manager, ServerConfig::default())?;
+    /// # server.serve("states", Access::SameUser)?;
+    /// # tokio::spawn(async move { server.receive().await?.reply(b"yes").await.map_err(|_| ()).ok(); Ok::<(), hamlyn::protocol::ReceiveError>(()) });
+    /// # let manager = AsyncManager::new(&Manager::with_config(config)?)?;
+    /// let (few, policy) = (ClientConfig { outstanding: 4, ..ClientConfig::default() }, ReconnectPolicy::default());
+    /// let client = AsyncReconnectingClient::connect_with(&manager, "states", few, policy, limit).await?;
+    /// // A task can wait for a change.
+    /// let states = client.states();
+    /// assert_eq!(*states.borrow(), ConnectionState::Connected { number: 1 });
+    /// assert_eq!(&*client.call(b"there?").await?, b"yes");
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn connect_with(
         manager: &AsyncManager,
         name: &str,

@@ -108,6 +108,34 @@ impl ReconnectingClient {
     }
 
     /// [`connect`](Self::connect) with these settings of each connection.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-reconnect-with-{}", std::process::id()));
+    /// use hamlyn::Access;
+    /// use hamlyn::protocol::{ClientConfig, Manager, ReconnectPolicy, ReconnectingClient, Server};
+    /// use hamlyn::protocol::ServerConfig;
+    /// use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # manager.start_progress()?;
+    /// # let server = Server::new(&manager, ServerConfig::default())?;
+    /// # server.serve("within", Access::SameUser)?;
+    /// # std::thread::scope(|scope| {
+    /// # scope.spawn(|| (0..2).for_each(|_| server.receive(limit).unwrap().reply(b"yes", limit).unwrap()));
+    /// # let manager = Manager::with_config(config)?;
+    /// let few = ClientConfig { outstanding: 4, ..ClientConfig::default() };
+    /// let policy = ReconnectPolicy::default();
+    /// let client = ReconnectingClient::connect_with(&manager, "within", few, policy, limit)?;
+    /// assert_eq!(&*client.call(b"there?", limit)?, b"yes");
+    /// // The server is told how long it is waited for.
+    /// assert_eq!(&*client.call_within(b"still?", Duration::from_secs(10))?, b"yes");
+    /// assert_eq!(client.connections(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn connect_with(
         manager: &Manager,
         name: &str,

@@ -28,6 +28,34 @@ impl<'a> RecordGuard<'a> {
     /// The record is not released when this is dropped, but by [`StreamReceiver::release`], to which it
     /// must come some time; until then it, and whatever comes after it, stays where it is, and
     /// [`StreamReceiver::bytes`] has its bytes. A sender waits when no buffers are left.
+    ///
+    /// Looked at, kept, and released later, with [`StreamReceiver::bytes`] or [`StreamReceiver::guard`]:
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-keep-{}", std::process::id()));
+    /// use hamlyn::protocol::{Manager, Record, StreamConfig, StreamReceiver, StreamSender};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// let mut receiver = StreamReceiver::new(&manager, StreamConfig::default())?;
+    /// # manager.start_progress()?;
+    /// let mut sender = StreamSender::grow(&Manager::with_config(config)?, &receiver.seed()?, limit)?;
+    /// assert!(sender.try_send(b"one")? && sender.try_send(b"two")? && sender.try_send(b"three")?);
+    /// sender.flush(limit)?; // Or `try_flush`, until it says that everything has left.
+    ///
+    /// let one: Record = receiver.receive(limit)?.keep();
+    /// let two = receiver.receive(limit)?.keep();
+    /// assert_eq!((one.number(), one.len(), receiver.bytes(&one)?), (0, 3, &b"one"[..]));
+    /// // With the second the first is released, too.
+    /// assert_eq!(receiver.guard(two)?[..], b"two"[..]);
+    /// let three = receiver.receive(limit)?.keep();
+    /// receiver.release(&three)?;
+    /// assert!(receiver.try_receive()?.is_none());
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn keep(self) -> Record {
         let record = self.receiver.keep();

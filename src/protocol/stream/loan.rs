@@ -133,6 +133,27 @@ impl RecordLoan<'_> {
 
 impl RecordLoan<'_> {
     /// Makes the record shorter; one of at most `length` bytes stays as it is.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-truncate-{}", std::process::id()));
+    /// use hamlyn::protocol::{Manager, StreamConfig, StreamReceiver, StreamSender};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # let mut receiver = StreamReceiver::new(&manager, StreamConfig::default())?;
+    /// # manager.start_progress()?;
+    /// # let mut sender = StreamSender::grow(&Manager::with_config(config)?, &receiver.seed()?, limit)?;
+    /// let mut record = sender.loan(1000, limit)?; // As long as it may become.
+    /// record[..5].copy_from_slice(b"short");
+    /// record.truncate(5);
+    /// record.send(limit)?;
+    /// sender.flush(limit)?;
+    /// assert_eq!(receiver.receive(limit)?[..], b"short"[..]);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn truncate(&mut self, length: usize) {
         if length < self.length {
             // What is cut off is not sent, now or later.

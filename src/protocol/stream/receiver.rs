@@ -318,6 +318,35 @@ impl StreamReceiver {
     }
 
     /// Buffers of the usual size that exist now.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-abandoned-{}", std::process::id()));
+    /// use hamlyn::node::CloseReason;
+    /// use hamlyn::protocol::{Manager, ReceiveError, StreamConfig, StreamReceiver, StreamSender};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// let config_of_stream = StreamConfig { buffer_bytes: 4096, buffers: 4, ..StreamConfig::default() };
+    /// let mut receiver = StreamReceiver::new(&manager, config_of_stream)?;
+    /// # manager.start_progress()?;
+    /// let mut sender = StreamSender::grow(&Manager::with_config(config)?, &receiver.seed()?, limit)?;
+    /// receiver.stop_serving(); // One sender is enough; it stays.
+    /// assert_eq!(sender.bytes_max(), 64 << 20);
+    /// sender.send(b"the beginning", limit)?;
+    /// while !sender.try_flush()? {}
+    /// sender.abandon(); // There will be no end.
+    /// assert!(sender.connection().peer().is_proved);
+    ///
+    /// assert_eq!(receiver.receive(limit)?[..], b"the beginning"[..]);
+    /// let end = receiver.receive(limit).err();
+    /// assert!(matches!(end, Some(ReceiveError::Ended(CloseReason::HungUp))), "{end:?}");
+    /// assert!(receiver.connection().is_some_and(|sender| sender.ended().is_some()));
+    /// assert!(receiver.buffers() >= 4);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn buffers(&self) -> u32 {
         self.intake.buffers
     }

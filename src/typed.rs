@@ -291,7 +291,8 @@ pub trait Written {
     /// let (other, options) = (Manager::with_config(config)?, SubscribeConfig::default());
     /// let mut subscriber = Subscriber::grow(&other, &publisher.seed()?, options, limit)?;
     /// let mut loan = publisher.loan(8)?;
-    /// loan.put(&[1u32, 2])?; // Or the bytes as they are: `loan.place()`, or `loan[..]`.
+    /// loan.place().fill(0); // The bytes as they are: `loan[..]`.
+    /// loan.put(&[1u32, 2])?;
     /// loan.value_mut::<[U32; 2]>()?[1] = U32::new(3);
     /// publisher.publish_loan(loan, limit)?;
     /// // A copy where its publisher could change it, and then checked.

@@ -153,7 +153,9 @@ pub enum ReclaimError {
 /// let area = owner.reclaim_aperture(exported)?;
 /// aperture.write(0, b"too late").ok();
 /// assert_eq!(&owner.area(area)?[..8], b"in place");
-/// // And where nobody needs the bytes: `owner.revoke_aperture(exported)`.
+/// // Where nobody needs the bytes:
+/// let looked_at = owner.export(link, 4096, ApertureAccess::ReadOnly)?;
+/// owner.revoke_aperture(looked_at)?;
 /// holder.release_aperture(aperture.id())?;
 /// assert!(view.populate().is_err() && view.access() == ApertureAccess::ReadWrite);
 /// # drop((owner, holder));

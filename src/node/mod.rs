@@ -401,17 +401,24 @@ impl Node {
     /// // Usually another process.
     /// let knocking = std::thread::spawn(move || {
     ///     let mut guest = Node::with_config(config).unwrap();
-    ///     guest.connect("club", b"a guest", limit).unwrap_err().to_string()
+    ///     let refused = guest.connect("club", b"a guest", limit).unwrap_err();
+    ///     assert!(refused.to_string().contains("members only"));
+    ///     guest.connect("club", b"a member", limit).unwrap();
     /// });
-    /// let request = loop {
+    /// let link = loop {
     ///     match node.next_event() {
-    ///         Some(Event::Request { id, .. }) => break id,
+    ///         Some(Event::Request { id, greeting, .. }) if greeting == b"a member" => {
+    ///             node.accept(id, b"welcome")?;
+    ///         }
+    ///         Some(Event::Request { id, .. }) => node.refuse(id, "members only")?,
+    ///         Some(Event::Connected { link, .. }) => break link,
     ///         _ => assert!(node.wait(limit)?, "nobody came"),
     ///     }
     /// };
-    /// node.refuse(request, "members only")?; // Or `accept`, with a greeting.
-    /// assert!(knocking.join().expect("a thread").contains("members only"));
-    /// assert!(node.stop_serving("club") && node.links().next().is_none());
+    /// assert_eq!(node.peer(link)?.pid, Some(std::process::id()));
+    /// // No more of them; the link stays.
+    /// assert!(node.stop_serving("club") && node.links().eq([link]));
+    /// knocking.join().expect("a thread");
     /// # drop(node);
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(())

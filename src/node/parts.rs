@@ -220,17 +220,21 @@ impl Node {
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-consumer-{}", std::process::id()));
-    /// use hamlyn::{MetadataIndex, Node, SlotConfig};
+    /// use hamlyn::{Consumer, MetadataIndex, Node, Notification, SlotConfig};
     ///
     /// # let config = hamlyn::Config::from_env()?.dir(&dir);
     /// let mut node = Node::with_config(config)?;
     /// # let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
     /// # let slot = node.slot(SlotConfig::new(area, queue))?;
-    /// let mut consumer = node.take_consumer(queue)?;
+    /// let mut consumer: Consumer = node.take_consumer(queue)?;
     /// node.send(&node.ticket(slot, MetadataIndex(0))?, b"", b"", None)?;
     /// node.poll()?;
     /// std::thread::scope(|scope| {
-    ///     scope.spawn(|| assert!(consumer.is_ready() && consumer.pop().unwrap().is_for(slot)));
+    ///     scope.spawn(|| {
+    ///         assert!(consumer.is_ready());
+    ///         let message: Notification = consumer.pop().expect("it waits");
+    ///         assert!(message.is_for(slot));
+    ///     });
     /// });
     /// # drop(node);
     /// # std::fs::remove_dir_all(&dir).ok();
@@ -322,7 +326,7 @@ impl Node {
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-metadata-{}", std::process::id()));
-    /// use hamlyn::{EntryState, MetadataIndex, Mode, Node, SlotConfig};
+    /// use hamlyn::{EntryState, MetadataEntry, MetadataIndex, Mode, Node, SlotConfig};
     /// # use std::time::Duration;
     ///
     /// # let limit = Some(Duration::from_secs(10));
@@ -335,7 +339,7 @@ impl Node {
     /// node.set_receiver(slot, entry, 42)?; // Any word: which part of the program it is for.
     /// node.send(&node.ticket(slot, entry)?, b"data", b"about it", limit)?;
     /// node.recv(queue, limit)?;
-    /// let found = node.metadata(slot, entry)?;
+    /// let found: &MetadataEntry = node.metadata(slot, entry)?;
     /// assert_eq!((found.user(), found.receiver()), (&b"about it"[..], 42));
     /// assert_eq!((found.limits(), found.accumulator()), (0..64, 0)); // 0: it is complete.
     /// // Of one sender, and of all of them.

@@ -314,6 +314,7 @@ impl ApertureStreamReceiver {
     /// # let manager = Manager::with_config(config.clone())?;
     /// # manager.start_progress()?;
     /// let mut receiver = ApertureStreamReceiver::new(&manager, StreamConfig::default(), 4 << 20)?;
+    /// receiver.set_admission(|peer| peer.is_proved.then_some(()).ok_or("who are you?".into()));
     /// let (other, seed) = (Manager::with_config(config)?, receiver.seed()?);
     /// let mut sender = ApertureStreamSender::grow(&other, &seed, limit)?;
     /// receiver.stop_serving(); // One sender is enough; it stays.

@@ -242,7 +242,8 @@ impl AsyncManager {
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-ended-{}", std::process::id()));
-    /// use hamlyn::protocol::{AsyncManager, Manager, StreamConfig, StreamReceiver, StreamSender};
+    /// use hamlyn::protocol::{AsyncManager, Connection, Manager, StreamConfig, StreamReceiver};
+    /// use hamlyn::protocol::StreamSender;
     /// # use std::time::Duration;
     ///
     /// # let limit = Some(Duration::from_secs(10));
@@ -254,8 +255,9 @@ impl AsyncManager {
     /// let seed = receiver.seed()?;
     /// let sender = other.set_up(move |manager| StreamSender::grow(manager, &seed, limit)).await?;
     /// drop(receiver);
-    /// other.ended(sender.connection()).await?;
-    /// println!("{:?}", sender.connection().ended());
+    /// let connection: &Connection = sender.connection();
+    /// other.ended(connection).await?;
+    /// println!("{}: {:?}", connection.link(), connection.ended());
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())

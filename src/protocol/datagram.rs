@@ -507,6 +507,7 @@ impl DatagramSender {
     /// # let manager = Manager::with_config(config.clone())?;
     /// # manager.start_progress()?;
     /// let mut receiver = DatagramReceiver::new(&manager, 4096)?;
+    /// receiver.set_admission(|peer| peer.is_proved.then_some(()).ok_or("who are you?".into()));
     /// let other = Manager::with_config(config)?;
     /// let mut sender = DatagramSender::grow(&other, &receiver.seed()?, limit)?;
     /// receiver.stop_serving(); // No more senders.

@@ -505,6 +505,7 @@ impl Drop for GroupMember {
 /// let manager = Manager::with_config(config.clone())?;
 /// let mut group = Group::new(&manager, GroupConfig::new(1, 6))?;
 /// group.serve("whole", Access::SameUser)?;
+/// let seed = group.seed()?;
 /// std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
 ///     scope.spawn(|| {
 ///         // Usually processes: the member, which sends the first half of its part ..
@@ -515,8 +516,10 @@ impl Drop for GroupMember {
 ///         // .. and its helper, which is given the other as bytes.
 ///         let piece = Part::from_bytes(&pieces[1].to_bytes()).unwrap();
 ///         let manager = Manager::with_config(config.clone()).unwrap();
-///         let mut helper = GroupHelper::connect(&manager, "whole", limit).unwrap();
+///         let mut helper = GroupHelper::grow(&manager, &seed, limit).unwrap();
 ///         helper.send(&piece, b"per", limit).unwrap();
+///         helper.flush(limit).unwrap(); // Only after `GroupError::CutOff`.
+///         assert!(helper.connection().ended().is_none());
 ///     });
 ///     // The root is told once, when the whole part is there.
 ///     assert_eq!(group.gather(limit)?.part(0), Some(&b"helper"[..]));

@@ -47,14 +47,20 @@ use std::os::fd::AsFd;
 /// # let mut node = Node::with_config(hamlyn::Config::from_env()?.dir(&dir))?;
 /// // SAFETY: nobody else has the file, or looks at it while a message is on its way.
 /// let pages = unsafe { AreaPages::of_file(&file, 4096, 4096)? };
+/// assert_eq!(pages.bytes(), 4096);
 /// let area = node.message_area_of(pages)?;
 /// let queue = node.notification_queue(1)?;
 /// let slot = node.slot(SlotConfig::new(area, queue))?;
 /// node.send(&node.ticket(slot, MetadataIndex(0))?, b"into the file", b"", None)?;
 /// node.recv(queue, None)?;
 /// let mut found = [0; 13];
-/// std::fs::File::from(file).read_exact_at(&mut found, 4096)?;
+/// let file = std::fs::File::from(file);
+/// file.read_exact_at(&mut found, 4096)?;
 /// assert_eq!(&found, b"into the file");
+/// // And to be sent from.
+/// // SAFETY: as above.
+/// let pages = unsafe { AreaPages::of_file(&file, 0, 4096)? };
+/// node.send_buffer_of(node.primary(), pages)?;
 /// # drop(node);
 /// # std::fs::remove_dir_all(&dir).ok();
 /// # Ok::<(), Box<dyn std::error::Error>>(())

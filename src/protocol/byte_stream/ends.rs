@@ -356,6 +356,7 @@ impl ByteStream {
     /// let other = Manager::with_config(config)?;
     /// let stream = ByteStream::grow_with(&other, &listener.seed()?, small, limit)?;
     /// let mut accepted = listener.accept(limit)?;
+    /// let _usual = ByteStream::grow(&other, &listener.seed()?, limit)?;
     /// let parts = [IoSlice::new(b"head"), IoSlice::new(b"body")];
     /// assert_eq!(accepted.write_within(&parts, limit)?, 8);
     /// let mut came = [0; 8];

@@ -80,6 +80,17 @@ pub trait EndPoint {
 impl Manager {
     /// Where services of other hosts are looked up whose names say no place; see
     /// [`Node::set_directory`](crate::Node::set_directory).
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-manager-{}", std::process::id()));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let manager = hamlyn::protocol::Manager::with_config(config)?;
+    /// manager.set_directory(None)?; // Where the setting `directory` says.
+    /// assert_eq!(manager.listens_at(), None); // The setting `listen` is not set.
+    /// # drop(manager);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_directory(
         &self,
         directory: Option<std::sync::Arc<dyn crate::node::HostDirectory>>,

@@ -261,7 +261,10 @@ impl Manager {
     /// # let config = hamlyn::Config::from_env()?.dir(&dir);
     /// let manager = Manager::from_node(Node::with_config(config)?)?;
     /// let mut receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64))?;
+    /// manager.stop_progress(); // Where there was a progress thread, which would take what comes.
     /// let descriptor = manager.try_clone_fd()?;
+    /// let queue = manager.lock().notification_queue(1)?; // Of the program's own.
+    /// assert_eq!(manager.try_recv(queue)?, None);
     /// // One turn of an event loop: which would wait longer, and for more than this.
     /// while receiver.try_get_tag()?.is_none() && manager.prepare_to_wait(None)? {
     ///     let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };

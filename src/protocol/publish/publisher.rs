@@ -124,6 +124,7 @@ impl Loan {
     /// publisher.flush(limit)?;
     /// let sample: Sample = subscriber.receive(limit)?;
     /// assert_eq!((sample.len(), sample.is_empty(), sample.to_vec()?), (3, false, b"yes".to_vec()));
+    /// assert_eq!((sample.number(), sample.missed()), (0, 0));
     /// // Nothing stands still that another process can write: of the pool it is copied.
     /// let mut first = [0; 1];
     /// assert!(sample.as_slice().is_none() && sample.copy_to(&mut first)? == 1);
@@ -308,6 +309,7 @@ impl Publisher {
     /// let settings = PublishConfig { when_slow: WhenSlow::Wait, ..PublishConfig::default() };
     /// let publisher = Publisher::new(&manager, settings)?;
     /// let seed = publisher.seed()?;
+    /// publisher.set_admission(|peer| peer.is_proved.then_some(()).ok_or("who are you?".into()));
     /// let other = Manager::with_config(config)?;
     /// let mut subscriber = Subscriber::grow(&other, &seed, SubscribeConfig::default(), limit)?;
     /// publisher.stop_serving(); // No more of them.

@@ -48,6 +48,7 @@ impl<'a> RecordGuard<'a> {
     /// let one: Record = receiver.receive(limit)?.keep();
     /// let two = receiver.receive(limit)?.keep();
     /// assert_eq!((one.number(), one.len(), receiver.bytes(&one)?), (0, 3, &b"one"[..]));
+    /// println!("at byte {} of its buffer", one.start());
     /// // With the second the first is released, too.
     /// assert_eq!(receiver.guard(two)?[..], b"two"[..]);
     /// let three = receiver.receive(limit)?.keep();

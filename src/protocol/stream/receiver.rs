@@ -331,6 +331,7 @@ impl StreamReceiver {
     /// let config_of_stream = StreamConfig { buffer_bytes: 4096, buffers: 4, ..StreamConfig::default() };
     /// let mut receiver = StreamReceiver::new(&manager, config_of_stream)?;
     /// # manager.start_progress()?;
+    /// receiver.set_admission(|peer| peer.is_proved.then_some(()).ok_or("who are you?".into()));
     /// let mut sender = StreamSender::grow(&Manager::with_config(config)?, &receiver.seed()?, limit)?;
     /// receiver.stop_serving(); // One sender is enough; it stays.
     /// assert_eq!(sender.bytes_max(), 64 << 20);

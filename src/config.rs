@@ -474,9 +474,10 @@ macro_rules! settings {
             /// use hamlyn::Config;
             ///
             /// // From wherever a program has its settings.
-            /// let config = Config::from_lookup(|variable| (variable == "HAMLYN_SLOTS_MAX").then(|| "16".into()))?;
+            /// let said = |variable: &str| (variable == "HAMLYN_SLOTS_MAX").then(|| "16".into());
+            /// let config = Config::from_lookup(said)?;
             /// let settings = config.settings();
-            /// let slots = settings.iter().find(|setting| setting.name == "slots_max").expect("a setting");
+            /// let slots = settings.iter().find(|setting| setting.name == "slots_max").unwrap();
             /// assert_eq!((&*slots.value, slots.variable), ("16", "HAMLYN_SLOTS_MAX"));
             /// # Ok::<(), hamlyn::config::ConfigError>(())
             /// ```

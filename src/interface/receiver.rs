@@ -57,14 +57,14 @@ use core::ops::Range;
 ///         self.1 += deposit.length as u64;
 ///     }
 /// }
-///
+/// # let limit = Some(std::time::Duration::from_secs(10));
 /// # let config = hamlyn::Config::from_env()?.dir(&dir);
 /// let mut node = Node::with_config(config)?;
 /// # let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
 /// # let slot = node.slot(SlotConfig::new(area, queue))?;
 /// node.install(slot, Picture(vec![0; 4096], 0))?;
-/// node.send(&node.ticket(slot, MetadataIndex(0))?, b"pixels", b"", None)?;
-/// node.recv(queue, None)?;
+/// node.send(&node.ticket(slot, MetadataIndex(0))?, b"pixels", b"", limit)?;
+/// node.recv(queue, limit)?;
 /// let Some(Picture(picture, bytes)) = node.installed(slot)? else { unreachable!() };
 /// assert!(picture.starts_with(b"pixels") && *bytes == 6);
 /// assert_eq!(node.area(area)?[0], 0, "the area is not written");

@@ -156,7 +156,7 @@ pub enum ReclaimError {
 /// // Where nobody needs the bytes:
 /// let looked_at = owner.export(link, 4096, ApertureAccess::ReadOnly)?;
 /// owner.revoke_aperture(looked_at)?;
-/// holder.release_aperture(aperture.id())?;
+/// holder.release_aperture(aperture.id()).ok(); // An error: it has been told already.
 /// assert!(view.populate().is_err() && view.access() == ApertureAccess::ReadWrite);
 /// # drop((owner, holder));
 /// # std::fs::remove_dir_all(&dir).ok();

@@ -404,6 +404,7 @@ impl Node {
     ///     let refused = guest.connect("club", b"a guest", limit).unwrap_err();
     ///     assert!(refused.to_string().contains("members only"));
     ///     guest.connect("club", b"a member", limit).unwrap();
+    ///     guest
     /// });
     /// let link = loop {
     ///     match node.next_event() {
@@ -415,11 +416,11 @@ impl Node {
     ///         _ => assert!(node.wait(limit)?, "nobody came"),
     ///     }
     /// };
-    /// assert_eq!(node.peer(link)?.pid, Some(std::process::id()));
+    /// let guest = knocking.join().expect("a thread");
+    /// assert_eq!(node.peer(link)?.node, guest.id());
     /// // No more of them; the link stays.
     /// assert!(node.stop_serving("club") && node.links().eq([link]));
-    /// knocking.join().expect("a thread");
-    /// # drop(node);
+    /// # drop((node, guest));
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -547,19 +548,21 @@ impl Node {
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-disable-{}", std::process::id()));
     /// use hamlyn::{MetadataIndex, Node, SlotConfig};
+    /// # use std::time::Duration;
     ///
+    /// # let limit = Some(Duration::from_secs(10));
     /// # let config = hamlyn::Config::from_env()?.dir(&dir);
     /// let mut node = Node::with_config(config)?;
     /// # let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
     /// # let slot = node.slot(SlotConfig::new(area, queue))?;
     /// # let ticket = node.ticket(slot, MetadataIndex(0))?;
     /// node.disable();
-    /// node.send(&ticket, b"too early", b"", None)?;
+    /// node.send(&ticket, b"too early", b"", limit)?;
     /// node.poll()?;
     /// assert!(node.counters().iter().any(|(name, n)| *name == "packets_discarded" && *n == 1));
     /// node.enable();
-    /// node.send(&ticket, b"now", b"", None)?;
-    /// node.recv(queue, None)?;
+    /// node.send(&ticket, b"now", b"", limit)?;
+    /// node.recv(queue, limit)?;
     /// node.reset_watchdog(); // Only where the setting `watchdog_ms` is not 0.
     /// assert_eq!(node.config().watchdog_ms, 0);
     /// # drop(node);

@@ -221,13 +221,15 @@ impl Node {
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-consumer-{}", std::process::id()));
     /// use hamlyn::{Consumer, MetadataIndex, Node, Notification, SlotConfig};
+    /// # use std::time::Duration;
     ///
+    /// # let limit = Some(Duration::from_secs(10));
     /// # let config = hamlyn::Config::from_env()?.dir(&dir);
     /// let mut node = Node::with_config(config)?;
     /// # let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
     /// # let slot = node.slot(SlotConfig::new(area, queue))?;
     /// let mut consumer: Consumer = node.take_consumer(queue)?;
-    /// node.send(&node.ticket(slot, MetadataIndex(0))?, b"", b"", None)?;
+    /// node.send(&node.ticket(slot, MetadataIndex(0))?, b"", b"", limit)?;
     /// node.poll()?;
     /// std::thread::scope(|scope| {
     ///     scope.spawn(|| {

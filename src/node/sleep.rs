@@ -379,16 +379,19 @@ impl Node {
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-wait-{}", std::process::id()));
     /// use hamlyn::{MetadataIndex, Node, SlotConfig};
     /// use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    /// # use std::time::Duration;
     ///
+    /// # let limit = Some(Duration::from_secs(10));
     /// # let config = hamlyn::Config::from_env()?.dir(&dir);
     /// let mut node = Node::with_config(config)?;
     /// # let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
     /// # let slot = node.slot(SlotConfig::new(area, queue))?;
-    /// node.send(&node.ticket(slot, MetadataIndex(0))?, b"hello", b"", None)?;
+    /// node.send(&node.ticket(slot, MetadataIndex(0))?, b"hello", b"", limit)?;
     /// while node.try_recv(queue)?.is_none() {
     ///     if node.prepare_to_wait()? {
-    ///         let second = Timespec { tv_sec: 1, tv_nsec: 0 };
-    ///         poll(&mut [PollFd::new(&node.as_fd(), PollFlags::IN)], Some(&second))?;
+    ///         let most = Timespec { tv_sec: 10, tv_nsec: 0 };
+    ///         let ready = poll(&mut [PollFd::new(&node.as_fd(), PollFlags::IN)], Some(&most))?;
+    ///         assert_eq!(ready, 1, "nothing came");
     ///     }
     ///     node.poll()?;
     /// }

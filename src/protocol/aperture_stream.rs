@@ -320,10 +320,14 @@ impl ApertureStreamReceiver {
     /// receiver.stop_serving(); // One sender is enough; it stays.
     /// assert!(sender.bytes_max() >= 1 << 19 && sender.connection().ended().is_none());
     /// assert!(sender.try_send(b"short")? && sender.try_send(b"another")?);
-    /// while !sender.try_flush()? {}
+    /// sender.flush(limit)?;
+    /// assert!(sender.try_flush()?, "without waiting: whether everything is on its way");
     /// std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
     ///     // Until the aperture is there a long record needs a buffer of the receiver's, too.
-    ///     let sending = scope.spawn(|| sender.send(&vec![7; 1 << 19], limit).and(sender.flush(limit)));
+    ///     let sending = scope.spawn(|| {
+    ///         sender.send(&vec![7; 1 << 19], limit)?;
+    ///         sender.flush(limit)
+    ///     });
     ///     let first: ApertureRecord = receiver.receive(limit)?.keep();
     ///     let second = receiver.receive(limit)?.keep();
     ///     assert_eq!((first.number(), first.len(), first.is_volatile()), (0, 5, false));
@@ -333,7 +337,7 @@ impl ApertureStreamReceiver {
     ///     let bytes = long.bytes()?;
     ///     assert_eq!((bytes.to_vec()?[0], long.len()), (7, 1 << 19));
     ///     if let RecordBytes::Volatile(bytes) = bytes {
-    ///         println!("{} bytes that the sender can still change: {}", bytes.len(), long.is_volatile());
+    ///         println!("its sender can change {} bytes: {}", bytes.len(), long.is_volatile());
     ///     }
     ///     drop(long);
     ///     Ok(sending.join().expect("a thread")?)

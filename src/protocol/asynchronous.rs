@@ -256,7 +256,7 @@ impl AsyncManager {
     /// let sender = other.set_up(move |manager| StreamSender::grow(manager, &seed, limit)).await?;
     /// drop(receiver);
     /// let connection: &Connection = sender.connection();
-    /// other.ended(connection).await?;
+    /// tokio::time::timeout(Duration::from_secs(10), other.ended(connection)).await??;
     /// println!("{}: {:?}", connection.link(), connection.ended());
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;

@@ -514,8 +514,8 @@ impl DatagramSender {
     /// assert_eq!((sender.capacity(), receiver.senders()), (4096, 1));
     /// let answers = DatagramReceiver::new(&other, 64)?;
     /// assert!(sender.try_send(b"question", 0, Some(&answers.reply_ticket()))?);
-    /// while !sender.try_flush()? {}
     /// manager.wait_any(&[&receiver], limit)?;
+    /// assert!(sender.try_flush()?); // Only a long one leaves in parts.
     /// let datagram = receiver.try_receive()?.expect("it has come");
     /// let mut question = [0; 8];
     /// assert_eq!(receiver.read(&datagram, &mut question)?, 8);

@@ -243,10 +243,10 @@ impl<T> Exclusive<T> {
     /// let receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64))?;
     /// let seed = receiver.seed()?;
     /// // What is owed is done by whoever has it next: here nothing but a word.
-    /// let receiver = Exclusive::settled_by(receiver, Some(|receiver| println!("{}", receiver.senders())));
+    /// let receiver = Exclusive::settled_by(receiver, Some(|it| println!("{}", it.senders())));
     /// TaggedSender::grow(&Manager::with_config(config)?, &seed, limit)?.send(0, b"hi", 5, limit)?;
-    /// manager.wait_any(&[&receiver.probe(&manager, |receiver, node| receiver.is_ready_in(node))], limit)?;
     /// let is_ready = |receiver: &TaggedReceiver, node: &_| receiver.is_ready_in(node);
+    /// manager.wait_any(&[&receiver.probe(&manager, is_ready)], limit)?;
     /// let tag = receiver.receive(&manager, limit, is_ready, |receiver, keep| {
     ///     match receiver.get_tag(Some(keep)) {
     ///         Err(ReceiveError::TimedOut) => Ok(None),

@@ -249,7 +249,7 @@ impl Group {
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-try-gather-{}", std::process::id()));
     /// use hamlyn::protocol::{Group, GroupConfig, GroupMember, Manager, Parts};
-    /// # use std::time::Duration;
+    /// use std::time::{Duration, Instant};
     ///
     /// # let limit = Some(Duration::from_secs(10));
     /// # let config = hamlyn::Config::from_env()?.dir(&dir);
@@ -259,8 +259,10 @@ impl Group {
     /// let other = Manager::with_config(config)?;
     /// let mut member = GroupMember::grow(&other, &group.seed_of(1)?, 64, limit)?;
     /// assert_eq!((member.number(), member.members(), member.part_bytes()), (1, 2, 64));
+    /// let begun = Instant::now();
     /// while !member.try_send(b"mine")? {
     ///     other.poll()?; // The round begins when the root has said so.
+    ///     assert!(begun.elapsed() < Duration::from_secs(10));
     /// }
     /// member.flush(limit)?; // Only after `GroupError::CutOff`.
     /// group.set_wanted(1);

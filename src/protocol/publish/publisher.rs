@@ -299,7 +299,8 @@ impl Publisher {
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-try-publish-{}", std::process::id()));
-    /// use hamlyn::protocol::{Manager, PublishConfig, Publisher, SubscribeConfig, Subscriber, WhenSlow};
+    /// use hamlyn::protocol::{Manager, PublishConfig, Publisher, SubscribeConfig, Subscriber};
+    /// use hamlyn::protocol::WhenSlow;
     /// # use std::time::Duration;
     ///
     /// # let limit = Some(Duration::from_secs(10));

@@ -123,21 +123,27 @@ impl AsyncReconnectingClient {
     /// use hamlyn::Access;
     /// use hamlyn::protocol::{AsyncManager, AsyncReconnectingClient, AsyncServer, ClientConfig};
     /// use hamlyn::protocol::{ConnectionState, Manager, ReconnectPolicy, ServerConfig};
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     ///
     /// # let limit = Some(Duration::from_secs(10));
     /// # let config = hamlyn::Config::from_env()?.dir(&dir);
     /// # let manager = AsyncManager::new(&Manager::with_config(config.clone())?)?;
     /// # let server = AsyncServer::new(&manager, ServerConfig::default())?;
     /// # server.serve("states", Access::SameUser)?;
-    /// # tokio::spawn(async move { server.receive().await?.reply(b"yes").await.map_err(|_| ()).ok(); Ok::<(), hamlyn::protocol::ReceiveError>(()) });
+    /// # tokio::spawn(async move {
+    /// #     let _ = server.receive().await.unwrap().reply(b"yes").await;
+    /// #     std::future::pending::<()>().await
+    /// # });
     /// # let manager = AsyncManager::new(&Manager::with_config(config)?)?;
-    /// let (few, policy) = (ClientConfig { outstanding: 4, ..ClientConfig::default() }, ReconnectPolicy::default());
-    /// let client = AsyncReconnectingClient::connect_with(&manager, "states", few, policy, limit).await?;
+    /// let few = ClientConfig { outstanding: 4, ..ClientConfig::default() };
+    /// let policy = ReconnectPolicy::default();
+    /// let client = AsyncReconnectingClient::connect_with(&manager, "states", few, policy, limit);
+    /// let client = client.await?;
     /// // A task can wait for a change.
     /// let states = client.states();
     /// assert_eq!(*states.borrow(), ConnectionState::Connected { number: 1 });
-    /// assert_eq!(&*client.call(b"there?").await?, b"yes");
+    /// let reply = tokio::time::timeout(Duration::from_secs(10), client.call(b"there?")).await??;
+    /// assert_eq!(&*reply, b"yes");
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())

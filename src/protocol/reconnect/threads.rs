@@ -123,7 +123,9 @@ impl ReconnectingClient {
     /// # let server = Server::new(&manager, ServerConfig::default())?;
     /// # server.serve("within", Access::SameUser)?;
     /// # std::thread::scope(|scope| {
-    /// # scope.spawn(|| (0..2).for_each(|_| server.receive(limit).unwrap().reply(b"yes", limit).unwrap()));
+    /// # scope.spawn(|| {
+    /// #     (0..2).for_each(|_| server.receive(limit).unwrap().reply(b"yes", limit).unwrap())
+    /// # });
     /// # let manager = Manager::with_config(config)?;
     /// let few = ClientConfig { outstanding: 4, ..ClientConfig::default() };
     /// let policy = ReconnectPolicy::default();

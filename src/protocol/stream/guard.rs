@@ -29,8 +29,6 @@ impl<'a> RecordGuard<'a> {
     /// must come some time; until then it, and whatever comes after it, stays where it is, and
     /// [`StreamReceiver::bytes`] has its bytes. A sender waits when no buffers are left.
     ///
-    /// Looked at, kept, and released later, with [`StreamReceiver::bytes`] or [`StreamReceiver::guard`]:
-    ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-keep-{}", std::process::id()));
     /// use hamlyn::protocol::{Manager, Record, StreamConfig, StreamReceiver, StreamSender};

@@ -328,15 +328,16 @@ impl StreamReceiver {
     /// # let limit = Some(Duration::from_secs(10));
     /// # let config = hamlyn::Config::from_env()?.dir(&dir);
     /// # let manager = Manager::with_config(config.clone())?;
-    /// let config_of_stream = StreamConfig { buffer_bytes: 4096, buffers: 4, ..StreamConfig::default() };
-    /// let mut receiver = StreamReceiver::new(&manager, config_of_stream)?;
+    /// let small = StreamConfig { buffer_bytes: 4096, buffers: 4, ..StreamConfig::default() };
+    /// let mut receiver = StreamReceiver::new(&manager, small)?;
     /// # manager.start_progress()?;
     /// receiver.set_admission(|peer| peer.is_proved.then_some(()).ok_or("who are you?".into()));
     /// let mut sender = StreamSender::grow(&Manager::with_config(config)?, &receiver.seed()?, limit)?;
     /// receiver.stop_serving(); // One sender is enough; it stays.
     /// assert_eq!(sender.bytes_max(), 64 << 20);
     /// sender.send(b"the beginning", limit)?;
-    /// while !sender.try_flush()? {}
+    /// sender.flush(limit)?;
+    /// assert!(sender.try_flush()?, "without waiting: whether everything is on its way");
     /// sender.abandon(); // There will be no end.
     /// assert!(sender.connection().peer().is_proved);
     ///

@@ -33,6 +33,27 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 
 /// An end point whose messages can be had without waiting.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-next-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::protocol::{Manager, StreamConfig, StreamReceiver, TryReceive};
+///
+/// /// Takes what is there, of whatever protocol.
+/// fn empty<E: TryReceive>(end_point: &mut E) -> Result<usize, E::Error> {
+///     let mut taken = 0;
+///     while end_point.try_next()?.is_some() {
+///         taken += 1;
+///     }
+///     Ok(taken)
+/// }
+/// let manager = Manager::with_config(config)?;
+/// let mut receiver = StreamReceiver::new(&manager, StreamConfig::default())?;
+/// assert_eq!(empty(&mut receiver)?, 0);
+/// # drop((receiver, manager));
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait TryReceive {
     /// What is received.
     type Item;

@@ -23,7 +23,7 @@ pub type Admit = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-kinds-{}", std::process::id()));
 /// use hamlyn::Access;
 /// use hamlyn::protocol::{Connected, EndPoint, Grown, Manager, Offered, TaggedConfig};
-/// use hamlyn::protocol::{TaggedReceiver, TaggedSender, TryReceive};
+/// use hamlyn::protocol::{TaggedReceiver, TaggedSender};
 /// use std::time::Duration;
 ///
 /// /// Of whatever protocol.
@@ -45,9 +45,9 @@ pub type Admit = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 /// # let limit = Some(Duration::from_secs(10));
 /// # let manager = Manager::with_config(config.clone())?;
 /// # manager.start_progress()?;
-/// let mut receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64))?;
+/// let receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64))?;
 /// let mut sender: TaggedSender = join(&receiver, &Manager::with_config(config)?, (), limit)?;
-/// assert!(!receiver.is_ready() && TryReceive::try_next(&mut receiver)?.is_none());
+/// assert!(!receiver.is_ready());
 /// sender.send(0, b"hi", 5, limit)?;
 /// receiver.manager().wait_any(&[&receiver], limit)?;
 /// assert!(receiver.is_ready_in(&manager.lock()));

@@ -1,0 +1,57 @@
+//! A host by hand: it speaks TLS as hosts do, and what is said over that its test says.
+#![allow(dead_code)]
+
+use hamlyn::Config;
+use hamlyn::control::Identity;
+use hamlyn::control::hosts::channel::Channel;
+use hamlyn::control::hosts::hello::{VERSION, Who};
+use hamlyn::control::hosts::keys::{End, Keys};
+use std::net::{SocketAddr, TcpStream};
+
+pub struct Hand {
+    keys: Keys,
+    pub identity: Identity,
+}
+
+impl Hand {
+    pub fn new(config: &Config) -> Self {
+        Self { keys: Keys::load(config).unwrap(), identity: Identity::new().unwrap() }
+    }
+
+    /// Connects to whoever is there.
+    pub fn client(&self, at: SocketAddr) -> Channel {
+        let tcp = TcpStream::connect(at).unwrap();
+        tcp.set_nonblocking(true).unwrap();
+        let name = "localhost".try_into().unwrap();
+        let tls = rustls::ClientConnection::new(self.keys.client.clone(), name).unwrap();
+        Channel::new(tcp, tls.into())
+    }
+
+    /// Of a connection that was made to it.
+    pub fn server(&self, tcp: TcpStream) -> Channel {
+        tcp.set_nonblocking(true).unwrap();
+        let tls = rustls::ServerConnection::new(self.keys.server.clone()).unwrap();
+        Channel::new(tcp, tls.into())
+    }
+
+    /// What shows on this connection that `end` has the secret.
+    pub fn proof(&self, end: End, channel: &Channel) -> [u8; 32] {
+        self.keys.proof(end, &channel.key().unwrap())
+    }
+
+    /// Who it is, as this end of this connection.
+    pub fn who(&self, end: End, channel: &Channel) -> Who {
+        let key = channel.key().unwrap();
+        let is_client = [u8::from(end == End::Client)];
+        let (public_key, signature) =
+            self.identity.sign(&[b"hamlyn host 1 ".as_slice(), &is_client, &*key].concat());
+        Who {
+            version: VERSION,
+            node: self.identity.node().0,
+            public_key,
+            signature: signature.to_vec(),
+            proof: self.proof(end, channel),
+            packet_bytes: 4096,
+        }
+    }
+}

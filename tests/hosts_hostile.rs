@@ -14,7 +14,7 @@ use hamlyn::control::hosts::hello::{self, VERSION, Wants, Who};
 use hamlyn::control::hosts::keys::{End, Keys};
 use hamlyn::control::hosts::meeting::{Meeting, Own, Step};
 use hamlyn::control::hosts::path::Path;
-use hamlyn::node::{CloseReason, Event};
+use hamlyn::node::{CloseReason, ConnectError, Event, HostError, MeetingError};
 use hamlyn::protocol::{Client, Manager, Server, ServerConfig};
 use hamlyn::wire::{Destination, Flags, Header, Key, MetadataIndex, SlotIndex};
 use hamlyn::{Access, Config, Node};
@@ -455,6 +455,15 @@ fn who_cannot_prove_what_it_says_is_told_so() {
     }
 }
 
+/// What kept a connection to another host from being a link.
+#[track_caller]
+fn failed(connected: Result<hamlyn::LinkId, ConnectError>) -> MeetingError {
+    match connected {
+        Err(ConnectError::Host { error: HostError::Meeting(error), .. }) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn one_call_takes_no_more_than_its_share_of_what_has_come() {
     let dir = Dir::new("share", &[]);
@@ -647,6 +656,29 @@ fn certificates_decide_who_connects() {
         let error = error(config).to_string();
         assert!(error.contains(why), "{why}: {error}");
     }
+}
+
+#[test]
+fn a_client_is_told_that_the_server_s_certificate_has_expired_and_the_server_is_asked_nothing() {
+    let good = Authority::new("good");
+    let (there, here) = (Dir::new("expired", &[]), Dir::new("expired-here", &[]));
+    let expired = good.issue(&there, &["localhost"], &good, true);
+    let mut server = Node::with_config(listening(expired)).unwrap();
+    server.serve("x", Access::SameUser, hamlyn::control::Accept::Ask).unwrap();
+    let port = server.listens_at().unwrap().port();
+    let mut client = Node::with_config(good.issue(&here, &["localhost"], &good, false)).unwrap();
+    let error = failed(client.connect(&format!("hamlyn://localhost:{port}/x"), b"", LIMIT));
+    // In TLS's words, and what to do about it.
+    let MeetingError::Tls(why) = &error else { panic!("{error}") };
+    assert!(why.contains("certificate expired"), "{why}");
+    let advice = "the other end's certificate, or its authority's, has ended";
+    assert!(error.to_string().contains(advice), "{error}");
+    let refused = |node: &Node| support::counter(node, "control.hosts_refused_tls");
+    until("it is counted", || {
+        server.poll().unwrap();
+        (refused(&server) == 1).then_some(())
+    });
+    assert!(server.next_event().is_none());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 mod support;
 
 use hamlyn::control::stat_of;
-use hamlyn::node::{CloseReason, Event};
+use hamlyn::node::{CloseReason, ConnectError, Event, HostError};
 use hamlyn::protocol::{
     CallError, Client, Manager, PublishConfig, Publisher, Seed, SeedHostError, Server,
     ServerConfig, StreamConfig, StreamReceiver, StreamSender, SubscribeConfig, Subscriber,
@@ -301,6 +301,21 @@ fn who_has_another_secret_is_not_connected_to_and_may_not_connect() {
     let nobody = Manager::with_config(here.config()).unwrap();
     let error = refused(&nobody, &format!("{at}/x"), LIMIT);
     assert!(error.contains("hamlyn keys"), "{error}");
+}
+
+#[test]
+fn a_host_whose_name_has_no_address_is_an_error_of_its_own() {
+    let here = Dir::new("here", &[]);
+    let key = secret(&here, "secret", "7f");
+    let mut node = Node::with_config(config(&here, &key)).unwrap();
+    // That it has none the system knows without asking anybody: a part of a name has at most 63 bytes.
+    let host = format!("{}.example", "x".repeat(64));
+    let error = node.connect(&format!("hamlyn://{host}:7000/x"), b"", LIMIT).unwrap_err();
+    let ConnectError::Host { name, error: HostError::Unknown(why) } = &error else {
+        panic!("{error}")
+    };
+    assert!(name.contains(&host) && why.starts_with(&host), "{error}");
+    assert!(error.to_string().contains("has no address"), "{error}");
 }
 
 #[test]

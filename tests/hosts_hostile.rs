@@ -4,6 +4,8 @@
 
 #[path = "model/host_ends.rs"]
 mod ends;
+#[path = "support/hand.rs"]
+mod hand;
 #[path = "model/hosts.rs"]
 mod model;
 mod support;
@@ -18,6 +20,7 @@ use hamlyn::node::{CloseReason, ConnectError, Event, HostError, MeetingError};
 use hamlyn::protocol::{Client, Manager, Server, ServerConfig};
 use hamlyn::wire::{Destination, Flags, Header, Key, MetadataIndex, SlotIndex};
 use hamlyn::{Access, Config, Node};
+use hand::Hand;
 use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -452,6 +455,47 @@ fn who_cannot_prove_what_it_says_is_told_so() {
             channel.ended().is_some().then(|| String::from_utf8_lossy(channel.plain()).into_owned())
         });
         assert!(told.contains(why), "{why}: {told:?}");
+    }
+}
+
+#[test]
+fn a_client_is_told_what_is_wrong_with_a_server_and_tells_it_nothing() {
+    let dir = Dir::new("server-by-hand", &[]);
+    let own = Hand::new(&secret(&dir));
+    let here = Dir::new("its-client", &[]);
+    let mut node = Node::with_config(secret(&here)).unwrap();
+    type Change = fn(&mut Who);
+    let newer = (VERSION.0 + 1, 0);
+    let changes: [(MeetingError, Change); 6] = [
+        (MeetingError::Version(newer), |who| who.version = (VERSION.0 + 1, 0)),
+        (MeetingError::Version((0, 9)), |who| who.version = (0, 9)),
+        (MeetingError::Secret, |who| who.proof[31] ^= 1),
+        (MeetingError::Identity, |who| who.node ^= 1),
+        (MeetingError::Identity, |who| who.signature[0] ^= 1),
+        (MeetingError::Identity, |who| who.signature.clear()),
+    ];
+    for (wanted, change) in changes {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let name = format!("hamlyn://{}/double", listener.local_addr().unwrap());
+        std::thread::scope(|scope| {
+            let connects = scope.spawn(|| node.connect(&name, b"what it wants", LIMIT));
+            let mut channel = own.server(listener.accept().unwrap().0);
+            until("keys are agreed on", || {
+                channel.receive(1);
+                channel.flush();
+                channel.is_open().then_some(())
+            });
+            let mut who = own.who(End::Server, &channel);
+            change(&mut who);
+            channel.put(&hello::to_bytes(&who));
+            until("the client has gone", || {
+                channel.receive(1 << 16);
+                channel.flush();
+                channel.ended().is_some().then_some(())
+            });
+            assert_eq!(channel.plain(), b"", "{wanted}");
+            assert_eq!(failed(connects.join().unwrap()), wanted);
+        });
     }
 }
 

@@ -2,12 +2,13 @@
 //! overtake one another, a network that carries in one direction only, hosts that are lost with all
 //! their processes and come back.
 
-use crate::net::Net;
+use crate::net::{Net, run};
 use crate::support::{LIMIT, LONG, Peer, skipped, until_node};
 use crate::{ADDRESS, BOUND, doubles, record};
-use hamlyn::node::{CloseReason, Event};
+use hamlyn::node::{CloseReason, ConnectError, Event, HostError};
 use hamlyn::protocol::{CallError, Client, StreamSender};
 use hamlyn::{LinkId, Node};
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -171,6 +172,50 @@ fn a_host_that_comes_back_is_another_one_and_the_links_to_the_old_one_have_ended
         node.disconnect(new.0).unwrap();
         until_node(&mut node, "it has been told", |_| peer.has_said().is_some());
         assert!(node.next_event().is_none_or(|event| matches!(event, Event::Closed { .. })));
+    });
+}
+
+/// Why a node is not connected to a host at this address within this time.
+#[track_caller]
+fn refused(node: &mut Node, at: &str, limit: Option<Duration>) -> ConnectError {
+    node.connect(&format!("{at}/double"), &[], limit).unwrap_err()
+}
+
+/// What the system says of an address that it did not reach.
+#[track_caller]
+fn unreachable(error: ConnectError) -> ErrorKind {
+    match error {
+        ConnectError::Host { error: HostError::Unreachable { source, .. }, .. } => source.kind(),
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn whoever_connects_where_nothing_arrives_is_told_so_within_the_time_that_there_is() {
+    let Some(net) = Net::new() else { return };
+    let (_peer, _dir, at) = net.peer("server", ADDRESS);
+    net.here(&[], |manager| {
+        let mut node = Node::with_config(net.dir("nobody", &[]).config()).unwrap();
+        // Nothing leads there.
+        let error = refused(&mut node, "hamlyn://10.99.0.1:7000", LIMIT);
+        assert_eq!(unreachable(error), ErrorKind::NetworkUnreachable);
+        // No host of this network has the address, which the kernel says over the loopback device.
+        run(&format!("ip -n {} link set lo up", net.here)).unwrap();
+        let error = refused(&mut node, "hamlyn://10.77.0.9:7000", LIMIT);
+        assert_eq!(unreachable(error), ErrorKind::HostUnreachable);
+        // Nothing is said: neither by whoever would listen, nor of why not.
+        net.swallow();
+        let begun = Instant::now();
+        match refused(&mut node, &at, Some(Duration::from_millis(1500))) {
+            ConnectError::TimedOut(doing) => assert_eq!(doing, "connecting to the other host"),
+            // The system has looked at its clock before.
+            error => assert_eq!(unreachable(error), ErrorKind::TimedOut),
+        }
+        // The system itself would try for two minutes.
+        assert!(begun.elapsed() < LONG);
+        net.let_pass();
+        let client = Client::connect(manager, &format!("{at}/double"), LIMIT).unwrap();
+        doubles(&client, &[100]);
     });
 }
 

@@ -149,6 +149,15 @@ impl Net {
         self.cable("cable", "up");
     }
 
+    /// From now on the other host drops whatever comes from here, and says no word of it.
+    pub fn swallow(&self) {
+        run(&format!("ip -n {} route add blackhole 10.77.0.1/32", self.there)).unwrap();
+    }
+
+    pub fn let_pass(&self) {
+        run(&format!("ip -n {} route del blackhole 10.77.0.1/32", self.there)).unwrap();
+    }
+
     /// The second of two cables.
     pub fn cut_second(&self) {
         self.cable("cable1", "down");

@@ -6,6 +6,8 @@
 //! where `bench/peers/install.sh` has put it).
 #![cfg(not(miri))]
 
+#[path = "model/host_fabric.rs"]
+mod model;
 mod support;
 
 use hamlyn::config::Fabric;
@@ -27,7 +29,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use support::{Dir, LIMIT, LONG, Peer, Role, say, skipped};
+use support::{Dir, LIMIT, LONG, Peer, Random, Role, say, skipped};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const NEEDED: &str = "libfabric 1.17 or newer, with RDM over TCP (Debian: libfabric1)";
@@ -779,6 +781,27 @@ fn an_offer_that_cannot_be_is_declined_with_the_reason() {
     let Some(Reply::Yes(own)) = reply else { panic!("{reply:?}") };
     let (_channel, reply) = offer(heard.at, &dir, &own);
     assert!(matches!(&reply, Some(Reply::No(text)) if text.contains("this one")), "{reply:?}");
+}
+
+#[test]
+fn whatever_another_host_says_of_a_fabric_or_over_it_no_more_is_kept_or_sent_than_was_granted() {
+    let mut random = Random::new(23);
+    let mut most = 0;
+    for i in 0..20_000 {
+        let mut bytes: Vec<u8> = (0..random.below(400)).map(|_| random.next() as u8).collect();
+        // Heads that mean something: numbers of messages, in about their order, and small grants.
+        if let Some((_, messages)) = bytes.split_first_chunk_mut::<2>()
+            && i % 4 > 0
+        {
+            for (number, message) in (0u64..).zip(messages.chunks_exact_mut(HEAD_BYTES + 1)) {
+                let before = (number + random.below(2)).saturating_sub(random.below(2));
+                let head = Head { token: 0, before, granted: random.below(3) };
+                message[..HEAD_BYTES].copy_from_slice(&head.to_bytes());
+            }
+        }
+        most = most.max(model::fabric(&bytes));
+    }
+    assert!(most > 10, "{most} messages of a link are taken at most");
 }
 
 #[test]

@@ -1,7 +1,12 @@
-//! `model::hosts` over bytes that the fuzzer searches for.
+//! `model::hosts` and `fabric::fabric` over bytes that the fuzzer searches for.
 #![no_main]
 
+#[path = "../../tests/model/host_fabric.rs"]
+mod fabric;
 #[path = "../../tests/model/hosts.rs"]
 mod model;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| model::hosts(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    model::hosts(data);
+    fabric::fabric(data);
+});

@@ -1,0 +1,76 @@
+//! What another host may say of a fabric before a link, and over it on one, from bytes: by chance under
+//! `cargo test`, by search under a fuzzer (`fuzz/`).
+
+use hamlyn::control::hosts::fabric::credit::{Credit, HEAD_BYTES, Head};
+use hamlyn::control::hosts::hello::{Offer, Reply, behind, read_behind};
+use std::collections::BTreeSet;
+
+/// An offer and a reply, each from the bytes that there are; and the same as messages of a link. How many
+/// of those were taken.
+pub fn fabric(data: &[u8]) -> u64 {
+    said::<Offer>(data);
+    said::<Reply>(data);
+    let Some(([own, other], messages)) = data.split_first_chunk() else { return 0 };
+    // Small ones, which are used up soon.
+    let window = |byte: u8| u32::from(byte % 8) + 1;
+    taken(messages, window(*own), window(*other))
+}
+
+/// What is read, and written again, is read as the same.
+fn said<T>(bytes: &[u8])
+where
+    T: for<'a> serde::Deserialize<'a> + serde::Serialize + PartialEq + std::fmt::Debug,
+{
+    let Some(found) = read_behind::<T>(bytes) else { return };
+    let again = behind(&found);
+    // A number may have been written longer than it need be.
+    assert!(again.len() <= bytes.len());
+    assert_eq!(read_behind::<T>(&again), Some(found));
+}
+
+/// Messages of a head and one byte, which says what they hold and what this end does behind them: whatever
+/// the heads say, no more is kept, or sent, than was granted. It goes on until one breaks the rules.
+fn taken(messages: &[u8], window: u32, other_window: u32) -> u64 {
+    let mut credit = Credit::new(window, other_window);
+    let (window, mut may_send) = (u64::from(window), u64::from(other_window));
+    let (mut early, mut waits, mut taken) = (BTreeSet::new(), 0, 0);
+    for message in messages.chunks(HEAD_BYTES + 1) {
+        let Some((head, data)) = Head::read(message) else {
+            assert!(message.len() < HEAD_BYTES);
+            return taken;
+        };
+        assert_eq!([&head.to_bytes()[..], data].concat(), message);
+        let Some(what) = data.first() else { return taken };
+        let has_data = what & 1 != 0;
+        let before = format!("{credit:?}");
+        if credit.take(&head, has_data, early.contains(&head.before)).is_err() {
+            assert_eq!(format!("{credit:?}"), before, "what is refused changes nothing");
+            return taken;
+        }
+        taken += 1;
+        assert!(head.granted <= credit.sent() + u64::from(other_window));
+        may_send = may_send.max(head.granted);
+        if has_data {
+            assert!(early.insert(head.before));
+        }
+        while early.remove(&credit.came()) {
+            credit.has_come();
+            waits += 1;
+        }
+        assert!(waits + early.len() as u64 <= window, "{waits} and {early:?} are kept");
+        if what & 2 != 0 && waits > 0 {
+            credit.has_used();
+            waits -= 1;
+        }
+        if what & 4 != 0 && credit.may_send() {
+            let head = credit.head(0);
+            credit.has_sent(&head, true);
+        } else if credit.grant_is_due() {
+            let head = credit.head(0);
+            credit.has_sent(&head, false);
+            assert!(!credit.grant_is_due());
+        }
+        assert!(credit.sent() <= may_send && credit.may_send() == (credit.sent() < may_send));
+    }
+    taken
+}

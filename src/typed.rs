@@ -361,7 +361,9 @@ impl Written for [u8] {
     }
 }
 
-/// A value as bytes, in postcard's format, to be sent by any end point.
+/// A value as bytes, in postcard's format, to be sent by any end point. The bytes do not say of what type
+/// they are: who reads an `u32` where an `i32` was written gets another number, and no error. So let both
+/// ends name the type, as in `serialize::<Order>(..)`, and not leave a literal to be an `i32`.
 #[cfg(feature = "serde")]
 pub fn serialize<T: serde::Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, ValueError> {
     let unwritable = |e: postcard::Error| {

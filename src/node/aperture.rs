@@ -589,7 +589,8 @@ impl Node {
         }
     }
 
-    /// Lets go of an aperture that this node holds; its owner is told.
+    /// Lets go of an aperture that this node holds; its owner is told. One that its owner has taken back
+    /// is gone by itself, from then on or when this node hears of it.
     pub fn release_aperture(&mut self, id: ApertureId) -> Result<(), NoSuchAperture> {
         self.check_fork().map_err(|Forked| NoSuchAperture::Gone(id))?;
         self.take_news();

@@ -103,6 +103,13 @@ pub(super) enum SleepError {
     Os(io::Error),
 }
 
+/// As [`Node::as_fd`].
+impl AsFd for Node {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
+
 impl Node {
     /// How whoever sleeps in a call is to be woken.
     fn sleeps_by(&self, others: Others) -> WakeBy {

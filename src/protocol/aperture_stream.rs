@@ -471,6 +471,7 @@ impl EndPoint for ApertureStreamReceiver {
 }
 
 /// Sends a stream of records, long ones straight into the receiver's memory. `Send`.
+/// The first long record waits until the receiver's program receives: that makes the aperture ready.
 /// [`ApertureStreamReceiver`] shows both ends.
 pub struct ApertureStreamSender {
     inner: StreamSender,

@@ -90,6 +90,12 @@ impl<T: Attached> Clone for SharedNode<T> {
     }
 }
 
+impl<T: Attached> core::fmt::Debug for SharedNode<T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("SharedNode").finish_non_exhaustive()
+    }
+}
+
 /// What a layer above keeps under a node's lock.
 pub trait Attached: Send + 'static {
     /// Whether [`after_poll`](Self::after_poll) takes the node's events. Where nobody does, one that

@@ -116,7 +116,8 @@ impl Server {
     /// well.
     ///
     /// From the beginning its names are free for another server, its seeds are worthless, and whoever
-    /// calls is told [`CallError::Draining`](super::CallError::Draining); a client that
+    /// calls is told [`CallError::Draining`](super::CallError::Draining), by a thread that receives or
+    /// drains, while there is one (a progress thread alone tells nobody); a client that
     /// reconnects goes to the next server. Receiving goes on, in other threads, and fails with
     /// [`ReceiveError::Draining`] when nothing is left to be received. Giving up a name can take
     /// seconds beyond that, where somebody holds its directory. Afterwards nobody is connected,

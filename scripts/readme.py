@@ -11,6 +11,7 @@ status 1: a block is gone, does not compile, or does not do what the page says.
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -40,6 +41,8 @@ def compiled(readme: str, sources: dict[str, str], target: Path) -> Path:
     commands[0] = commands[0].removeprefix("cargo new shout && cd shout && ")
     cargo = {"CARGO_TARGET_DIR": str(target / "target"), "CARGO_TERM_QUIET": "true"}
     environment = {**os.environ, **cargo}
+    # What was built in another folder is of no use.
+    shutil.rmtree(target / "target", ignore_errors=True)
     # Not in the folder of the library, whose workspace would have it.
     with tempfile.TemporaryDirectory() as work:
         (Path(work) / "hamlyn").symlink_to(ROOT)

@@ -406,7 +406,7 @@ long() (
     # The tests of the protocols over TLS with one connection and with two, and over libfabric.
     # shellcheck disable=SC2086
     cargo test $with --test protocols -- over:: || searched=$?
-    # 64 hosts, each with all others; 10,000 connections, two for each round; what another host says.
+    # 64 hosts, each with all others; 10,000 connections, two for each round, one in four of which is no link yet when it goes; what another host says.
     # shellcheck disable=SC2086
     HAMLYN_TEST_ROUNDS=5000 cargo test $with --test hosts_net --test hosts_own --test hosts_hostile --test scale -- \
         many:: connections whatever thousand || searched=$?

@@ -35,7 +35,7 @@ const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const NEEDED: &str = "libfabric 1.17 or newer, with RDM over TCP (Debian: libfabric1)";
 
 fn named(variable: &str) -> Option<PathBuf> {
-    std::env::var_os(variable).map(PathBuf::from)
+    std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 /// Its providers of reliable datagrams over TCP: `tcp` is `net` in 1.17.

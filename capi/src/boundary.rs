@@ -81,7 +81,7 @@ pub enum h_status {
     /// The other side speaks another version of the protocol.
     H_VERSION = 24,
     /// Of another host: one end's certificate is not trusted by the other, or not for this name, or has
-    /// ended; or one could not prove to be the node that it says.
+    /// ended; or one could not prove to be the node that it says; or what came is not TLS.
     H_UNTRUSTED = 25,
     /// Of another host: the two do not have the same secret.
     H_SECRET = 26,

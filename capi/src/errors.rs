@@ -267,7 +267,9 @@ statuses! {
     };
     #[cfg(feature = "tls")]
     MeetingError: e => match e {
-        MeetingError::Tls(_) | MeetingError::Identity => H_UNTRUSTED,
+        MeetingError::Tls(_)
+        | MeetingError::Identity
+        | MeetingError::Refused(Reason::Identity, _) => H_UNTRUSTED,
         MeetingError::Secret => H_SECRET,
         MeetingError::Version(_) => H_VERSION,
         MeetingError::NoService => H_NOT_FOUND,

@@ -405,7 +405,7 @@ pub struct StatArguments {
     /// Also the counters that are 0
     #[arg(long, conflicts_with_all = ["json", "prometheus", "watch"])]
     pub all: bool,
-    /// One JSON object a line, one line a process
+    /// One JSON object a line, one line a process; of all, with `error` where one does not answer
     #[arg(long)]
     pub json: bool,
     /// Metrics for Prometheus, in its text format

@@ -4,14 +4,17 @@
 use std::io;
 use std::path::Path;
 
-/// In the manual pages of a directory, which have what stands here as one section `EXTRA`: each of its
-/// headings becomes that of a section.
-pub fn name_sections(directory: &Path) -> io::Result<()> {
-    for entry in std::fs::read_dir(directory)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "1") {
-            std::fs::write(&path, with_sections(&std::fs::read_to_string(&path)?))?;
-        }
+/// Writes the manual pages of `command` into a directory. They come with what stands here as one section
+/// `EXTRA`: each of its headings becomes that of a section.
+pub fn write_pages(command: clap::Command, directory: &Path) -> io::Result<()> {
+    // Not where pages of other programs lie.
+    let made = tempfile::tempdir()?;
+    clap_mangen::generate_to(command, made.path())?;
+    std::fs::create_dir_all(directory)?;
+    for entry in std::fs::read_dir(made.path())? {
+        let entry = entry?;
+        let page = std::fs::read_to_string(entry.path())?;
+        std::fs::write(directory.join(entry.file_name()), with_sections(&page))?;
     }
     Ok(())
 }

@@ -79,9 +79,7 @@ fn run(command: Command) -> Result<()> {
         Command::Run(arguments) => run::run(&arguments),
         Command::Man { directory } => {
             let cannot = || format!("cannot write manual pages into {}", directory.display());
-            std::fs::create_dir_all(&directory).with_context(cannot)?;
-            clap_mangen::generate_to(public(), &directory).with_context(cannot)?;
-            help::name_sections(&directory).with_context(cannot)
+            help::write_pages(public(), &directory).with_context(cannot)
         }
         Command::Completions { shell } => {
             let mut text = Vec::new();

@@ -441,7 +441,7 @@ fn kept(link: &Link, before: Option<&Link>) -> Vec<String> {
         of("messages", &|held, max, time| none_received("messages", held, max, time)),
         of("small_messages", &|held, max, time| none_received("small messages", held, max, time)),
         slower("places", "samples of the peer's", "depth"),
-        slower("messages", "messages of the peer's", "buffers_max"),
+        slower("messages", "messages of the peer's", "buffers"),
         slower("small_messages", "small messages of the peer's", "each has a place of its own"),
     ]
     .into_iter()
@@ -509,10 +509,14 @@ fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
     if dropped > 0 {
         let before = before.map_or(0, |before| before.number("samples_dropped"));
         let now = dropped.saturating_sub(before);
-        let samples = if dropped == 1 { "sample has" } else { "samples have" };
+        let samples = if dropped == 1 { "sample was" } else { "samples were" };
+        let why = match now {
+            0 => "its program was slower then, or was not there yet",
+            _ => "its program is slower than this one publishes, or not there yet",
+        };
         reasons.push(format!(
-            "{dropped} {samples} been left out for it, being slow, {now} of them within this second: its \
-             policy drops (when_slow), and its program is slower than this one publishes"
+            "{dropped} {samples} not sent to it, {now} within this second: {why} (when_slow says what \
+             becomes of samples then)"
         ));
     }
     let peer_waited = before.is_some_and(|before| before.number("peer_waits_for_room") > 0);

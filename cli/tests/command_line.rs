@@ -71,7 +71,13 @@ fn a_wrong_value_is_an_error_that_names_it_and_what_is_allowed() {
 fn manual_pages_are_generated_for_every_command() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("man");
+    // Another program's page, in whatever coding, is left as it is.
+    let others: &[u8] = b".TH CAF\xc9 1\n.SH EXTRA\nA\n";
+    std::fs::create_dir(&path).unwrap();
+    std::fs::write(path.join("others.1"), others).unwrap();
     assert!(hamlyn(&format!("man {}", path.display())).status.success());
+    assert_eq!(std::fs::read(path.join("others.1")).unwrap(), others);
+    std::fs::remove_file(path.join("others.1")).unwrap();
     let pages = [
         "hamlyn.1",
         "hamlyn-tour.1",
@@ -130,6 +136,15 @@ fn what_is_printed_and_goes_nowhere_is_a_failure() {
         assert_eq!(output.status.code(), Some(1), "{line}: {error}");
         assert!(error.contains("standard output"), "{line}: {error}");
         assert!(error.matches("os error").count() <= 1, "{line}: {error}");
+    }
+}
+
+/// Bars are shown on a terminal alone, which this test has not.
+#[test]
+fn quiet_is_taken_before_and_behind_the_command() {
+    for line in ["--quiet names", "names -q", "-q names --json"] {
+        let output = hamlyn(line);
+        assert!(output.status.success(), "{line}: {output:?}");
     }
 }
 

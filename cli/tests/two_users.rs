@@ -14,6 +14,26 @@ use std::time::{Duration, Instant};
 const ALICE: (&str, u32) = ("daemon", 1);
 const BOB: (&str, u32) = ("nobody", 65534);
 
+/// The README shows the commands of docs/two-users.md, which the other tests run, and no others.
+#[test]
+fn the_readme_has_the_commands_of_the_page() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let page = fs::read_to_string(root.join("docs/two-users.md")).unwrap();
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let section = readme.split("### Two users, two containers\n").nth(1).expect("a section");
+    let section = section.split("\n### ").next().unwrap();
+    let shown: Vec<&str> = section
+        .split("```sh\n")
+        .skip(1)
+        .flat_map(|block| block.split("```").next().unwrap().lines())
+        .map(|line| line.split(" #").next().unwrap().trim_end())
+        .collect();
+    assert_eq!(shown.len(), 5, "{shown:?}");
+    for command in shown {
+        assert!(page.lines().any(|line| line == command), "{command:?} is not in the page");
+    }
+}
+
 /// The blocks of commands of a section, with other names for the users.
 fn blocks(section: usize) -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/two-users.md");
@@ -235,7 +255,10 @@ fn the_page_on_two_containers_says_what_works() {
     }
     let began = Instant::now();
     while receiver.try_wait().unwrap().is_none() {
-        assert!(began.elapsed() < Duration::from_secs(60), "the first container still waits");
+        if began.elapsed() > Duration::from_secs(60) {
+            let _ = receiver.kill();
+            panic!("the first container still waits");
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
     let copy = fs::read_to_string(dir.join("a/report.copy")).unwrap();

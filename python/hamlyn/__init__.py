@@ -213,11 +213,11 @@ __all__ = [
     "VolatileRecord",
     "Waitable",
     "WhenSlow",
+    "WrongSecret",
     "__version__",
     "log_events",
     "pack_array",
     "settings",
     "unpack_array",
     "wait_any",
-    "WrongSecret",
 ]

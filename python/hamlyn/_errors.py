@@ -26,7 +26,7 @@ class OtherVersion(Refused):
 
 class Untrusted(Refused):
     """Of another host: one end's certificate is not trusted by the other, or not for this name, or has
-    ended; or one could not prove to be the node that it says."""
+    ended; or one could not prove to be the node that it says; or what came is not TLS."""
 
 
 class WrongSecret(Refused):

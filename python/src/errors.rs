@@ -293,6 +293,7 @@ fn of_hosts(failed: &hamlyn::control::hosts::HostsError) -> Kind {
 /// Why there is no link to a service of another host.
 #[cfg(feature = "tls")]
 fn of_host(failed: &hamlyn::control::hosts::HostError) -> Kind {
+    use hamlyn::control::Reason;
     use hamlyn::control::hosts::{HostDirectoryError, HostError, MeetingError};
     match failed {
         HostError::Name(_) | HostError::TooMany => Kind::Misuse,
@@ -312,7 +313,11 @@ fn of_host(failed: &hamlyn::control::hosts::HostError) -> Kind {
         HostError::Meeting(
             MeetingError::NoService | MeetingError::Gone(_) | MeetingError::Fabric(_),
         ) => Kind::Unreachable,
-        HostError::Meeting(MeetingError::Tls(_) | MeetingError::Identity) => Kind::Untrusted,
+        HostError::Meeting(
+            MeetingError::Tls(_)
+            | MeetingError::Identity
+            | MeetingError::Refused(Reason::Identity, _),
+        ) => Kind::Untrusted,
         HostError::Meeting(MeetingError::Secret) => Kind::Secret,
         HostError::Meeting(MeetingError::Version(_)) => Kind::Version,
         HostError::Meeting(MeetingError::Refused(..) | MeetingError::Nonsense(_)) => Kind::Refused,

@@ -78,8 +78,9 @@ pub enum DirectoryError {
 pub(crate) fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EMFILE) => {
-            "; this process has as many as it may: raise its limit (RLIMIT_NOFILE, ulimit -n)"
+            "; this process has as many open files as it may: raise its limit (RLIMIT_NOFILE, ulimit -n)"
         }
+        Some(libc::ENFILE) => "; the system has as many open files as it may (fs.file-max)",
         _ => "",
     }
 }
@@ -106,7 +107,7 @@ impl Final {
             Self::Private { chosen: true } => {
                 "; set HAMLYN_DIR, or XDG_RUNTIME_DIR, to a directory of your own"
             }
-            Self::Private { chosen: false } => "; dir (HAMLYN_DIR) names it",
+            Self::Private { chosen: false } => "; the setting dir (HAMLYN_DIR) names it",
             Self::Shared => "",
         }
     }
@@ -268,7 +269,9 @@ pub(super) fn open_private(config: &Config, create: bool) -> Result<Directory, D
             let path = path.parent().map_or(path.clone(), Path::to_path_buf);
             let advice = match chosen {
                 true => last.advice(),
-                false => "; dir (HAMLYN_DIR) names a directory in it, and that one alone is made",
+                false => {
+                    "; the setting dir (HAMLYN_DIR) names a directory in it, and that one alone is made"
+                }
             };
             return Err(DirectoryError::Missing { path, advice });
         }

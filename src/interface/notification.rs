@@ -162,7 +162,7 @@ pub struct Consumer {
 }
 
 /// A queue as somebody sees it who takes nothing from it, in whatever thread: what waits in it is a
-/// moment old, and so may count as waiting what was just taken.
+/// moment old. Where many notifications are taken while it looks, it may count those as waiting, or none.
 #[derive(Clone, Debug)]
 pub struct Waiting {
     cells: Arc<Cells>,
@@ -179,8 +179,9 @@ impl Waiting {
     /// its index or fast word), and how many were taken.
     pub fn sum(&self, of: impl Fn(bool, u32) -> u64) -> (u64, u64, u64) {
         let entries = self.cells.entries.len() as u64;
-        let consumed = self.cells.shares.iter().map(|share| share.consumed.load(Ordering::Acquire));
-        let taken: u64 = consumed.sum();
+        // Of as many slots as there can be: who looks has time.
+        let shares = self.cells.shares.iter();
+        let taken = shares.map(|share| share.consumed.load(Ordering::Acquire)).sum::<u64>();
         let (mut waiting, mut sum) = (0, 0u64);
         // Never twice around, however fast others are.
         while waiting < entries {
@@ -394,11 +395,14 @@ mod tests {
     #[test]
     fn what_waits_is_seen_by_whoever_takes_nothing_across_many_wraps() {
         let (mut producer, mut consumer) = queue(3).unwrap();
-        let share = attach(&mut producer, 3, SLOT).unwrap();
         let watch = producer.watch();
+        // Of two slots.
+        let shares = [1, 2].map(|credit| attach(&mut producer, credit, SLOT).unwrap());
         assert_eq!(watch.sum(|_, word| word.into()), (0, 0, 0));
         for taken in 0..20 {
             for waiting in 1..=3 {
+                let share = shares[usize::from(waiting > 1)];
+                assert!(producer.has_credit(share));
                 producer.push(share, &note(10));
                 assert_eq!(watch.sum(|_, word| word.into()), (waiting, 10 * waiting, 3 * taken));
             }

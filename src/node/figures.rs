@@ -64,6 +64,8 @@ pub(super) struct Figures {
     /// The same of a wait that was over without anything having come, and when it was, and the packets
     /// received by then: a program may wait in pieces.
     waited: [AtomicU64; 3],
+    /// When the last sleep in a call was over; 0: it waits again since then, or sleeps in its event loop.
+    slept_ns: AtomicU64,
     /// Samples that subscribers were not sent whose links have ended.
     samples_dropped: AtomicU64,
     room_waits: Arc<RoomWaits>,
@@ -165,6 +167,7 @@ impl Figures {
             turns: AtomicU64::new(0),
             waits_since_ns: AtomicU64::new(0),
             waited: Default::default(),
+            slept_ns: AtomicU64::new(0),
             samples_dropped: AtomicU64::new(0),
             room_waits: Arc::default(),
         }
@@ -255,7 +258,11 @@ impl Figures {
         self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         let since_ns = self.waits_since_ns.load(Ordering::Relaxed);
         if since_ns != 0 {
-            let waited = [since_ns, sys::monotonic_ns(), self.counters.packets()];
+            let over_ns = match self.slept_ns.load(Ordering::Relaxed) {
+                0 => sys::monotonic_ns(),
+                slept_ns => slept_ns,
+            };
+            let waited = [since_ns, over_ns, self.counters.packets()];
             for (word, value) in self.waited.iter().zip(waited) {
                 word.store(value, Ordering::Relaxed);
             }
@@ -263,10 +270,24 @@ impl Figures {
         }
     }
 
+    /// A sleep in a call is over.
+    pub fn slept(&self) {
+        self.slept_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
+    }
+
     /// The node is about to wait: anew, or on.
     pub fn waits(&self) {
+        let slept_ns = self.slept_ns.load(Ordering::Relaxed);
+        if slept_ns == 0 && self.waits_since_ns.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let now_ns = sys::monotonic_ns();
+        self.slept_ns.store(0, Ordering::Relaxed);
+        // Its program has done something else meanwhile, with or without a long turn in between.
+        if slept_ns != 0 && now_ns.saturating_sub(slept_ns) >= WAITS_ON_NS {
+            self.awake();
+        }
         if self.waits_since_ns.load(Ordering::Relaxed) == 0 {
-            let now_ns = sys::monotonic_ns();
             let [since_ns, over_ns, packets] = &self.waited;
             let goes_on = now_ns.saturating_sub(over_ns.load(Ordering::Relaxed)) < WAITS_ON_NS
                 && packets.load(Ordering::Relaxed) == self.counters.packets();
@@ -298,13 +319,16 @@ impl Figures {
             ms_since(since_ns),
         );
         // Links come and go while this is written: nobody waits for it.
-        let links: Vec<Arc<OfLink>> = locked(&self.links).values().cloned().collect();
+        let (links, gone): (Vec<Arc<OfLink>>, u64) = {
+            let links = locked(&self.links);
+            // What a link counts that goes meanwhile is in one of the two.
+            (links.values().cloned().collect(), self.samples_dropped.load(Ordering::Relaxed))
+        };
         let count = links.len();
         let _ = write!(text, "turns {turns}\nwaits {waits}\nlinks {count}\n");
         let held = links.iter().filter_map(|link| link.held.get());
         let held = held.fold(0, |sum: u64, held| sum.saturating_add(held.count()));
         let _ = write!(text, "requests_held {held}\nrequests_held_ms {}\n", self.held_ms(held));
-        let gone = self.samples_dropped.load(Ordering::Relaxed);
         let dropped =
             links.iter().fold(gone, |sum, link| sum.saturating_add(link.samples_dropped()));
         let _ = writeln!(text, "samples_dropped {dropped}");

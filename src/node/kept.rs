@@ -164,6 +164,8 @@ pub(crate) struct MessagesHeld {
 impl Kept for MessagesHeld {
     fn now(&self) -> KeptNow {
         let (_, held, received) = self.waiting.sum(|is_fast, _| u64::from(is_fast == self.small));
+        // What the sender asks for comes in the same way as a small message.
+        let held = held.min(self.max);
         // Of a quarter the sender may not have been told that they are free.
         let is_short = nearly_all(held, self.max);
         KeptNow { held, max: self.max, given_back: received, is_short }

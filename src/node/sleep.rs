@@ -279,6 +279,7 @@ impl Node {
         began_ns: u64,
         others: Others,
     ) -> io::Result<()> {
+        self.figures.slept();
         // One that always sleeps at once has no use for that.
         if self.config.wait_mode != WaitMode::Blocking {
             self.learnt.slept(sys::monotonic_ns() - began_ns, self.config.spin_ns);

@@ -32,7 +32,8 @@ use std::time::Instant;
 /// When a [`ReconnectingClient`] or an
 #[cfg_attr(feature = "tokio", doc = "[`AsyncReconnectingClient`]")]
 #[cfg_attr(not(feature = "tokio"), doc = "`AsyncReconnectingClient`")]
-/// connects again, and what calls do meanwhile.
+/// connects again, and what calls do meanwhile. It tries again whatever was wrong, another secret or
+/// version too: on the other side that can be mended.
 ///
 /// ```
 /// use hamlyn::protocol::ReconnectPolicy;

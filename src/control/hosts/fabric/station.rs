@@ -582,7 +582,7 @@ impl Place {
         };
         let rejected = match choice.rejected() {
             [] => String::new(),
-            rejected => format!(" (not {})", rejected.join("; not ")),
+            rejected => format!(" (rejected: {})", rejected.join(" / ")),
         };
         let Dropped { foreign, too_long } = inner.dropped;
         format!(

@@ -85,6 +85,10 @@ fn shared(dir: &Path, services: &[(&str, usize)]) {
 
 /// Stops hosts and cuts cables, for less than the time after which a host is gone; with two rails one of
 /// them for longer.
+///
+/// Of 10,000 seeds a few fail so (190, 341 and 5429 are known): the cable that is cut for longer is the one
+/// over which a link was just agreed, before its client has heard of that and connected the second rail. Then
+/// no other rail lives, and the link ends, as it must; these tests take that for a mistake.
 fn disturb(rng: &mut Rng, hosts: u64, rails: u32, longest: Duration) {
     for _ in 0..3 {
         thread::sleep(Duration::from_nanos(rng.below(5_000_000)));

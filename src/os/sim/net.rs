@@ -77,6 +77,8 @@ struct Net {
     wires: Vec<Weak<Wire>>,
     cuts: Vec<Cut>,
     ports: u16,
+    /// Who has made each connection.
+    made_by: Vec<usize>,
     /// Pieces that had to wait for a cable.
     held: u32,
 }
@@ -106,6 +108,11 @@ pub(crate) fn lose(host: usize) {
 /// Connections that were made, and pieces of what was sent over them that had to wait for a cable.
 pub(crate) fn counts() -> (u32, u32) {
     NET.with_borrow(|all| (all.ports.into(), all.held))
+}
+
+/// Connections that a host has made.
+pub(crate) fn made_by(host: usize) -> usize {
+    NET.with_borrow(|all| all.made_by.iter().filter(|made_by| **made_by == host).count())
 }
 
 /// A killed process says nothing more; what it had given to its kernel is carried.
@@ -194,6 +201,7 @@ pub(crate) fn connect(address: SocketAddr, within: Duration) -> io::Result<TcpSt
     }
     let end = NET.with_borrow_mut(|all| {
         all.ports += 1;
+        all.made_by.push(hosts[0]);
         let at = address_of(hosts[0], net, 40_000 + all.ports);
         let (own, other) = (at, address);
         let there = End { own: other, other: own, hosts: [hosts[1], hosts[0]], net };

@@ -260,6 +260,7 @@ WHOLE = ["--lib", "simulated::"]
 # Of several hosts, with more seeds than the tests' own: what they are to find happens in few.
 WHOLE_HOSTS = ["--lib", "simulated::hosts"]
 HOSTS_SEEDS = 150
+VERSION = 'version = "0.1.0"'
 # Of the build folder of the tests, whose dependencies these are.
 FEATURES = ["--features", "serde,tokio,tls,libfabric"]
 
@@ -272,6 +273,11 @@ def copy(tree: Path) -> None:
         if name and (ROOT / name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, tree / name)
+    # To cargo the copy is another version: in the one build folder it does not pass for this tree.
+    manifest = tree / "Cargo.toml"
+    text = manifest.read_text()
+    assert text.count(VERSION) == 1, f"{manifest} has no {VERSION}"
+    manifest.write_text(text.replace(VERSION, 'version = "0.1.0+planted"'))
 
 
 def plant(tree: Path) -> list[str]:

@@ -973,6 +973,37 @@ fn each_protocol_keeps_its_promises_with_two_rails() {
     protocols("2");
 }
 
+// Both ends of each link stand in one table then, and know the same secret.
+#[test]
+fn a_node_that_is_connected_to_itself_has_each_rail_at_the_right_end() {
+    const LINKS: usize = 16;
+    let dir = Dir::new("own", &[TIMEOUT, ("RAILS", "2")]);
+    let manager = Manager::with_config(listening(secret(&dir))).unwrap();
+    manager.start_progress().unwrap();
+    let server = Server::new(&manager, ServerConfig::default()).unwrap();
+    server.serve("own", Access::SameUser).unwrap();
+    let name = format!("hamlyn://{}/own", manager.listens_at().unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..LINKS * 8 {
+                let request = server.receive(LIMIT).unwrap();
+                let bytes = request.to_vec();
+                request.reply(&bytes, LIMIT).unwrap();
+            }
+        });
+        let clients = [(); LINKS].map(|()| Client::connect(&manager, &name, LIMIT).unwrap());
+        for (i, client) in clients.iter().enumerate() {
+            until("both rails live", || lives(&client.connection().explain(&manager), 2));
+            for round in 0..8 {
+                let bytes = pattern(20_000, (i * 8 + round) as u64);
+                assert_eq!(*client.call(&bytes, LIMIT).unwrap(), *bytes, "{i}, {round}");
+            }
+            let path = client.connection().explain(&manager);
+            assert!(lives(&path, 2) && !path.contains(" left "), "{path}");
+        }
+    });
+}
+
 #[test]
 fn what_was_sent_arrives_over_two_rails_though_its_sender_leaves_at_once() {
     let (_hosts, server, client, _cables) = managers("2", &["records"]);

@@ -6,6 +6,7 @@
 
 use super::super::accounts::Live;
 use super::super::carrier::Carrier;
+use super::super::channel::Channel;
 use super::super::dial::{self, Dial, HostError};
 use super::super::hello::{Answer, Wants};
 use super::super::keys::End;
@@ -141,6 +142,13 @@ impl OfLink {
     /// Which of them live.
     pub fn live(&self) -> &Arc<Live> {
         &self.live
+    }
+
+    /// Whether this is the end at which that proof is shown, of the link of that name. (A node that is
+    /// connected to itself has both ends.)
+    fn lets_in(&self, link: [u8; 16], place: u8, joining: &Channel, proof: &[u8]) -> bool {
+        let is_it = self.dials.is_none() && self.secret.link == link;
+        is_it && self.secret.is_proof(End::Client, place, joining, proof)
     }
 
     /// Those that are to be connected now, with since when.
@@ -284,10 +292,9 @@ impl Shared {
                 .links
                 .iter_mut()
                 .find(|(_, row)| {
-                    let secret = row.rails.as_ref().map(|rails| &rails.secret);
-                    secret.is_some_and(|secret| {
-                        secret.link == link && secret.is_proof(End::Client, place, channel, &proof)
-                    }) && row.is_of(proved)
+                    let rails = row.rails.as_ref();
+                    rails.is_some_and(|rails| rails.lets_in(link, place, channel, &proof))
+                        && row.is_of(proved)
                 })
                 .map(|(token, row)| (*token, row, place)),
             _ => None,

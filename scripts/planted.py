@@ -301,6 +301,7 @@ def simulations(tree: Path, runs: list[list[str]], bug: str) -> subprocess.Compl
     environment = {
         **os.environ,
         "CARGO_TARGET_DIR": str(TARGET),
+        "CARGO_PROFILE_DEV_OPT_LEVEL": "1",
         "HAMLYN_PLANTED": bug,
     }
     if WHOLE_HOSTS in runs:

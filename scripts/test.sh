@@ -10,7 +10,7 @@
 # time, and whichever is through takes what is left of the other, the second from its end; cargo lets
 # those wait that build in the same directory. The last line sums up.
 TEST='fmt clippy unit examples'
-TEST_BESIDE='doc pure c python'
+TEST_BESIDE='doc pure c python cli'
 DEEP='release tour bench budgets readme site deb http bare sanitizers long planted wheel package api'
 DEEP_BESIDE='loom miri tsan fuzz'
 set -u
@@ -119,10 +119,18 @@ bare() {
     cargo build --no-default-features --lib --target x86_64-unknown-none
 }
 
-unit() {
+# All but the command's, which take as long as all others together ..
+unit() { tests rest; }
+
+# .. and those.
+cli() { tests command; }
+
+tests() {
     with='--workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --no-fail-fast'
+    host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
     # shellcheck disable=SC2086
-    cargo test $with --no-run && limit 1500 cargo test $with
+    cargo test $with --no-run && limit 1500 env HAMLYN_TESTS="$1" \
+        "CARGO_TARGET_${host}_RUNNER=$PWD/scripts/of-command.sh" cargo test $with
 }
 
 # Every interleaving of the lock-free parts, as far as loom's bound on preemptions goes. It has a
@@ -156,7 +164,8 @@ tsan() {
     host=$(rustc +nightly -vV | sed -n 's/^host: //p')
     # Through libc, where the sanitizer sees memory come and go. It knows one table of descriptors, and
     # would take those of one number in two of them for one.
-    RUSTFLAGS='-Zsanitizer=thread --cfg=rustix_use_libc --cfg=one_descriptor_table' CARGO_TARGET_DIR="$TARGET/tsan" \
+    RUSTFLAGS='-Zsanitizer=thread --cfg=rustix_use_libc --cfg=one_descriptor_table' \
+        CARGO_TARGET_DIR="$TARGET/tsan" CARGO_PROFILE_DEV_OPT_LEVEL=1 \
         cargo +nightly test -Zbuild-std --target "$host" --features tokio \
         --lib --test protocols -- --skip interface:: --skip link:: --skip wire::
 }
@@ -520,7 +529,8 @@ describe() {
         clippy) echo 'clippy has nothing to say, on any target' ;;
         pure) echo 'the pure part builds without the feature os' ;;
         doc) echo 'the documentation builds without a warning' ;;
-        unit) echo 'unit, property, process and tidy tests' ;;
+        unit) echo "unit, property, process and tidy tests, but for the command's" ;;
+        cli) echo 'the tests of the command' ;;
         examples) echo 'every example runs to its end' ;;
         budgets) echo 'a message costs no more instructions than the table says' ;;
         c) echo 'the C library, installed: as C, as C++, as a static library' ;;

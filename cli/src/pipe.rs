@@ -405,7 +405,7 @@ impl Sender {
             .map(|ticket| ticket_of(node.peer(link)?, ticket))
             .collect::<Result<Vec<_>>>()
             .context("the service is no `hamlyn recv`")?;
-        let is_of_host = name.starts_with("hamlyn://");
+        let is_of_host = node.peer(link)?.host.is_some();
         let (own, closed) = (Vec::new(), None);
         let mut sender = Self { node, link, queue, slot, tickets: own, closed, is_of_host };
         tickets.into_iter().try_for_each(|ticket| sender.keep(ticket))?;

@@ -33,7 +33,8 @@ pub fn run(name: &str) -> Result<()> {
         return output::line(
             "All of it works, and nothing is seen from here that would make a connection slow. Whether its \
              program lets this host in it decides when it is asked for a link, which was not done; what else \
-             it knows `hamlyn why` says there.",
+             it knows `hamlyn why` says there. Where it is on this host, a link is a ring instead, if it has \
+             the same local name for this process; `explain` says why not.",
         );
     };
     match stopped {

@@ -1006,7 +1006,8 @@ fn why_says_how_far_a_connection_to_another_host_comes_and_the_link_names_the_ho
     let (status, said) = why(&format!("hamlyn://{closed}/far"), &ours);
     assert!(status == Some(1) && said.contains("has an address.\nThis does not"), "{said}");
     // A link says which host is at its other end, and nothing of what is of this host.
-    let mut client = Node::with_config(config(directory).secret(ours)).unwrap();
+    let over_tls = config(directory).secret(ours).local(hamlyn::config::Local::Tls);
+    let mut client = Node::with_config(over_tls).unwrap();
     client.connect(&format!("hamlyn://{at}/far"), b"", Some(LONG)).unwrap();
     let start = std::time::Instant::now();
     let told = loop {

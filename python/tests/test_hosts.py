@@ -24,7 +24,7 @@ def test_calls_to_another_host_are_answered(directory: str) -> None:
     key = secret(directory)
     with (
         hamlyn.Manager(secret=key, listen="127.0.0.1:0") as there,
-        hamlyn.Manager(secret=key) as here,
+        hamlyn.Manager(secret=key, local="tls") as here,
     ):
         server = hamlyn.Server(there)
         server.serve("double")
@@ -59,7 +59,7 @@ def test_a_seed_leads_to_another_host(directory: str) -> None:
     key = secret(directory)
     with (
         hamlyn.Manager(secret=key, listen="127.0.0.1:0") as there,
-        hamlyn.Manager(secret=key) as here,
+        hamlyn.Manager(secret=key, local="tls") as here,
     ):
         receiver = hamlyn.TaggedReceiver(there, nbytes=64)
         there.start_progress()
@@ -70,6 +70,22 @@ def test_a_seed_leads_to_another_host(directory: str) -> None:
         assert receiver.get_tag(LIMIT).tag == 7
         with pytest.raises(hamlyn.Misuse, match="1 to 65535"):
             seed.at_host("x:0")
+
+
+def test_a_name_that_leads_to_this_host_takes_the_ring(directory: str) -> None:
+    key = secret(directory)
+    with (
+        hamlyn.Manager(secret=key, listen="127.0.0.1:0") as there,
+        hamlyn.Manager(secret=key) as here,
+    ):
+        receiver = hamlyn.TaggedReceiver(there, nbytes=64)
+        there.start_progress()
+        assert there.listens_at is not None
+        seed = receiver.seed().at_host(there.listens_at)
+        with hamlyn.TaggedSender.grow(here, seed, LIMIT) as sender:
+            assert "shared-memory ring" in sender.explain()
+            sender.send(0, b"near", 7)
+            assert receiver.get_tag(LIMIT).tag == 7
 
 
 def test_why_there_is_no_link_is_told(directory: str) -> None:
@@ -105,7 +121,7 @@ def test_a_directory_of_the_programs_own_says_where_a_service_is(directory: str)
     key = secret(directory)
     with (
         hamlyn.Manager(secret=key, listen="127.0.0.1:0") as there,
-        hamlyn.Manager(secret=key) as here,
+        hamlyn.Manager(secret=key, local="tls") as here,
     ):
         there.serve("far", b"")
         at = there.listens_at

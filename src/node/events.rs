@@ -5,7 +5,7 @@ use super::Node;
 use super::aperture::{ApertureEvent, ApertureId};
 use super::links::CloseReason;
 use crate::control::{
-    self, ConnectError, ControlEvent, LinkToken, Peer, RequestId, ServiceName, Wait,
+    self, ConnectError, ControlEvent, LinkToken, NewLink, Peer, RequestId, ServiceName, Wait,
 };
 use crate::interface::LinkId;
 use crate::wire::{MetadataIndex, SlotIndex};
@@ -150,10 +150,16 @@ impl Node {
     }
 
     pub(super) fn take_control_event(&mut self, event: ControlEvent) {
-        if let Some(token) = event.token()
-            && self.connecting.contains_key(&token)
+        if let ControlEvent::Connected(NewLink { token, asked: Some(asked), .. }) = &event
+            && self.connecting.contains_key(asked)
         {
-            return self.take_event_of_connecting(token, event);
+            self.asked.insert(*token, *asked);
+        }
+        if let Some(token) = event.token() {
+            let token = self.asked.get(&token).copied().unwrap_or(token);
+            if self.connecting.contains_key(&token) {
+                return self.take_event_of_connecting(token, event);
+            }
         }
         match event {
             ControlEvent::Request { id, peer, greeting } => {
@@ -359,16 +365,21 @@ impl Node {
             self.take_control_events();
         }
         let ended = self.connecting.get_mut(&token)?.ended.take()?;
-        let told = self.connecting.remove(&token).map(|connecting| connecting.told);
+        let told = self.forget_connecting(token).map(|connecting| connecting.told);
         for event in told.into_iter().flatten() {
             self.take_control_event(event);
         }
         Some(ended)
     }
 
+    fn forget_connecting(&mut self, token: LinkToken) -> Option<Connecting> {
+        self.asked.retain(|_, asked| *asked != token);
+        self.connecting.remove(&token)
+    }
+
     /// Nobody waits for a link any more that was begun.
     pub(crate) fn give_up_connecting(&mut self, token: LinkToken) {
-        let ended = self.connecting.remove(&token).and_then(|connecting| connecting.ended);
+        let ended = self.forget_connecting(token).and_then(|connecting| connecting.ended);
         self.control().give_up(token);
         // If it was there already, it is not wanted.
         match ended {

@@ -33,6 +33,7 @@ use crate::os::sys;
 use crate::wire::{Flags, Header, Key, NodeId};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
+use std::boxed::Box;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -612,6 +613,8 @@ pub(crate) struct Link {
     pub awaits_room: bool,
     /// What others may know of it; `None`: a link of the node to itself.
     pub figures: Option<Arc<OfLink>>,
+    /// What there is to say of how it was found.
+    pub how: Option<Box<str>>,
     /// While tickets for the peer's node may be routed over it.
     pub route: Option<Route<NodeId>>,
 }
@@ -633,6 +636,7 @@ impl Link {
             next_terminus: 0,
             awaits_room: false,
             figures: None,
+            how: None,
             route: None,
         }
     }

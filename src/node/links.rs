@@ -226,6 +226,7 @@ impl Node {
                 }
             }
         }
+        link.how.iter().for_each(|how| text.push_str(&format!("; {how}")));
         let is_here = link.peer.host.is_none();
         if is_here && link.tx.as_ref().is_some_and(|tx| tx.barrier == Barrier::Fence) {
             text.push_str("; a fence on each send, because one end's kernel refuses membarrier");
@@ -653,8 +654,8 @@ fn explain_host(link: &Link) -> String {
 
 /// The link with its two halves.
 fn split(new: NewLink, counters: &Arc<Counters>) -> Link {
-    let NewLink { token, peer, greeting, outgoing, incoming, way, packet_bytes, features, .. } =
-        new;
+    let NewLink { token, peer, greeting, outgoing, incoming, way, packet_bytes, .. } = new;
+    let (features, how) = (new.features, new.how);
     let barrier =
         if features.contains(LinkFeatures::BARRIER) { Barrier::Asymmetric } else { Barrier::Fence };
     let writer = RingWriter::new(outgoing.lines(), incoming.freed(), packet_bytes);
@@ -694,8 +695,7 @@ fn split(new: NewLink, counters: &Arc<Counters>) -> Link {
         barrier,
         counters.clone(),
     );
-    let token = Some(token);
-    Link { token, greeting, ..Link::new(rx, tx, peer) }
+    Link { token: Some(token), greeting, how, ..Link::new(rx, tx, peer) }
 }
 
 #[cfg(all(test, not(loom), not(miri)))]

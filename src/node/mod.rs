@@ -225,6 +225,8 @@ pub struct Node {
     events_room: usize,
     /// Links that somebody here is connecting.
     connecting: HashMap<LinkToken, events::Connecting>,
+    /// Of those, links of this host that were to be links to another: what they were called before.
+    asked: HashMap<LinkToken, LinkToken>,
     /// Who was at the other end of the links that ended last.
     departed: VecDeque<links::Departed>,
     poller: Poller,
@@ -320,6 +322,7 @@ impl Node {
             events: VecDeque::new(),
             events_room: events::EVENTS_MAX,
             connecting: HashMap::new(),
+            asked: HashMap::new(),
             departed: VecDeque::new(),
             poller,
             fork_guard: control.inbox().guard().clone(),

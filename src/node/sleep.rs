@@ -595,6 +595,8 @@ mod tests {
             features,
             initiated_by_us: false,
             request: None,
+            asked: None,
+            how: None,
         })
     }
 

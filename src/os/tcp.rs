@@ -7,7 +7,7 @@
 use core::time::Duration;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::io::{self, IoSlice};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 
 #[cfg(all(test, not(loom), not(miri)))]
@@ -53,6 +53,22 @@ pub fn connect(address: &SocketAddr, within: Duration) -> io::Result<TcpStream> 
         return sim::net::connect(*address, within);
     }
     TcpStream::connect_timeout(address, within)
+}
+
+/// Whether an address is one of this host's, as this process's network namespace has it. Nothing is sent.
+pub fn is_here(mut address: SocketAddr) -> bool {
+    #[cfg(all(test, not(loom), not(miri)))]
+    if sim::is_running() {
+        return sim::net::is_here(address);
+    }
+    // What an IPv6 listener calls an IPv4 address, which a socket of its own might not be bound to.
+    if let IpAddr::V6(v6) = address.ip()
+        && let Some(v4) = v6.to_ipv4_mapped()
+    {
+        address.set_ip(v4.into());
+    }
+    address.set_port(0);
+    UdpSocket::bind(address).is_ok()
 }
 
 /// The addresses of this end and the other.
@@ -174,5 +190,21 @@ pub fn is_signalled() -> bool {
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, core::ptr::null_mut());
         libc::sigpending(&raw mut set);
         libc::sigismember(&raw const set, libc::SIGPIPE) == 1
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_this_host_are_told_from_others() {
+        for here in ["127.0.0.1:7000", "127.9.9.9:1", "[::ffff:127.0.0.1]:7000"] {
+            assert!(is_here(here.parse().unwrap()), "{here}");
+        }
+        // Those of documentation (RFC 5737, RFC 3849) are nobody's.
+        for elsewhere in ["192.0.2.1:7000", "[2001:db8::1]:7000", "[::ffff:192.0.2.1]:7000"] {
+            assert!(!is_here(elsewhere.parse().unwrap()), "{elsewhere}");
+        }
     }
 }

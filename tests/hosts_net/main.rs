@@ -19,7 +19,7 @@ use net::Net;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use support::{LIMIT, Peer, Role, loud, say, skipped};
+use support::{Dir, LIMIT, Peer, Role, loud, say, skipped};
 
 /// Longer than that.
 const LONGER: Duration = Duration::from_millis(5000);
@@ -46,6 +46,38 @@ fn calls_are_answered_by_either_version_of_the_protocol() {
             doubles(&client, &[0, 1, 5000, 1_000_000]);
         });
     }
+}
+
+#[test]
+fn a_service_of_another_network_namespace_is_spoken_with_over_tls_though_its_local_name_is_there() {
+    let Some(net) = Net::new() else { return };
+    let common = net.dir("common", &[("LOCAL", "ring")]);
+    let start = |dir: &Dir, host: &str, at: &str| {
+        let mut command = Peer::command("server", dir, "", &["ip", "netns", "exec", host]);
+        command.env("HAMLYN_LISTEN", at);
+        let mut peer = Peer::run("server", command);
+        peer.expect(at);
+        peer
+    };
+    let _there = start(&common, &net.there, ADDRESS);
+    // A host speaks with its own addresses over its loopback.
+    let up = ["-n", &net.here, "link", "set", "lo", "up"];
+    assert!(Command::new("ip").args(up).status().unwrap().success());
+    // Another, here, at whose address the local name is asked for: it is the first one's.
+    let (own, at) = (net.dir("own", &[]), "10.77.0.1:7000");
+    let _here = start(&own, &net.here, at);
+    net.here(&[], |_| {
+        let manager = Manager::with_config(common.config()).unwrap();
+        for (at, why) in [(ADDRESS, None), (at, Some("somebody else"))] {
+            let client =
+                Client::connect(&manager, &format!("hamlyn://{at}/double"), LIMIT).unwrap();
+            let path = client.explain();
+            assert!(path.contains("TCP with TLS 1.3"), "{path}");
+            assert!(why.is_none_or(|why| path.contains(why)), "{path}");
+            assert_eq!(why.is_some(), path.contains("not a ring"), "{path}");
+            doubles(&client, &[100]);
+        }
+    });
 }
 
 #[test]

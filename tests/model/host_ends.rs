@@ -41,7 +41,7 @@ impl World {
         fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
         let config = Config::default().dir(dir.clone()).shared_dir(dir.join("shared"));
         let config = config.secret(secret).listen("127.0.0.1:0".parse::<SocketAddr>().unwrap());
-        let config = config.rails(u32::from(RAILS));
+        let config = config.rails(u32::from(RAILS)).local(hamlyn::config::Local::Tls);
         let own = || {
             let (keys, identity) = (Keys::load(&config).unwrap(), Identity::new().unwrap());
             Own { keys, identity, packet_bytes: 4096 }

@@ -113,7 +113,8 @@ pub struct Dir {
 }
 
 impl Dir {
-    /// `settings`: variables without `HAMLYN_`, and their values.
+    /// `settings`: variables without `HAMLYN_`, and their values. Two hosts are played on one: what is
+    /// called as on another host is spoken with as if it were there, unless a test says otherwise.
     pub fn new(name: &str, settings: &[(&str, &str)]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -122,6 +123,9 @@ impl Dir {
         std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
         let mut settings: Vec<(String, String)> =
             settings.iter().map(|(k, v)| (format!("HAMLYN_{k}"), v.to_string())).collect();
+        if settings.iter().all(|(variable, _)| variable != "HAMLYN_LOCAL") {
+            settings.push(("HAMLYN_LOCAL".into(), "tls".into()));
+        }
         for (variable, sub) in [("HAMLYN_DIR", ""), ("HAMLYN_SHARED_DIR", "shared")] {
             settings.push((variable.into(), path.join(sub).to_str().unwrap().into()));
         }

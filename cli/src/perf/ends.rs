@@ -201,6 +201,10 @@ impl Initiator {
         if let Some(secret) = secret {
             config.secret = Some(secret.into());
         }
+        // Between hosts is what is measured, also where both ends are on this one.
+        if over != Over::Ring {
+            config.local = hamlyn::config::Local::Tls;
+        }
         if over.is_fabric() {
             config.fabric = hamlyn::config::Fabric::Trusted;
         }

@@ -62,7 +62,7 @@ impl State {
                 Row::Leaving(row) if row.identity.as_deref() == Some(identity) => {
                     leaving += row.live.as_ref().map_or(1, |live| live.connections());
                 }
-                Row::Leaving(_) | Row::Dialing(_) => {}
+                Row::Leaving(_) | Row::Dialing(_) | Row::Near(..) => {}
             }
         }
         (links + asked + leaving, asked)

@@ -4,7 +4,9 @@
 use super::channel::Channel;
 use super::directory::{self, HostDirectoryError, Target};
 use super::meeting::{Meeting, MeetingError, Own};
+use super::near::Near;
 use super::rails::RailDial;
+use super::rails::said::Said;
 use super::{ASKED_REFUSED, HostName, HostNameError, HostsError, Row, Shared, State};
 use crate::config::Config;
 use crate::control::shell::ConnectError;
@@ -49,6 +51,9 @@ pub(super) struct Dial {
     pub wait: Wait,
     /// It is to be a rail of a link that there is.
     pub rail: Option<RailDial>,
+    /// Whether it is on this host, as far as that is known; and where that was asked.
+    pub near: Near,
+    pub at: Option<Box<(SocketAddr, String)>>,
     /// Before the next attempt, where too many ask at once.
     pub pause: Duration,
     /// The same where nobody serves the name yet.
@@ -68,6 +73,8 @@ impl Dial {
             until_ns,
             wait,
             rail: None,
+            near: Near::Unasked,
+            at: None,
             pause: CROWDED_PAUSE,
             absent_pause: PAUSE,
             gone_ns: None,
@@ -104,7 +111,13 @@ impl Dial {
         };
         let left = Duration::from_nanos(self.left_ns()).saturating_sub(PAUSE);
         self.before = Some(Box::new((monotonic_ns(), error.clone())));
+        self.forget_near();
         self.may_try_again().then_some(pause.min(left))
+    }
+
+    /// Whoever is there next may be on this host, or not.
+    fn forget_near(&mut self) {
+        (self.near, self.at) = (Near::Unasked, None);
     }
 
     fn next_pause(&mut self) -> Duration {
@@ -113,7 +126,7 @@ impl Dial {
     }
 
     /// Nanoseconds that are left to whoever connects.
-    fn left_ns(&self) -> u64 {
+    pub fn left_ns(&self) -> u64 {
         self.until_ns.saturating_sub(monotonic_ns())
     }
 
@@ -223,7 +236,7 @@ fn spawn(
     pause: Duration,
 ) -> Result<(), ConnectError> {
     let weak = Arc::downgrade(shared);
-    let own = dial.clone();
+    let mut own = dial.clone();
     // One that is given later is asked by another thread, which has the stack for it.
     let may_ask = shared.given.is_there();
     let stack_bytes = if may_ask { directory::GIVEN_STACK_BYTES } else { 256 << 10 };
@@ -239,7 +252,10 @@ fn spawn(
         let Some(shared) = weak.upgrade() else { return };
         let meeting = connected.and_then(|reached| {
             let Reached { tcp, address, host } = reached;
-            Ok((meeting(&shared, tcp, &host, &own)?, address))
+            own.near = shared.near(&own, address);
+            let meeting = meeting(&shared, tcp, &host, &own)?;
+            own.at = matches!(own.near, Near::Asks).then(|| Box::new((address, host)));
+            Ok((meeting, address))
         });
         let mut state = shared.lock();
         state.dials -= 1;
@@ -252,6 +268,7 @@ fn spawn(
                 }
                 // Behind those that wait.
                 Err(error) if may_come(&error) && own.may_try_again() => {
+                    own.forget_near();
                     let pause = match own.name.place() {
                         Some(_) => PAUSE,
                         None => shared.given.pause_after(&shared.config, PAUSE),
@@ -296,6 +313,11 @@ fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<M
     if let Some(rail) = &dial.rail {
         let mut meeting = Meeting::of_client(channel, dial.name.service(), Vec::new());
         meeting.joins = Some((rail.place, rail.secret.clone()));
+        return Ok(meeting);
+    }
+    if matches!(dial.near, Near::Asks) {
+        let mut meeting = Meeting::of_client(channel, dial.name.service(), Vec::new());
+        Said::Asks.put(&mut meeting.says);
         return Ok(meeting);
     }
     let offer = shared.fabric.offer(&channel);
@@ -365,6 +387,13 @@ fn connect_once(
     let own = shared.upgrade().map(|shared| (shared.config.clone(), shared.given.clone()));
     let Some((config, given)) = own else { return Err(none()) };
     let given = if may_ask { given.get() } else { None };
+    // Where it was asked whether it is on this host.
+    if let Some((address, host)) = dial.at.as_deref()
+        && let Ok(tcp) = tcp::connect(address, share_of(dial.left_ns(), 1))
+        && prepare(&tcp, &config).is_ok()
+    {
+        return Ok(Reached { tcp, address: *address, host: host.clone() });
+    }
     let targets = match dial.name.place() {
         Some(place) => std::vec![place.clone().into()],
         None => directory::look_up(given, &config, dial.name.service(), dial.until_ns)?,

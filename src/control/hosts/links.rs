@@ -5,6 +5,7 @@ use super::dial::HostError;
 use super::fabric::Offered;
 use super::hello::{Answer, Wants};
 use super::meeting::{MeetingError, Proved};
+use super::near::Near;
 use super::path::Path;
 use super::rails::said::Said;
 use super::rails::{OfLink, Rails, Terms};
@@ -55,6 +56,9 @@ impl Shared {
         let mut met = *met;
         let Some(dial) = met.dial.clone() else { return };
         self.poller.remove(&met.meeting.channel);
+        if matches!(dial.near, Near::Asks) {
+            return self.near_answered(state, id, met, &proved);
+        }
         if dial.rail.is_some() {
             return self.rail_connected(state, id, met, &proved);
         }
@@ -121,6 +125,7 @@ impl Shared {
         let outgoing = Region::private(self.config.ring_bytes as usize)?;
         let incoming = Region::private(self.config.ring_bytes as usize)?;
         let initiated_by_us = met.dial.is_some();
+        let how = met.dial.as_ref().and_then(|dial| dial.near.why());
         let (path, why_not): (Box<dyn Path>, _) = match terms {
             None => self.fabric.path(offered, met.meeting.channel)?,
             Some(terms) => {
@@ -158,6 +163,8 @@ impl Shared {
             features: LinkFeatures::empty(),
             initiated_by_us,
             request,
+            asked: None,
+            how,
         }));
         // The thread looks after those whom nobody wakes.
         self.late.bell.ring();

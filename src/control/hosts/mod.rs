@@ -10,7 +10,8 @@
 //! - [`keys`]: certificates and secrets
 //! - [`hello`]: what both ends say first; [`meeting`]: in which order
 //! - `accounts`: who has how many connections; `refused`: why one was refused
-//! - `links`: what becomes a link
+//! - `asked`: what a client asks for; `links`: what becomes a link
+//! - `near`: the ring that takes its place where the service is on this host
 //! - [`channel`]: TLS over TCP, without waiting; [`fabric`]: messages over libfabric, beside it
 //! - [`carrier`]: packets between a link's rings and either, a [`path`], as [`frames`]
 //! - [`rails`]: several connections for one link
@@ -26,6 +27,7 @@
 //! has proved nothing is kept longer than `handshake_timeout_ms`.
 
 mod accounts;
+mod asked;
 pub mod carrier;
 pub mod channel;
 mod dial;
@@ -38,6 +40,7 @@ pub mod keys;
 mod links;
 pub mod meeting;
 pub mod name;
+mod near;
 pub mod path;
 pub mod rails;
 pub mod reach;
@@ -51,6 +54,7 @@ pub use directory::{HostDirectory, HostDirectoryError};
 pub use keys::KeysError;
 pub use meeting::MeetingError;
 pub use name::{HostName, HostNameError, Place};
+pub use near::{Ended, OnThisHost, Sought};
 pub use refused::Refused;
 pub use told::{Happened, Note};
 
@@ -73,10 +77,9 @@ use directory::Given;
 use fabric::Fabric;
 use hello::{Answer, Wants};
 use keys::Keys;
-use links::peer;
 use meeting::{Meeting, Own, Proved, Step};
+use near::Outcomes;
 use path::Path;
-use rails::said::Said;
 use std::boxed::Box;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -84,7 +87,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::vec::Vec;
 use turns::Late;
 
 /// Links, connections and requests of other hosts have this bit in their names.
@@ -114,6 +116,8 @@ enum Row {
     Dialing(Dial),
     /// It has connected, or was connected to.
     Meeting(Box<Met>),
+    /// It is on this host, says the server: the other part of the control plane connects.
+    Near(Dial, LinkToken),
     /// A link that the node has left, or a refusal: what is left of it still leaves.
     Leaving(Leaving),
 }
@@ -182,6 +186,9 @@ struct Shared {
     fabric: Fabric,
     /// The application's own directory, if there is one.
     given: Arc<Given>,
+    /// What connects to processes of this host, and what came of that.
+    here: Arc<dyn OnThisHost>,
+    outcomes: Outcomes,
     state: Mutex<State>,
     is_ending: AtomicBool,
     /// Tells the operator.
@@ -239,7 +246,7 @@ impl Hosts {
         identity: &Identity,
         inbox: &Arc<Inbox>,
         given: &Arc<Given>,
-        note: Note,
+        (here, note): (Arc<dyn OnThisHost>, Note),
     ) -> Result<Self, HostsError> {
         if config.housekeeping == Housekeeping::Application {
             return Err(HostsError::Housekeeping);
@@ -286,6 +293,8 @@ impl Hosts {
             inbox: inbox.clone(),
             fabric: Fabric::start(config),
             given: given.clone(),
+            here,
+            outcomes: Outcomes::default(),
             state: Mutex::new(state),
             is_ending: AtomicBool::new(false),
             note,
@@ -338,7 +347,10 @@ impl Hosts {
     /// Gives up connecting; no event follows, unless it is there already.
     pub fn give_up(&self, token: LinkToken) {
         let mut state = self.shared.lock();
-        if matches!(state.rows.get(&token.0), Some(Row::Dialing(_) | Row::Meeting(_))) {
+        if matches!(
+            state.rows.get(&token.0),
+            Some(Row::Dialing(_) | Row::Meeting(_) | Row::Near(..))
+        ) {
             self.shared.forget(&mut state, token.0);
         }
     }
@@ -487,7 +499,7 @@ impl Shared {
     /// Goes on with a connection.
     fn look(self: &Arc<Self>, state: &mut State, id: u64) {
         match state.rows.get_mut(&id) {
-            None | Some(Row::Dialing(_)) => {}
+            None | Some(Row::Dialing(_) | Row::Near(..)) => {}
             Some(Row::Leaving(leaving)) => {
                 let stall = leaving.looks_for_stalls(self.config.handshake_timeout_ms);
                 let is_done = match &mut leaving.what {
@@ -596,96 +608,8 @@ impl Shared {
                 Rest::Link(link) => self.poller.remove(lock(link).as_fd()),
                 Rest::Refusal(meeting) => self.poller.remove(meeting.channel.as_fd()),
             },
+            Some(Row::Near(_, local)) => self.here.give_up(local),
             Some(Row::Dialing(_)) | None => {}
         }
-    }
-
-    /// At a server: the client has proved itself and says what it wants.
-    fn wanted(&self, state: &mut State, id: u64, wants: Wants, proved: Proved) {
-        let is_own = proved.identity == self.own.keys.own_identity();
-        let answer = match state.services.get(&wants.service) {
-            None => Err(Answer::NoService),
-            Some((access, accept)) => match access {
-                Access::Anyone => Ok(accept.clone()),
-                Access::SameUser if is_own => Ok(accept.clone()),
-                Access::SameUser | Access::Group(_) => {
-                    Err(Answer::no(Reason::User, "this service is not for other hosts"))
-                }
-            },
-        };
-        state.links.retain(|_, row| row.is_used());
-        let (own, asked) = state.of_identity(&proved.identity);
-        let joins = match state.rows.get(&id) {
-            Some(Row::Meeting(met)) => Said::split(&met.meeting.heard).1,
-            _ => None,
-        };
-        let asks = matches!(joins, Some(Said::Asks));
-        let joins = joins.filter(|said| matches!(said, Said::Join { .. }));
-        if own >= 2 * self.config.connections_per_user_max as usize {
-            // It is not even told, which would keep another connection.
-            if let Some(Row::Meeting(met)) = state.rows.get(&id) {
-                // As of one that is served, or of what the host has invented.
-                let answer = match answer {
-                    Err(Answer::NoService) => Answer::NoService,
-                    _ => Answer::no(Reason::Connections, ""),
-                };
-                self.note_refused(met.address, &proved, wants.service, &answer);
-            }
-            return self.forget(state, id);
-        }
-        let answer = match answer {
-            Ok(_) if own >= self.config.connections_per_user_max as usize => {
-                Err(Answer::no(Reason::Connections, ""))
-            }
-            Ok(Accept::Ask) if asked >= ASKED_PER_IDENTITY_MAX => {
-                Err(Answer::no(Reason::Connections, ASKED_REFUSED))
-            }
-            Ok(_) if wants.greeting.len() > super::GREETING_BYTES_MAX => {
-                Err(Answer::no(Reason::Malformed, "the greeting is too long"))
-            }
-            answer => answer,
-        };
-        if let Some(said) = joins
-            && own < self.config.connections_per_user_max as usize
-        {
-            let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
-            return self.rail_asked(state, id, *met, wants, &proved, said);
-        }
-        let Some(Row::Meeting(met)) = state.rows.get_mut(&id) else { return };
-        match answer {
-            // It is told that it might, and the connection ends: nobody was refused, and no program is asked.
-            Ok(_) if asks => {
-                let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
-                let answer = Answer::Yes(Vec::new());
-                self.refuse(state, id, met.meeting, proved.identity, &answer);
-            }
-            Ok(Accept::Ask) => {
-                met.deadline_ns = self.deadline();
-                let peer = peer(met.address, &proved, wants.service.clone());
-                let greeting = wants.greeting.clone();
-                met.wants = Some((wants, proved));
-                let id = RequestId(id);
-                self.inbox.put_of_host(ControlEvent::Request { id, peer, greeting });
-            }
-            Ok(Accept::Automatic(greeting)) => {
-                let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
-                self.accept(state, *met, wants, proved, greeting, None);
-            }
-            Err(answer) => {
-                let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
-                self.note_refused(met.address, &proved, wants.service, &answer);
-                self.refuse(state, id, met.meeting, proved.identity, &answer);
-            }
-        }
-    }
-
-    /// A request that waits for the application's answer, to be answered.
-    fn take_asked(&self, state: &mut State, request: RequestId) -> Option<(Met, Wants, Proved)> {
-        if !matches!(state.rows.get(&request.0), Some(Row::Meeting(met)) if met.wants.is_some()) {
-            return None;
-        }
-        let Some(Row::Meeting(mut met)) = state.rows.remove(&request.0) else { return None };
-        let (wants, proved) = met.wants.take()?;
-        Some((*met, wants, proved))
     }
 }

@@ -149,6 +149,10 @@ impl Shared {
             for (id, row) in core::mem::take(&mut state.rows) {
                 let dial = match row {
                     Row::Dialing(dial) => Some(dial),
+                    Row::Near(dial, local) => {
+                        self.here.give_up(local);
+                        Some(dial)
+                    }
                     Row::Meeting(met) => {
                         if met.wants.is_some() {
                             self.inbox.put_of_host(ControlEvent::RequestGone { id: RequestId(id) });
@@ -176,6 +180,7 @@ impl Shared {
 
     fn turn(self: &Arc<Self>, ready: &[Ready]) {
         let mut state = self.lock();
+        self.take_outcomes(&mut state);
         for ready in ready {
             match ready.tag {
                 BELL => self.late.bell.silence(),
@@ -281,6 +286,8 @@ impl Row {
     fn deadline_ns(&self) -> u64 {
         match self {
             Self::Dialing(dial) => dial.until_ns,
+            // Who connects there keeps it.
+            Self::Near(..) => u64::MAX,
             Self::Meeting(met) => met.deadline_ns,
             Self::Leaving(leaving) => leaving.deadline_ns,
         }

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::link::cells::READER_WORDS_BYTES;
 use crate::link::ring::packet_bytes_max;
-use crate::wire::LINE_BYTES;
+use crate::wire::{LINE_BYTES, NodeId};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -150,6 +150,10 @@ impl Machine {
             };
         }
         c.is_proved = verdict == Verdict::Proved;
+        if c.expected.is_some() && !c.is_proved {
+            let why = "the kernel cannot say whether it is the node that is looked for";
+            return self.failed(id, Failure::Unavailable(why.into()));
+        }
         match c.stage() {
             Stage::Checking(hello) => {
                 let hello = hello.clone();
@@ -435,6 +439,13 @@ impl Machine {
         Ok(id)
     }
 
+    /// It is to be a link to this node, which proves itself, or none.
+    pub fn expect(&mut self, id: ConnectionId, node: NodeId) {
+        if let Some(c) = self.table.get_mut(id) {
+            c.expected = Some(node);
+        }
+    }
+
     /// The time limit of connecting is another.
     pub fn connect_until(&mut self, id: ConnectionId, until_ns: u64) {
         if self.table.get(id).is_some_and(|c| c.role == End::Client && !c.is_linked()) {
@@ -533,6 +544,10 @@ impl Machine {
         self.table.advance(id, Stage::Meeting(Box::new(meeting)));
         if let Some(c) = self.table.get_mut(id) {
             c.peer_node = welcome.credential.node;
+            if c.expected.is_some_and(|node| node != c.peer_node) {
+                let why = "another node serves the name there";
+                return self.failed(id, Failure::Misbehaved(why.into()));
+            }
         }
         self.act(Action::Verify { of: id, credential: Box::new(welcome.credential) });
     }

@@ -3,20 +3,20 @@
 //! A Unix socket never says "in progress": a listener whose queue is full refuses at once, and so
 //! does a name that nobody serves yet. Whether that is tried again, and when, the machine says.
 
-use super::super::frame::{FRAME_BYTES_MAX, Frame, FrameError, Hello, LinkFeatures};
-use super::super::identity::Identity;
+use super::super::frame::{Credential, FRAME_BYTES_MAX, Frame, FrameError, Hello, LinkFeatures};
+use super::super::identity::{self, Identity};
 use super::super::lookups::{self, Running};
-use super::super::machine::{ConnectionId, Failure, Machine, NotNow, Wait, Who};
+use super::super::machine::{ConnectionId, Failure, Machine, NotNow, Verdict, Wait, Who};
 use super::super::names::{self, FindError, Place, ServiceName};
 use super::super::{GREETING_BYTES_MAX, Reason, printable_bytes};
-use super::inbox::{LinkToken, NewLink, Waiter};
+use super::inbox::{LinkToken, NewLink, Waiter, Waits};
 use super::{
     ConnectError, Control, Posted, Row, SOCKET, Shared, State, Statistics, WAKE, deadline_of,
     limits_of, tag,
 };
 use crate::config::{AdmitUnknown, Config, Housekeeping};
 use crate::os::memory;
-use crate::os::socket::{self, Connection};
+use crate::os::socket::{self, Connection, PeerProcess};
 use crate::os::sys::{self, monotonic_ns};
 use crate::os::thread;
 use core::time::Duration;
@@ -65,6 +65,8 @@ pub(super) struct Finder {
     /// Nobody was there at the last try.
     was_absent: bool,
     has_tried: bool,
+    /// What the process there has to show before a word is said to it.
+    expected: Option<Box<Credential>>,
 }
 
 /// A try that made no connection.
@@ -85,8 +87,8 @@ pub(super) enum Found {
 }
 
 impl Dial {
-    fn to(service: &ServiceName, wait: Wait, until_ns: u64) -> Self {
-        let finder = Some(Box::new(Finder::of(service)));
+    fn to(finder: Finder, wait: Wait, until_ns: u64) -> Self {
+        let finder = Some(Box::new(finder));
         Self {
             until_ns: Some(until_ns),
             finder,
@@ -107,7 +109,8 @@ impl Dial {
 
 impl Finder {
     fn of(service: &ServiceName) -> Self {
-        Self { service: service.clone(), found: None, was_absent: false, has_tried: false }
+        let (found, was_absent, has_tried, expected) = (None, false, false, None);
+        Self { service: service.clone(), found, was_absent, has_tried, expected }
     }
 
     /// One try. Whoever listens may have sent something by the time it returns, but is who should
@@ -148,6 +151,9 @@ impl Finder {
         let error = match socket::try_connect(address).map(Connection::from) {
             Ok(socket) => {
                 let who = check(config, place, &socket).map_err(Missed::Failed)?;
+                if let Some(expected) = &self.expected {
+                    check_process(expected, who.pid, &socket).map_err(Missed::Failed)?;
+                }
                 return Ok((socket, who));
             }
             Err(error) => error,
@@ -186,6 +192,26 @@ fn check(config: &Config, place: &Place, socket: &Connection) -> Result<Who, Con
             Ok(Who { uid: identity.uid, gid: identity.gid, pid: identity.pid, is_in_group: false })
         }
     }
+}
+
+/// Whether the process there is that of a node which has shown this elsewhere.
+fn check_process(
+    expected: &Credential,
+    pid: Option<u32>,
+    socket: &Connection,
+) -> Result<(), ConnectError> {
+    let found = socket::peer_process(socket);
+    let (process, pid) = match &found {
+        PeerProcess::Exact(pidfd) => (socket::process_number(pidfd), pid),
+        PeerProcess::ByNumber(_) => (None, pid),
+        PeerProcess::Unseen | PeerProcess::Gone => (None, None),
+    };
+    let why = match identity::verify(expected, process, pid) {
+        Verdict::Proved => return Ok(()),
+        Verdict::Unproved => "the kernel cannot say whether its process is the same".into(),
+        Verdict::False(why) => std::format!("its process is another one ({why})"),
+    };
+    Err(ConnectError::Misbehaved(std::format!("who serves the local name is somebody else: {why}")))
 }
 
 /// What whoever connects by name does where nobody is yet.
@@ -235,7 +261,8 @@ impl Control {
     ) -> Result<NewLink, ConnectError> {
         let waiter = Arc::new(Waiter::default());
         let wait = wait_of(&self.shared.config);
-        let token = self.begin(service, greeting, timeout, wait, Some(waiter.clone()))?;
+        let waits = Waits::Call(waiter.clone());
+        let token = self.begin(service, greeting, timeout, wait, Some(waits))?;
         if self.shared.config.housekeeping == Housekeeping::Thread {
             return waiter.wait();
         }
@@ -265,7 +292,7 @@ impl Control {
         greeting: &[u8],
         timeout: Duration,
         wait: Wait,
-        waiter: Option<Arc<Waiter>>,
+        waiter: Option<Waits>,
     ) -> Result<LinkToken, ConnectError> {
         let shared = &*self.shared;
         if !shared.guard.is_parent() {
@@ -275,26 +302,58 @@ impl Control {
             return Err(ConnectError::GreetingTooLong(greeting.len()));
         }
         let until_ns = deadline_of(timeout);
-        let dial = Dial::to(service, wait, until_ns);
+        let dial = Dial::to(Finder::of(service), wait, until_ns);
         let looked_by_ns = until_ns.max(monotonic_ns().saturating_add(FIRST_LOOK_NS));
-        let mut state = shared.lock();
-        if let Some(why) = &state.failed {
-            return Err(ConnectError::Unavailable(why.clone()));
-        }
-        let begun =
-            state.machine.connect(service.to_string(), greeting.to_vec(), looked_by_ns, wait);
-        let id = begun.map_err(ConnectError::TooManyLinks)?;
-        let row = Row { dial: Some(Box::new(dial)), waiter, ..Row::new(None, Who::default()) };
-        state.rows.insert(id, row);
-        shared.dial(&mut state, id, monotonic_ns());
-        shared.finish(state);
-        // Its deadline may be the earliest.
-        shared.bell.ring();
-        Ok(id)
+        shared.begin(dial, greeting, looked_by_ns, waiter)
     }
 }
 
 impl Shared {
+    fn begin(
+        &self,
+        dial: Dial,
+        greeting: &[u8],
+        looked_by_ns: u64,
+        waiter: Option<Waits>,
+    ) -> Result<LinkToken, ConnectError> {
+        let Some(finder) = &dial.finder else { unreachable!("nobody looks yet") };
+        let (service, wait) = (finder.service.to_string(), dial.wait);
+        let expected = finder.expected.as_ref().map(|credential| credential.node);
+        let mut state = self.lock();
+        if let Some(why) = &state.failed {
+            return Err(ConnectError::Unavailable(why.clone()));
+        }
+        let begun = state.machine.connect(service, greeting.to_vec(), looked_by_ns, wait);
+        let id = begun.map_err(ConnectError::TooManyLinks)?;
+        if let Some(node) = expected {
+            state.machine.expect(id, node);
+        }
+        let row = Row { dial: Some(Box::new(dial)), waiter, ..Row::new(None, Who::default()) };
+        state.rows.insert(id, row);
+        self.dial(&mut state, id, monotonic_ns());
+        self.finish(state);
+        // Its deadline may be the earliest.
+        self.bell.ring();
+        Ok(id)
+    }
+
+    /// The same for a node that has proved itself elsewhere: nobody else there is spoken to, and where
+    /// nobody is found soon, that is all.
+    #[cfg(feature = "tls")]
+    pub(super) fn begin_expecting(
+        &self,
+        service: &ServiceName,
+        credential: Credential,
+        greeting: &[u8],
+        until_ns: u64,
+        waiter: Waits,
+    ) -> Result<LinkToken, ConnectError> {
+        let finder = Finder { expected: Some(Box::new(credential)), ..Finder::of(service) };
+        let dial = Dial::to(finder, Wait::No, until_ns);
+        let looked_by_ns = until_ns.min(monotonic_ns().saturating_add(FIRST_LOOK_NS));
+        self.begin(dial, greeting, looked_by_ns, Some(waiter))
+    }
+
     /// One try to make the first connection, or the second, by a thread that nothing waits for.
     fn dial(&self, state: &mut State, id: ConnectionId, now_ns: u64) {
         let Some(dial) = state.rows.get_mut(&id).and_then(|row| row.dial.as_mut()) else { return };
@@ -330,7 +389,8 @@ impl Shared {
             let is_first = !finder.has_tried;
             let mut opened = finder.open(&config);
             let is_absent = matches!(&opened, Err(Missed::NotNow(NotNow::Absent, _)));
-            let service = (is_first && is_absent).then(|| finder.service.clone());
+            let is_asked = finder.expected.is_none();
+            let service = (is_first && is_absent && is_asked).then(|| finder.service.clone());
             match (service, wait) {
                 (Some(service), Wait::No) => {
                     opened = opened.map_err(|missed| match missed {

@@ -11,10 +11,11 @@ use crate::os::socket::Connection;
 use crate::os::sys::{Bell, WakeWord};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
+use std::boxed::Box;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 /// Names a link of this process, from the first step of making it. Never used twice.
@@ -43,6 +44,10 @@ pub struct NewLink {
     pub initiated_by_us: bool,
     /// The request that this process accepted, if it was asked.
     pub request: Option<RequestId>,
+    /// What it was called while it was to be one to another host, if it turned out to be of this one.
+    pub asked: Option<LinkToken>,
+    /// What there is to say of how it was found, in words.
+    pub how: Option<Box<str>>,
 }
 
 /// What leads to the other end of a link, beside its rings.
@@ -326,6 +331,15 @@ impl AsFd for Inbox {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
+}
+
+/// Who is told what becomes of connecting, in the place of the application.
+pub(super) enum Waits {
+    /// Somebody in the call.
+    Call(Arc<Waiter>),
+    /// The part that speaks with other hosts; the application is told of a link, and of no failure.
+    #[cfg(feature = "tls")]
+    Hosts(super::other_hosts::Found),
 }
 
 /// Somebody waits for the end of connecting, in the call.

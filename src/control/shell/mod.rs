@@ -62,7 +62,7 @@ use crate::wire::{ApertureAccess, NodeId};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use dial::Dial;
-use inbox::Waiter;
+use inbox::Waits;
 #[cfg(feature = "tls")]
 pub(in crate::control) use perform::ended;
 use refusals::Refusals;
@@ -120,7 +120,7 @@ struct Row {
     made: BTreeMap<Memory, Made>,
     mapped: BTreeMap<Memory, Mapped>,
     dial: Option<Box<Dial>>,
-    waiter: Option<Arc<Waiter>>,
+    waiter: Option<Waits>,
     /// Whose receivers it uses.
     uid: Option<u32>,
     pid: Option<u32>,
@@ -358,9 +358,9 @@ impl Control {
         #[cfg(feature = "tls")]
         let hosts = match config.listen {
             Some(_) => {
-                let note = shared.note_of_hosts();
+                let told = (shared.on_this_host(), shared.note_of_hosts());
                 let (inbox, given) = (&shared.inbox, &shared.directory);
-                Some(Arc::new(Hosts::start(config, identity, inbox, given, note)?))
+                Some(Arc::new(Hosts::start(config, identity, inbox, given, told)?))
             }
             None => None,
         };

@@ -19,16 +19,68 @@ pub(super) enum Leave {
 #[cfg(feature = "tls")]
 mod with_tls {
     use super::super::super::hosts::{
-        Goodbye, HostDirectory, HostError, HostName, Hosts, Note, is_of_host,
+        Ended, Goodbye, HostDirectory, HostError, HostName, Hosts, Note, OnThisHost, Sought,
+        is_of_host,
     };
     use super::super::super::{GREETING_BYTES_MAX, Wait};
-    use super::super::{ConnectError, Shared, deadline_of};
+    use super::super::inbox::Waits;
+    use super::super::{ConnectError, NewLink, Shared, deadline_of};
     use super::*;
+    use core::sync::atomic::Ordering;
     use core::time::Duration;
+    use std::boxed::Box;
     use std::string::ToString;
-    use std::sync::{Arc, MutexGuard, PoisonError};
+    use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+
+    /// A link that was to be one to another host, of which its node is told under the name that it has so
+    /// far.
+    pub(in super::super) struct Found {
+        asked: LinkToken,
+        how: Box<str>,
+        ended: Ended,
+    }
+
+    impl Found {
+        /// It is there.
+        pub fn linked(self, link: &mut NewLink) {
+            (link.asked, link.how) = (Some(self.asked), Some(self.how));
+            (self.ended)(None);
+        }
+
+        /// There is none.
+        pub fn failed(self, error: ConnectError) {
+            (self.ended)(Some(error));
+        }
+    }
+
+    /// What the part for other hosts has of the one for this host.
+    struct Here(Weak<Shared>);
+
+    impl OnThisHost for Here {
+        fn begin(&self, sought: Sought, ended: Ended) -> Result<LinkToken, ConnectError> {
+            let gone = || ConnectError::Unavailable("it is ending".into());
+            let shared = self.0.upgrade().ok_or_else(gone)?;
+            if shared.is_ending.load(Ordering::Acquire) {
+                return Err(gone());
+            }
+            let Sought { asked, name, credential, greeting, until_ns, how } = sought;
+            let waits = Waits::Hosts(Found { asked, how, ended });
+            shared.begin_expecting(&name.parse()?, credential, &greeting, until_ns, waits)
+        }
+
+        fn give_up(&self, token: LinkToken) {
+            let Some(shared) = self.0.upgrade() else { return };
+            let mut state = shared.lock();
+            state.machine.give_up(token);
+            shared.finish(state);
+        }
+    }
 
     impl Shared {
+        pub(in super::super) fn on_this_host(self: &Arc<Self>) -> Arc<dyn OnThisHost> {
+            Arc::new(Here(Arc::downgrade(self)))
+        }
+
         /// Told as those of this host are.
         pub(in super::super) fn note_of_hosts(self: &Arc<Self>) -> Note {
             let this = Arc::downgrade(self);
@@ -88,8 +140,9 @@ mod with_tls {
                 Some(hosts) => hosts.clone(),
                 None => {
                     let (config, inbox) = (&self.shared.config, &self.shared.inbox);
-                    let (given, note) = (&self.shared.directory, self.shared.note_of_hosts());
-                    let started = Hosts::start(config, &self.identity, inbox, given, note);
+                    let given = &self.shared.directory;
+                    let told = (self.shared.on_this_host(), self.shared.note_of_hosts());
+                    let started = Hosts::start(config, &self.identity, inbox, given, told);
                     let started = started.map_err(|e| {
                         let error = HostError::Hosts(e);
                         ConnectError::Host { name: name.to_string(), error }
@@ -184,6 +237,9 @@ mod with_tls {
         AnswerError::NoSuchRequest(request)
     }
 }
+
+#[cfg(feature = "tls")]
+pub(super) use with_tls::Found;
 
 #[cfg(not(feature = "tls"))]
 #[allow(clippy::unused_self)]

@@ -7,7 +7,7 @@ use super::super::machine::{
 };
 use super::super::memory::{Made, Mapped};
 use super::super::{printable, receiver};
-use super::inbox::{ControlEvent, NewLink, Way};
+use super::inbox::{ControlEvent, NewLink, Waits, Way};
 use super::{ConnectError, EVENTS_MAX, OUTBOX_MAX, PIDFD, Posted, Row, SOCKET, Shared, State, tag};
 use crate::log::{self, Kind};
 use crate::os::socket::{self, Connection, PeerProcess};
@@ -380,7 +380,7 @@ impl Shared {
             let by = if agreed.initiated_by_us { "this process connected" } else { "" };
             self.note(row.entry(Kind::Connected, by.into()));
         }
-        let link = NewLink {
+        let mut link = NewLink {
             token: agreed.link,
             peer: agreed.peer,
             greeting: agreed.greeting,
@@ -391,11 +391,18 @@ impl Shared {
             features: agreed.features,
             initiated_by_us: agreed.initiated_by_us,
             request: agreed.request,
+            asked: None,
+            how: None,
         };
         match waiter {
-            Some(waiter) => {
+            Some(Waits::Call(waiter)) => {
                 waiter.tell(Ok(link));
                 None
+            }
+            #[cfg(feature = "tls")]
+            Some(Waits::Hosts(found)) => {
+                found.linked(&mut link);
+                Some(ControlEvent::Connected(link))
             }
             None => Some(ControlEvent::Connected(link)),
         }
@@ -410,15 +417,28 @@ impl Shared {
         let row = state.rows.get_mut(&id)?;
         let error = row.dial.as_mut().and_then(|dial| dial.take_error());
         let error = error.unwrap_or_else(|| ConnectError::of(why));
-        if log::is_wanted() {
-            self.note(row.entry(Kind::Failed, printable(&error.to_string())));
-        }
-        match row.waiter.take() {
-            Some(waiter) => {
+        let waiter = row.waiter.take();
+        let note = |error: &ConnectError| {
+            if log::is_wanted() {
+                self.note(row.entry(Kind::Failed, printable(&error.to_string())));
+            }
+        };
+        match waiter {
+            Some(Waits::Call(waiter)) => {
+                note(&error);
                 waiter.tell(Err(error));
                 None
             }
-            None => Some(ControlEvent::ConnectFailed { token: id, error }),
+            // It goes on over TLS.
+            #[cfg(feature = "tls")]
+            Some(Waits::Hosts(found)) => {
+                found.failed(error);
+                None
+            }
+            None => {
+                note(&error);
+                Some(ControlEvent::ConnectFailed { token: id, error })
+            }
         }
     }
 }

@@ -92,6 +92,12 @@ pub(crate) fn address_of(host: usize, net: u8, port: u16) -> SocketAddr {
     (Ipv4Addr::new(10, 0, net, host as u8 + 1), port).into()
 }
 
+/// Whether an address is that of the host that asks.
+pub(crate) fn is_here(address: SocketAddr) -> bool {
+    let SocketAddr::V4(address) = address else { return false };
+    address.ip().octets()[3] == host() as u8 + 1
+}
+
 /// Cuts the cable of a host in a network, or in all of them, for so long.
 pub(crate) fn cut(host: usize, net: Option<u8>, time: Duration) {
     let now_ns = now_ns();

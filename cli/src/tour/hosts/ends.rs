@@ -4,6 +4,7 @@ use super::own_directory;
 use crate::tour::actor::Orders;
 use anyhow::{Context, Result, ensure};
 use hamlyn::Config;
+use hamlyn::config::Local;
 use hamlyn::control::{Access, ServiceName, stat_of};
 use hamlyn::protocol::{Client, Manager, Server, ServerConfig};
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,8 @@ pub fn config(directory: &Path, name: &str, secret: &str) -> Config {
     Config::default()
         .dir(own_directory(directory, name))
         .secret(directory.join(secret))
+        // Where there are no namespaces both are on this host.
+        .local(Local::Tls)
         .wait_for_names(false)
         .handshake_timeout_ms(3000u32)
 }

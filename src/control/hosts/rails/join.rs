@@ -131,7 +131,7 @@ impl OfLink {
         let mut places = [new; RAILS_MAX as usize];
         places[0].retry.connected(now_ns);
         let dials = met.dial.clone().map(|dial| Dials {
-            dial: Dial { greeting: Vec::new(), wait: Wait::No, before: None, ..dial },
+            dial: Dial { greeting: Vec::new(), wait: Wait::No, before: None, at: None, ..dial },
             first: met.address,
             places,
         });

@@ -57,6 +57,24 @@ pub enum Said {
     },
     /// No link is wanted, but whether there might be one.
     Asks,
+    /// To whoever asks, from an address of the same host: there might, and there it is found so.
+    Here(Here),
+}
+
+/// A service as whoever is on the same host finds it: its local name, and which process serves it. With the
+/// node's id these are what the node says of itself on a Unix socket, signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Here {
+    /// In whose part of the shared directory; `None`: in the private one of its user.
+    pub shared: Option<u32>,
+    /// The process's number that nobody else has, the namespace of the other one, and that.
+    pub process: (u64, u64, u32),
+    /// Since when the machine runs.
+    pub boot: [u8; 16],
+    /// The node's key.
+    pub public_key: [u8; 32],
+    /// The two halves of the signature.
+    pub signature: [[u8; 32]; 2],
 }
 
 impl Said {
@@ -159,6 +177,13 @@ mod tests {
             Said::Join { link: [1; 16], place: 7, proof: [2; 32] },
             Said::Joined { proof: [3; 32] },
             Said::Asks,
+            Said::Here(Here {
+                shared: Some(u32::MAX),
+                process: (u64::MAX, u64::MAX, u32::MAX),
+                boot: [4; 16],
+                public_key: [5; 32],
+                signature: [[6; 32]; 2],
+            }),
         ] {
             for before in [&b""[..], b"something"] {
                 let mut bytes = before.to_vec();

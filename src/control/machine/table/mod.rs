@@ -122,6 +122,8 @@ pub(super) struct Connection {
     pub refused: u32,
     stage: Stage,
     features: LinkFeatures,
+    /// The node that has to be at the other end, proved; `None`: any.
+    pub expected: Option<NodeId>,
     /// Whether whoever it is made to is waited for, where there is nobody yet.
     pub wait: Wait,
     /// How long it rests before it is tried again to make it.
@@ -167,6 +169,7 @@ impl Connection {
             refused: 0,
             stage,
             features: LinkFeatures::empty(),
+            expected: None,
             wait: Wait::No,
             pause_ns: 0,
             deadline_ns: None,

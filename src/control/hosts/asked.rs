@@ -1,0 +1,109 @@
+//! What a client asks a server of this process for, once it has proved itself, and whether it may have it.
+//!
+//! Never: a program hears of a connection that is a question alone.
+
+use super::hello::{Answer, Wants};
+use super::links::peer;
+use super::meeting::Proved;
+use super::rails::said::Said;
+use super::{ASKED_PER_IDENTITY_MAX, ASKED_REFUSED, Met, RequestId, Row, Shared, State};
+use crate::control::names::Access;
+use crate::control::shell::ControlEvent;
+use crate::control::{Accept, GREETING_BYTES_MAX, Reason};
+use std::vec::Vec;
+
+impl Shared {
+    /// At a server: the client has proved itself and says what it wants.
+    pub(super) fn wanted(&self, state: &mut State, id: u64, wants: Wants, proved: Proved) {
+        let is_own = proved.identity == self.own.keys.own_identity();
+        let answer = match state.services.get(&wants.service) {
+            None => Err(Answer::NoService),
+            Some((access, accept)) => match access {
+                Access::Anyone => Ok(accept.clone()),
+                Access::SameUser if is_own => Ok(accept.clone()),
+                Access::SameUser | Access::Group(_) => {
+                    Err(Answer::no(Reason::User, "this service is not for other hosts"))
+                }
+            },
+        };
+        state.links.retain(|_, row| row.is_used());
+        let (own, asked) = state.of_identity(&proved.identity);
+        let joins = match state.rows.get(&id) {
+            Some(Row::Meeting(met)) => Said::split(&met.meeting.heard).1,
+            _ => None,
+        };
+        let asks = matches!(joins, Some(Said::Asks));
+        let joins = joins.filter(|said| matches!(said, Said::Join { .. }));
+        if own >= 2 * self.config.connections_per_user_max as usize {
+            // It is not even told, which would keep another connection.
+            if let Some(Row::Meeting(met)) = state.rows.get(&id) {
+                // As of one that is served, or of what the host has invented.
+                let answer = match answer {
+                    Err(Answer::NoService) => Answer::NoService,
+                    _ => Answer::no(Reason::Connections, ""),
+                };
+                self.note_refused(met.address, &proved, wants.service, &answer);
+            }
+            return self.forget(state, id);
+        }
+        let answer = match answer {
+            Ok(_) if own >= self.config.connections_per_user_max as usize => {
+                Err(Answer::no(Reason::Connections, ""))
+            }
+            Ok(Accept::Ask) if asked >= ASKED_PER_IDENTITY_MAX => {
+                Err(Answer::no(Reason::Connections, ASKED_REFUSED))
+            }
+            Ok(_) if wants.greeting.len() > GREETING_BYTES_MAX => {
+                Err(Answer::no(Reason::Malformed, "the greeting is too long"))
+            }
+            answer => answer,
+        };
+        if let Some(said) = joins
+            && own < self.config.connections_per_user_max as usize
+        {
+            let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+            return self.rail_asked(state, id, *met, wants, &proved, said);
+        }
+        let Some(Row::Meeting(met)) = state.rows.get_mut(&id) else { return };
+        match answer {
+            // It is told that it might, and the connection ends: nobody was refused, and no program is asked.
+            Ok(_) if asks => {
+                let Some(Row::Meeting(mut met)) = state.rows.remove(&id) else { return };
+                self.tell_where(state, &mut met, &wants);
+                let answer = Answer::Yes(Vec::new());
+                self.refuse(state, id, met.meeting, proved.identity, &answer);
+            }
+            Ok(Accept::Ask) => {
+                met.deadline_ns = self.deadline();
+                let peer = peer(met.address, &proved, wants.service.clone());
+                let greeting = wants.greeting.clone();
+                met.wants = Some((wants, proved));
+                let id = RequestId(id);
+                self.inbox.put_of_host(ControlEvent::Request { id, peer, greeting });
+            }
+            Ok(Accept::Automatic(greeting)) => {
+                let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+                self.accept(state, *met, wants, proved, greeting, None);
+            }
+            Err(answer) => {
+                let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+                self.note_refused(met.address, &proved, wants.service, &answer);
+                self.refuse(state, id, met.meeting, proved.identity, &answer);
+            }
+        }
+    }
+
+    /// A request that waits for the application's answer, to be answered.
+    pub(super) fn take_asked(
+        &self,
+        state: &mut State,
+        request: RequestId,
+    ) -> Option<(Met, Wants, Proved)> {
+        if !matches!(state.rows.get(&request.0), Some(Row::Meeting(met)) if met.wants.is_some()) {
+            return None;
+        }
+        let Some(Row::Meeting(mut met)) = state.rows.remove(&request.0) else { return None };
+        let (wants, proved) = met.wants.take()?;
+        Some((*met, wants, proved))
+    }
+}

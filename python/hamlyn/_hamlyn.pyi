@@ -1682,7 +1682,7 @@ class Publisher:
         A publisher without subscribers. `short_nbytes_max`: longest sample that is copied to each
         subscriber, at most 2,032; longer ones, of at most `sample_nbytes_max`, lie in a pool, of which
         every subscriber can read everything at any time (0: there is none), and `loans` of which may be
-        on loan at once. They reach no subscriber on another host. `backlog`: the newest samples that are kept for subscribers that have no room
+        on loan at once. To subscribers on other hosts they go in parts. `backlog`: the newest samples that are kept for subscribers that have no room
         now; `history`: those that whoever subscribes may ask for. `outstanding`: samples of the pool
         that a subscriber may have at once, at most 64; `subscribers`: how many there may be at one
         time. `when_slow`: what becomes of samples for which a subscriber has no room, unless it asks for

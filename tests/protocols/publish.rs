@@ -6,8 +6,8 @@ use crate::help::{
 use hamlyn::Access;
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
-    EndPoint, GrowError, Manager, PublishConfig, PublishError, Publisher, ReceiveError,
-    SHORT_BYTES_MAX, Sample, SubscribeConfig, Subscriber, WhenSlow,
+    EndPoint, GrowError, Manager, PublishConfig, PublishError, Publisher, ReceiveError, Sample,
+    SubscribeConfig, Subscriber, WhenSlow,
 };
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
@@ -23,27 +23,10 @@ pub const POOL: PublishConfig = PublishConfig {
     when_slow: WhenSlow::DropOldest,
 };
 
-/// Without a pool, which ends at a host's edge, where there are hosts: then all samples are short.
-fn without_pool_between_hosts(config: PublishConfig) -> PublishConfig {
-    match is_of_hosts() {
-        true if config.short_bytes_max == POOL.short_bytes_max => {
-            PublishConfig { short_bytes_max: longest(), sample_bytes_max: 0, ..config }
-        }
-        true => PublishConfig { sample_bytes_max: 0, ..config },
-        false => config,
-    }
-}
-
-/// Of a sample.
-fn longest() -> usize {
-    if is_of_hosts() { SHORT_BYTES_MAX } else { POOL.sample_bytes_max }
-}
-
 /// Why a test of pools is none over hosts.
 pub const NO_POOL: &str = "a publisher's pool is memory, none of which is open to another host";
 
 pub fn publish(manager: &Manager, config: PublishConfig) -> Publisher {
-    let config = without_pool_between_hosts(config);
     let publisher = Publisher::new(manager, config).unwrap();
     publisher.serve("news", Access::SameUser).unwrap();
     publisher
@@ -78,7 +61,7 @@ fn every_subscriber_gets_every_sample_in_order() {
     // More than there are places of any kind, short ones and those of the pool in turn.
     const COUNT: u64 = 500;
     let sample = |i: u64| {
-        let length = [8, 16, 63, 64, 65, longest()][i as usize % 6];
+        let length = [8, 16, 63, 64, 65, POOL.sample_bytes_max][i as usize % 6];
         let mut bytes = vec![i as u8; length];
         bytes[..8].copy_from_slice(&i.to_le_bytes());
         bytes
@@ -341,7 +324,7 @@ fn who_is_slow_is_sent_away_where_that_is_said_and_the_others_get_all() {
 
 #[test]
 fn a_publisher_that_only_publishes_lets_subscribers_in_and_loses_nothing_of_one_that_keeps_up() {
-    for length in [16, longest() / 2] {
+    for length in [16, POOL.sample_bytes_max / 2] {
         let dir = Dir::new("only-publishes");
         // No progress thread, and no call but this one.
         let there = dir.manager();
@@ -407,7 +390,7 @@ fn a_subscriber_may_burden_the_publisher_less_and_not_more() {
     use WhenSlow::{DropNewest, DropOldest, SendAway, Wait};
     let all = [Wait, DropOldest, DropNewest, SendAway];
     for (i, when_slow) in all.into_iter().enumerate() {
-        let config = without_pool_between_hosts(PublishConfig { when_slow, ..POOL });
+        let config = PublishConfig { when_slow, ..POOL };
         let publisher = Publisher::new(&there, config).unwrap();
         let seed = publisher.seed().unwrap().reached();
         for (j, asked) in all.into_iter().enumerate() {

@@ -15,6 +15,7 @@ use std::time::Duration;
 const PUBLISH: u8 = 7;
 /// From one place to the next.
 const STRIDE: u64 = 2112;
+const PART: u32 = 1 << 29;
 const IN_POOL: u32 = 1 << 30;
 const NUMBERED: u32 = 1 << 31;
 
@@ -55,7 +56,7 @@ impl Lying {
         let word = self.liar.node.recv(self.queue, LIMIT).unwrap().word;
         let at = (self.got % self.depth * STRIDE) as usize;
         self.got += 1;
-        let length = (word & 0x3fff_ffff) as usize;
+        let length = (word & (PART - 1)) as usize;
         (word, self.liar.node.area(self.area).unwrap()[at..at + length].to_vec())
     }
 
@@ -292,16 +293,32 @@ pub struct False {
 
 /// A pool of three places of 128 bytes.
 fn answer(node: &mut Node, leases: u32) -> Vec<u8> {
+    answer_with(node, leases, 3, 128)
+}
+
+/// Without places: long samples of so many bytes come in parts.
+fn answer_with(node: &mut Node, leases: u32, places: u32, bytes: u64) -> Vec<u8> {
     let cell = lent(node, 64, 1000).to_bytes();
-    let words = [100, leases, 3].map(u32::to_le_bytes).concat();
-    [&cell[..], &words, &128u64.to_le_bytes(), &5u64.to_le_bytes()].concat()
+    let words = [100, leases, places].map(u32::to_le_bytes).concat();
+    [&cell[..], &words, &bytes.to_le_bytes(), &5u64.to_le_bytes()].concat()
 }
 
 impl False {
     pub fn new(dir: &Dir, here: &Manager, pool_bytes: u64) -> Self {
         let mut node = dir.node();
         let answer = answer(&mut node, 2);
-        let mut node = false_receiver(node, "false", PUBLISH, &answer);
+        Self::with(node, &answer, here, pool_bytes)
+    }
+
+    /// One whose long samples, of up to 5,000 bytes, come in parts.
+    fn in_parts(dir: &Dir, here: &Manager) -> Self {
+        let mut node = dir.node();
+        let answer = answer_with(&mut node, 2, 0, 5000);
+        Self::with(node, &answer, here, 0)
+    }
+
+    fn with(node: Node, answer: &[u8], here: &Manager, pool_bytes: u64) -> Self {
+        let mut node = false_receiver(node, "false", PUBLISH, answer);
         let config = SubscribeConfig { depth: 4, ..SubscribeConfig::default() };
         let subscriber = Subscriber::connect(here, &at("false"), config, LIMIT).unwrap();
         let (link, places) = grown(&mut node);
@@ -342,7 +359,9 @@ fn what_a_publisher_says_that_cannot_be_ends_its_link() {
     let numbered = |number: u64| [&number.to_le_bytes()[..], b"text"].concat();
     let cases: &[(&str, u64, Say)] = &[
         ("a message of 2041 bytes in a place of 2040", 0, |f| f.say(2041, b"x")),
-        ("a message of 1073741823 bytes", 0, |f| f.say(IN_POOL - 1, b"x")),
+        ("a message of 536870911 bytes", 0, |f| f.say(PART - 1, b"x")),
+        ("a part of a sample, and there are none", 0, |f| f.say(9 | PART, &[0; 9])),
+        ("a part of a sample, and there are none", 4096, |f| f.say(9 | PART, &[0; 9])),
         ("a short sample of 101 bytes, and 100", 0, |f| f.say(101, &[0; 101])),
         ("a numbered message of 7 bytes", 0, |f| f.say(7 | NUMBERED, &[0; 7])),
         ("an announcement of 15 bytes", 4096, |f| f.say(15 | IN_POOL, &[0; 15])),
@@ -398,6 +417,91 @@ fn what_a_publisher_says_that_cannot_be_ends_its_link() {
     lies.say(12 | NUMBERED, &numbered(u64::MAX));
     assert!(matches!(lies.subscriber.receive(LIMIT), Err(ReceiveError::Misbehaved(_))));
     assert_eq!(here.lock().links().count(), 0);
+}
+
+#[test]
+fn parts_of_a_sample_that_do_not_make_one_end_the_link() {
+    if only_on_one_host(NO_POOL) {
+        return;
+    }
+    let dir = Dir::new("false-parts");
+    let here = dir.manager();
+    // The first of a sample of so many bytes.
+    let first = |length: u64, bytes: &[u8]| [&length.to_le_bytes()[..], bytes].concat();
+    type Parts<'a> = &'a [(u32, Vec<u8>)];
+    let begun = (PART, first(5000, &[1; 1000]));
+    let cases: &[(&str, Parts<'_>)] = &[
+        ("the first part of a sample, of 7 bytes", &[(PART, vec![0; 7])]),
+        ("a sample of 5001 bytes in parts, and 5000", &[(PART, first(5001, b"x"))]),
+        ("a sample of 18446744073709551615 bytes", &[(PART, first(u64::MAX, b"x"))]),
+        ("a part of 2 bytes of a sample of 1, of which 1", &[(PART, first(1, b"xy"))]),
+        ("a part of 1 bytes of a sample of 0, of which 0", &[(PART, first(0, b"x"))]),
+        ("a part of 0 bytes of a sample of 9, of which 9", &[(PART, first(9, b""))]),
+        ("a part of 0 bytes of a sample of 5000", &[begun.clone(), (PART, vec![])]),
+        (
+            "a part of 2001 bytes of a sample of 5000, of which 2000",
+            &[begun.clone(), (PART, vec![2; 2000]), (PART, vec![3; 2001])],
+        ),
+        ("between the parts of sample 6", &[begun.clone(), (0, b"short".to_vec())]),
+        ("between the parts of sample 6", &[begun.clone(), (0, vec![0; 90])]),
+        ("between the parts of sample 6", &[begun.clone(), (PART | NUMBERED, vec![9; 9])]),
+        ("between the parts of sample 6", &[begun.clone(), (PART | IN_POOL, vec![9; 9])]),
+        ("between the parts of sample 6", &[begun.clone(), (IN_POOL, vec![0; 16])]),
+        ("a sample of a pool, and there is none", &[(IN_POOL, vec![0; 16])]),
+        ("a sample of a pool, and there is none", &[(IN_POOL | PART, vec![0; 16])]),
+    ];
+    for (why, parts) in cases {
+        let mut lies = False::in_parts(&dir, &here);
+        // What is right is received.
+        lies.say(12 | PART, &first(4, b"text"));
+        let sample = lies.subscriber.receive(LIMIT).unwrap();
+        assert_eq!((sample.number(), sample.as_slice()), (5, Some(&b"text"[..])));
+        for (bits, part) in *parts {
+            lies.say(part.len() as u32 | bits, part);
+        }
+        let error = lies.subscriber.receive(LIMIT).unwrap_err();
+        assert!(matches!(error, ReceiveError::Misbehaved(_)), "{error}");
+        assert!(error.to_string().contains(why), "{error} does not say {why:?}");
+    }
+    // Numbered, with a gap before it, in parts of whatever length.
+    let mut lies = False::in_parts(&dir, &here);
+    let numbered = [&9u64.to_le_bytes()[..], &first(300, &[1])].concat();
+    lies.say(17 | PART | NUMBERED, &numbered);
+    for part in 0..13 {
+        assert!(lies.subscriber.try_receive().unwrap().is_none());
+        lies.say(23 | PART, &[part; 23]);
+    }
+    let sample = lies.subscriber.receive(LIMIT).unwrap();
+    assert_eq!((sample.number(), sample.missed(), sample.len()), (9, 4, 300));
+    let expected: Vec<u8> = [1].into_iter().chain((0..13).flat_map(|part| [part; 23])).collect();
+    assert_eq!(sample.as_slice(), Some(&expected[..]));
+    drop(lies);
+    // Of noise, what is no sample ends the link.
+    for seed in 1..30 {
+        let mut numbers = Numbers(seed * 99);
+        let mut lies = False::in_parts(&dir, &here);
+        for _ in 0..200 {
+            let length = numbers.below(40);
+            let bits = [0, PART, PART, PART, NUMBERED, PART | NUMBERED][numbers.below(6) as usize];
+            let mut data = numbers.bytes(length);
+            if numbers.below(2) == 0 && data.len() >= 8 {
+                data[..8].copy_from_slice(&numbers.below(60).to_le_bytes());
+            }
+            let at = Ticket { base: lies.sent % 4 * STRIDE, ..lies.places };
+            lies.sent += 1;
+            let word = data.len() as u32 | bits;
+            if lies.node.try_send_fast_over(lies.link, &at, &data, word).is_err() {
+                break;
+            }
+            match lies.subscriber.try_receive() {
+                Ok(Some(sample)) => assert!(sample.len() <= 100),
+                Ok(None) => {}
+                Err(ReceiveError::Misbehaved(_)) => break,
+                Err(e) => panic!("{e}"),
+            }
+            lies.node.poll().unwrap();
+        }
+    }
 }
 
 #[test]

@@ -6,6 +6,9 @@
 //!   loan, publish    ---- one fast packet: which place ------>   reads the publisher's pool
 //!   cell:  taken     <--- how many it has taken --------------   receive
 //!          released  <--- which lease it has released --------   the sample is dropped
+//!
+//!   to another host: loan, publish
+//!                    ---- fast packets, one part in each ----->   places; put together by `receive`
 //! ```
 //! Each subscriber lends the publisher a ring of places in its own memory, into which short samples
 //! and announcements are written in turn; so what one subscriber does not take is in nobody else's
@@ -13,7 +16,12 @@
 //! subscriber maps and reads ([`crate::os::pool`]). An announcement gives a *lease*: the sample's
 //! place is not used again before each subscriber that was told of it has released it, or is gone.
 //!
-//! A word is the length of what was written (30 bits) and two bits: `POOL`, it is an announcement;
+//! Memory is of one host. To a subscriber of another the publisher sends a long sample in parts, each in a
+//! place as a short one, from where it lies in the pool; its place there is not used again before the last
+//! part has left. A part counts as a message, and nothing comes between those of one sample.
+//!
+//! A word is the length of what was written (29 bits) and three bits: `POOL`, it is an announcement;
+//! `PART`, it is a part of a long sample, of which the first begins with the length of the whole;
 //! `NUMBERED`, it begins with the sample's number, because others were left out before it. Otherwise a
 //! sample's number is one more than that of the sample before.
 //!
@@ -72,6 +80,7 @@ const DEPTH_MAX: u32 = 1 << 15;
 /// Leases of a subscriber, a bit each.
 const LEASES_MAX: u32 = 64;
 
+const PART: u32 = 1 << 29;
 const POOL: u32 = 1 << 30;
 const NUMBERED: u32 = 1 << 31;
 const NUMBER_BYTES: usize = 8;
@@ -140,8 +149,9 @@ pub struct PublishConfig {
     /// Most bytes of a sample that is copied to each subscriber, in one packet; longer ones are put
     /// into the pool. At most [`SHORT_BYTES_MAX`]. 1,024 unless set.
     pub short_bytes_max: usize,
-    /// Most bytes of a sample in the pool, all of which every subscriber can read at any time: also
-    /// loans that have yet to be published. 0, which it is unless set: no pool.
+    /// Most bytes of a sample in the pool, all of which every subscriber of this host can read at any
+    /// time: also loans that have yet to be published. To subscribers of other hosts such a sample is
+    /// sent in parts. 0, which it is unless set: no pool.
     pub sample_bytes_max: usize,
     /// Samples of the pool that may be on loan at once. 2 unless set.
     pub loans_max: u32,
@@ -293,10 +303,20 @@ struct Answer {
     cell: Ticket,
     short_bytes_max: u32,
     leases: u32,
-    /// None: there is no pool.
-    pool: Option<Layout>,
+    long: LongSamples,
     /// The number of the first sample that it can get.
     first: u64,
+}
+
+/// How a subscriber gets samples that are not short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LongSamples {
+    /// There are none.
+    None,
+    /// It reads the publisher's pool.
+    Pool(Layout),
+    /// In parts, of at most so many bytes together.
+    Parts(u64),
 }
 
 const ANSWER_BYTES: usize = TICKET_BYTES + 12 + 16;
@@ -304,8 +324,11 @@ const ANSWER_BYTES: usize = TICKET_BYTES + 12 + 16;
 impl Answer {
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.cell.to_bytes().to_vec();
-        let Layout { places, place_bytes } =
-            self.pool.unwrap_or(Layout { places: 0, place_bytes: 0 });
+        let (places, place_bytes) = match self.long {
+            LongSamples::None => (0, 0),
+            LongSamples::Pool(Layout { places, place_bytes }) => (places, place_bytes),
+            LongSamples::Parts(bytes) => (0, bytes),
+        };
         for word in [self.short_bytes_max, self.leases, places] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
@@ -324,18 +347,19 @@ impl Answer {
         let (place_bytes, first) = rest.split_first_chunk::<8>()?;
         let place_bytes = u64::from_le_bytes(*place_bytes);
         let first = u64::from_le_bytes(first.try_into().ok()?);
-        let pool = match (places, place_bytes) {
-            (0, 0) => None,
+        let long = match (places, place_bytes) {
+            (0, 0) => LongSamples::None,
+            (0, bytes) => LongSamples::Parts(bytes),
             _ => {
                 let layout = Layout { places, place_bytes };
                 layout.bytes()?;
-                Some(layout)
+                LongSamples::Pool(layout)
             }
         };
         let fits = (1..=asked.min(LEASES_MAX)).contains(&leases)
             && short_bytes_max as usize <= SHORT_BYTES_MAX
             && cell.capacity() >= cell_bytes(leases) as u64;
-        fits.then_some(Self { cell, short_bytes_max, leases, pool, first })
+        fits.then_some(Self { cell, short_bytes_max, leases, long, first })
     }
 }
 
@@ -429,9 +453,9 @@ mod tests {
 
     #[test]
     fn an_answer_is_read_as_it_was_written_and_nothing_else_is() {
-        let pool = Some(Layout { places: 3, place_bytes: 64 });
+        let long = LongSamples::Pool(Layout { places: 3, place_bytes: 64 });
         let cell = ticket(cell_bytes(4) as u64);
-        let answer = Answer { cell, short_bytes_max: 100, leases: 4, pool, first: 1 << 40 };
+        let answer = Answer { cell, short_bytes_max: 100, leases: 4, long, first: 1 << 40 };
         let bytes = answer.to_bytes();
         let read = |bytes: &[u8]| Answer::from_bytes(bytes, &peer(), 4);
         assert_eq!(read(&bytes), Some(answer.clone()));
@@ -440,14 +464,17 @@ mod tests {
             assert_eq!(read(&bytes[..cut]), None, "cut to {cut}");
         }
         assert_eq!(read(&[&bytes[..], &[0]].concat()), None);
-        let without = Answer { pool: None, ..answer.clone() };
-        assert_eq!(read(&without.to_bytes()), Some(without));
+        for long in [LongSamples::None, LongSamples::Parts(1), LongSamples::Parts(u64::MAX)] {
+            let other = Answer { long, ..answer.clone() };
+            assert_eq!(read(&other.to_bytes()), Some(other));
+        }
+        let pool = |places, place_bytes| LongSamples::Pool(Layout { places, place_bytes });
         for wrong in [
             Answer { leases: 0, ..answer.clone() },
             Answer { cell: ticket(39), ..answer.clone() },
             Answer { short_bytes_max: SHORT_BYTES_MAX as u32 + 1, ..answer.clone() },
-            Answer { pool: Some(Layout { places: 3, place_bytes: 0 }), ..answer.clone() },
-            Answer { pool: Some(Layout { places: 9, place_bytes: u64::MAX }), ..answer.clone() },
+            Answer { long: pool(3, 0), ..answer.clone() },
+            Answer { long: pool(9, u64::MAX), ..answer.clone() },
         ] {
             assert_eq!(read(&wrong.to_bytes()), None, "{wrong:?}");
         }

@@ -97,6 +97,11 @@ impl Drop for Leased {
 }
 
 impl Body {
+    /// The bytes of a long sample that came in parts.
+    pub fn whole(bytes: Vec<u8>) -> Self {
+        Self::Long(Long(Some(LongBody::Boxed(bytes.into()))))
+    }
+
     /// A copy of the bytes of a short sample.
     pub fn short(bytes: &[u8]) -> Self {
         let mut words = [0; INLINE_WORDS];
@@ -146,7 +151,7 @@ impl Sample {
         self.len() == 0
     }
 
-    /// Its bytes: those of a short one stand still; one of the pool its publisher can change at any
+    /// Its bytes: those of a short one, and of one from another host, stand still; one of the pool its publisher can change at any
     /// time, and an honest one does not before the sample is dropped. So those are only copied.
     pub fn bytes(&self) -> RecordBytes<'_> {
         match &self.body {
@@ -156,7 +161,8 @@ impl Sample {
         }
     }
 
-    /// The bytes of a short one; `None`: it is one of the pool, which is only copied.
+    /// The bytes of a short one, or of one from another host; `None`: it is one of the pool, which is
+    /// only copied.
     pub fn as_slice(&self) -> Option<&[u8]> {
         match self.bytes() {
             RecordBytes::Still(bytes) => Some(bytes),

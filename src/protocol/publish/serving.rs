@@ -6,11 +6,14 @@
 //!   ----|-----------|===============|-----> numbers      next..end: to be sent, out of the log
 //!       a gap is told with the next sample
 //! ```
+//! A long sample in parts is before `next` once its first part has left; the others leave before
+//! anything else, whatever the log keeps by then.
+//!
 //! Never: more messages are out than it has places, or more samples than it has leases; a word of the
 //! cell is believed that does not say what was sent.
 
 use super::log::{Body, Log};
-use super::{Announced, NUMBER_BYTES, NUMBERED, PLACE_BYTES, PLACE_STRIDE, POOL, WhenSlow};
+use super::{Announced, NUMBER_BYTES, NUMBERED, PART, PLACE_BYTES, PLACE_STRIDE, POOL, WhenSlow};
 use crate::control::{PeerUser, RequestId};
 use crate::interface::{AreaId, LinkId};
 use crate::node::{Node, NodeSendError, PreparedTicket};
@@ -36,13 +39,13 @@ pub struct SubscriberState {
     /// Whether it can be sent samples: it holds the pool, where there is one. Until then those that are
     /// published wait for it as far as they are kept, and nobody waits for it.
     pub is_served: bool,
-    /// Samples that were sent to it.
+    /// Samples that were sent to it, whole.
     pub sent: u64,
     /// Messages in its own memory that it had not taken when it last said how many it had.
     pub untaken: u64,
     /// Samples of the pool that it has been told of and has not released.
     pub outstanding: u32,
-    /// Samples of the log that it has yet to be sent.
+    /// Samples that it has yet to be sent, one of which parts have left included.
     pub behind: u64,
     /// Samples that it will not get, because it was slow.
     pub dropped: u64,
@@ -112,6 +115,16 @@ pub(super) struct Granted {
     pub when_slow: WhenSlow,
     pub history: u32,
     pub leases: u32,
+    /// It gets long samples in parts.
+    pub in_parts: bool,
+}
+
+/// A long sample of which a part has left.
+#[derive(Debug)]
+struct Partial {
+    place: Arc<Place>,
+    length: u64,
+    sent: u64,
 }
 
 #[derive(Debug)]
@@ -131,6 +144,11 @@ pub(super) struct Serving {
     leases: Vec<Lease>,
     /// A bit for each of them that a sample has.
     leased: u64,
+    /// Most bytes of a part of a long sample; 0: it reads those in the pool.
+    part_bytes: usize,
+    in_parts: bool,
+    /// It is among the samples before `next`, and goes on before that.
+    partial: Option<Partial>,
     next: u64,
     end: u64,
     /// The number that it expects.
@@ -138,7 +156,9 @@ pub(super) struct Serving {
     /// Where the next message goes, and where the places end.
     offset: u64,
     places_end: u64,
+    /// Messages, of which so many were not the first of a sample.
     sent: u64,
+    parts: u64,
     taken: u64,
     /// As the statistics show it.
     dropped: Arc<AtomicU64>,
@@ -158,7 +178,7 @@ impl Serving {
         cell: Cell,
         log: &Log,
     ) -> Self {
-        let Granted { places, depth, when_slow, history, leases } = *granted;
+        let Granted { places, depth, when_slow, history, leases, in_parts } = *granted;
         let next = log.first().max(log.next().saturating_sub(history as u64));
         Self {
             user,
@@ -173,12 +193,16 @@ impl Serving {
             cell,
             leases: vec![Lease::default(); leases as usize],
             leased: 0,
+            part_bytes: 0,
+            in_parts,
+            partial: None,
             next,
             end: log.next(),
             told: next,
             offset: 0,
             places_end: depth as u64 * PLACE_STRIDE,
             sent: 0,
+            parts: 0,
             taken: 0,
             dropped: Arc::default(),
             is_full: false,
@@ -192,7 +216,9 @@ impl Serving {
         self.told
     }
 
-    pub fn joined(&mut self, node: &Node, connection: &Arc<Connection>) {
+    /// It has a link, whose packets hold so many bytes.
+    pub fn joined(&mut self, node: &Node, connection: &Arc<Connection>, packet_bytes: usize) {
+        self.part_bytes = packet_bytes.min(PLACE_BYTES);
         node.show_dropped(connection.link(), self.dropped.clone());
         self.request = None;
         self.places = Some(PreparedTicket::new(&self.ticket, connection.link()));
@@ -207,6 +233,11 @@ impl Serving {
         self.connection.as_ref().is_some_and(|connection| connection.ended().is_some())
     }
 
+    /// Whether it gets long samples in parts, not in the pool.
+    pub fn is_in_parts(&self) -> bool {
+        self.in_parts
+    }
+
     /// Whether it is to be served now.
     fn is_served(&self) -> bool {
         self.is_ready && self.fault.is_none() && !self.has_ended()
@@ -215,12 +246,18 @@ impl Serving {
     /// Whether of so many samples that were published there is one that it has yet to get, be it served
     /// already or not, or does not get and was not told so by one behind it.
     pub fn is_owed(&self, published: u64) -> bool {
-        self.next < published && !self.has_ended()
+        (self.next < published || self.partial.is_some()) && !self.has_ended()
+    }
+
+    /// Whether something is to leave before a sample that is published now.
+    #[inline]
+    fn has_more(&self) -> bool {
+        self.next < self.end || self.partial.is_some()
     }
 
     /// Whether it has yet to get something that it can be sent.
     pub fn is_behind(&self) -> bool {
-        self.next < self.end && self.is_served()
+        self.has_more() && self.is_served()
     }
 
     pub fn remove(&self, node: &mut Node, holders: &mut Holders) {
@@ -244,14 +281,15 @@ impl Serving {
             self.leased >> i & 1 == 1 && word != lease.number.wrapping_add(1)
         };
         let outstanding = self.leases.iter().enumerate().filter(has).count();
+        let partial = self.partial.is_some() as u64;
         Some(SubscriberState {
             connection: self.connection.clone()?,
             when_slow: self.when_slow,
             is_served: self.is_served(),
-            sent: self.sent,
+            sent: self.sent - self.parts - partial,
             untaken: self.sent - taken,
             outstanding: outstanding as u32,
-            behind: self.end - self.next,
+            behind: self.end - self.next + partial,
             dropped: self.dropped.load(Ordering::Relaxed),
         })
     }
@@ -261,7 +299,7 @@ impl Serving {
         if self.when_slow != WhenSlow::Wait || !self.is_served() {
             return None;
         }
-        if self.next < self.end {
+        if self.has_more() {
             return Some(self.no_room());
         }
         (!self.has_room(node, is_pool) && self.fault.is_none()).then_some(NoRoom::InMemory)
@@ -269,7 +307,7 @@ impl Serving {
 
     /// Whether the next sample cannot be sent to it at once.
     pub fn lacks_room(&mut self, node: &Node, is_pool: bool) -> bool {
-        self.is_served() && (self.next < self.end || !self.has_room(node, is_pool))
+        self.is_served() && (self.has_more() || !self.has_room(node, is_pool))
     }
 
     /// What keeps it from what it has yet to get.
@@ -333,7 +371,7 @@ impl Serving {
         }
         if self.when_slow == WhenSlow::DropNewest
             && self.is_served()
-            && (self.next < self.end || !self.has_room(node, is_pool))
+            && (self.has_more() || !self.has_room(node, is_pool))
         {
             self.drop_samples(1);
             return;
@@ -356,6 +394,7 @@ impl Serving {
     ) {
         if self.next == number
             && self.next < self.end
+            && self.partial.is_none()
             && self.is_served()
             && self.send(node, body, holders)
         {
@@ -369,7 +408,13 @@ impl Serving {
         if self.next < self.end {
             self.look_at_leases(node, holders);
         }
-        while self.next < self.end && self.is_served() {
+        while self.has_more() && self.is_served() {
+            if let Some(partial) = self.partial.take() {
+                if !self.send_part(node, partial) {
+                    return;
+                }
+                continue;
+            }
             // It lies in the log, or `leaves` would have said so.
             let Some(body) = log.get(self.next) else { return };
             if !self.send(node, body, holders) {
@@ -398,7 +443,7 @@ impl Serving {
     /// How many short samples, of which `number` is the first, can be sent to it without a look at
     /// anything but its link.
     pub fn quick(&mut self, node: &Node, number: u64) -> u64 {
-        if !self.is_served() || self.next < self.end || self.told != number {
+        if !self.is_served() || self.has_more() || self.told != number {
             return 0;
         }
         if self.sent - self.taken > self.depth / 2 {
@@ -438,7 +483,7 @@ impl Serving {
             self.look_at_taken(node);
         }
         let has_place = self.sent - self.taken < self.depth;
-        has_place && (!is_pool || self.free_lease().is_some())
+        has_place && (!is_pool || self.in_parts || self.free_lease().is_some())
     }
 
     /// Whether the sample was sent.
@@ -455,6 +500,9 @@ impl Serving {
                     false => self.push(node, bytes, bytes.len() as u32),
                     true => self.push_numbered(node, bytes, 0),
                 }
+            }
+            Body::Pool { place, length } if self.in_parts => {
+                self.send_first_part(node, place, length, numbered)
             }
             Body::Pool { place, length } => {
                 let sent = self.send_announced(node, place, length, numbered);
@@ -485,6 +533,53 @@ impl Serving {
         if sent {
             (self.leases[lease].number, self.leases[lease].place) = (self.next, place.index());
             self.leased |= 1 << lease;
+        }
+        sent
+    }
+
+    /// Sends the first part of a long sample; the others leave in [`advance`](Self::advance).
+    fn send_first_part(
+        &mut self,
+        node: &mut Node,
+        place: &Arc<Place>,
+        length: u64,
+        numbered: bool,
+    ) -> bool {
+        if !self.has_room(node, true) {
+            return false;
+        }
+        // A part that is numbered has its number before all else.
+        let head = if numbered { NUMBER_BYTES } else { 0 } + NUMBER_BYTES;
+        let count = length.min((self.part_bytes - head) as u64) as usize;
+        let mut part = [0; PLACE_BYTES];
+        if numbered {
+            part[..NUMBER_BYTES].copy_from_slice(&self.next.to_le_bytes());
+        }
+        part[head - NUMBER_BYTES..head].copy_from_slice(&length.to_le_bytes());
+        part[head..head + count].copy_from_slice(&place.bytes()[..count]);
+        let bits = PART | if numbered { NUMBERED } else { 0 };
+        let sent = self.push(node, &part[..head + count], (head + count) as u32 | bits);
+        if sent && (count as u64) < length {
+            self.partial = Some(Partial { place: place.clone(), length, sent: count as u64 });
+        }
+        sent
+    }
+
+    /// Sends the next part. `false`: it has no room, and it is kept.
+    fn send_part(&mut self, node: &mut Node, mut partial: Partial) -> bool {
+        self.is_full = false;
+        let count = (partial.length - partial.sent).min(self.part_bytes as u64) as usize;
+        let from = partial.sent as usize;
+        let sent = self.has_room(node, false)
+            && self.push(node, &partial.place.bytes()[from..from + count], count as u32 | PART);
+        if sent {
+            partial.sent += count as u64;
+            self.sent += 1;
+            self.parts += 1;
+            self.pass_place();
+        }
+        if partial.sent < partial.length {
+            self.partial = Some(partial);
         }
         sent
     }

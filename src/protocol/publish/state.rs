@@ -6,7 +6,7 @@
 
 use super::log::{Body, Log};
 use super::serving::{Fault, Granted, Holders, NoRoom, Serving};
-use super::{Answer, Greeting, PublishConfig, SubscriberState, cell_bytes};
+use super::{Answer, Greeting, LongSamples, PublishConfig, SubscriberState, cell_bytes};
 use crate::control::{Peer, RequestId};
 use crate::interface::LinkId;
 use crate::node::{ApertureEvent, Node};
@@ -277,12 +277,6 @@ impl PublisherState {
         body: &[u8],
     ) -> Result<Vec<u8>, String> {
         let greeting = Greeting::from_bytes(body, peer)?;
-        if self.pool.is_some() && peer.host.is_some() {
-            return Err("its long samples lie in a pool, which is memory of its own host and cannot be \
-                        shared with another; a publisher without one (sample_bytes_max 0) sends its short \
-                        samples to other hosts, too"
-                .into());
-        }
         let when_slow = greeting.when_slow.unwrap_or(self.config.when_slow);
         if when_slow < self.config.when_slow {
             return Err(format!(
@@ -296,13 +290,19 @@ impl PublisherState {
         let history = greeting.history.min(self.config.history);
         let (cell, ticket) = Cell::new(node, cell_bytes(leases))?;
         let Greeting { places, depth, .. } = greeting;
-        let granted = Granted { places, depth, when_slow, history, leases };
+        // A pool is memory of this host.
+        let in_parts = self.pool.is_some() && peer.host.is_some();
+        let granted = Granted { places, depth, when_slow, history, leases, in_parts };
         let serving = Serving::new(request, peer.user(), &granted, cell, &self.log);
         let answer = Answer {
             cell: ticket,
             short_bytes_max: self.config.short_bytes_max as u32,
             leases,
-            pool: self.pool.as_ref().map(|pool| pool.layout()),
+            long: match &self.pool {
+                None => LongSamples::None,
+                Some(_) if in_parts => LongSamples::Parts(self.config.sample_bytes_max as u64),
+                Some(pool) => LongSamples::Pool(pool.layout()),
+            },
             first: serving.first(),
         };
         self.subscribers.push(serving);
@@ -348,9 +348,9 @@ impl Offer for PublisherState {
         let its = |serving: &&mut Serving| serving.request == Some(request);
         self.all();
         let Some(serving) = self.subscribers.iter_mut().find(its) else { return };
-        serving.joined(node, connection);
         let (short, link) = (self.config.short_bytes_max, connection.link());
         let packet = node.fast_bytes_max(link).unwrap_or(0);
+        serving.joined(node, connection, packet);
         if packet < short + super::NUMBER_BYTES {
             serving.fault = Some(Fault::Unfit(format!(
                 "a packet of its link holds {packet} bytes, and samples of {short} are copied whole, \
@@ -361,6 +361,7 @@ impl Offer for PublisherState {
         }
         match &self.pool {
             None => serving.is_ready = true,
+            Some(_) if serving.is_in_parts() => serving.is_ready = true,
             // What became of that, an event says.
             Some(pool) => {
                 if let Err(e) = node.export_pool(link, pool) {

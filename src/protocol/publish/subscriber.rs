@@ -6,8 +6,8 @@
 
 use super::sample::{Body, Leased, Leases, Sample};
 use super::{
-    ANNOUNCED_BYTES, Announced, Answer, DEPTH_MAX, Greeting, LEASES_MAX, NUMBER_BYTES, NUMBERED,
-    PLACE_BYTES, PLACE_STRIDE, POOL, WhenSlow,
+    ANNOUNCED_BYTES, Announced, Answer, DEPTH_MAX, Greeting, LEASES_MAX, LongSamples, NUMBER_BYTES,
+    NUMBERED, PART, PLACE_BYTES, PLACE_STRIDE, POOL, WhenSlow,
 };
 use crate::interface::notification::{Consumer, Waiting};
 use crate::interface::{AreaId, Handed, LinkId, Notification, QueueId, SlotConfig, SlotId};
@@ -30,7 +30,7 @@ use std::vec::Vec;
 #[derive(Clone, Debug)]
 pub struct SubscribeConfig {
     /// Samples that lie in the subscriber's memory until they are received, from 1 to 32,768, of
-    /// some 2 KiB each. 64 unless set.
+    /// some 2 KiB each; a long one from another host lies in as many as it has 2 KiB. 64 unless set.
     pub depth: u32,
     /// What the publisher does when this subscriber is slow: what it does anyway, or something that
     /// burdens it less ([`WhenSlow`] is in that order); else it refuses. `None`, as it is unless set:
@@ -42,11 +42,22 @@ pub struct SubscribeConfig {
     /// Samples of the pool that it has at once, at least 1 and at most as many as the publisher's
     /// [`outstanding_max`](super::PublishConfig::outstanding_max) says. As many as that unless set.
     pub outstanding: u32,
+    /// Most bytes of a sample from another host, for which this process has memory of its own: to a
+    /// publisher there whose samples may be longer
+    /// ([`sample_bytes_max`](super::PublishConfig::sample_bytes_max)) it does not connect. 16 MiB unless
+    /// set.
+    pub sample_bytes_max: usize,
 }
 
 impl Default for SubscribeConfig {
     fn default() -> Self {
-        Self { depth: 64, when_slow: None, history: u32::MAX, outstanding: u32::MAX }
+        Self {
+            depth: 64,
+            when_slow: None,
+            history: u32::MAX,
+            outstanding: u32::MAX,
+            sample_bytes_max: 16 << 20,
+        }
     }
 }
 
@@ -113,8 +124,10 @@ struct Reading {
     line_lengths: u32,
     leases: Arc<Leases>,
     leases_max: u32,
-    pool: Option<Layout>,
+    long: LongSamples,
     aperture: Option<Aperture>,
+    /// A long sample of which parts have come.
+    gathered: Option<Gathered>,
     /// Where the message lay before which so many were taken: where the next is, is asked for few.
     place: u64,
     before: u64,
@@ -130,6 +143,13 @@ struct Reading {
     taken: Option<Result<Sample, ReceiveError>>,
     /// The same of one that came straight from the link while it was waited for.
     waited: Option<Line>,
+}
+
+/// What has come of a long sample, which has `length` bytes.
+struct Gathered {
+    number: u64,
+    length: usize,
+    bytes: Vec<u8>,
 }
 
 /// A short sample that is a line, and follows the one before: in numbers, since these stay in registers,
@@ -164,7 +184,7 @@ impl Subscriber {
         config: SubscribeConfig,
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
-        let SubscribeConfig { depth, when_slow, history, outstanding } = config;
+        let SubscribeConfig { depth, when_slow, history, outstanding, sample_bytes_max } = config;
         if !(1..=DEPTH_MAX).contains(&depth) {
             let text = format!("depth is {depth}, and may be from 1 to {DEPTH_MAX}");
             return Err(GrowError::SetUp(text));
@@ -181,13 +201,22 @@ impl Subscriber {
                 Answer::from_bytes(answer, connection.peer(), outstanding)
             });
         match grown {
-            Ok((connection, Answer { cell, short_bytes_max, leases: leases_max, pool, first })) => {
+            Ok((connection, Answer { long: LongSamples::Parts(bytes), .. }))
+                if bytes > sample_bytes_max as u64 =>
+            {
+                manager.leave(&connection, |node| memory.remove(node));
+                Err(GrowError::SetUp(format!(
+                    "samples there may have {bytes} bytes, and this side takes {sample_bytes_max} of one \
+                     from another host (SubscribeConfig::sample_bytes_max)"
+                )))
+            }
+            Ok((connection, Answer { cell, short_bytes_max, leases: leases_max, long, first })) => {
                 let link = connection.link();
                 let (leases, dropped) = (AtomicU64::new(0), AtomicU64::new(0));
                 let held = Arc::new(SamplesHeld { leases, dropped, max: leases_max });
                 let places = Arc::new(PlacesHeld { waiting, depth });
                 let mut kept: Vec<(_, Arc<dyn Kept>)> = vec![("places", places)];
-                if pool.is_some() {
+                if matches!(long, LongSamples::Pool(_)) {
                     kept.push(("samples", held.clone()));
                 }
                 manager.lock().show_kept(link, kept);
@@ -199,8 +228,9 @@ impl Subscriber {
                     line_lengths: 0,
                     leases,
                     leases_max,
-                    pool,
+                    long,
                     aperture: None,
+                    gathered: None,
                     place: 0,
                     before: 0,
                     next: first,
@@ -323,9 +353,12 @@ impl Subscriber {
         self.reading.missed
     }
 
-    connected!("samples", |this| match this.reading.pool {
-        None => String::from("publish and subscribe: one fast packet each"),
-        Some(pool) => format!(
+    connected!("samples", |this| match this.reading.long {
+        LongSamples::None => String::from("publish and subscribe: one fast packet each"),
+        LongSamples::Parts(bytes) => format!(
+            "publish and subscribe: one fast packet each, long samples, of up to {bytes} bytes, several"
+        ),
+        LongSamples::Pool(pool) => format!(
             "publish and subscribe: one fast packet each, long samples in a pool of {} places of {} bytes",
             pool.places, pool.place_bytes
         ),
@@ -359,7 +392,7 @@ fn take_line(
 }
 
 /// Reads the message that a notification is for, which says from whom it is and a word; `None`: it is
-/// none of the publisher's, or of a pool that has gone with its publisher.
+/// none of the publisher's, a part of a sample, or of a pool that has gone with its publisher.
 #[allow(clippy::too_many_arguments)]
 #[inline(never)]
 fn read(
@@ -413,7 +446,8 @@ impl Reading {
     /// Says what [`line`](Self::line) may take for one, after anything else was read.
     fn find_line_lengths(&mut self) {
         // More samples than anybody can send would have to come before numbers end.
-        let follow = self.follows.is_none() && self.next <= u64::MAX / 2;
+        let between = self.follows.is_none() && self.gathered.is_none();
+        let follow = between && self.next <= u64::MAX / 2;
         let most = self.short_bytes_max.min(LINE_BYTES) as u32;
         self.line_lengths = if follow { most + 1 } else { 0 };
     }
@@ -427,7 +461,8 @@ impl Reading {
         (self.place * PLACE_STRIDE) as usize
     }
 
-    /// The sample in the next place; else what is wrong with it. `None`: it has gone with its publisher.
+    /// The sample in the next place; else what is wrong with it. `None`: it has gone with its publisher,
+    /// or is not whole yet.
     #[inline]
     fn read(
         &mut self,
@@ -438,11 +473,14 @@ impl Reading {
         at: usize,
         word: u32,
     ) -> Result<Option<Sample>, String> {
-        let length = (word & !(POOL | NUMBERED)) as usize;
+        let length = (word & !(POOL | NUMBERED | PART)) as usize;
         let place = node.area(area).ok().and_then(|area| area.get(at..at + PLACE_BYTES));
         let bytes = place.and_then(|place| place.get(..length));
         let too_long = || format!("a message of {length} bytes in a place of {PLACE_BYTES}");
         let mut bytes = bytes.ok_or_else(too_long)?;
+        if let Some(gathered) = self.gathered.take() {
+            return self.gather(gathered, bytes, word);
+        }
         let follows = self.follows.unwrap_or(self.next);
         let mut number = follows;
         if word & NUMBERED != 0 {
@@ -455,8 +493,12 @@ impl Reading {
         }
         let missed = number - self.next;
         let next = number.checked_add(1).ok_or("a sample that is the last of all numbers")?;
-        let body = match word & POOL {
+        let body = match word & (POOL | PART) {
             0 => self.read_short(bytes)?,
+            PART => {
+                let (gathered, bytes) = self.begin(number, bytes)?;
+                return self.gather(gathered, bytes, bytes.len() as u32 | PART);
+            }
             _ => {
                 let announced = Announced::from_bytes(bytes);
                 let wrong = || format!("an announcement of {} bytes", bytes.len());
@@ -476,11 +518,57 @@ impl Reading {
         Ok(Some(Sample::new(number, missed, body)))
     }
 
+    /// A long sample of which the first part has come: what is known of it, and that part's bytes of it.
+    fn begin<'a>(&self, number: u64, part: &'a [u8]) -> Result<(Gathered, &'a [u8]), String> {
+        let cut_off = || format!("the first part of a sample, of {} bytes", part.len());
+        let (length, bytes) = part.split_first_chunk().ok_or_else(cut_off)?;
+        let length = u64::from_le_bytes(*length);
+        let LongSamples::Parts(most) = self.long else {
+            return Err("a part of a sample, and there are none".into());
+        };
+        if length > most {
+            return Err(format!("a sample of {length} bytes in parts, and {most} are the most"));
+        }
+        // It is no more than this side has said that it takes.
+        let length = length as usize;
+        Ok((Gathered { number, length, bytes: Vec::with_capacity(length) }, bytes))
+    }
+
+    /// The sample, if these bytes are its last; `word` is of a part, and of nothing else.
+    fn gather(
+        &mut self,
+        mut gathered: Gathered,
+        part: &[u8],
+        word: u32,
+    ) -> Result<Option<Sample>, String> {
+        if word != part.len() as u32 | PART {
+            return Err(format!("a message between the parts of sample {}", gathered.number));
+        }
+        let (length, left) = (gathered.length, gathered.length - gathered.bytes.len());
+        if part.len() > left || (part.is_empty() && left > 0) {
+            return Err(format!(
+                "a part of {} bytes of a sample of {length}, of which {left} are left",
+                part.len()
+            ));
+        }
+        gathered.bytes.extend_from_slice(part);
+        if part.len() < left {
+            self.gathered = Some(gathered);
+            return Ok(None);
+        }
+        let Gathered { number, bytes, .. } = gathered;
+        let missed = number - self.next;
+        (self.next, self.follows) = (number + 1, None);
+        self.missed = self.missed.saturating_add(missed);
+        Ok(Some(Sample::new(number, missed, Body::whole(bytes))))
+    }
+
     /// There is nothing more. Samples at the end that went with the publisher are missed, and then not
     /// all has been received.
     #[cold]
     fn end(&mut self, reason: &CloseReason) -> ReceiveError {
-        if let Some(follows) = self.follows.take() {
+        let begun = self.gathered.take().map(|gathered| gathered.number + 1);
+        if let Some(follows) = begun.or(self.follows.take()) {
             self.missed = self.missed.saturating_add(follows - self.next);
             self.next = follows;
             self.is_cut_off = true;
@@ -500,7 +588,7 @@ impl Reading {
         Ok(Body::short(bytes))
     }
 
-    /// A sample of the pool. `None`: that has gone with its publisher.
+    /// A sample of the pool; `None`: that has gone with its publisher.
     fn find(
         &mut self,
         node: &mut Node,
@@ -510,7 +598,9 @@ impl Reading {
         number: u64,
     ) -> Result<Option<Body>, String> {
         let Announced { place, lease, length } = said;
-        let pool = self.pool.ok_or("a sample of a pool, and there is none")?;
+        let LongSamples::Pool(pool) = self.long else {
+            return Err("a sample of a pool, and there is none".into());
+        };
         if place >= pool.places || length > pool.place_bytes {
             return Err(format!(
                 "a sample of {length} bytes in place {place} of a pool of {} places of {} bytes",

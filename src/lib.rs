@@ -45,7 +45,7 @@
 //! | calls | [`Server`](protocol::Server) | [`Client`](protocol::Client) |
 //! | records in order | [`StreamReceiver`](protocol::StreamReceiver) | [`StreamSender`](protocol::StreamSender) |
 //! | the same through shared pages | [`ApertureStreamReceiver`](protocol::ApertureStreamReceiver) | [`ApertureStreamSender`](protocol::ApertureStreamSender) |
-//! | one publisher, many subscribers | [`Subscriber`](protocol::Subscriber) | [`Publisher`](protocol::Publisher) |
+//! | one publisher, many subscribers | [`Subscriber`](protocol::Subscriber) | [`Publisher`](protocol::Publisher), on other hosts [`Relay`](protocol::Relay) |
 //! | bytes, as over a socket | [`ByteListener`](protocol::ByteListener) | [`ByteStream`](protocol::ByteStream) |
 //! | single messages | [`DatagramReceiver`](protocol::DatagramReceiver) | [`DatagramSender`](protocol::DatagramSender) |
 //! | writes to an offset, with a tag | [`TaggedReceiver`](protocol::TaggedReceiver) | [`TaggedSender`](protocol::TaggedSender) |

@@ -47,6 +47,7 @@ assert_impl_all!(protocol::StreamReceiver: Send);
 assert_impl_all!(protocol::StreamSender: Send);
 assert_impl_all!(protocol::TaggedReceiver: Send);
 assert_impl_all!(protocol::TaggedSender: Send);
+assert_impl_all!(protocol::Relay: Send);
 assert_impl_all!(protocol::Group: Send);
 assert_impl_all!(protocol::GroupMember: Send);
 assert_impl_all!(protocol::GroupHelper: Send);

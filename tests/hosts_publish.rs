@@ -1,19 +1,123 @@
-//! Publish and subscribe between hosts: long samples, which go in parts.
+//! Publish and subscribe between hosts: long samples, which go in parts, and relays, which publish anew
+//! on a host of their own what came there once.
+//!
+//! ```text
+//!   publisher --TLS--> cable, which counts and can be cut --> subscriber, or relay --rings--> subscribers
+//! ```
 #![cfg(not(miri))]
 
 mod support;
 
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
-    GrowError, Manager, PublishConfig, Publisher, ReceiveError, SubscribeConfig, Subscriber,
-    WhenSlow,
+    ConnectionState, GrowError, Manager, PublishConfig, Publisher, ReceiveError, ReconnectPolicy,
+    Relay, RelayConfig, RelayError, SubscribeConfig, Subscriber, WhenSlow,
 };
 use hamlyn::{Access, Config};
-use std::io::Write;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use support::{Dir, LIMIT, pattern, until};
+use support::{Dir, LIMIT, LONG, pattern, until};
+
+// ---- a cable
+
+#[derive(Default)]
+struct Inside {
+    is_cut: AtomicBool,
+    ends: AtomicBool,
+    /// Bytes that have passed, both ways.
+    passed: AtomicU64,
+    live: Mutex<Vec<TcpStream>>,
+}
+
+/// What leads to one host from another.
+struct Cable {
+    at: SocketAddr,
+    inside: Arc<Inside>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Cable {
+    /// `server` is where it leads to, as it is when somebody connects.
+    fn to(server: Arc<Mutex<SocketAddr>>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let inside = Arc::new(Inside::default());
+        let own = inside.clone();
+        let thread = std::thread::spawn(move || {
+            std::thread::scope(|scope| {
+                while !own.ends.load(Ordering::Relaxed) {
+                    let Ok((here, _)) = listener.accept() else {
+                        std::thread::sleep(Duration::from_millis(1));
+                        continue;
+                    };
+                    if own.is_cut.load(Ordering::Relaxed) {
+                        continue;
+                    }
+                    let Ok(there) = TcpStream::connect(*server.lock().unwrap()) else { continue };
+                    for tcp in [&here, &there] {
+                        tcp.set_nonblocking(false).unwrap();
+                        tcp.set_nodelay(true).unwrap();
+                        own.live.lock().unwrap().push(tcp.try_clone().unwrap());
+                    }
+                    let (from, onto) = (here.try_clone().unwrap(), there.try_clone().unwrap());
+                    let inside = &*own;
+                    scope.spawn(move || inside.pass(&from, &onto));
+                    scope.spawn(move || inside.pass(&there, &here));
+                }
+                own.cut();
+            });
+        });
+        Self { at, inside, thread: Some(thread) }
+    }
+
+    fn cut(&self) {
+        self.inside.is_cut.store(true, Ordering::Relaxed);
+        self.inside.cut();
+    }
+
+    fn mend(&self) {
+        self.inside.is_cut.store(false, Ordering::Relaxed);
+    }
+
+    fn passed(&self) -> u64 {
+        self.inside.passed.load(Ordering::Relaxed)
+    }
+}
+
+impl Inside {
+    fn cut(&self) {
+        for tcp in self.live.lock().unwrap().drain(..) {
+            let _ = tcp.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn pass(&self, mut from: &TcpStream, mut to: &TcpStream) {
+        let mut bytes = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            if self.is_cut.load(Ordering::Relaxed) || to.write_all(&bytes[..count]).is_err() {
+                break;
+            }
+            self.passed.fetch_add(count as u64, Ordering::Relaxed);
+        }
+        let _ = to.shutdown(Shutdown::Both);
+        let _ = from.shutdown(Shutdown::Both);
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        self.inside.ends.store(true, Ordering::Relaxed);
+        self.inside.cut();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
 
 // ---- two hosts
 
@@ -25,28 +129,40 @@ fn config(dir: &Dir) -> Config {
     dir.config().secret(path).listen("127.0.0.1:0".parse::<SocketAddr>().unwrap())
 }
 
-/// A publisher's host, and another.
+/// A publisher's host, and another, with a cable between them.
 struct Hosts {
     there: Dir,
     here: Dir,
+    /// Where the publisher's process listens.
+    server: Arc<Mutex<SocketAddr>>,
+    cable: Cable,
 }
 
 impl Hosts {
     fn new(name: &str) -> Self {
-        let [there, here] = ["there", "here"].map(|side| Dir::new(&format!("{name}-{side}"), &[]));
-        Self { there, here }
+        let settings = [("HOST_TIMEOUT_MS", "2000")];
+        let server = Arc::new(Mutex::new("127.0.0.1:1".parse().unwrap()));
+        let cable = Cable::to(server.clone());
+        let dirs = ["there", "here"].map(|side| Dir::new(&format!("{name}-{side}"), &settings));
+        let [there, here] = dirs;
+        Self { there, here, server, cable }
     }
 
-    /// A process of the publisher's host, and what its service is called on the other.
-    fn publishing(&self) -> (Manager, String) {
+    /// A process of the publisher's host, to which the cable leads from now on.
+    fn publishing(&self) -> Manager {
         let manager = Manager::with_config(config(&self.there)).unwrap();
         manager.start_progress().unwrap();
-        let name = format!("hamlyn://{}/news", manager.listens_at().unwrap());
-        (manager, name)
+        *self.server.lock().unwrap() = manager.listens_at().unwrap();
+        manager
     }
 
     fn subscribing(&self) -> Manager {
         Manager::with_config(config(&self.here)).unwrap()
+    }
+
+    /// What the publisher's service is called on the other host.
+    fn name(&self) -> String {
+        format!("hamlyn://{}/news", self.cable.at)
     }
 }
 
@@ -81,11 +197,11 @@ const LONG_ONES: PublishConfig = PublishConfig {
 #[test]
 fn a_long_sample_goes_to_another_host_in_parts_between_short_ones() {
     let hosts = Hosts::new("parts");
-    let ((there, name), here) = (hosts.publishing(), hosts.subscribing());
+    let (there, here) = (hosts.publishing(), hosts.subscribing());
     let publisher = publish(&there, LONG_ONES);
     // The longest takes many times as many parts as there are places.
     let config = SubscribeConfig { depth: 5, ..SubscribeConfig::default() };
-    let mut subscriber = Subscriber::connect(&here, &name, config, LIMIT).unwrap();
+    let mut subscriber = Subscriber::connect(&here, &hosts.name(), config, LIMIT).unwrap();
     until_joined(&publisher, 1);
     let lengths = [0, 16, 1024, 1025, 2032, 2033, 2040, 2041, 4080, 10_000, LONGEST];
     let sample = |i: u64| pattern(lengths[i as usize % lengths.len()], i);
@@ -122,10 +238,10 @@ fn a_long_sample_goes_to_another_host_in_parts_between_short_ones() {
 fn what_a_slow_subscriber_misses_of_long_samples_is_never_a_part() {
     for when_slow in [WhenSlow::DropOldest, WhenSlow::DropNewest] {
         let hosts = Hosts::new("slow-parts");
-        let ((there, name), here) = (hosts.publishing(), hosts.subscribing());
+        let (there, here) = (hosts.publishing(), hosts.subscribing());
         let publisher = publish(&there, PublishConfig { when_slow, ..LONG_ONES });
         let config = SubscribeConfig { depth: 3, ..SubscribeConfig::default() };
-        let mut subscriber = Subscriber::connect(&here, &name, config, LIMIT).unwrap();
+        let mut subscriber = Subscriber::connect(&here, &hosts.name(), config, LIMIT).unwrap();
         until_joined(&publisher, 1);
         for i in 0..50 {
             let length = if i % 2 == 0 { 20_000 } else { 100 };
@@ -163,10 +279,10 @@ fn what_a_slow_subscriber_misses_of_long_samples_is_never_a_part() {
 #[test]
 fn a_part_that_has_come_of_a_sample_is_missed_where_its_publisher_goes() {
     let hosts = Hosts::new("cut-parts");
-    let ((there, name), here) = (hosts.publishing(), hosts.subscribing());
+    let (there, here) = (hosts.publishing(), hosts.subscribing());
     let publisher = publish(&there, LONG_ONES);
     let config = SubscribeConfig { depth: 3, ..SubscribeConfig::default() };
-    let mut subscriber = Subscriber::connect(&here, &name, config, LIMIT).unwrap();
+    let mut subscriber = Subscriber::connect(&here, &hosts.name(), config, LIMIT).unwrap();
     until_joined(&publisher, 1);
     publisher.publish(&[1; LONGEST], LIMIT).unwrap();
     until("parts have come", || {
@@ -174,12 +290,7 @@ fn a_part_that_has_come_of_a_sample_is_missed_where_its_publisher_goes() {
         publisher.subscribers()[0].untaken > 0
     });
     drop(publisher);
-    let end = loop {
-        match subscriber.receive(LIMIT) {
-            Ok(sample) => panic!("a sample of {} bytes", sample.len()),
-            Err(end) => break end,
-        }
-    };
+    let end = subscriber.receive(LIMIT).unwrap_err();
     assert!(matches!(end, ReceiveError::Ended(CloseReason::TooSlow)), "{end}");
     assert_eq!(subscriber.missed(), 1);
 }
@@ -187,11 +298,359 @@ fn a_part_that_has_come_of_a_sample_is_missed_where_its_publisher_goes() {
 #[test]
 fn a_publisher_of_longer_samples_than_are_taken_is_left_with_what_is_allowed() {
     let hosts = Hosts::new("long-parts");
-    let ((there, name), here) = (hosts.publishing(), hosts.subscribing());
+    let (there, here) = (hosts.publishing(), hosts.subscribing());
     let publisher = publish(&there, LONG_ONES);
     let config = SubscribeConfig { sample_bytes_max: LONGEST - 1, ..SubscribeConfig::default() };
-    let refused = Subscriber::connect(&here, &name, config, LIMIT).err().unwrap();
+    let refused = Subscriber::connect(&here, &hosts.name(), config, LIMIT).err().unwrap();
     assert!(matches!(refused, GrowError::SetUp(_)), "{refused}");
     assert!(refused.to_string().contains("SubscribeConfig::sample_bytes_max"), "{refused}");
     until("it is gone", || publisher.subscribers().is_empty());
+}
+
+// ---- relays
+
+fn relay_config() -> RelayConfig {
+    RelayConfig {
+        publish: PublishConfig { sample_bytes_max: 0, ..LONG_ONES },
+        reconnect: ReconnectPolicy {
+            delay_max: Duration::from_millis(50),
+            ..ReconnectPolicy::default()
+        },
+        until_closed: false,
+        ..RelayConfig::default()
+    }
+}
+
+/// A relay at work, in a thread of its own.
+struct Working {
+    stops: Arc<AtomicBool>,
+    /// Subscribers that can be sent samples, as it has last seen them.
+    served: Arc<AtomicUsize>,
+    thread: std::thread::JoinHandle<(Relay, Option<RelayError>)>,
+}
+
+impl Working {
+    fn new(mut relay: Relay) -> Self {
+        relay.serve("news-here", Access::SameUser).unwrap();
+        let (stops, served) = <(Arc<AtomicBool>, Arc<AtomicUsize>)>::default();
+        let (ends, seen) = (stops.clone(), served.clone());
+        let thread = std::thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                let count = relay.subscribers().iter().filter(|one| one.is_served).count();
+                seen.store(count, Ordering::Relaxed);
+                match relay.pass_on(Some(Duration::from_millis(20))) {
+                    Ok(_) | Err(RelayError::TimedOut) => {}
+                    Err(end) => return (relay, Some(end)),
+                }
+            }
+            (relay, None)
+        });
+        Self { stops, served, thread }
+    }
+
+    fn until_serves(&self, count: usize) {
+        until("it serves its subscribers", || self.served.load(Ordering::Relaxed) == count);
+    }
+
+    /// It is told to stop.
+    fn stop(self) -> Relay {
+        self.stops.store(true, Ordering::Relaxed);
+        let (relay, end) = self.thread.join().unwrap();
+        assert!(end.is_none(), "{end:?}");
+        relay
+    }
+
+    /// It ends by itself.
+    fn end(self) -> (Relay, RelayError) {
+        let (relay, end) = self.thread.join().unwrap();
+        (relay, end.unwrap())
+    }
+}
+
+fn here(manager: &Manager, config: SubscribeConfig) -> Subscriber {
+    Subscriber::connect(manager, "news-here", config, LIMIT).unwrap()
+}
+
+/// The next sample, which must be whole and be the one that was published with this seed.
+fn expect(subscriber: &mut Subscriber, number: u64, missed: u64, seed: u64) {
+    let sample = subscriber.receive(LIMIT).unwrap();
+    assert_eq!((sample.number(), sample.missed()), (number, missed));
+    assert!(sample.to_vec().unwrap() == pattern(LONGEST, seed), "sample {number}");
+}
+
+#[test]
+fn each_sample_comes_once_to_a_host_of_any_number_of_subscribers() {
+    const COUNT: u64 = 100;
+    const BYTES: u64 = COUNT * LONGEST as u64;
+    // What one subscriber costs.
+    let one = {
+        let hosts = Hosts::new("one");
+        let (there, here) = (hosts.publishing(), hosts.subscribing());
+        let publisher = publish(&there, LONG_ONES);
+        let config = RelayConfig::default().subscribe;
+        let mut subscriber = Subscriber::connect(&here, &hosts.name(), config, LIMIT).unwrap();
+        until_joined(&publisher, 1);
+        let before = hosts.cable.passed();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for i in 0..COUNT {
+                    publisher.publish(&pattern(LONGEST, i), LIMIT).unwrap();
+                }
+                publisher.flush(LIMIT).unwrap();
+            });
+            (0..COUNT).for_each(|i| expect(&mut subscriber, i, 0, i));
+        });
+        hosts.cable.passed() - before
+    };
+    let hosts = Hosts::new("eight");
+    let (there, relaying) = (hosts.publishing(), hosts.subscribing());
+    let publisher = publish(&there, LONG_ONES);
+    let relay = Relay::connect(&relaying, &hosts.name(), relay_config(), LIMIT).unwrap();
+    let working = Working::new(relay);
+    until_joined(&publisher, 1);
+    let managers: Vec<_> = (0..8).map(|_| hosts.subscribing()).collect();
+    let subscribers: Vec<_> =
+        managers.iter().map(|manager| here(manager, SubscribeConfig::default())).collect();
+    working.until_serves(8);
+    let before = hosts.cable.passed();
+    std::thread::scope(|scope| {
+        for mut subscriber in subscribers {
+            scope.spawn(move || {
+                let first = subscriber.receive(LIMIT).unwrap();
+                assert_eq!((first.number(), first.missed()), (0, 0));
+                assert!(first.as_slice().is_none(), "it is not in the relay's pool");
+                drop(first);
+                (1..COUNT).for_each(|i| expect(&mut subscriber, i, 0, i));
+            });
+        }
+        for i in 0..COUNT {
+            publisher.publish(&pattern(LONGEST, i), LIMIT).unwrap();
+        }
+    });
+    let eight = hosts.cable.passed() - before;
+    let percent = |bytes: u64| bytes * 100 / BYTES;
+    support::loud(&format!(
+        "{COUNT} samples of 64 KiB: {}% of their bytes to one subscriber, {}% to eight by a relay",
+        percent(one),
+        percent(eight)
+    ));
+    assert!((BYTES..BYTES / 100 * 110).contains(&one), "{one} of {BYTES}");
+    assert!((BYTES..one / 100 * 105).contains(&eight), "{eight}, and {one} to one");
+    let relay = working.stop();
+    assert_eq!((relay.missed(), publisher.subscribers().len()), (0, 1));
+}
+
+#[test]
+fn a_publisher_that_comes_back_is_a_gap_for_subscribers_who_stay() {
+    let hosts = Hosts::new("back");
+    let (relaying, manager) = (hosts.subscribing(), hosts.subscribing());
+    let there = hosts.publishing();
+    let publisher = publish(&there, LONG_ONES);
+    let relay = Relay::connect(&relaying, &hosts.name(), relay_config(), LIMIT).unwrap();
+    let working = Working::new(relay);
+    let mut subscriber = here(&manager, SubscribeConfig::default());
+    working.until_serves(1);
+    let mut next = 0;
+    let mut publisher = Some((publisher, there));
+    for life in 0..3 {
+        let (publisher, _there) = match publisher.take() {
+            Some(first) => first,
+            None => {
+                let there = hosts.publishing();
+                (publish(&there, LONG_ONES), there)
+            }
+        };
+        until_joined(&publisher, 1);
+        for i in 0..5 {
+            publisher.publish(&pattern(LONGEST, life * 5 + i), LIMIT).unwrap();
+            // Its own numbers begin anew; at least one is missing.
+            let missed = u64::from(life > 0 && i == 0);
+            expect(&mut subscriber, next + missed, missed, life * 5 + i);
+            next += 1 + missed;
+        }
+        publisher.flush(LIMIT).unwrap();
+    }
+    let relay = working.stop();
+    assert_eq!((subscriber.missed(), relay.missed()), (2, 2));
+}
+
+#[test]
+fn what_a_publisher_keeps_comes_after_an_outage_and_what_it_does_not_is_missed() {
+    let hosts = Hosts::new("outage");
+    let (there, relaying, manager) = (hosts.publishing(), hosts.subscribing(), hosts.subscribing());
+    let when_slow = WhenSlow::DropOldest;
+    let publisher = publish(&there, PublishConfig { history: 3, when_slow, ..LONG_ONES });
+    let publish = |numbers: std::ops::Range<u64>| {
+        for i in numbers {
+            assert_eq!(publisher.publish(&pattern(LONGEST, i), LIMIT).unwrap(), i);
+        }
+    };
+    // Numbers go on from those that were published before there was a relay.
+    publish(0..2);
+    let relay = Relay::connect(&relaying, &hosts.name(), relay_config(), LIMIT).unwrap();
+    let working = Working::new(relay);
+    let config = SubscribeConfig { history: 4, ..SubscribeConfig::default() };
+    let mut subscriber = here(&manager, config);
+    working.until_serves(1);
+    until_joined(&publisher, 1);
+    (0..2).for_each(|i| expect(&mut subscriber, i, 0, i));
+    publish(2..4);
+    (2..4).for_each(|i| expect(&mut subscriber, i, 0, i));
+    hosts.cable.cut();
+    until("it is gone", || publisher.subscribers().is_empty());
+    publish(4..10);
+    hosts.cable.mend();
+    expect(&mut subscriber, 7, 3, 7);
+    (8..10).for_each(|i| expect(&mut subscriber, i, 0, i));
+    // All that it keeps has been passed on before.
+    hosts.cable.cut();
+    until("it is gone", || publisher.subscribers().is_empty());
+    hosts.cable.mend();
+    until_joined(&publisher, 1);
+    publish(10..11);
+    expect(&mut subscriber, 10, 0, 10);
+    let relay = working.stop();
+    assert_eq!((relay.missed(), subscriber.missed()), (3, 3));
+    assert!(matches!(relay.state(), ConnectionState::Connected { number: 3 }));
+}
+
+#[test]
+fn subscribers_of_a_relay_see_the_end_of_the_publisher_and_of_nothing_else() {
+    let ends = |mut subscriber: Subscriber| match subscriber.receive(LIMIT).unwrap_err() {
+        ReceiveError::Ended(reason) => reason,
+        other => panic!("{other}"),
+    };
+    // The publisher says that this was all.
+    let hosts = Hosts::new("ends");
+    let (there, relaying, manager) = (hosts.publishing(), hosts.subscribing(), hosts.subscribing());
+    let config = RelayConfig { until_closed: true, ..relay_config() };
+    let publisher = publish(&there, LONG_ONES);
+    let working = Working::new(Relay::connect(&relaying, &hosts.name(), config, LIMIT).unwrap());
+    let mut subscriber = here(&manager, SubscribeConfig::default());
+    working.until_serves(1);
+    until_joined(&publisher, 1);
+    publisher.publish(&pattern(LONGEST, 7), LIMIT).unwrap();
+    publisher.flush(LIMIT).unwrap();
+    drop(publisher);
+    let (relay, end) = working.end();
+    assert!(matches!(end, RelayError::Ended(CloseReason::Closed)), "{end}");
+    std::thread::scope(|scope| {
+        scope.spawn(|| relay.drain(LIMIT).unwrap());
+        expect(&mut subscriber, 0, 0, 7);
+    });
+    drop(relay);
+    assert_eq!(ends(subscriber), CloseReason::Closed);
+
+    // The relay goes, and the publisher does not.
+    let publisher = publish(&there, LONG_ONES);
+    let relay = Relay::connect(&relaying, &hosts.name(), relay_config(), LIMIT).unwrap();
+    let working = Working::new(relay);
+    let mut subscriber = here(&manager, SubscribeConfig::default());
+    working.until_serves(1);
+    until_joined(&publisher, 1);
+    publisher.publish(b"short", LIMIT).unwrap();
+    assert_eq!(subscriber.receive(LIMIT).unwrap().as_slice(), Some(&b"short"[..]));
+    drop(working.stop());
+    assert_eq!(ends(subscriber), CloseReason::HungUp);
+
+    // There is no connection for longer than it is to last.
+    until("it is gone", || publisher.subscribers().is_empty());
+    let mut config = relay_config();
+    config.reconnect.outage_max = Some(Duration::from_millis(200));
+    let working = Working::new(Relay::connect(&relaying, &hosts.name(), config, LIMIT).unwrap());
+    let subscriber = here(&manager, SubscribeConfig::default());
+    hosts.cable.cut();
+    let (relay, end) = working.end();
+    assert!(matches!(end, RelayError::GivenUp(_)), "{end}");
+    drop(relay);
+    assert_eq!(ends(subscriber), CloseReason::HungUp);
+}
+
+#[test]
+fn a_subscriber_that_takes_nothing_keeps_nothing_from_others_nor_from_the_publisher() {
+    let hosts = Hosts::new("stopped");
+    let (there, relaying) = (hosts.publishing(), hosts.subscribing());
+    let publisher = publish(&there, LONG_ONES);
+    let mut config = relay_config();
+    config.publish.when_slow = WhenSlow::DropOldest;
+    let working = Working::new(Relay::connect(&relaying, &hosts.name(), config, LIMIT).unwrap());
+    let managers = [hosts.subscribing(), hosts.subscribing()];
+    let [mut stopped, mut goes_on] =
+        managers.each_ref().map(|manager| here(manager, SubscribeConfig::default()));
+    working.until_serves(2);
+    until_joined(&publisher, 1);
+    // The publisher waits for its relay, and for nobody else.
+    for i in 0..50 {
+        publisher.publish(&pattern(LONGEST, i), Some(LONG / 2)).unwrap();
+        expect(&mut goes_on, i, 0, i);
+    }
+    // What it has room for, and what the relay keeps; all others it has missed.
+    let mut got = Vec::new();
+    while got.last() != Some(&49) {
+        let sample = stopped.receive(LIMIT).unwrap();
+        assert!(sample.to_vec().unwrap() == pattern(LONGEST, sample.number()));
+        got.push(sample.number());
+    }
+    assert_eq!(got, [0, 1, 46, 47, 48, 49]);
+    assert_eq!(stopped.missed(), 44);
+    assert_eq!(working.stop().missed(), 0);
+}
+
+#[test]
+fn who_comes_late_gets_the_newest_from_the_relay_and_nothing_crosses_for_it() {
+    let hosts = Hosts::new("late");
+    let (there, relaying, manager) = (hosts.publishing(), hosts.subscribing(), hosts.subscribing());
+    let publisher = publish(&there, LONG_ONES);
+    let mut config = relay_config();
+    config.publish.history = 3;
+    let working = Working::new(Relay::connect(&relaying, &hosts.name(), config, LIMIT).unwrap());
+    until_joined(&publisher, 1);
+    for i in 0..10 {
+        publisher.publish(&pattern(LONGEST, i), LIMIT).unwrap();
+    }
+    let mut first = here(&manager, SubscribeConfig::default());
+    while first.receive(LIMIT).unwrap().number() != 9 {}
+    let before = hosts.cable.passed();
+    for _ in 0..5 {
+        let mut late = here(&manager, SubscribeConfig::default());
+        (7..10).for_each(|i| expect(&mut late, i, 0, i));
+    }
+    assert!(hosts.cable.passed() - before < LONGEST as u64);
+    drop(working.stop());
+}
+
+#[test]
+fn another_publisher_with_longer_samples_ends_a_relay_whose_pool_is_too_small() {
+    let hosts = Hosts::new("longer");
+    let (there, relaying) = (hosts.publishing(), hosts.subscribing());
+    let publisher = publish(&there, LONG_ONES);
+    let relay = Relay::connect(&relaying, &hosts.name(), relay_config(), LIMIT).unwrap();
+    let working = Working::new(relay);
+    drop(publisher);
+    let longer = PublishConfig { sample_bytes_max: 2 * LONGEST, ..LONG_ONES };
+    let _publisher = publish(&there, longer);
+    let (_, end) = working.end();
+    assert!(matches!(&end, RelayError::GivenUp(why) if why.contains("sample_bytes_max")), "{end}");
+}
+
+#[test]
+fn a_relay_of_a_publisher_of_its_own_host_copies_from_that_ones_pool() {
+    let dir = Dir::new("relay-here", &[]);
+    let manager = || Manager::with_config(dir.config()).unwrap();
+    let (there, relaying, subscribing) = (manager(), manager(), manager());
+    there.start_progress().unwrap();
+    let publisher = publish(&there, LONG_ONES);
+    let relay = Relay::connect(&relaying, "news", relay_config(), LIMIT).unwrap();
+    let working = Working::new(relay);
+    let mut subscriber = here(&subscribing, SubscribeConfig::default());
+    working.until_serves(1);
+    until_joined(&publisher, 1);
+    for i in 0..20 {
+        publisher.publish(&i.to_string().into_bytes(), LIMIT).unwrap();
+        publisher.publish(&pattern(LONGEST, i), LIMIT).unwrap();
+        let short = subscriber.receive(LIMIT).unwrap();
+        assert_eq!(short.as_slice(), Some(i.to_string().as_bytes()));
+        expect(&mut subscriber, 2 * i + 1, 0, i);
+    }
+    drop(working.stop());
 }

@@ -60,6 +60,16 @@ pub enum Command {
     /// Send standard input to `hamlyn recv`
     #[command(allow_negative_numbers = true, after_help = OF_SEND)]
     Send(SendArguments),
+    /// Pass on what a publisher of another host publishes to any number of subscribers of this one
+    ///
+    /// Each sample comes over the network once, and lies here in one place that all subscribers read.
+    /// Samples keep their numbers; of those that did not get here subscribers are told with the next.
+    /// When the connection ends, or the publisher dies, it connects again, and subscribers stay.
+    ///
+    /// Subscribers trust it as they trust a publisher: it can change samples, invent them and leave them
+    /// out. Its pool, for samples as long as the publisher's may be, is charged to it at once.
+    #[command(allow_negative_numbers = true, after_help = OF_RELAY)]
+    Relay(RelayArguments),
     /// Measure latency, rate or bandwidth
     ///
     /// Beside each figure stand the limits of these two processors, measured before and after each
@@ -212,6 +222,64 @@ pub struct SendArguments {
     /// Seconds to wait for the receiver to be there
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub wait: Duration,
+}
+
+#[derive(Args, Debug)]
+pub struct RelayArguments {
+    /// The publisher's service, as hamlyn://HOST:PORT/NAME, or on this host as [USER@]NAME
+    #[arg(value_parser = name)]
+    pub name: String,
+    /// What it is called here [default: as there]
+    #[arg(long = "as", value_name = "NAME", value_parser = name)]
+    pub serve_as: Option<String>,
+    /// Who may subscribe: "user" (this user only), "anyone", or "group:GID" or "group:NAME", of which
+    /// this user is a member
+    #[arg(long, value_name = "WHO", default_value = "user", value_parser = allow)]
+    pub allow: Allow,
+    /// The newest samples that whoever subscribes may ask for
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=65_536))]
+    pub history: u32,
+    /// The newest samples that are kept for subscribers that have no room now
+    #[arg(long, value_name = "NUMBER", default_value_t = 16)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=65_536))]
+    pub backlog: u32,
+    /// Subscribers at one time
+    #[arg(long, value_name = "NUMBER", default_value_t = 16)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub subscribers: u32,
+    /// Long samples that a subscriber may have at once
+    #[arg(long, value_name = "NUMBER", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub outstanding: u32,
+    /// What becomes of samples for a subscriber that is slow; `wait` holds all others, and the link, too
+    #[arg(long, value_enum, default_value_t = Slow::DropOldest)]
+    pub when_slow: Slow,
+    /// The longest samples that the publisher may have
+    #[arg(long, value_name = "BYTES", default_value = "16MiB", value_parser = size)]
+    pub sample_max: ByteSize,
+    /// Seconds to wait for the publisher to be there
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub wait: Duration,
+    /// Seconds without a connection after which it ends [default: never]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub outage: Option<Duration>,
+    /// Stay when the publisher says that this was all, and wait for the next under its name
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// What becomes of samples for a subscriber that is slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Slow {
+    /// It is waited for
+    Wait,
+    /// It misses the oldest of those that are kept
+    DropOldest,
+    /// It misses each for which it has no room
+    DropNewest,
+    /// It is sent away
+    SendAway,
 }
 
 /// Whom a receiver lets in.

@@ -71,6 +71,22 @@ ENVIRONMENT
 EXIT STATUS
   0: the receiver said that it has everything. 1: it did not. 2: the command line is wrong.";
 
+pub const OF_RELAY: &str = "\
+EXAMPLES
+  hamlyn relay hamlyn://192.0.2.1:7000/prices                      `prices` on this host, for this user
+  hamlyn relay hamlyn://192.0.2.1:7000/prices --as eu-prices --allow anyone --history 1
+
+ENVIRONMENT
+  HAMLYN_DIR, HAMLYN_SHARED_DIR    where services here have their names, as for `hamlyn recv`
+  HAMLYN_SECRET, HAMLYN_TRUSTED    for the publisher's host, and the others of `hamlyn keys`
+  HAMLYN_LISTEN                    set, it serves other hosts, too
+  HAMLYN_APERTURE_BYTES_MAX        most bytes of pools of a process
+
+EXIT STATUS
+  0: the publisher said that this was all. 1: there was none in time (--wait, --outage), or it cannot be
+  served here. 2: the command line is wrong. A signal ends it as it ends any program, and subscribers
+  are told that this may not be all.";
+
 pub const OF_STAT: &str = "\
 EXAMPLES
   hamlyn stat                  all services that this user may ask

@@ -17,6 +17,7 @@ mod progress;
 mod prometheus;
 #[cfg(feature = "tls")]
 mod reach;
+mod relay;
 mod report;
 mod run;
 mod standard;
@@ -59,6 +60,7 @@ fn run(command: Command) -> Result<()> {
         Command::Tour(arguments) => tour::run(&arguments),
         Command::Recv(arguments) => pipe::recv(&arguments),
         Command::Send(arguments) => pipe::send(&arguments),
+        Command::Relay(arguments) => relay::run(&arguments),
         Command::Perf(PerfCommand::Latency(arguments)) => perf::run(Test::Latency, &arguments),
         Command::Perf(PerfCommand::Rate(arguments)) => perf::run(Test::Rate, &arguments),
         Command::Perf(PerfCommand::Bandwidth(arguments)) => perf::run(Test::Bandwidth, &arguments),

@@ -25,6 +25,12 @@ pub fn bytes(total: Option<u64>, what: impl Into<Cow<'static, str>>) -> Progress
     styled(bar, template).with_message(what)
 }
 
+/// How many there were, and how many a second.
+pub fn count(what: impl Into<Cow<'static, str>>) -> ProgressBar {
+    let bar = ProgressBar::no_length();
+    styled(bar, "{msg} {spinner} {pos} {per_sec} {elapsed}").with_message(what)
+}
+
 /// Steps of a long piece of work.
 pub fn steps(total: u64, what: impl Into<Cow<'static, str>>) -> ProgressBar {
     styled(ProgressBar::new(total), "[{bar:30}] {pos}/{len} {msg}").with_message(what)

@@ -1,10 +1,15 @@
 //! Two hosts, over loopback: what the README shows, with everything that the keys say.
 #![cfg(feature = "tls")]
 
+use hamlyn::node::CloseReason;
+use hamlyn::protocol::{
+    Manager, PublishConfig, Publisher, ReceiveError, SubscribeConfig, Subscriber, WhenSlow,
+};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 /// A host has a directory of its own.
 fn hamlyn(host: &Path, line: &str) -> Command {
@@ -366,4 +371,95 @@ fn links_over_a_fabric_are_measured_beside_fi_pingpong_where_it_is_installed() {
         let is_beside = row.contains("\"fi_pingpong\"") && row.contains("\"of_fi_pingpong\"");
         assert_eq!(is_beside, is_installed && test != "rate", "{row}");
     }
+}
+
+/// A publisher in this process, whose host has the key; its name for other hosts, and their keys.
+fn publisher(host: &Path) -> (Manager, Publisher, String, Vec<(String, String)>) {
+    let keys = settings(&said(&mut hamlyn(host, "keys a.secret")));
+    let config = hamlyn::Config::from_lookup(|_| None).unwrap().dir(host).secret(&keys[0].1);
+    let config = config.listen("127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap());
+    let manager = Manager::with_config(config).unwrap();
+    manager.start_progress().unwrap();
+    let when_slow = WhenSlow::Wait;
+    let config = PublishConfig::default();
+    let config = PublishConfig { sample_bytes_max: 64 << 10, history: 1, when_slow, ..config };
+    let publisher = Publisher::new(&manager, config).unwrap();
+    publisher.serve("prices", hamlyn::Access::SameUser).unwrap();
+    let name = format!("hamlyn://{}/prices", manager.listens_at().unwrap());
+    (manager, publisher, name, keys)
+}
+
+/// A subscriber of a relay, and its manager.
+fn subscriber(host: &Path, name: &str) -> (Manager, Subscriber) {
+    let config = hamlyn::Config::from_lookup(|_| None).unwrap().dir(host);
+    let manager = Manager::with_config(config).unwrap();
+    let config = SubscribeConfig::default();
+    let subscriber = Subscriber::connect(&manager, name, config, LIMIT).unwrap();
+    (manager, subscriber)
+}
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(40));
+
+#[test]
+fn a_relay_serves_a_publisher_of_another_host_here_until_that_ends() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (_manager, publisher, at, keys) = publisher(there.path());
+    let sample = |i: u8| vec![i; 64 << 10];
+    publisher.publish(&sample(0), LIMIT).unwrap();
+    let relay = |line: &str| {
+        hamlyn(here.path(), &format!("relay {at} {line}")).envs(keys.clone()).spawn().unwrap()
+    };
+    let mut first = relay("--history 1 --when-slow wait");
+    // It has the last one by the time that it serves, or soon after.
+    let (_one, mut one) = subscriber(here.path(), "prices");
+    let (_two, mut two) = subscriber(here.path(), "prices");
+    for subscriber in [&mut one, &mut two] {
+        let got = subscriber.receive(LIMIT).unwrap();
+        assert_eq!((got.number(), got.to_vec().unwrap()), (0, sample(0)));
+    }
+    publisher.publish(&sample(1), LIMIT).unwrap();
+    for subscriber in [&mut one, &mut two] {
+        assert_eq!(subscriber.receive(LIMIT).unwrap().to_vec().unwrap(), sample(1));
+    }
+    let told = said(&mut hamlyn(here.path(), "stat prices"));
+    assert!(told.contains("TLS") || told.contains("hosts"), "{told}");
+    assert_eq!(publisher.subscribers().len(), 1);
+
+    // Killed, it leaves subscribers that know, and a name that the next one takes.
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let end = one.receive(LIMIT).unwrap_err();
+    assert!(matches!(end, ReceiveError::Ended(CloseReason::Died)), "{end}");
+    let mut second = relay("--history 1");
+    let (_three, mut three) = subscriber(here.path(), "prices");
+    assert_eq!(three.receive(LIMIT).unwrap().number(), 1);
+    let pid = rustix::process::Pid::from_child(&second);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(!second.wait().unwrap().success());
+    assert!(!here.path().join("prices").exists(), "its name is left");
+    let end = three.receive(LIMIT).unwrap_err();
+    assert!(!matches!(end, ReceiveError::Ended(CloseReason::Closed)), "{end}");
+
+    // By another name; it ends well when the publisher does.
+    let mut third = relay("--as local-prices --history 1");
+    let (_four, mut four) = subscriber(here.path(), "local-prices");
+    assert_eq!(four.receive(LIMIT).unwrap().number(), 1);
+    publisher.flush(LIMIT).unwrap();
+    drop(publisher);
+    assert!(third.wait().unwrap().success());
+    let end = four.receive(LIMIT).unwrap_err();
+    assert!(matches!(end, ReceiveError::Ended(CloseReason::Closed)), "{end}");
+}
+
+#[test]
+fn a_relay_without_a_publisher_says_so() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (_manager, publisher, at, keys) = publisher(there.path());
+    let line = format!("relay {at}-other --wait 0.2");
+    let error = complaint(hamlyn(here.path(), &line).envs(keys.clone()));
+    assert!(error.contains("no publisher at") && error.contains("prices-other"), "{error}");
+    let line = format!("relay {at} --sample-max 1000");
+    let error = complaint(hamlyn(here.path(), &line).envs(keys));
+    assert!(error.contains("65536 bytes"), "{error}");
+    drop(publisher);
 }

@@ -3,15 +3,63 @@
 
 use super::Node;
 use super::aperture::{ApertureEvent, ApertureId};
-use super::links::CloseReason;
 use crate::control::{
     self, ConnectError, ControlEvent, LinkToken, NewLink, Peer, RequestId, ServiceName, Wait,
 };
 use crate::interface::LinkId;
 use crate::wire::{MetadataIndex, SlotIndex};
+use core::fmt;
 use core::time::Duration;
 use std::collections::{HashSet, VecDeque};
+use std::string::String;
 use std::vec::Vec;
+
+/// Why a link ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
+pub enum CloseReason {
+    /// The peer closed it, and everything that it had queued has left.
+    Closed,
+    /// The peer's process died.
+    Died,
+    /// The peer's process lives, and closed the connection without a goodbye: it had messages
+    /// that did not leave; or a stream's sender, or a relay, went without saying that this was all.
+    HungUp,
+    /// The peer broke the rules, or what came from another host was changed on the way, and this node
+    /// closed the link.
+    Misbehaved(String),
+    /// The peer says that this node broke the rules, and closed the link.
+    Expelled,
+    /// The peer sent this node away, which did not take what it was sent as fast as the peer wanted
+    /// ([`WhenSlow::SendAway`](crate::protocol::WhenSlow::SendAway)); or it was a publisher that went
+    /// before it had sent everything, or had left out the last.
+    TooSlow,
+    /// This process can no longer watch over its links, because the system refuses its housekeeping
+    /// what it needs; the peer may live, and sees [`HungUp`](Self::HungUp).
+    Unwatched,
+}
+
+/// As the end of a sentence, behind a colon.
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("it closed the connection"),
+            Self::Died => f.write_str("its process died"),
+            Self::HungUp => f.write_str("it hung up without saying that this was all"),
+            // Of another host, somebody between may be to blame.
+            Self::Misbehaved(why) => write!(f, "this side sent it away: {why}"),
+            Self::Expelled => f.write_str("it says that this side broke the rules"),
+            Self::TooSlow => f.write_str(
+                "it went, or sent this side away, before this side had taken everything: too slow \
+                 for it",
+            ),
+            Self::Unwatched => f.write_str(
+                "this process can no longer watch over its connections: the system refuses its \
+                 housekeeping what it needs",
+            ),
+        }
+    }
+}
 
 /// Something that the application may want to know or decide.
 #[derive(Clone, Debug)]

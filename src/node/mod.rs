@@ -54,11 +54,11 @@ pub use crate::os::memory::AllocationError;
 pub use aperture::{
     Aperture, ApertureEvent, ApertureId, ApertureView, ExportError, NoSuchAperture, ReclaimError,
 };
-pub use events::Event;
+pub use events::{CloseReason, Event};
 pub(crate) use figures::Held;
 pub(crate) use kept::{BuffersHeld, Kept, MessagesHeld, PlacesHeld, SamplesHeld, WindowHeld};
 pub use line::PreparedTicket;
-pub use links::{CloseReason, LinkError};
+pub use links::LinkError;
 pub(crate) use links::{NO_WORD, with_answer};
 pub use parts::MemoryError;
 pub use receive::NodeReceiveError;

@@ -4,8 +4,8 @@
 use super::{
     ApertureStreamReceiver, ApertureStreamSender, ByteConfig, ByteListener, ByteStream, Client,
     ClientConfig, Connection, DatagramReceiver, DatagramSender, EndPoint, Group, GroupHelper,
-    GroupMember, GrowError, Kind, Manager, Publisher, Seed, Server, StreamReceiver, StreamSender,
-    SubscribeConfig, Subscriber, TaggedReceiver, TaggedSender,
+    GroupMember, GrowError, Kind, Manager, Publisher, Relay, Seed, Server, StreamReceiver,
+    StreamSender, SubscribeConfig, Subscriber, TaggedReceiver, TaggedSender,
 };
 use crate::control::{Access, Peer};
 use crate::node::OfferError;
@@ -121,7 +121,7 @@ macro_rules! offered {
     )+};
 }
 offered!(TaggedReceiver, DatagramReceiver, StreamReceiver, ApertureStreamReceiver);
-offered!(Server, Group, Publisher, ByteListener);
+offered!(Server, Group, Publisher, Relay, ByteListener);
 
 macro_rules! connected {
     ($($type:ty),+) => {$(

@@ -137,8 +137,8 @@ pub use manager::UntilGivenUp;
 pub use manager::{Connection, EndPoint, GrowError, Manager, ReceiveError, SendError};
 #[cfg(feature = "os")]
 pub use publish::{
-    Loan, PublishConfig, PublishError, Publisher, SHORT_BYTES_MAX, Sample, SubscribeConfig,
-    Subscriber, SubscriberState, Unpublished, WhenSlow,
+    Loan, PublishConfig, PublishError, Publisher, Relay, RelayConfig, RelayError, SHORT_BYTES_MAX,
+    Sample, SubscribeConfig, Subscriber, SubscriberState, Unpublished, WhenSlow,
 };
 #[cfg(feature = "tokio")]
 pub use reconnect::AsyncReconnectingClient;

@@ -320,6 +320,16 @@ impl Protocols {
         self.sent_away(node, link, CloseReason::Misbehaved(why.into()));
     }
 
+    /// Ends all connections of a receiver; the peers see that it has not said that this was all.
+    pub(in crate::protocol) fn hang_up(&mut self, node: &mut Node, offer: OfferId) {
+        let its = self.connections.iter().filter(|(_, (_, of))| *of == Some(offer));
+        let links: Vec<LinkId> = its.map(|(link, _)| *link).collect();
+        for link in links {
+            node.hang_up(link);
+            self.sent_away(node, link, CloseReason::HungUp);
+        }
+    }
+
     fn sent_away(&mut self, node: &mut Node, link: LinkId, reason: CloseReason) {
         if let Some((connection, offer)) = self.connections.remove(&link) {
             let _ = connection.ended.set(reason);

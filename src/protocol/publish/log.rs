@@ -27,6 +27,8 @@ enum Kept {
         place: Arc<Place>,
         length: u64,
     },
+    /// Nothing was published under the number.
+    Gap,
 }
 
 #[derive(Debug)]
@@ -101,6 +103,35 @@ impl Log {
         }
     }
 
+    /// The next sample is to have the number, and those between have none.
+    pub fn skip_to(&mut self, number: u64, mut leaves: impl FnMut(&Self, u64)) {
+        let count = number.saturating_sub(self.next);
+        for _ in 0..count.min(self.kept_max as u64) {
+            if let Some(left) = self.leaves_next() {
+                leaves(self, left);
+            }
+            match self.kept.get_mut(self.at) {
+                Some(kept) => *kept = Kept::Gap,
+                None => self.kept.push(Kept::Gap),
+            }
+            self.pushed();
+        }
+        // What is kept is gaps alone, if there were more.
+        self.next = self.next.max(number);
+    }
+
+    /// Nothing was published before the number, of which anybody is to hear.
+    pub fn begin_at(&mut self, number: u64) {
+        if self.kept.is_empty() {
+            self.next = number;
+        }
+    }
+
+    /// Whether nothing was published under the number, of those that are kept.
+    pub fn is_gap(&self, number: u64) -> bool {
+        number >= self.first() && number < self.next && self.get(number).is_none()
+    }
+
     /// The sample of a number, if it is kept.
     #[inline]
     pub fn get(&self, number: u64) -> Option<Body<'_>> {
@@ -114,6 +145,7 @@ impl Log {
             Kept::Line { bytes, length } => Body::Short(bytes.get(..*length as usize)?),
             Kept::Short(bytes) => Body::Short(bytes),
             Kept::Pool { place, length } => Body::Pool { place, length: *length },
+            Kept::Gap => return None,
         })
     }
 }
@@ -153,6 +185,32 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    #[test]
+    fn numbers_that_were_skipped_have_no_sample_and_those_that_are_kept_leave_in_order() {
+        for (skipped, length) in [(1, 4), (2, 3), (4, 4), (5, 3), (1 << 40, 3)] {
+            let mut log = Log::new(4);
+            log.begin_at(7);
+            (0..length).for_each(|i: u64| log.push(Body::Short(&i.to_le_bytes())));
+            let (first, next) = (log.first(), log.next());
+            assert_eq!((first, next), (7, 7 + length));
+            log.begin_at(100);
+            let mut left = Vec::new();
+            log.skip_to(next + skipped, |log, number| left.push((number, log.is_gap(number))));
+            assert_eq!(log.next(), next + skipped);
+            // Of the gap itself at most as much leaves as there is room for.
+            let leaves = (length + skipped.min(4)).saturating_sub(4);
+            let expected: Vec<_> = (7..7 + leaves).map(|number| (number, false)).collect();
+            assert_eq!(left, expected, "{skipped} behind {length}");
+            log.push(Body::Short(b"next"));
+            for number in log.first()..log.next() {
+                let is_gap = (next..next + skipped).contains(&number);
+                assert_eq!((log.is_gap(number), log.get(number).is_none()), (is_gap, is_gap));
+            }
+            assert!(matches!(log.get(next + skipped), Some(Body::Short(b"next"))));
+            log.skip_to(3, |_, _| panic!("it is behind"));
         }
     }
 

@@ -40,18 +40,22 @@
 //!
 //! - `log.rs`: the newest samples, by number; `state.rs`: who subscribes, and who is sent what, as the
 //!   publisher's offer under the manager's lock; `serving.rs`: one subscriber, as the publisher knows it
-//! - `publisher.rs`, `subscriber.rs`: the end points; `sample.rs`: a sample at a subscriber
+//! - `publisher.rs`, `subscriber.rs`: the end points; `sample.rs`, `gathered.rs`: a sample at a
+//!   subscriber, and one that is not whole yet; `relay.rs`: one end point of each kind, which publishes anew what it receives
 //!
 //! Never: what a subscriber says is looked at but through its cell; a subscriber waits for another.
 
+mod gathered;
 mod log;
 mod publisher;
+mod relay;
 mod sample;
 mod serving;
 mod state;
 mod subscriber;
 
 pub use publisher::{Loan, PublishError, Publisher, Unpublished};
+pub use relay::{Relay, RelayConfig, RelayError};
 pub use sample::Sample;
 pub use serving::SubscriberState;
 pub(super) use state::{Behind, PublisherState};
@@ -306,6 +310,9 @@ struct Answer {
     long: LongSamples,
     /// The number of the first sample that it can get.
     first: u64,
+    /// Whose it is: a number that this publisher has drawn, so that whoever connects again knows whether
+    /// it is another, which counts anew.
+    publisher: u64,
 }
 
 /// How a subscriber gets samples that are not short.
@@ -319,7 +326,7 @@ enum LongSamples {
     Parts(u64),
 }
 
-const ANSWER_BYTES: usize = TICKET_BYTES + 12 + 16;
+const ANSWER_BYTES: usize = TICKET_BYTES + 12 + 24;
 
 impl Answer {
     fn to_bytes(&self) -> Vec<u8> {
@@ -332,8 +339,9 @@ impl Answer {
         for word in [self.short_bytes_max, self.leases, places] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
-        bytes.extend_from_slice(&place_bytes.to_le_bytes());
-        bytes.extend_from_slice(&self.first.to_le_bytes());
+        for word in [place_bytes, self.first, self.publisher] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
         bytes
     }
 
@@ -344,9 +352,9 @@ impl Answer {
             return None;
         }
         let ([short_bytes_max, leases, places], rest) = words_behind_ticket(bytes)?;
-        let (place_bytes, first) = rest.split_first_chunk::<8>()?;
-        let place_bytes = u64::from_le_bytes(*place_bytes);
-        let first = u64::from_le_bytes(first.try_into().ok()?);
+        let ([place_bytes, first, publisher], _) = rest.as_chunks::<8>() else { return None };
+        let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
+        let (place_bytes, first, publisher) = (word(place_bytes), word(first), word(publisher));
         let long = match (places, place_bytes) {
             (0, 0) => LongSamples::None,
             (0, bytes) => LongSamples::Parts(bytes),
@@ -359,7 +367,7 @@ impl Answer {
         let fits = (1..=asked.min(LEASES_MAX)).contains(&leases)
             && short_bytes_max as usize <= SHORT_BYTES_MAX
             && cell.capacity() >= cell_bytes(leases) as u64;
-        fits.then_some(Self { cell, short_bytes_max, leases, long, first })
+        fits.then_some(Self { cell, short_bytes_max, leases, long, first, publisher })
     }
 }
 
@@ -455,7 +463,8 @@ mod tests {
     fn an_answer_is_read_as_it_was_written_and_nothing_else_is() {
         let long = LongSamples::Pool(Layout { places: 3, place_bytes: 64 });
         let cell = ticket(cell_bytes(4) as u64);
-        let answer = Answer { cell, short_bytes_max: 100, leases: 4, long, first: 1 << 40 };
+        let (short_bytes_max, leases, first, publisher) = (100, 4, 1 << 40, 7);
+        let answer = Answer { cell, short_bytes_max, leases, long, first, publisher };
         let bytes = answer.to_bytes();
         let read = |bytes: &[u8]| Answer::from_bytes(bytes, &peer(), 4);
         assert_eq!(read(&bytes), Some(answer.clone()));

@@ -6,6 +6,7 @@ use super::state::PublisherState;
 use super::{PublishConfig, SubscriberState};
 use crate::node::{Attached, ExportError, Forked, Look, Node, NotAlone, Waited};
 use crate::os::pool::{Place, Pool};
+use crate::os::sys;
 use crate::protocol::ends::offered;
 use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
 use crate::protocol::{EndPoint, GrowError, Kind, Manager};
@@ -205,13 +206,33 @@ impl Drop for OneLoan {
 /// last samples were left out, is told
 /// [`CloseReason::TooSlow`](crate::node::CloseReason::TooSlow), not that it has had everything.
 pub struct Publisher {
-    manager: Manager,
-    offer: OfferId,
+    pub(super) manager: Manager,
+    pub(super) offer: OfferId,
     short_bytes_max: usize,
+    lender: Lender,
+}
+
+/// Lends places of a publisher's pool, also to whoever has no publisher.
+#[derive(Clone, Debug)]
+pub(super) struct Lender {
     sample_bytes_max: usize,
     loans_max: u32,
     pool: Option<Arc<Pool>>,
     loans: Arc<AtomicU32>,
+}
+
+impl Lender {
+    /// As [`Publisher::loan`].
+    pub fn lend(&self, length: usize) -> Result<Loan, PublishError> {
+        let Some(pool) = self.pool.as_ref().filter(|_| length <= self.sample_bytes_max) else {
+            let (max, limit) = (self.sample_bytes_max, "PublishConfig::sample_bytes_max");
+            return Err(PublishError::TooLong { length, max, limit });
+        };
+        let loans = || PublishError::Loans(self.loans_max);
+        let one = OneLoan::of(&self.loans, self.loans_max).ok_or_else(loans)?;
+        let place = pool.take().ok_or_else(loans)?;
+        Ok(Loan { place: Arc::new(place), length, _one: one })
+    }
 }
 
 impl Publisher {
@@ -231,10 +252,12 @@ impl Publisher {
             }
         };
         let PublishConfig { short_bytes_max, sample_bytes_max, loans_max, .. } = config;
-        let state = Box::new(PublisherState::new(config, pool.clone()));
+        let id = u64::from_le_bytes(sys::random().map_err(set_up)?);
+        let state = Box::new(PublisherState::new(config, pool.clone(), id));
         let offer = manager.offer(Kind::Publish, Offering::Publisher(state));
         let (manager, loans) = (manager.clone(), Arc::default());
-        Ok(Self { manager, offer, short_bytes_max, sample_bytes_max, loans_max, pool, loans })
+        let lender = Lender { sample_bytes_max, loans_max, pool, loans };
+        Ok(Self { manager, offer, short_bytes_max, lender })
     }
 
     offered!(many "a [`Subscriber`](crate::protocol::Subscriber)");
@@ -284,7 +307,7 @@ impl Publisher {
 
     #[inline(never)]
     fn publish_long(&self, sample: &[u8], timeout: Option<Duration>) -> Result<u64, PublishError> {
-        if self.pool.is_none() {
+        if self.lender.pool.is_none() {
             let (length, max) = (sample.len(), self.short_bytes_max);
             let limit = "PublishConfig::short_bytes_max, without a pool (sample_bytes_max)";
             return Err(PublishError::TooLong { length, max, limit });
@@ -338,14 +361,7 @@ impl Publisher {
         if self.manager.is_forked() {
             return Err(Forked.into());
         }
-        let Some(pool) = self.pool.as_ref().filter(|_| length <= self.sample_bytes_max) else {
-            let (max, limit) = (self.sample_bytes_max, "PublishConfig::sample_bytes_max");
-            return Err(PublishError::TooLong { length, max, limit });
-        };
-        let loans = || PublishError::Loans(self.loans_max);
-        let one = OneLoan::of(&self.loans, self.loans_max).ok_or_else(loans)?;
-        let place = pool.take().ok_or_else(loans)?;
-        Ok(Loan { place: Arc::new(place), length, _one: one })
+        self.lender.lend(length)
     }
 
     /// [`publish`](Self::publish) of a loan: its bytes stay where they are, and each subscriber is told
@@ -355,7 +371,7 @@ impl Publisher {
         loan: Loan,
         timeout: Option<Duration>,
     ) -> Result<u64, Box<Unpublished>> {
-        let is_own = self.pool.as_ref().is_some_and(|pool| loan.place.is_of(pool));
+        let is_own = self.lender.pool.as_ref().is_some_and(|pool| loan.place.is_of(pool));
         let published = match is_own {
             true => {
                 let body = Body::Pool { place: &loan.place, length: loan.length as u64 };
@@ -463,6 +479,39 @@ impl Publisher {
             protocols.after_poll(node);
         }
         look(node, protocols.publisher(self.offer).expect("as long as its end point"))
+    }
+
+    /// The next sample has this number, unless as many were published already: those between are left
+    /// out, and subscribers are told so with it.
+    pub(super) fn skip_to(&self, number: u64) {
+        self.with_state(|_, state| state.skip_to(number));
+    }
+
+    pub(super) fn short_bytes_max(&self) -> usize {
+        self.short_bytes_max
+    }
+
+    /// Longest sample.
+    pub(super) fn bytes_max(&self) -> usize {
+        self.short_bytes_max.max(self.lender.sample_bytes_max)
+    }
+
+    pub(super) fn lender(&self) -> Lender {
+        self.lender.clone()
+    }
+
+    /// Ends all its connections, and nobody finds it any more: subscribers get what they were sent, and
+    /// are told that this may not be all ([`CloseReason::HungUp`](crate::node::CloseReason::HungUp)).
+    pub(super) fn hang_up(&self) {
+        if self.manager.is_forked() {
+            return;
+        }
+        self.stop_serving();
+        let mut guard = self.manager.shared.lock();
+        let (node, protocols) = guard.parts();
+        protocols.take_events(node);
+        protocols.advance_publisher(node, self.offer);
+        protocols.hang_up(node, self.offer);
     }
 
     /// Its subscribers, and how each keeps up.

@@ -1,6 +1,7 @@
 //! A sample at a subscriber: its bytes, or where in the pool they are, and what has to be told when it is
 //! dropped.
 
+use super::publisher::Loan;
 use crate::interface::LinkId;
 use crate::node::{Aperture, Node, NodeSendError, SamplesHeld};
 use crate::os::aperture::AccessError;
@@ -52,6 +53,8 @@ pub(super) struct Long(Option<LongBody>);
 enum LongBody {
     Boxed(Box<[u8]>),
     Pool(Leased),
+    /// In the pool of whoever passes it on.
+    Lent(Loan),
 }
 
 impl Drop for Long {
@@ -74,6 +77,7 @@ impl Long {
                 let (pages, offset, length) = (aperture.pages(), *offset, *length);
                 RecordBytes::Volatile(VolatileBytes { pages, offset, length })
             }
+            Some(LongBody::Lent(loan)) => RecordBytes::Still(loan),
             None => RecordBytes::Still(&[]),
         }
     }
@@ -97,9 +101,12 @@ impl Drop for Leased {
 }
 
 impl Body {
-    /// The bytes of a long sample that came in parts.
-    pub fn whole(bytes: Vec<u8>) -> Self {
-        Self::Long(Long(Some(LongBody::Boxed(bytes.into()))))
+    pub fn boxed(bytes: Box<[u8]>) -> Self {
+        Self::Long(Long(Some(LongBody::Boxed(bytes))))
+    }
+
+    pub fn lent(loan: Loan) -> Self {
+        Self::Long(Long(Some(LongBody::Lent(loan))))
     }
 
     /// A copy of the bytes of a short sample.
@@ -110,7 +117,7 @@ impl Body {
                 to.copy_from_slice(bytes);
                 Self::Inline { words, length: bytes.len() }
             }
-            None => Self::Long(Long(Some(LongBody::Boxed(bytes.into())))),
+            None => Self::boxed(bytes.into()),
         }
     }
 
@@ -123,6 +130,18 @@ impl Sample {
     #[inline(always)]
     pub(super) fn new(number: u64, missed: u64, body: Body) -> Self {
         Self { number, missed, body }
+    }
+
+    /// The loan that it was put together in, of whoever passes it on; else the sample.
+    pub(super) fn into_loan(mut self) -> Result<Loan, Self> {
+        let Body::Long(Long(body)) = &mut self.body else { return Err(self) };
+        match body.take() {
+            Some(LongBody::Lent(loan)) => Ok(loan),
+            other => {
+                *body = other;
+                Err(self)
+            }
+        }
     }
 
     /// How many samples were published before it, whoever got them.

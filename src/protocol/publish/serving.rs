@@ -179,7 +179,10 @@ impl Serving {
         log: &Log,
     ) -> Self {
         let Granted { places, depth, when_slow, history, leases, in_parts } = *granted;
-        let next = log.first().max(log.next().saturating_sub(history as u64));
+        let mut next = log.first().max(log.next().saturating_sub(history as u64));
+        while log.is_gap(next) {
+            next += 1;
+        }
         Self {
             user,
             request: Some(request),
@@ -345,9 +348,13 @@ impl Serving {
         self.dropped.store(self.dropped.load(Ordering::Relaxed) + count, Ordering::Relaxed);
     }
 
-    /// A sample leaves the log.
-    pub fn leaves(&mut self, number: u64) {
+    /// A sample leaves the log, or (`is_gap`) a number that has none.
+    pub fn leaves(&mut self, number: u64, is_gap: bool) {
         if self.next > number || self.next >= self.end {
+            return;
+        }
+        if is_gap {
+            self.next = number + 1;
             return;
         }
         if self.when_slow == WhenSlow::SendAway && self.is_served() {
@@ -415,8 +422,11 @@ impl Serving {
                 }
                 continue;
             }
-            // It lies in the log, or `leaves` would have said so.
-            let Some(body) = log.get(self.next) else { return };
+            // It lies in the log, or `leaves` would have said so; or there is none of this number.
+            let Some(body) = log.get(self.next) else {
+                self.next += 1;
+                continue;
+            };
             if !self.send(node, body, holders) {
                 return;
             }

@@ -26,6 +26,10 @@ pub(in crate::protocol) struct PublisherState {
     config: PublishConfig,
     pool: Option<Arc<Pool>>,
     log: Log,
+    /// The least number of the next sample.
+    skip_to: u64,
+    /// Drawn when it was made.
+    id: u64,
     /// In the order in which they came. What each has got is told of it here only where `quick` says so:
     /// see [`all`](Self::all).
     subscribers: Vec<Serving>,
@@ -48,12 +52,33 @@ struct Quick {
 }
 
 impl PublisherState {
-    pub(super) fn new(config: PublishConfig, pool: Option<Arc<Pool>>) -> Self {
+    /// `id`: a number that no other publisher has.
+    pub(super) fn new(config: PublishConfig, pool: Option<Arc<Pool>>, id: u64) -> Self {
         let log = Log::new(config.kept() as usize);
         let subscribers = Vec::new();
         let (quick, holders) = (Quick::default(), Holders::default());
-        let (sent_away, misbehaved, dropped) = (0, 0, 0);
-        Self { config, pool, log, subscribers, quick, holders, sent_away, misbehaved, dropped }
+        Self {
+            config,
+            pool,
+            log,
+            skip_to: 0,
+            id,
+            subscribers,
+            quick,
+            holders,
+            sent_away: 0,
+            misbehaved: 0,
+            dropped: 0,
+        }
+    }
+
+    /// The next sample has this number, unless there were as many.
+    pub(super) fn skip_to(&mut self, number: u64) {
+        // What is sent quickly is not asked for its number.
+        self.all();
+        self.skip_to = number;
+        self.log.begin_at(number.max(self.log.next()));
+        self.quick.from = self.log.next();
     }
 
     /// The subscribers, of whom all is noted; whatever comes next is looked for.
@@ -168,8 +193,14 @@ impl PublisherState {
                 return Err(no_room);
             }
         }
-        if let Some(leaves) = self.log.leaves_next() {
-            self.subscribers.iter_mut().for_each(|serving| serving.leaves(leaves));
+        let Self { log, subscribers, .. } = self;
+        let mut leave = |log: &Log, number| {
+            let is_gap = log.is_gap(number);
+            subscribers.iter_mut().for_each(|serving| serving.leaves(number, is_gap));
+        };
+        log.skip_to(self.skip_to, &mut leave);
+        if let Some(leaves) = log.leaves_next() {
+            leave(log, leaves);
         }
         let number = self.log.next();
         // What a subscriber waits for goes first; what is kept of it, for those who are behind, later.
@@ -304,6 +335,7 @@ impl PublisherState {
                 Some(pool) => LongSamples::Pool(pool.layout()),
             },
             first: serving.first(),
+            publisher: self.id,
         };
         self.subscribers.push(serving);
         Ok(answer.to_bytes())

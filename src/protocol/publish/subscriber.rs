@@ -4,6 +4,8 @@
 //! else's turn, and then looked at; so whatever it writes meanwhile is the next message at most. Of a
 //! message of one line the bytes that came with it are taken, before they are written anywhere.
 
+use super::gathered::Gathered;
+use super::publisher::Lender;
 use super::sample::{Body, Leased, Leases, Sample};
 use super::{
     ANNOUNCED_BYTES, Announced, Answer, DEPTH_MAX, Greeting, LEASES_MAX, LongSamples, NUMBER_BYTES,
@@ -128,6 +130,10 @@ struct Reading {
     aperture: Option<Aperture>,
     /// A long sample of which parts have come.
     gathered: Option<Gathered>,
+    /// Whoever passes it on has it put together there.
+    lender: Option<Lender>,
+    /// What the publisher says that it alone has.
+    publisher: u64,
     /// Where the message lay before which so many were taken: where the next is, is asked for few.
     place: u64,
     before: u64,
@@ -143,13 +149,6 @@ struct Reading {
     taken: Option<Result<Sample, ReceiveError>>,
     /// The same of one that came straight from the link while it was waited for.
     waited: Option<Line>,
-}
-
-/// What has come of a long sample, which has `length` bytes.
-struct Gathered {
-    number: u64,
-    length: usize,
-    bytes: Vec<u8>,
 }
 
 /// A short sample that is a line, and follows the one before: in numbers, since these stay in registers,
@@ -210,7 +209,9 @@ impl Subscriber {
                      from another host (SubscribeConfig::sample_bytes_max)"
                 )))
             }
-            Ok((connection, Answer { cell, short_bytes_max, leases: leases_max, long, first })) => {
+            Ok((connection, answer)) => {
+                let Answer { cell, short_bytes_max, leases: leases_max, long, first, publisher } =
+                    answer;
                 let link = connection.link();
                 let (leases, dropped) = (AtomicU64::new(0), AtomicU64::new(0));
                 let held = Arc::new(SamplesHeld { leases, dropped, max: leases_max });
@@ -231,6 +232,8 @@ impl Subscriber {
                     long,
                     aperture: None,
                     gathered: None,
+                    lender: None,
+                    publisher,
                     place: 0,
                     before: 0,
                     next: first,
@@ -346,6 +349,31 @@ impl Subscriber {
         if let Err(waited) = waited {
             reading.taken = Some(Err(waited.into()));
         }
+    }
+
+    /// The number of the next sample, if none is left out.
+    pub(super) fn next(&self) -> u64 {
+        self.reading.next
+    }
+
+    /// What tells the publisher from another under the same name.
+    pub(super) fn publisher_id(&self) -> u64 {
+        self.reading.publisher
+    }
+
+    /// Most bytes of a short sample, and of a long one.
+    pub(super) fn bytes_max(&self) -> (usize, usize) {
+        let long = match self.reading.long {
+            LongSamples::None => 0,
+            LongSamples::Pool(pool) => pool.place_bytes,
+            LongSamples::Parts(bytes) => bytes,
+        };
+        (self.reading.short_bytes_max, usize::try_from(long).unwrap_or(usize::MAX))
+    }
+
+    /// Long samples from another host are put together in loans of this pool from now on, where it has any.
+    pub(super) fn gather_into(&mut self, lender: Lender) {
+        self.reading.lender = Some(lender);
     }
 
     /// Samples that were left out so far, before those that were received.
@@ -496,7 +524,8 @@ impl Reading {
         let body = match word & (POOL | PART) {
             0 => self.read_short(bytes)?,
             PART => {
-                let (gathered, bytes) = self.begin(number, bytes)?;
+                let lender = self.lender.as_ref();
+                let (gathered, bytes) = Gathered::begin(self.long, lender, number, bytes)?;
                 return self.gather(gathered, bytes, bytes.len() as u32 | PART);
             }
             _ => {
@@ -518,49 +547,22 @@ impl Reading {
         Ok(Some(Sample::new(number, missed, body)))
     }
 
-    /// A long sample of which the first part has come: what is known of it, and that part's bytes of it.
-    fn begin<'a>(&self, number: u64, part: &'a [u8]) -> Result<(Gathered, &'a [u8]), String> {
-        let cut_off = || format!("the first part of a sample, of {} bytes", part.len());
-        let (length, bytes) = part.split_first_chunk().ok_or_else(cut_off)?;
-        let length = u64::from_le_bytes(*length);
-        let LongSamples::Parts(most) = self.long else {
-            return Err("a part of a sample, and there are none".into());
-        };
-        if length > most {
-            return Err(format!("a sample of {length} bytes in parts, and {most} are the most"));
-        }
-        // It is no more than this side has said that it takes.
-        let length = length as usize;
-        Ok((Gathered { number, length, bytes: Vec::with_capacity(length) }, bytes))
-    }
-
-    /// The sample, if these bytes are its last; `word` is of a part, and of nothing else.
+    /// The sample, if these bytes are its last.
     fn gather(
         &mut self,
         mut gathered: Gathered,
         part: &[u8],
         word: u32,
     ) -> Result<Option<Sample>, String> {
-        if word != part.len() as u32 | PART {
-            return Err(format!("a message between the parts of sample {}", gathered.number));
-        }
-        let (length, left) = (gathered.length, gathered.length - gathered.bytes.len());
-        if part.len() > left || (part.is_empty() && left > 0) {
-            return Err(format!(
-                "a part of {} bytes of a sample of {length}, of which {left} are left",
-                part.len()
-            ));
-        }
-        gathered.bytes.extend_from_slice(part);
-        if part.len() < left {
+        if !gathered.add(part, word)? {
             self.gathered = Some(gathered);
             return Ok(None);
         }
-        let Gathered { number, bytes, .. } = gathered;
+        let number = gathered.number;
         let missed = number - self.next;
         (self.next, self.follows) = (number + 1, None);
         self.missed = self.missed.saturating_add(missed);
-        Ok(Some(Sample::new(number, missed, Body::whole(bytes))))
+        Ok(Some(Sample::new(number, missed, gathered.into_body())))
     }
 
     /// There is nothing more. Samples at the end that went with the publisher are missed, and then not

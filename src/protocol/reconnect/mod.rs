@@ -29,7 +29,7 @@ use std::format;
 use std::string::String;
 use std::time::Instant;
 
-/// When a [`ReconnectingClient`] or an
+/// When a [`ReconnectingClient`], a [`Relay`](super::Relay) or an
 #[cfg_attr(feature = "tokio", doc = "[`AsyncReconnectingClient`]")]
 #[cfg_attr(not(feature = "tokio"), doc = "`AsyncReconnectingClient`")]
 /// connects again, and what calls do meanwhile. It tries again whatever was wrong, another secret or
@@ -125,7 +125,7 @@ pub enum ConnectionState {
 
 impl ConnectionState {
     /// Why there is no connection.
-    fn why(&self) -> &str {
+    pub(in crate::protocol) fn why(&self) -> &str {
         match self {
             Self::Reconnecting { why, .. } | Self::GivenUp { why } => why,
             // It has not been heard of yet.
@@ -160,7 +160,7 @@ const DELAY_LEAST: Duration = Duration::from_millis(1);
 const DRAINS: &str = "the server is about to close";
 
 /// What is known of connections that come and go, and when the next attempt may begin. Told the time.
-struct Outages {
+pub(in crate::protocol) struct Outages {
     policy: ReconnectPolicy,
     /// Left of the outage at hand.
     delays: ExponentialBackoff,
@@ -178,7 +178,7 @@ struct Outages {
 
 impl Outages {
     /// There is a first connection.
-    fn new(policy: ReconnectPolicy, now: Instant) -> Self {
+    pub fn new(policy: ReconnectPolicy, now: Instant) -> Self {
         Self {
             delays: policy.delays(),
             policy,
@@ -191,26 +191,35 @@ impl Outages {
         }
     }
 
+    pub fn policy(&self) -> &ReconnectPolicy {
+        &self.policy
+    }
+
+    /// Where it stands.
+    pub fn state(&self) -> &ConnectionState {
+        &self.state
+    }
+
     /// An attempt had success.
-    fn has_connected(&mut self, now: Instant) {
+    pub fn has_connected(&mut self, now: Instant) {
         self.number += 1;
         self.began = now;
         self.state = ConnectionState::Connected { number: self.number };
     }
 
     /// An attempt had none.
-    fn has_failed(&mut self, why: String) {
+    pub fn has_failed(&mut self, why: String) {
         self.failed += 1;
         self.state = ConnectionState::Reconnecting { failed: self.failed, why };
     }
 
     /// There are to be no more attempts.
-    fn give_up(&mut self, why: String) {
+    pub fn give_up(&mut self, why: String) {
         self.state = ConnectionState::GivenUp { why };
     }
 
     /// The connection is of no use any more; `has_replied`: its server has answered something.
-    fn is_lost(&mut self, why: String, has_replied: bool, now: Instant) {
+    pub fn is_lost(&mut self, why: String, has_replied: bool, now: Instant) {
         // One that ends before anything has come of it is part of the same outage: a server that
         // lets clients in and sends them away is not asked without end or rest.
         let has_lasted = now.saturating_duration_since(self.began) >= self.policy.delay_max;
@@ -222,7 +231,7 @@ impl Outages {
     }
 
     /// When the next attempt may begin; none, if no more may be made.
-    fn next_attempt(&mut self, now: Instant) -> Option<Instant> {
+    pub fn next_attempt(&mut self, now: Instant) -> Option<Instant> {
         let why = match &self.state {
             ConnectionState::GivenUp { .. } => return None,
             state => state.why().into(),
@@ -251,7 +260,7 @@ impl Outages {
     }
 
     /// It begins.
-    fn begins(&mut self) {
+    pub fn begins(&mut self) {
         self.next_at = None;
     }
 }

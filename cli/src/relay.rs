@@ -1,0 +1,125 @@
+//! `hamlyn relay`: what a publisher of another host publishes, once over the network, for any number of
+//! subscribers of this one.
+//!
+//! The work is [`Relay`]'s. This says what it is made of, tells of its connection, and ends: with success
+//! when the publisher has said that this was all, and subscribers have it.
+
+use crate::arguments::{RelayArguments, Slow};
+use crate::perf::ends::access;
+use crate::{ending, names, progress};
+use anyhow::{Context, Result, bail};
+use hamlyn::protocol::{
+    ConnectionState, Manager, PublishConfig, ReconnectPolicy, Relay, RelayConfig, RelayError,
+    SubscribeConfig, WhenSlow,
+};
+use std::time::Duration;
+
+/// What became of the connection is looked for as often.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long subscribers have for what is left when the publisher has ended.
+const LAST: Duration = Duration::from_secs(10);
+
+/// `hamlyn relay NAME`.
+pub fn run(arguments: &RelayArguments) -> Result<()> {
+    let name = match &arguments.serve_as {
+        Some(name) => name,
+        None => own_name(&arguments.name),
+    };
+    names::to_serve(name)?;
+    let manager = Manager::new()?;
+    let wait = Some(arguments.wait);
+    let mut relay = Relay::connect(&manager, &arguments.name, config(arguments), wait)
+        .with_context(|| format!("no publisher at {}", arguments.name))?;
+    let access = access(arguments.allow);
+    relay.serve(name, access)?;
+    {
+        let node = manager.lock();
+        names::tell_other_hosts(&node, name);
+        ending::remove_name(node.config(), name, access);
+    }
+    ending::on_signals()?;
+    let bar = progress::count(format!("samples of {}", arguments.name));
+    let mut told = relay.state();
+    let end = loop {
+        match relay.pass_on(Some(LOOK)) {
+            Ok(_) => bar.inc(1),
+            Err(RelayError::TimedOut) => {}
+            Err(end) => break end,
+        }
+        let state = relay.state();
+        if !is_as_told(&told, &state) {
+            bar.suspend(|| tell(&arguments.name, &state));
+            told = state;
+        }
+    };
+    bar.finish_and_clear();
+    match end {
+        RelayError::Ended(_) => {
+            if let Err(error) = relay.drain(Some(LAST)) {
+                eprintln!("hamlyn: the publisher has ended, and a subscriber has not all: {error}");
+            }
+            Ok(())
+        }
+        end => bail!("{}: {end}", arguments.name),
+    }
+}
+
+fn config(arguments: &RelayArguments) -> RelayConfig {
+    RelayConfig {
+        publish: PublishConfig {
+            history: arguments.history,
+            backlog: arguments.backlog,
+            outstanding_max: arguments.outstanding,
+            subscribers_max: arguments.subscribers,
+            when_slow: match arguments.when_slow {
+                Slow::Wait => WhenSlow::Wait,
+                Slow::DropOldest => WhenSlow::DropOldest,
+                Slow::DropNewest => WhenSlow::DropNewest,
+                Slow::SendAway => WhenSlow::SendAway,
+            },
+            ..PublishConfig::default()
+        },
+        subscribe: SubscribeConfig {
+            sample_bytes_max: arguments.sample_max.as_u64() as usize,
+            ..RelayConfig::default().subscribe
+        },
+        reconnect: ReconnectPolicy { outage_max: arguments.outage, ..ReconnectPolicy::default() },
+        until_closed: !arguments.keep,
+    }
+}
+
+/// The service's own name, of `[USER@]NAME` and of `hamlyn://HOST:PORT/NAME`.
+fn own_name(name: &str) -> &str {
+    name.rsplit(['/', '@']).next().unwrap_or(name)
+}
+
+/// An outage is told once, whatever is tried meanwhile.
+fn is_as_told(told: &ConnectionState, state: &ConnectionState) -> bool {
+    match (told, state) {
+        (ConnectionState::Reconnecting { .. }, ConnectionState::Reconnecting { .. }) => true,
+        _ => told == state,
+    }
+}
+
+fn tell(name: &str, state: &ConnectionState) {
+    match state {
+        ConnectionState::Connected { .. } => eprintln!("hamlyn: connected to {name} again"),
+        ConnectionState::Reconnecting { why, .. } => {
+            eprintln!("hamlyn: no connection to {name}, which is tried again: {why}");
+        }
+        // It ends with that.
+        ConnectionState::GivenUp { .. } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_is_called_here_as_it_is_there() {
+        for name in ["prices", "alice@prices", "hamlyn://192.0.2.1:7/prices", "hamlyn://prices"] {
+            assert_eq!(own_name(name), "prices", "{name}");
+        }
+    }
+}

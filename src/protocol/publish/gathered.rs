@@ -1,0 +1,86 @@
+//! A long sample that comes from another host in parts, and where they are put together: in memory of
+//! this process's own, or in a place of the pool of whoever passes it on.
+//!
+//! Never: more bytes come than the first part has said, or than the subscriber takes.
+
+use super::publisher::{Lender, Loan};
+use super::sample::Body;
+use super::{LongSamples, PART};
+use std::format;
+use std::string::String;
+use std::vec::Vec;
+
+/// What has come of one.
+pub(super) struct Gathered {
+    pub number: u64,
+    /// Bytes of the whole.
+    length: usize,
+    to: To,
+}
+
+enum To {
+    Own(Vec<u8>),
+    /// So many bytes of it have come.
+    Lent(Loan, usize),
+}
+
+impl Gathered {
+    /// One of which the first part has come: what is known of it, and that part's bytes of it.
+    pub fn begin<'a>(
+        long: LongSamples,
+        lender: Option<&Lender>,
+        number: u64,
+        part: &'a [u8],
+    ) -> Result<(Self, &'a [u8]), String> {
+        let cut_off = || format!("the first part of a sample, of {} bytes", part.len());
+        let (length, bytes) = part.split_first_chunk().ok_or_else(cut_off)?;
+        let length = u64::from_le_bytes(*length);
+        let LongSamples::Parts(most) = long else {
+            return Err("a part of a sample, and there are none".into());
+        };
+        if length > most {
+            return Err(format!("a sample of {length} bytes in parts, and {most} are the most"));
+        }
+        // It is no more than this side has said that it takes.
+        let length = length as usize;
+        let to = match lender.and_then(|lender| lender.lend(length).ok()) {
+            Some(loan) => To::Lent(loan, 0),
+            None => To::Own(Vec::with_capacity(length)),
+        };
+        Ok((Self { number, length, to }, bytes))
+    }
+
+    /// Whether it is whole with these bytes; `word` is of a part, and of nothing else.
+    pub fn add(&mut self, part: &[u8], word: u32) -> Result<bool, String> {
+        if word != part.len() as u32 | PART {
+            return Err(format!("a message between the parts of sample {}", self.number));
+        }
+        let come = match &self.to {
+            To::Own(bytes) => bytes.len(),
+            To::Lent(_, come) => *come,
+        };
+        let (length, left) = (self.length, self.length - come);
+        if part.len() > left || (part.is_empty() && left > 0) {
+            return Err(format!(
+                "a part of {} bytes of a sample of {length}, of which {left} are left",
+                part.len()
+            ));
+        }
+        match &mut self.to {
+            To::Own(bytes) => bytes.extend_from_slice(part),
+            To::Lent(loan, come) => {
+                loan[*come..*come + part.len()].copy_from_slice(part);
+                *come += part.len();
+            }
+        }
+        Ok(part.len() == left)
+    }
+
+    /// The whole.
+    pub fn into_body(self) -> Body {
+        match self.to {
+            To::Own(bytes) => Body::boxed(bytes.into()),
+            To::Lent(loan, _) => Body::lent(loan),
+        }
+    }
+}

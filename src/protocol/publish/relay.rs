@@ -1,0 +1,438 @@
+//! A relay: subscribes once to a publisher, most often one of another host, and publishes anew on its own
+//! host what comes from there.
+//!
+//! ```text
+//!   publisher --one link--> Subscriber --pass_on--> Publisher --a link each--> subscribers of this host
+//!                n            parts are put together         n + offset
+//!                             in a loan of the pool
+//! ```
+//! Samples keep their numbers, and what is missing here is missing there: a relay skips the numbers of
+//! samples that it did not get. When its connection ends it connects again, and asks for the newest
+//! samples that the publisher keeps; of these it passes on what is new. Another publisher under the name,
+//! which the publisher's number tells (`Answer::publisher`), counts from 0: then `offset` is such that at
+//! least one number is left out, and goes on growing.
+//!
+//! Never: a number is published twice, or one that is less than the last; subscribers are told that this
+//! was all unless the publisher has said so.
+
+use super::publisher::{Loan, PublishError, Publisher};
+use super::sample::Sample;
+use super::{PublishConfig, SubscribeConfig, Subscriber, SubscriberState};
+use crate::node::{CloseReason, Forked, Look, Node, Waited};
+use crate::protocol::ends::{Deadline, offered};
+use crate::protocol::reconnect::Outages;
+use crate::protocol::{
+    ConnectionState, EndPoint, GrowError, Manager, ReceiveError, ReconnectPolicy,
+};
+use core::time::Duration;
+use std::format;
+use std::io;
+use std::string::{String, ToString};
+use std::sync::Arc;
+use std::time::Instant;
+use std::vec::Vec;
+
+/// What a [`Relay`] is made of.
+#[derive(Clone, Debug)]
+pub struct RelayConfig {
+    /// Towards its own subscribers. Where the publisher's samples may be longer than
+    /// [`short_bytes_max`](PublishConfig::short_bytes_max) and
+    /// [`sample_bytes_max`](PublishConfig::sample_bytes_max) say, these are as the publisher's are.
+    pub publish: PublishConfig,
+    /// Towards the publisher. Its `depth` is 2,048 unless set: some 4 MiB, for long samples that are on
+    /// their way at once. Its `sample_bytes_max` is for publishers of this host, too: so much a place of
+    /// the pool may have at most.
+    pub subscribe: SubscribeConfig,
+    /// How it connects again; `calls_wait` says nothing here.
+    pub reconnect: ReconnectPolicy,
+    /// Whether it ends when the publisher says that this was all
+    /// ([`CloseReason::Closed`]), as it does unless set; or waits for the next one under the name.
+    pub until_closed: bool,
+}
+
+impl Default for RelayConfig {
+    fn default() -> Self {
+        Self {
+            publish: PublishConfig::default(),
+            subscribe: SubscribeConfig { depth: 2048, ..SubscribeConfig::default() },
+            reconnect: ReconnectPolicy::default(),
+            until_closed: true,
+        }
+    }
+}
+
+/// A sample that was not passed on.
+#[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
+pub enum RelayError {
+    /// The time is over: none came, there is no connection now, or a subscriber that is waited for has
+    /// made no room. Nothing is lost by it.
+    #[error(
+        "the time was up: no sample came, or a subscriber for which the relay waits had made no room"
+    )]
+    TimedOut,
+    /// The publisher has said that this was all. It stays so.
+    #[error("the publisher has ended: {0}")]
+    Ended(CloseReason),
+    /// The policy allows no more attempts to connect. It stays so.
+    #[error("there is no connection to the publisher, and no more is tried: {0}")]
+    GivenUp(String),
+    /// The calling process is a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+    /// Waiting failed.
+    #[error("waiting failed: {0}")]
+    Wait(Arc<io::Error>),
+}
+
+/// More samples than anybody can publish, so that numbers here have no end. Those of whoever counts
+/// otherwise are left out.
+const NUMBER_MAX: u64 = 1 << 63;
+
+/// One that has no room yet.
+enum Waiting {
+    Sample(Sample),
+    Loan(Loan),
+}
+
+/// Passes on what one publisher publishes to any number of subscribers of its own host, in one place that
+/// they all read: so it comes over the network once. `Send`.
+///
+/// They trust it as they trust a publisher: it can change samples, invent them and leave them out. What a
+/// subscriber can do to it is what it can do to any publisher. One that is slow keeps nothing from the
+/// others and nothing from the publisher, unless
+/// [`when_slow`](PublishConfig::when_slow) is [`Wait`](super::WhenSlow::Wait).
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-relay-{}", std::process::id()));
+/// # let config = hamlyn::Config::from_env()?.dir(&dir);
+/// use hamlyn::Access;
+/// use hamlyn::protocol::{
+///     Manager, PublishConfig, Publisher, Relay, RelayConfig, RelayError, SubscribeConfig, Subscriber,
+/// };
+/// use std::time::Duration;
+///
+/// let limit = Some(Duration::from_secs(10));
+/// # let there = Manager::with_config(config.clone())?;
+/// # there.start_progress()?;
+/// # let publisher = Publisher::new(&there, PublishConfig { history: 1, ..Default::default() })?;
+/// # publisher.serve("prices", Access::SameUser)?;
+/// # publisher.publish(b"7.20", limit)?;
+/// # let manager = Manager::with_config(config.clone())?;
+/// // Of another host it is called hamlyn://HOST:PORT/prices.
+/// let mut relay = Relay::connect(&manager, "prices", RelayConfig::default(), limit)?;
+/// relay.serve("local-prices", Access::SameUser)?;
+/// # let subscribing = std::thread::spawn(move || {
+/// #     let here = Manager::with_config(config).unwrap();
+/// #     let config = SubscribeConfig::default();
+/// #     let mut prices = Subscriber::connect(&here, "local-prices", config, limit).unwrap();
+/// #     prices.receive(limit).unwrap().to_vec().unwrap()
+/// # });
+/// # while relay.subscribers().is_empty() {}
+/// // Until the publisher ends.
+/// while let Ok(number) = relay.pass_on(limit) {
+///     println!("sample {number}, {} left out so far: {:?}", relay.missed(), relay.state());
+///     # publisher.flush(limit)?;
+///     # if number == 0 { break }
+/// }
+/// relay.drain(limit)?;
+/// # assert_eq!(subscribing.join().unwrap(), b"7.20");
+/// # drop(publisher);
+/// # assert!(matches!(relay.pass_on(limit), Err(RelayError::Ended(_))));
+/// # std::fs::remove_dir_all(&dir).ok();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Dropped after [`RelayError::Ended`], it ends as its publisher did. Otherwise its subscribers see
+/// [`CloseReason::HungUp`]: the publisher has not said that this was all.
+pub struct Relay {
+    manager: Manager,
+    name: String,
+    subscribe: SubscribeConfig,
+    until_closed: bool,
+    publisher: Publisher,
+    upstream: Option<Upstream>,
+    outages: Outages,
+    /// Of the publisher that it has, or had last.
+    publisher_id: u64,
+    /// Added to its numbers.
+    offset: u64,
+    /// The number of the next sample here, if none is left out.
+    next: u64,
+    missed: u64,
+    waiting: Option<(u64, Waiting)>,
+    ended: Option<CloseReason>,
+}
+
+/// A connection to the publisher.
+struct Upstream {
+    subscriber: Subscriber,
+    has_passed: bool,
+}
+
+impl Relay {
+    /// Subscribes to the publisher that is served as `[user@]name`, or `hamlyn://..`, within `timeout`;
+    /// from then on it connects again by itself. Nobody finds it before it is [served](Self::serve). Its
+    /// pool, as long as the publisher's samples may be, is charged to this process now:
+    /// [`PublishConfig::pool_bytes`]. On an error nothing is left of it.
+    pub fn connect(
+        manager: &Manager,
+        name: &str,
+        config: RelayConfig,
+        timeout: Option<Duration>,
+    ) -> Result<Self, GrowError> {
+        let RelayConfig { mut publish, subscribe, reconnect, until_closed } = config;
+        let subscriber = Subscriber::connect(manager, name, subscribe.clone(), timeout)?;
+        let (short, long) = subscriber.bytes_max();
+        // Of another host it was asked already; a place is a multiple of a line.
+        let most = subscribe.sample_bytes_max;
+        if long > most.saturating_add(63) {
+            return Err(GrowError::SetUp(format!(
+                "samples there may have {long} bytes, and this side takes {most} of one \
+                 (SubscribeConfig::sample_bytes_max)"
+            )));
+        }
+        publish.short_bytes_max = publish.short_bytes_max.max(short);
+        publish.sample_bytes_max = publish.sample_bytes_max.max(long);
+        // One is filled while another waits for room.
+        publish.loans_max = publish.loans_max.max(2);
+        let publisher = Publisher::new(manager, publish)?;
+        let (publisher_id, next) = (subscriber.publisher_id(), subscriber.next());
+        publisher.skip_to(next);
+        let mut relay = Self {
+            manager: manager.clone(),
+            name: name.into(),
+            subscribe,
+            until_closed,
+            publisher,
+            upstream: None,
+            outages: Outages::new(reconnect, Instant::now()),
+            publisher_id,
+            offset: 0,
+            next,
+            missed: 0,
+            waiting: None,
+            ended: None,
+        };
+        relay.has_connected(subscriber);
+        Ok(relay)
+    }
+
+    offered!("a [`Subscriber`](crate::protocol::Subscriber)", publisher);
+
+    /// Passes on the next sample, waiting at most `timeout` for it and for room, and says its number
+    /// here. While there is no connection it connects again, as the policy says; an attempt that has begun
+    /// takes its own time ([`attempt_limit`](ReconnectPolicy::attempt_limit)), whatever `timeout` says.
+    /// Who subscribes here is let in, and is sent what waits for it, in calls of this, or of any other end
+    /// point of the manager.
+    pub fn pass_on(&mut self, timeout: Option<Duration>) -> Result<u64, RelayError> {
+        let deadline = Deadline::new(timeout);
+        loop {
+            if let Some(reason) = &self.ended {
+                return Err(RelayError::Ended(reason.clone()));
+            }
+            if let Some((number, waiting)) = self.waiting.take() {
+                match self.publish(number, waiting, deadline.left())? {
+                    true => return Ok(number),
+                    false => continue,
+                }
+            }
+            let Some(Upstream { subscriber, has_passed }) = &mut self.upstream else {
+                self.connect_again(deadline)?;
+                continue;
+            };
+            let lost = match subscriber.receive(deadline.left()) {
+                Ok(sample) => {
+                    *has_passed = true;
+                    let number = sample.number().wrapping_add(self.offset);
+                    // Less than the next: it was passed on before the connection ended.
+                    if (self.next..NUMBER_MAX).contains(&number) {
+                        self.waiting = Some((number, Waiting::of(sample)));
+                    }
+                    continue;
+                }
+                Err(ReceiveError::TimedOut) => return Err(RelayError::TimedOut),
+                Err(ReceiveError::Ended(CloseReason::Closed)) if self.until_closed => {
+                    self.ended = Some(CloseReason::Closed);
+                    self.upstream = None;
+                    continue;
+                }
+                Err(ReceiveError::Forked(e)) => return Err(e.into()),
+                Err(ReceiveError::Wait(e)) => return Err(RelayError::Wait(e)),
+                Err(error) => error.to_string(),
+            };
+            self.outages.is_lost(lost, *has_passed, Instant::now());
+            self.upstream = None;
+        }
+    }
+
+    /// Whether it was published; `false`: its bytes are gone, or no more than a place holds is taken.
+    fn publish(
+        &mut self,
+        number: u64,
+        waiting: Waiting,
+        timeout: Option<Duration>,
+    ) -> Result<bool, RelayError> {
+        self.publisher.skip_to(number);
+        let loan = match waiting {
+            Waiting::Loan(loan) => loan,
+            Waiting::Sample(sample) => match sample.as_slice() {
+                Some(bytes) if bytes.len() <= self.publisher.short_bytes_max() => {
+                    let published = self.publisher.publish(bytes, timeout).map(|_| ());
+                    return self.has_published(number, Waiting::Sample(sample), published);
+                }
+                _ => {
+                    // In the pool of a publisher of this host, or short and longer than here.
+                    let Ok(mut loan) = self.publisher.loan(sample.len()) else { return Ok(false) };
+                    if sample.copy_to(&mut loan).is_err() {
+                        return Ok(false);
+                    }
+                    loan
+                }
+            },
+        };
+        match self.publisher.publish_loan(loan, timeout) {
+            Ok(_) => self.count(number),
+            Err(e) => {
+                let super::Unpublished { loan, error } = *e;
+                return self.has_published(number, Waiting::Loan(loan), Err(error));
+            }
+        }
+        Ok(true)
+    }
+
+    fn has_published(
+        &mut self,
+        number: u64,
+        waiting: Waiting,
+        published: Result<(), PublishError>,
+    ) -> Result<bool, RelayError> {
+        match published {
+            Ok(()) => {
+                self.count(number);
+                Ok(true)
+            }
+            Err(PublishError::TimedOut) => {
+                self.waiting = Some((number, waiting));
+                Err(RelayError::TimedOut)
+            }
+            Err(PublishError::Forked(e)) => Err(e.into()),
+            Err(PublishError::Wait(e)) => Err(RelayError::Wait(e)),
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn count(&mut self, number: u64) {
+        self.missed = self.missed.saturating_add(number - self.next);
+        self.next = number + 1;
+    }
+
+    /// One attempt, or the wait for it.
+    fn connect_again(&mut self, deadline: Deadline) -> Result<(), RelayError> {
+        let Some(at) = self.outages.next_attempt(Instant::now()) else {
+            let why = self.outages.state().why().into();
+            return Err(RelayError::GivenUp(why));
+        };
+        let pause = at.saturating_duration_since(Instant::now());
+        if !pause.is_zero() {
+            let left = deadline.left();
+            let is_last = left.is_some_and(|left| left < pause);
+            let pause = left.map_or(pause, |left| left.min(pause));
+            // Subscribers are served meanwhile.
+            let waited = self.manager.shared.wait_until(Some(pause), |_, _| Look::<()>::Nothing);
+            return match waited {
+                Err(Waited::TimedOut) if is_last => Err(RelayError::TimedOut),
+                Ok(()) | Err(Waited::TimedOut) => Ok(()),
+                Err(Waited::Forked(e)) => Err(e.into()),
+                Err(Waited::Os(e)) => Err(RelayError::Wait(Arc::new(e))),
+            };
+        }
+        self.outages.begins();
+        let limit = Some(self.outages.policy().attempt_limit);
+        match Subscriber::connect(&self.manager, &self.name, self.subscribe.clone(), limit) {
+            Ok(subscriber) => self.is_another(subscriber),
+            Err(GrowError::Forked(e)) => return Err(e.into()),
+            Err(error) => self.outages.has_failed(error.to_string()),
+        }
+        Ok(())
+    }
+
+    /// It has a connection again, to the same publisher or to another.
+    fn is_another(&mut self, subscriber: Subscriber) {
+        let (short, long) = subscriber.bytes_max();
+        let (bytes, max) = (short.max(long), self.publisher.bytes_max());
+        if bytes > max {
+            self.outages.give_up(format!(
+                "the publisher that is there now has samples of up to {bytes} bytes, and the pool here is \
+                 for {max} (PublishConfig::sample_bytes_max): start the relay anew"
+            ));
+            return;
+        }
+        let (id, first) = (subscriber.publisher_id(), subscriber.next());
+        if id != self.publisher_id {
+            self.publisher_id = id;
+            // How many are missing nobody knows: at least one is told of.
+            self.offset = (self.next + 1).wrapping_sub(first);
+        }
+        self.outages.has_connected(Instant::now());
+        self.has_connected(subscriber);
+    }
+
+    fn has_connected(&mut self, mut subscriber: Subscriber) {
+        subscriber.gather_into(self.publisher.lender());
+        self.upstream = Some(Upstream { subscriber, has_passed: false });
+    }
+
+    /// Where it stands with its publisher, as the last [`pass_on`](Self::pass_on) has found it or left it.
+    pub fn state(&self) -> ConnectionState {
+        self.outages.state().clone()
+    }
+
+    /// Samples that were left out between those that were passed on, because the relay was slow for its
+    /// publisher or had no connection; at least one where another publisher came.
+    pub fn missed(&self) -> u64 {
+        self.missed
+    }
+
+    /// Its subscribers, and how each keeps up.
+    pub fn subscribers(&self) -> Vec<SubscriberState> {
+        self.publisher.subscribers()
+    }
+
+    /// Waits, at most `timeout`, until every subscriber has been sent all that is kept for it and has
+    /// released it: to be called before the relay is dropped, as [`Publisher::drain`] is.
+    pub fn drain(&self, timeout: Option<Duration>) -> Result<(), PublishError> {
+        self.publisher.drain(timeout)
+    }
+}
+
+impl Waiting {
+    fn of(sample: Sample) -> Self {
+        match sample.into_loan() {
+            Ok(loan) => Self::Loan(loan),
+            Err(sample) => Self::Sample(sample),
+        }
+    }
+}
+
+impl EndPoint for Relay {
+    /// Whether there is something to pass on. While it has no connection, [`Relay::pass_on`] is to be
+    /// called for another.
+    fn is_ready_in(&self, node: &Node) -> bool {
+        let has_come = |upstream: &Upstream| upstream.subscriber.is_ready_in(node);
+        self.waiting.is_some() || self.upstream.as_ref().is_none_or(has_come)
+    }
+
+    fn manager(&self) -> &Manager {
+        &self.manager
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // The publisher goes then, and tells whoever is left that this was all.
+        if self.ended.is_none() {
+            self.publisher.hang_up();
+        }
+    }
+}

@@ -487,7 +487,9 @@ fn what_a_publisher_keeps_comes_after_an_outage_and_what_it_does_not_is_missed()
     };
     // Numbers go on from those that were published before there was a relay.
     publish(0..2);
-    let relay = Relay::connect(&relaying, &hosts.name(), relay_config(), LIMIT).unwrap();
+    let mut config = relay_config();
+    config.publish.history = 4;
+    let relay = Relay::connect(&relaying, &hosts.name(), config, LIMIT).unwrap();
     let working = Working::new(relay);
     let config = SubscribeConfig { history: 4, ..SubscribeConfig::default() };
     let mut subscriber = here(&manager, config);

@@ -71,6 +71,16 @@ pub enum Fabric {
     Trusted,
 }
 
+/// Which other hosts are told what this process counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FiguresTo(pub Vec<String>);
+
+impl From<Vec<String>> for FiguresTo {
+    fn from(names: Vec<String>) -> Self {
+        Self(names)
+    }
+}
+
 /// What `hamlyn://` leads to where the service is on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
@@ -328,6 +338,31 @@ impl Value for Option<String> {
     }
     fn show(&self) -> String {
         self.clone().unwrap_or_default()
+    }
+}
+
+/// Most hosts that are named, and longest name of one, in bytes: what a certificate has.
+const FIGURES_TO_MAX: usize = 64;
+const IDENTITY_BYTES_MAX: usize = 253;
+
+impl Value for FiguresTo {
+    type Allowed = ();
+    fn parse(text: &str) -> Option<Self> {
+        let names = text.split(',').map(|name| name.trim().into());
+        Some(Self(if text.trim().is_empty() { Vec::new() } else { names.collect() }))
+    }
+    fn is_allowed(&self, _: &()) -> bool {
+        let is_name = |name: &String| {
+            (1..=IDENTITY_BYTES_MAX).contains(&name.len())
+                && name.chars().all(|c| !c.is_control() && !c.is_whitespace() && c != ',')
+        };
+        self.0.len() <= FIGURES_TO_MAX && self.0.iter().all(is_name)
+    }
+    fn allowed(_: &()) -> String {
+        std::format!("up to {FIGURES_TO_MAX} names of certificates, or secret, with commas between")
+    }
+    fn show(&self) -> String {
+        self.0.join(",")
     }
 }
 
@@ -593,6 +628,8 @@ settings! {
         "File with the certificates that other hosts' must lead to (PEM).";
     directory: Option<ServiceDirectory>, from ServiceDirectory = None, "HAMLYN_DIRECTORY", (),
         "Where services of other hosts are looked up whose names say no place: a file with lines `service host:port ..`; or, with the feature `dns`, SRV records at `_service._tcp.domain`, asked for at one name server, or at those of `/etc/resolv.conf`.";
+    figures_to: FiguresTo, from Vec<String> = FiguresTo::default(), "HAMLYN_FIGURES_TO", (),
+        "Other hosts that are told what this process counts (`hamlyn stat`, `top` and `why` of a `hamlyn://` name), by the first name in their certificate; `secret`: those that have its secret and no certificate; if not set, none.";
     local: Local = Local::Ring, "HAMLYN_LOCAL", (),
         "What a `hamlyn://` name leads to whose address is this host's: a ring, where the process that has proved over TLS which node it is serves the same local name and lets this one in, else TLS; or TLS always.";
     host_timeout_ms: u32 = 10_000, "HAMLYN_HOST_TIMEOUT_MS", from(2000, 3_600_000),

@@ -92,7 +92,9 @@ static void first(void) {
     CHECK(h_listens_at(there, at, sizeof at, NULL));
     book.at = at;
     CHECK(h_serve(there, "far", H_ACCESS_SAME_USER, 0, "", 0));
-    CHECK(h_node_new(settings, 1, &here));
+    settings[1].name = "local";
+    settings[1].value = "tls";
+    CHECK(h_node_new(settings, 2, &here));
 
     CHECK(h_set_directory(here, look_up, &book, release));
     CHECK(h_connect(here, "hamlyn://far", NULL, 0, LIMIT, &link));

@@ -71,7 +71,7 @@ static void a_node_without_its_arguments(void) {
 
 /* Another host, here this one over loopback: what is missing, who is not there, and a message. */
 static void another_host(void) {
-    h_setting_t settings[3];
+    h_setting_t settings[4];
     h_node_t *there = NULL, *made = NULL;
     h_area_t at_area;
     h_queue_t at_queue;
@@ -102,7 +102,9 @@ static void another_host(void) {
     EXPECT(H_OK, "", h_node_new(settings, 2, &there));
     settings[2].name = "wait_for_names";
     settings[2].value = "off";
-    EXPECT(H_OK, "", h_node_new(settings + 1, 2, &made));
+    settings[3].name = "local";
+    settings[3].value = "tls";
+    EXPECT(H_OK, "", h_node_new(settings + 1, 3, &made));
     EXPECT(H_TOO_LONG, "", h_listens_at(there, at, 3, &length));
     EXPECT(H_OK, "", h_listens_at(there, at, sizeof at, &length));
     THAT(strlen(at) == length && strncmp(at, "127.0.0.1:", 10) == 0);

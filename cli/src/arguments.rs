@@ -466,7 +466,7 @@ pub struct NamesArguments {
 
 #[derive(Args, Debug)]
 pub struct StatArguments {
-    /// One service only, as [USER@]NAME [default: all of this user; for root, also those that other
+    /// One service only, as [USER@]NAME, or on another host as hamlyn://HOST:PORT/NAME [default: all of this user; for root, also those that other
     /// users serve to others]
     #[arg(value_parser = name)]
     pub name: Option<String>,
@@ -495,7 +495,7 @@ pub struct StatArguments {
 
 #[derive(Args, Debug)]
 pub struct TopArguments {
-    /// These services only, as [USER@]NAME
+    /// These services only, as [USER@]NAME, or on other hosts as hamlyn://HOST:PORT/NAME
     #[arg(value_name = "NAME", value_parser = name)]
     pub names: Vec<String>,
     /// Look once, at one interval, and print lines
@@ -511,7 +511,7 @@ pub struct TopArguments {
 
 #[derive(Args, Debug)]
 pub struct ExporterArguments {
-    /// These services only, as [USER@]NAME [default: all of this user; for root, also those that other
+    /// These services only, as [USER@]NAME, or on other hosts as hamlyn://HOST:PORT/NAME [default: all of this user; for root, also those that other
     /// users serve to others]
     #[arg(value_name = "NAME", value_parser = name)]
     pub names: Vec<String>,

@@ -16,15 +16,24 @@ pub struct Figures {
     pub refusals: BTreeMap<u32, Refusal>,
 }
 
-/// One link, as its process sees it.
+/// One link, as its process sees it; and whether that is on another host, whose processes have other numbers.
 #[derive(Debug, Default, PartialEq)]
-pub struct Link(pub BTreeMap<String, String>);
+pub struct Link(pub BTreeMap<String, String>, pub bool);
 
 /// Somebody who was refused or sent away, as often as it happened for the same reason.
 #[derive(Debug, Default, PartialEq)]
-pub struct Refusal(pub BTreeMap<String, String>);
+pub struct Refusal(pub BTreeMap<String, String>, pub bool);
 
 impl Figures {
+    /// Of a process of another host.
+    #[cfg(feature = "tls")]
+    pub fn of_host(text: &str) -> Self {
+        let mut figures = Self::of(text);
+        figures.links.values_mut().for_each(|link| link.1 = true);
+        figures.refusals.values_mut().for_each(|refusal| refusal.1 = true);
+        figures
+    }
+
     pub fn of(text: &str) -> Self {
         let mut figures = Self::default();
         for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
@@ -67,9 +76,14 @@ impl Link {
         self.text(name).parse().unwrap_or(0)
     }
 
+    /// The peer's process, where it is of this host.
+    pub fn peer_pid(&self) -> Option<u32> {
+        self.text("peer_process").parse().ok().filter(|_| !self.1)
+    }
+
     /// What the peer's process calls itself, as far as it can be seen from here.
     pub fn peer_program(&self) -> Option<String> {
-        self.text("peer_process").parse().ok().and_then(program)
+        self.peer_pid().and_then(program)
     }
 
     /// `user 1000, process 77 (postgres)`, as far as that can be seen from here; of another host its address
@@ -93,7 +107,7 @@ impl Refusal {
     pub fn in_words(&self) -> String {
         let ago = |name| duration(self.text(name).parse().unwrap_or(0));
         let process = self.text("process");
-        let found = process.parse().ok().and_then(program);
+        let found = process.parse().ok().filter(|_| !self.1).and_then(program);
         let found = found.map_or(String::new(), |program| format!(" ({program})"));
         let sent_away = if self.text("kind") == "sent-away" { "sent away " } else { "" };
         let service = match self.text("service") {

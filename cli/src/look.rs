@@ -36,6 +36,8 @@ pub struct Told {
     pub at: Instant,
     /// From the question to the answer.
     pub took: Duration,
+    /// Of another host: where it is, and what it has proved to be.
+    pub host: Option<String>,
     /// Whose it is, as the kernel says.
     pub user: Option<u32>,
     pub process: Option<u32>,
@@ -74,6 +76,10 @@ impl std::error::Error for Closed {}
 
 /// Asks one, and waits so long for its answer.
 pub fn ask(config: &Config, name: &str, patience: Duration) -> Result<Told> {
+    #[cfg(feature = "tls")]
+    if name.starts_with("hamlyn://") {
+        return ask_host(config, name, patience);
+    }
     let began = Instant::now();
     let told =
         statistics_of(config, &of_this_host(name)?, Some(patience)).map_err(
@@ -91,10 +97,30 @@ pub fn ask(config: &Config, name: &str, patience: Duration) -> Result<Told> {
         name: name.into(),
         at,
         took: at - began,
+        host: None,
         user: told.uid,
         process: told.pid,
         program: told.pid.and_then(program),
         figures: Figures::of(&told.text),
+    })
+}
+
+/// The same on another host, which tells it to whom its setting `figures_to` names.
+#[cfg(feature = "tls")]
+fn ask_host(config: &Config, name: &str, patience: Duration) -> Result<Told> {
+    let began = Instant::now();
+    let told = hamlyn::control::hosts::figures::ask(config, &name.parse()?, patience)?;
+    let at = Instant::now();
+    let host = format!("{} ({})", told.address, hamlyn::control::printable(&told.identity));
+    Ok(Told {
+        name: name.into(),
+        at,
+        took: at - began,
+        host: Some(host),
+        user: None,
+        process: None,
+        program: None,
+        figures: Figures::of_host(&told.text),
     })
 }
 
@@ -255,7 +281,8 @@ mod tests {
 
     fn told(text: &str, at: Instant) -> Told {
         let (took, figures) = (Duration::ZERO, Figures::of(text));
-        Told { name: "x".into(), at, took, user: None, process: None, program: None, figures }
+        let (host, user, process, program) = (None, None, None, None);
+        Told { name: "x".into(), at, took, host, user, process, program, figures }
     }
 
     #[test]

@@ -423,6 +423,7 @@ mod tests {
             name: "x".into(),
             at: Instant::now(),
             took: Duration::from_micros(1500),
+            host: None,
             user: Some(7),
             process: Some(9),
             program: Some("p\"{}".into()),

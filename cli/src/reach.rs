@@ -1,14 +1,17 @@
 //! `hamlyn why hamlyn://HOST:PORT/NAME`: how far a connection to a service of another host comes.
 //!
-//! Its figures are told on its own host alone, so what can be done from here is to ask there whether it is
-//! served for this host. No link is made, and its program hears nothing of it.
+//! It is asked there whether it is served for this host, and then for its figures, which it tells to the hosts
+//! that its setting figures_to names. No link is made, and its program hears nothing of it.
 
+use crate::figures::Figures;
 use crate::output;
 use crate::stat::PATIENCE;
+use crate::why;
 use anyhow::{Result, bail};
 use hamlyn::Config;
 use hamlyn::control::hosts::HostName;
-use hamlyn::control::hosts::reach::{Reached, Stopped, reach};
+use hamlyn::control::hosts::figures::ask;
+use hamlyn::control::hosts::reach::{Asked, Reached, Stopped, reach};
 
 /// What a connection needs, in the order in which it is found out.
 const STEPS: [&str; 5] = [
@@ -21,7 +24,8 @@ const STEPS: [&str; 5] = [
 
 /// Says which steps work, and which does not.
 pub fn run(name: &str) -> Result<()> {
-    let (reached, stopped) = reach(&Config::from_env()?, &name.parse::<HostName>()?, PATIENCE);
+    let (config, host) = (Config::from_env()?, name.parse::<HostName>()?);
+    let Asked { reached, stopped, tells_figures } = reach(&config, &host, PATIENCE);
     let refused = stopped.is_some() && reached == Reached::Service;
     // That it is there, and not for whom.
     let last = if refused { "the service is served there" } else { STEPS[4] };
@@ -30,12 +34,13 @@ pub fn run(name: &str) -> Result<()> {
         output::line(format_args!("This works: {worked}."))?;
     }
     let Some(stopped) = stopped else {
-        return output::line(
+        output::line(
             "All of it works, and nothing is seen from here that would make a connection slow. Whether its \
              program lets this host in it decides when it is asked for a link, which was not done; what else \
              it knows `hamlyn why` says there. Where it is on this host, a link is a ring instead, if it has \
              the same local name for this process; `explain` says why not.",
-        );
+        )?;
+        return figures(&config, &host, tells_figures);
     };
     match stopped {
         Stopped::By(error) => output::line(format_args!("This does not: {name}: {error}."))?,
@@ -45,6 +50,20 @@ pub fn run(name: &str) -> Result<()> {
         bail!("no connection to {name}");
     }
     Ok(())
+}
+
+/// What its process says of itself, if it tells this host.
+fn figures(config: &Config, name: &HostName, tells: bool) -> Result<()> {
+    if !tells {
+        return output::line(
+            "Its figures are for the hosts that its setting figures_to (HAMLYN_FIGURES_TO) names, which this \
+             is not.",
+        );
+    }
+    let look = || ask(config, name, PATIENCE).map(|told| Figures::of_host(&told.text));
+    let before = look()?;
+    std::thread::sleep(why::PAUSE);
+    why::tell(&before, &look()?)
 }
 
 /// What it means that nothing comes from there.

@@ -122,6 +122,7 @@ fn as_json(told: &Told) -> Value {
     let refusals: Vec<Value> = refusals.map(|row| map(&mut row.0.iter()).into()).collect();
     json!({
         "name": told.name,
+        "host": told.host,
         "user": told.user,
         "process": told.process,
         "program": told.program,
@@ -157,11 +158,13 @@ fn who(told: &Told) -> String {
         1 => "; 1 request received and not replied to".into(),
         count => format!("; {count} requests received and not replied to"),
     };
+    let whose = match &told.host {
+        Some(host) => format!("of host {host}"),
+        None => format!("process {}{program} of user {}", known(told.process), known(told.user)),
+    };
     format!(
-        "{}: process {}{program} of user {}, version {}, up {}; {waits}{held}",
+        "{}: {whose}, version {}, up {}; {waits}{held}",
         told.name,
-        known(told.process),
-        known(told.user),
         figures.text("version"),
         duration(figures.number("uptime_ms")),
     )

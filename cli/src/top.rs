@@ -441,7 +441,8 @@ mod tests {
              link.1.waits_for_room_ms 2500\n"
         );
         let (took, figures) = (Duration::ZERO, Figures::of(&text));
-        Told { name: name.into(), at, took, user: None, process: None, program: None, figures }
+        let (host, user, process, program) = (None, None, None, None);
+        Told { name: name.into(), at, took, host, user, process, program, figures }
     }
 
     #[test]

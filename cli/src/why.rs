@@ -18,7 +18,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Between the two looks.
-const PAUSE: Duration = Duration::from_secs(1);
+pub const PAUSE: Duration = Duration::from_secs(1);
 
 /// Of fewer that come in a second no average is told.
 const MANY: u64 = 4;
@@ -134,9 +134,14 @@ pub fn run(arguments: &WhyArguments) -> Result<()> {
             }
         }
     };
-    let mut sentences = of_process(&before, &now);
-    sentences.extend(of_refusals(&now));
-    sentences.extend(of_packets(&now));
+    tell(&before, &now)
+}
+
+/// What can be said of two looks.
+pub fn tell(before: &Figures, now: &Figures) -> Result<()> {
+    let mut sentences = of_process(before, now);
+    sentences.extend(of_refusals(now));
+    sentences.extend(of_packets(now));
     for (number, link) in &now.links {
         sentences.extend(of_link(*number, link, before.links.get(number)));
     }
@@ -451,7 +456,7 @@ fn kept(link: &Link, before: Option<&Link>) -> Vec<String> {
 
 fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
     let mut reasons = Vec::new();
-    if let Some(pid) = link.text("peer_process").parse().ok().filter(|pid| is_stopped(*pid)) {
+    if let Some(pid) = link.peer_pid().filter(|pid| is_stopped(*pid)) {
         reasons.push(format!(
             "the peer is stopped, by a signal (SIGSTOP) or a debugger: it takes nothing until it \
              goes on (`kill -CONT {pid}`)"

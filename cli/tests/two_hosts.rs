@@ -168,7 +168,7 @@ fn what_another_host_does_not_tell_is_refused_with_what_to_do() {
         let line = format!("{line} hamlyn://127.0.0.1:7000/x");
         let output = output(&mut hamlyn(here.path(), &line));
         let error = text(&output.stderr) + &text(&output.stdout);
-        assert!(error.contains("on that host"), "{line}: {error}");
+        assert!(error.contains("HAMLYN_SECRET"), "{line}: {error}");
     }
     for line in ["recv", "perf serve"] {
         let error =
@@ -241,6 +241,50 @@ fn a_certificate_is_said_to_end_when_its_authority_does() {
     let lines = said(&mut hamlyn(here.path(), "keys k --certificate b --days 3650"));
     assert!(lines.contains(&until) && lines.contains("when its authority ends"), "{lines}");
     assert!(lines.contains("not for 3650 days"), "{lines}");
+}
+
+#[test]
+fn figures_of_another_host_are_shown_as_those_of_this_one_where_it_tells_them() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let keys = settings(&said(&mut hamlyn(there.path(), "keys")));
+    let start = |name: &str, to: &str| {
+        let mut command = hamlyn(there.path(), &format!("recv --wait 60 {name}"));
+        serving(command.envs(keys.clone()).env("HAMLYN_FIGURES_TO", to))
+    };
+    let ((mut told, at), (mut untold, silent)) = (start("told", "secret"), start("untold", ""));
+    let run = |line: &str| output(hamlyn(here.path(), line).envs(keys.clone()));
+    let out = |line: &str| {
+        let output = run(line);
+        assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let table = out(&format!("stat {at}"));
+    assert!(table.contains(&format!("{at}: of host 127.0.0.1:")), "{table}");
+    assert!(table.contains("(secret), version"), "{table}");
+    for line in ["stat --json", "stat --json --watch=0.2 --times 2"] {
+        let json = out(&format!("{line} {at}"));
+        let rows: Vec<serde_json::Value> =
+            json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(rows.len(), if line.contains("times") { 2 } else { 1 }, "{json}");
+        for row in rows {
+            assert_eq!(row["name"], *at, "{row}");
+            assert!(row["host"].as_str().unwrap().ends_with("(secret)"), "{row}");
+            assert!(row["process"].is_null() && row["counters"]["links"].is_u64(), "{row}");
+        }
+    }
+    let top = out(&format!("top --once --interval 0.3 {at}"));
+    assert!(top.contains("1 answered"), "{top}");
+    let why = out(&format!("why {at}"));
+    assert!(why.contains("All of it works") && !why.contains("figures_to"), "{why}");
+    let why = out(&format!("why {silent}"));
+    assert!(why.contains("figures_to (HAMLYN_FIGURES_TO)"), "{why}");
+    let refused = run(&format!("stat {silent}"));
+    let error = text(&refused.stderr);
+    assert!(!refused.status.success() && error.contains("HAMLYN_FIGURES_TO"), "{error}");
+    for child in [&mut told, &mut untold] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
 
 /// Standard output, standard error and the status of a `why` that asks another host.

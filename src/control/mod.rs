@@ -44,6 +44,8 @@ pub use machine::{
     Accept, AnswerError, ApertureError, ConnectionId, Event, Failure, HostPeer, LinkEnd, Peer,
     PeerUser, RefusedBy, RequestId, Wait,
 };
+#[cfg(feature = "os")]
+use text::printable_lines;
 pub use text::{printable, printable_bytes};
 
 #[cfg(feature = "os")]

@@ -59,6 +59,17 @@ pub fn printable_bytes(bytes: &[u8]) -> String {
     printable(&String::from_utf8_lossy(bytes))
 }
 
+/// Statistics as whoever answered wrote them, with nothing in their lines but what can be read.
+#[cfg_attr(not(feature = "os"), allow(dead_code))]
+pub(super) fn printable_lines(text: &[u8]) -> String {
+    let mut lines = String::with_capacity(text.len());
+    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        lines.push_str(&printable_bytes(line));
+        lines.push('\n');
+    }
+    lines
+}
+
 enum Kind {
     Printable,
     /// It stands on the character before it.

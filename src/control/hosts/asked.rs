@@ -10,11 +10,18 @@ use super::{ASKED_PER_IDENTITY_MAX, ASKED_REFUSED, Met, RequestId, Row, Shared, 
 use crate::control::names::Access;
 use crate::control::shell::ControlEvent;
 use crate::control::{Accept, GREETING_BYTES_MAX, Reason};
+use std::sync::Arc;
 use std::vec::Vec;
 
 impl Shared {
     /// At a server: the client has proved itself and says what it wants.
-    pub(super) fn wanted(&self, state: &mut State, id: u64, wants: Wants, proved: Proved) {
+    pub(super) fn wanted(
+        self: &Arc<Self>,
+        state: &mut State,
+        id: u64,
+        wants: Wants,
+        proved: Proved,
+    ) {
         let is_own = proved.identity == self.own.keys.own_identity();
         let answer = match state.services.get(&wants.service) {
             None => Err(Answer::NoService),
@@ -28,11 +35,12 @@ impl Shared {
         };
         state.links.retain(|_, row| row.is_used());
         let (own, asked) = state.of_identity(&proved.identity);
-        let joins = match state.rows.get(&id) {
-            Some(Row::Meeting(met)) => Said::split(&met.meeting.heard).1,
-            _ => None,
+        let (before, joins) = match state.rows.get(&id) {
+            Some(Row::Meeting(met)) => Said::split(&met.meeting.heard),
+            _ => (&[][..], None),
         };
         let asks = matches!(joins, Some(Said::Asks));
+        let for_figures = asks && matches!(Said::split(before).1, Some(Said::Figures));
         let joins = joins.filter(|said| matches!(said, Said::Join { .. }));
         if own >= 2 * self.config.connections_per_user_max as usize {
             // It is not even told, which would keep another connection.
@@ -45,6 +53,9 @@ impl Shared {
                 self.note_refused(met.address, &proved, wants.service, &answer);
             }
             return self.forget(state, id);
+        }
+        if for_figures && own < self.config.connections_per_user_max as usize {
+            return self.figures_asked(state, id, wants, proved);
         }
         let answer = match answer {
             Ok(_) if own >= self.config.connections_per_user_max as usize => {
@@ -69,7 +80,7 @@ impl Shared {
             // It is told that it might, and the connection ends: nobody was refused, and no program is asked.
             Ok(_) if asks => {
                 let Some(Row::Meeting(mut met)) = state.rows.remove(&id) else { return };
-                self.tell_where(state, &mut met, &wants);
+                self.tell_where(state, &mut met, &wants, &proved);
                 let answer = Answer::Yes(Vec::new());
                 self.refuse(state, id, met.meeting, proved.identity, &answer);
             }

@@ -15,7 +15,7 @@
 //! - [`channel`]: TLS over TCP, without waiting; [`fabric`]: messages over libfabric, beside it
 //! - [`carrier`]: packets between a link's rings and either, a [`path`], as [`frames`]
 //! - [`rails`]: several connections for one link
-//! - [`reach`]: how far a connection comes, without a link
+//! - [`reach`]: how far a connection comes, without a link; [`figures`]: what is counted there
 //! - [`told`]: what is counted and told of links that come and go
 //! - `turns`: the thread
 //!
@@ -34,6 +34,7 @@ mod dial;
 pub mod directory;
 #[cfg_attr(not(feature = "libfabric"), path = "no_fabric.rs")]
 pub mod fabric;
+pub mod figures;
 pub mod frames;
 pub mod hello;
 pub mod keys;
@@ -75,6 +76,7 @@ use core::time::Duration;
 use dial::{Dial, prepare};
 use directory::Given;
 use fabric::Fabric;
+use figures::{Made, Texts};
 use hello::{Answer, Wants};
 use keys::Keys;
 use meeting::{Meeting, Own, Proved, Step};
@@ -140,6 +142,8 @@ struct Leaving {
     /// When rails that have stalled are looked for next.
     look_ns: u64,
     deadline_ns: u64,
+    /// It asks for figures.
+    tells: bool,
 }
 
 enum Rest {
@@ -161,6 +165,8 @@ struct State {
     more: Arc<AtomicUsize>,
     /// The listener is not looked at until then.
     listens_again_ns: Option<u64>,
+    /// What is told to other hosts of what is counted.
+    texts: Texts,
     /// Why the thread has ended: nothing comes or goes any more.
     ended: Option<String>,
 }
@@ -189,6 +195,7 @@ struct Shared {
     /// What connects to processes of this host, and what came of that.
     here: Arc<dyn OnThisHost>,
     outcomes: Outcomes,
+    made: Made,
     state: Mutex<State>,
     is_ending: AtomicBool,
     /// Tells the operator.
@@ -282,6 +289,7 @@ impl Hosts {
             rails_wait: false,
             more: Arc::default(),
             listens_again_ns: None,
+            texts: Texts::default(),
             ended: None,
         };
         let shared = Arc::new(Shared {
@@ -295,6 +303,7 @@ impl Hosts {
             given: given.clone(),
             here,
             outcomes: Outcomes::default(),
+            made: Made::default(),
             state: Mutex::new(state),
             is_ending: AtomicBool::new(false),
             note,
@@ -394,7 +403,8 @@ impl Hosts {
             let live = rails.map(|rails| rails.live().clone());
             let _ = shared.poller.watch_write(lock(&link).as_fd(), id);
             let what = Rest::Link(link);
-            let leaving = Leaving { what, identity: Some(identity), live, look_ns, deadline_ns };
+            let identity = Some(identity);
+            let leaving = Leaving { what, identity, live, look_ns, deadline_ns, tells: false };
             state.rows.insert(id, Row::Leaving(leaving));
             shared.late.bell.ring();
         }

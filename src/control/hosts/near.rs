@@ -73,6 +73,10 @@ pub trait OnThisHost: Send + Sync {
     /// Begins to, and waits for nothing. `ended` may be called before it returns, and by whoever has a lock.
     fn begin(&self, sought: Sought, ended: Ended) -> Result<LinkToken, ConnectError>;
 
+    /// What the process has counted, and who was refused, as text: the same that its own user is told. It may
+    /// take a while, and runs the node's code.
+    fn figures(&self) -> String;
+
     /// Gives up; nothing is told any more, unless it is there already.
     fn give_up(&self, token: LinkToken);
 }
@@ -131,9 +135,13 @@ impl Shared {
         }
     }
 
-    /// At a server: what one is told that asks whether there might be a link, and to which there might.
-    pub(super) fn tell_where(&self, state: &State, met: &mut Met, wants: &Wants) {
+    /// At a server: what one is told that asks whether there might be a link, and to which there might:
+    /// whether it would be told figures, and where the service is, where that is its own host.
+    pub(super) fn tell_where(&self, state: &State, met: &mut Met, wants: &Wants, proved: &Proved) {
         let Some((access, _)) = state.services.get(&wants.service) else { return };
+        if self.tells_figures(proved) {
+            Said::Figures.put(&mut met.meeting.says);
+        }
         if !tcp::is_here(met.address) {
             return;
         }

@@ -21,6 +21,7 @@ use crate::os::tcp;
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::io;
+use std::string::String;
 use std::vec::Vec;
 
 /// What has worked. Each needs those before it.
@@ -40,6 +41,17 @@ pub enum Reached {
     Service,
 }
 
+/// A host that was asked whether a service is there.
+#[derive(Debug)]
+pub struct Asked {
+    /// How far that came.
+    pub reached: Reached,
+    /// Why no further.
+    pub stopped: Option<Stopped>,
+    /// Whether it tells this end what it counts.
+    pub tells_figures: bool,
+}
+
 /// Why it came no further.
 #[derive(Debug)]
 pub enum Stopped {
@@ -49,21 +61,29 @@ pub enum Stopped {
     Silent(Option<SocketAddr>),
 }
 
-/// Looks for `name`, and asks there whether it is served for this end. How far that came, and why no further.
-pub fn reach(config: &Config, name: &HostName, within: Duration) -> (Reached, Option<Stopped>) {
+/// Looks for `name`, and asks there whether it is served for this end.
+pub fn reach(config: &Config, name: &HostName, within: Duration) -> Asked {
     let until_ns = monotonic_ns().saturating_add(within.as_nanos() as u64);
-    match connect(config, name, until_ns) {
-        Ok((own, meeting, address)) => ask(&own, meeting, address, until_ns),
-        Err((reached, stopped)) => (reached, Some(stopped)),
+    let met = connect(config, name, until_ns, &[Said::Asks]).and_then(|(own, mut meeting, at)| {
+        meet(&own, &mut meeting, at, until_ns)?;
+        // It may have said where it is, too.
+        let said = |bytes| Said::split(bytes);
+        let (before, last) = said(&meeting.heard);
+        Ok([last, said(before).1].contains(&Some(Said::Figures)))
+    });
+    match met {
+        Ok(tells_figures) => Asked { reached: Reached::Service, stopped: None, tells_figures },
+        Err((reached, stopped)) => Asked { reached, stopped: Some(stopped), tells_figures: false },
     }
 }
 
-type Failed = (Reached, Stopped);
+pub(super) type Failed = (Reached, Stopped);
 
-fn connect(
+pub(super) fn connect(
     config: &Config,
     name: &HostName,
     until_ns: u64,
+    asks: &[Said],
 ) -> Result<(Own, Meeting, SocketAddr), Failed> {
     let nothing = |error: HostError| (Reached::Nothing, Stopped::By(error));
     let own = own(config).map_err(|e| nothing(e.into()))?;
@@ -97,7 +117,7 @@ fn connect(
                     let channel =
                         channel.map_err(|e| (Reached::Port, Stopped::By(HostError::Meeting(e))))?;
                     let mut meeting = Meeting::of_client(channel, name.service(), Vec::new());
-                    Said::Asks.put(&mut meeting.says);
+                    asks.iter().for_each(|asks| asks.put(&mut meeting.says));
                     return Ok((own, meeting, address));
                 }
                 Err(e) if e.kind() == io::ErrorKind::TimedOut => {
@@ -121,29 +141,30 @@ fn own(config: &Config) -> Result<Own, HostsError> {
     Ok(Own { keys: Keys::load(config)?, identity, packet_bytes: config.packet_bytes })
 }
 
-fn ask(
+/// Until the server has said yes.
+pub(super) fn meet(
     own: &Own,
-    mut meeting: Meeting,
+    meeting: &mut Meeting,
     address: SocketAddr,
     until_ns: u64,
-) -> (Reached, Option<Stopped>) {
+) -> Result<String, Failed> {
     loop {
         match meeting.turn(own) {
-            Step::Link(..) => return (Reached::Service, None),
+            Step::Link(_, proved) => return Ok(proved.identity),
             Step::Failed(error) => {
                 let reached = reached_before(&error);
-                return (reached, Some(Stopped::By(error.into())));
+                return Err((reached, Stopped::By(error.into())));
             }
             Step::Waits | Step::Wants(..) => {}
         }
         let fds = [(meeting.channel.tcp(), meeting.channel.wants_write())];
         if monotonic_ns() >= until_ns {
             let reached = if meeting.channel.is_open() { Reached::Tls } else { Reached::Port };
-            return (reached, Some(Stopped::Silent(Some(address))));
+            return Err((reached, Stopped::Silent(Some(address))));
         }
         if let Err(e) = wait_for(&fds, until_ns) {
             let error = MeetingError::Gone(std::format!(": {e}"));
-            return (Reached::Port, Some(Stopped::By(error.into())));
+            return Err((Reached::Port, Stopped::By(error.into())));
         }
     }
 }

@@ -148,9 +148,22 @@ impl Shared {
         meeting.answer(answer);
         meeting.channel.put_end();
         meeting.channel.flush();
+        self.leave_with(state, id, meeting, identity, false);
+    }
+
+    /// A connection that is no link, and of which something is to be said, or has been. Of one that tells
+    /// figures there are only so many.
+    pub(super) fn leave_with(
+        &self,
+        state: &mut State,
+        id: u64,
+        meeting: Meeting,
+        identity: String,
+        tells: bool,
+    ) {
         let what = Rest::Refusal(Box::new(meeting));
         let (identity, deadline_ns) = (Some(identity), self.deadline());
-        let leaving = Leaving { what, identity, live: None, look_ns: 0, deadline_ns };
+        let leaving = Leaving { what, identity, live: None, look_ns: 0, deadline_ns, tells };
         state.rows.insert(id, Row::Leaving(leaving));
         self.late.bell.ring();
     }

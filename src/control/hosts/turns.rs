@@ -181,6 +181,7 @@ impl Shared {
     fn turn(self: &Arc<Self>, ready: &[Ready]) {
         let mut state = self.lock();
         self.take_outcomes(&mut state);
+        self.take_figures(&mut state);
         for ready in ready {
             match ready.tag {
                 BELL => self.late.bell.silence(),
@@ -283,6 +284,14 @@ impl Leaving {
 }
 
 impl Row {
+    /// Whose it is, if figures are asked for over it.
+    pub(super) fn figures_of(&self) -> Option<&str> {
+        match self {
+            Self::Leaving(leaving) if leaving.tells => leaving.identity.as_deref(),
+            _ => None,
+        }
+    }
+
     fn deadline_ns(&self) -> u64 {
         match self {
             Self::Dialing(dial) => dial.until_ns,

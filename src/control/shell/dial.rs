@@ -8,7 +8,7 @@ use super::super::identity::{self, Identity};
 use super::super::lookups::{self, Running};
 use super::super::machine::{ConnectionId, Failure, Machine, NotNow, Verdict, Wait, Who};
 use super::super::names::{self, FindError, Place, ServiceName};
-use super::super::{GREETING_BYTES_MAX, Reason, printable_bytes};
+use super::super::{GREETING_BYTES_MAX, Reason, printable_lines};
 use super::inbox::{LinkToken, NewLink, Waiter, Waits};
 use super::{
     ConnectError, Control, Posted, Row, SOCKET, Shared, State, Statistics, WAKE, deadline_of,
@@ -570,16 +570,6 @@ impl Shared {
         };
         state.machine.connect_failed(id, failure);
     }
-}
-
-/// Statistics as whoever answered wrote them, with nothing in their lines but what can be read.
-fn printable_lines(text: &[u8]) -> String {
-    let mut lines = String::with_capacity(text.len());
-    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        lines.push_str(&printable_bytes(line));
-        lines.push('\n');
-    }
-    lines
 }
 
 /// The statistics of a service, for its owner and root: one question, in the caller, which waits for

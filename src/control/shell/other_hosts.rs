@@ -29,7 +29,7 @@ mod with_tls {
     use core::sync::atomic::Ordering;
     use core::time::Duration;
     use std::boxed::Box;
-    use std::string::ToString;
+    use std::string::{String, ToString};
     use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
     /// A link that was to be one to another host, of which its node is told under the name that it has so
@@ -42,9 +42,9 @@ mod with_tls {
 
     impl Found {
         /// It is there.
-        pub fn linked(self, link: &mut NewLink) {
-            (link.asked, link.how) = (Some(self.asked), Some(self.how));
+        pub fn linked(self, link: NewLink) -> NewLink {
             (self.ended)(None);
+            NewLink { asked: Some(self.asked), how: Some(self.how), ..link }
         }
 
         /// There is none.
@@ -66,6 +66,10 @@ mod with_tls {
             let Sought { asked, name, credential, greeting, until_ns, how } = sought;
             let waits = Waits::Hosts(Found { asked, how, ended });
             shared.begin_expecting(&name.parse()?, credential, &greeting, until_ns, waits)
+        }
+
+        fn figures(&self) -> String {
+            self.0.upgrade().map_or(String::new(), |shared| shared.figures())
         }
 
         fn give_up(&self, token: LinkToken) {

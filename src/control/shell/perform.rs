@@ -380,7 +380,7 @@ impl Shared {
             let by = if agreed.initiated_by_us { "this process connected" } else { "" };
             self.note(row.entry(Kind::Connected, by.into()));
         }
-        let mut link = NewLink {
+        let link = NewLink {
             token: agreed.link,
             peer: agreed.peer,
             greeting: agreed.greeting,
@@ -400,10 +400,7 @@ impl Shared {
                 None
             }
             #[cfg(feature = "tls")]
-            Some(Waits::Hosts(found)) => {
-                found.linked(&mut link);
-                Some(ControlEvent::Connected(link))
-            }
+            Some(Waits::Hosts(found)) => Some(ControlEvent::Connected(found.linked(link))),
             None => Some(ControlEvent::Connected(link)),
         }
     }

@@ -77,13 +77,8 @@ impl Shared {
         let asked = core::mem::take(&mut state.asked);
         self.finish(state);
         if !asked.is_empty() {
-            // The application's code runs without the lock.
-            let mut text = (self.stat)();
+            let text = self.figures();
             let mut state = self.lock();
-            for (name, value) in self.counters(&state) {
-                text.push_str(&std::format!("{name} {value}\n"));
-            }
-            self.refusals().text(monotonic_ns(), &mut text);
             for id in asked {
                 state.machine.tell_statistics(id, &text, OUTBOX_MAX);
                 self.perform_all(&mut state);
@@ -95,6 +90,17 @@ impl Shared {
         }
         self.tell_log();
         Ok(())
+    }
+
+    /// Everything that is counted here, and who was refused, as text. The application's code runs, without
+    /// the lock.
+    pub(super) fn figures(&self) -> String {
+        let mut text = (self.stat)();
+        for (name, value) in self.counters(&self.lock()) {
+            text.push_str(&std::format!("{name} {value}\n"));
+        }
+        self.refusals().text(monotonic_ns(), &mut text);
+        text
     }
 
     pub(super) fn refusals(&self) -> MutexGuard<'_, Refusals> {

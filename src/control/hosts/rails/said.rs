@@ -1,6 +1,6 @@
 //! How rails are agreed on, and how one shows which link it belongs to: words at the very end of a
-//! client's wishes and of a server's yes, which a host that does not know them does not read. One more says that
-//! a connection is a question alone.
+//! client's wishes and of a server's yes, which a host that does not know them does not read. More say that a
+//! connection is a question alone, and what the answer is.
 //!
 //! ```text
 //!   the first:  client ..Offer(rails, credit)  --->   <---  Yes, Offer(rails, credit): at most as many
@@ -59,6 +59,8 @@ pub enum Said {
     Asks,
     /// To whoever asks, from an address of the same host: there might, and there it is found so.
     Here(Here),
+    /// No link is wanted, but what the process has counted.
+    Figures,
 }
 
 /// A service as whoever is on the same host finds it: its local name, and which process serves it. With the
@@ -177,6 +179,7 @@ mod tests {
             Said::Join { link: [1; 16], place: 7, proof: [2; 32] },
             Said::Joined { proof: [3; 32] },
             Said::Asks,
+            Said::Figures,
             Said::Here(Here {
                 shared: Some(u32::MAX),
                 process: (u64::MAX, u64::MAX, u32::MAX),

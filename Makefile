@@ -22,10 +22,13 @@ prepare:
 	@scripts/prepare.sh
 
 build: prepare
-	@. scripts/common.sh && say 'cargo build --release' && cargo build --release --workspace
+	@. scripts/common.sh && say 'cargo build --release' && cargo build --release --workspace --exclude hamlyn-python
 
-run: build
-	@. scripts/common.sh && exec "$${CARGO_TARGET_DIR:-target}/release/hamlyn" tour $(FILE)
+# The command alone: it is what a newcomer waits for.
+run: prepare
+	@. scripts/common.sh && say 'cargo build --release -p hamlyn-cli' && \
+		cargo build --release -p hamlyn-cli
+	@exec "$${CARGO_TARGET_DIR:-target}/release/hamlyn" tour $(FILE)
 
 # STEPS='unit loom' runs only those steps, of either; see scripts/test.sh for their names.
 test: prepare

@@ -217,11 +217,18 @@ fn the_page_on_two_users_says_what_works() {
 fn the_page_on_two_containers_says_what_works() {
     let blocks = blocks(2);
     let [block] = &blocks[..] else { panic!("one block: {blocks:?}") };
-    let engine = "podman run -v /run/hamlyn:/run/hamlyn .. ";
+    let engine = "sudo podman run ";
     let lines: Vec<&str> = block.lines().collect();
     let [setup, receive, send] = lines[..] else { panic!("three commands: {block}") };
-    let inside = |line: &str| line.strip_prefix(engine).expect("in a container").to_owned();
-    let (receive, send) = (inside(receive), inside(send));
+    // The engine's words, and what runs inside.
+    let split = |line: &str| {
+        let (words, inside) = line.strip_prefix(engine).unwrap().split_once(" .. ").unwrap();
+        assert!(words.contains("-v /run/hamlyn:/run/hamlyn"), "{line}");
+        (words.to_owned(), inside.to_owned())
+    };
+    let ((mounts, receive), (attached, send)) = (split(receive), split(send));
+    assert!(mounts.ends_with("-v $PWD:/out") && attached.starts_with("-i "), "{block}");
+    let receive = receive.replace("/out/", "");
     let container = ["--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts"];
     let permitted = Command::new("unshare").args(container).args(["--mount-proc", "true"]).output();
     if !permitted.is_ok_and(|output| output.status.success()) {

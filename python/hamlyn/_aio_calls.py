@@ -15,7 +15,16 @@ from ._loop import until, until_done
 from ._reconnect import Limit, Reconnecting, ReconnectPolicy
 from ._threads import Threads, alone
 from ._types import AnyArray, Buffer, ClientSettings
-from ._wrapped import Closes, ClosesWhenLeft, Grown, Offered, connected, size_of
+from ._wrapped import (
+    AnyManager,
+    Closes,
+    ClosesWhenLeft,
+    Grown,
+    Offered,
+    connected,
+    plain,
+    size_of,
+)
 
 T = TypeVar("T")
 
@@ -136,7 +145,7 @@ class Client(Grown[_hamlyn.Client], Closes[_hamlyn.Client]):
     @classmethod
     async def connect(
         cls,
-        manager: _hamlyn.Manager,
+        manager: AnyManager,
         name: str,
         timeout: float | None = 10.0,
         **settings: Unpack[ClientSettings],
@@ -145,7 +154,7 @@ class Client(Grown[_hamlyn.Client], Closes[_hamlyn.Client]):
         is given up."""
 
         def connect(timeout: float | None) -> _hamlyn.Client:
-            return cls._connect(manager, name, timeout, **settings)
+            return cls._connect(plain(manager), name, timeout, **settings)
 
         return cls(await connected(connect, timeout))
 
@@ -218,12 +227,12 @@ class ReconnectingClient(Reconnecting[Client], ClosesWhenLeft):
 
     def __init__(
         self,
-        manager: _hamlyn.Manager,
+        manager: AnyManager,
         name: str,
         policy: ReconnectPolicy | None = None,
         **settings: Unpack[ClientSettings],
     ) -> None:
-        super().__init__(manager, name, policy, **settings)
+        super().__init__(plain(manager), name, policy, **settings)
         self._lock = asyncio.Lock()
 
     def _end(self, client: Client) -> None:
@@ -232,7 +241,7 @@ class ReconnectingClient(Reconnecting[Client], ClosesWhenLeft):
     @classmethod
     async def connect(
         cls,
-        manager: _hamlyn.Manager,
+        manager: AnyManager,
         name: str,
         timeout: float | None = 10.0,
         *,

@@ -17,7 +17,7 @@ from . import _hamlyn
 from ._errors import Closed, HamlynError, Misbehaved
 from ._loop import Loop, loop_of
 from ._types import Access
-from ._wrapped import connected
+from ._wrapped import AnyManager, connected, plain
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -498,7 +498,7 @@ async def create_connection(
     protocol_factory: Callable[[], P],
     name: str,
     *,
-    manager: _hamlyn.Manager,
+    manager: AnyManager,
     timeout: float | None = 10.0,
     window_nbytes: int = 262_144,
     packets: int = 256,
@@ -510,12 +510,12 @@ async def create_connection(
 
     def connect(timeout: float | None) -> _hamlyn.ByteStream:
         return _hamlyn.ByteStream.connect(
-            manager, name, timeout, window_nbytes=window_nbytes, packets=packets
+            plain(manager), name, timeout, window_nbytes=window_nbytes, packets=packets
         )
 
     stream = await connected(connect, timeout)
     protocol = protocol_factory()
-    watch = loop_of(manager)
+    watch = loop_of(plain(manager))
     waiter: asyncio.Future[None] = watch.loop.create_future()
     extra = {"peername": name, "sockname": ""}
     transport = StreamTransport(watch, stream, protocol, extra, waiter=waiter)
@@ -531,7 +531,7 @@ async def create_server(
     protocol_factory: Callable[[], asyncio.BaseProtocol],
     name: str,
     *,
-    manager: _hamlyn.Manager,
+    manager: AnyManager,
     access: Access | None = None,
     window_nbytes: int = 262_144,
     packets: int = 256,
@@ -541,21 +541,21 @@ async def create_server(
     """Serves `name`, as `loop.create_server` does an address: whoever connects gets a protocol of
     `protocol_factory`. The others are those of `hamlyn.ByteListener` and its `serve`."""
     listener = _hamlyn.ByteListener(
-        manager, window_nbytes=window_nbytes, packets=packets, connections=connections
+        plain(manager), window_nbytes=window_nbytes, packets=packets, connections=connections
     )
     try:
         listener.serve(name, access=access)
     except BaseException:
         listener.close()
         raise
-    server = Server(loop_of(manager), listener, name, protocol_factory)
+    server = Server(loop_of(plain(manager)), listener, name, protocol_factory)
     if start_serving:
         await server.start_serving()
     return server
 
 
 async def open_connection(
-    name: str, *, manager: _hamlyn.Manager, limit: int = _LIMIT, **settings: Any
+    name: str, *, manager: AnyManager, limit: int = _LIMIT, **settings: Any
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """`asyncio.open_connection`, for the listener `[user@]name`; `settings`: those of
     `create_connection`."""
@@ -572,7 +572,7 @@ async def start_server(
     ],
     name: str,
     *,
-    manager: _hamlyn.Manager,
+    manager: AnyManager,
     limit: int = _LIMIT,
     **settings: Any,
 ) -> Server:

@@ -32,6 +32,14 @@ class Wrapped(Generic[T]):
         return f"<hamlyn.aio of {self.sync!r}>"
 
 
+AnyManager = _hamlyn.Manager | Wrapped[_hamlyn.Manager]
+"""A manager, or the same as `hamlyn.aio.Manager`."""
+
+
+def plain(manager: AnyManager) -> _hamlyn.Manager:
+    return manager.sync if isinstance(manager, Wrapped) else manager
+
+
 class ClosesWhenLeft:
     """An asynchronous context manager: leaving it closes it."""
 
@@ -78,11 +86,12 @@ class Grown(Wrapped[T]):
 
     @classmethod
     async def connect(
-        cls, manager: _hamlyn.Manager, name: str, timeout: float | None = 10.0
+        cls, manager: AnyManager, name: str, timeout: float | None = 10.0
     ) -> Self:
         """`connect` of the class of `hamlyn`, on a thread of its own; one whose task is cancelled is given
         up."""
-        return cls(await connected(lambda t: cls._connect(manager, name, t), timeout))
+        made_of = plain(manager)
+        return cls(await connected(lambda t: cls._connect(made_of, name, t), timeout))
 
 
 async def connected(connect: Callable[[float | None], T], timeout: float | None) -> T:

@@ -46,7 +46,7 @@ from ._transports import (
     start_server,
 )
 from ._types import Buffer, DType, Event, Shape, SubscriberSettings
-from ._wrapped import Closes, Grown, Offered, Wrapped, connected, size_of
+from ._wrapped import AnyManager, Closes, Grown, Offered, Wrapped, connected, plain, size_of
 
 T = TypeVar("T")
 
@@ -334,7 +334,7 @@ class Subscriber(Grown[_hamlyn.Subscriber], Closes[_hamlyn.Subscriber]):
     @classmethod
     async def connect(
         cls,
-        manager: _hamlyn.Manager,
+        manager: AnyManager,
         name: str,
         timeout: float | None = 10.0,
         **settings: Unpack[SubscriberSettings],
@@ -343,7 +343,7 @@ class Subscriber(Grown[_hamlyn.Subscriber], Closes[_hamlyn.Subscriber]):
         cancelled is given up."""
 
         def connect(timeout: float | None) -> _hamlyn.Subscriber:
-            return cls._connect(manager, name, timeout, **settings)
+            return cls._connect(plain(manager), name, timeout, **settings)
 
         return cls(await connected(connect, timeout))
 

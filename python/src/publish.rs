@@ -401,9 +401,13 @@ impl SubscriberState {
     }
 
     fn __repr__(&self) -> String {
-        let protocol::SubscriberState { sent, behind, dropped, .. } = self.state;
+        let protocol::SubscriberState { sent, untaken, outstanding, behind, dropped, .. } =
+            self.state;
         let peer = self.peer().told();
-        format!("<hamlyn.SubscriberState {peer}: {sent} sent, {behind} behind, {dropped} dropped>")
+        format!(
+            "<hamlyn.SubscriberState {peer}: {sent} sent, {untaken} untaken, {outstanding} outstanding, \
+             {behind} behind, {dropped} dropped>"
+        )
     }
 }
 

@@ -114,7 +114,12 @@ pub fn sliced<T: Send, E: Send>(
         let slice = left.map_or(longest, |left| left.min(longest));
         match py.detach(|| attempt(slice)) {
             Ok(None) => {}
-            done => return Ok(done),
+            Ok(done) => return Ok(Ok(done)),
+            // Ctrl-C ends the other end, too: what raises here is that, and not that it is gone.
+            Err(error) => {
+                py.check_signals()?;
+                return Ok(Err(error));
+            }
         }
         py.check_signals()?;
         check_given_up()?;

@@ -260,6 +260,31 @@ def echo(calls: int) -> None:
     run(main())
 
 
+def test_whatever_connects_takes_an_aio_manager_too(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = hamlyn.Server(other)
+    server.serve("either")
+    records = hamlyn.StreamReceiver(other)
+    records.serve("records")
+    other.start_progress()
+
+    async def main() -> None:
+        wrapped = aio.Manager(manager)
+        client = await aio.Client.connect(wrapped, "either", LIMIT)
+        calling = asyncio.create_task(client.call(b"ab", LIMIT))
+        request = await aio.Server(server).receive(LIMIT)
+        request.reply(request.data)
+        assert await calling == b"ab"
+        async with await aio.StreamSender.connect(wrapped, "records", LIMIT) as sender:
+            await sender.send(b"cd", LIMIT)
+        assert bytes(await aio.StreamReceiver(records).receive(LIMIT)) == b"cd"
+        made = aio.ReconnectingClient(wrapped, "either")
+        made.close()
+
+    run(main())
+
+
 def test_calls_of_many_tasks(manager: hamlyn.Manager, children: Children) -> None:
     children.start(echo, 302)
 

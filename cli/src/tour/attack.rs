@@ -448,8 +448,8 @@ impl Attack<'_> {
         }
         let how = if was_changed {
             format!(
-                "possible. Deny it with HAMLYN_UNDUMPABLE=yes (tried here: {second}), or with a user \
-                 for each program"
+                "possible. Deny it with HAMLYN_UNDUMPABLE=yes (tried here, and then it was refused: \
+                 {second}), or with a user for each program"
             )
         } else {
             format!(

@@ -167,7 +167,7 @@ pub enum HostError {
     #[error("the name of the host has no address: {0}")]
     Unknown(String),
     /// Its address cannot be reached, or nothing listens there.
-    #[error("{address}: {source}")]
+    #[error("{address}: {source}{}", advice(.source))]
     Unreachable {
         /// The last address that was tried.
         address: SocketAddr,
@@ -183,6 +183,16 @@ pub enum HostError {
          links (links_max)"
     )]
     TooMany,
+}
+
+/// What to look at, of what the system says.
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "; nothing listens at that port: the server's HAMLYN_LISTEN says where it does"
+        }
+        _ => "",
+    }
 }
 
 /// Connects after a pause: when there is a thread for it, in the order in which it is asked for, and within

@@ -306,7 +306,13 @@ impl Keys {
                     let why = e.to_string();
                     KeysError::Content { setting: OF_KEY, path: key_path.clone(), why }
                 })?;
-                let shown = certified(chain, key)?;
+                let shown = certified(chain, key).map_err(|e| {
+                    let KeysError::Unusable(why) = e else { return e };
+                    let (setting, path) = (OF_KEY, key_path.clone());
+                    let whose = certificate.display();
+                    let why = format!("it is of no use with the certificate {whose}: {why}");
+                    KeysError::Content { setting, path, why }
+                })?;
                 let mut roots = RootCertStore::empty();
                 for root in certificates(OF_TRUSTED, trusted)? {
                     roots.add(root).map_err(|e| KeysError::Content {

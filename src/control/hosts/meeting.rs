@@ -52,7 +52,10 @@ pub enum MeetingError {
     #[error("TLS: {why}{}", advice(.0), why = .0)]
     Tls(String),
     /// It does not have this end's secret, or this end not its.
-    #[error("the other end does not have the same secret")]
+    #[error(
+        "the other end does not have the same secret, or none: HAMLYN_SECRET is to be the same at both \
+         ends, or set at neither"
+    )]
     Secret,
     /// It is not the node that it says it is.
     #[error("the other end cannot prove that it is the node that it says it is")]
@@ -82,6 +85,14 @@ pub enum MeetingError {
 fn advice(why: &str) -> &'static str {
     // The first that is in it.
     let known: &[(&[&str], &str)] = &[
+        (
+            &["InvalidContentType"],
+            "; what answers there does not speak TLS: the port is another program's",
+        ),
+        (
+            &["NoApplicationProtocol"],
+            "; what answers there speaks TLS, and is no Hamlyn, or one of another version",
+        ),
         (
             &["CertificateRequired"],
             "; the other end wants a certificate: set HAMLYN_CERTIFICATE and HAMLYN_CERTIFICATE_KEY here",

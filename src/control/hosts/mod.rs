@@ -269,11 +269,16 @@ impl Hosts {
         let listener = match config.listen {
             None => None,
             Some(address) => {
-                let doing = std::format!(
-                    "listening at {address} (HAMLYN_LISTEN; each process needs a port of its own)"
-                );
-                let listener = tcp::listen(address).map_err(os(&doing))?;
-                poller.add(&listener, LISTENER).map_err(os(&doing))?;
+                let doing = |advice| std::format!("listening at {address} (HAMLYN_LISTEN{advice})");
+                let listener = tcp::listen(address).map_err(|e| {
+                    let advice = match e.kind() {
+                        io::ErrorKind::AddrInUse => "; each process needs a port of its own",
+                        io::ErrorKind::AddrNotAvailable => "; no interface here has this address",
+                        _ => "",
+                    };
+                    os(&doing(advice))(e)
+                })?;
+                poller.add(&listener, LISTENER).map_err(os(&doing("")))?;
                 Some(listener)
             }
         };

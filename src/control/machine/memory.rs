@@ -365,7 +365,7 @@ impl Machine {
                     Some(End::Client) => {
                         self.failed(id, Failure::TimedOut("waiting for the server's ring"));
                     }
-                    _ => self.refuse(id, Reason::TooSlow, "the memory was not filled in time"),
+                    _ => self.refuse(id, Reason::TooSlow, super::MEMORY_LATE),
                 }
             }
             (_, Taken::Unavailable | Taken::Withdrawn) if is_meeting => {

@@ -66,6 +66,9 @@ struct Service {
 
 /// How long the kernel may take from closing a dying process's socket to saying that it died.
 const PARTING_NS: u64 = 500_000_000;
+/// Said to a client that is refused for that.
+const MEMORY_LATE: &str =
+    "the link's memory was not there in time (handshake_timeout_ms); another attempt may do";
 
 /// How long a listener rests when there are no descriptors left.
 const REST_NS: u64 = 50_000_000;
@@ -538,7 +541,7 @@ impl Machine {
             }
             Stage::Meeting(_) if c.role == End::Server => {
                 self.counters.refused_slow += 1;
-                self.refuse(id, Reason::TooSlow, "the memory was not filled in time");
+                self.refuse(id, Reason::TooSlow, MEMORY_LATE);
             }
             Stage::Dialing(_) => self.failed(id, Failure::TimedOut("connecting")),
             Stage::Greeting => {

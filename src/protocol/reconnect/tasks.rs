@@ -297,8 +297,9 @@ struct Connecting {
 
 impl Connecting {
     fn tell(&self, state: ConnectionState, current: Option<Arc<Current>>) {
-        self.now.send_replace(Now { state: state.clone(), current });
-        self.states.send_replace(state);
+        // Whoever sees the connection sees its state.
+        self.states.send_replace(state.clone());
+        self.now.send_replace(Now { state, current });
     }
 
     async fn keep(self, first: Arc<Current>) {

@@ -12,16 +12,17 @@ trap 'rm -f "$headers"' EXIT
     echo
     printf '%s\n' '#include <rdma/fabric.h>' '#include <rdma/fi_cm.h>' '#include <rdma/fi_domain.h>' \
         '#include <rdma/fi_endpoint.h>' '#include <rdma/fi_eq.h>' '#include <rdma/fi_errno.h>' \
-        > "$headers"
+        '#include <rdma/fi_rma.h>' > "$headers"
     bindgen "$headers" --no-prepend-enum-name --no-doc-comments --use-core \
         --disable-header-comment --raw-line '' \
         --allowlist-type 'fi_(info|av_attr|cq_attr|cq_msg_entry|cq_err_entry|context2)' \
-        --allowlist-type 'fid_(fabric|domain|av|cq|ep|mr)' \
-        --opaque-type 'fi_ops_(rma|tagged|atomic|collective|poll|wait|eq|cntr)|fid_(nic|eq|wait|poll)' \
+        --allowlist-type 'fid_(fabric|domain|av|cq|ep|mr)|fi_(msg_rma|rma_iov)|iovec' \
+        --opaque-type 'fi_ops_(tagged|atomic|collective|poll|wait|eq|cntr)|fid_(nic|eq|wait|poll)' \
         --opaque-type 'fid_(cntr|pep|stx|mc|av_set)|fi_(bus|device|link|pci|eq|cntr|mr|atomic)_attr' \
-        --opaque-type 'fi_(collective_attr|av_set_attr|wait_attr|poll_attr)|iovec' \
+        --opaque-type 'fi_(collective_attr|av_set_attr|wait_attr|poll_attr)' \
         --allowlist-var 'FI_(MSG|SEND|RECV|TRANSMIT|SOURCE|NUMERICHOST|LOCAL_COMM|REMOTE_COMM)' \
         --allowlist-var 'FI_(CONTEXT|CONTEXT2|ORDER_SAS|ENABLE|GETWAIT|EAGAIN|EAVAIL|ETRUNC)' \
+        --allowlist-var 'FI_(RMA|READ|WRITE|REMOTE_READ|REMOTE_WRITE|DELIVERY_COMPLETE)' \
         --allowlist-var 'FI_(MR_.*|SOCKADDR|SOCKADDR_IN|SOCKADDR_IN6)' \
         -- -I"$(cc -print-file-name=include)"
 } > "$to.new"

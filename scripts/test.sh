@@ -427,7 +427,7 @@ long() (
         # shellcheck disable=SC2086
         env HAMLYN_FABRIC_LIBRARY="$other" \
             HAMLYN_FABRIC_OTHER_LIBRARY="$(ls /usr/lib/*/libfabric.so.1 2>/dev/null | head -n 1)" \
-            cargo test $with --test fabric || searched=$?
+            cargo test $with --test fabric --test fabric_memory || searched=$?
     else
         loud 'libfabric 2.x SKIPPED: the wheel of MPICH, which has one, cannot be installed'
     fi

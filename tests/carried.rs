@@ -410,11 +410,12 @@ fn what_was_revoked_writes_nothing_more_over_each_kind_of_link_and_its_sender_is
     }
 }
 
-// No memory of a process is open to another host: neither over TLS nor over a fabric, whose providers go on
-// writing to memory that was taken back.
+// No memory of a process is open over TLS, or over a fabric whose provider does not do what is needed. Where
+// it does: `fabric_memory`.
 #[test]
 fn an_aperture_to_another_host_is_refused_with_an_error_and_the_link_goes_on() {
-    for kind in kinds().into_iter().filter(|kind| *kind != Kind::Ring) {
+    let has_none = |kind: &Kind| matches!(kind, Kind::Tls(_) | Kind::Fabric("tcp;ofi_rxm"));
+    for kind in kinds().into_iter().filter(has_none) {
         let (_dirs, there, here) = configs(kind);
         let there = Manager::with_config(there).unwrap();
         there.start_progress().unwrap();
@@ -433,7 +434,7 @@ fn an_aperture_to_another_host_is_refused_with_an_error_and_the_link_goes_on() {
             let link = client.connection().link();
             for access in [ApertureAccess::ReadWrite, ApertureAccess::ReadOnly] {
                 let error = here.lock().export(link, 1 << 20, access).unwrap_err();
-                assert!(matches!(error, ExportError::OtherHost), "{kind:?}: {error:?}");
+                assert!(matches!(error, ExportError::OtherHost(_)), "{kind:?}: {error:?}");
             }
             assert_eq!(*client.call(b"?", LIMIT).unwrap(), *b"yes");
         });

@@ -9,14 +9,13 @@
 #[path = "model/host_fabric.rs"]
 mod model;
 mod support;
+#[path = "support/fabric.rs"]
+mod with;
 
 use hamlyn::config::Fabric;
-use hamlyn::control::Identity;
 use hamlyn::control::hosts::channel::Channel;
 use hamlyn::control::hosts::fabric::credit::{HEAD_BYTES, Head};
-use hamlyn::control::hosts::hello::{self, Offer, Reply};
-use hamlyn::control::hosts::keys::Keys;
-use hamlyn::control::hosts::meeting::{Meeting, Own, Step};
+use hamlyn::control::hosts::hello::{Offer, Reply};
 use hamlyn::node::{CloseReason, Event};
 use hamlyn::os::fabric::{EndPoint, Library, Peer as Address, Sent};
 use hamlyn::protocol::{
@@ -24,19 +23,11 @@ use hamlyn::protocol::{
     TaggedConfig, TaggedReceiver, TaggedSender,
 };
 use hamlyn::{Accept, Access, Config, Node, NodeSendError, SlotConfig};
-use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use support::{Dir, LIMIT, LONG, Peer, Random, Role, say, skipped};
-
-const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-const NEEDED: &str = "libfabric 1.17 or newer, with RDM over TCP (Debian: libfabric1)";
-
-fn named(variable: &str) -> Option<PathBuf> {
-    std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
-}
+use with::{HERE, NEEDED, listening, named, offer, offer_of, secret, tls, trusted, until};
 
 /// Its providers of reliable datagrams over TCP: `tcp` is `net` in 1.17.
 fn providers() -> Vec<&'static str> {
@@ -61,30 +52,6 @@ fn with_each_provider(test: impl Fn(&str)) {
         eprintln!("with the provider {provider}");
         test(provider);
     }
-}
-
-fn secret(dir: &Dir) -> PathBuf {
-    let path = dir.path.join("secret");
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
-    writeln!(file, "{}", "7f".repeat(32)).unwrap();
-    path
-}
-
-fn tls(dir: &Dir) -> Config {
-    dir.config().secret(secret(dir))
-}
-
-fn trusted(dir: &Dir, provider: &str) -> Config {
-    let config = tls(dir).fabric(Fabric::Trusted).fabric_provider(provider);
-    match named("HAMLYN_FABRIC_LIBRARY") {
-        Some(library) => config.fabric_library(library),
-        None => config,
-    }
-}
-
-fn listening(config: Config) -> Config {
-    config.listen(SocketAddr::from((HERE, 0)))
 }
 
 /// Two managers that would be on two hosts.
@@ -480,17 +447,6 @@ fn a_sender_has_to_wait_for_a_slow_receiver_and_loses_nothing() {
     });
 }
 
-fn until<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
-    let end = Instant::now() + Duration::from_secs(20);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < end, "it never came to be that {what}");
-        std::thread::sleep(Duration::from_micros(200));
-    }
-}
-
 /// A host that has the secret and an end point, and speaks by hand.
 struct Liar {
     _channel: Channel,
@@ -507,36 +463,6 @@ fn end_point(provider: &str) -> EndPoint {
     let mut end = EndPoint::open(choice, 128 << 10).unwrap();
     end.grow(16, 8).unwrap();
     end
-}
-
-/// Meets a server and offers this; what it says to that.
-fn offer(at: SocketAddr, dir: &Dir, offer: &Offer) -> (Channel, Option<Reply>) {
-    let (keys, identity) = (Keys::load(&tls(dir)).unwrap(), Identity::new().unwrap());
-    let tcp = TcpStream::connect(at).unwrap();
-    tcp.set_nonblocking(true).unwrap();
-    let tls = rustls::ClientConnection::new(keys.client.clone(), "127.0.0.1".try_into().unwrap());
-    let own = Own { keys, identity, packet_bytes: 4096 };
-    let channel = Channel::new(tcp, tls.unwrap().into());
-    let mut meeting = Meeting::of_client(channel, "x", Vec::new());
-    meeting.says = hello::behind(offer);
-    until("there is a link", || match meeting.turn(&own) {
-        Step::Waits => None,
-        Step::Link(..) => Some(()),
-        step => panic!("{step:?}"),
-    });
-    let reply = hello::read_behind(&meeting.heard);
-    (meeting.channel, reply)
-}
-
-fn offer_of(end: &EndPoint) -> Offer {
-    Offer {
-        protocol: end.choice().protocol(),
-        format: end.choice().format(),
-        address: end.address().to_vec(),
-        token: 1,
-        window: 8,
-        message_bytes: 32 << 10,
-    }
 }
 
 impl Liar {

@@ -359,7 +359,7 @@ statuses! {
         ExportError::LinkBytes { .. } | ExportError::Bytes { .. } | ExportError::Orphans(_) => {
             H_LIMIT
         }
-        ExportError::ToSelf | ExportError::OneHolder(_) | ExportError::OtherHost => H_STATE,
+        ExportError::ToSelf | ExportError::OneHolder(_) | ExportError::OtherHost(_) => H_STATE,
         ExportError::NoSuchAperture(e) => e.status(),
         ExportError::Control(e) => e.status(),
         ExportError::Link(e) => e.status(),
@@ -377,6 +377,9 @@ statuses! {
         AccessError::ReadOnly => H_REFUSED,
         AccessError::Revoked => H_CLOSED,
         AccessError::Forked => H_FORKED,
+        AccessError::Busy(_) => H_FULL,
+        AccessError::Silent => H_TIMED_OUT,
+        AccessError::Word => H_STATE,
     };
     CallError: e => match e {
         CallError::TimedOut | CallError::NoneFree(_) | CallError::NoRoom => H_TIMED_OUT,

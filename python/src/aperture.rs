@@ -286,6 +286,7 @@ impl crate::errors::ToPy for AccessError {
         let kind = match &self {
             Self::Revoked => Kind::Closed,
             Self::Forked => Kind::Forked,
+            Self::Silent | Self::Busy(_) => Kind::TimedOut,
             _ => Kind::Misuse,
         };
         error(kind, self)

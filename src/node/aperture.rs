@@ -23,9 +23,11 @@
 //! Never: an aperture outlives its link; what a holder does to its pages is seen anywhere else.
 
 mod error;
+mod other_host;
 
 pub use error::ExportError;
 
+use super::link::Link;
 use super::{Forked, LinkError, MemoryError, Node};
 use crate::control::{self, LinkToken, Reason};
 use crate::interface::{AreaId, LinkId};
@@ -195,13 +197,15 @@ macro_rules! pages {
             }
 
             /// Copies `from` to `offset`. A message that is sent afterwards, by this thread, finds
-            /// the bytes there.
+            /// the bytes there. Of an aperture of another host: [`AccessError::Busy`] where too much
+            /// waits for its owner already; a part of `from` may have been written then.
             #[inline]
             pub fn write(&$self, offset: u64, from: &[u8]) -> Result<(), AccessError> {
                 $pages.write(offset, from)
             }
 
-            /// Copies from `offset` into `to`.
+            /// Copies from `offset` into `to`. Of an aperture of another host: waits for its owner's
+            /// program, for `host_timeout_ms` at most ([`AccessError::Silent`]).
             #[inline]
             pub fn read(&$self, offset: u64, to: &mut [u8]) -> Result<(), AccessError> {
                 $pages.read(offset, to)
@@ -288,6 +292,15 @@ impl Exported {
     }
 }
 
+/// Who is to hold one.
+#[derive(Clone, Copy, Debug)]
+enum To {
+    /// A process of this host.
+    Process(LinkToken),
+    /// One of another host.
+    Host,
+}
+
 /// All of a node.
 #[derive(Debug, Default)]
 pub(super) struct Apertures {
@@ -354,6 +367,11 @@ impl Node {
     /// a slot elsewhere, that name the aperture by its number. It ends with
     /// [`revoke_aperture`](Self::revoke_aperture), [`reclaim_aperture`](Self::reclaim_aperture), or
     /// its link.
+    ///
+    /// To another host only over libfabric, with a provider that does what is needed: the holder then has
+    /// no mapping. What it writes is on its way when the call returns, moves while both programs make
+    /// calls, and is there before any message that it sends afterwards; what it reads it waits for; words
+    /// it has none.
     pub fn export(
         &mut self,
         link: LinkId,
@@ -379,32 +397,29 @@ impl Node {
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
             return Err(ExportError::Unaligned(bytes));
         }
-        let (token, uid) = self.check_export(link, bytes)?;
+        let (to, uid) = self.check_export(link, bytes)?;
         let (all, user) = (self.config.aperture_bytes_max, self.config.aperture_user_bytes_max);
         let reserved = self.apertures.ledger.reserve(bytes, uid, Limits { all, user });
         let reservation = reserved.map_err(|exceeded| self.exceeded(bytes, exceeded))?;
         let made = Owned::make(access, reservation);
         let (owned, file) = made.map_err(|source| ExportError::Os { bytes, source })?;
-        self.offer(link, token, access, bytes, file, Exports::Own(Arc::new(owned)))
+        self.offer(link, to, access, bytes, file, Exports::Own(Arc::new(owned)))
     }
 
     /// Who is at the other end of a link over which so many bytes may be exported.
-    fn check_export(
-        &self,
-        link: LinkId,
-        bytes: u64,
-    ) -> Result<(LinkToken, Option<u32>), ExportError> {
+    fn check_export(&self, link: LinkId, bytes: u64) -> Result<(To, Option<u32>), ExportError> {
         let found = self.link(link)?;
         let (token, uid) = (found.token.ok_or(ExportError::ToSelf)?, found.peer.uid);
-        if found.peer.host.is_some() {
-            return Err(ExportError::OtherHost);
-        }
+        let to = match found.host_can_lend() {
+            None => To::Process(token),
+            Some(can) => can.map(|()| To::Host).map_err(ExportError::OtherHost)?,
+        };
         let limit = self.config.aperture_link_bytes_max;
         let (_, used) = self.apertures.link_bytes(link);
         if bytes > limit.saturating_sub(used) {
             return Err(ExportError::LinkBytes { bytes, used, limit });
         }
-        Ok((token, uid))
+        Ok((to, uid))
     }
 
     fn exceeded(&self, bytes: u64, exceeded: Exceeded) -> ExportError {
@@ -424,13 +439,19 @@ impl Node {
     fn offer(
         &mut self,
         link: LinkId,
-        token: LinkToken,
+        to: To,
         access: ApertureAccess,
         bytes: u64,
         file: OwnedFd,
         memory: Exports,
     ) -> Result<ApertureId, ExportError> {
-        let number = self.control().export_aperture(token, access, bytes, file)?;
+        let number = match to {
+            To::Process(token) => self.control().export_aperture(token, access, bytes, file)?,
+            To::Host => {
+                let lent = self.link(link)?.lend_to_host(file, bytes, access);
+                lent.map_err(ExportError::OtherHost)?
+            }
+        };
         let id = ApertureId { link, number };
         self.apertures.exported.insert(id, Exported { bytes, memory });
         Ok(id)
@@ -465,12 +486,12 @@ impl Node {
             return Err(ExportError::OneHolder(id));
         }
         let bytes = owned.pages().bytes();
-        let (token, uid) = self.check_export(link, bytes)?;
+        let (to, uid) = self.check_export(link, bytes)?;
         let shared = owned.descriptor_for(uid, self.config.aperture_user_bytes_max);
         let file = shared.map_err(|exceeded| self.exceeded(bytes, exceeded))?;
         let (file, is_new) = file.map_err(|source| ExportError::Os { bytes, source })?;
         let exports = Exports::Own(owned.clone());
-        let offered = self.offer(link, token, ApertureAccess::ReadOnly, bytes, file, exports);
+        let offered = self.offer(link, to, ApertureAccess::ReadOnly, bytes, file, exports);
         if offered.is_err() && is_new {
             owned.unshare(uid);
         }
@@ -496,11 +517,15 @@ impl Node {
     ) -> Result<ApertureId, ExportError> {
         self.check_fork()?;
         let bytes = pool.bytes();
-        let (token, uid) = self.check_export(link, bytes)?;
+        let (to, uid) = self.check_export(link, bytes)?;
+        if matches!(to, To::Host) {
+            let why = "a publisher's pool is memory of one host";
+            return Err(ExportError::OtherHost(why.into()));
+        }
         let shared = pool.descriptor_for(uid, self.config.aperture_user_bytes_max);
         let file = shared.map_err(|exceeded| self.exceeded(bytes, exceeded))?;
         let (file, is_new) = file.map_err(|source| ExportError::Os { bytes, source })?;
-        let offered = self.offer(link, token, ApertureAccess::ReadOnly, bytes, file, Exports::Pool);
+        let offered = self.offer(link, to, ApertureAccess::ReadOnly, bytes, file, Exports::Pool);
         if offered.is_err() && is_new {
             pool.unshare(uid);
         }
@@ -583,6 +608,7 @@ impl Node {
 
     fn tell_revoked(&self, id: ApertureId) {
         if let Ok(link) = self.link(id.link)
+            && !link.revoke_from_host(id.number)
             && let Some(token) = link.token
         {
             self.control().revoke_aperture(token, id.number);
@@ -601,6 +627,7 @@ impl Node {
         let Some(aperture) = self.apertures.held.remove(&id) else { return false };
         aperture.pages.let_go();
         if let Ok(link) = self.link(id.link)
+            && !link.release_to_host(id.number)
             && let Some(token) = link.token
         {
             self.control().release_aperture(token, id.number);

@@ -74,6 +74,27 @@ pub enum AccessError {
     /// This process was forked from the one that mapped it, and has not got the pages.
     #[error("this process was forked from the one that has the aperture")]
     Forked,
+    /// Of an aperture of another host: not now, and nothing of this part was written.
+    #[error("not now: {0} parts that were written wait until the other host takes them")]
+    Busy(usize),
+    /// Of an aperture of another host: nothing was read.
+    #[error("the owner's program on the other host made no calls within host_timeout_ms")]
+    Silent,
+    /// Of an aperture of another host.
+    #[error(
+        "no word of an aperture of another host is read or written whole: read or write bytes, and \
+         announce them by a message"
+    )]
+    Word,
+}
+
+/// The pages of an owner on another host. Ranges have been checked.
+pub trait Far: core::fmt::Debug + Send + Sync {
+    /// Copies `from`, which is on its way to `offset` then.
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), AccessError>;
+
+    /// Waits for the bytes from `offset` on.
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), AccessError>;
 }
 
 /// Mapped pages of an aperture, until they are let go.
@@ -81,14 +102,34 @@ pub enum AccessError {
 pub struct Pages {
     bytes: u64,
     may_write: bool,
+    is_far: bool,
     /// `None`: let go.
-    lines: RwLock<Option<RegionLines>>,
+    memory: RwLock<Option<Memory>>,
     guard: ForkGuard,
+}
+
+/// Where they are.
+#[derive(Clone, Debug)]
+enum Memory {
+    Here(RegionLines),
+    OtherHost(Arc<dyn Far>),
 }
 
 impl Pages {
     fn new(lines: RegionLines, bytes: u64, may_write: bool) -> io::Result<Self> {
-        Ok(Self { bytes, may_write, lines: RwLock::new(Some(lines)), guard: ForkGuard::new()? })
+        let memory = RwLock::new(Some(Memory::Here(lines)));
+        Ok(Self { bytes, may_write, is_far: false, memory, guard: ForkGuard::new()? })
+    }
+
+    /// The holder's side, of an owner on another host.
+    pub fn of_other_host(
+        far: Arc<dyn Far>,
+        bytes: u64,
+        access: ApertureAccess,
+    ) -> io::Result<Self> {
+        let may_write = access == ApertureAccess::ReadWrite;
+        let memory = RwLock::new(Some(Memory::OtherHost(far)));
+        Ok(Self { bytes, may_write, is_far: true, memory, guard: ForkGuard::new()? })
     }
 
     /// The holder's side: checks what came from the owner, or what the owner has filled, and maps
@@ -120,14 +161,14 @@ impl Pages {
     pub fn is_gone(&self) -> bool {
         // In a child another thread of its parent's may have the lock, for ever.
         !self.guard.is_parent()
-            || self.lines.read().unwrap_or_else(PoisonError::into_inner).is_none()
+            || self.memory.read().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
     /// Lets them go: every later access is [`AccessError::Revoked`]. Waits for copies under way.
     /// `false`: they had been let go before.
     pub fn let_go(&self) -> bool {
         self.guard.is_parent()
-            && self.lines.write().unwrap_or_else(PoisonError::into_inner).take().is_some()
+            && self.memory.write().unwrap_or_else(PoisonError::into_inner).take().is_some()
     }
 
     #[inline(always)]
@@ -135,8 +176,30 @@ impl Pages {
         if !self.guard.is_parent() {
             return Err(AccessError::Forked);
         }
-        let lines = self.lines.read().unwrap_or_else(PoisonError::into_inner);
-        lines.as_ref().map(body).ok_or(AccessError::Revoked)
+        let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
+        match memory.as_ref() {
+            Some(Memory::Here(lines)) => Ok(body(lines)),
+            Some(Memory::OtherHost(_)) => Err(AccessError::Word),
+            None => Err(AccessError::Revoked),
+        }
+    }
+
+    /// The other host's, if it is one's. Whoever lets go does not wait for what is done with it.
+    #[inline(always)]
+    fn far(&self) -> Result<Option<Arc<dyn Far>>, AccessError> {
+        if self.is_far { self.find_far().map(Some) } else { Ok(None) }
+    }
+
+    #[cold]
+    fn find_far(&self) -> Result<Arc<dyn Far>, AccessError> {
+        if !self.guard.is_parent() {
+            return Err(AccessError::Forked);
+        }
+        let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
+        match memory.as_ref() {
+            Some(Memory::OtherHost(far)) => Ok(far.clone()),
+            _ => Err(AccessError::Revoked),
+        }
     }
 
     fn check(&self, offset: u64, length: u64) -> Result<(), AccessError> {
@@ -153,6 +216,9 @@ impl Pages {
         if !self.may_write {
             return Err(AccessError::ReadOnly);
         }
+        if let Some(far) = self.far()? {
+            return far.write(offset, from);
+        }
         let mut at = offset as usize;
         for piece in pieces(from.len()) {
             let piece = &from[piece];
@@ -166,6 +232,9 @@ impl Pages {
     #[inline]
     pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), AccessError> {
         self.check(offset, to.len() as u64)?;
+        if let Some(far) = self.far()? {
+            return far.read(offset, to);
+        }
         let mut at = offset as usize;
         for piece in pieces(to.len()) {
             let piece = &mut to[piece];
@@ -179,6 +248,9 @@ impl Pages {
     /// has to wait for that later. A revocation meanwhile waits until it is done.
     pub fn populate(&self) -> Result<(), AccessError> {
         // Where it cannot, pages are entered when they are touched, as without this.
+        if self.far()?.is_some() {
+            return Ok(());
+        }
         self.with(|lines| {
             let _ = if self.may_write { lines.fill_by_writing() } else { lines.fill_by_reading() };
         })
@@ -313,12 +385,12 @@ impl Owned {
         if !self.pages.guard.is_parent() {
             return false;
         }
-        let mut lines = self.pages.lines.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(mapped) = lines.take() else { return false };
-        if let Some(keep) = keep {
-            cells::read_at(mapped.lines(), 0, keep);
+        let mut memory = self.pages.memory.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(mapped) = memory.take() else { return false };
+        if let (Some(keep), Memory::Here(lines)) = (keep, &mapped) {
+            cells::read_at(lines.lines(), 0, keep);
         }
-        drop((mapped, lines));
+        drop((mapped, memory));
         let rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Rest { file, reservation }) = rest {
             // The pages are given back when nobody has the file any more. Punching them out of it

@@ -44,6 +44,13 @@ use std::vec::Vec;
 
 /// Records of at least so many bytes go through the aperture.
 const FAR_BYTES_MIN: usize = 64 << 10;
+/// The same where it is one of another host: of shorter ones as many go by messages, or more (measured;
+/// `docs/providers.md`).
+const FAR_BYTES_MIN_OF_HOST: usize = 256 << 10;
+
+fn far_bytes_min(connection: &Connection) -> usize {
+    if connection.peer().host.is_some() { FAR_BYTES_MIN_OF_HOST } else { FAR_BYTES_MIN }
+}
 
 /// The receiver's offer of an aperture, and what became of it.
 #[derive(Debug)]
@@ -444,7 +451,7 @@ impl ApertureStreamReceiver {
         let far = match self.inner.far().and_then(|far| far.joined.get()) {
             None => "no aperture: no sender that wants one yet".into(),
             Some((_, _, Err(why))) => format!("no aperture: {why}"),
-            Some((_, _, Ok(view))) => through(view.bytes()),
+            Some((_, _, Ok(view))) => through(self.inner.connection(), view.bytes()),
         };
         format!("{far}; {}", self.inner.explain())
     }
@@ -456,8 +463,9 @@ impl ApertureStreamReceiver {
     }
 }
 
-fn through(bytes: u64) -> String {
-    format!("records of {FAR_BYTES_MIN} bytes and more through an aperture of {bytes}")
+fn through(connection: Option<&Connection>, bytes: u64) -> String {
+    let least = connection.map_or(FAR_BYTES_MIN, far_bytes_min);
+    format!("records of {least} bytes and more through an aperture of {bytes}")
 }
 
 impl EndPoint for ApertureStreamReceiver {
@@ -480,6 +488,7 @@ pub struct ApertureStreamSender {
     /// Long records announced.
     sent: u64,
     aperture: Option<(Aperture, Space)>,
+    far_bytes_min: usize,
 }
 
 impl ApertureStreamSender {
@@ -496,8 +505,8 @@ impl ApertureStreamSender {
             Ok(inner) => {
                 // The receiver exports it with the first message, which is yet to leave.
                 inner.connection().take_aperture();
-                let manager = manager.clone();
-                Ok(Self { inner, manager, credit, sent: 0, aperture: None })
+                let (manager, far_bytes_min) = (manager.clone(), far_bytes_min(inner.connection()));
+                Ok(Self { inner, manager, credit, sent: 0, aperture: None, far_bytes_min })
             }
             Err(e) => {
                 credit.remove(&mut manager.lock());
@@ -530,7 +539,7 @@ impl ApertureStreamSender {
     /// once.
     #[inline]
     pub fn send(&mut self, record: &[u8], timeout: Option<Duration>) -> Result<(), SendError> {
-        if record.len() < FAR_BYTES_MIN || record.len() > self.inner.bytes_max() {
+        if record.len() < self.far_bytes_min || record.len() > self.inner.bytes_max() {
             return self.inner.send(record, timeout);
         }
         self.send_long(record, timeout)
@@ -539,7 +548,7 @@ impl ApertureStreamSender {
     fn send_long(&mut self, record: &[u8], timeout: Option<Duration>) -> Result<(), SendError> {
         self.find();
         let length = record.len() as u64;
-        let Self { inner, manager, credit, sent, aperture } = self;
+        let Self { inner, manager, credit, sent, aperture, .. } = self;
         let Some((pages, space)) = aperture.as_mut().filter(|(pages, _)| length <= pages.bytes())
         else {
             return inner.send(record, timeout);
@@ -613,7 +622,7 @@ impl ApertureStreamSender {
     pub fn explain(&mut self) -> String {
         self.find();
         let far = match &self.aperture {
-            Some((aperture, _)) => through(aperture.bytes()),
+            Some((aperture, _)) => through(Some(self.inner.connection()), aperture.bytes()),
             None => {
                 "no aperture yet: the receiver has not exported one, or it is on its way".into()
             }

@@ -24,7 +24,7 @@
 use super::EVENTS_MAX;
 use super::channel::{Channel, Ended};
 use super::frames::{self, Frame, Read};
-use super::path::{Path, Put};
+use super::path::{News, Path, Put};
 use super::told::OnEnd;
 use super::turns::Late;
 use crate::control::LinkEnd;
@@ -35,11 +35,11 @@ use crate::link::{Body, Transmit};
 use crate::os::memory::{Region, RegionLines, RegionWord};
 use crate::os::sys;
 use crate::os::thread;
-use crate::wire::METADATA_MAX;
+use crate::wire::{ApertureAccess, METADATA_MAX};
 use core::sync::atomic::{Ordering, fence};
 use core::time::Duration;
 use std::boxed::Box;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::string::String;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -162,10 +162,53 @@ impl Carrier {
         if self.gives_ring_back {
             self.give_ring_back();
         }
+        self.take_news();
         // Whoever sent: somebody may wait for the room.
         let left = core::mem::take(&mut self.has_freed);
         self.tell_end();
         Moved { any: came || left, waits: self.waits, has_ended: self.has_ended }
+    }
+
+    /// Tells the node what became of memory that one end opens to the other. An application that takes no
+    /// events is not made to keep them.
+    fn take_news(&mut self) {
+        while self.inbox.len() < EVENTS_MAX / 4
+            && let Some(news) = self.path.next_news()
+        {
+            let token = self.token;
+            self.inbox.put_of_host(match news {
+                News::Ready(number) => ControlEvent::ApertureReady { token, number },
+                News::Refused(number, why) => ControlEvent::ApertureRefused { token, number, why },
+                News::Released(number) => ControlEvent::ApertureReleased { token, number },
+                News::Held(number, pages) => ControlEvent::ApertureHeld { token, number, pages },
+                News::Revoked(number) => ControlEvent::ApertureRevoked { token, number },
+            });
+        }
+    }
+
+    /// Whether memory of this process can be opened to the other end. An error: why not.
+    pub fn can_lend(&mut self) -> Result<(), String> {
+        self.path.can_lend()
+    }
+
+    /// Opens memory to the other end, of which this is a descriptor for it; says its number. An error: why not.
+    pub fn lend(
+        &mut self,
+        file: OwnedFd,
+        bytes: u64,
+        access: ApertureAccess,
+    ) -> Result<u32, String> {
+        self.path.lend(file, bytes, access)
+    }
+
+    /// Takes it back: the other end does nothing there any more.
+    pub fn revoke(&mut self, number: u32) {
+        self.path.revoke(number);
+    }
+
+    /// Lets go of memory of the other end's.
+    pub fn release(&mut self, number: u32) {
+        self.path.release(number);
     }
 
     /// The node has written something, or so `much` that it is worth a system call of its own.

@@ -127,7 +127,7 @@ impl Shared {
         let initiated_by_us = met.dial.is_some();
         let how = met.dial.as_ref().and_then(|dial| dial.near.why());
         let (path, why_not): (Box<dyn Path>, _) = match terms {
-            None => self.fabric.path(offered, met.meeting.channel)?,
+            None => self.fabric.path(offered, met.meeting.channel, initiated_by_us)?,
             Some(terms) => {
                 let why_not = offered.and_then(Result::err);
                 (Box::new(Rails::new(terms, met.meeting.channel, live)?), why_not)

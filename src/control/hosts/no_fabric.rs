@@ -46,6 +46,7 @@ impl Fabric {
         &self,
         offered: Option<Offered>,
         channel: Channel,
+        _is_client: bool,
     ) -> io::Result<(Box<dyn Path>, Option<String>)> {
         Ok((Box::new(channel), offered.and_then(Result::err)))
     }

@@ -3,9 +3,12 @@
 //! Never: a call waits; more of what the other end sends is held than was granted to it.
 
 use super::channel::{Channel, Ended};
+use crate::control::Reason;
+use crate::os::aperture::Pages;
 use crate::os::tcp;
+use crate::wire::ApertureAccess;
 use core::time::Duration;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::string::String;
 
 /// What became of [`put_with`](Path::put_with).
@@ -16,6 +19,21 @@ pub enum Put {
     Sent(usize),
     /// The network takes no more for now.
     Later,
+}
+
+/// What became of memory that one end opens to the other, for the node.
+#[derive(Debug)]
+pub enum News {
+    /// Owner: the holder has it.
+    Ready(u32),
+    /// Owner: nobody will hold it.
+    Refused(u32, Reason),
+    /// Owner: the holder has let go.
+    Released(u32),
+    /// Holder: it has it.
+    Held(u32, Pages),
+    /// Holder: its owner took it back.
+    Revoked(u32),
 }
 
 /// One way: a channel of TLS, or messages of a fabric beside it. Its descriptor is readable when
@@ -126,6 +144,32 @@ pub trait Path: AsFd + Send + core::fmt::Debug {
 
     /// Nothing came or left for a while: gives memory back that it will need again when it does.
     fn give_back(&mut self) {}
+
+    /// Whether memory of this process can be opened to the other end. An error: why not.
+    fn can_lend(&mut self) -> Result<(), String> {
+        Err("the link goes by TLS, and memory is open only over libfabric".into())
+    }
+
+    /// Opens memory to the other end, of which this is a descriptor for it; says its number. An error: why not.
+    fn lend(
+        &mut self,
+        _file: OwnedFd,
+        _bytes: u64,
+        _access: ApertureAccess,
+    ) -> Result<u32, String> {
+        self.can_lend().map(|()| 0)
+    }
+
+    /// Takes it back: the other end does nothing there any more.
+    fn revoke(&mut self, _number: u32) {}
+
+    /// Lets go of memory of the other end's.
+    fn release(&mut self, _number: u32) {}
+
+    /// What became of such memory.
+    fn next_news(&mut self) -> Option<News> {
+        None
+    }
 
     /// How it is carried, in words.
     fn explain(&self) -> String;

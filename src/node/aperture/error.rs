@@ -2,6 +2,7 @@
 
 use super::{ApertureId, Forked, LinkError, NoSuchAperture, PAGE_BYTES, control};
 use std::io;
+use std::string::String;
 
 /// An aperture that could not be exported. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -58,12 +59,12 @@ pub enum ExportError {
         "the link of a node to itself has no apertures: there is nobody to map its memory into"
     )]
     ToSelf,
-    /// The holder would be on another host, to which no memory is open.
+    /// The holder would be on another host, to which no memory is open, for this reason.
     #[error(
-        "the other end of the link is on another host, to which no memory is open; send messages, which are \
-         copied"
+        "the other end of the link is on another host, to which no memory is open ({0}); send messages, \
+         which are copied"
     )]
-    OtherHost,
+    OtherHost(String),
     /// Not over this link, or not now.
     #[error(transparent)]
     Control(#[from] control::ApertureError),

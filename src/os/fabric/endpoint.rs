@@ -14,6 +14,7 @@
 //!
 //! Never: a buffer is read, written or freed while the library has it.
 
+mod far;
 mod sending;
 
 use super::FabricError;
@@ -24,6 +25,8 @@ use super::sys;
 use crate::os::memory::ForkGuard;
 use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
+use far::{FAR_FIRST, FarOps};
+pub use far::{FAR_OPS, FarMemory, Kept};
 use rustix::mm;
 use sending::Unsent;
 use std::boxed::Box;
@@ -34,8 +37,9 @@ use std::vec::Vec;
 
 /// Completions that are read at a time.
 const READ_AT_A_TIME: usize = 16;
-/// Completions that the queue has room for.
+/// Completions that the queue has room for, of an end point that sends messages, and of one for memory.
 const QUEUE_ENTRIES: usize = 4096;
+const QUEUE_ENTRIES_OF_MEMORY: usize = 128;
 /// Bytes of an end point's address, at most.
 const ADDRESS_BYTES_MAX: usize = 128;
 
@@ -104,6 +108,13 @@ pub enum Event {
         /// Why.
         why: String,
     },
+    /// What was written to another end point's memory, or read from it, is there, or why it is not.
+    Far {
+        /// What `begin_far` was given.
+        op: usize,
+        /// An error: why.
+        ended: Result<(), String>,
+    },
 }
 
 /// See the module. Whoever has it calls the library; no call waits, but one that silences a descriptor
@@ -118,6 +129,7 @@ pub struct EndPoint {
     domain: Option<Object<sys::fid_domain>>,
     fabric: Option<Object<sys::fid_fabric>>,
     buffers: Vec<Buffer>,
+    far: FarOps,
     unsent: Unsent,
     /// Buffers that are to be posted, and those from which nothing is sent.
     unposted: Vec<usize>,
@@ -140,6 +152,19 @@ impl EndPoint {
     /// An end point of this choice, which can be sent to from now on; messages have `message_bytes` at
     /// most, a multiple of a page. It has no buffers yet.
     pub fn open(choice: Choice, message_bytes: usize) -> Result<Self, FabricError> {
+        Self::open_with(choice, message_bytes, QUEUE_ENTRIES)
+    }
+
+    /// One for memory; it sends no messages.
+    pub fn open_for_memory(choice: Choice) -> Result<Self, FabricError> {
+        Self::open_with(choice, 0, QUEUE_ENTRIES_OF_MEMORY)
+    }
+
+    fn open_with(
+        choice: Choice,
+        message_bytes: usize,
+        entries: usize,
+    ) -> Result<Self, FabricError> {
         let library = choice.library().clone();
         let guard = ForkGuard::new().map_err(|e| FabricError::Refused {
             doing: "mapping a page",
@@ -167,7 +192,7 @@ impl EndPoint {
         let open_queue = |wait: sys::fi_wait_obj| {
             // SAFETY: an attribute of integers and pointers.
             let mut attr = unsafe { Padded::<sys::fi_cq_attr>::zeroed() };
-            attr.value.size = QUEUE_ENTRIES;
+            attr.value.size = entries;
             attr.value.format = sys::FI_CQ_FORMAT_MSG;
             attr.value.wait_obj = wait;
             let mut queue = null_mut();
@@ -221,6 +246,7 @@ impl EndPoint {
             domain: Some(domain),
             fabric: Some(fabric),
             buffers: Vec::new(),
+            far: FarOps::default(),
             unsent: Unsent::default(),
             unposted: Vec::new(),
             idle: Vec::new(),
@@ -298,7 +324,8 @@ impl EndPoint {
         let contexts = Box::into_raw(contexts.into_boxed_slice());
         let chunk = Arc::new(Chunk { at, bytes, contexts });
         // What could not be registered the library does not have.
-        let descriptor = self.register(at, bytes)?;
+        let access = u64::from(sys::FI_SEND | sys::FI_RECV);
+        let descriptor = self.register_own(at, bytes, access)?;
         for i in 0..count {
             // SAFETY: within the mapping.
             let at = unsafe { at.cast::<u8>().add(i * self.message_bytes) };
@@ -314,20 +341,41 @@ impl EndPoint {
         Ok(())
     }
 
-    /// Registers memory, if the provider asks for that of memory that only this end uses.
-    fn register(&mut self, at: NonNull<c_void>, bytes: usize) -> Result<*mut c_void, FabricError> {
-        let info = self.choice.info();
+    /// How the provider has memory registered.
+    fn mr_mode(&self) -> u32 {
         // SAFETY: an answer has all of its parts.
-        let mode = unsafe { (*info.domain_attr).mr_mode as u32 };
-        let Some(domain) = &self.domain else { return Ok(null_mut()) };
-        if mode & sys::FI_MR_LOCAL == 0 {
+        unsafe { (*self.choice.info().domain_attr).mr_mode as u32 }
+    }
+
+    /// Registers memory, if the provider asks for that of memory that only this end uses.
+    fn register_own(
+        &mut self,
+        at: NonNull<c_void>,
+        bytes: usize,
+        access: u64,
+    ) -> Result<*mut c_void, FabricError> {
+        if self.mr_mode() & sys::FI_MR_LOCAL == 0 {
             return Ok(null_mut());
         }
-        let (library, mut region) = (self.library().clone(), null_mut());
-        let access = u64::from(sys::FI_SEND | sys::FI_RECV);
         // Nothing remote is granted, so that the key opens nothing; where the provider chooses it, what
         // is given is not looked at.
         let key = self.next_key;
+        let region = self.register(at, bytes, access, key)?;
+        self.next_key += 1;
+        // SAFETY: it is alive.
+        Ok(unsafe { (*region).mem_desc })
+    }
+
+    /// Registers memory, which stays mapped until the end point is closed.
+    fn register(
+        &mut self,
+        at: NonNull<c_void>,
+        bytes: usize,
+        access: u64,
+        key: u64,
+    ) -> Result<*mut sys::fid_mr, FabricError> {
+        let Some(domain) = &self.domain else { unreachable!("it is open until it is dropped") };
+        let (library, mut region) = (self.library().clone(), null_mut());
         // SAFETY: memory that is mapped until the region is closed, and a place for it.
         let rc = unsafe {
             let ops = (*domain.raw()).mr;
@@ -335,23 +383,21 @@ impl EndPoint {
             let domain = domain.fid();
             register(domain, at.as_ptr(), bytes, access, 0, key, 0, &mut region, null_mut())
         };
-        let region = Object::new(&library, "registering buffers", rc, region)?;
-        self.next_key += 1;
-        if mode & sys::FI_MR_ENDPOINT != 0 {
+        let region = Object::new(&library, "registering memory", rc, region)?;
+        if self.mr_mode() & sys::FI_MR_ENDPOINT != 0 {
             // SAFETY: both are alive.
             let rc = unsafe {
                 let bind = (*(*region.fid()).ops).bind.expect("each region binds");
                 bind(region.fid(), self.end().cast(), 0)
             };
             if rc != 0 {
-                return Err(library.refused("binding the buffers", rc as isize));
+                return Err(library.refused("binding memory", rc as isize));
             }
             enable(&library, region.fid())?;
         }
-        // SAFETY: it is alive.
-        let descriptor = unsafe { (*region.raw()).mem_desc };
+        let raw = region.raw();
         self.regions.push(region);
-        Ok(descriptor)
+        Ok(raw)
     }
 
     /// Gives the library the buffers that it may receive into, as far as it takes them.
@@ -492,6 +538,9 @@ impl EndPoint {
         }
         // SAFETY: what an operation was given, which is one of the contexts; the library is done with it.
         let index = unsafe { (*context.cast::<Context>()).buffer };
+        if let Some(op) = index.checked_sub(FAR_FIRST) {
+            return self.far_completed(op, error, events);
+        }
         let Some(buffer) = self.buffers.get_mut(index) else { return };
         let before = core::mem::replace(&mut buffer.state, State::Idle);
         match (before, error) {
@@ -551,8 +600,14 @@ impl EndPoint {
     }
 }
 
-impl Drop for EndPoint {
-    fn drop(&mut self) {
+impl EndPoint {
+    /// Closes it, which ends whatever is on its way. `false`: the library did not let go of everything; what
+    /// memory it had stays mapped for good.
+    pub fn close(mut self) -> bool {
+        self.close_all()
+    }
+
+    fn close_all(&mut self) -> bool {
         if !self.guard.is_parent() {
             // What it is made of is the parent's; the child has but a picture of it.
             core::mem::forget(self.end.take());
@@ -563,7 +618,8 @@ impl Drop for EndPoint {
             core::mem::forget(self.fabric.take());
             // Where it was mapped there is nothing, or something else.
             core::mem::forget(core::mem::take(&mut self.buffers));
-            return;
+            core::mem::forget(core::mem::take(&mut self.far));
+            return false;
         }
         let is_closed = self.end.take().is_none_or(Object::close);
         let mut is_unregistered = true;
@@ -571,13 +627,25 @@ impl Drop for EndPoint {
             is_unregistered &= region.close();
         }
         let is_emptied = self.queue.take().is_none_or(Object::close);
-        self.addresses.take();
-        self.domain.take();
+        let has_no_addresses = self.addresses.take().is_none_or(Object::close);
+        let has_no_domain = self.domain.take().is_none_or(Object::close);
         self.fabric.take();
         // What the library would not let go of it may still write to.
         if !(is_closed && is_unregistered && is_emptied) {
             core::mem::forget(core::mem::take(&mut self.buffers));
         }
+        let is_all =
+            is_closed && is_unregistered && is_emptied && has_no_addresses && has_no_domain;
+        if !is_all {
+            core::mem::forget(core::mem::take(&mut self.far));
+        }
+        is_all
+    }
+}
+
+impl Drop for EndPoint {
+    fn drop(&mut self) {
+        self.close_all();
     }
 }
 

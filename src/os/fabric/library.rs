@@ -28,6 +28,15 @@ const MR_MODES: u32 = sys::FI_MR_LOCAL
     | sys::FI_MR_ENDPOINT;
 /// Names of the same in older interfaces, which ask for nothing more.
 const MR_MODES_OLD: u32 = 1 | 2;
+/// Of memory that is open to another end point this end chooses the key: 64 random bits.
+const MR_MODES_OF_MEMORY: u32 = MR_MODES & !sys::FI_MR_PROV_KEY;
+/// What is done with such memory.
+const CAPS_OF_MEMORY: u64 =
+    (sys::FI_RMA | sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE)
+        as u64;
+/// Providers made of two, of which this is the upper. Each end point of theirs takes 120 to 270 ms to open
+/// (measured), which a node has no time for between two turns.
+const SLOW_TO_OPEN: &str = ";ofi_rxm";
 /// Each operation brings memory for the library.
 const MODES: u64 = sys::FI_CONTEXT | sys::FI_CONTEXT2;
 
@@ -45,6 +54,15 @@ type OpenFabric =
     unsafe extern "C" fn(*mut sys::fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int;
 type ErrorText = unsafe extern "C" fn(c_int) -> *const c_char;
 type Version = unsafe extern "C" fn() -> u32;
+
+/// What an end point is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// Messages alone.
+    Messages,
+    /// Memory that another end point writes and reads.
+    Memory,
+}
 
 /// libfabric. It stays in the process: its providers have threads and memory of their own.
 #[derive(Debug)]
@@ -131,15 +149,48 @@ impl Library {
         provider: Option<&str>,
         source: Option<IpAddr>,
     ) -> Result<Choice, FabricError> {
+        self.choose_for(Purpose::Messages, provider, source)
+    }
+
+    /// The same of one provider, for end points whose memory is open to others: it writes and reads, tells
+    /// when what was written is there, and has this end choose the keys.
+    pub fn choose_for_memory(
+        self: &Arc<Self>,
+        provider: &str,
+        source: Option<IpAddr>,
+    ) -> Result<Choice, FabricError> {
+        if provider.contains(SLOW_TO_OPEN) {
+            return Err(FabricError::NoProvider {
+                version: self.version,
+                wanted: format!("{provider} for memory"),
+                why: "it takes a tenth of a second and more to open an end point".into(),
+            });
+        }
+        self.choose_for(Purpose::Memory, Some(provider), source)
+    }
+
+    fn choose_for(
+        self: &Arc<Self>,
+        purpose: Purpose,
+        provider: Option<&str>,
+        source: Option<IpAddr>,
+    ) -> Result<Choice, FabricError> {
+        let what = match purpose {
+            Purpose::Messages => "",
+            Purpose::Memory => {
+                " that writes to memory, tells when that is there, and leaves the keys to this end"
+            }
+        };
         let wanted = || match (provider, source) {
             (None, None) => String::from("that sends messages reliably"),
-            (Some(provider), None) => String::from(provider),
+            (Some(provider), None) => format!("{provider}{what}"),
             (None, Some(at)) => format!("at {at}"),
-            (Some(provider), Some(at)) => format!("{provider} at {at}"),
+            (Some(provider), Some(at)) => format!("{provider} at {at}{what}"),
         };
         let none =
             |why: String| FabricError::NoProvider { version: self.version, wanted: wanted(), why };
-        let hints = self.hints(provider).ok_or_else(|| none("there is no memory".to_string()))?;
+        let hints = self.hints(purpose, provider);
+        let hints = hints.ok_or_else(|| none("there is no memory".to_string()))?;
         let node = source.map(|at| CString::new(at.to_string()).expect("an address has no zero"));
         let flags = if node.is_some() { sys::FI_SOURCE | sys::FI_NUMERICHOST } else { 0 };
         let node = node.as_ref().map_or(null(), |node| node.as_ptr());
@@ -157,7 +208,7 @@ impl Library {
             let info = unsafe { &*next };
             next = info.next;
             // SAFETY: the same.
-            match unsafe { unfit(info) } {
+            match unsafe { unfit(info, purpose) } {
                 Some(why) => {
                     let why = format!("{} {why}", provider_of(info));
                     if !rejected.contains(&why) {
@@ -175,7 +226,7 @@ impl Library {
         Err(none(rejected.join("; ")))
     }
 
-    fn hints(&self, provider: Option<&str>) -> Option<Infos<'_>> {
+    fn hints(&self, purpose: Purpose, provider: Option<&str>) -> Option<Infos<'_>> {
         // SAFETY: without an argument it makes an empty one with all of its parts.
         let raw = NonNull::new(unsafe { (self.dup_info)(null()) })?;
         let hints = Infos { raw: raw.as_ptr(), library: self };
@@ -183,16 +234,26 @@ impl Library {
         // library, as it would free its own.
         unsafe {
             let info = &mut *hints.raw;
-            info.caps = u64::from(sys::FI_MSG | sys::FI_SEND | sys::FI_RECV);
             info.mode = MODES;
             (*info.ep_attr).type_ = sys::FI_EP_RDM;
             let domain = &mut *info.domain_attr;
-            domain.mr_mode = MR_MODES as c_int;
             domain.resource_mgmt = sys::FI_RM_ENABLED;
             domain.av_type = sys::FI_AV_TABLE;
             domain.threading = sys::FI_THREAD_DOMAIN;
-            (*info.tx_attr).msg_order = u64::from(sys::FI_ORDER_SAS);
-            (*info.rx_attr).msg_order = u64::from(sys::FI_ORDER_SAS);
+            match purpose {
+                Purpose::Messages => {
+                    info.caps = u64::from(sys::FI_MSG | sys::FI_SEND | sys::FI_RECV);
+                    domain.mr_mode = MR_MODES as c_int;
+                    (*info.tx_attr).msg_order = u64::from(sys::FI_ORDER_SAS);
+                    (*info.rx_attr).msg_order = u64::from(sys::FI_ORDER_SAS);
+                }
+                Purpose::Memory => {
+                    info.caps = CAPS_OF_MEMORY;
+                    domain.mr_mode = MR_MODES_OF_MEMORY as c_int;
+                    // Of each operation: its completion says that the bytes are there.
+                    (*info.tx_attr).op_flags = u64::from(sys::FI_DELIVERY_COMPLETE);
+                }
+            }
             if let Some(provider) = provider {
                 let name = CString::new(provider).ok()?;
                 (*info.fabric_attr).prov_name = libc::strdup(name.as_ptr());
@@ -214,9 +275,9 @@ fn sentence(error: &libloading::Error) -> String {
 ///
 /// # Safety
 /// It is the library's, with all of its parts.
-unsafe fn unfit(info: &fi_info) -> Option<String> {
+unsafe fn unfit(info: &fi_info, purpose: Purpose) -> Option<String> {
     // SAFETY: the caller's word.
-    let (end, domain) = unsafe { (&*info.ep_attr, &*info.domain_attr) };
+    let (end, domain, sends) = unsafe { (&*info.ep_attr, &*info.domain_attr, &*info.tx_attr) };
     let wants = domain.mr_mode as u32 & !(MR_MODES | MR_MODES_OLD);
     if end.type_ != sys::FI_EP_RDM {
         Some("has no reliable datagrams".to_string())
@@ -227,6 +288,16 @@ unsafe fn unfit(info: &fi_info) -> Option<String> {
         Some(format!("sends {} bytes at a time, and {MESSAGE_BYTES} are needed", end.max_msg_size))
     } else if info.caps & sys::FI_LOCAL_COMM != 0 && info.caps & sys::FI_REMOTE_COMM == 0 {
         Some("reaches this host only".to_string())
+    } else if purpose == Purpose::Messages {
+        None
+    } else if domain.mr_mode as u32 & sys::FI_MR_PROV_KEY != 0 {
+        Some("chooses the keys of memory itself (FI_MR_PROV_KEY), which may be guessed".to_string())
+    } else if domain.mr_key_size < size_of::<u64>() {
+        Some(format!("has keys of {} bytes, and 8 are needed", domain.mr_key_size))
+    } else if info.caps & CAPS_OF_MEMORY != CAPS_OF_MEMORY {
+        Some("writes to no memory".to_string())
+    } else if sends.op_flags & u64::from(sys::FI_DELIVERY_COMPLETE) == 0 {
+        Some("does not tell when what was written is there (FI_DELIVERY_COMPLETE)".to_string())
     } else {
         None
     }
@@ -281,6 +352,14 @@ impl Choice {
 
     pub(super) fn as_ptr(&self) -> *mut fi_info {
         self.raw.as_ptr()
+    }
+
+    /// The same once more.
+    pub fn duplicate(&self) -> Result<Self, FabricError> {
+        // SAFETY: a copy of an answer that is alive.
+        let raw = NonNull::new(unsafe { (self.library.dup_info)(self.info()) });
+        let raw = raw.ok_or_else(|| self.library.refused("copying an answer", -12))?;
+        Ok(Self { raw, library: self.library.clone(), rejected: self.rejected.clone() })
     }
 
     /// The library that gave it.

@@ -8,21 +8,25 @@
 //! - [`library`]: the file, and which provider it offers.
 //! - `chunk`: memory of buffers, and messages in it.
 //! - [`endpoint`]: one reliable datagram (RDM) end point with its completion queue and its buffers.
+//! - [`memory`]: memory that is open to one end point of another host, and the other end's.
 //!
-//! Used of libfabric: messages alone. No memory is open to another host (no RMA, no atomics); what
-//! comes is in a buffer that belongs to this process again once its completion was read.
+//! Used of libfabric: messages, and writes and reads (RMA) of memory that has an end point and a domain
+//! of its own; no atomics. A message that comes is in a buffer that belongs to this process again once its
+//! completion was read; memory that is open belongs to it again once its end point has been closed.
 
 mod chunk;
 pub mod endpoint;
 pub mod library;
+pub mod memory;
 mod object;
 #[allow(missing_docs, non_camel_case_types, non_upper_case_globals, dead_code)]
 #[rustfmt::skip]
 mod sys;
 
 pub use chunk::Received;
-pub use endpoint::{EndPoint, Event, Peer, Sent};
+pub use endpoint::{EndPoint, Event, FarMemory, Peer, Sent};
 pub use library::{Choice, Library};
+pub use memory::{Lent, Reached};
 
 use std::string::String;
 

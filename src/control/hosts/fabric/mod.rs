@@ -5,14 +5,17 @@
 //!   client: offer --Wants--> server: answer --Yes--> client: accept;   each: Way, over its Station
 //! ```
 //! - [`credit`]: what a message begins with, and how many may be on their way
+//! - [`words`]: what the ends say beside that, over TLS; `deposits`: memory that they open to one another
 //! - `station`: one end point and its links; [`way`]: one of them, as a [`Path`]
 //!
 //! An end point is made when a host that asks for it, too, is met first, at the address over which it
 //! was met: nothing is open elsewhere. Packets are checked by the receiver's interface as any others.
 
 pub mod credit;
+mod deposits;
 mod station;
 pub mod way;
+pub mod words;
 
 use super::channel::Channel;
 use super::hello::{self, Offer, Reply};
@@ -22,6 +25,7 @@ use crate::os::fabric::library::MESSAGE_BYTES;
 use crate::os::fabric::{EndPoint, Library};
 use core::net::IpAddr;
 use core::time::Duration;
+use deposits::{Deposits, Holdings};
 use station::{Place, Station};
 use std::boxed::Box;
 use std::collections::HashMap;
@@ -52,6 +56,8 @@ struct Asked {
     provider: Option<String>,
     library: Result<Arc<Library>, String>,
     timeout_ns: u64,
+    /// Memory of other hosts that this process holds.
+    holdings: Arc<Holdings>,
     stations: Mutex<HashMap<IpAddr, Arc<Station>>>,
 }
 
@@ -74,7 +80,8 @@ impl Fabric {
         });
         let timeout_ns = u64::from(config.host_timeout_ms) * 1_000_000;
         let stations = Mutex::default();
-        Self { asked: Some(Asked { provider, library, timeout_ns, stations }) }
+        let holdings = Arc::new(Holdings::new(config));
+        Self { asked: Some(Asked { provider, library, timeout_ns, holdings, stations }) }
     }
 
     /// At a client: what the server is offered, and how that is said. `None`: nothing was asked for.
@@ -122,12 +129,17 @@ impl Fabric {
         &self,
         offered: Option<Offered>,
         channel: Channel,
+        is_client: bool,
     ) -> io::Result<(Box<dyn Path>, Option<String>)> {
-        let timeout_ns = self.asked.as_ref().map_or(0, |asked| asked.timeout_ns);
+        let Some(asked) = &self.asked else { return Ok((Box::new(channel), None)) };
         Ok(match offered {
             None => (Box::new(channel), None),
             Some(Err(why)) => (Box::new(channel), Some(why)),
-            Some(Ok(place)) => (Box::new(Way::new(place, channel, timeout_ns)?), None),
+            Some(Ok(place)) => {
+                let timeout_ns = asked.timeout_ns;
+                let deposits = Deposits::new(is_client, asked.holdings.clone(), timeout_ns);
+                (Box::new(Way::new(place, channel, deposits, timeout_ns)?), None)
+            }
         })
     }
 

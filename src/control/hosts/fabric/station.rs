@@ -12,9 +12,10 @@ use super::super::channel::Ended;
 use super::super::hello::Offer;
 use super::credit::{Credit, GRANTS_MAX, HEAD_BYTES, Head};
 use crate::os::fabric::library::MESSAGE_BYTES;
-use crate::os::fabric::{EndPoint, Event, FabricError, Peer, Received, Sent};
+use crate::os::fabric::{Choice, EndPoint, Event, FabricError, Peer, Received, Sent};
 use crate::os::memory::ForkGuard;
 use crate::os::sys::Bell;
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::format;
@@ -261,6 +262,8 @@ impl Inner {
             Event::TooLong | Event::NotReceived(_) => self.dropped.too_long += 1,
             Event::Sent { tag } => self.has_sent(own, tag, None),
             Event::NotSent { tag, why } => self.has_sent(own, tag, Some(why)),
+            // Memory has end points of its own.
+            Event::Far { .. } => {}
         }
     }
 
@@ -388,6 +391,17 @@ impl Place {
     /// The provider's descriptor cannot be watched: the thread looks instead.
     pub fn forget_descriptor(&mut self) {
         self.descriptor = None;
+    }
+
+    /// What end points for memory are made of, with the same provider at this address; or why there are none.
+    pub fn choose_for_memory(&self, own: IpAddr) -> Result<Choice, String> {
+        let (library, provider, has_sockets) = {
+            let inner = self.station.lock();
+            let choice = inner.end.choice();
+            (choice.library().clone(), choice.provider(), choice.has_socket_addresses())
+        };
+        let own = has_sockets.then_some(own);
+        library.choose_for_memory(&provider, own).map_err(|e| e.to_string())
     }
 
     /// What the other end is to know.

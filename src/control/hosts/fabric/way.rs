@@ -4,32 +4,45 @@
 //! ```text
 //!   put_with --> message --> end point  ..  end point --> message --take-->
 //!   end: the number of messages, and the end of TLS, over the connection
+//!   lend: memory, by an end point of its own; its key over the connection
 //! ```
 //! Frames are written straight into the message that they leave in, and read where it came. A frame
 //! that lies in several messages, which no end of this version sends, is put together in `plain`.
 //!
-//! The connection stays, and carries the end alone: it tells of a host's death, and how many messages
-//! belong to the link, so that none is missing where the other end has said that there were no more.
+//! The connection stays, and carries [`words`]: how many messages belong to the link, so that none is
+//! missing where the other end has said that there were no more, and what becomes of memory that one end
+//! opens to the other ([`Deposits`]). It tells of a host's death.
+//!
+//! Where this end may write memory of the other's, packets are taken out of the node's ring first, and leave
+//! once everything that had been written then has arrived: one that announces bytes comes after them.
 
 use super::super::channel::{Channel, Ended};
-use super::super::path::{Path, Put};
+use super::super::path::{News, Path, Put};
+use super::deposits::Deposits;
+use super::place_at;
 use super::station::{Place, WINDOW};
+use super::words::{self, WORD_BYTES_MAX, Word};
+use crate::os::fabric::Choice;
 use crate::os::sys::{Poller, monotonic_ns};
+use crate::wire::ApertureAccess;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::string::String;
 use std::vec::Vec;
 
 /// So often the connection is looked at.
 const LOOK_NS: u64 = 200_000;
-/// Bytes that are said on the connection: the number of messages.
-const COUNT_BYTES: usize = 8;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Way {
     place: Place,
     tls: Channel,
+    deposits: Deposits,
+    /// What end points for memory are made of, once that was asked.
+    choice: Option<Result<Choice, String>>,
+    /// Messages of the other end's, in all, as it has said.
+    count: Option<u64>,
     /// Everything that may wake the node, as one descriptor.
     poller: Poller,
     /// How long the messages of a host that has said that there were no more are waited for.
@@ -55,7 +68,12 @@ pub struct Way {
 
 impl Way {
     /// Between two ends that have agreed.
-    pub fn new(mut place: Place, tls: Channel, timeout_ns: u64) -> io::Result<Self> {
+    pub fn new(
+        mut place: Place,
+        tls: Channel,
+        deposits: Deposits,
+        timeout_ns: u64,
+    ) -> io::Result<Self> {
         let poller = Poller::new()?;
         poller.add(&tls, 0)?;
         let (bell, descriptor) = place.tellers();
@@ -67,6 +85,9 @@ impl Way {
         Ok(Self {
             place,
             tls,
+            deposits,
+            choice: None,
+            count: None,
             poller,
             timeout_ns,
             looked_ns: 0,
@@ -101,17 +122,88 @@ impl Way {
             return;
         }
         self.looked_ns = now_ns;
-        self.tls.receive(COUNT_BYTES + 1);
+        self.tls.receive(WORD_BYTES_MAX + 1);
+        let heard = self.hear();
+        self.say();
         self.tls.flush();
-        let said = self.tls.plain();
-        let count = said.try_into().ok().map(u64::from_le_bytes);
-        let ended = match self.tls.ended() {
-            _ if said.len() > COUNT_BYTES => Ended::Nonsense("it says what no host says".into()),
-            None => return,
-            Some(ended) => ended.clone(),
+        let ended = match (heard, self.tls.ended()) {
+            (Err(why), _) => Ended::Nonsense(why.into()),
+            (Ok(()), None) => return,
+            (Ok(()), Some(ended)) => ended.clone(),
         };
         self.is_broken = true;
-        self.tls_ended = Some((now_ns, ended, count));
+        self.tls_ended = Some((now_ns, ended, self.count));
+    }
+
+    /// Takes the words that have come. An error: what no host says.
+    fn hear(&mut self) -> Result<(), &'static str> {
+        const NONSENSE: &str = "it says what no host says";
+        // At the end all of them, for the last says how many messages there are.
+        while self.tls.ended().is_some() || self.deposits.takes_words() {
+            let read = words::read(self.tls.plain()).map_err(|words::Nonsense| NONSENSE)?;
+            let Some((word, bytes)) = read else { break };
+            self.tls.take(bytes);
+            if self.count.is_some() {
+                return Err(NONSENSE);
+            }
+            if let Word::Count(count) = word {
+                self.count = Some(count);
+                continue;
+            }
+            let is_offer = matches!(word, Word::Offer(_));
+            let other = self.tls.addresses().ok().map(|(_, other)| other);
+            let choice = if is_offer { self.choose().ok() } else { None };
+            let at = |address: &mut [u8]| other.is_some_and(|other| place_at(address, other));
+            self.deposits.handle(word, || choice, &self.poller, at)?;
+        }
+        Ok(())
+    }
+
+    /// Says what is to be said.
+    fn say(&mut self) {
+        while let Some(word) = self.deposits.next_word() {
+            self.say_word(&word);
+        }
+    }
+
+    fn say_word(&mut self, word: &Word) {
+        // Behind the last word there is none.
+        if !self.is_said {
+            let mut bytes = Vec::new();
+            words::put(&mut bytes, word);
+            self.tls.put(&bytes);
+        }
+    }
+
+    /// What end points for memory are made of.
+    fn choose(&mut self) -> Result<Choice, String> {
+        if self.choice.is_none() {
+            let own = self.tls.addresses().map(|(own, _)| own.ip().to_canonical());
+            let own = own.map_err(|e| std::format!("asking for its address: {e}"));
+            self.choice = Some(own.and_then(|own| self.place.choose_for_memory(own)));
+        }
+        match &self.choice {
+            Some(Ok(choice)) => choice.duplicate().map_err(|e| std::format!("{e}")),
+            Some(Err(why)) => Err(why.clone()),
+            None => Err("it was not asked for".into()),
+        }
+    }
+
+    /// Moves what comes into memory of this end, and what leaves for the other's.
+    fn move_deposits(&mut self) {
+        if !self.deposits.is_active() {
+            return;
+        }
+        let now_ns = monotonic_ns();
+        self.look(now_ns);
+        self.deposits.progress();
+        self.say();
+        if self.ended.is_none()
+            && let Some(why) = self.deposits.trouble(now_ns)
+        {
+            self.is_broken = true;
+            self.ended = Some(Ended::Broken(why));
+        }
     }
 
     /// Whether everything that belongs to the link has come, or nothing will.
@@ -142,10 +234,12 @@ impl Way {
 
     /// Says that everything has been sent, once it has.
     fn say_end(&mut self) {
-        if self.is_last && !core::mem::replace(&mut self.is_said, true) {
+        if self.is_last && !self.is_said {
+            self.say();
             let sent = self.place.counts().0;
-            self.tls.put(&sent.to_le_bytes());
+            self.say_word(&Word::Count(sent));
             self.tls.put_end();
+            self.is_said = true;
         }
     }
 
@@ -216,7 +310,9 @@ impl Path for Way {
         if self.is_broken {
             return;
         }
-        let sent = match self.pending.is_empty() {
+        // First what is behind is shut: these bytes may announce what was written before.
+        let is_open = !self.deposits.writes() || self.deposits.gate();
+        let sent = match self.pending.is_empty() && is_open {
             true => self.place.send(bytes),
             false => 0,
         };
@@ -226,6 +322,9 @@ impl Path for Way {
     fn put_with(&mut self, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> Put {
         if self.is_broken || !self.pending.is_empty() {
             return Put::Later;
+        }
+        if self.deposits.writes() {
+            return Put::Sent(0);
         }
         match self.place.send_with(fill) {
             Some(bytes) => Put::Sent(bytes),
@@ -238,6 +337,10 @@ impl Path for Way {
     }
 
     fn flush(&mut self) -> bool {
+        self.move_deposits();
+        if !self.pending.is_empty() && !self.is_broken && !self.deposits.is_open() {
+            return false;
+        }
         if !self.pending.is_empty() {
             self.look(monotonic_ns());
             self.pending_used += self.place.send(&self.pending[self.pending_used..]);
@@ -252,7 +355,7 @@ impl Path for Way {
     }
 
     fn is_quiet(&mut self) -> bool {
-        self.is_broken || self.place.is_quiet()
+        self.is_broken || (self.place.is_quiet() && self.deposits.is_quiet())
     }
 
     fn is_broken(&self) -> bool {
@@ -260,6 +363,7 @@ impl Path for Way {
     }
 
     fn put_end(&mut self) {
+        self.deposits.close_own();
         self.is_last = true;
     }
 
@@ -287,11 +391,47 @@ impl Path for Way {
     }
 
     fn may_sleep(&mut self) -> bool {
-        self.place.may_sleep()
+        let may_sleep = self.place.may_sleep();
+        self.deposits.may_sleep() && may_sleep
     }
 
     fn explain(&self) -> String {
-        std::format!("{} over {}", self.place.explain(), self.tls.explain())
+        let memory = match &self.choice {
+            Some(Err(why)) => std::format!(", no memory ({why})"),
+            _ => self.deposits.explain(),
+        };
+        std::format!("{}{memory} over {}", self.place.explain(), self.tls.explain())
+    }
+
+    fn can_lend(&mut self) -> Result<(), String> {
+        self.choose().map(|_| ())
+    }
+
+    fn lend(&mut self, file: OwnedFd, bytes: u64, access: ApertureAccess) -> Result<u32, String> {
+        let choice = self.choose()?;
+        if self.is_broken || self.is_said {
+            return Err("the link has ended".into());
+        }
+        let number = self.deposits.lend(&choice, &self.poller, file, bytes, access)?;
+        self.say();
+        self.tls.flush();
+        Ok(number)
+    }
+
+    fn revoke(&mut self, number: u32) {
+        self.deposits.revoke(number);
+        self.say();
+        self.tls.flush();
+    }
+
+    fn release(&mut self, number: u32) {
+        self.deposits.release(number);
+        self.say();
+        self.tls.flush();
+    }
+
+    fn next_news(&mut self) -> Option<News> {
+        self.deposits.next_news()
     }
 }
 

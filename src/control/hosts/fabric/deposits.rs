@@ -1,0 +1,476 @@
+//! Memory that the two ends of a link over a fabric open to one another: the apertures of other hosts.
+//!
+//! ```text
+//!   what this end owns                         what the other end owns
+//!   Open --HELD--> Live --RELEASED--> (gone)        OFFER --opened--> Held --release--> Leaving
+//!     |              |                                |                 | REVOKED         | delivered
+//!     +-- revoke ----+--> Revoked                     +-- no            v                 v
+//!     |  REFUSED            | RELEASED or REFUSED     v              (gone)            Released
+//!     v                     v                       Released --REVOKED--> (gone) <------- +
+//!   (gone)                (gone)
+//! ```
+//! Both ends say one last word about each: the owner REVOKED, the holder RELEASED or REFUSED; words that
+//! crossed on the way are no offence. Nothing that protects memory waits for a word: the owner closes the
+//! end point of what it takes back at once, and with that the other end can do nothing there any more.
+//!
+//! Packets leave this end only once what was written before them has arrived: whoever puts some asks for a
+//! [`gate`](Deposits::gate) then. A write that fails keeps it shut: because its owner took the memory back,
+//! as REVOKED says then, or else because of something for which the link ends, within the time limit.
+//!
+//! Never: more of the other end's memory is held than the settings allow, by this link or by all; a number
+//! is used twice.
+
+use super::words::{Opened, Word};
+use crate::config::Config;
+use crate::control::Reason;
+use crate::control::hosts::path::News;
+use crate::os::aperture::{AccessError, Far, Pages};
+use crate::os::fabric::memory::Place;
+use crate::os::fabric::{Choice, FarMemory, Lent, Reached};
+use crate::os::sys::Poller;
+use crate::wire::ApertureAccess;
+use std::collections::{BTreeMap, VecDeque};
+use std::format;
+use std::os::fd::OwnedFd;
+use std::string::{String, ToString};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::vec::Vec;
+
+/// Most apertures of one owner on a link, whatever the settings say.
+const ROWS_MAX: usize = 256;
+/// News that wait until the node takes them, beyond which no word of the other end's is taken.
+const NEWS_MAX: usize = 16;
+/// In the poller of a way: a descriptor of memory.
+const OF_MEMORY: u64 = 3;
+
+/// What this process holds of other hosts, over all links.
+#[derive(Debug)]
+pub struct Holdings {
+    per_link: (u32, u64),
+    all: (u32, u64),
+    held: Mutex<(u32, u64)>,
+}
+
+impl Holdings {
+    /// None yet, and as many as the settings allow: all other hosts count as one user.
+    pub fn new(config: &Config) -> Self {
+        Self {
+            per_link: (config.apertures_per_link_max, config.aperture_map_max),
+            all: (config.apertures_per_user_max, config.bytes_per_user_max),
+            held: Mutex::default(),
+        }
+    }
+
+    fn take(self: &Arc<Self>, bytes: u64) -> Result<Share, Reason> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.0 >= self.all.0 {
+            return Err(Reason::Apertures);
+        }
+        if bytes > self.all.1.saturating_sub(held.1) {
+            return Err(Reason::Bytes);
+        }
+        *held = (held.0 + 1, held.1 + bytes);
+        Ok(Share { of: self.clone(), bytes })
+    }
+}
+
+/// One of them, counted as long as anybody has it.
+#[derive(Debug)]
+struct Share {
+    of: Arc<Holdings>,
+    bytes: u64,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut held = self.of.held.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = (held.0 - 1, held.1 - self.bytes);
+    }
+}
+
+/// Memory of the other end's, and its place in what is held.
+#[derive(Debug)]
+struct Holding {
+    reached: Reached,
+    _share: Share,
+}
+
+impl Far for Holding {
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), AccessError> {
+        self.reached.write(offset, from)
+    }
+
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), AccessError> {
+        self.reached.read(offset, to)
+    }
+}
+
+/// One that this end owns.
+#[derive(Debug)]
+enum Own {
+    /// The holder has been told.
+    Open(Lent),
+    /// Held.
+    Live(Lent),
+    /// Nobody can reach it; the holder has yet to say that it knows.
+    Revoked,
+}
+
+/// One that the other end owns.
+#[derive(Debug)]
+enum Theirs {
+    /// With what has to have arrived before the packets that wait leave.
+    Held { holding: Arc<Holding>, may_write: bool, gate: u64 },
+    /// The node has let go; what it wrote is still on its way.
+    Leaving { holding: Arc<Holding>, gate: u64 },
+    /// The owner has been told.
+    Released,
+}
+
+impl Theirs {
+    fn holding(&self) -> Option<(&Holding, u64)> {
+        match self {
+            Self::Held { holding, gate, .. } | Self::Leaving { holding, gate } => {
+                Some((holding, *gate))
+            }
+            Self::Released => None,
+        }
+    }
+}
+
+/// All of one link.
+#[derive(Debug)]
+pub struct Deposits {
+    is_client: bool,
+    holdings: Arc<Holdings>,
+    timeout_ns: u64,
+    made: u32,
+    last_theirs: u32,
+    own: BTreeMap<u32, Own>,
+    theirs: BTreeMap<u32, Theirs>,
+    says: VecDeque<Word>,
+    news: VecDeque<News>,
+    /// Rows that have an end point.
+    active: usize,
+    /// Why memory of this end's cannot be written any more.
+    broken: Option<String>,
+}
+
+impl Deposits {
+    /// None yet.
+    pub fn new(is_client: bool, holdings: Arc<Holdings>, timeout_ns: u64) -> Self {
+        Self {
+            is_client,
+            holdings,
+            timeout_ns,
+            made: 0,
+            last_theirs: 0,
+            own: BTreeMap::new(),
+            theirs: BTreeMap::new(),
+            says: VecDeque::new(),
+            news: VecDeque::new(),
+            active: 0,
+            broken: None,
+        }
+    }
+
+    /// Whether there is something to be looked after.
+    pub fn is_active(&self) -> bool {
+        self.active > 0 || !self.says.is_empty()
+    }
+
+    fn count(&mut self) {
+        let own = self.own.values().filter(|row| !matches!(row, Own::Revoked)).count();
+        self.active = own + self.theirs.values().filter_map(Theirs::holding).count();
+    }
+
+    /// Opens pages of this process to the other end; says their number.
+    pub fn lend(
+        &mut self,
+        choice: &Choice,
+        poller: &Poller,
+        file: OwnedFd,
+        bytes: u64,
+        access: ApertureAccess,
+    ) -> Result<u32, String> {
+        let count = self.own.len();
+        if count >= (self.holdings.per_link.0 as usize).min(ROWS_MAX) {
+            return Err(format!(
+                "{count} apertures are exported over this link, which is apertures_per_link_max \
+                 (HAMLYN_APERTURES_PER_LINK_MAX)"
+            ));
+        }
+        let number = match self.made {
+            0 => 1 + u32::from(!self.is_client),
+            made => made.checked_add(2).ok_or("the link has had all the apertures it can have")?,
+        };
+        let lent = Lent::open(choice, file, bytes as usize, access).map_err(|e| e.to_string())?;
+        if let Some(descriptor) = lent.descriptor() {
+            let watched = poller.add(descriptor, OF_MEMORY);
+            watched.map_err(|e| format!("watching its end point: {e}"))?;
+        }
+        self.made = number;
+        let (FarMemory { base, key }, address) = (lent.memory(), lent.address().to_vec());
+        self.says.push_back(Word::Offer(Opened { number, bytes, base, key, access, address }));
+        self.own.insert(number, Own::Open(lent));
+        self.count();
+        Ok(number)
+    }
+
+    /// The owner, this end, takes its memory back: from now on the other end does nothing there.
+    pub fn revoke(&mut self, number: u32) {
+        if let Some(row) = self.own.get_mut(&number)
+            && !matches!(row, Own::Revoked)
+        {
+            *row = Own::Revoked;
+            self.says.push_back(Word::Revoked(number));
+            self.count();
+        }
+    }
+
+    /// The node has left the link: nobody writes its memory any more.
+    pub fn close_own(&mut self) {
+        let numbers: Vec<u32> = self.own.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.revoke(number));
+    }
+
+    /// The holder, this end, has let go: the owner is told once what was written has arrived.
+    pub fn release(&mut self, number: u32) {
+        if let Some(row) = self.theirs.get_mut(&number)
+            && let Theirs::Held { holding, gate, .. } = row
+        {
+            *row = Theirs::Leaving { holding: holding.clone(), gate: *gate };
+            self.progress();
+        }
+    }
+
+    /// What the other end has said. `place_at`: puts an address where its host is. An error: what no host
+    /// says.
+    pub fn handle(
+        &mut self,
+        word: Word,
+        choice: impl FnOnce() -> Option<Choice>,
+        poller: &Poller,
+        place_at: impl FnOnce(&mut [u8]) -> bool,
+    ) -> Result<(), &'static str> {
+        match word {
+            Word::Count(_) => return Err("a count of messages in the middle"),
+            Word::Offer(opened) => {
+                let is_theirs = opened.number % 2 == u32::from(!self.is_client);
+                if !is_theirs || opened.number <= self.last_theirs || self.theirs.len() >= ROWS_MAX
+                {
+                    return Err("memory with a number that it cannot have");
+                }
+                self.last_theirs = opened.number;
+                let number = opened.number;
+                match self.hold(opened, choice, poller, place_at) {
+                    Ok(pages) => {
+                        self.says.push_back(Word::Held(number));
+                        self.news.push_back(News::Held(number, pages));
+                    }
+                    Err(why) => {
+                        self.says.push_back(Word::Refused(number, why));
+                        self.theirs.insert(number, Theirs::Released);
+                    }
+                }
+            }
+            Word::Held(number) => match self.own.get_mut(&number) {
+                Some(row @ Own::Open(_)) => {
+                    if let Own::Open(lent) = core::mem::replace(row, Own::Revoked) {
+                        *row = Own::Live(lent);
+                    }
+                    self.news.push_back(News::Ready(number));
+                }
+                // It crossed with REVOKED.
+                Some(Own::Revoked) => {}
+                _ => return Err("it holds what was not offered"),
+            },
+            Word::Refused(number, why) => match self.own.remove(&number) {
+                Some(Own::Open(_)) => {
+                    self.says.push_back(Word::Revoked(number));
+                    self.news.push_back(News::Refused(number, why));
+                }
+                Some(Own::Revoked) => self.news.push_back(News::Released(number)),
+                _ => return Err("it refuses what was not offered"),
+            },
+            Word::Released(number) => match self.own.remove(&number) {
+                Some(Own::Live(_)) => {
+                    self.says.push_back(Word::Revoked(number));
+                    self.news.push_back(News::Released(number));
+                }
+                Some(Own::Revoked) => self.news.push_back(News::Released(number)),
+                _ => return Err("it lets go of what it does not hold"),
+            },
+            Word::Revoked(number) => match self.theirs.remove(&number) {
+                Some(Theirs::Held { holding, .. }) => {
+                    holding.reached.close();
+                    self.says.push_back(Word::Released(number));
+                    self.news.push_back(News::Revoked(number));
+                }
+                Some(Theirs::Leaving { holding, .. }) => {
+                    holding.reached.close();
+                    self.says.push_back(Word::Released(number));
+                }
+                Some(Theirs::Released) => {}
+                None => return Err("it takes back what it has not offered"),
+            },
+        }
+        self.count();
+        Ok(())
+    }
+
+    fn hold(
+        &mut self,
+        opened: Opened,
+        choice: impl FnOnce() -> Option<Choice>,
+        poller: &Poller,
+        place_at: impl FnOnce(&mut [u8]) -> bool,
+    ) -> Result<Pages, Reason> {
+        let Opened { number, bytes, base, key, access, mut address } = opened;
+        let holdings = self.theirs.values().filter_map(Theirs::holding);
+        let (count, held) =
+            holdings.fold((0, 0), |(n, sum), (of, _)| (n + 1, sum + of.reached.bytes()));
+        let (count_max, bytes_max) = self.holdings.per_link;
+        if count >= count_max || bytes > bytes_max.saturating_sub(held) {
+            return Err(Reason::Apertures);
+        }
+        let share = self.holdings.take(bytes)?;
+        let choice = choice().ok_or(Reason::Unavailable)?;
+        if choice.has_socket_addresses() && !place_at(&mut address) {
+            return Err(Reason::Malformed);
+        }
+        let memory = FarMemory { base, key };
+        let place = Place { address: &address, memory, bytes, access };
+        let reached = Reached::open(&choice, &place, self.timeout_ns);
+        let reached = reached.map_err(|_| Reason::Unavailable)?;
+        let watched = reached.descriptor().is_some_and(|fd| poller.add(fd, OF_MEMORY).is_ok());
+        if !watched {
+            return Err(Reason::Unavailable);
+        }
+        let holding = Arc::new(Holding { reached, _share: share });
+        let pages = Pages::of_other_host(holding.clone(), bytes, access)
+            .map_err(|_| Reason::Unavailable)?;
+        let may_write = access == ApertureAccess::ReadWrite;
+        self.theirs.insert(number, Theirs::Held { holding, may_write, gate: 0 });
+        Ok(pages)
+    }
+
+    /// Whether another word of the other end's may be taken.
+    pub fn takes_words(&self) -> bool {
+        self.news.len() < NEWS_MAX
+    }
+
+    /// What is to be said.
+    pub fn next_word(&mut self) -> Option<Word> {
+        self.says.pop_front()
+    }
+
+    /// What the node is to know.
+    pub fn next_news(&mut self) -> Option<News> {
+        self.news.pop_front()
+    }
+
+    /// Moves what comes and leaves.
+    pub fn progress(&mut self) {
+        let mut any = false;
+        for row in self.own.values_mut() {
+            if let Own::Open(lent) | Own::Live(lent) = row
+                && let Err(error) = lent.progress()
+            {
+                self.broken.get_or_insert_with(|| error.to_string());
+            }
+        }
+        for (number, row) in &mut self.theirs {
+            let Some((holding, _)) = row.holding() else { continue };
+            holding.reached.progress();
+            if matches!(row, Theirs::Leaving { .. })
+                && let Some((holding, _)) = row.holding()
+                && holding.reached.is_quiet()
+            {
+                holding.reached.close();
+                self.says.push_back(Word::Released(*number));
+                *row = Theirs::Released;
+                any = true;
+            }
+        }
+        if any {
+            self.count();
+        }
+    }
+
+    /// Whether the node may write memory of the other end's.
+    pub fn writes(&self) -> bool {
+        self.active > 0
+            && self.theirs.values().any(|row| match row {
+                Theirs::Held { may_write, .. } => *may_write,
+                Theirs::Leaving { .. } => true,
+                Theirs::Released => false,
+            })
+    }
+
+    /// What is put now leaves once everything that was written so far has arrived. Whether that is now.
+    pub fn gate(&mut self) -> bool {
+        for row in self.theirs.values_mut() {
+            if let Theirs::Held { holding, gate, .. } | Theirs::Leaving { holding, gate } = row {
+                *gate = holding.reached.mark();
+            }
+        }
+        self.is_open()
+    }
+
+    /// Whether everything has arrived that had been written at the last gate.
+    pub fn is_open(&self) -> bool {
+        let mut holdings = self.theirs.values().filter_map(Theirs::holding);
+        holdings.all(|(holding, gate)| holding.reached.has_delivered(gate))
+    }
+
+    /// Whether nothing is on its way from here.
+    pub fn is_quiet(&self) -> bool {
+        self.active == 0
+            || self.theirs.values().filter_map(Theirs::holding).all(|row| row.0.reached.is_quiet())
+    }
+
+    /// Whether the descriptors tell of whatever comes from now on.
+    pub fn may_sleep(&mut self) -> bool {
+        if self.active == 0 {
+            return true;
+        }
+        let mut may_sleep = true;
+        for row in self.own.values_mut() {
+            if let Own::Open(lent) | Own::Live(lent) = row {
+                may_sleep &= lent.may_sleep();
+            }
+        }
+        for (holding, _) in self.theirs.values().filter_map(Theirs::holding) {
+            may_sleep &= holding.reached.may_sleep();
+        }
+        may_sleep
+    }
+
+    /// Why the link ends: something that was written has not arrived, and its owner has not taken that back
+    /// within the time limit.
+    pub fn trouble(&self, now_ns: u64) -> Option<String> {
+        if self.active == 0 {
+            return None;
+        }
+        if let Some(why) = &self.broken {
+            return Some(format!("nothing arrives in memory that is open to it: {why}"));
+        }
+        let mut holdings = self.theirs.values().filter_map(Theirs::holding);
+        holdings.find_map(|(holding, _)| {
+            let (why, since_ns) = holding.reached.failed()?;
+            let is_late = now_ns.saturating_sub(since_ns) > self.timeout_ns;
+            is_late.then(|| format!("what was written to its memory did not arrive: {why}"))
+        })
+    }
+
+    /// In words, with what is open and held.
+    pub fn explain(&self) -> String {
+        let own = self.own.values().filter(|row| !matches!(row, Own::Revoked)).count();
+        let theirs = self.theirs.values().filter_map(Theirs::holding).count();
+        match (own, theirs) {
+            (0, 0) => String::new(),
+            _ => format!(", memory: {own} open to it, {theirs} of its held"),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What two ends of a link over a fabric say to one another beside it, over their connection of TLS: how
+//! many messages there were, and what becomes of memory that one opens to the other.
+//!
+//! ```text
+//!   kind (1 byte) | bytes of the rest (1 byte) | the rest, little-endian
+//! ```
+//! Keys and addresses of memory are said here and nowhere else.
+//!
+//! Never: more is kept of what comes than one word; a word that is longer or shorter than its kind is read.
+
+use super::super::hello::ADDRESS_BYTES_MAX;
+use crate::control::Reason;
+use crate::wire::{APERTURE_PAGE_BYTES, ApertureAccess};
+use alloc::vec::Vec;
+
+/// Bytes of the longest word.
+pub const WORD_BYTES_MAX: usize = 2 + OFFER_BYTES + ADDRESS_BYTES_MAX;
+/// Bytes of an offer before the address.
+const OFFER_BYTES: usize = 4 + 8 + 8 + 8 + 1;
+
+/// One.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// The last word: so many messages with data belong to the link.
+    Count(u64),
+    /// Owner: this memory is open to the other end.
+    Offer(Opened),
+    /// Holder: it has it.
+    Held(u32),
+    /// Holder: it has not, and never will.
+    Refused(u32, Reason),
+    /// Owner: it is not open any more.
+    Revoked(u32),
+    /// Holder: it writes there no more.
+    Released(u32),
+}
+
+/// Memory that is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Its number on the link.
+    pub number: u32,
+    /// Bytes, whole pages.
+    pub bytes: u64,
+    /// Where it begins, as its owner's provider counts.
+    pub base: u64,
+    /// What opens it.
+    pub key: u64,
+    /// What the holder may do.
+    pub access: ApertureAccess,
+    /// Its end point's address.
+    pub address: Vec<u8>,
+}
+
+mod kind {
+    pub const COUNT: u8 = 1;
+    pub const OFFER: u8 = 2;
+    pub const HELD: u8 = 3;
+    pub const REFUSED: u8 = 4;
+    pub const REVOKED: u8 = 5;
+    pub const RELEASED: u8 = 6;
+}
+
+/// What no host says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nonsense;
+
+/// Reads one, if it is there whole, and says how many bytes it took.
+pub fn read(bytes: &[u8]) -> Result<Option<(Word, usize)>, Nonsense> {
+    let [kind, length, rest @ ..] = bytes else { return Ok(None) };
+    let length = usize::from(*length);
+    let is_sound = match *kind {
+        kind::COUNT => length == 8,
+        kind::OFFER => (OFFER_BYTES + 1..=OFFER_BYTES + ADDRESS_BYTES_MAX).contains(&length),
+        kind::HELD | kind::REVOKED | kind::RELEASED => length == 4,
+        kind::REFUSED => length == 6,
+        _ => false,
+    };
+    if !is_sound {
+        return Err(Nonsense);
+    }
+    let Some(body) = rest.get(..length) else { return Ok(None) };
+    let number = || u32::from_le_bytes(body[..4].try_into().expect("as many as were asked for"));
+    let word = |at: usize| {
+        u64::from_le_bytes(body[at..at + 8].try_into().expect("as many as were asked for"))
+    };
+    let word = match *kind {
+        kind::COUNT => Word::Count(word(0)),
+        kind::OFFER => {
+            let (bytes, base) = (word(4), word(12));
+            let access = match body[28] {
+                0 => ApertureAccess::ReadOnly,
+                1 => ApertureAccess::ReadWrite,
+                _ => return Err(Nonsense),
+            };
+            let is_whole = bytes > 0 && bytes.is_multiple_of(APERTURE_PAGE_BYTES);
+            if !is_whole || bytes > i64::MAX as u64 || base.checked_add(bytes).is_none() {
+                return Err(Nonsense);
+            }
+            let address = body[OFFER_BYTES..].to_vec();
+            Word::Offer(Opened { number: number(), bytes, base, key: word(20), access, address })
+        }
+        kind::HELD => Word::Held(number()),
+        kind::REFUSED => {
+            let reason = u16::from_le_bytes([body[4], body[5]]);
+            Word::Refused(number(), Reason::from_wire(reason))
+        }
+        kind::REVOKED => Word::Revoked(number()),
+        _ => Word::Released(number()),
+    };
+    Ok(Some((word, 2 + length)))
+}
+
+/// Writes one behind what is there.
+pub fn put(to: &mut Vec<u8>, word: &Word) {
+    let start = to.len();
+    to.extend_from_slice(&[0, 0]);
+    let kind = match word {
+        Word::Count(count) => {
+            to.extend_from_slice(&count.to_le_bytes());
+            kind::COUNT
+        }
+        Word::Offer(Opened { number, bytes, base, key, access, address }) => {
+            to.extend_from_slice(&number.to_le_bytes());
+            for word in [bytes, base, key] {
+                to.extend_from_slice(&word.to_le_bytes());
+            }
+            to.push((*access == ApertureAccess::ReadWrite).into());
+            to.extend_from_slice(address);
+            kind::OFFER
+        }
+        Word::Held(number) => {
+            to.extend_from_slice(&number.to_le_bytes());
+            kind::HELD
+        }
+        Word::Refused(number, reason) => {
+            to.extend_from_slice(&number.to_le_bytes());
+            to.extend_from_slice(&reason.to_wire().to_le_bytes());
+            kind::REFUSED
+        }
+        Word::Revoked(number) => {
+            to.extend_from_slice(&number.to_le_bytes());
+            kind::REVOKED
+        }
+        Word::Released(number) => {
+            to.extend_from_slice(&number.to_le_bytes());
+            kind::RELEASED
+        }
+    };
+    to[start] = kind;
+    to[start + 1] = (to.len() - start - 2) as u8;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn opened() -> Opened {
+        Opened {
+            number: 7,
+            bytes: 1 << 20,
+            base: u64::MAX - (1 << 20),
+            key: 0x0123_4567_89ab_cdef,
+            access: ApertureAccess::ReadWrite,
+            address: [9; ADDRESS_BYTES_MAX].to_vec(),
+        }
+    }
+
+    #[test]
+    fn each_word_is_read_as_it_is_written_and_no_part_of_it_is() {
+        let words = [
+            Word::Count(u64::MAX),
+            Word::Offer(opened()),
+            Word::Held(1),
+            Word::Refused(2, Reason::Apertures),
+            Word::Revoked(3),
+            Word::Released(u32::MAX),
+        ];
+        for word in words {
+            let mut bytes = Vec::new();
+            put(&mut bytes, &word);
+            assert!(bytes.len() <= WORD_BYTES_MAX);
+            for cut in 0..bytes.len() {
+                assert_eq!(read(&bytes[..cut]), Ok(None));
+            }
+            let length = bytes.len();
+            bytes.push(1);
+            assert_eq!(read(&bytes), Ok(Some((word, length))));
+        }
+    }
+
+    #[test]
+    fn memory_that_is_no_whole_pages_or_ends_nowhere_is_nonsense() {
+        let wrong = [
+            Opened { bytes: 0, ..opened() },
+            Opened { bytes: 4097, ..opened() },
+            Opened { bytes: 1 << 63, base: 0, ..opened() },
+            Opened { base: u64::MAX, ..opened() },
+            Opened { address: Vec::new(), ..opened() },
+            Opened { address: [9; ADDRESS_BYTES_MAX + 1].to_vec(), ..opened() },
+        ];
+        for opened in wrong {
+            let mut bytes = Vec::new();
+            put(&mut bytes, &Word::Offer(opened.clone()));
+            assert_eq!(read(&bytes), Err(Nonsense), "{opened:?}");
+        }
+        let mut bytes = Vec::new();
+        put(&mut bytes, &Word::Offer(opened()));
+        bytes[2 + OFFER_BYTES - 1] = 2;
+        assert_eq!(read(&bytes), Err(Nonsense));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_is_one_or_nonsense_and_is_written_as_it_was_read(bytes: Vec<u8>) {
+            if let Ok(Some((word, taken))) = read(&bytes) {
+                let mut again = Vec::new();
+                put(&mut again, &word);
+                prop_assert_eq!(&again[..], &bytes[..taken]);
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Memory of this end point that is open to others, and operations on theirs.
+//!
+//! ```text
+//!   lend: region + key <------- begin_far: write, read ------- keep: own memory
+//!                                completion (delivered) ---->  Event::Far
+//! ```
+//! Each operation brings one of a few contexts, whose number is the operation's. What is registered stays
+//! mapped until the end point is closed, or for good where the library does not let go of it.
+//!
+//! Never: a key is one that this end has not chosen; an operation's memory is unmapped under it.
+
+use super::super::chunk::Context;
+use super::super::sys;
+use super::{EndPoint, Event, FabricError, Peer};
+use crate::os::memory::RegionLines;
+use crate::wire::ApertureAccess;
+use core::ffi::{c_int, c_void};
+use core::ops::Range;
+use std::boxed::Box;
+use std::vec::Vec;
+
+/// Operations of one end point that may be on their way.
+pub const FAR_OPS: usize = 17;
+/// Numbers of buffers from here on are those of operations.
+pub(super) const FAR_FIRST: usize = usize::MAX / 2;
+
+/// What may be on its way, and the memory that it needs.
+#[derive(Debug)]
+pub(super) struct FarOps {
+    contexts: *mut [Context],
+    is_busy: [bool; FAR_OPS],
+    memory: Vec<RegionLines>,
+}
+
+impl Default for FarOps {
+    fn default() -> Self {
+        let contexts: Vec<Context> = Vec::new();
+        let contexts = Box::into_raw(contexts.into_boxed_slice());
+        Self { contexts, is_busy: [false; FAR_OPS], memory: Vec::new() }
+    }
+}
+
+impl Drop for FarOps {
+    fn drop(&mut self) {
+        // SAFETY: made from a box; the library has none of it any more, for else this is forgotten.
+        unsafe { drop(Box::from_raw(self.contexts)) };
+    }
+}
+
+/// Own memory from which another end point's is written, or into which that is read.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    lines: RegionLines,
+    descriptor: *mut c_void,
+}
+
+// SAFETY: the descriptor is the library's, for calls with the end point that made it, which is `Send`.
+unsafe impl Send for Kept {}
+
+/// Memory of another end point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FarMemory {
+    /// Where it begins, as its own provider counts.
+    pub base: u64,
+    /// Its key.
+    pub key: u64,
+}
+
+impl EndPoint {
+    /// Opens memory to whoever has the key, for reading, and for writing where `access` says so. Where it
+    /// begins for others.
+    pub fn lend(
+        &mut self,
+        lines: &RegionLines,
+        access: ApertureAccess,
+        key: u64,
+    ) -> Result<FarMemory, FabricError> {
+        let rights = match access {
+            ApertureAccess::ReadOnly => sys::FI_REMOTE_READ,
+            ApertureAccess::ReadWrite => sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE,
+        };
+        let at = lines.start();
+        // Before the library has it: it stays mapped.
+        self.far.memory.push(lines.clone());
+        let region = self.register(at.cast(), lines.bytes(), u64::from(rights), key)?;
+        // SAFETY: it is alive.
+        if unsafe { (*region).key } != key {
+            return Err(self.library().refused("choosing the key of memory", -22));
+        }
+        let is_by_address = self.mr_mode() & sys::FI_MR_VIRT_ADDR != 0;
+        let base = if is_by_address { at.as_ptr() as u64 } else { 0 };
+        Ok(FarMemory { base, key })
+    }
+
+    /// Own memory for operations on another's.
+    pub fn keep(&mut self, lines: &RegionLines) -> Result<Kept, FabricError> {
+        if self.far.memory.is_empty() {
+            let contexts: Vec<Context> = (0..FAR_OPS)
+                .map(|op| Context {
+                    // SAFETY: memory that only the library gives a meaning.
+                    of_library: unsafe { core::mem::zeroed() },
+                    buffer: FAR_FIRST + op,
+                })
+                .collect();
+            let contexts = Box::into_raw(contexts.into_boxed_slice());
+            // The empty one goes.
+            let memory = core::mem::take(&mut self.far.memory);
+            self.far = FarOps { contexts, is_busy: [false; FAR_OPS], memory };
+        }
+        self.far.memory.push(lines.clone());
+        let access = u64::from(sys::FI_READ | sys::FI_WRITE);
+        let descriptor = self.register_own(lines.start().cast(), lines.bytes(), access)?;
+        Ok(Kept { lines: lines.clone(), descriptor })
+    }
+
+    /// Writes a part of own memory to `offset` of another's, or with `reads` the other way. An event tells
+    /// when it is there. `false`: the provider has no room for it now. Own bytes that change meanwhile
+    /// arrive as either.
+    pub fn begin_far(
+        &mut self,
+        op: usize,
+        to: (Peer, FarMemory),
+        offset: u64,
+        own: (&Kept, Range<usize>),
+        reads: bool,
+    ) -> Result<bool, FabricError> {
+        let (Peer(peer), far) = to;
+        let (kept, range) = own;
+        assert!(range.start <= range.end && range.end <= kept.lines.bytes(), "within own memory");
+        assert!(op < self.far.contexts.len() && !self.far.is_busy[op], "a number that is free");
+        let (end, remote) = (self.end(), far.base.wrapping_add(offset));
+        // SAFETY: memory that is mapped until this end point is closed, of so many bytes, and a context
+        // that stays until the completion. Others may change these bytes meanwhile; they are read by the
+        // kernel or the device, or by the library's copy, as bytes alone.
+        let rc = unsafe {
+            let at: *mut c_void = kept.lines.start().as_ptr().add(range.start).cast();
+            let context: *mut c_void = self.far.contexts.cast::<Context>().add(op).cast();
+            let own = sys::iovec { iov_base: at, iov_len: range.len() };
+            let theirs = sys::fi_rma_iov { addr: remote, len: range.len(), key: far.key };
+            let mut descriptor = kept.descriptor;
+            let message = sys::fi_msg_rma {
+                msg_iov: &own,
+                desc: &mut descriptor,
+                iov_count: 1,
+                addr: peer,
+                rma_iov: &theirs,
+                rma_iov_count: 1,
+                context,
+                data: 0,
+            };
+            // Said of each: `net` of 1.17 does not look at what the end point was made with, and completed
+            // writes whose bytes were still on their way.
+            let delivered = u64::from(sys::FI_DELIVERY_COMPLETE);
+            match reads {
+                true => (*(*end).rma).readmsg.expect("it reads")(end, &message, 0),
+                false => (*(*end).rma).writemsg.expect("it writes")(end, &message, delivered),
+            }
+        };
+        match rc as i64 {
+            0 => {
+                self.far.is_busy[op] = true;
+                Ok(true)
+            }
+            rc if rc == -i64::from(sys::FI_EAGAIN) => Ok(false),
+            _ => Err(self.library().refused("writing to another host's memory", rc)),
+        }
+    }
+
+    pub(super) fn far_completed(
+        &mut self,
+        op: usize,
+        error: Option<c_int>,
+        events: &mut Vec<Event>,
+    ) {
+        let Some(is_busy) = self.far.is_busy.get_mut(op) else { return };
+        if core::mem::replace(is_busy, false) {
+            let ended = error.map_or(Ok(()), |error| Err(self.library().text(error)));
+            events.push(Event::Far { op, ended });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use static_assertions::assert_impl_all;
+
+    assert_impl_all!(Kept: Send);
+}

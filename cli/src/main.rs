@@ -104,13 +104,14 @@ fn run(command: Command) -> Result<()> {
 fn public() -> clap::Command {
     let all = Cli::command();
     let shown: Vec<_> = all.get_subcommands().filter(|c| !c.is_hide_set()).cloned().collect();
-    let mut public = clap::Command::new("hamlyn").version(env!("CARGO_PKG_VERSION"));
+    let public = clap::Command::new("hamlyn").version(env!("CARGO_PKG_VERSION"));
+    // Before what the command is about, which its description would replace.
+    let mut public = arguments::ForAll::augment_args(public);
     if let Some(about) = all.get_about() {
         public = public.about(about.clone());
     }
     if let Some(after) = all.get_after_help() {
         public = public.after_help(after.clone());
     }
-    let public = public.propagate_version(true).subcommand_required(true).subcommands(shown);
-    arguments::ForAll::augment_args(public)
+    public.propagate_version(true).subcommand_required(true).subcommands(shown)
 }

@@ -96,6 +96,10 @@ fn manual_pages_are_generated_for_every_command() {
         let text = std::fs::read_to_string(path.join(page)).unwrap_or_default();
         assert!(text.contains(".TH"), "{page}");
     }
+    // What `whatis` shows.
+    let text = std::fs::read_to_string(path.join("hamlyn.1")).unwrap();
+    assert!(text.contains("\nhamlyn \\- Protected messages between programs"), "{text}");
+    assert!(text.contains("\\-\\-quiet"), "{text}");
     let names = std::fs::read_dir(&path).unwrap().map(|page| page.unwrap().file_name());
     for name in names.map(|name| name.into_string().unwrap()) {
         let text = std::fs::read_to_string(path.join(&name)).unwrap();

@@ -123,6 +123,7 @@ fn both_ends_may_share_a_processor_and_then_sleep_beside_a_unix_socket_there() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("--mode") && text.contains("blocking"), "{text}");
+    assert!(!text.contains("  "), "{text}");
 }
 
 #[test]

@@ -141,7 +141,8 @@ fn cores_of(arguments: &PerfArguments) -> Result<Cores> {
     let Some(cores) = arguments.cores else { return pin::two_cores() };
     if cores.are_one() && arguments.mode == Mode::Polled {
         bail!(
-            "both ends on processor {}: there an end that only looks keeps the other from running,              so --mode must be adaptive or blocking",
+            "both ends on processor {}: there an end that only looks keeps the other from running, \
+             so --mode must be adaptive or blocking",
             cores.near
         );
     }

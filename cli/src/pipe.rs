@@ -170,6 +170,8 @@ struct Receiver {
     slot: SlotId,
     /// For the sender's entry of each chunk, and one more for the verdict.
     tickets: Ticket,
+    /// The sender is on another host, of which a death is not told from silence.
+    is_of_host: bool,
 }
 
 impl Receiver {
@@ -202,7 +204,8 @@ impl Receiver {
                 }
                 Some(Event::Connected { link, request }) => match accepted {
                     Some((id, tickets)) if request == Some(id) => {
-                        return Ok(Self { node, link, area, queue, slot, tickets });
+                        let is_of_host = node.peer(link).is_ok_and(|peer| peer.host.is_some());
+                        return Ok(Self { node, link, area, queue, slot, tickets, is_of_host });
                     }
                     _ => drop(node.disconnect(link)),
                 },
@@ -235,7 +238,7 @@ impl Receiver {
             // Death is not the end of data: whatever had arrived stands in the queue.
             let Some(notification) = notification else {
                 if let Some(reason) = closed {
-                    return Err(died(&reason, bytes));
+                    return Err(died(&reason, self.is_of_host, bytes));
                 }
                 self.node.wait(None)?;
                 closed = self.take_events()?;
@@ -338,8 +341,9 @@ fn limits(index: u32) -> std::ops::Range<u64> {
     start..start + CHUNK_BYTES as u64
 }
 
-fn died(reason: &CloseReason, bytes: u64) -> anyhow::Error {
+fn died(reason: &CloseReason, is_of_host: bool, bytes: u64) -> anyhow::Error {
     let how = match reason {
+        CloseReason::Died if is_of_host => "died, or cannot be reached any more,",
         CloseReason::Died => "died",
         CloseReason::Misbehaved(why) => return anyhow!("the sender was sent away: {why}"),
         _ => "ended",

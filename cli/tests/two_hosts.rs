@@ -369,6 +369,30 @@ fn why_says_how_far_it_came_where_a_firewall_drops_or_the_process_is_stopped() {
 }
 
 #[test]
+fn a_sender_of_another_host_that_is_gone_may_be_dead_or_out_of_reach() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let keys = settings(&said(&mut hamlyn(there.path(), "keys")));
+    let mut command = hamlyn(there.path(), "recv --wait 60 x");
+    let mut receiver =
+        command.envs(keys.clone()).env("HAMLYN_LISTEN", "127.0.0.1:0").spawn().unwrap();
+    let mut errors = BufReader::new(receiver.stderr.take().unwrap());
+    let mut line = String::new();
+    errors.read_line(&mut line).unwrap();
+    let at = line.split_once("for other hosts at ").expect("where it listens").1.trim();
+    let mut command = hamlyn(here.path(), &format!("send {at}"));
+    let mut sender = command.envs(keys).env("HAMLYN_LOCAL", "tls").spawn().unwrap();
+    sender.stdin.as_mut().unwrap().write_all(b"half").unwrap();
+    receiver.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
+    sender.kill().unwrap();
+    sender.wait().unwrap();
+    let mut error = String::new();
+    errors.read_to_string(&mut error).unwrap();
+    assert_eq!(receiver.wait().unwrap().code(), Some(1), "{error}");
+    let said = "the sender died, or cannot be reached any more, after 4 bytes";
+    assert!(error.contains(said) && error.contains("not whole"), "{error}");
+}
+
+#[test]
 fn latency_to_another_host_is_measured() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let keys = settings(&said(&mut hamlyn(there.path(), "keys")));

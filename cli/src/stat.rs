@@ -144,6 +144,14 @@ pub fn duration(ms: u64) -> String {
     }
 }
 
+/// `1 message`, `2 messages`.
+pub fn several(count: u64, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
+}
+
 /// Who it is, for how long, and whether its program waits: a line.
 fn who(told: &Told) -> String {
     let known = |number: Option<u32>| number.map_or("unknown".into(), |n| n.to_string());
@@ -262,8 +270,8 @@ fn in_words(number: u32, link: &Link) -> String {
         waits => format!("; {waits}"),
     };
     format!(
-        "link {number}: {}; made by {}{}, {} ago\n  {} messages sent ({}), {} packets taken ({}), {} \
-         refused, {} that the peer has not taken, {} messages queued, {} wake-ups{waits}; {}",
+        "link {number}: {}; made by {}{}, {} ago\n  {} sent ({}, of which {} in flight), {} \
+         received ({}), {} refused, {} queued, {}{waits}; {}",
         link.peer(),
         link.text("made_by"),
         match link.text("service") {
@@ -271,14 +279,14 @@ fn in_words(number: u32, link: &Link) -> String {
             service => format!(", service {service}"),
         },
         duration(link.number("age_ms")),
-        link.number("messages_sent"),
+        several(link.number("messages_sent"), "message"),
         size("ring_bytes_sent"),
-        link.number("packets_taken"),
+        size("ring_bytes_waiting"),
+        several(link.number("packets_taken"), "packet"),
         size("ring_bytes_taken"),
         link.number("packets_refused"),
-        size("ring_bytes_waiting"),
-        link.number("messages_queued"),
-        link.number("wakes_sent"),
+        several(link.number("messages_queued"), "message"),
+        several(link.number("wakes_sent"), "wake-up"),
         link.text("path"),
     )
 }
@@ -291,9 +299,9 @@ fn print_rates(now: &Told, before: Option<&Told>) -> Result<()> {
         "peer",
         "sent/s",
         "bytes/s",
-        "taken/s",
+        "received/s",
         "bytes/s",
-        "not taken",
+        "in flight",
         "queued",
         "",
     ]);

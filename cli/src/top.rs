@@ -248,9 +248,9 @@ fn of_links(look: &Look, before: &Before) -> Fitting {
         "peer",
         "sent/s",
         "bytes/s",
-        "taken/s",
+        "received/s",
         "bytes/s",
-        "not taken",
+        "in flight",
         "queued",
         "waits",
     ];

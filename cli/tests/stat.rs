@@ -88,7 +88,8 @@ fn each_link_is_told_with_its_peer_its_path_and_what_has_gone_over_it() {
     assert!(told["counters"]["uptime_ms"].as_u64().unwrap() > 0, "{line}");
     // The same for people.
     let table = text(directory, "stat watched");
-    assert!(table.contains("link 1: user") && table.contains("10 packets taken"), "{table}");
+    assert!(!table.contains("taken"), "{table}");
+    assert!(table.contains("link 1: user") && table.contains("10 packets received"), "{table}");
     let process = format!("watched: process {} (stat", std::process::id());
     assert!(table.starts_with(&process) && table.contains("its program has waited"), "{table}");
     // Links stand before the counters, of which those that are 0 are left out.
@@ -695,6 +696,7 @@ fn prometheus_and_those_who_watch_get_the_same() {
     assert!(found.contains("hamlyn_up{service=\"nobody\"} 0"), "{found}");
     let watched = text(directory, "stat watched --watch=0.2 --times 2");
     assert_eq!(watched.matches("link 1").count(), 2, "{watched}");
+    assert!(watched.contains("received/s") && !watched.contains("taken"), "{watched}");
     // The first question is the one thing that has gone up between the two.
     assert_eq!(watched.matches("control.statistics +1").count(), 2, "{watched}");
     let output = hamlyn(directory, "stat watched --watch=0.1");
@@ -723,6 +725,7 @@ fn top_shows_services_and_links_without_a_terminal() {
     }
     assert!(shown.contains("2 processes asked, each once in 0.2 s"), "{shown}");
     let shown = text(directory, "top watched --once --links --interval 0.2");
+    assert!(shown.contains("received/s") && !shown.contains("taken"), "{shown}");
     assert!(shown.lines().filter(|line| line.contains("watched")).count() == 1, "{shown}");
     assert!(shown.contains(&format!(" {process} (stat")), "{shown}");
     // One that is not there is said to be so, and the others are shown.

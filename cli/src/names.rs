@@ -4,6 +4,7 @@ use crate::arguments::{NamesArguments, SetupArguments};
 use crate::figures;
 use crate::output;
 use crate::perf::row;
+use crate::stat::several;
 use anyhow::{Context, Result, ensure};
 use hamlyn::Config;
 use hamlyn::control::{
@@ -111,14 +112,14 @@ pub fn run(arguments: &NamesArguments) -> Result<()> {
 /// Removes what dead processes of this user have left.
 fn clean(config: &Config, services: &[ServiceEntry]) -> Result<()> {
     let user = rustix::process::geteuid().as_raw();
-    let (mut removed, mut failed, mut of_others) = (0, 0, 0);
+    let (mut removed, mut failed, mut of_others) = (0u64, 0, 0);
     for service in services.iter().filter(|service| service.is_alive == Some(false)) {
         if service.uid != Some(user) {
             of_others += u32::from(service.uid.is_some());
             continue;
         }
         match remove_stale(config, service) {
-            Ok(was_stale) => removed += u32::from(was_stale),
+            Ok(was_stale) => removed += u64::from(was_stale),
             Err(error) => {
                 failed += 1;
                 eprintln!("hamlyn: {} stays: {error}", service.path.display());
@@ -127,9 +128,10 @@ fn clean(config: &Config, services: &[ServiceEntry]) -> Result<()> {
     }
     let others = match of_others {
         0 => String::new(),
+        1 => " 1 is of another user, who alone removes it.".into(),
         count => format!(" {count} are of other users, who alone remove theirs."),
     };
-    output::line(format_args!("{removed} stale names removed.{others}"))?;
+    output::line(format_args!("{} removed.{others}", several(removed, "stale name")))?;
     ensure!(failed == 0, "{failed} could not be removed");
     Ok(())
 }

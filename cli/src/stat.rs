@@ -152,6 +152,11 @@ pub fn several(count: u64, what: &str) -> String {
     }
 }
 
+/// The most that may be there, as a part of a sentence.
+pub fn most(max: u64) -> String {
+    format!("{max} {} the most", if max == 1 { "is" } else { "are" })
+}
+
 /// Who it is, for how long, and whether its program waits: a line.
 fn who(told: &Told) -> String {
     let known = |number: Option<u32>| number.map_or("unknown".into(), |n| n.to_string());
@@ -230,19 +235,13 @@ pub fn waits(link: &Link) -> String {
     if link.number("peer_waits_for_room") > 0 {
         parts.push("the peer waits for it".into());
     }
-    for (what, words) in [
-        ("buffers", "its program holds {held}{of} buffers{time}, and none is left"),
-        (
-            "samples",
-            "its program holds {held} of {max} samples of the pool{time}, and gets no more",
-        ),
-        ("messages", "its program has not received {held} messages{time}, and {max} are the most"),
-        (
-            "small_messages",
-            "its program has not received {held} small messages{time}, and {max} are the most",
-        ),
-        ("places", "its program has not received {held} samples{time}, and {max} are the most"),
-        ("window", "its program has not read {held} bytes{time}, and {max} are the most"),
+    for (what, one, words) in [
+        ("buffers", "buffer", "its program holds {of}{time}, and none is left"),
+        ("samples", "sample", "its program holds {of} of the pool{time}, and gets no more"),
+        ("messages", "message", "its program has not received {held}{time}, and {most}"),
+        ("small_messages", "small message", "its program has not received {held}{time}, and {most}"),
+        ("places", "sample", "its program has not received {held}{time}, and {most}"),
+        ("window", "byte", "its program has not read {held}{time}, and {most}"),
     ] {
         let number = |name: &str| link.number(&format!("{what}_{name}"));
         if number("held") > 0 && number("short") > 0 {
@@ -250,13 +249,14 @@ pub fn waits(link: &Link) -> String {
                 0 => String::new(),
                 ms => format!(", for {} at least", duration(ms)),
             };
+            let held = several(number("held"), one);
             // Buffers of long records are not among those that may be there.
             let of = match number("held") > number("max") {
-                true => String::new(),
-                false => format!(" of {}", number("max")),
+                true => held.clone(),
+                false => format!("{} of {}", number("held"), several(number("max"), one)),
             };
-            let words = words.replace("{held}", &number("held").to_string()).replace("{of}", &of);
-            parts.push(words.replace("{max}", &number("max").to_string()).replace("{time}", &time));
+            let words = words.replace("{held}", &held).replace("{of}", &of);
+            parts.push(words.replace("{most}", &most(number("max"))).replace("{time}", &time));
         }
     }
     parts.join("; ")

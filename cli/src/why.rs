@@ -8,7 +8,7 @@ use crate::figures::{Figures, Link, is_stopped, program};
 use crate::look::one_form;
 use crate::names::of_this_host;
 use crate::output;
-use crate::stat::{PATIENCE, duration};
+use crate::stat::{PATIENCE, duration, most, several};
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
 use hamlyn::control::{ConnectError, FindError, Reason, ServiceName, list_services, stat_of};
@@ -223,21 +223,29 @@ fn closed_to_others(config: &Config, service: &Path) -> Option<String> {
     })
 }
 
+/// An error as the end of a sentence, whose full stop it has where it ends in a question.
+fn ended(error: &ConnectError) -> String {
+    let text = error.to_string();
+    if text.ends_with(['.', '?', '!']) { text } else { text + "." }
+}
+
 /// What an error at the first question means for a connection.
 fn no_figures(name: &str, error: &ConnectError) -> String {
     match error {
         ConnectError::Find(FindError::NotFound { .. }) => {
-            format!("A connection waits until its time is up: {error}.")
+            format!("A connection waits until its time is up: {}", ended(error))
         }
-        ConnectError::Find(_) => format!("A connection fails at once: {error}."),
+        ConnectError::Find(_) => format!("A connection fails at once: {}", ended(error)),
         ConnectError::Stale(path) if !is_socket(path) => format!(
             "A connection waits until its time is up: {} is there, and is no socket, so it is nobody's \
              service. Who wants to serve the name removes it first, or takes another name.",
             path.display()
         ),
-        ConnectError::Stale(_) => format!("A connection waits until its time is up: {error}."),
+        ConnectError::Stale(_) => {
+            format!("A connection waits until its time is up: {}", ended(error))
+        }
         ConnectError::NotPermitted(_) | ConnectError::WrongUser { .. } => {
-            format!("A connection is refused at once: {error}.")
+            format!("A connection is refused at once: {}", ended(error))
         }
         ConnectError::Refused { reason: Reason::User, .. } => format!(
             "{name} answers, and tells its figures to its own user and to root alone: as one of \
@@ -248,7 +256,7 @@ fn no_figures(name: &str, error: &ConnectError) -> String {
              or the process is, or has no processor.",
             PATIENCE.as_secs()
         ),
-        error => format!("{name} does not tell its figures: {error}."),
+        error => format!("{name} does not tell its figures: {}", ended(error)),
     }
 }
 
@@ -275,9 +283,10 @@ fn of_process(before: &Figures, now: &Figures) -> Vec<String> {
     let (wakes, messages) = (more("wakes_sent"), more("messages_sent"));
     if wakes > 100 && wakes.saturating_mul(2) > messages {
         sentences.push(format!(
-            "{wakes} of the last {messages} messages had to wake somebody, which costs a hundred \
+            "{wakes} of the last {} had to wake somebody, which costs a hundred \
              times a message: receivers that look for longer before they sleep (spin_ns, or \
-             wait_mode polled) are faster where there are processors for them."
+             wait_mode polled) are faster where there are processors for them.",
+            several(messages, "message")
         ));
     }
     if more("naps") > 0 {
@@ -333,10 +342,10 @@ fn of_requests(before: &Figures, now: &Figures) -> Option<String> {
     let name = "messages_received";
     let came = now.number(name).saturating_sub(before.number(name));
     if came < MANY {
-        let messages = if came == 1 { "message" } else { "messages" };
         return Some(format!(
-            "{held} {are} received and not replied to, and {came} {messages} came within this \
-             second: its program takes long, or few come; which of the two is not seen from here."
+            "{held} {are} received and not replied to, and {} came within this second: its program \
+             takes long, or few come; which of the two is not seen from here.",
+            several(came, "message")
         ));
     }
     let average = (held.saturating_add(before.number("requests_held")) as f64) / 2.0;
@@ -395,10 +404,17 @@ fn of_packets(now: &Figures) -> Vec<String> {
         .collect()
 }
 
+/// `1 sample has`, `2 samples have`.
+fn have(count: u64, what: &str) -> String {
+    format!("{} {}", several(count, what), if count == 1 { "has" } else { "have" })
+}
+
 fn none_received(what: &str, held: u64, max: u64, time: String) -> String {
     format!(
-        "{held} {what} of the peer's have come, of which this process's program has received none for at \
-         least {time}: {max} are the most, and the peer waits, or soon will"
+        "{} come from the peer, of which this process's program has received none for at least \
+         {time}: {}, and the peer waits, or soon will",
+        have(held, what),
+        most(max)
     )
 }
 
@@ -410,44 +426,48 @@ fn kept(link: &Link, before: Option<&Link>) -> Vec<String> {
         (held > 0 && ms > 0 && number("short") > 0).then(|| words(held, max, duration(ms)))
     };
     // It receives, and not as fast as its peer sends: nothing is left at either look.
-    let slower = |what: &str, of_the_peer: &str, room: &str| {
+    let slower = |what: &str, in_words: &str, room: &str| {
         let is_short = |link: &Link| link.number(&format!("{what}_short")) > 0;
         let number = |name: &str| link.number(&format!("{what}_{name}"));
         let is_slower = is_short(link) && before.is_some_and(is_short) && number("held_ms") == 0;
         is_slower.then(|| {
             format!(
-                "{} {of_the_peer} have come and wait to be received, now and a second ago, and {} are the \
-                 most ({room}): this process's program receives more slowly than the peer sends",
-                number("held"),
-                number("max")
+                "{} come from the peer and not been received, now and a second ago, and {} ({room}): \
+                 this process's program receives more slowly than the peer sends",
+                have(number("held"), in_words),
+                most(number("max"))
             )
         })
     };
     [
         of("samples", &|held, max, time| {
+            let are = if held == 1 { "is" } else { "are" };
             format!(
-                "{held} of {max} samples of the peer's pool are with this process's program, which has \
+                "{held} of {} of the peer's pool {are} with this process's program, which has \
                  dropped none for at least {time}: it gets no more of them until it does, and a \
-                 publisher whose policy is to wait waits (outstanding)"
+                 publisher whose policy is to wait waits (outstanding)",
+                several(max, "sample")
             )
         }),
         of("places", &|held, max, time| {
             format!(
-                "{held} samples of the peer's have come, of which this process's program has received \
-                 none for at least {time}; there is room for {max} (depth)"
+                "{} come from the peer, of which this process's program has received none for at \
+                 least {time}; there is room for {max} (depth)",
+                have(held, "sample")
             )
         }),
         of("window", &|held, max, time| {
             format!(
-                "{held} bytes of the peer's have come, of which this process's program has read none \
-                 for at least {time}; there is room for {max} (window_bytes), and the peer may wait"
+                "{} come from the peer, of which this process's program has read none for at least \
+                 {time}; there is room for {max} (window_bytes), and the peer may wait",
+                have(held, "byte")
             )
         }),
-        of("messages", &|held, max, time| none_received("messages", held, max, time)),
-        of("small_messages", &|held, max, time| none_received("small messages", held, max, time)),
-        slower("places", "samples of the peer's", "depth"),
-        slower("messages", "messages of the peer's", "buffers"),
-        slower("small_messages", "small messages of the peer's", "each has a place of its own"),
+        of("messages", &|held, max, time| none_received("message", held, max, time)),
+        of("small_messages", &|held, max, time| none_received("small message", held, max, time)),
+        slower("places", "sample", "depth"),
+        slower("messages", "message", "buffers"),
+        slower("small_messages", "small message", "each has a place of its own"),
     ]
     .into_iter()
     .flatten()
@@ -456,7 +476,8 @@ fn kept(link: &Link, before: Option<&Link>) -> Vec<String> {
 
 fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
     let mut reasons = Vec::new();
-    if let Some(pid) = link.peer_pid().filter(|pid| is_stopped(*pid)) {
+    let stopped = link.peer_pid().filter(|pid| is_stopped(*pid));
+    if let Some(pid) = stopped {
         reasons.push(format!(
             "the peer is stopped, by a signal (SIGSTOP) or a debugger: it takes nothing until it \
              goes on (`kill -CONT {pid}`)"
@@ -464,13 +485,16 @@ fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
     }
     let waiting = link.number("ring_bytes_waiting");
     let moved = |name: &str| link.number(name) != before.map_or(0, |before| before.number(name));
-    if waiting > 0 && before.is_some_and(|before| before.number("ring_bytes_waiting") > 0) {
+    let waited = before.is_some_and(|before| before.number("ring_bytes_waiting") > 0);
+    if waiting > 0 && waited {
         let size = ByteSize::b(waiting).display().iec();
         let given = |link: &Link| {
             link.number("ring_bytes_sent").saturating_sub(link.number("ring_bytes_waiting"))
         };
         // A busy link always has something on its way: it is behind where that is a good part of the ring.
-        if before.is_some_and(|before| given(before) == given(link)) {
+        if stopped.is_some() {
+            reasons.push(format!("{size} wait for the peer"));
+        } else if before.is_some_and(|before| given(before) == given(link)) {
             reasons.push(format!(
                 "the peer has taken nothing within this second, and {size} wait for it: its program makes \
                  no calls, or one in several seconds"
@@ -490,10 +514,15 @@ fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
     }
     let ms = link.number("waits_for_buffer_ms");
     if ms > 0 && before.is_some_and(|before| before.number("waits_for_buffer_ms") > 0) {
+        let why = match stopped {
+            Some(_) => "",
+            None => {
+                ": the peer's program keeps what it has received, or receives nothing, or is slower \
+                 than this one. Which, `hamlyn why` says there"
+            }
+        };
         reasons.push(format!(
-            "a sender here has found no buffer of the peer's free for {}: the peer's program keeps what \
-             it has received, or receives nothing, or is slower than this one. Which, `hamlyn why` \
-             says there",
+            "a sender here has found no buffer of the peer's free for {}{why}",
             duration(ms)
         ));
     }
@@ -517,6 +546,7 @@ fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
         let samples = if dropped == 1 { "sample was" } else { "samples were" };
         let why = match now {
             0 => "its program was slower then, or was not there yet",
+            _ if stopped.is_some() => "it is stopped",
             _ => "its program is slower than this one publishes, or not there yet",
         };
         reasons.push(format!(
@@ -597,6 +627,55 @@ mod tests {
         assert!(said.contains("1 message came") && !said.contains("ms before"), "{said}");
         assert!(of_requests(&of(u64::MAX, 9, 0), &of(u64::MAX, 3, 0)).is_some());
         assert!(of_requests(&of(u64::MAX, 9, 0), &of(u64::MAX, u64::MAX, 0)).is_some());
+    }
+
+    #[test]
+    fn of_a_peer_that_is_stopped_nothing_else_is_said_to_be_why() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        // The signal is on its way for a moment.
+        let start = std::time::Instant::now();
+        while !is_stopped(child.id()) && start.elapsed() < Duration::from_secs(20) {}
+        let text = format!(
+            "link.1.peer_user 7\nlink.1.peer_process {}\nlink.1.ring_bytes 4096\n\
+             link.1.ring_bytes_waiting 4096\nlink.1.ring_bytes_sent 8192\n\
+             link.1.waits_for_buffer_ms 2000\nlink.1.samples_dropped ",
+            child.id()
+        );
+        let (before, now) =
+            (Figures::of(&format!("{text}1\n")), Figures::of(&format!("{text}2\n")));
+        let said = of_link(1, &now.links[&1], before.links.get(&1)).join("\n");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(said.contains("the peer is stopped") && said.contains("4.0 KiB wait"), "{said}");
+        for another in ["no calls", "is behind", "slower", "keeps what"] {
+            assert!(!said.contains(another), "{another}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_sentence_that_ends_in_a_question_has_no_full_stop_and_one_is_not_several() {
+        let error = FindError::NotFound {
+            name: "x@y".into(),
+            looked: Vec::new(),
+            namesakes: Vec::new(),
+        };
+        let said = no_figures("x@y", &error.into());
+        assert!(said.ends_with("`hamlyn recv --allow`)?"), "{said}");
+        let text = "link.1.messages_held 1\nlink.1.messages_max 1\nlink.1.messages_held_ms 9\n\
+                    link.1.messages_short 1\n";
+        let figures = Figures::of(text);
+        let said = of_link(1, &figures.links[&1], None).join("\n");
+        assert!(said.contains("1 message has come from the peer"), "{said}");
+        assert!(said.contains("1 is the most"), "{said}");
+        let said = crate::stat::waits(&figures.links[&1]);
+        assert!(said.contains("1 message, for 9 ms at least, and 1 is the most"), "{said}");
+        let said = of_process(
+            &Figures::of("wakes_sent 0\nmessages_sent 0\n"),
+            &Figures::of("wakes_sent 101\nmessages_sent 1\n"),
+        );
+        assert!(said[0].contains("the last 1 message had"), "{said:?}");
     }
 
     #[test]

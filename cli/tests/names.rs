@@ -67,7 +67,7 @@ fn names_tell_who_serves_them_and_stale_ones_are_removed_when_asked() {
     assert!(said.contains("is no socket") && why.status.code() == Some(1), "{said}");
 
     let output = String::from_utf8(hamlyn(directory, &["names", "--clean"]).stdout).unwrap();
-    assert!(output.starts_with("1 stale"), "{output}");
+    assert!(output.starts_with("1 stale name removed."), "{output}");
     let exists = |name: &str| directory.join(name).exists();
     assert!(exists("living") && exists("file") && !exists("dead"));
     living.kill().unwrap();

@@ -553,7 +553,7 @@ fn a_subscriber_that_receives_nothing_is_named_at_both_ends() {
         let waits = scope.spawn(|| publisher.publish(b"more", None).unwrap());
         until_link(directory, "news", "waits_for_buffer_ms", |ms| ms > 0);
         let said = text(directory, "why reads");
-        assert!(said.contains("4 samples of the peer's have come, of which this process's program has received none"), "{said}");
+        assert!(said.contains("4 samples have come from the peer, of which this process's program has received none"), "{said}");
         let shown = text(directory, "stat reads");
         assert!(shown.contains("its program has not received 4 samples, for"), "{shown}");
         (0..5).for_each(|_| drop(subscriber.receive(Some(LONG)).unwrap()));
@@ -594,7 +594,7 @@ fn a_byte_stream_that_is_not_read_is_named_at_both_ends() {
         let said = text(directory, "why bytes");
         assert!(
             said.contains(
-                "16384 bytes of the peer's have come, of which this process's program has read none"
+                "16384 bytes have come from the peer, of which this process's program has read none"
             ),
             "{said}"
         );
@@ -610,7 +610,7 @@ fn a_byte_stream_that_is_not_read_is_named_at_both_ends() {
     });
     until_link(directory, "writes", "waits_for_buffer_ms", |ms| ms == 0);
     assert_eq!(of_link(directory, "bytes", "window_held"), 0);
-    assert!(!text(directory, "why bytes").contains("bytes of the peer's"));
+    assert!(!text(directory, "why bytes").contains("bytes have come from the peer"));
 }
 
 #[test]

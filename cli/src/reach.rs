@@ -63,7 +63,7 @@ fn figures(config: &Config, name: &HostName, tells: bool) -> Result<()> {
     let look = || ask(config, name, PATIENCE).map(|told| Figures::of_host(&told.text));
     let before = look()?;
     std::thread::sleep(why::PAUSE);
-    why::tell(&before, &look()?)
+    why::tell(&before, &look()?, false)
 }
 
 /// What it means that nothing comes from there.

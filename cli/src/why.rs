@@ -114,7 +114,7 @@ pub fn run(arguments: &WhyArguments) -> Result<()> {
     }
     let config = Config::from_env()?;
     let service = of_this_host(&arguments.name)?;
-    let listens = who_listens(&config, &arguments.name);
+    let (listens, is_wrong) = who_listens(&config, &arguments.name);
     for sentence in &listens {
         output::line(sentence)?;
     }
@@ -134,11 +134,12 @@ pub fn run(arguments: &WhyArguments) -> Result<()> {
             }
         }
     };
-    tell(&before, &now)
+    tell(&before, &now, is_wrong)
 }
 
-/// What can be said of two looks.
-pub fn tell(before: &Figures, now: &Figures) -> Result<()> {
+/// What can be said of two looks. `is_wrong`: something has been said already that makes a connection
+/// slow or refused.
+pub fn tell(before: &Figures, now: &Figures, is_wrong: bool) -> Result<()> {
     let mut sentences = of_process(before, now);
     sentences.extend(of_refusals(now));
     sentences.extend(of_packets(now));
@@ -146,12 +147,12 @@ pub fn tell(before: &Figures, now: &Figures) -> Result<()> {
         sentences.extend(of_link(*number, link, before.links.get(number)));
     }
     if sentences.is_empty() {
-        sentences.push(
-            "Nothing that would make a connection slow or refused is to be seen. How long its \
+        let nothing = if is_wrong { "Nothing else" } else { "Nothing" };
+        sentences.push(format!(
+            "{nothing} that would make a connection slow or refused is to be seen. How long its \
              program takes with what it has received is not seen from here, but for requests of \
              a server that wait for a reply: there are none."
-                .into(),
-        );
+        ));
     }
     for sentence in sentences {
         output::line(sentence)?;
@@ -166,13 +167,14 @@ fn look_twice(config: &Config, service: &ServiceName) -> Result<(Figures, Figure
     Ok((before, ask()?))
 }
 
-/// Who listens, as far as that can be seen without asking, and whether that process is stopped.
-fn who_listens(config: &Config, name: &str) -> Vec<String> {
+/// Who listens, as far as that can be seen without asking, and whether that process is stopped; and whether
+/// that makes a connection slow or refused, for this user or another.
+fn who_listens(config: &Config, name: &str) -> (Vec<String>, bool) {
     let wanted = one_form(name);
     let mut services = list_services(config).entries.into_iter();
     // Of two of one name the private one is called so, as it is for who connects.
     let Some(found) = services.find(|service| one_form(&service.name) == wanted) else {
-        return Vec::new();
+        return (Vec::new(), false);
     };
     let user =
         found.uid.map_or("a user that cannot be known here".into(), |uid| format!("user {uid}"));
@@ -201,7 +203,8 @@ fn who_listens(config: &Config, name: &str) -> Vec<String> {
         )
     });
     let closed = closed_to_others(config, &found.path);
-    [listens].into_iter().chain(stopped).chain(closed).collect()
+    let is_wrong = stopped.is_some() || closed.is_some() || found.is_alive != Some(true);
+    ([listens].into_iter().chain(stopped).chain(closed).collect(), is_wrong)
 }
 
 fn is_socket(path: &Path) -> bool {

@@ -175,6 +175,7 @@ fn a_place_that_others_cannot_enter_is_named_with_its_mode_and_mended_by_setup()
     for said in said {
         assert!(said.contains("mode 700") && said.contains("chmod 711"), "{said}");
         assert!(!said.contains("has no such name"), "{said}");
+        assert!(!said.contains("Nothing that would"), "{said}");
     }
     assert_eq!(mode, 0o711);
     assert!(by_bob.contains("run it as root"), "{by_bob}");

@@ -43,7 +43,9 @@ pub fn run(name: &str) -> Result<()> {
         return figures(&config, &host, tells_figures);
     };
     match stopped {
-        Stopped::By(error) => output::line(format_args!("This does not: {name}: {error}."))?,
+        Stopped::By(error) => {
+            output::line(format_args!("This does not: {name}: {}", why::ended(&error)))?;
+        }
         Stopped::Silent(address) => output::line(silent(reached, address))?,
     }
     if !refused {

@@ -8,7 +8,7 @@
 //! stays changed.
 
 use crate::arguments::TopArguments;
-use crate::figures::Link;
+use crate::figures::{Link, is_stopped};
 use crate::look::{self, Before, Look, Told, Watched};
 use crate::output;
 use crate::perf::row;
@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 
 /// Most characters of a program's or a service's name.
 const NAME_MAX: usize = 32;
+/// Characters of a line about what is waited for, where nobody says how many there may be.
+const WAITS_WIDTH: usize = 80;
 /// Between two looks at the keys.
 const KEYS_EVERY: Duration = Duration::from_millis(100);
 
@@ -40,7 +42,7 @@ pub fn run(arguments: &TopArguments) -> Result<()> {
     let mut before = Before::new();
     let mut looks = 0;
     loop {
-        let width = output::width().unwrap_or(usize::MAX);
+        let width = output::width();
         let look = look::ask_all(&config, &watched.names(&config), look::SILENCE);
         looks += 1;
         // The first one has nothing to be compared with.
@@ -65,7 +67,7 @@ fn lines(
     before: &Before,
     links: bool,
     interval: Duration,
-    width: usize,
+    width: Option<usize>,
 ) -> Vec<String> {
     let table = if links { of_links(look, before) } else { of_services(look, before) };
     let mut lines = table.lines(width);
@@ -96,7 +98,8 @@ fn clip(text: &str, max: usize) -> String {
     }
 }
 
-/// A table that takes the form for which there is room.
+/// A table that takes the form for which there is room. Where nobody says how much there is, it has all
+/// columns, and what is waited for stands below its row, where a narrow window still shows it.
 struct Fitting {
     header: Vec<&'static str>,
     rows: Vec<Vec<String>>,
@@ -110,14 +113,15 @@ struct Fitting {
 }
 
 impl Fitting {
-    fn lines(&self, width: usize) -> Vec<String> {
+    fn lines(&self, width: Option<usize>) -> Vec<String> {
+        let Some(width) = width else { return self.form((true, 0, NAME_MAX), WAITS_WIDTH) };
         // Each form, from the widest on: whether waits have lines of their own, columns that are left
         // out, characters of a name.
         let spared = (0..=self.spared.len()).map(|left_out| (true, left_out, NAME_MAX));
         let clipped = [24, 16, 12].map(|name_max| (true, self.spared.len(), name_max));
         let mut lines = Vec::new();
         for form in [(false, 0, NAME_MAX)].into_iter().chain(spared).chain(clipped) {
-            lines = self.form(form);
+            lines = self.form(form, width);
             if lines.iter().all(|line| line.chars().count() <= width) {
                 return lines;
             }
@@ -125,7 +129,8 @@ impl Fitting {
         lines.iter().map(|line| clip(line, width)).collect()
     }
 
-    fn form(&self, (apart, left_out, name_max): (bool, usize, usize)) -> Vec<String> {
+    fn form(&self, form: (bool, usize, usize), width: usize) -> Vec<String> {
+        let (apart, left_out, name_max) = form;
         let last = self.header.len() - 1;
         let is_shown = |column: &usize| {
             let is_apart = apart && *column == last;
@@ -150,9 +155,10 @@ impl Fitting {
             for (at, cells) in
                 self.rows.iter().enumerate().rev().filter(|row| !row.1[last].is_empty())
             {
-                for part in cells[last].split("; ").collect::<Vec<_>>().into_iter().rev() {
-                    lines.insert(first + at + 1, format!("   {part}"));
-                }
+                let parts = cells[last].split("; ");
+                let below = parts.flat_map(|part| output::wrapped(part, width.saturating_sub(3)));
+                let below = below.map(|line| format!("   {line}"));
+                drop(lines.splice(first + at + 1..first + at + 1, below));
             }
         }
         lines
@@ -238,7 +244,13 @@ fn of_process(told: &Told) -> String {
         1 => Some("1 request is not replied to".into()),
         count => Some(format!("{count} requests are not replied to")),
     };
-    waits.into_iter().chain(held).collect::<Vec<_>>().join("; ")
+    // Who is behind it comes first.
+    let stopped = match links().filter(|link| link.peer_pid().is_some_and(is_stopped)).count() {
+        0 => None,
+        1 => Some("1 peer is stopped".into()),
+        count => Some(format!("{count} peers are stopped")),
+    };
+    stopped.into_iter().chain(waits).chain(held).collect::<Vec<_>>().join("; ")
 }
 
 fn of_links(look: &Look, before: &Before) -> Fitting {
@@ -414,7 +426,7 @@ fn watch(screen: &Screen, seen: &Receiver<Look>, arguments: &TopArguments) -> Re
         if is_new {
             let (width, height) = terminal::size()?;
             let (width, height) = (usize::from(width), usize::from(height));
-            let mut lines = lines(&latest, &before, links, arguments.interval, width);
+            let mut lines = lines(&latest, &before, links, arguments.interval, Some(width));
             let foot = lines.pop().unwrap_or_default();
             lines.truncate(height.saturating_sub(1));
             lines.resize(height.saturating_sub(1), String::new());
@@ -453,7 +465,7 @@ mod tests {
         link.0.insert("waits_for_room_ms".into(), "0".into());
         let before = look::by_name(vec![told("busy", 50, now), told("stuck", 50, now)]);
         let look = Look { told: vec![busy, told("stuck", 50, now)], ..Look::default() };
-        let text = lines(&look, &before, true, Duration::from_secs(1), 200).join("\n");
+        let text = lines(&look, &before, true, Duration::from_secs(1), Some(200)).join("\n");
         assert!(text.find("stuck").unwrap() < text.find("busy").unwrap(), "{text}");
     }
 
@@ -509,7 +521,7 @@ mod tests {
             let of = |width| {
                 let table =
                     if links { of_links(&look, &before) } else { of_services(&look, &before) };
-                table.lines(width)
+                table.lines(Some(width))
             };
             for width in [80, 100, 132] {
                 let lines = of(width);
@@ -536,6 +548,39 @@ mod tests {
     }
 
     #[test]
+    fn what_is_waited_for_is_seen_within_80_columns_whatever_is_known_of_the_width() {
+        let now = Instant::now();
+        let mut one = told("orders", 40_000_000, now);
+        one.user = Some(4_294_967_294);
+        one.program = Some("a-long-program".into());
+        let link = one.figures.links.get_mut(&1).unwrap();
+        for (name, value) in [
+            ("peer_process", "4194304"),
+            ("peer_user", "4294967294"),
+            ("small_messages_held", "4000000000"),
+            ("small_messages_max", "4000000000"),
+            ("small_messages_held_ms", "119999"),
+            ("small_messages_short", "1"),
+        ] {
+            link.0.insert(name.into(), value.into());
+        }
+        let look = Look { told: vec![one], ..Look::default() };
+        for width in [None, Some(80), Some(100)] {
+            let all = lines(&look, &Before::new(), true, Duration::from_secs(1), width);
+            let seen = width.unwrap_or(80);
+            let cut: Vec<String> =
+                all.iter().map(|line| line.chars().take(seen).collect()).collect();
+            let words = cut.join(" ").split_whitespace().collect::<Vec<_>>().join(" ");
+            let waits = "its program has not received 4000000000 small messages, for 119.9 s at \
+                         least, and 4000000000 are the most";
+            assert!(words.contains(waits), "{width:?}: {}", all.join("\n"));
+            assert!(words.contains("has waited for the peer for 2.5 s"), "{}", all.join("\n"));
+            // The row itself is not worn down for the sake of what stands below it.
+            assert!(words.contains("4194304, user 4294967294"), "{}", all.join("\n"));
+        }
+    }
+
+    #[test]
     fn the_busiest_comes_first_and_who_waits_is_told() {
         let then = Instant::now();
         let now = then + Duration::from_secs(1);
@@ -546,7 +591,8 @@ mod tests {
             ..Look::default()
         };
         for links in [false, true] {
-            let text = lines(&look, &before, links, Duration::from_secs(1), 200).join("\n");
+            let lines = lines(&look, &before, links, Duration::from_secs(1), Some(200));
+            let text = lines.join("\n");
             let at = |name: &str| text.find(name).unwrap_or_else(|| panic!("{name}: {text}"));
             assert!(at("busy") < at("idle") && text.contains("900"), "{text}");
             assert!(text.contains("2.5 s") && text.contains("gone: nobody listens"), "{text}");

@@ -13,6 +13,7 @@ use anyhow::{Result, bail};
 use bytesize::ByteSize;
 use hamlyn::control::{ConnectError, FindError, Reason, ServiceName, list_services, stat_of};
 use hamlyn::{Config, interface};
+use std::fmt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
@@ -226,8 +227,8 @@ fn closed_to_others(config: &Config, service: &Path) -> Option<String> {
     })
 }
 
-/// An error as the end of a sentence, whose full stop it has where it ends in a question.
-fn ended(error: &ConnectError) -> String {
+/// An error as the end of a sentence, without a full stop where it ends in a question.
+pub fn ended(error: &impl fmt::Display) -> String {
     let text = error.to_string();
     if text.ends_with(['.', '?', '!']) { text } else { text + "." }
 }

@@ -938,6 +938,45 @@ fn a_process_that_is_stopped_is_named_so_and_the_others_are_shown() {
 }
 
 #[test]
+fn a_peer_that_is_stopped_is_seen_in_the_first_80_columns_of_both_tables() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let mut server = Node::with_config(config(directory)).unwrap();
+    server.serve("waits", Access::SameUser, Accept::Ask).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
+    command.env("HAMLYN_DIR", directory).env("HAMLYN_SHARED_DIR", directory.join("shared"));
+    // It has the link, and waits for what is no greeting of `hamlyn recv`; or it is on its way there.
+    command.args(["send", "waits"]).stdin(Stdio::piped()).stderr(Stdio::null());
+    let sender = Running(command.spawn().unwrap());
+    let start = std::time::Instant::now();
+    let pid = rustix::process::Pid::from_child(&sender.0);
+    loop {
+        server.wait(Some(Duration::from_millis(20))).unwrap();
+        if let Some(hamlyn::Event::Request { id, .. }) = server.next_event() {
+            server.accept(id, b"").unwrap();
+        }
+        if json(directory, "waits")["links"] != serde_json::json!([]) {
+            break;
+        }
+        assert!(start.elapsed() < LONG, "no link");
+    }
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    for (line, words) in [
+        ("top --once --links --interval 0.2", "the peer is stopped"),
+        ("top --once --interval 0.2", "1 peer is stopped"),
+    ] {
+        for columns in ["", "80", "100"] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
+            command.env("HAMLYN_DIR", directory).env("COLUMNS", columns);
+            command.env("HAMLYN_SHARED_DIR", directory.join("shared")).args(line.split(' '));
+            let shown = String::from_utf8(command.output().unwrap().stdout).unwrap();
+            let cut = |line: &str| line.chars().take(80).collect::<String>();
+            assert!(shown.lines().any(|line| cut(line).contains(words)), "{columns}: {shown}");
+        }
+    }
+}
+
+#[test]
 fn what_is_sent_over_a_link_from_which_nothing_comes_is_told_while_the_node_goes_on() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();

@@ -76,6 +76,15 @@ impl Link {
         self.text(name).parse().unwrap_or(0)
     }
 
+    /// Whether requests that were received at this look are not replied to at a later one: nothing has come
+    /// over the link in between.
+    pub fn holds_requests_of(&self, later: &Link) -> bool {
+        let is_same = |name| self.text(name) == later.text(name);
+        self.number("requests_held") > 0
+            && later.number("requests_held") > 0
+            && ["peer_node", "ring_bytes_taken", "packets_taken"].into_iter().all(is_same)
+    }
+
     /// The peer's process, where it is of this host.
     pub fn peer_pid(&self) -> Option<u32> {
         self.text("peer_process").parse().ok().filter(|_| !self.1)

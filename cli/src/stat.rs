@@ -4,7 +4,7 @@
 //! fast path knows nothing of it. Only its owner, and root, is answered.
 
 use crate::arguments::StatArguments;
-use crate::figures::{Link, RoomWaits, is_stopped};
+use crate::figures::{Figures, Link, RoomWaits, is_stopped};
 use crate::look::{self, Before, Look, Told, Watched};
 use crate::output;
 use crate::perf::row;
@@ -187,7 +187,7 @@ fn who(told: &Told) -> String {
 fn print(told: &Told, all: bool) -> Result<()> {
     output::line(who(told))?;
     for (number, link) in &told.figures.links {
-        output::line(in_words(*number, link))?;
+        output::line(in_words(&told.figures, *number, link))?;
     }
     if !told.figures.refusals.is_empty() {
         output::line("Refused last:")?;
@@ -218,10 +218,10 @@ fn print(told: &Told, all: bool) -> Result<()> {
     Ok(())
 }
 
-/// Who waits for whom on a link, and for how long; empty: nobody.
-pub fn waits(link: &Link) -> String {
+/// Who waits for whom on a link of a process, and for how long; empty: nobody.
+pub fn waits(of: &Figures, link: &Link) -> String {
     let mut parts = Vec::new();
-    if link.text("peer_process").parse().is_ok_and(is_stopped) {
+    if link.peer_pid().is_some_and(is_stopped) {
         parts.push("the peer is stopped".into());
     }
     let ms = link.number("waits_for_room_ms");
@@ -235,11 +235,26 @@ pub fn waits(link: &Link) -> String {
     if link.number("peer_waits_for_room") > 0 {
         parts.push("the peer waits for it".into());
     }
+    // Which of them came when is not known; all of them have been there since nothing has come.
+    let held = link.number("requests_held");
+    if held > 0 {
+        let since = match of.number("requests_held_ms") {
+            0 => String::new(),
+            ms => format!(", for {} at least", duration(ms)),
+        };
+        let are = if held == 1 { "is" } else { "are" };
+        let requests = several(held, "request");
+        parts.push(format!("{requests} of the peer's {are} received and not replied to{since}"));
+    }
     for (what, one, words) in [
         ("buffers", "buffer", "its program holds {of}{time}, and none is left"),
         ("samples", "sample", "its program holds {of} of the pool{time}, and gets no more"),
         ("messages", "message", "its program has not received {held}{time}, and {most}"),
-        ("small_messages", "small message", "its program has not received {held}{time}, and {most}"),
+        (
+            "small_messages",
+            "small message",
+            "its program has not received {held}{time}, and {most}",
+        ),
         ("places", "sample", "its program has not received {held}{time}, and {most}"),
         ("window", "byte", "its program has not read {held}{time}, and {most}"),
     ] {
@@ -263,9 +278,9 @@ pub fn waits(link: &Link) -> String {
 }
 
 /// A link, in two lines.
-fn in_words(number: u32, link: &Link) -> String {
+fn in_words(of: &Figures, number: u32, link: &Link) -> String {
     let size = |name| ByteSize::b(link.number(name)).display().iec();
-    let waits = match waits(link).as_str() {
+    let waits = match waits(of, link).as_str() {
         "" => String::new(),
         waits => format!("; {waits}"),
     };
@@ -318,7 +333,7 @@ fn print_rates(now: &Told, before: Option<&Told>) -> Result<()> {
             bytes("ring_bytes_taken"),
             ByteSize::b(link.number("ring_bytes_waiting")).display().iec().to_string(),
             link.text("messages_queued").into(),
-            waits(link),
+            waits(&now.figures, link),
         ]);
     }
     row::align_right(&mut table, 2..8);

@@ -286,13 +286,25 @@ fn of_links(look: &Look, before: &Before) -> Fitting {
                 bytes(rate("ring_bytes_taken")),
                 bytes(link.number("ring_bytes_waiting") as f64),
                 link.number("messages_queued").to_string(),
-                waits(link),
+                waits(&told.figures, link),
             ];
-            rows.push((!waits(link).is_empty(), sent + taken, cells));
+            rows.push((is_held_up(told, earlier, *number, link), sent + taken, cells));
         }
     }
     let rows = sorted(rows).collect();
     Fitting { header, rows, names: &[0, 2], numbers: 3..9, spared: &[4, 6, 8] }
+}
+
+/// Whether somebody waits on a link. Of a busy server every look finds requests that are about to be
+/// replied to: these count where nothing has come over the link since the look before.
+fn is_held_up(told: &Told, earlier: Option<&Told>, number: u32, link: &Link) -> bool {
+    let mut others = Link(link.0.clone(), link.1);
+    others.0.remove("requests_held");
+    let is_old = || {
+        let before = earlier.and_then(|earlier| earlier.figures.links.get(&number));
+        before.is_some_and(|before| before.holds_requests_of(link))
+    };
+    is_old() || !waits(&told.figures, &others).is_empty()
 }
 
 /// By which of the process's names the peer made the link; of one that the process made, the name under

@@ -145,7 +145,9 @@ pub fn tell(before: &Figures, now: &Figures, is_wrong: bool) -> Result<()> {
     sentences.extend(of_refusals(now));
     sentences.extend(of_packets(now));
     for (number, link) in &now.links {
-        sentences.extend(of_link(*number, link, before.links.get(number)));
+        let earlier = before.links.get(number);
+        sentences.extend(of_client(*number, link, earlier, now.number("requests_held_ms")));
+        sentences.extend(of_link(*number, link, earlier));
     }
     if sentences.is_empty() {
         let nothing = if is_wrong { "Nothing else" } else { "Nothing" };
@@ -478,6 +480,20 @@ fn kept(link: &Link, before: Option<&Link>) -> Vec<String> {
     .collect()
 }
 
+/// Whose requests hold a server up: those that are not replied to, of a client over whose link nothing has
+/// come between the looks. `ms`: for how long at least, as the server knows it of all requests.
+fn of_client(number: u32, link: &Link, before: Option<&Link>, ms: u64) -> Option<String> {
+    before.filter(|before| before.holds_requests_of(link))?;
+    let held = link.number("requests_held");
+    let are = if held == 1 { "is" } else { "are" };
+    Some(format!(
+        "Link {number} ({}): {} of this client's {are} received and not replied to, for at least {}.",
+        link.peer(),
+        several(held, "request"),
+        duration(ms.max(PAUSE.as_millis() as u64)),
+    ))
+}
+
 fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
     let mut reasons = Vec::new();
     let stopped = link.peer_pid().filter(|pid| is_stopped(*pid));
@@ -634,6 +650,27 @@ mod tests {
     }
 
     #[test]
+    fn the_client_whose_call_is_not_replied_to_is_named_and_those_of_a_fast_server_are_not() {
+        let of = |held: u64, taken: u64| {
+            let text = format!(
+                "link.1.peer_user 7\nlink.1.peer_process unknown\nlink.1.requests_held {held}\n\
+                 link.1.ring_bytes_taken {taken}\n"
+            );
+            Figures::of(&text).links.remove(&1).unwrap()
+        };
+        let said = |before: Link, now: Link, ms| of_client(1, &now, Some(&before), ms);
+        let stuck = said(of(1, 64), of(1, 64), 0).unwrap();
+        let client = "Link 1 (user 7, process unknown): 1 request of this client's is received";
+        assert!(stuck.starts_with(client) && stuck.ends_with("at least 1.0 s."), "{stuck}");
+        let stuck = said(of(2, 64), of(2, 64), 65_000).unwrap();
+        assert!(stuck.contains("2 requests of this client's are"), "{stuck}");
+        assert!(stuck.ends_with("at least 65.0 s."), "{stuck}");
+        assert_eq!(said(of(1, 64), of(1, 128), 0), None);
+        assert_eq!(said(of(0, 64), of(1, 64), 0), None);
+        assert_eq!(said(of(1, 64), of(0, 64), 0), None);
+    }
+
+    #[test]
     fn of_a_peer_that_is_stopped_nothing_else_is_said_to_be_why() {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let pid = rustix::process::Pid::from_child(&child);
@@ -660,11 +697,8 @@ mod tests {
 
     #[test]
     fn a_sentence_that_ends_in_a_question_has_no_full_stop_and_one_is_not_several() {
-        let error = FindError::NotFound {
-            name: "x@y".into(),
-            looked: Vec::new(),
-            namesakes: Vec::new(),
-        };
+        let error =
+            FindError::NotFound { name: "x@y".into(), looked: Vec::new(), namesakes: Vec::new() };
         let said = no_figures("x@y", &error.into());
         assert!(said.ends_with("`hamlyn recv --allow`)?"), "{said}");
         let text = "link.1.messages_held 1\nlink.1.messages_max 1\nlink.1.messages_held_ms 9\n\
@@ -673,7 +707,7 @@ mod tests {
         let said = of_link(1, &figures.links[&1], None).join("\n");
         assert!(said.contains("1 message has come from the peer"), "{said}");
         assert!(said.contains("1 is the most"), "{said}");
-        let said = crate::stat::waits(&figures.links[&1]);
+        let said = crate::stat::waits(&figures, &figures.links[&1]);
         assert!(said.contains("1 message, for 9 ms at least, and 1 is the most"), "{said}");
         let said = of_process(
             &Figures::of("wakes_sent 0\nmessages_sent 0\n"),

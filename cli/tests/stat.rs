@@ -170,6 +170,21 @@ fn requests_that_wait_for_a_reply_are_counted_and_said_to_be_slow() {
     let said = text(directory, "why slow");
     assert!(said.contains("8 requests are received and not replied to"), "{said}");
     assert!(said.contains("nothing has come for"), "{said}");
+    // And whose they are, in each text.
+    let user = rustix::process::geteuid().as_raw();
+    let client = format!("Link 1 (user {user}, process {} (stat", std::process::id());
+    let line = said.lines().find(|line| line.starts_with(&client)).expect(&said);
+    assert!(line.contains("8 requests of this client's are received and not replied to"), "{said}");
+    for line in ["stat slow", "top slow --once --links --interval 0.2"] {
+        let shown = text(directory, line);
+        let words = "8 requests of the peer's are received and not replied to, for";
+        assert!(
+            shown.contains(words) && shown.contains(&*std::process::id().to_string()),
+            "{shown}"
+        );
+    }
+    let shown = text(directory, "stat slow --watch=0.2 --times 1");
+    assert!(shown.contains("8 requests of the peer's are received"), "{shown}");
     let told = json(directory, "slow");
     assert!(told["counters"]["requests_held_ms"].as_u64().unwrap() >= 1000, "{told}");
     requests.into_iter().for_each(|request| request.reply(b"done", Some(LONG)).unwrap());

@@ -11,11 +11,13 @@ use crate::output;
 use crate::stat::{PATIENCE, duration, most, several};
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
-use hamlyn::control::{ConnectError, FindError, Reason, ServiceName, list_services, stat_of};
+use hamlyn::control::{
+    ConnectError, FindError, Reason, ServiceName, list_services, printable_bytes, stat_of, uid_of,
+};
 use hamlyn::{Config, interface};
 use std::fmt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Between the two looks.
@@ -177,7 +179,9 @@ fn who_listens(config: &Config, name: &str) -> (Vec<String>, bool) {
     let mut services = list_services(config).entries.into_iter();
     // Of two of one name the private one is called so, as it is for who connects.
     let Some(found) = services.find(|service| one_form(&service.name) == wanted) else {
-        return (Vec::new(), false);
+        // Of another user's place the names cannot be listed; this one can be looked at.
+        let lets_in = place_of(config, name).and_then(|path| lets_in(&path));
+        return (lets_in.into_iter().collect(), false);
     };
     let user =
         found.uid.map_or("a user that cannot be known here".into(), |uid| format!("user {uid}"));
@@ -207,7 +211,50 @@ fn who_listens(config: &Config, name: &str) -> (Vec<String>, bool) {
     });
     let closed = closed_to_others(config, &found.path);
     let is_wrong = stopped.is_some() || closed.is_some() || found.is_alive != Some(true);
-    ([listens].into_iter().chain(stopped).chain(closed).collect(), is_wrong)
+    let lets_in = lets_in(&found.path).filter(|_| found.is_alive != Some(false));
+    ([listens].into_iter().chain(lets_in).chain(stopped).chain(closed).collect(), is_wrong)
+}
+
+/// Where a service of another user would lie.
+fn place_of(config: &Config, name: &str) -> Option<PathBuf> {
+    let service: ServiceName = name.parse().ok()?;
+    let uid = uid_of(service.user()?).ok()?;
+    Some(config.shared_dir.join(uid.to_string()).join(service.name()))
+}
+
+/// Who may connect to a socket, as its mode, owner and group say, and whether this user is among them.
+fn lets_in(socket: &Path) -> Option<String> {
+    let found = socket.symlink_metadata().ok().filter(|found| found.file_type().is_socket())?;
+    let (mode, user) = (found.mode() & 0o7777, named("user", found.uid(), "/etc/passwd"));
+    let who = match (mode & 0o002 != 0, mode & 0o020 != 0) {
+        (true, _) => "everybody".into(),
+        (_, true) => format!("{user} and {}", named("group", found.gid(), "/etc/group")),
+        _ => format!("{user} alone"),
+    };
+    // The kernel's own answer, which knows of groups and of root.
+    let refused = rustix::fs::access(socket, rustix::fs::Access::WRITE_OK);
+    let refused = match refused {
+        Err(rustix::io::Errno::ACCESS) => {
+            let user = named("user", rustix::process::geteuid().as_raw(), "/etc/passwd");
+            format!(" This is {user}, whom it does not let in.")
+        }
+        _ => String::new(),
+    };
+    Some(format!("Its socket {} lets in {who} (mode {mode:o}).{refused}", socket.display()))
+}
+
+/// `user 1000 (alice)`, where this machine's file has the number.
+fn named(what: &str, number: u32, file: &str) -> String {
+    let lines = std::fs::read(file).unwrap_or_default();
+    let of_line = |line: &[u8]| {
+        let mut fields = line.split(|byte| *byte == b':');
+        let (name, is_it) = (fields.next()?, fields.nth(1)? == number.to_string().as_bytes());
+        is_it.then(|| printable_bytes(name))
+    };
+    match lines.split(|byte| *byte == b'\n').find_map(of_line) {
+        Some(name) => format!("{what} {number} ({name})"),
+        None => format!("{what} {number}"),
+    }
 }
 
 fn is_socket(path: &Path) -> bool {

@@ -183,6 +183,43 @@ fn a_place_that_others_cannot_enter_is_named_with_its_mode_and_mended_by_setup()
 }
 
 #[test]
+fn why_says_whom_a_socket_lets_in_and_to_whom_it_does_not_that_this_is_why() {
+    if !rustix::process::geteuid().is_root() {
+        return support::skipped("only root can run commands as two other users");
+    }
+    let (_one, dir) = two_homes();
+    let (dir, shared) = (dir.path(), dir.path().join("run"));
+    let setup = format!("hamlyn setup {} {}", ALICE.0, BOB.0);
+    assert!(shell(&setup, dir, &shared, None).status().unwrap().success());
+    let run = |command: &str, who: Option<u32>| {
+        let output = shell(command, dir, &shared, who).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let receive = format!("exec hamlyn recv report --allow group:{}", ALICE.1);
+    let mut receiver = shell(&receive, dir, &shared, Some(ALICE.1)).spawn().unwrap();
+    let start = Instant::now();
+    while !run("hamlyn stat report", Some(ALICE.1)).contains("report: process") {
+        assert!(start.elapsed() < Duration::from_secs(60), "she does not serve it");
+    }
+    let name = format!("{}@report", ALICE.0);
+    let by_bob = run(&format!("hamlyn why {name}"), Some(BOB.1));
+    let by_others =
+        [run("hamlyn why report", Some(ALICE.1)), run(&format!("hamlyn why {name}"), None)];
+    receiver.kill().unwrap();
+    receiver.wait().unwrap();
+    let socket = shared.join(ALICE.1.to_string()).join("report");
+    let lets_in = format!(
+        "Its socket {} lets in user 1 (daemon) and group 1 (daemon) (mode 660).",
+        socket.display()
+    );
+    let why = format!("{lets_in} This is user 65534 (nobody), whom it does not let in.\n");
+    assert!(by_bob.contains(&why) && by_bob.contains("is refused at once"), "{by_bob}");
+    for said in by_others {
+        assert!(said.contains(&lets_in) && !said.contains("does not let in"), "{said}");
+    }
+}
+
+#[test]
 fn the_page_on_two_users_says_what_works() {
     let blocks = blocks(1);
     let [setup, receive, send] = &blocks[..] else { panic!("three blocks: {blocks:?}") };

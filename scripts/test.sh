@@ -529,7 +529,7 @@ describe() {
         clippy) echo 'clippy has nothing to say, on any target' ;;
         pure) echo 'the pure part builds without the feature os' ;;
         doc) echo 'the documentation builds without a warning' ;;
-        unit) echo "unit, property, process and tidy tests, but for the command's" ;;
+        unit) echo 'unit, property, process and tidy tests, but those of the command' ;;
         cli) echo 'the tests of the command' ;;
         examples) echo 'every example runs to its end' ;;
         budgets) echo 'a message costs no more instructions than the table says' ;;

@@ -6,9 +6,8 @@ mod support;
 use hamlyn::control::stat_of;
 use hamlyn::node::{CloseReason, ConnectError, Event, HostError};
 use hamlyn::protocol::{
-    CallError, Client, Manager, PublishConfig, Publisher, Seed, SeedHostError, Server,
-    ServerConfig, StreamConfig, StreamReceiver, StreamSender, SubscribeConfig, Subscriber,
-    TaggedConfig, TaggedReceiver, TaggedSender,
+    CallError, Client, Manager, Seed, SeedHostError, Server, ServerConfig, StreamConfig,
+    StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver, TaggedSender,
 };
 use hamlyn::{Accept, Access, Config, Node, NodeSendError, SlotConfig};
 use std::io::Write;
@@ -235,29 +234,6 @@ fn streams_and_tags_arrive_whole() {
             assert_eq!(tags.get_tag(LIMIT).unwrap().tag, i);
         }
     });
-}
-
-#[test]
-fn a_publisher_with_a_pool_refuses_subscribers_of_other_hosts_and_says_why() {
-    let (_there, _here, server, client, at) = pair();
-    let config = PublishConfig { sample_bytes_max: 10_000, ..PublishConfig::default() };
-    let pool = Publisher::new(&server, config).unwrap();
-    pool.serve("pool", Access::SameUser).unwrap();
-    let name = format!("{at}/pool");
-    let refused = Subscriber::connect(&client, &name, SubscribeConfig::default(), LIMIT);
-    let error = refused.err().unwrap().to_string();
-    assert!(
-        error.contains("memory of its own host") && error.contains("sample_bytes_max 0"),
-        "{error}"
-    );
-    let short = Publisher::new(&server, PublishConfig::default()).unwrap();
-    short.serve("short", Access::SameUser).unwrap();
-    let name = format!("{at}/short");
-    let mut subscriber =
-        Subscriber::connect(&client, &name, SubscribeConfig::default(), LIMIT).unwrap();
-    until("it is served", || short.subscribers().iter().any(|subscriber| subscriber.is_served));
-    short.publish(b"short", LIMIT).unwrap();
-    assert_eq!(subscriber.receive(LIMIT).unwrap().to_vec().unwrap(), b"short");
 }
 
 #[test]

@@ -255,7 +255,7 @@ fn the_page_on_two_users_says_what_works() {
 fn the_page_on_two_containers_says_what_works() {
     let blocks = blocks(2);
     let [block] = &blocks[..] else { panic!("one block: {blocks:?}") };
-    let engine = "sudo podman run ";
+    let engine = "podman run ";
     let lines: Vec<&str> = block.lines().collect();
     let [setup, receive, send] = lines[..] else { panic!("three commands: {block}") };
     // The engine's words, and what runs inside.

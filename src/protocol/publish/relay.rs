@@ -121,7 +121,9 @@ enum Waiting {
 /// # let manager = Manager::with_config(config.clone())?;
 /// // Of another host it is called hamlyn://HOST:PORT/prices.
 /// let mut relay = Relay::connect(&manager, "prices", RelayConfig::default(), limit)?;
+/// relay.set_admission(|peer| peer.is_proved.then_some(()).ok_or("who are you?".into()));
 /// relay.serve("local-prices", Access::SameUser)?;
+/// println!("for whoever is given it: {}", relay.seed()?);
 /// # let subscribing = std::thread::spawn(move || {
 /// #     let here = Manager::with_config(config).unwrap();
 /// #     let config = SubscribeConfig::default();
@@ -135,6 +137,7 @@ enum Waiting {
 ///     # publisher.flush(limit)?;
 ///     # if number == 0 { break }
 /// }
+/// relay.stop_serving();
 /// relay.drain(limit)?;
 /// # assert_eq!(subscribing.join().unwrap(), b"7.20");
 /// # drop(publisher);

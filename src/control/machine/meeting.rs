@@ -442,7 +442,7 @@ impl Machine {
     /// It is to be a link to this node, which proves itself, or none.
     pub fn expect(&mut self, id: ConnectionId, node: NodeId) {
         if let Some(c) = self.table.get_mut(id) {
-            c.expected = Some(node);
+            c.expected = Some(Box::new(node));
         }
     }
 
@@ -544,7 +544,7 @@ impl Machine {
         self.table.advance(id, Stage::Meeting(Box::new(meeting)));
         if let Some(c) = self.table.get_mut(id) {
             c.peer_node = welcome.credential.node;
-            if c.expected.is_some_and(|node| node != c.peer_node) {
+            if c.expected.as_ref().is_some_and(|node| **node != c.peer_node) {
                 let why = "another node serves the name there";
                 return self.failed(id, Failure::Misbehaved(why.into()));
             }

@@ -339,7 +339,7 @@ pub(super) enum Waits {
     Call(Arc<Waiter>),
     /// The part that speaks with other hosts; the application is told of a link, and of no failure.
     #[cfg(feature = "tls")]
-    Hosts(super::other_hosts::Found),
+    Hosts(Box<super::other_hosts::Found>),
 }
 
 /// Somebody waits for the end of connecting, in the call.

@@ -64,7 +64,7 @@ mod with_tls {
                 return Err(gone());
             }
             let Sought { asked, name, credential, greeting, until_ns, how } = sought;
-            let waits = Waits::Hosts(Found { asked, how, ended });
+            let waits = Waits::Hosts(Box::new(Found { asked, how, ended }));
             shared.begin_expecting(&name.parse()?, credential, &greeting, until_ns, waits)
         }
 

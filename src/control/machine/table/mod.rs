@@ -123,7 +123,7 @@ pub(super) struct Connection {
     stage: Stage,
     features: LinkFeatures,
     /// The node that has to be at the other end, proved; `None`: any.
-    pub expected: Option<NodeId>,
+    pub expected: Option<Box<NodeId>>,
     /// Whether whoever it is made to is waited for, where there is nobody yet.
     pub wait: Wait,
     /// How long it rests before it is tried again to make it.

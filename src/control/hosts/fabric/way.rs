@@ -11,7 +11,7 @@
 //!
 //! The connection stays, and carries [`words`]: how many messages belong to the link, so that none is
 //! missing where the other end has said that there were no more, and what becomes of memory that one end
-//! opens to the other ([`Deposits`]). It tells of a host's death.
+//! opens to the other (`Deposits`). It tells of a host's death.
 //!
 //! Where this end may write memory of the other's, packets are taken out of the node's ring first, and leave
 //! once everything that had been written then has arrived: one that announces bytes comes after them.

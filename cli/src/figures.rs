@@ -3,13 +3,15 @@
 
 use crate::stat::duration;
 use hamlyn::control::printable_bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// What a process says of itself: each line is a name, a space and a value.
 #[derive(Debug, Default, PartialEq)]
 pub struct Figures {
     /// In the order in which they came.
     pub counters: Vec<(String, String)>,
+    /// Where each name first stands among them: as many come as another process likes.
+    at: HashMap<String, usize>,
     /// By the link's number.
     pub links: BTreeMap<u32, Link>,
     /// Who was refused last: the last first.
@@ -48,6 +50,7 @@ impl Figures {
                 let refusal: &mut Refusal = figures.refusals.entry(number).or_default();
                 refusal.0.insert(name.into(), value.into());
             } else {
+                figures.at.entry(name.into()).or_insert(figures.counters.len());
                 figures.counters.push((name.into(), value.into()));
             }
         }
@@ -56,14 +59,12 @@ impl Figures {
 
     /// What is no number, or is to be shown as it is; empty where there is none.
     pub fn text(&self, name: &str) -> &str {
-        let found = self.counters.iter().find(|counter| counter.0 == name);
-        found.map_or("", |counter| &counter.1)
+        self.at.get(name).map_or("", |at| &self.counters[*at].1)
     }
 
     /// A counter that is a number; 0 where there is none.
     pub fn number(&self, name: &str) -> u64 {
-        let found = self.counters.iter().find(|counter| counter.0 == name);
-        found.and_then(|counter| counter.1.parse().ok()).unwrap_or(0)
+        self.text(name).parse().unwrap_or(0)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::arguments::{RelayArguments, Slow};
 use crate::perf::ends::access;
 use crate::{ending, names, progress};
 use anyhow::{Context, Result, bail};
+use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
     ConnectionState, Manager, PublishConfig, ReconnectPolicy, Relay, RelayConfig, RelayError,
     SubscribeConfig, WhenSlow,
@@ -54,9 +55,12 @@ pub fn run(arguments: &RelayArguments) -> Result<()> {
     };
     bar.finish_and_clear();
     match end {
-        RelayError::Ended(_) => {
+        RelayError::Ended(reason) => {
             if let Err(error) = relay.drain(Some(LAST)) {
                 eprintln!("hamlyn: the publisher has ended, and a subscriber has not all: {error}");
+            }
+            if reason != CloseReason::Closed {
+                bail!("{}: the publisher was gone before its last sample was read", arguments.name);
             }
             Ok(())
         }

@@ -197,7 +197,8 @@ macro_rules! pages {
             }
 
             /// Copies `from` to `offset`. A message that is sent afterwards, by this thread, finds
-            /// the bytes there. Of an aperture of another host: [`AccessError::Busy`] where too much
+            /// the bytes there; of an aperture of another host one that is sent over its own link, where
+            /// several lead there ([`Node::send_over`]), and [`AccessError::Busy`] says that too much
             /// waits for its owner already; a part of `from` may have been written then.
             #[inline]
             pub fn write(&$self, offset: u64, from: &[u8]) -> Result<(), AccessError> {
@@ -370,8 +371,8 @@ impl Node {
     ///
     /// To another host only over libfabric, with a provider that does what is needed: the holder then has
     /// no mapping. What it writes is on its way when the call returns, moves while both programs make
-    /// calls, and is there before any message that it sends afterwards; what it reads it waits for; words
-    /// it has none.
+    /// calls, and is there before any message that it sends afterwards over this link; what it reads it
+    /// waits for; words it has none.
     pub fn export(
         &mut self,
         link: LinkId,

@@ -575,10 +575,15 @@ impl ApertureStreamSender {
         let place = place??;
         let offset = space.offset(place);
         // No lock is held while the bytes are copied.
-        if pages.write(offset, record).is_err() {
+        match pages.write(offset, record) {
+            Ok(()) => {}
+            // Too much waits to go there: this one goes through the link, and the aperture stays as it is.
+            Err(AccessError::Busy(_)) => return inner.send(record, deadline.left()),
             // It was taken back, or the link has ended, as the link will say.
-            *aperture = None;
-            return inner.send(record, deadline.left());
+            Err(_) => {
+                *aperture = None;
+                return inner.send(record, deadline.left());
+            }
         }
         inner.announce(Far { offset, length: record.len() as u32 }, deadline)?;
         space.take(place, length);

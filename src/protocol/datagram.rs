@@ -511,10 +511,10 @@ impl DatagramSender {
     /// let other = Manager::with_config(config)?;
     /// let mut sender = DatagramSender::grow(&other, &receiver.seed()?, limit)?;
     /// receiver.stop_serving(); // No more senders.
-    /// assert_eq!((sender.capacity(), receiver.senders()), (4096, 1));
     /// let answers = DatagramReceiver::new(&other, 64)?;
     /// assert!(sender.try_send(b"question", 0, Some(&answers.reply_ticket()))?);
     /// manager.wait_any(&[&receiver], limit)?;
+    /// assert_eq!((sender.capacity(), receiver.senders()), (4096, 1));
     /// assert!(sender.try_flush()?); // Only a long one leaves in parts.
     /// let datagram = receiver.try_receive()?.expect("it has come");
     /// let mut question = [0; 8];

@@ -157,6 +157,11 @@ impl Channel {
         false
     }
 
+    /// Whether something has come that has yet to be made out, of which the socket does not tell.
+    pub fn holds_more(&self) -> bool {
+        self.ended.is_none() && (self.unread > 0 || self.raw_used < self.raw_end)
+    }
+
     fn receive_plain(&mut self, most: usize) -> bool {
         let mut moved = false;
         loop {

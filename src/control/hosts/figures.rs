@@ -122,7 +122,10 @@ impl Shared {
                 self.tell_figures(state, id, &text);
             }
             _ => {
-                state.texts.waiting.push(id);
+                // Of those that wait some have hung up.
+                let State { texts, rows, .. } = state;
+                texts.waiting.retain(|id| rows.contains_key(id));
+                texts.waiting.push(id);
                 self.make_figures(state);
             }
         }

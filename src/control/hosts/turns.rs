@@ -180,8 +180,6 @@ impl Shared {
 
     fn turn(self: &Arc<Self>, ready: &[Ready]) {
         let mut state = self.lock();
-        self.take_outcomes(&mut state);
-        self.take_figures(&mut state);
         for ready in ready {
             match ready.tag {
                 BELL => self.late.bell.silence(),
@@ -189,6 +187,9 @@ impl Shared {
                 id => self.look(&mut state, id),
             }
         }
+        // Behind the bell's silence: what is told from here on rings it again.
+        self.take_outcomes(&mut state);
+        self.take_figures(&mut state);
         if state.listens_again_ns.is_some_and(|again| again <= monotonic_ns()) {
             state.listens_again_ns = None;
             if let Some(listener) = &self.listener {

@@ -387,8 +387,9 @@ impl Far for Reached {
     }
 
     fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), AccessError> {
-        let _turn = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of whoever reads before this, too.
         let until_ns = monotonic_ns().saturating_add(self.timeout_ns);
+        let _turn = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         // What this end has written is there first.
         let mark = self.mark();
         self.wait(until_ns, |inner| inner.has_delivered(mark) && !inner.is_reading)?;

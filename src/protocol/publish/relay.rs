@@ -71,7 +71,8 @@ pub enum RelayError {
         "the time was up: no sample came, or a subscriber for which the relay waits had made no room"
     )]
     TimedOut,
-    /// The publisher has said that this was all. It stays so.
+    /// The publisher has said that this was all ([`CloseReason::Closed`]); or
+    /// ([`CloseReason::HungUp`]) it was, and the last could not be read any more. It stays so.
     #[error("the publisher has ended: {0}")]
     Ended(CloseReason),
     /// The policy allows no more attempts to connect. It stays so.
@@ -165,6 +166,8 @@ pub struct Relay {
     missed: u64,
     waiting: Option<(u64, Waiting)>,
     ended: Option<CloseReason>,
+    /// The sample behind the last that was published could not be read any more.
+    is_cut_off: bool,
 }
 
 /// A connection to the publisher.
@@ -216,6 +219,7 @@ impl Relay {
             missed: 0,
             waiting: None,
             ended: None,
+            is_cut_off: false,
         };
         relay.has_connected(subscriber);
         Ok(relay)
@@ -235,9 +239,12 @@ impl Relay {
                 return Err(RelayError::Ended(reason.clone()));
             }
             if let Some((number, waiting)) = self.waiting.take() {
-                match self.publish(number, waiting, deadline.left())? {
-                    true => return Ok(number),
-                    false => continue,
+                if self.publish(number, waiting, deadline.left())? {
+                    return Ok(number);
+                }
+                self.is_cut_off = true;
+                if deadline.left().is_some_and(|left| left.is_zero()) {
+                    return Err(RelayError::TimedOut);
                 }
             }
             let Some(Upstream { subscriber, has_passed }) = &mut self.upstream else {
@@ -246,17 +253,23 @@ impl Relay {
             };
             let lost = match subscriber.receive(deadline.left()) {
                 Ok(sample) => {
-                    *has_passed = true;
                     let number = sample.number().wrapping_add(self.offset);
                     // Less than the next: it was passed on before the connection ended.
                     if (self.next..NUMBER_MAX).contains(&number) {
+                        *has_passed = true;
                         self.waiting = Some((number, Waiting::of(sample)));
+                    } else if deadline.left().is_some_and(|left| left.is_zero()) {
+                        // There may be more of these, on and on.
+                        return Err(RelayError::TimedOut);
                     }
                     continue;
                 }
                 Err(ReceiveError::TimedOut) => return Err(RelayError::TimedOut),
                 Err(ReceiveError::Ended(CloseReason::Closed)) if self.until_closed => {
-                    self.ended = Some(CloseReason::Closed);
+                    let is_whole = !self.is_cut_off;
+                    self.missed = self.missed.saturating_add(self.is_cut_off.into());
+                    let (all, part) = (CloseReason::Closed, CloseReason::HungUp);
+                    self.ended = Some(if is_whole { all } else { part });
                     self.upstream = None;
                     continue;
                 }
@@ -328,6 +341,7 @@ impl Relay {
     fn count(&mut self, number: u64) {
         self.missed = self.missed.saturating_add(number - self.next);
         self.next = number + 1;
+        self.is_cut_off = false;
     }
 
     /// One attempt, or the wait for it.
@@ -369,6 +383,11 @@ impl Relay {
                 "the publisher that is there now has samples of up to {bytes} bytes, and the pool here is \
                  for {max} (PublishConfig::sample_bytes_max): start the relay anew"
             ));
+            return;
+        }
+        if self.next >= NUMBER_MAX - 1 {
+            let why = "its samples have no more numbers here: start the relay anew";
+            self.outages.give_up(why.into());
             return;
         }
         let (id, first) = (subscriber.publisher_id(), subscriber.next());
@@ -434,7 +453,7 @@ impl EndPoint for Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         // The publisher goes then, and tells whoever is left that this was all.
-        if self.ended.is_none() {
+        if self.ended != Some(CloseReason::Closed) {
             self.publisher.hang_up();
         }
     }

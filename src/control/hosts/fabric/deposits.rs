@@ -27,7 +27,7 @@ use crate::control::hosts::path::News;
 use crate::os::aperture::{AccessError, Far, Pages};
 use crate::os::fabric::memory::Place;
 use crate::os::fabric::{Choice, FarMemory, Lent, Reached};
-use crate::os::sys::Poller;
+use crate::os::sys::{Poller, descriptor_limit};
 use crate::wire::ApertureAccess;
 use std::collections::{BTreeMap, VecDeque};
 use std::format;
@@ -40,6 +40,12 @@ use std::vec::Vec;
 const ROWS_MAX: usize = 256;
 /// News that wait until the node takes them, beyond which no word of the other end's is taken.
 const NEWS_MAX: usize = 16;
+/// Offers in a row that were refused, beyond which the other end is a nuisance.
+const REFUSED_MAX: u32 = 64;
+/// Descriptors of one end point for memory, of which a holder has one for each, and how large a part of all
+/// those that this process may have they may be.
+const DESCRIPTORS: u64 = 12;
+const DESCRIPTORS_SHARE: u64 = 8;
 /// In the poller of a way: a descriptor of memory.
 const OF_MEMORY: u64 = 3;
 
@@ -54,9 +60,11 @@ pub struct Holdings {
 impl Holdings {
     /// None yet, and as many as the settings allow: all other hosts count as one user.
     pub fn new(config: &Config) -> Self {
+        let descriptors = descriptor_limit().unwrap_or(0) / DESCRIPTORS_SHARE / DESCRIPTORS;
+        let fitting = descriptors.clamp(1, u32::MAX.into()) as u32;
         Self {
             per_link: (config.apertures_per_link_max, config.aperture_map_max),
-            all: (config.apertures_per_user_max, config.bytes_per_user_max),
+            all: (config.apertures_per_user_max.min(fitting), config.bytes_per_user_max),
             held: Mutex::default(),
         }
     }
@@ -150,6 +158,8 @@ pub struct Deposits {
     theirs: BTreeMap<u32, Theirs>,
     says: VecDeque<Word>,
     news: VecDeque<News>,
+    /// Offers that were refused since one was taken.
+    refused: u32,
     /// Rows that have an end point.
     active: usize,
     /// Why memory of this end's cannot be written any more.
@@ -169,6 +179,7 @@ impl Deposits {
             theirs: BTreeMap::new(),
             says: VecDeque::new(),
             news: VecDeque::new(),
+            refused: 0,
             active: 0,
             broken: None,
         }
@@ -265,10 +276,15 @@ impl Deposits {
                 let number = opened.number;
                 match self.hold(opened, choice, poller, place_at) {
                     Ok(pages) => {
+                        self.refused = 0;
                         self.says.push_back(Word::Held(number));
                         self.news.push_back(News::Held(number, pages));
                     }
+                    Err(_) if self.refused >= REFUSED_MAX => {
+                        return Err("it goes on offering what is refused");
+                    }
                     Err(why) => {
+                        self.refused += 1;
                         self.says.push_back(Word::Refused(number, why));
                         self.theirs.insert(number, Theirs::Released);
                     }
@@ -358,6 +374,11 @@ impl Deposits {
     /// Whether another word of the other end's may be taken.
     pub fn takes_words(&self) -> bool {
         self.news.len() < NEWS_MAX
+    }
+
+    /// Whether the node is to know something.
+    pub fn has_news(&self) -> bool {
+        !self.news.is_empty()
     }
 
     /// What is to be said.

@@ -388,6 +388,13 @@ impl Place {
         (&self.bell, self.descriptor.as_ref())
     }
 
+    /// There is something for the node, of which no message tells it.
+    pub fn tell(&self) {
+        if let Some(row) = self.station.lock().rows.get_mut(&self.token) {
+            row.tell();
+        }
+    }
+
     /// The provider's descriptor cannot be watched: the thread looks instead.
     pub fn forget_descriptor(&mut self) {
         self.descriptor = None;

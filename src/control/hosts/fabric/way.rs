@@ -123,7 +123,12 @@ impl Way {
         }
         self.looked_ns = now_ns;
         self.tls.receive(WORD_BYTES_MAX + 1);
+        self.tls.flush();
         let heard = self.hear();
+        // The thread of other hosts may have heard it in the place of a node that sleeps.
+        if self.deposits.has_news() {
+            self.place.tell();
+        }
         self.say();
         self.tls.flush();
         let ended = match (heard, self.tls.ended()) {
@@ -139,7 +144,7 @@ impl Way {
     fn hear(&mut self) -> Result<(), &'static str> {
         const NONSENSE: &str = "it says what no host says";
         // At the end all of them, for the last says how many messages there are.
-        while self.tls.ended().is_some() || self.deposits.takes_words() {
+        while self.tls.ended().is_some() || self.takes_words() {
             let read = words::read(self.tls.plain()).map_err(|words::Nonsense| NONSENSE)?;
             let Some((word, bytes)) = read else { break };
             self.tls.take(bytes);
@@ -157,6 +162,17 @@ impl Way {
             self.deposits.handle(word, || choice, &self.poller, at)?;
         }
         Ok(())
+    }
+
+    /// Whether another word may be taken. Each may be answered: who does not take what is said is not heard.
+    fn takes_words(&self) -> bool {
+        self.deposits.takes_words() && !self.tls.wants_write()
+    }
+
+    /// Whether a word lies here of which the connection does not tell.
+    fn has_word(&self) -> bool {
+        let lies_there = || !matches!(words::read(self.tls.plain()), Ok(None));
+        self.tls_ended.is_none() && self.takes_words() && (self.tls.holds_more() || lies_there())
     }
 
     /// Says what is to be said.
@@ -392,7 +408,7 @@ impl Path for Way {
 
     fn may_sleep(&mut self) -> bool {
         let may_sleep = self.place.may_sleep();
-        self.deposits.may_sleep() && may_sleep
+        self.deposits.may_sleep() && may_sleep && !self.has_word()
     }
 
     fn explain(&self) -> String {

@@ -128,6 +128,8 @@ impl EndPoint {
         let (kept, range) = own;
         assert!(range.start <= range.end && range.end <= kept.lines.bytes(), "within own memory");
         assert!(op < self.far.contexts.len() && !self.far.is_busy[op], "a number that is free");
+        let is_own = self.far.memory.iter().any(|own| own.start() == kept.lines.start());
+        assert!(is_own, "memory that this end point keeps");
         let (end, remote) = (self.end(), far.base.wrapping_add(offset));
         // SAFETY: memory that is mapped until this end point is closed, of so many bytes, and a context
         // that stays until the completion. Others may change these bytes meanwhile; they are read by the

@@ -9,9 +9,9 @@
 # Of two lists of steps one runs beside the other, since most steps use one core for much of their
 # time, and whichever is through takes what is left of the other, the second from its end; cargo lets
 # those wait that build in the same directory. The last line sums up.
-TEST='fmt clippy unit examples'
-TEST_BESIDE='doc pure c python cli'
-DEEP='release tour bench budgets readme site deb http bare sanitizers long planted wheel package api'
+TEST='fmt unit cli examples'
+TEST_BESIDE='c python doc pure'
+DEEP='clippy release tour bench budgets readme site deb http bare sanitizers long planted wheel package api'
 DEEP_BESIDE='loom miri tsan fuzz'
 set -u
 cd "$(dirname "$0")/.." || exit 1

@@ -2,7 +2,7 @@
 
 pub use crate::over::{
     Reached, at, is_of_hosts, is_over_libfabric, is_said_by, manager_with, node_with,
-    only_on_one_host, seen,
+    only_on_one_host, opens_memory, seen,
 };
 use hamlyn::protocol::Manager;
 use hamlyn::{Config, Node};

@@ -66,6 +66,17 @@ pub fn only_on_one_host(why: &str) -> bool {
     is_of_hosts()
 }
 
+/// Whether memory can be open to the other end.
+pub fn opens_memory() -> bool {
+    match over() {
+        Over::Rings => true,
+        #[cfg(feature = "tls")]
+        Over::Tls(_) => false,
+        #[cfg(feature = "libfabric")]
+        Over::Fabric(provider) => !provider.contains("ofi_rxm"),
+    }
+}
+
 /// A service's name, for whoever connects.
 pub fn at(service: &str) -> String {
     let scheme = if is_of_hosts() { "hamlyn://" } else { "" };

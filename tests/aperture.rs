@@ -9,9 +9,7 @@ use hamlyn::protocol::{
     ApertureStreamReceiver, ApertureStreamSender, Manager, StreamConfig, StreamReceiver,
     StreamSender,
 };
-use hamlyn::{
-    AccessError, Aperture, ApertureAccess, ApertureId, Event, LinkId, MetadataIndex, Node,
-};
+use hamlyn::{AccessError, Aperture, ApertureAccess, ApertureId, LinkId, MetadataIndex, Node};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::*;
@@ -24,31 +22,15 @@ fn access_of(text: &str) -> ApertureAccess {
     if text == "ro" { RO } else { RW }
 }
 
-/// The next event about an aperture.
-#[track_caller]
-fn event(node: &mut Node) -> (ApertureId, ApertureEvent) {
-    let mut found = None;
-    until_node(node, "something became of an aperture", |node| {
-        while let Some(event) = node.next_event() {
-            if let Event::Aperture { aperture, what } = event {
-                found = Some((aperture, what));
-                return true;
-            }
-        }
-        false
-    });
-    found.unwrap()
-}
-
 #[track_caller]
 fn expect(node: &mut Node, id: ApertureId, what: ApertureEvent) {
-    assert_eq!(event(node), (id, what));
+    assert_eq!(aperture_event(node), (id, what));
 }
 
 /// The next aperture that this node is to hold.
 #[track_caller]
 fn held(node: &mut Node) -> Aperture {
-    let (id, what) = event(node);
+    let (id, what) = aperture_event(node);
     assert_eq!(what, ApertureEvent::Held);
     node.aperture(id).unwrap()
 }
@@ -174,7 +156,7 @@ fn role() {
                         say("held");
                     }
                     "revoked" => {
-                        let (_, what) = event(&mut me.node);
+                        let (_, what) = aperture_event(&mut me.node);
                         assert_eq!(what, ApertureEvent::Revoked);
                         say("revoked");
                     }
@@ -484,7 +466,7 @@ fn what_is_no_aperture_is_refused_with_the_reason() {
     );
     // More than the holder maps.
     let id = me.node.export(link, 12288, RW).unwrap();
-    let (refused, what) = event(&mut me.node);
+    let (refused, what) = aperture_event(&mut me.node);
     assert!(refused == id && matches!(what, ApertureEvent::Refused(_)), "{what:?}");
     let text = me.node.explain(link).unwrap();
     let why =

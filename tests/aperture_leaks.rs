@@ -5,24 +5,10 @@
 mod support;
 
 use hamlyn::node::ApertureEvent;
-use hamlyn::{Aperture, ApertureAccess, ApertureId, Event, LinkId, Node};
+use hamlyn::{Aperture, ApertureAccess, ApertureId, LinkId, Node};
 use support::*;
 
 const BYTES: u64 = 1 << 16;
-
-fn event(node: &mut Node) -> (ApertureId, ApertureEvent) {
-    let mut found = None;
-    until_node(node, "something became of an aperture", |node| {
-        while let Some(event) = node.next_event() {
-            if let Event::Aperture { aperture, what } = event {
-                found = Some((aperture, what));
-                return true;
-            }
-        }
-        false
-    });
-    found.unwrap()
-}
 
 /// Exported by one, held by the other.
 fn agreed(
@@ -32,9 +18,9 @@ fn agreed(
     access: ApertureAccess,
 ) -> (ApertureId, Aperture) {
     let id = owner.export(link, BYTES, access).unwrap();
-    let (held, what) = event(holder);
+    let (held, what) = aperture_event(holder);
     assert_eq!((held.number, what), (id.number, ApertureEvent::Held));
-    assert_eq!(event(owner), (id, ApertureEvent::Ready));
+    assert_eq!(aperture_event(owner), (id, ApertureEvent::Ready));
     (id, holder.aperture(held).unwrap())
 }
 
@@ -64,12 +50,12 @@ fn nothing_is_left_of_an_aperture_whoever_ends_it() {
                 }
                 _ => {
                     holder.release_aperture(aperture.id()).unwrap();
-                    assert_eq!(event(owner), (id, ApertureEvent::Released));
+                    assert_eq!(aperture_event(owner), (id, ApertureEvent::Released));
                     owner.revoke_aperture(id).unwrap();
                 }
             }
             if round / 4 % 3 != 2 {
-                assert_eq!(event(holder).1, ApertureEvent::Revoked);
+                assert_eq!(aperture_event(holder).1, ApertureEvent::Revoked);
             }
             assert!(view.is_revoked() && aperture.is_revoked());
         }

@@ -28,8 +28,8 @@ use hamlyn::{
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use support::{
-    Dir, LIMIT, Peer, Role, Station, closed, connected, pattern, say, skipped, ticket_of,
-    until_node,
+    Dir, LIMIT, Peer, Role, Station, aperture_event, closed, connected, pattern, say, skipped,
+    ticket_of, until_node,
 };
 use with::{HERE, listening, named, offer, offer_of, secret, trusted, until};
 
@@ -61,26 +61,10 @@ fn with_each_provider(test: impl Fn(&str)) {
     }
 }
 
-/// The next event about an aperture.
-#[track_caller]
-fn event(node: &mut Node) -> (ApertureId, ApertureEvent) {
-    let mut found = None;
-    until_node(node, "something became of an aperture", |node| {
-        while let Some(event) = node.next_event() {
-            if let Event::Aperture { aperture, what } = event {
-                found = Some((aperture, what));
-                return true;
-            }
-        }
-        false
-    });
-    found.unwrap()
-}
-
 /// The next aperture that this node is to hold.
 #[track_caller]
 fn held(node: &mut Node) -> Aperture {
-    let (id, what) = event(node);
+    let (id, what) = aperture_event(node);
     assert_eq!(what, ApertureEvent::Held);
     node.aperture(id).unwrap()
 }
@@ -89,7 +73,7 @@ fn held(node: &mut Node) -> Aperture {
 #[track_caller]
 fn export(node: &mut Node, link: LinkId, bytes: u64, access: ApertureAccess) -> ApertureId {
     let id = node.export(link, bytes, access).unwrap();
-    assert_eq!(event(node), (id, ApertureEvent::Ready));
+    assert_eq!(aperture_event(node), (id, ApertureEvent::Ready));
     id
 }
 
@@ -155,7 +139,7 @@ fn a_deposit_arrives_whole_and_is_announced_after() {
                     let ticket = ticket_of(&owner.node, link);
                     announce(&mut owner, &ticket, id.number, i, 0);
                 }
-                assert_eq!(event(&mut owner.node), (id, ApertureEvent::Released));
+                assert_eq!(aperture_event(&mut owner.node), (id, ApertureEvent::Released));
                 owner.node.revoke_aperture(id).unwrap();
                 until_node(&mut owner.node, "its pages are back", |node| {
                     node.aperture_bytes() == (0, 0)
@@ -251,7 +235,7 @@ fn an_aperture_that_is_taken_back_while_it_is_written_ends_nothing_else() {
             |mut holder, link, ticket| {
                 for _ in 0..8 {
                     let aperture = loop {
-                        match event(&mut holder.node) {
+                        match aperture_event(&mut holder.node) {
                             (id, ApertureEvent::Held) => break holder.node.aperture(id).unwrap(),
                             (_, what) => assert_eq!(what, ApertureEvent::Revoked),
                         }

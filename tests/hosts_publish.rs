@@ -6,118 +6,24 @@
 //! ```
 #![cfg(not(miri))]
 
+#[path = "support/cable.rs"]
+mod cable;
 mod support;
 
+use cable::Cable;
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
     ConnectionState, GrowError, Manager, PublishConfig, Publisher, ReceiveError, ReconnectPolicy,
     Relay, RelayConfig, RelayError, SubscribeConfig, Subscriber, WhenSlow,
 };
 use hamlyn::{Access, Config};
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io::Write;
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::{Dir, LIMIT, LONG, pattern, until};
-
-// ---- a cable
-
-#[derive(Default)]
-struct Inside {
-    is_cut: AtomicBool,
-    ends: AtomicBool,
-    /// Bytes that have passed, both ways.
-    passed: AtomicU64,
-    live: Mutex<Vec<TcpStream>>,
-}
-
-/// What leads to one host from another.
-struct Cable {
-    at: SocketAddr,
-    inside: Arc<Inside>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Cable {
-    /// `server` is where it leads to, as it is when somebody connects.
-    fn to(server: Arc<Mutex<SocketAddr>>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = listener.local_addr().unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let inside = Arc::new(Inside::default());
-        let own = inside.clone();
-        let thread = std::thread::spawn(move || {
-            std::thread::scope(|scope| {
-                while !own.ends.load(Ordering::Relaxed) {
-                    let Ok((here, _)) = listener.accept() else {
-                        std::thread::sleep(Duration::from_millis(1));
-                        continue;
-                    };
-                    if own.is_cut.load(Ordering::Relaxed) {
-                        continue;
-                    }
-                    let Ok(there) = TcpStream::connect(*server.lock().unwrap()) else { continue };
-                    for tcp in [&here, &there] {
-                        tcp.set_nonblocking(false).unwrap();
-                        tcp.set_nodelay(true).unwrap();
-                        own.live.lock().unwrap().push(tcp.try_clone().unwrap());
-                    }
-                    let (from, onto) = (here.try_clone().unwrap(), there.try_clone().unwrap());
-                    let inside = &*own;
-                    scope.spawn(move || inside.pass(&from, &onto));
-                    scope.spawn(move || inside.pass(&there, &here));
-                }
-                own.cut();
-            });
-        });
-        Self { at, inside, thread: Some(thread) }
-    }
-
-    fn cut(&self) {
-        self.inside.is_cut.store(true, Ordering::Relaxed);
-        self.inside.cut();
-    }
-
-    fn mend(&self) {
-        self.inside.is_cut.store(false, Ordering::Relaxed);
-    }
-
-    fn passed(&self) -> u64 {
-        self.inside.passed.load(Ordering::Relaxed)
-    }
-}
-
-impl Inside {
-    fn cut(&self) {
-        for tcp in self.live.lock().unwrap().drain(..) {
-            let _ = tcp.shutdown(Shutdown::Both);
-        }
-    }
-
-    fn pass(&self, mut from: &TcpStream, mut to: &TcpStream) {
-        let mut bytes = vec![0; 64 << 10];
-        while let Ok(count @ 1..) = from.read(&mut bytes) {
-            if self.is_cut.load(Ordering::Relaxed) || to.write_all(&bytes[..count]).is_err() {
-                break;
-            }
-            self.passed.fetch_add(count as u64, Ordering::Relaxed);
-        }
-        let _ = to.shutdown(Shutdown::Both);
-        let _ = from.shutdown(Shutdown::Both);
-    }
-}
-
-impl Drop for Cable {
-    fn drop(&mut self) {
-        self.inside.ends.store(true, Ordering::Relaxed);
-        self.inside.cut();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
 
 // ---- two hosts
 
@@ -142,7 +48,8 @@ impl Hosts {
     fn new(name: &str) -> Self {
         let settings = [("HOST_TIMEOUT_MS", "2000")];
         let server = Arc::new(Mutex::new("127.0.0.1:1".parse().unwrap()));
-        let cable = Cable::to(server.clone());
+        let leads_to = server.clone();
+        let cable = Cable::to(move || *leads_to.lock().unwrap(), 1);
         let dirs = ["there", "here"].map(|side| Dir::new(&format!("{name}-{side}"), &settings));
         let [there, here] = dirs;
         Self { there, here, server, cable }
@@ -390,7 +297,7 @@ fn each_sample_comes_once_to_a_host_of_any_number_of_subscribers() {
         let config = RelayConfig::default().subscribe;
         let mut subscriber = Subscriber::connect(&here, &hosts.name(), config, LIMIT).unwrap();
         until_joined(&publisher, 1);
-        let before = hosts.cable.passed();
+        let before = hosts.cable.returned();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for i in 0..COUNT {
@@ -400,7 +307,7 @@ fn each_sample_comes_once_to_a_host_of_any_number_of_subscribers() {
             });
             (0..COUNT).for_each(|i| expect(&mut subscriber, i, 0, i));
         });
-        hosts.cable.passed() - before
+        hosts.cable.returned() - before
     };
     let hosts = Hosts::new("eight");
     let (there, relaying) = (hosts.publishing(), hosts.subscribing());
@@ -412,7 +319,7 @@ fn each_sample_comes_once_to_a_host_of_any_number_of_subscribers() {
     let subscribers: Vec<_> =
         managers.iter().map(|manager| here(manager, SubscribeConfig::default())).collect();
     working.until_serves(8);
-    let before = hosts.cable.passed();
+    let before = hosts.cable.returned();
     std::thread::scope(|scope| {
         for mut subscriber in subscribers {
             scope.spawn(move || {
@@ -427,7 +334,7 @@ fn each_sample_comes_once_to_a_host_of_any_number_of_subscribers() {
             publisher.publish(&pattern(LONGEST, i), LIMIT).unwrap();
         }
     });
-    let eight = hosts.cable.passed() - before;
+    let eight = hosts.cable.returned() - before;
     let percent = |bytes: u64| bytes * 100 / BYTES;
     support::loud(&format!(
         "{COUNT} samples of 64 KiB: {}% of their bytes to one subscriber, {}% to eight by a relay",
@@ -612,12 +519,12 @@ fn who_comes_late_gets_the_newest_from_the_relay_and_nothing_crosses_for_it() {
     }
     let mut first = here(&manager, SubscribeConfig::default());
     while first.receive(LIMIT).unwrap().number() != 9 {}
-    let before = hosts.cable.passed();
+    let before = hosts.cable.returned();
     for _ in 0..5 {
         let mut late = here(&manager, SubscribeConfig::default());
         (7..10).for_each(|i| expect(&mut late, i, 0, i));
     }
-    assert!(hosts.cable.passed() - before < LONGEST as u64);
+    assert!(hosts.cable.returned() - before < LONGEST as u64);
     drop(working.stop());
 }
 

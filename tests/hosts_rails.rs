@@ -8,8 +8,11 @@
 //! ```
 #![cfg(not(miri))]
 
+#[path = "support/cable.rs"]
+mod cable;
 mod support;
 
+use cable::Cable;
 use hamlyn::Ticket;
 use hamlyn::control::hosts::channel::Channel;
 use hamlyn::control::hosts::keys::Keys;
@@ -28,157 +31,11 @@ use hamlyn::protocol::{
 };
 use hamlyn::{Accept, Access, Config, LinkId, MetadataIndex, Node, NodeSendError, SlotConfig};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use support::{Dir, LIMIT, pattern, until};
-
-// ---- relays
-
-#[derive(Default)]
-struct Inside {
-    /// New connections are closed at once.
-    is_cut: AtomicBool,
-    /// Bytes wait here.
-    is_stalled: AtomicBool,
-    ends: AtomicBool,
-    /// Bytes that may pass to the server, of all connections.
-    allowed: AtomicU64,
-    /// Bytes that have passed to the server, and connections that were passed on.
-    passed: AtomicU64,
-    count: AtomicUsize,
-    live: Mutex<Vec<TcpStream>>,
-    /// Each part waits so many microseconds.
-    delay_us: AtomicU64,
-}
-
-/// A rail's cable.
-struct Cable {
-    at: SocketAddr,
-    inside: Arc<Inside>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Cable {
-    fn to(server: SocketAddr, host: u8) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::new(127, 0, 0, host), 0)).unwrap();
-        let at = listener.local_addr().unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let inside = Arc::new(Inside { allowed: AtomicU64::new(u64::MAX), ..Inside::default() });
-        let own = inside.clone();
-        let thread = std::thread::spawn(move || {
-            std::thread::scope(|scope| {
-                while !own.ends.load(Ordering::Relaxed) {
-                    let Ok((here, _)) = listener.accept() else {
-                        std::thread::sleep(Duration::from_millis(1));
-                        continue;
-                    };
-                    if own.is_cut.load(Ordering::Relaxed) {
-                        continue;
-                    }
-                    let Ok(there) = TcpStream::connect(server) else { continue };
-                    for tcp in [&here, &there] {
-                        tcp.set_nonblocking(false).unwrap();
-                        tcp.set_nodelay(true).unwrap();
-                    }
-                    {
-                        let mut live = own.live.lock().unwrap();
-                        live.clear();
-                        live.extend([here.try_clone().unwrap(), there.try_clone().unwrap()]);
-                    }
-                    own.count.fetch_add(1, Ordering::Relaxed);
-                    let (from, onto) = (here.try_clone().unwrap(), there.try_clone().unwrap());
-                    let inside = &*own;
-                    scope.spawn(move || inside.pass(&from, &onto, true));
-                    scope.spawn(move || inside.pass(&there, &here, false));
-                }
-                own.cut();
-            });
-        });
-        Self { at, inside, thread: Some(thread) }
-    }
-
-    fn cut(&self) {
-        self.inside.is_cut.store(true, Ordering::Relaxed);
-        self.inside.cut();
-    }
-
-    fn mend(&self) {
-        self.inside.is_stalled.store(false, Ordering::Relaxed);
-        self.inside.is_cut.store(false, Ordering::Relaxed);
-    }
-
-    fn passed(&self) -> u64 {
-        self.inside.passed.load(Ordering::Relaxed)
-    }
-}
-
-impl Inside {
-    fn cut(&self) {
-        for tcp in self.live.lock().unwrap().drain(..) {
-            let _ = tcp.shutdown(Shutdown::Both);
-        }
-    }
-
-    fn pass(&self, mut from: &TcpStream, mut to: &TcpStream, counts: bool) {
-        let mut bytes = vec![0; 16 << 10];
-        loop {
-            let held = || {
-                self.is_stalled.load(Ordering::Relaxed)
-                    || counts
-                        && self.passed.load(Ordering::Relaxed)
-                            >= self.allowed.load(Ordering::Relaxed)
-            };
-            while held()
-                && !self.ends.load(Ordering::Relaxed)
-                && !self.is_cut.load(Ordering::Relaxed)
-            {
-                std::thread::sleep(Duration::from_micros(200));
-            }
-            let most = match counts {
-                true => {
-                    let left =
-                        self.allowed.load(Ordering::Relaxed) - self.passed.load(Ordering::Relaxed);
-                    (left.max(1) as usize).min(bytes.len())
-                }
-                false => bytes.len(),
-            };
-            let Ok(count @ 1..) = from.read(&mut bytes[..most]) else { break };
-            match self.delay_us.load(Ordering::Relaxed) {
-                0 => {}
-                us => std::thread::sleep(Duration::from_micros(us)),
-            }
-            // What came while it was stalled waits, too.
-            while self.is_stalled.load(Ordering::Relaxed)
-                && !self.ends.load(Ordering::Relaxed)
-                && !self.is_cut.load(Ordering::Relaxed)
-            {
-                std::thread::sleep(Duration::from_micros(200));
-            }
-            // A cable that is cut loses what was in it.
-            if self.is_cut.load(Ordering::Relaxed) || to.write_all(&bytes[..count]).is_err() {
-                break;
-            }
-            if counts {
-                self.passed.fetch_add(count as u64, Ordering::Relaxed);
-            }
-        }
-        let _ = to.shutdown(Shutdown::Both);
-        let _ = from.shutdown(Shutdown::Both);
-    }
-}
-
-impl Drop for Cable {
-    fn drop(&mut self) {
-        self.inside.ends.store(true, Ordering::Relaxed);
-        self.inside.cut();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
 
 // ---- two hosts
 
@@ -215,7 +72,7 @@ impl Hosts {
 
     /// Cables to where it listens, and the client's settings, with a directory that has their ends.
     fn cables(&self, at: SocketAddr, services: &[&str]) -> ([Cable; 2], Config) {
-        let cables = [1, 2].map(|host| Cable::to(at, host));
+        let cables = [1, 2].map(|host| Cable::to(move || at, host));
         let line = |service: &&str| format!("{service} {} {}\n", cables[0].at, cables[1].at);
         let file = self.here.path.join("services");
         std::fs::write(&file, services.iter().map(line).collect::<String>()).unwrap();
@@ -1066,7 +923,8 @@ fn a_long_message_keeps_no_more_in_front_of_a_short_one_than_is_said() {
     let long = there.ticket(slot, MetadataIndex(0)).unwrap();
     let short = there.ticket(slot, MetadataIndex(1)).unwrap();
     there.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
-    let cable = Cable::to(there.listens_at().unwrap(), 1);
+    let at = there.listens_at().unwrap();
+    let cable = Cable::to(move || at, 1);
     let mut here = Node::with_config(secret(&here_dir)).unwrap();
     here.connect(&format!("hamlyn://{}/x", cable.at), b"", LIMIT).unwrap();
     until("they have met", || {

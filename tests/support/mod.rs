@@ -12,10 +12,10 @@
 #![allow(dead_code)]
 
 use hamlyn::control::setup_shared_dir;
-use hamlyn::node::{CloseReason, Event};
+use hamlyn::node::{ApertureEvent, CloseReason, Event};
 use hamlyn::{
-    Accept, Access, AreaId, Config, LinkId, MetadataIndex, Node, Notification, QueueId, SlotConfig,
-    SlotId, Ticket,
+    Accept, Access, ApertureId, AreaId, Config, LinkId, MetadataIndex, Node, Notification, QueueId,
+    SlotConfig, SlotId, Ticket,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
@@ -582,6 +582,22 @@ pub fn until_node(node: &mut Node, what: &str, mut is_so: impl FnMut(&mut Node) 
         assert!(Instant::now() < end, "it never came to be that {what}\n{}", state(node));
         node.wait(Some(Duration::from_millis(20))).unwrap();
     }
+}
+
+/// The next event about an aperture.
+#[track_caller]
+pub fn aperture_event(node: &mut Node) -> (ApertureId, ApertureEvent) {
+    let mut found = None;
+    until_node(node, "something became of an aperture", |node| {
+        while let Some(event) = node.next_event() {
+            if let Event::Aperture { aperture, what } = event {
+                found = Some((aperture, what));
+                return true;
+            }
+        }
+        false
+    });
+    found.unwrap()
 }
 
 /// The next link that another node makes.

@@ -472,6 +472,7 @@ impl Carrier {
     /// The node, and whoever else is told, learn of it.
     fn ended(&mut self, reason: LinkEnd) {
         self.has_ended = true;
+        self.path.close_own();
         if let Some(on_end) = &self.on_end {
             on_end.tell(reason, self.violation().filter(|_| reason == LinkEnd::Violation));
         }
@@ -500,6 +501,7 @@ impl Carrier {
     /// arrived already. Until it has, [`finish`](Self::finish) is to be called.
     pub fn close(&mut self, how: Goodbye) -> bool {
         self.has_ended = true;
+        self.path.close_own();
         self.last = match how {
             Goodbye::Said => Some(Frame::Goodbye),
             Goodbye::SentAway => Some(Frame::SentAway { is_slow: false }),

@@ -150,6 +150,9 @@ pub trait Path: AsFd + Send + core::fmt::Debug {
         Err("the link goes by TLS, and memory is open only over libfabric".into())
     }
 
+    /// Takes back all memory that is open to the other end: the link has ended.
+    fn close_own(&mut self) {}
+
     /// Opens memory to the other end, of which this is a descriptor for it; says its number. An error: why not.
     fn lend(
         &mut self,

@@ -1,6 +1,7 @@
 //! The library's file, and which of its providers is used.
 
 use super::FabricError;
+use super::memory::OP_BYTES;
 use super::sys::{self, fi_info, fid_fabric};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::net::IpAddr;
@@ -290,6 +291,8 @@ unsafe fn unfit(info: &fi_info, purpose: Purpose) -> Option<String> {
         Some("reaches this host only".to_string())
     } else if purpose == Purpose::Messages {
         None
+    } else if (end.max_msg_size as u64) < OP_BYTES {
+        Some(format!("writes {} bytes at a time, and {OP_BYTES} are needed", end.max_msg_size))
     } else if domain.mr_mode as u32 & sys::FI_MR_PROV_KEY != 0 {
         Some("chooses the keys of memory itself (FI_MR_PROV_KEY), which may be guessed".to_string())
     } else if domain.mr_key_size < size_of::<u64>() {

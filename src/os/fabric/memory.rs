@@ -32,7 +32,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 /// Bytes of one operation: what is copied is in a core's cache when the system takes it.
-const OP_BYTES: u64 = 256 << 10;
+pub(super) const OP_BYTES: u64 = 256 << 10;
 /// Parts that wait for their operations, and bytes of one of them.
 const PARTS_MAX: usize = 512;
 const PART_BYTES_MAX: u64 = 4 << 20;

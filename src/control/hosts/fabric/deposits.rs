@@ -27,6 +27,7 @@ use crate::control::hosts::path::News;
 use crate::os::aperture::{AccessError, Far, Pages};
 use crate::os::fabric::memory::Place;
 use crate::os::fabric::{Choice, FarMemory, Lent, Reached};
+use crate::os::memory::ForkGuard;
 use crate::os::sys::{Poller, descriptor_limit};
 use crate::wire::ApertureAccess;
 use std::collections::{BTreeMap, VecDeque};
@@ -55,6 +56,8 @@ pub struct Holdings {
     per_link: (u32, u64),
     all: (u32, u64),
     held: Mutex<(u32, u64)>,
+    /// `None`: no page for it. What a child then lets go of may wait for a lock of its parent's.
+    guard: Option<ForkGuard>,
 }
 
 impl Holdings {
@@ -66,6 +69,7 @@ impl Holdings {
             per_link: (config.apertures_per_link_max, config.aperture_map_max),
             all: (config.apertures_per_user_max.min(fitting), config.bytes_per_user_max),
             held: Mutex::default(),
+            guard: ForkGuard::new().ok(),
         }
     }
 
@@ -91,6 +95,10 @@ struct Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
+        // Another thread of the parent's may have had the lock at the fork.
+        if self.of.guard.as_ref().is_some_and(|guard| !guard.is_parent()) {
+            return;
+        }
         let mut held = self.of.held.lock().unwrap_or_else(PoisonError::into_inner);
         *held = (held.0 - 1, held.1 - self.bytes);
     }

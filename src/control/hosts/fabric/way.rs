@@ -379,7 +379,6 @@ impl Path for Way {
     }
 
     fn put_end(&mut self) {
-        self.deposits.close_own();
         self.is_last = true;
     }
 
@@ -417,6 +416,10 @@ impl Path for Way {
             _ => self.deposits.explain(),
         };
         std::format!("{}{memory} over {}", self.place.explain(), self.tls.explain())
+    }
+
+    fn close_own(&mut self) {
+        self.deposits.close_own();
     }
 
     fn can_lend(&mut self) -> Result<(), String> {

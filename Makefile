@@ -9,7 +9,7 @@ FILE ?=
 
 help:
 	@echo 'make run [FILE=path]   build, then the tour: a real transfer, an attack, a measurement'
-	@echo 'make test              every check that takes no more than some minutes: ten in all'
+	@echo 'make test              every check that takes no more than some minutes: eleven in all'
 	@echo 'make deep              the others: release build, model checkers, sanitizers, fuzzing'
 	@echo 'make build             the release build alone: target/release/hamlyn'
 	@echo 'make install           the command and the C library, below PREFIX=/usr/local (and DESTDIR);'

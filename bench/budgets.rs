@@ -340,23 +340,27 @@ fn counts() -> Outcome<Vec<f64>> {
         .collect()
 }
 
-/// What is installed for C and Python, as it is installed: where it lies.
-fn libraries() -> Outcome<PathBuf> {
+fn build(which: &[&str]) -> Outcome {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let mut build = Command::new(cargo);
-    // As `make build` makes them, so that nothing is compiled a second time: nor with what cargo tells
-    // this program of its own package, which build scripts would take for a change.
+    // Without what cargo tells this program of its own package, which build scripts would take for a change.
     for (name, _) in std::env::vars_os() {
         let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
         if name == "OUT_DIR" || of_package.iter().any(|of| name.to_string_lossy().starts_with(of)) {
             build.env_remove(name);
         }
     }
-    build.args(["build", "--quiet", "--release", "--workspace"]);
+    build.args(["build", "--quiet", "--release"]).args(which);
     let status = build.current_dir(root()).status()?;
-    if !status.success() {
-        return Err(format!("cargo build: {status}").into());
-    }
+    if status.success() { Ok(()) } else { Err(format!("cargo build: {status}").into()) }
+}
+
+/// What is installed for C and Python, as it is installed: where it lies.
+fn libraries() -> Outcome<PathBuf> {
+    // As `make build` makes it, which has been made before, and what is left: built together, the two would
+    // be made of other features, and all of the first once more.
+    build(&["--workspace", "--exclude", "hamlyn-python"])?;
+    build(&["--package", "hamlyn-python"])?;
     // Beside the folder of this very program.
     let program = std::env::current_exe()?;
     Ok(program.ancestors().nth(2).ok_or("a program in no folder")?.to_owned())

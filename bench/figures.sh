@@ -23,6 +23,7 @@ for row in \
     'latency --size 16 --mode blocking --cores 0,0' \
     'idle --links 1000' \
     'crowd' \
+    'remote' \
     'protocols --runs 9'
 do
     # The words of a row are the arguments of one command.

@@ -21,7 +21,7 @@ trap 'rm -f "$headers"' EXIT
         --opaque-type 'fid_(cntr|pep|stx|mc|av_set)|fi_(bus|device|link|pci|eq|cntr|mr|atomic)_attr' \
         --opaque-type 'fi_(collective_attr|av_set_attr|wait_attr|poll_attr)' \
         --allowlist-var 'FI_(MSG|SEND|RECV|TRANSMIT|SOURCE|NUMERICHOST|LOCAL_COMM|REMOTE_COMM)' \
-        --allowlist-var 'FI_(CONTEXT|CONTEXT2|ORDER_SAS|ENABLE|GETWAIT|EAGAIN|EAVAIL|ETRUNC)' \
+        --allowlist-var 'FI_(CONTEXT|RX_CQ_DATA|CONTEXT2|ORDER_SAS|ENABLE|GETWAIT|EAGAIN|EAVAIL|ETRUNC)' \
         --allowlist-var 'FI_(RMA|READ|WRITE|REMOTE_READ|REMOTE_WRITE|DELIVERY_COMPLETE)' \
         --allowlist-var 'FI_(MR_.*|SOCKADDR|SOCKADDR_IN|SOCKADDR_IN6)' \
         -- -I"$(cc -print-file-name=include)"

@@ -5,6 +5,7 @@
 #   scripts/prepare.sh           for a build
 #   scripts/prepare.sh python    .. of the Python package, too
 #   scripts/prepare.sh test      for every test, but for what single steps of `make deep` install
+#   scripts/prepare.sh launchers what starts jobs elsewhere, for the step of that name
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -131,4 +132,32 @@ if [ "${1-}" = deep ]; then
     [ -e /usr/include/uv.h ] && [ -e /usr/include/asio.hpp ] || apt_install libuv1-dev libasio-dev || true
     pkg-config --exists glib-2.0 || apt_install libglib2.0-dev || true
     have chromium || have chromium-browser || apt_install chromium || true
+fi
+
+# What starts jobs elsewhere. Without it the step `launchers` skips what is not there, loudly.
+missing() {
+    for package; do
+        dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null | grep -q ' installed$' || echo "$package"
+    done
+}
+if [ "${1-}" = launchers ] && have dpkg-query; then
+    # Slurm looks for libpmix.so, which is in the package for developers.
+    # shellcheck disable=SC2046
+    set -- $(missing openmpi-bin libpmix2 libpmix-dev openssh-client)
+    [ $# = 0 ] || apt_install "$@" || loud "not installed: $*"
+    # shellcheck disable=SC2046
+    set -- $(missing openssh-server munge slurmd slurmctld slurm-client slurm-wlm-basic-plugins)
+    # What they are for is done with servers of the tests' own; the system's are not to be started.
+    policy=/usr/sbin/policy-rc.d
+    if [ $# = 0 ]; then :
+    elif [ -d /run/systemd/system ]; then
+        loud "not installed, because this system would start them: $*"
+    elif [ -e "$policy" ]; then apt_install "$@" || loud "not installed: $*"
+    else
+        trap 'as_root rm -f "$policy"' EXIT
+        exit_on_signals
+        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+        as_root chmod 755 "$policy"
+        apt_install "$@" || loud "not installed: $*"
+    fi
 fi

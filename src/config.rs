@@ -13,6 +13,7 @@ use std::vec::Vec;
 /// A setting that is not allowed. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name} ({variable}) is {value:?}; allowed is {allowed}")]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct ConfigError {
     /// The setting.
     pub name: &'static str,
@@ -71,11 +72,11 @@ pub enum Fabric {
     Trusted,
 }
 
-/// Which other hosts are told what this process counts.
+/// Other hosts, by what they prove: the first name in their certificate, or `secret`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FiguresTo(pub Vec<String>);
+pub struct HostNames(pub Vec<String>);
 
-impl From<Vec<String>> for FiguresTo {
+impl From<Vec<String>> for HostNames {
     fn from(names: Vec<String>) -> Self {
         Self(names)
     }
@@ -342,10 +343,10 @@ impl Value for Option<String> {
 }
 
 /// Most hosts that are named, and longest name of one, in bytes: what a certificate has.
-const FIGURES_TO_MAX: usize = 64;
+const HOST_NAMES_MAX: usize = 64;
 const IDENTITY_BYTES_MAX: usize = 253;
 
-impl Value for FiguresTo {
+impl Value for HostNames {
     type Allowed = ();
     fn parse(text: &str) -> Option<Self> {
         let names = text.split(',').map(|name| name.trim().into());
@@ -356,10 +357,10 @@ impl Value for FiguresTo {
             (1..=IDENTITY_BYTES_MAX).contains(&name.len())
                 && name.chars().all(|c| !c.is_control() && !c.is_whitespace() && c != ',')
         };
-        self.0.len() <= FIGURES_TO_MAX && self.0.iter().all(is_name)
+        self.0.len() <= HOST_NAMES_MAX && self.0.iter().all(is_name)
     }
     fn allowed(_: &()) -> String {
-        std::format!("up to {FIGURES_TO_MAX} names of certificates, or secret, with commas between")
+        std::format!("up to {HOST_NAMES_MAX} names of certificates, or secret, with commas between")
     }
     fn show(&self) -> String {
         self.0.join(",")
@@ -628,14 +629,16 @@ settings! {
         "File with the certificates that other hosts' must lead to (PEM).";
     directory: Option<ServiceDirectory>, from ServiceDirectory = None, "HAMLYN_DIRECTORY", (),
         "Where services of other hosts are looked up whose names say no place: a file with lines `service host:port ..`; or, with the feature `dns`, SRV records at `_service._tcp.domain`, asked for at one name server, or at those of `/etc/resolv.conf`.";
-    figures_to: FiguresTo, from Vec<String> = FiguresTo::default(), "HAMLYN_FIGURES_TO", (),
+    links_from: HostNames, from Vec<String> = HostNames::default(), "HAMLYN_LINKS_FROM", (),
+        "Other hosts that may connect to services that are for the same user or a group (`Access`), beside those that have the same name in their certificate, or the same secret: by the first name in their certificate; `secret`: those that have its secret and no certificate; if not set, none.";
+    figures_to: HostNames, from Vec<String> = HostNames::default(), "HAMLYN_FIGURES_TO", (),
         "Other hosts that are told what this process counts (`hamlyn stat`, `top` and `why` of a `hamlyn://` name), by the first name in their certificate; `secret`: those that have its secret and no certificate; if not set, none.";
     local: Local = Local::Ring, "HAMLYN_LOCAL", (),
         "What a `hamlyn://` name leads to whose address is this host's: a ring, where the process that has proved over TLS which node it is serves the same local name and lets this one in, else TLS; or TLS always.";
     host_timeout_ms: u32 = 10_000, "HAMLYN_HOST_TIMEOUT_MS", from(2000, 3_600_000),
         "Milliseconds after which another host that does not answer is taken for dead.";
     rails: u32 = 1, "HAMLYN_RAILS", from(1, 8),
-        "TLS connections over which one link to another host is spread: as many as the smaller of both ends' numbers says. Each goes to the next of the addresses that the host's name, or the directory, has.";
+        "Connections (over libfabric: end points, each beside a connection) over which one link to another host is spread: as many as the smaller of both ends' numbers says. Each goes to the next of the addresses that the host's name, or the directory, has.";
     rail_bytes: u32 = 1 << 20, "HAMLYN_RAIL_BYTES", power(64 << 10, 1 << 30),
         "Of a link with several rails: bytes that may be on their way, or wait at their receiver for others before them; their sender keeps as many, to send them again. The smaller of both ends' numbers counts, each way.";
     fabric: Fabric = Fabric::Off, "HAMLYN_FABRIC", (),
@@ -653,7 +656,9 @@ settings! {
 }
 
 impl Config {
-    /// Defaults, replaced by the `HAMLYN_*` variables that are set.
+    /// Defaults, replaced by the `HAMLYN_*` variables that are set. One by whose name no setting is
+    /// called, perhaps because it is misspelt, is ignored: it may be another program's. (The command
+    /// `hamlyn` says which it ignores.)
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::from_lookup(|variable| {
             let value = std::env::var_os(variable)?;

@@ -1,13 +1,15 @@
 //! Values in messages: plain old data by [`zerocopy`], and whatever serde knows by postcard (feature
 //! `serde`).
 //!
-//! End points carry bytes. A value of plain old data *is* bytes, so nothing is copied for it: whoever
-//! sends it gives [`as_bytes`](zerocopy::IntoBytes::as_bytes), or writes it in place
-//! ([`Written`]: a stream's or a publisher's loan). Whoever receives
-//! asks what came for a [`value`](Received::value): the length of the bytes is checked and, where not
-//! each pattern is a value (a `bool`, an enum), their pattern; what does not fit is an error that says
-//! what was expected. Both ends are on one machine, so the order of bytes is the same; what a structure
-//! looks like is for them to agree on (`#[repr(C)]`).
+//! End points carry bytes. A value of plain old data *is* bytes: whoever sends it gives
+//! [`as_bytes`](zerocopy::IntoBytes::as_bytes), or writes it in place ([`Written`]: a stream's or a
+//! publisher's loan), and nothing is copied for it. Whoever receives asks what came for a
+//! [`value`](Received::value), which is a copy of the bytes, or for the bytes themselves as a value
+//! ([`value_ref`](Received::value_ref)) or as several ([`values_ref`](Received::values_ref)). The length
+//! of the bytes is checked and, where not each pattern is a value (a `bool`, an enum), their pattern, and
+//! of what is borrowed where it lies; what does not fit is an error that says what was expected. On one
+//! machine the order of bytes is the same at both ends; what a structure looks like is for them to agree
+//! on (`#[repr(C)]`).
 //!
 //! ```
 //! use hamlyn::typed::Received;
@@ -56,7 +58,9 @@ use alloc::vec::Vec;
 use core::any::type_name;
 #[cfg(feature = "serde")]
 use postcard::de_flavors::{Flavor, Slice};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, TryCastError, TryFromBytes, Unaligned,
+};
 
 /// Bytes that are no value of the type that was asked for, or cannot be read any more. They are as they
 /// were.
@@ -80,6 +84,36 @@ pub enum ValueError {
         wanted: &'static str,
         /// Its bytes.
         bytes: usize,
+    },
+    /// No whole number of values.
+    #[error("a {wanted} has {bytes} bytes, and {found} came, which are no whole number of them")]
+    Count {
+        /// The type of each.
+        wanted: &'static str,
+        /// Its bytes.
+        bytes: usize,
+        /// Those that came.
+        found: usize,
+    },
+    /// Bytes that lie where no such value can; a copy of them may be one.
+    #[error(
+        "a {wanted} lies at a multiple of {align} bytes, and what came does not: ask for value, which \
+         copies it, or for a type without alignment (zerocopy::byteorder)"
+    )]
+    Alignment {
+        /// The type.
+        wanted: &'static str,
+        /// Its alignment.
+        align: usize,
+    },
+    /// Bytes that somebody may change while they are borrowed; a copy of them may be a value.
+    #[error(
+        "a {wanted} cannot be borrowed of bytes that their sender may change: ask for value, which \
+         copies them"
+    )]
+    Volatile {
+        /// The type.
+        wanted: &'static str,
     },
     /// Nothing that the other end's `serialize` wrote of such a value.
     #[cfg(feature = "serde")]
@@ -130,6 +164,91 @@ pub trait Received {
         }
         let pattern = |_| ValueError::Pattern { wanted: type_name::<T>(), bytes: size_of::<T>() };
         T::try_read_from_bytes(&bytes).map_err(pattern)
+    }
+
+    /// The bytes, if they stand still where they are; `None`: somebody may change them, and
+    /// [`still`](Self::still) copies them first, or they cannot be read any more.
+    fn borrowed(&self) -> Option<&[u8]> {
+        match self.still() {
+            Ok(Cow::Borrowed(bytes)) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// The bytes, all of them, as a value where they lie: nothing is copied. Fails where they are too many,
+    /// too few or no value; where they are not aligned as the type wants it, which is promised for no
+    /// message, so that the types for this are those without alignment (of [`zerocopy::byteorder`],
+    /// say); and where the sender could change them meanwhile (a sample of a pool, a record of an
+    /// aperture). Then [`value`](Self::value) may have them.
+    ///
+    /// ```
+    /// use hamlyn::typed::Received;
+    /// use zerocopy::little_endian::{U16, U64};
+    /// use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
+    ///
+    /// #[derive(TryFromBytes, IntoBytes, Immutable, KnownLayout)]
+    /// #[repr(C)]
+    /// struct Reading { number: U64, celsius: U16, is_sure: bool }
+    ///
+    /// let reading = Reading { number: U64::new(7), celsius: U16::new(21), is_sure: true };
+    /// // receiver.receive(limit)?.value_ref::<Reading>()?, request.value_ref::<Reading>()?, and so on.
+    /// let came = reading.as_bytes();
+    /// let reading: &Reading = came.value_ref()?;
+    /// assert_eq!((reading.celsius.get(), reading.is_sure), (21, true));
+    /// assert_eq!(came.borrowed(), Some(came));
+    /// assert!(came[1..].value_ref::<Reading>().is_err());
+    /// # Ok::<(), hamlyn::typed::ValueError>(())
+    /// ```
+    fn value_ref<T: TryFromBytes + KnownLayout + Immutable>(&self) -> Result<&T, ValueError> {
+        let wanted = type_name::<T>();
+        let bytes = self.borrowed().ok_or(ValueError::Volatile { wanted })?;
+        let (size, found) = (size_of::<T>(), bytes.len());
+        if found != size {
+            return Err(ValueError::Length { wanted, bytes: size, found });
+        }
+        T::try_ref_from_bytes(bytes).map_err(|e| match e {
+            TryCastError::Alignment(_) => ValueError::Alignment { wanted, align: align_of::<T>() },
+            _ => ValueError::Pattern { wanted, bytes: size },
+        })
+    }
+
+    /// The bytes, all of them, as values, one behind the other, where they lie; otherwise as
+    /// [`value_ref`](Self::value_ref).
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-values-{}", std::process::id()));
+    /// use hamlyn::protocol::{Manager, StreamConfig, StreamReceiver, StreamSender};
+    /// use hamlyn::typed::Received;
+    /// # use std::time::Duration;
+    /// use zerocopy::{IntoBytes, little_endian::U32};
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # let mut receiver = StreamReceiver::new(&manager, StreamConfig::default())?;
+    /// # manager.start_progress()?;
+    /// # let mut sender = StreamSender::grow(&Manager::with_config(config)?, &receiver.seed()?, limit)?;
+    /// let readings = [1, 20, 300].map(U32::new);
+    /// sender.send(readings.as_bytes(), limit)?;
+    /// sender.flush(limit)?;
+    /// let record = receiver.receive(limit)?;
+    /// let came: &[U32] = record.values_ref()?;
+    /// assert_eq!(came.iter().map(|of| of.get()).sum::<u32>(), 321);
+    /// # drop(record);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn values_ref<T: TryFromBytes + KnownLayout + Immutable>(&self) -> Result<&[T], ValueError> {
+        let wanted = type_name::<T>();
+        let bytes = self.borrowed().ok_or(ValueError::Volatile { wanted })?;
+        let found = bytes.len();
+        <[T]>::try_ref_from_bytes(bytes).map_err(|e| match e {
+            TryCastError::Alignment(_) => ValueError::Alignment { wanted, align: align_of::<T>() },
+            TryCastError::Size(_) => ValueError::Count { wanted, bytes: size_of::<T>(), found },
+            TryCastError::Validity(_) => {
+                ValueError::Pattern { wanted: type_name::<[T]>(), bytes: found }
+            }
+        })
     }
 
     /// The value that [`serialize`] made the bytes of, all of them. Fails where they are none of such a
@@ -253,6 +372,13 @@ impl Received for RecordBytes<'_> {
             Self::Volatile(_) => Cow::Owned(self.to_vec()?),
         })
     }
+
+    fn borrowed(&self) -> Option<&[u8]> {
+        match self {
+            Self::Still(bytes) => Some(bytes),
+            Self::Volatile(_) => None,
+        }
+    }
 }
 
 #[cfg(feature = "os")]
@@ -262,6 +388,10 @@ impl Received for Sample {
             Some(bytes) => Cow::Borrowed(bytes),
             None => Cow::Owned(self.to_vec()?),
         })
+    }
+
+    fn borrowed(&self) -> Option<&[u8]> {
+        self.as_slice()
     }
 }
 
@@ -299,6 +429,9 @@ pub trait Written {
     /// let sample = subscriber.receive(limit)?;
     /// assert_eq!(sample.value::<[u32; 2]>()?, [1, 3]);
     /// assert_eq!(sample.still()?[..4], [1, 0, 0, 0]);
+    /// // So nothing of it is borrowed.
+    /// let error = sample.value_ref::<[u32; 2]>().unwrap_err();
+    /// assert!(error.to_string().contains("their sender may change"), "{error}");
     /// # drop(sample);
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -418,6 +551,76 @@ mod tests {
         // Wherever they lie.
         let moved = [&[0], ORDER.as_bytes()].concat();
         assert_eq!(moved[1..].value::<Order>(), Ok(ORDER));
+    }
+
+    /// Bytes that begin `at` bytes behind a multiple of 16.
+    #[repr(C, align(16))]
+    struct Place([u8; 64]);
+
+    impl Place {
+        fn with(at: usize, bytes: &[u8]) -> Self {
+            let mut place = Self([0; 64]);
+            place.0[at..at + bytes.len()].copy_from_slice(bytes);
+            place
+        }
+    }
+
+    #[test]
+    fn a_value_is_borrowed_where_it_lies_if_it_can_lie_there() {
+        let wanted = type_name::<Order>();
+        for at in 0..17 {
+            let place = Place::with(at, ORDER.as_bytes());
+            let came = &place.0[at..at + 16];
+            let order = came.value_ref::<Order>();
+            if at % 8 == 0 {
+                let order = order.unwrap();
+                assert!(core::ptr::eq(order, came.as_ptr().cast()) && *order == ORDER);
+            } else {
+                assert_eq!(order, Err(ValueError::Alignment { wanted, align: 8 }));
+                assert_eq!(came.value(), Ok(ORDER));
+            }
+            // What has no alignment lies anywhere.
+            assert_eq!(came[..8].value_ref::<U64>().unwrap().get(), 7);
+            // The length is looked at before that.
+            for length in [0, 15, 17] {
+                let error = place.0[at..at + length].value_ref::<Order>().unwrap_err();
+                assert_eq!(error, ValueError::Length { wanted, bytes: 16, found: length });
+            }
+        }
+        let mut place = Place::with(0, ORDER.as_bytes());
+        place.0[14] = 2; // No bool.
+        let error = place.0[..16].value_ref::<Order>().unwrap_err();
+        assert_eq!(error, ValueError::Pattern { wanted, bytes: 16 });
+        assert!(error.to_string().contains("none of those"), "{error}");
+    }
+
+    #[test]
+    fn values_are_borrowed_where_they_lie_if_they_are_whole() {
+        let orders = [ORDER, Order { number: 8, ..ORDER }];
+        for at in 0..17 {
+            let place = Place::with(at, orders.as_bytes());
+            let came = place.0[at..at + 32].values_ref::<Order>();
+            if at % 8 == 0 {
+                assert_eq!(came, Ok(&orders[..]));
+            } else {
+                let error = came.unwrap_err();
+                assert!(error.to_string().contains("at a multiple of 8 bytes"), "{error}");
+            }
+            let numbers = place.0[at..at + 32].values_ref::<U64>().unwrap();
+            assert_eq!((numbers.len(), numbers[0].get(), numbers[2].get()), (4, 7, 8));
+            for length in [1, 7, 9, 31] {
+                let error = place.0[at..at + length].values_ref::<U64>().unwrap_err();
+                let wanted = type_name::<U64>();
+                assert_eq!(error, ValueError::Count { wanted, bytes: 8, found: length });
+                assert!(error.to_string().contains("no whole number"), "{error}");
+            }
+            assert_eq!(place.0[at..at].values_ref::<U64>().unwrap().len(), 0);
+        }
+        let mut place = Place::with(0, orders.as_bytes());
+        place.0[30] = 2;
+        let error = place.0[..32].values_ref::<Order>().unwrap_err();
+        assert_eq!(error, ValueError::Pattern { wanted: type_name::<[Order]>(), bytes: 32 });
+        assert_eq!(place.0[..16].values_ref::<Order>(), Ok(&orders[..1]));
     }
 
     #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Debug, PartialEq)]

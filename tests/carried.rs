@@ -34,7 +34,8 @@ enum Kind {
     Ring,
     /// With so many connections.
     Tls(u32),
-    Fabric(&'static str),
+    /// With this provider, and so many end points for each link.
+    Fabric(&'static str, u32),
 }
 
 /// The settings of two hosts between which links are of one kind, or of one host.
@@ -51,8 +52,8 @@ fn configs(kind: Kind) -> (Vec<Dir>, Config, Config) {
         let config = dir.config().secret(path);
         match kind {
             Kind::Tls(rails) => config.rails(rails),
-            Kind::Fabric(provider) => {
-                let config = config.fabric(Fabric::Trusted).fabric_provider(provider);
+            Kind::Fabric(provider, rails) => {
+                let config = config.fabric(Fabric::Trusted).fabric_provider(provider).rails(rails);
                 match std::env::var_os("HAMLYN_FABRIC_LIBRARY") {
                     Some(library) => config.fabric_library(library),
                     None => config,
@@ -80,7 +81,10 @@ fn is_said(kind: Kind, path: &str) -> bool {
         Kind::Ring => !tls && !fabric,
         Kind::Tls(1) => tls && !fabric && !path.contains("rails"),
         Kind::Tls(rails) => tls && !fabric && path.contains(&format!("of {rails} rails")),
-        Kind::Fabric(provider) => fabric && path.contains(provider),
+        Kind::Fabric(provider, rails) => {
+            let is_spread = path.contains(&format!("of {rails} rails"));
+            fabric && path.contains(provider) && is_spread == (rails > 1)
+        }
     }
 }
 
@@ -118,13 +122,13 @@ fn kinds() -> Vec<Kind> {
             for name in ["tcp", "net", "tcp;ofi_rxm"] {
                 let choice = library.choose(Some(name), Some(HERE));
                 if choice.is_ok_and(|choice| choice.provider() == name) {
-                    kinds.push(Kind::Fabric(name));
+                    kinds.extend([Kind::Fabric(name, 1), Kind::Fabric(name, 2)]);
                 }
             }
         }
         Err(error) => eprintln!("{error}"),
     }
-    if !kinds.iter().any(|kind| matches!(kind, Kind::Fabric(_))) {
+    if !kinds.iter().any(|kind| matches!(kind, Kind::Fabric(..))) {
         skipped("libfabric 1.17 or newer, with RDM over TCP (Debian: libfabric1)");
     }
     kinds
@@ -410,11 +414,13 @@ fn what_was_revoked_writes_nothing_more_over_each_kind_of_link_and_its_sender_is
     }
 }
 
-// No memory of a process is open over TLS, or over a fabric whose provider does not do what is needed. Where
-// it does: `fabric_memory`.
+// No memory of a process is open over TLS, over several rails, or over a fabric whose provider does not do what
+// is needed. Where it does: `fabric_memory`.
 #[test]
 fn an_aperture_to_another_host_is_refused_with_an_error_and_the_link_goes_on() {
-    let has_none = |kind: &Kind| matches!(kind, Kind::Tls(_) | Kind::Fabric("tcp;ofi_rxm"));
+    let has_none = |kind: &Kind| {
+        matches!(kind, Kind::Tls(_) | Kind::Fabric("tcp;ofi_rxm", _) | Kind::Fabric(_, 2))
+    };
     for kind in kinds().into_iter().filter(has_none) {
         let (_dirs, there, here) = configs(kind);
         let there = Manager::with_config(there).unwrap();

@@ -13,21 +13,28 @@ mod support;
 mod with;
 
 use hamlyn::config::Fabric;
+use hamlyn::control::Reason;
 use hamlyn::control::hosts::channel::Channel;
 use hamlyn::control::hosts::fabric::credit::{HEAD_BYTES, Head};
+use hamlyn::control::hosts::fabric::words::{self, Opened, Word};
 use hamlyn::control::hosts::hello::{Offer, Reply};
+use hamlyn::control::hosts::path::Path as _;
+use hamlyn::log::set_sink;
 use hamlyn::node::{CloseReason, Event};
 use hamlyn::os::fabric::{EndPoint, Library, Peer as Address, Sent};
 use hamlyn::protocol::{
     CallError, Client, Manager, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender,
     TaggedConfig, TaggedReceiver, TaggedSender,
 };
-use hamlyn::{Accept, Access, Config, Node, NodeSendError, SlotConfig};
+use hamlyn::{Accept, Access, ApertureAccess, Config, Node, NodeSendError, SlotConfig};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::{Dir, LIMIT, LONG, Peer, Random, Role, say, skipped};
-use with::{HERE, NEEDED, listening, named, offer, offer_of, secret, tls, trusted, until};
+use with::{
+    HERE, NEEDED, listening, named, offer, offer_of, secret, strictly, tls, trusted, until,
+};
 
 /// Its providers of reliable datagrams over TCP: `tcp` is `net` in 1.17.
 fn providers() -> Vec<&'static str> {
@@ -342,6 +349,68 @@ fn what_was_sent_arrives_though_its_sender_leaves_at_once() {
 }
 
 #[test]
+fn a_node_leaves_at_once_though_its_peer_makes_no_calls_and_what_it_has_sent_is_there() {
+    with_each_provider(|provider| leaves_at_once(provider, 1));
+}
+
+#[test]
+fn a_node_leaves_a_link_of_two_rails_at_once_though_its_peer_makes_no_calls() {
+    with_each_provider(|provider| leaves_at_once(provider, 2));
+}
+
+/// The other's library takes what comes in the place of its program, and says so. What is there stays, for
+/// however long its program makes no calls.
+fn leaves_at_once(provider: &str, rails: u32) {
+    const MESSAGES: u32 = 5;
+    let short = [("HOST_TIMEOUT_MS", "2000")];
+    let dirs = [Dir::new("silent", &short), Dir::new("leaves", &short)];
+    // Whoever waited for that would not be done before the test is.
+    let patient = |dir| {
+        let config = trusted(dir, provider).handshake_timeout_ms(3_600_000u32);
+        config.rails(rails)
+    };
+    let mut silent = Node::with_config(listening(patient(&dirs[0]))).unwrap();
+    let area = silent.message_area(64).unwrap();
+    let queue = silent.notification_queue(MESSAGES).unwrap();
+    let slot = silent.slot(SlotConfig::new(area, queue).credit(MESSAGES)).unwrap();
+    let ticket = silent.fast_ticket(slot).unwrap();
+    silent.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
+    let at = format!("hamlyn://{}/x", silent.listens_at().unwrap());
+    let leaves = Manager::with_config(patient(&dirs[1])).unwrap();
+    let link = std::thread::scope(|scope| {
+        let connects = scope.spawn(|| leaves.connect(&at, b"", LIMIT).unwrap());
+        while silent.links().count() < 1 {
+            silent.poll().unwrap();
+            while silent.next_event().is_some() {}
+        }
+        connects.join().unwrap()
+    });
+    for i in 0..MESSAGES {
+        leaves.lock().try_send_fast_over(link, &ticket, b"x", i).unwrap();
+        // Each leaves as a message of its own.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (done, has_left) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(leaves);
+        done.send(()).unwrap();
+    });
+    has_left.recv_timeout(LONG).expect("it waits for a program that makes no calls");
+    std::thread::sleep(Duration::from_millis(2300));
+    for i in 0..MESSAGES {
+        assert_eq!(silent.recv(queue, LIMIT).unwrap().word, i);
+    }
+    let reason = until("the end of the link", || {
+        silent.poll().unwrap();
+        match silent.next_event() {
+            Some(Event::Closed { reason, .. }) => Some(reason),
+            _ => None,
+        }
+    });
+    assert_eq!(reason, CloseReason::Closed);
+}
+
+#[test]
 fn a_link_that_goes_while_its_peer_makes_no_calls_takes_nothing_of_another_to_the_same_process_along()
  {
     const MESSAGES: u32 = 3;
@@ -393,63 +462,77 @@ fn a_link_that_goes_while_its_peer_makes_no_calls_takes_nothing_of_another_to_th
 
 #[test]
 fn a_sender_has_to_wait_for_a_slow_receiver_and_loses_nothing() {
+    with_each_provider(|provider| waits_for_a_slow_receiver(provider, 1));
+}
+
+#[test]
+fn a_sender_over_two_rails_has_to_wait_for_a_slow_receiver_and_loses_nothing() {
+    with_each_provider(|provider| waits_for_a_slow_receiver(provider, 2));
+}
+
+/// What is left when the sender's program has made its last call leaves without it.
+fn waits_for_a_slow_receiver(provider: &str, rails: u32) {
     const MESSAGES: u32 = 2000;
-    with_each_provider(|provider| {
-        let dirs = [Dir::new("slow", &[("RING_BYTES", "65536")]), Dir::new("fast", &[])];
-        let mut slow = Node::with_config(listening(trusted(&dirs[0], provider))).unwrap();
-        let area = slow.message_area(4096).unwrap();
-        let queue = slow.notification_queue(2 * MESSAGES).unwrap();
-        let slot = slow.slot(SlotConfig::new(area, queue).credit(MESSAGES)).unwrap();
-        let ticket = slow.fast_ticket(slot).unwrap();
-        let greeting = Accept::Automatic(ticket.to_bytes().to_vec());
-        slow.serve("x", Access::SameUser, greeting).unwrap();
-        let at = slow.listens_at().unwrap();
-        let fast = Manager::with_config(trusted(&dirs[1], provider)).unwrap();
-        std::thread::scope(|scope| {
-            let sender = scope.spawn(|| {
-                let link = fast.connect(&format!("hamlyn://{at}/x"), b"", LIMIT).unwrap();
-                let mut full = 0;
-                for i in 0..MESSAGES {
-                    loop {
-                        let bytes = [i as u8; 4096];
-                        let tried = fast.lock().try_send_fast_over(link, &ticket, &bytes, 0);
-                        match tried {
-                            Ok(()) => break,
-                            Err(NodeSendError::Full) => {
-                                full += 1;
-                                std::thread::sleep(Duration::from_micros(100));
-                            }
-                            Err(e) => panic!("{e}"),
+    let dirs = [Dir::new("slow", &[("RING_BYTES", "65536")]), Dir::new("fast", &[])];
+    let mut slow = Node::with_config(listening(trusted(&dirs[0], provider).rails(rails))).unwrap();
+    let area = slow.message_area(4096).unwrap();
+    let queue = slow.notification_queue(2 * MESSAGES).unwrap();
+    let slot = slow.slot(SlotConfig::new(area, queue).credit(MESSAGES)).unwrap();
+    let ticket = slow.fast_ticket(slot).unwrap();
+    let greeting = Accept::Automatic(ticket.to_bytes().to_vec());
+    slow.serve("x", Access::SameUser, greeting).unwrap();
+    let at = slow.listens_at().unwrap();
+    let fast = Manager::with_config(trusted(&dirs[1], provider).rails(rails)).unwrap();
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let link = fast.connect(&format!("hamlyn://{at}/x"), b"", LIMIT).unwrap();
+            let is_whole = || {
+                let path = fast.explain(link).unwrap();
+                rails == 1 || path.contains("2 of 2 rails")
+            };
+            until("all rails are there", || is_whole().then_some(()));
+            let (mut full, end) = (0, Instant::now() + LONG);
+            for i in 0..MESSAGES {
+                loop {
+                    let bytes = [i as u8; 4096];
+                    let tried = fast.lock().try_send_fast_over(link, &ticket, &bytes, 0);
+                    match tried {
+                        Ok(()) => break,
+                        Err(NodeSendError::Full) => {
+                            full += 1;
+                            assert!(Instant::now() < end, "there is no room for {i}");
+                            std::thread::sleep(Duration::from_micros(100));
                         }
+                        Err(e) => panic!("{e}"),
                     }
                 }
-                // What is left leaves without a call of this program's.
-                std::thread::sleep(Duration::from_millis(300));
-                (full, fast.explain(link).unwrap())
-            });
-            // Nobody reads: credit, and then the sender's ring, are used up.
-            while slow.links().next().is_none() {
-                slow.poll().unwrap();
-                while slow.next_event().is_some() {}
             }
+            // What is left leaves without a call of this program's.
             std::thread::sleep(Duration::from_millis(300));
-            for i in 0..MESSAGES {
-                let came = slow.recv(queue, Some(LONG / 2));
-                assert!(came.is_ok(), "{i} of {MESSAGES} came: {came:?}");
-                if i % 64 == 0 {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            }
-            let (full, path) = sender.join().unwrap();
-            assert!(full > 0, "nobody had to wait");
-            assert!(path.contains("libfabric "), "{path}");
+            (full, fast.explain(link).unwrap())
         });
+        // Nobody reads: credit, and then the sender's ring, are used up.
+        while slow.links().next().is_none() {
+            slow.poll().unwrap();
+            while slow.next_event().is_some() {}
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        for i in 0..MESSAGES {
+            let came = slow.recv(queue, Some(LONG / 2));
+            assert!(came.is_ok(), "{i} of {MESSAGES} came: {came:?}");
+            if i % 64 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let (full, path) = sender.join().unwrap();
+        assert!(full > 0, "nobody had to wait");
+        assert!(path.contains("libfabric "), "{path}");
     });
 }
 
 /// A host that has the secret and an end point, and speaks by hand.
 struct Liar {
-    _channel: Channel,
+    channel: Channel,
     end: EndPoint,
     /// What it was told of the other end, and where that is.
     told: Offer,
@@ -471,7 +554,16 @@ impl Liar {
         let (channel, reply) = offer(at, dir, &offer_of(&end));
         let Some(Reply::Yes(told)) = reply else { panic!("{reply:?}") };
         let to = end.insert(&told.address).unwrap();
-        Self { _channel: channel, end, told, to }
+        Self { channel, end, told, to }
+    }
+
+    /// The client's end sends first, a message of no data.
+    fn first(&mut self) {
+        let head = Head { token: self.told.token, before: 0, granted: 8 };
+        until("it has left", || {
+            let sent = self.end.send(self.to, 1, &[&head.to_bytes()]).unwrap();
+            leaves(sent).then_some(())
+        });
     }
 
     /// Sends a message while the other end takes its turns; how that ended the link, if it did.
@@ -503,7 +595,11 @@ struct Heard {
 
 impl Heard {
     fn new(provider: &str) -> Self {
-        let dir = Dir::new("heard", &[("RING_BYTES", "65536")]);
+        Self::with(provider, &[("RING_BYTES", "65536")])
+    }
+
+    fn with(provider: &str, settings: &[(&str, &str)]) -> Self {
+        let dir = Dir::new("heard", settings);
         let mut node = Node::with_config(listening(trusted(&dir, provider))).unwrap();
         node.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
         let at = node.listens_at().unwrap();
@@ -654,6 +750,24 @@ fn what_no_host_sends_ends_its_link_and_nothing_else() {
     });
 }
 
+#[test]
+fn what_a_provider_asks_for_is_done() {
+    if providers().is_empty() {
+        return skipped(NEEDED);
+    }
+    let dir = Dir::new("strict", &[]);
+    let tests = [
+        "calls_travel_over_the_fabric_where_both_ends_ask_for_it",
+        "streams_and_tags_arrive_whole_from_several_hosts_at_once",
+        "what_was_sent_arrives_though_its_sender_leaves_at_once",
+        "both_ends_sleep_and_are_woken",
+    ];
+    let Some(saw) = strictly(&dir, &tests) else { return };
+    for what in ["descriptor", "bound", "context"] {
+        assert!(saw.lines().any(|line| line == what), "{what} was not looked at: {saw}");
+    }
+}
+
 // No host of this version sends one so; a message may be shorter than a frame.
 #[test]
 fn a_frame_that_lies_in_several_messages_is_read_as_one() {
@@ -709,6 +823,114 @@ fn an_offer_that_cannot_be_is_declined_with_the_reason() {
     assert!(matches!(&reply, Some(Reply::No(text)) if text.contains("this one")), "{reply:?}");
 }
 
+/// What a host answers that has been asked how many messages have come, from how many have.
+type Answer = fn(u64) -> Option<u64>;
+
+/// Sends some packets to a host with such an answer: how often it is asked, and how the link ends, if it does.
+/// It sends first itself, or not.
+fn asked(
+    provider: &str,
+    packets: u64,
+    answer: Answer,
+    is_first: bool,
+) -> (u32, Option<CloseReason>) {
+    let mut heard = Heard::with(provider, &[("HOST_TIMEOUT_MS", "2000")]);
+    let area = heard.node.message_area(64).unwrap();
+    let queue = heard.node.notification_queue(4).unwrap();
+    let slot = heard.node.slot(SlotConfig::new(area, queue).credit(4)).unwrap();
+    let mut ticket = heard.node.fast_ticket(slot).unwrap();
+    let dir = Dir::new("asked", &[]);
+    let mut host = Liar::link(heard.at, &dir, provider);
+    if is_first {
+        host.first();
+    }
+    let link = until("there is a link", || {
+        heard.turn();
+        heard.node.links().next()
+    });
+    ticket.destination = heard.node.peer(link).unwrap().node;
+    let (mut left, mut came, mut asked, mut events) = (packets, 0, 0, Vec::new());
+    // For much longer than nothing may arrive.
+    let end = Instant::now() + Duration::from_millis(5000);
+    while Instant::now() < end {
+        if let Some(reason) = heard.turn() {
+            return (asked, Some(reason));
+        }
+        if left > 0 && heard.node.try_send_fast_over(link, &ticket, b"x", 0).is_ok() {
+            left -= 1;
+        }
+        host.end.poll(&mut events).unwrap();
+        for event in events.drain(..) {
+            if let hamlyn::os::fabric::Event::Came(message) = event {
+                came += u64::from(message.bytes().len() > HEAD_BYTES);
+                host.end.give_back(message);
+            }
+        }
+        host.channel.receive(64);
+        while let Ok(Some((word, bytes))) = words::read(host.channel.plain()) {
+            assert_eq!(word, Word::Asks(false));
+            host.channel.take(bytes);
+            asked += 1;
+            if let Some(came) = answer(came) {
+                let mut said = Vec::new();
+                words::put(&mut said, &Word::Came(came));
+                host.channel.put(&said);
+                host.channel.flush();
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    (asked, None)
+}
+
+#[test]
+fn a_fabric_that_carries_nothing_to_a_host_that_answers_over_tls_ends_the_link_and_the_reason_is_told()
+ {
+    let providers = providers();
+    let Some(provider) = providers.first() else { return skipped(NEEDED) };
+    let told = Arc::<Mutex<Vec<String>>>::default();
+    let to = told.clone();
+    set_sink(Some(Arc::new(move |entry| to.lock().unwrap().push(entry.to_string()))));
+    std::thread::scope(|scope| {
+        let cases: [(u64, Answer); 7] = [
+            // Nothing comes there, or nothing more.
+            (3, |_| Some(0)),
+            (3, |came| Some(came.saturating_sub(1))),
+            // Everything has come, though its program uses nothing.
+            (3, Some),
+            // It does not answer, as a process that is stopped.
+            (3, |_| None),
+            // Nothing was sent.
+            (0, Some),
+            // More than there were.
+            (3, |came| Some(came + 9)),
+            // It does not send first, as it has to, or that does not arrive.
+            (3, |_| Some(0)),
+        ];
+        let mut number = 0;
+        let ends = cases.map(|(packets, answer)| {
+            number += 1;
+            let is_first = number < 7;
+            scope.spawn(move || asked(provider, packets, answer, is_first))
+        });
+        let [none, some, all, silent, idle, lies, last] = ends.map(|end| end.join().unwrap());
+        for (asked, reason) in [none, some, last] {
+            assert_eq!(reason, Some(CloseReason::Died));
+            assert!(asked >= 4, "{asked}");
+        }
+        assert!(matches!(all, (1.., None)), "{all:?}");
+        assert_eq!(silent, (1, None));
+        assert_eq!(idle, (0, None));
+        assert!(matches!(lies, (1, Some(CloseReason::Misbehaved(_)))), "{lies:?}");
+    });
+    until("it is told why", || {
+        let told = told.lock().unwrap();
+        let why = "nothing of what is sent to it over the fabric has arrived";
+        (told.iter().filter(|entry| entry.contains(why)).count() == 3).then_some(())
+    });
+    set_sink(None);
+}
+
 #[test]
 fn whatever_another_host_says_of_a_fabric_or_over_it_no_more_is_kept_or_sent_than_was_granted() {
     let mut random = Random::new(23);
@@ -728,6 +950,45 @@ fn whatever_another_host_says_of_a_fabric_or_over_it_no_more_is_kept_or_sent_tha
         most = most.max(model::fabric(&bytes));
     }
     assert!(most > 10, "{most} messages of a link are taken at most");
+}
+
+#[test]
+fn whatever_another_host_says_beside_a_link_is_read_as_it_is_written_and_holds_nothing() {
+    let mut random = Random::new(29);
+    let (mut most, mut figures) = (0, 0);
+    for i in 0..5_000 {
+        let mut bytes = Vec::new();
+        for number in (2..).step_by(2).take(random.below(12) as usize) {
+            let number = if random.one_in(8) { random.below(9) as u32 } else { number };
+            let size = if random.one_in(16) { random.next() } else { 4096 << random.below(8) };
+            let word = match random.below(16) {
+                0 => Word::Count(random.next()),
+                1 => Word::Held(number),
+                2 => Word::Refused(number, Reason::Apertures),
+                3 => Word::Revoked(number),
+                4 => Word::Released(number),
+                5 => Word::Asks(random.one_in(2)),
+                6 => Word::Came(random.next()),
+                _ => Word::Offer(Opened {
+                    number,
+                    bytes: size,
+                    base: random.next() >> 20,
+                    key: random.next(),
+                    access: ApertureAccess::ReadWrite,
+                    address: vec![2; 1 + random.below(20) as usize],
+                }),
+            };
+            words::put(&mut bytes, &word);
+        }
+        if i % 4 == 0 {
+            bytes = (0..random.below(200)).map(|_| random.next() as u8).collect();
+        }
+        most = most.max(model::words(&bytes));
+        let mut told = (random.below(40) as u32).to_le_bytes().to_vec();
+        told.extend_from_slice(&bytes);
+        figures += usize::from(model::figures(&told));
+    }
+    assert!(most > 3 && figures > 100, "{most} words are taken at most, and {figures} figures");
 }
 
 #[test]

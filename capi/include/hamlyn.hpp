@@ -35,6 +35,7 @@
 
 #include <hamlyn.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -2889,6 +2890,24 @@ public:
     }
     std::optional<std::uint32_t> lost() const { return detail::if_any(try_lost()); }
 
+    /// Which members the last call that timed out was not done with. h_group_missing
+    result<std::vector<std::uint32_t>> try_missing() const {
+        std::vector<std::uint32_t> found;
+        std::size_t count = 0;
+        h_status status = H_TOO_LONG;
+        // Another thread's call may leave out more.
+        for (int tries = 0; status == H_TOO_LONG && tries < 8; tries++) {
+            found.resize(count);
+            status = h_group_missing(get(), found.data(), found.size(), &count);
+        }
+        found.resize(std::min(count, found.size()));
+        return detail::done(status, std::move(found));
+    }
+    /// Empty: the last call has left none out.
+    std::vector<std::uint32_t> missing() const {
+        return detail::if_any(try_missing()).value_or(std::vector<std::uint32_t>());
+    }
+
     /// The part of one member, which stands still until `next_round`; H_NOTHING: it has not arrived.
     /// h_group_part
     result<bytes> try_part(std::uint32_t member) const {
@@ -2917,6 +2936,28 @@ public:
     void scatter(const std::vector<bytes> &parts, timeout limit) {
         try_scatter(parts, limit).value();
     }
+
+    /// .. to these members alone, each with its own. h_group_scatter_to
+    result<void> try_scatter_to(const std::vector<std::pair<std::uint32_t, bytes>> &parts,
+                                timeout limit) {
+        std::vector<std::uint32_t> members;
+        std::vector<h_bytes_t> raw;
+        for (const auto &[member, part] : parts) {
+            members.push_back(member);
+            raw.push_back(h_bytes_t{part.data(), part.size()});
+        }
+        return detail::done(h_group_scatter_to(get(), members.data(), raw.data(), raw.size(),
+                                               limit.nanoseconds()));
+    }
+    void scatter_to(const std::vector<std::pair<std::uint32_t, bytes>> &parts, timeout limit) {
+        try_scatter_to(parts, limit).value();
+    }
+
+    /// Waits until all has left of what a time limit has cut off. h_group_flush
+    result<void> try_flush(timeout limit) {
+        return detail::done(h_group_flush(get(), limit.nanoseconds()));
+    }
+    void flush(timeout limit) { try_flush(limit).value(); }
 
     /// Sends each member the same bytes. h_group_broadcast
     result<void> try_broadcast(bytes data, timeout limit) {

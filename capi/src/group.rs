@@ -9,9 +9,11 @@ use crate::endpoint::{One, give, handles, wrapped};
 use crate::node::h_node_t;
 use crate::seeds::h_seed_t;
 use core::ffi::c_void;
+use core::time::Duration;
 use hamlyn::protocol::{
-    Exclusive, Group, GroupConfig, GroupError, GroupHelper, GroupMember, PART_BYTES, Part,
+    Exclusive, Group, GroupConfig, GroupError, GroupHelper, GroupMember, Held, PART_BYTES, Part,
 };
+use std::collections::BTreeMap;
 
 /// The root of a group: it receives a part from each member in each round.
 pub struct h_group_t(pub(crate) One<Root>);
@@ -32,15 +34,27 @@ pub(crate) struct Root {
     inner: Group,
     /// The member that the last call failed because of.
     lost: Option<u32>,
+    /// Those that were not done with when its time was over.
+    missing: Vec<u32>,
 }
 
 wrapped!(Root);
 
+impl h_group_t {
+    /// For one call alone, with what is left of its time. What the last one failed because of is forgotten.
+    fn enter(&self, timeout_ns: i64) -> Done<(Held<'_, Root>, Option<Duration>)> {
+        let (mut root, left) = self.0.enter(timeout_ns, H_TIMED_OUT)?;
+        (root.lost, root.missing) = (None, Vec::new());
+        Ok((root, left))
+    }
+}
+
 impl Root {
     fn keep<T>(&mut self, result: Result<T, GroupError>) -> Done<T> {
-        self.lost = match &result {
-            Err(GroupError::MemberLost { member, .. }) => Some(*member),
-            _ => None,
+        (self.lost, self.missing) = match &result {
+            Err(GroupError::MemberLost { member, .. }) => (Some(*member), Vec::new()),
+            Err(GroupError::TimedOut { missing, .. }) => (None, missing.clone()),
+            _ => (None, Vec::new()),
         };
         Ok(result?)
     }
@@ -90,7 +104,7 @@ pub unsafe extern "C" fn h_group_new(
             config.scatter_bytes = scatter_bytes;
         }
         let inner = Group::new(node.manager()?, config)?;
-        place.write(give(node, Exclusive::new(Root { inner, lost: None }))?);
+        place.write(give(node, Exclusive::new(Root { inner, lost: None, missing: Vec::new() }))?);
         Ok(())
     })
 }
@@ -127,7 +141,7 @@ pub unsafe extern "C" fn h_group_seed_of(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_gather(group: *mut h_group_t, timeout_ns: i64) -> h_status {
     guard(|| {
-        let (mut root, left) = get(group, "group")?.0.enter(timeout_ns, H_TIMED_OUT)?;
+        let (mut root, left) = get(group, "group")?.enter(timeout_ns)?;
         let result = root.inner.gather(left).map(drop);
         root.keep(result)
     })
@@ -142,7 +156,7 @@ pub unsafe extern "C" fn h_group_wait_for(
     timeout_ns: i64,
 ) -> h_status {
     guard(|| {
-        let (mut root, left) = get(group, "group")?.0.enter(timeout_ns, H_TIMED_OUT)?;
+        let (mut root, left) = get(group, "group")?.enter(timeout_ns)?;
         let result = root.inner.wait_for(wanted, left).map(drop);
         root.keep(result)
     })
@@ -158,6 +172,38 @@ pub unsafe extern "C" fn h_group_lost(group: *mut h_group_t, member: *mut u32) -
         let none = || Failure::new(H_NOTHING, "the last call did not fail because of a member");
         place.write(group.0.lock()?.lost.ok_or_else(none)?);
         Ok(())
+    })
+}
+
+/// After H_TIMED_OUT of the last call that had this group to itself: which members it was not done with, also
+/// those that have yet to join. (One that another thread's call kept out says so, and leaves these as they
+/// were.) `count` gets how many there are; if that is more than `capacity`, only so many are
+/// written and H_TOO_LONG is returned. `members` may be null if `capacity` is 0.
+///
+/// Errors: H_NOTHING, it has left none out; H_TOO_LONG.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_missing(
+    group: *mut h_group_t,
+    members: *mut u32,
+    capacity: usize,
+    count: *mut usize,
+) -> h_status {
+    guard(|| {
+        let (group, count) = (get(group, "group")?, out(count, "count")?);
+        let places = elements_out(members, capacity, "members")?;
+        let root = group.0.lock()?;
+        if root.missing.is_empty() {
+            return Err(Failure::new(H_NOTHING, "the last call has left no member out"));
+        }
+        for (place, member) in places.iter_mut().zip(&root.missing) {
+            place.write(*member);
+        }
+        count.write(root.missing.len());
+        if root.missing.len() <= capacity {
+            return Ok(());
+        }
+        let text = format!("{} are missing, and there is room for {capacity}", root.missing.len());
+        Err(Failure::new(H_TOO_LONG, text))
     })
 }
 
@@ -215,13 +261,56 @@ pub unsafe extern "C" fn h_group_scatter(
         for part in elements(parts, count, "parts")? {
             slices.push(bytes(part.data, part.length, "a part's data")?);
         }
-        let (mut root, left) = group.0.enter(timeout_ns, H_TIMED_OUT)?;
+        let (mut root, left) = group.enter(timeout_ns)?;
         let members = root.inner.members() as usize;
         if count != members {
             let text = format!("count is {count}, and the group has {members} places");
             return Err(Failure::invalid(text));
         }
         let result = root.inner.scatter(left, |member| slices[member as usize]);
+        root.keep(result)
+    })
+}
+
+/// h_group_scatter to `count` of its members alone, whose numbers are `members`: `parts[i]` is for
+/// `members[i]`. After H_TIMED_OUT, for those whom h_group_missing names.
+///
+/// Errors: as h_group_scatter; H_INVALID, there is no such member, or one stands there twice.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_scatter_to(
+    group: *mut h_group_t,
+    members: *const u32,
+    parts: *const h_bytes_t,
+    count: usize,
+    timeout_ns: i64,
+) -> h_status {
+    guard(|| {
+        let group = get(group, "group")?;
+        let members = elements(members, count, "members")?;
+        let mut slices = BTreeMap::new();
+        for (member, part) in members.iter().zip(elements(parts, count, "parts")?) {
+            let part = bytes(part.data, part.length, "a part's data")?;
+            if slices.insert(*member, part).is_some() {
+                return Err(Failure::invalid(format!("member {member} stands there twice")));
+            }
+        }
+        let (mut root, left) = group.enter(timeout_ns)?;
+        let result = root.inner.scatter_to(members, left, |member| slices[&member]);
+        root.keep(result)
+    })
+}
+
+/// Waits at most `timeout_ns` until all has left of what a time limit has cut off; otherwise that leaves in
+/// the group's next calls. What was left for a member that has ended goes with it, and is no error here:
+/// h_group_gather and h_group_scatter tell of it.
+///
+/// Errors: H_CUT_OFF, it has not all left, and the call may be repeated; H_TIMED_OUT, another thread is in a
+/// call with the group; H_FORKED; H_SYSTEM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn h_group_flush(group: *mut h_group_t, timeout_ns: i64) -> h_status {
+    guard(|| {
+        let (mut root, left) = get(group, "group")?.enter(timeout_ns)?;
+        let result = root.inner.flush(left);
         root.keep(result)
     })
 }
@@ -237,7 +326,7 @@ pub unsafe extern "C" fn h_group_broadcast(
     guard(|| {
         let group = get(group, "group")?;
         let data = bytes(data, length, "data")?;
-        let (mut root, left) = group.0.enter(timeout_ns, H_TIMED_OUT)?;
+        let (mut root, left) = group.enter(timeout_ns)?;
         let result = root.inner.broadcast(data, left);
         root.keep(result)
     })
@@ -250,7 +339,7 @@ pub unsafe extern "C" fn h_group_broadcast(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_barrier(group: *mut h_group_t, timeout_ns: i64) -> h_status {
     guard(|| {
-        let (mut root, left) = get(group, "group")?.0.enter(timeout_ns, H_TIMED_OUT)?;
+        let (mut root, left) = get(group, "group")?.enter(timeout_ns)?;
         let result = root.inner.barrier(left);
         root.keep(result)
     })
@@ -261,7 +350,7 @@ pub unsafe extern "C" fn h_group_barrier(group: *mut h_group_t, timeout_ns: i64)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_release(group: *mut h_group_t, timeout_ns: i64) -> h_status {
     guard(|| {
-        let (mut root, left) = get(group, "group")?.0.enter(timeout_ns, H_TIMED_OUT)?;
+        let (mut root, left) = get(group, "group")?.enter(timeout_ns)?;
         let result = root.inner.release(left);
         root.keep(result)
     })

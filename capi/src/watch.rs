@@ -11,7 +11,8 @@
 //! after the program looked.
 
 use crate::boundary::Done;
-use hamlyn::os::sys::{Bell, Poller};
+use hamlyn::os::poller::Poller;
+use hamlyn::os::sys::Bell;
 use hamlyn::protocol::Manager;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -697,7 +697,7 @@ static void groups(void) {
     char data[64];
     const void *found;
     size_t length = 0;
-    uint32_t number = 9, places = 0, lost = 9;
+    uint32_t number = 9, places = 0, lost = 9, missing[2] = {9, 9};
     memset(&part, 0xff, sizeof part);
     memset(data, 1, sizeof data);
     parts[0].data = parts[1].data = data;
@@ -714,12 +714,25 @@ static void groups(void) {
     EXPECT(H_OK, "", h_group_member_send(member, data, 16, LIMIT));
     EXPECT(H_TIMED_OUT, "missing: 0", h_group_gather(group, 100000000));
     EXPECT(H_NOTHING, "", h_group_lost(group, &lost));
+    EXPECT(H_TOO_LONG, "1 are missing, and there is room for 0",
+           h_group_missing(group, NULL, 0, &length));
+    THAT(length == 1);
+    EXPECT(H_OK, "", h_group_missing(group, missing, 2, &length));
+    THAT(length == 1 && missing[0] == 0);
     EXPECT(H_OK, "", h_group_wait_for(group, 1, LIMIT));
     EXPECT(H_OK, "", h_group_part(group, 1, &found, &length));
     THAT(length == 16 && memcmp(found, data, 16) == 0);
     EXPECT(H_NOTHING, "member 0", h_group_part(group, 0, &found, &length));
     EXPECT(H_NOTHING, "member 7", h_group_part(group, 7, &found, &length));
+    EXPECT(H_NOTHING, "left no member out", h_group_missing(group, missing, 2, &length));
     EXPECT(H_INVALID, "count is 1", h_group_scatter(group, parts, 1, LIMIT));
+    missing[0] = missing[1] = 1;
+    EXPECT(H_INVALID, "member 1 stands there twice",
+           h_group_scatter_to(group, missing, parts, 2, LIMIT));
+    missing[0] = 2;
+    EXPECT(H_INVALID, "no 2", h_group_scatter_to(group, missing, parts, 1, LIMIT));
+    EXPECT(H_OK, "", h_group_scatter_to(group, missing + 1, parts + 1, 1, LIMIT));
+    EXPECT(H_OK, "", h_group_flush(group, LIMIT));
     parts[1].length = 9;
     EXPECT(H_TOO_LONG, "8", h_group_scatter(group, parts, 2, LIMIT));
     parts[1].data = NULL;

@@ -575,6 +575,12 @@ void groups() {
     std::array<char, 64> room{};
     THAT(GOOD(one.try_receive(room, LIMIT)) == 7 && std::string_view(room.data(), 7) == "for one");
     THAT(GOOD(two.try_receive(room, LIMIT)) == 7 && std::string_view(room.data(), 7) == "for two");
+    THAT(group.try_missing().status() == H_NOTHING && group.missing().empty());
+    THAT(group.try_gather(std::chrono::milliseconds(1)).status() == H_TIMED_OUT);
+    THAT((GOOD(group.try_missing()) == std::vector<std::uint32_t>{0, 1}));
+    GOOD(group.try_scatter_to({{1, "for two alone"}}, LIMIT));
+    THAT(GOOD(two.try_receive(room, LIMIT)) == 13);
+    THAT(group.try_scatter_to({{2, "for nobody"}}, LIMIT).status() == H_INVALID);
     GOOD(group.try_broadcast("for all", LIMIT));
     (void)GOOD(one.try_receive(room, LIMIT));
     (void)GOOD(two.try_receive(room, LIMIT));
@@ -592,6 +598,18 @@ void groups() {
     hm::result<void> lost = group.try_gather(LIMIT);
     THAT(lost.status() == H_CLOSED && GOOD(group.try_lost()) == 1);
     GOOD(group.try_release(LIMIT));
+
+    // A limit of no time cuts off what does not fit on its way at once.
+    const std::string wide(16 << 20, 'w');
+    auto broad = GOOD(hm::group::try_make(there, 1, 8, wide.size()));
+    auto slow = GOOD(hm::group_member::try_grow(here, GOOD(broad.try_seed_of(0)), wide.size(), LIMIT));
+    GOOD(broad.try_scatter_to({{0, wide}}, 0s));
+    THAT(broad.try_flush(0s).status() == H_CUT_OFF);
+    std::vector<char> all(wide.size());
+    std::thread reads([&] { THAT(GOOD(slow.try_receive(all, LIMIT)) == wide.size()); });
+    GOOD(broad.try_flush(LIMIT));
+    reads.join();
+    THAT(std::string_view(all.data(), all.size()) == wide);
 }
 
 void waiting_for_several() {

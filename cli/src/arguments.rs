@@ -1,5 +1,6 @@
 //! The command line. Errors name the value and what is allowed.
 
+use crate::allow::{Allow, allow};
 use crate::help::*;
 use crate::look::PAUSE_MIN;
 use crate::perf::baseline::PeerArguments;
@@ -176,6 +177,23 @@ pub enum Command {
     PerfProtocolEnd(protocols::ends::EndArguments),
 }
 
+impl Command {
+    /// Whether it is one of those that the command starts itself, whose environment its own was.
+    pub fn is_internal(&self) -> bool {
+        matches!(
+            self,
+            Self::Limits { .. }
+                | Self::RunAgent
+                | Self::RunRank { .. }
+                | Self::PerfPeer(_)
+                | Self::TourActor { .. }
+                | Self::PerfIdleEnd { .. }
+                | Self::PerfEnd(_)
+                | Self::PerfProtocolEnd(_)
+        )
+    }
+}
+
 #[derive(Args, Debug)]
 pub struct TourArguments {
     /// The file to send [default: this command itself]
@@ -196,8 +214,8 @@ pub struct RecvArguments {
     /// The service's name: up to 64 letters, digits, '_', and, not as the first, '-' and '.'
     #[arg(value_parser = name)]
     pub name: String,
-    /// Who may send: "user" (this user only), "anyone", or "group:GID" or "group:NAME", of which this
-    /// user is a member
+    /// Who may send: "user" (this user only), "anyone", "group:GID" or "group:NAME", of which this
+    /// user is a member, or "host:NAME" (this user, and the host with this name in its certificate)
     #[arg(long, value_name = "WHO", default_value = "user", value_parser = allow)]
     pub allow: Allow,
     /// Seconds to wait for a sender [default: for ever]
@@ -232,8 +250,8 @@ pub struct RelayArguments {
     /// What it is called here [default: as there]
     #[arg(long = "as", value_name = "NAME", value_parser = name)]
     pub serve_as: Option<String>,
-    /// Who may subscribe: "user" (this user only), "anyone", or "group:GID" or "group:NAME", of which
-    /// this user is a member
+    /// Who may subscribe: "user" (this user only), "anyone", "group:GID" or "group:NAME", of which
+    /// this user is a member, or "host:NAME" (this user, and the host with this name in its certificate)
     #[arg(long, value_name = "WHO", default_value = "user", value_parser = allow)]
     pub allow: Allow,
     /// The newest samples that whoever subscribes may ask for
@@ -282,14 +300,6 @@ pub enum Slow {
     SendAway,
 }
 
-/// Whom a receiver lets in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allow {
-    User,
-    Anyone,
-    Group(u32),
-}
-
 #[derive(Debug, Subcommand)]
 pub enum PerfCommand {
     /// The time of a message one way: half of a ping-pong
@@ -311,6 +321,9 @@ pub enum PerfCommand {
     Idle(IdleArguments),
     /// More ends than processors: four pairs at once, and a long message beside busy programs
     Crowd(CrowdArguments),
+    /// What a peer on another host, idle or busy, costs a message between two processes of this one
+    #[cfg(feature = "tls")]
+    Remote(RemoteArguments),
     /// The far end for `--to NAME`, until it is interrupted
     Serve(ServeArguments),
 }
@@ -379,6 +392,10 @@ pub struct IdleArguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=60_000))]
     pub links: u32,
+    /// Messages on idle links, each after 20,000 round trips on a busy one
+    #[arg(long, value_name = "NUMBER", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub count: u32,
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub json: bool,
@@ -399,6 +416,21 @@ pub struct CrowdArguments {
     pub json: bool,
 }
 
+#[cfg(feature = "tls")]
+#[derive(Args, Clone, Debug)]
+pub struct RemoteArguments {
+    /// Round trips of each run [default: 500000]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=u32::MAX as u64 / 2))]
+    pub count: Option<u64>,
+    /// Runs that the median is taken of
+    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// Print one JSON object for each row instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
 #[derive(Args, Clone, Debug)]
 pub struct ServeArguments {
     /// The service's name
@@ -407,8 +439,8 @@ pub struct ServeArguments {
     /// How it waits for messages
     #[arg(long, value_enum, default_value_t = Mode::Adaptive)]
     pub mode: Mode,
-    /// Who may connect: "user" (this user only), "anyone", or "group:GID" or "group:NAME", of which this
-    /// user is a member
+    /// Who may connect: "user" (this user only), "anyone", "group:GID" or "group:NAME", of which this
+    /// user is a member, or "host:NAME" (this user, and the host with this name in its certificate)
     #[arg(long, value_name = "WHO", default_value = "user", value_parser = allow)]
     pub allow: Allow,
 }
@@ -638,29 +670,6 @@ fn pause(text: &str) -> Result<Duration, String> {
     pause.ok_or_else(|| "a pause is a number of seconds, 0.2 or more, such as 2.5".to_owned())
 }
 
-fn allow(text: &str) -> Result<Allow, String> {
-    match text {
-        "user" => Ok(Allow::User),
-        "anyone" => Ok(Allow::Anyone),
-        _ => text
-            .strip_prefix("group:")
-            .and_then(|group| group.parse().ok().or_else(|| gid_of(group)))
-            .map(Allow::Group)
-            .ok_or_else(|| {
-                "allowed are \"user\", \"anyone\", and \"group:GID\" or \"group:NAME\" of a group in \
-                 /etc/group"
-                    .to_owned()
-            }),
-    }
-}
-
-/// The number of a group of this machine's file.
-fn gid_of(group: &str) -> Option<u32> {
-    let file = std::fs::read_to_string("/etc/group").ok()?;
-    let mut lines = file.lines().map(|line| line.split(':'));
-    lines.find_map(|mut fields| (fields.next()? == group).then(|| fields.nth(1)?.parse().ok())?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -680,8 +689,6 @@ mod tests {
         assert!(text.contains("quickly") && text.contains("adaptive"), "{text}");
         let text = error("hamlyn recv --allow group:x there");
         assert!(text.contains("group:x") && text.contains("group:GID"), "{text}");
-        assert_eq!(allow("group:root"), Ok(Allow::Group(0)));
-        assert_eq!(allow("group:7"), Ok(Allow::Group(7)));
         let text = error("hamlyn perf protocols --cores 1,1");
         assert!(text.contains("1,1") && text.contains("0,1"), "{text}");
         let text = error("hamlyn perf latency --cores 1");

@@ -203,8 +203,93 @@ pub fn program(pid: u32) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+    use hamlyn::{control, interface};
+
+    /// What a process may write in the place of each figure that is looked at, in turn.
+    pub fn extremes() -> Vec<Figures> {
+        const OF_LINK: &[&str] = &[
+            "age_ms",
+            "buffers_held",
+            "buffers_held_ms",
+            "buffers_max",
+            "buffers_short",
+            "made_by",
+            "bytes_received",
+            "bytes_sent",
+            "messages_held",
+            "messages_max",
+            "messages_queued",
+            "messages_received",
+            "messages_sent",
+            "messages_short",
+            "packets_refused",
+            "packets_taken",
+            "path",
+            "peer_host",
+            "peer_node",
+            "peer_process",
+            "peer_user",
+            "peer_waits_for_room",
+            "requests_held",
+            "requests_held_ms",
+            "ring_bytes",
+            "ring_bytes_sent",
+            "ring_bytes_taken",
+            "ring_bytes_waiting",
+            "service",
+            "waits_for_buffer_ms",
+            "waits_for_room_ms",
+            "window_held",
+            "window_max",
+            "window_short",
+        ];
+        const OF_PROCESS: &[&str] = &[
+            "links",
+            "messages_received",
+            "messages_sent",
+            "naps",
+            "node",
+            "packets_discarded",
+            "packets_sent",
+            "requests_held",
+            "requests_held_ms",
+            "room_waits.count",
+            "room_waits.le_us_1",
+            "room_waits.le_us_18446744073709551614",
+            "room_waits.sum_us",
+            "samples_dropped",
+            "turns",
+            "uptime_ms",
+            "version",
+            "waits",
+            "wakes_sent",
+        ];
+        const OF_REFUSAL: &[&str] = &[
+            "count",
+            "first_ms_ago",
+            "kind",
+            "last_ms_ago",
+            "process",
+            "reason",
+            "service",
+            "user",
+        ];
+        let counters = interface::Counters::described().into_iter();
+        let counters = counters.chain(control::machine::Counters::described());
+        let names: Vec<String> = counters.map(|(name, _)| name.to_string()).collect();
+        let of = |prefix: &str, names: &[&str]| -> Vec<String> {
+            names.iter().map(|name| format!("{prefix}{name}")).collect()
+        };
+        let links = [of("link.0.", OF_LINK), of("link.4294967295.", OF_LINK)].concat();
+        let names = [names, of("", OF_PROCESS), links, of("refusal.1.", OF_REFUSAL)].concat();
+        let values = ["", "0", "1", "2", "9223372036854775808", "18446744073709551615"];
+        let values =
+            values.into_iter().chain(["18446744073709551616", "-1", "1e99", "x; y {held}"]);
+        let text = |value| names.iter().map(|name| format!("{name} {value}\n")).collect::<String>();
+        values.map(|value| Figures::of(&text(value))).collect()
+    }
 
     #[test]
     fn waits_that_make_no_sense_are_left_out() {

@@ -83,8 +83,8 @@ ENVIRONMENT
   HAMLYN_APERTURE_BYTES_MAX        most bytes of pools of a process
 
 EXIT STATUS
-  0: the publisher said that this was all. 1: there was none in time (--wait, --outage), or it cannot be
-  served here. 2: the command line is wrong. A signal ends it as it ends any program, and subscribers
+  0: the publisher said that this was all. 1: there was none in time (--wait, --outage), or it cannot be \
+  served here. 2: the command line is wrong. A signal ends it as it ends any program, and subscribers \
   are told that this may not be all.";
 
 pub const OF_STAT: &str = "\
@@ -97,7 +97,7 @@ ENVIRONMENT
   HAMLYN_DIR, HAMLYN_SHARED_DIR    where services are looked for, as they have it themselves
 
 EXIT STATUS
-  0: whoever was asked answered; with --watch=SECONDS, the last of --times. 1: somebody did not, or tells
+  0: whoever was asked answered; with --watch=SECONDS, the last of --times. 1: somebody did not, or tells \
   its figures to others alone. 2: the command line is wrong.";
 
 pub const OF_WHY: &str = "\
@@ -123,8 +123,8 @@ ENVIRONMENT
   HAMLYN_DIR, HAMLYN_SHARED_DIR    where services are looked for, as they have it themselves
 
 EXIT STATUS
-  0: it was ended by q, or (--once) whoever was asked answered. 1: a service that was named did not
-  answer, or the terminal cannot be used. 2: the command line is wrong. Ctrl-C in a terminal is as q;
+  0: it was ended by q, or (--once) whoever was asked answered. 1: a service that was named did not \
+  answer, or the terminal cannot be used. 2: the command line is wrong. Ctrl-C in a terminal is as q; \
   a signal ends it as it ends any program (128 and its number, says the shell).";
 
 pub const OF_EXPORTER: &str = "\
@@ -137,7 +137,7 @@ ENVIRONMENT
   HAMLYN_DIR, HAMLYN_SHARED_DIR    where services are looked for, as they have it themselves
 
 EXIT STATUS
-  It goes on until a signal ends it (128 and its number, says the shell), whether services answer or
+  It goes on until a signal ends it (128 and its number, says the shell), whether services answer or \
   not. 1: it cannot listen there. 2: the command line is wrong.";
 
 pub const OF_NAMES: &str = "\
@@ -150,7 +150,7 @@ ENVIRONMENT
   HAMLYN_DIR, HAMLYN_SHARED_DIR    where services are looked for, as they have it themselves
 
 EXIT STATUS
-  0: they were listed, also where there are none. 1: a stale name could not be removed (--clean), or the
+  0: they were listed, also where there are none. 1: a stale name could not be removed (--clean), or the \
   list not be printed. 2: the command line is wrong.";
 
 pub const OF_SETUP: &str = "\
@@ -171,10 +171,10 @@ EXAMPLES
   hamlyn keys ca --certificate a.example,192.0.2.1           an authority, and a host's certificate
   hamlyn keys ca --certificate a.example,192.0.2.1 --force   the same host's again, before it ends
 
-  A certificate ends no later than its authority. When that ends, make another in another directory, and
-  put both authority.pem, one behind the other, into the file that HAMLYN_TRUSTED names on every host
-  while their certificates are exchanged. What has begun goes on; new links need the new ones, which a
-  process reads when it starts.
+  A certificate ends no later than its authority. When that ends, make another in \
+  another directory, and put both authority.pem, one behind the other, into the file \
+  that HAMLYN_TRUSTED names on every host while their certificates are exchanged. What \
+  has begun goes on; new links need the new ones, which a process reads when it starts.
 
 EXIT STATUS
   0: the files are there. 1: they are not, or some were there already. 2: the command line is wrong.";
@@ -185,8 +185,8 @@ EXAMPLES
   hamlyn run -n 16 --hosts a.example,b.example -- /opt/program
 
 EXIT STATUS
-  0: every rank ended with 0. Otherwise that of the first rank that failed, or 128 and the number of the
-  signal that ended it. 1: the ranks could not be started. 2: the command line is wrong. A program's own
+  0: every rank ended with 0. Otherwise that of the first rank that failed, or 128 and the number of the \
+  signal that ended it. 1: the ranks could not be started. 2: the command line is wrong. A program's own \
   status may be 1 or 2, too.";
 
 #[cfg(test)]

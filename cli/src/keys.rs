@@ -110,7 +110,7 @@ fn certificates(directory: &Path, arguments: &KeysArguments) -> Result<()> {
     ))?;
     output::line(
         "# A service for this user alone is for hosts whose certificates have the same first name; \
-         others need `--allow anyone`, which is whoever has a certificate.",
+         others need `--allow host:NAME`, or `--allow anyone`, which is whoever has a certificate.",
     )
 }
 

@@ -1,8 +1,10 @@
 //! The `hamlyn` command: a newcomer's first look, a pipe between two terminals, and the tool that
 //! measures. Each subcommand is a module; this file says which there are.
 
+mod allow;
 mod arguments;
 mod ending;
+mod environment;
 mod exporter;
 mod figures;
 mod help;
@@ -39,6 +41,9 @@ fn main() -> ExitCode {
     let done = match Cli::try_parse() {
         Ok(cli) => {
             progress::show(!cli.all.quiet);
+            if !cli.command.is_internal() {
+                environment::say_unknown();
+            }
             run(cli.command)
         }
         Err(error) if error.use_stderr() => error.exit(),
@@ -65,11 +70,13 @@ fn run(command: Command) -> Result<()> {
         Command::Perf(PerfCommand::Rate(arguments)) => perf::run(Test::Rate, &arguments),
         Command::Perf(PerfCommand::Bandwidth(arguments)) => perf::run(Test::Bandwidth, &arguments),
         Command::Perf(PerfCommand::Serve(arguments)) => {
-            perf::ends::serve(&arguments.name, arguments.allow, arguments.mode)
+            perf::ends::serve(&arguments.name, &arguments.allow, arguments.mode)
         }
         Command::Perf(PerfCommand::Protocols(arguments)) => perf::protocols::run(&arguments),
         Command::Perf(PerfCommand::Idle(arguments)) => perf::idle::run(&arguments),
         Command::Perf(PerfCommand::Crowd(arguments)) => perf::crowd::run(&arguments),
+        #[cfg(feature = "tls")]
+        Command::Perf(PerfCommand::Remote(arguments)) => perf::remote::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Exporter(arguments) => exporter::run(&arguments),

@@ -20,7 +20,6 @@
 
 use crate::arguments::{RecvArguments, SendArguments};
 use crate::output::Replacement;
-use crate::perf::ends::access;
 use crate::{ending, names, progress, standard};
 use anyhow::{Context, Result, anyhow, ensure};
 use hamlyn::Config;
@@ -107,8 +106,8 @@ pub fn recv(arguments: &RecvArguments) -> Result<()> {
         Some(path) => Target::File(Replacement::new(path, "leave out --output")?),
         None => Target::standard_output()?,
     };
-    let mut node = Node::new()?;
-    let access = access(arguments.allow);
+    let mut node = Node::with_config(arguments.allow.settings(Config::from_env()?))?;
+    let access = arguments.allow.access();
     node.serve(&arguments.name, access, Accept::Ask)?;
     names::tell_other_hosts(&node, &arguments.name);
     ending::remove_name(node.config(), &arguments.name, access);

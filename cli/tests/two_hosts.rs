@@ -158,6 +158,12 @@ fn who_has_no_certificate_of_the_authority_does_not_connect() {
     assert!(error.contains("not for other hosts"), "{error}");
     let sent = send(&keys);
     assert!(sent.status.success(), "{}", text(&sent.stderr));
+    // Unless it is let in by that name.
+    let line = "recv --wait 20 --allow host:other.example x";
+    let (mut named, at) = serving(hamlyn(there.path(), line).envs(keys.clone()));
+    let sent = output(hamlyn(here.path(), &format!("send --wait 5 {at}")).envs(others.clone()));
+    assert!(sent.status.success(), "{}", text(&sent.stderr));
+    assert!(named.wait().unwrap().success());
     assert!(receiver.wait().unwrap().success());
 }
 

@@ -1,4 +1,4 @@
-//! `model::hosts` and `fabric::fabric` over bytes that the fuzzer searches for.
+//! What another host may say: `model::hosts`, and those of `fabric`, over bytes that the fuzzer searches for.
 #![no_main]
 
 #[path = "../../tests/model/host_fabric.rs"]
@@ -9,4 +9,6 @@ mod model;
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     model::hosts(data);
     fabric::fabric(data);
+    fabric::words(data);
+    fabric::figures(data);
 });

@@ -356,11 +356,11 @@ class ByteListener:
     """
     def __enter__(self, /) -> ByteListener: ...
     def __exit__(self, /, *_exception: object) -> None: ...
-    def __new__(cls, /, manager: Manager, *, window_nbytes: SupportsIndex = 262144, packets: SupportsIndex = 256, connections: SupportsIndex = 256) -> ByteListener:
+    def __new__(cls, /, manager: Manager, *, window_nbytes: SupportsIndex = 262144, packets: SupportsIndex = 256, connections_max: SupportsIndex = 256) -> ByteListener:
         """
         A listener; streams find it by name or grow from its seed. `window_nbytes`: bytes that each peer
         may send before they are received, a power of two from 4 KiB to 16 MiB; `packets`: packets, from
-        8 to 1,024. `connections`: how many there may be at one time, accepted or not.
+        8 to 1,024. `connections_max`: how many there may be at one time, accepted or not.
         """
     def __repr__(self, /) -> str: ...
     @property
@@ -892,6 +892,8 @@ class Group:
     def __repr__(self, /) -> str: ...
     @property
     def _manager(self, /) -> Manager: ...
+    def _scatter_to(self, /, parts: Sequence[Buffer], members: SupportsGetItem[int, SupportsIndex]) -> list[int]: ...
+    def _try_flush(self, /) -> bool: ...
     def barrier(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
         Waits at most `timeout` seconds until every member has come to its barrier, and lets all of
@@ -1004,6 +1006,8 @@ class GroupHelper:
     def __repr__(self, /) -> str: ...
     @property
     def _manager(self, /) -> Manager: ...
+    def _try_flush(self, /) -> bool: ...
+    def _try_send(self, /, part: DelegatedPart, data: Buffer) -> bool | None: ...
     def close(self, /) -> None:
         """
         Ends it, and with it its connections. Closing twice is closing once.
@@ -1056,6 +1060,9 @@ class GroupMember:
     def __repr__(self, /) -> str: ...
     @property
     def _manager(self, /) -> Manager: ...
+    def _try_flush(self, /) -> bool: ...
+    def _try_send(self, /, part: Buffer) -> bool | None: ...
+    def _try_send_part(self, /, part: DelegatedPart, data: Buffer) -> bool | None: ...
     def barrier(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
         Comes to the barrier: waits at most `timeout` seconds until every member has, and the root
@@ -1677,14 +1684,14 @@ class Publisher:
         Drains it for at most 10 s, unless an exception leaves the `with`, and closes. Who has not had all by
         then is told so (`Closed`), and no subscriber makes this raise.
         """
-    def __new__(cls, /, manager: Manager, *, short_nbytes_max: SupportsIndex = 1024, sample_nbytes_max: SupportsIndex = 0, loans: SupportsIndex = 2, backlog: SupportsIndex = 16, history: SupportsIndex = 0, outstanding: SupportsIndex = 4, subscribers: SupportsIndex = 16, when_slow: WhenSlow = "drop_oldest") -> Publisher:
+    def __new__(cls, /, manager: Manager, *, short_nbytes_max: SupportsIndex = 1024, sample_nbytes_max: SupportsIndex = 0, loans_max: SupportsIndex = 2, backlog: SupportsIndex = 16, history: SupportsIndex = 0, outstanding_max: SupportsIndex = 4, subscribers_max: SupportsIndex = 16, when_slow: WhenSlow = "drop_oldest") -> Publisher:
         """
         A publisher without subscribers. `short_nbytes_max`: longest sample that is copied to each
         subscriber, at most 2,032; longer ones, of at most `sample_nbytes_max`, lie in a pool, of which
-        every subscriber can read everything at any time (0: there is none), and `loans` of which may be
+        every subscriber can read everything at any time (0: there is none), and `loans_max` of which may be
         on loan at once. To subscribers on other hosts they go in parts. `backlog`: the newest samples that are kept for subscribers that have no room
-        now; `history`: those that whoever subscribes may ask for. `outstanding`: samples of the pool
-        that a subscriber may have at once, at most 64; `subscribers`: how many there may be at one
+        now; `history`: those that whoever subscribes may ask for. `outstanding_max`: samples of the pool
+        that a subscriber may have at once, at most 64; `subscribers_max`: how many there may be at one
         time. `when_slow`: what becomes of samples for which a subscriber has no room, unless it asks for
         something that burdens the publisher less: `"wait"`, `"drop_oldest"`, `"drop_newest"` or
         `"send_away"`, in this order.
@@ -2106,12 +2113,14 @@ class Server:
     """
     def __enter__(self, /) -> Server: ...
     def __exit__(self, /, *_exception: object) -> None: ...
-    def __new__(cls, /, manager: Manager, *, outstanding: SupportsIndex = 64, request_nbytes: SupportsIndex = 4088, request_nbytes_max: SupportsIndex = 16781312, clients: SupportsIndex = 64) -> Server:
+    def __new__(cls, /, manager: Manager, *, outstanding: SupportsIndex = 64, request_nbytes: SupportsIndex = 4088, request_nbytes_max: SupportsIndex = 16781312, long_nbytes_max: SupportsIndex = 67108864, clients_max: SupportsIndex = 64) -> Server:
         """
         A server; clients find it by name or grow from its seed. `outstanding`: calls that each
         client may have outstanding. `request_nbytes`: bytes of a request that are sent at once, at
         most 4,088; longer ones, up to
-        `request_nbytes_max` (an array of 16 MiB, unless given), cost a round trip more. `clients`: how
+        `request_nbytes_max` (an array of 16 MiB, unless given), cost a round trip more.
+        `long_nbytes_max`: bytes of long requests that each user's clients may have here at a time, until
+        they are replied to; further ones wait at the client, but one is always taken. `clients_max`: how
         many there may be at one time.
         """
     def __repr__(self, /) -> str: ...
@@ -2573,10 +2582,10 @@ class TaggedReceiver:
     """
     def __enter__(self, /) -> TaggedReceiver: ...
     def __exit__(self, /, *_exception: object) -> None: ...
-    def __new__(cls, /, manager: Manager, nbytes: SupportsIndex, *, tags: SupportsIndex = 256, senders: SupportsIndex = 16) -> TaggedReceiver:
+    def __new__(cls, /, manager: Manager, nbytes: SupportsIndex, *, tags: SupportsIndex = 256, senders_max: SupportsIndex = 16) -> TaggedReceiver:
         """
         A receiver with an area of `nbytes` zero bytes. `tags`: how many each sender may have in the
-        queue; `senders`: how many there may be at one time.
+        queue; `senders_max`: how many there may be at one time.
         """
     def __repr__(self, /) -> str: ...
     @property

@@ -535,13 +535,16 @@ async def create_server(
     access: Access | None = None,
     window_nbytes: int = 262_144,
     packets: int = 256,
-    connections: int = 256,
+    connections_max: int = 256,
     start_serving: bool = True,
 ) -> Server:
     """Serves `name`, as `loop.create_server` does an address: whoever connects gets a protocol of
     `protocol_factory`. The others are those of `hamlyn.ByteListener` and its `serve`."""
     listener = _hamlyn.ByteListener(
-        plain(manager), window_nbytes=window_nbytes, packets=packets, connections=connections
+        plain(manager),
+        window_nbytes=window_nbytes,
+        packets=packets,
+        connections_max=connections_max,
     )
     try:
         listener.serve(name, access=access)

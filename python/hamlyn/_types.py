@@ -73,6 +73,7 @@ class Settings(TypedDict, total=False):
     certificate_key: Union[str, "os.PathLike[str]", None]
     trusted: Union[str, "os.PathLike[str]", None]
     directory: Union[str, "os.PathLike[str]", None]
+    links_from: Union[str, None]
     figures_to: Union[str, None]
     local: Union[Literal["ring", "tls"], None]
     rails: Union[int, str, None]

@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
@@ -318,11 +318,7 @@ class Publisher(Offered[_hamlyn.Publisher]):
             self.close()
 
     async def _until(self, call: Callable[[float], None], timeout: float | None) -> None:
-        def done(timeout: float) -> bool:
-            call(timeout)
-            return True
-
-        await until_done(self.sync._manager, done, timeout)
+        await _done(self.sync._manager, call, timeout)
 
 
 class Subscriber(Grown[_hamlyn.Subscriber], Closes[_hamlyn.Subscriber]):
@@ -388,7 +384,7 @@ class _Samples:
 
 
 class Group(Offered[_hamlyn.Group]):
-    """The root of a group, whose members' parts are awaited."""
+    """The root of a group, whose members' parts are awaited, and what it sends to them."""
 
     async def gather(self, timeout: float | None = None) -> list[_hamlyn.GroupPart]:
         """The parts of all members. Raises `TimedOut`."""
@@ -399,13 +395,134 @@ class Group(Offered[_hamlyn.Group]):
         wait = functools.partial(self.sync.wait_for, k)
         return await until_done(self.sync._manager, wait, timeout)
 
+    async def scatter(self, parts: Sequence[Buffer], timeout: float | None = 10.0) -> None:
+        """`hamlyn.Group.scatter`. One whose task is cancelled has sent some members theirs, of which the
+        rest leaves in the group's next call."""
+        limit, members = Limit(timeout), self.sync.members
+        missing = list(range(members))
 
-class GroupMember(Wrapped[_hamlyn.GroupMember]):
-    """A member of a group whose `receive` is awaited."""
+        def attempt() -> bool | None:
+            nonlocal missing
+            missing = self.sync._scatter_to(parts, missing)
+            return None if missing else True
+
+        def late(_: float) -> bool:
+            raise TimedOut(
+                f"{members - len(missing)} of {members} members were done within the time limit; "
+                f"missing: {', '.join(map(str, missing))}"
+            )
+
+        await until(self.sync._manager, attempt, limit.left, late)
+        await _flushed(self.sync._manager, self.sync._try_flush, limit)
+
+    async def broadcast(self, data: Buffer, timeout: float | None = 10.0) -> None:
+        """`hamlyn.Group.broadcast`, as `scatter`."""
+        await self.scatter([data] * self.sync.members, timeout)
+
+    async def barrier(self, timeout: float | None = None) -> None:
+        """`hamlyn.Group.barrier`. After `TimedOut`, or where its task was cancelled, it may be repeated."""
+        await _done(self.sync._manager, self.sync.barrier, timeout)
+
+
+_CUT_OFF = "the time limit cut the message off; the rest of it leaves in the next call"
+
+
+class GroupMember(Closes[_hamlyn.GroupMember]):
+    """A member of a group, whose calls are awaited. What a call has begun to send when its task is
+    cancelled leaves with the next call; otherwise that has sent nothing."""
+
+    @classmethod
+    async def connect(
+        cls, manager: AnyManager, name: str, receive_nbytes: int, timeout: float | None = 10.0
+    ) -> Self:
+        """`hamlyn.GroupMember.connect`, on a thread of its own; one whose task is cancelled is given up."""
+        of = plain(manager)
+
+        def connect(timeout: float | None) -> _hamlyn.GroupMember:
+            return _hamlyn.GroupMember.connect(of, name, receive_nbytes, timeout)
+
+        return cls(await connected(connect, timeout))
 
     async def receive(self, timeout: float | None = None) -> bytes:
         """What the root scatters or broadcasts next. Raises `TimedOut`."""
         return await until_done(self.sync._manager, self.sync.receive, timeout)
+
+    async def send(self, part: Buffer, timeout: float | None = None) -> None:
+        """`hamlyn.GroupMember.send`."""
+        sync = self.sync
+        send = functools.partial(sync._try_send, part)
+        await _sent(sync._manager, send, sync._try_flush, lambda t: sync.send(part, t), timeout)
+
+    async def delegate(
+        self, nbytes: int, n: int, timeout: float | None = None
+    ) -> list[_hamlyn.DelegatedPart]:
+        """`hamlyn.GroupMember.delegate`."""
+        delegate = functools.partial(self.sync.delegate, nbytes, n)
+        return await until_done(self.sync._manager, delegate, timeout)
+
+    async def send_part(
+        self, part: _hamlyn.DelegatedPart, data: Buffer, timeout: float | None = None
+    ) -> None:
+        """`hamlyn.GroupMember.send_part`."""
+        sync = self.sync
+        send = functools.partial(sync._try_send_part, part, data)
+        last = functools.partial(sync.send_part, part, data)
+        await _sent(sync._manager, send, sync._try_flush, last, timeout)
+
+    async def barrier(self, timeout: float | None = None) -> None:
+        """`hamlyn.GroupMember.barrier`. After `TimedOut`, or where its task was cancelled, it is to be
+        repeated."""
+        await _done(self.sync._manager, self.sync.barrier, timeout)
+
+
+class GroupHelper(Grown[_hamlyn.GroupHelper], Closes[_hamlyn.GroupHelper]):
+    """A helper of members of a group, whose `send` is awaited, as a member's."""
+
+    _connect = _hamlyn.GroupHelper.connect
+
+    async def send(
+        self, part: _hamlyn.DelegatedPart, data: Buffer, timeout: float | None = None
+    ) -> None:
+        """`hamlyn.GroupHelper.send`."""
+        sync = self.sync
+        send = functools.partial(sync._try_send, part, data)
+        last = functools.partial(sync.send, part, data)
+        await _sent(sync._manager, send, sync._try_flush, last, timeout)
+
+
+async def _done(
+    manager: _hamlyn.Manager, call: Callable[[float], None], timeout: float | None
+) -> None:
+    def done(timeout: float) -> bool:
+        call(timeout)
+        return True
+
+    await until_done(manager, done, timeout)
+
+
+async def _sent(
+    manager: _hamlyn.Manager,
+    send: Callable[[], bool | None],
+    flush: Callable[[], bool],
+    last: Callable[[float], None],
+    timeout: float | None,
+) -> None:
+    """Waits until `send` has sent all (`True`), or has begun (`False`) and `flush` has sent the rest."""
+    limit = Limit(timeout)
+
+    def late(timeout: float) -> bool:
+        last(timeout)
+        return True
+
+    if not await until(manager, send, limit.left, late):
+        await _flushed(manager, flush, limit)
+
+
+async def _flushed(manager: _hamlyn.Manager, flush: Callable[[], bool], limit: Limit) -> None:
+    def cut_off(_: float) -> bool:
+        raise TimedOut(_CUT_OFF)
+
+    await until(manager, lambda: flush() or None, limit.left, cut_off)
 
 
 class Manager(Wrapped[_hamlyn.Manager]):
@@ -480,6 +597,7 @@ __all__ = [
     "DatagramReceiver",
     "DatagramSender",
     "Group",
+    "GroupHelper",
     "GroupMember",
     "Manager",
     "Publisher",

@@ -58,18 +58,18 @@ fn not_yet<T>(result: Result<T, ByteStreamError>) -> Result<Option<T>, ByteStrea
 impl ByteListener {
     /// A listener; streams find it by name or grow from its seed. `window_nbytes`: bytes that each peer
     /// may send before they are received, a power of two from 4 KiB to 16 MiB; `packets`: packets, from
-    /// 8 to 1,024. `connections`: how many there may be at one time, accepted or not.
+    /// 8 to 1,024. `connections_max`: how many there may be at one time, accepted or not.
     #[new]
-    #[pyo3(signature = (manager, *, window_nbytes=262_144, packets=256, connections=256))]
+    #[pyo3(signature = (manager, *, window_nbytes=262_144, packets=256, connections_max=256))]
     fn new(
         py: Python<'_>,
         manager: &Manager,
         window_nbytes: u32,
         packets: u32,
-        connections: u32,
+        connections_max: u32,
     ) -> PyResult<Self> {
         let node = manager.inner.node()?;
-        let config = ByteConfig { connections_max: connections, ..config(window_nbytes, packets) };
+        let config = ByteConfig { connections_max, ..config(window_nbytes, packets) };
         let made = py.detach(|| protocol::ByteListener::new(&node, config)).or_raise()?;
         Ok(Self { end: End::new(&manager.inner, Arc::new(made)) })
     }

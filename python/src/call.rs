@@ -30,11 +30,14 @@ impl Server {
     /// A server; clients find it by name or grow from its seed. `outstanding`: calls that each
     /// client may have outstanding. `request_nbytes`: bytes of a request that are sent at once, at
     /// most 4,088; longer ones, up to
-    /// `request_nbytes_max` (an array of 16 MiB, unless given), cost a round trip more. `clients`: how
+    /// `request_nbytes_max` (an array of 16 MiB, unless given), cost a round trip more.
+    /// `long_nbytes_max`: bytes of long requests that each user's clients may have here at a time, until
+    /// they are replied to; further ones wait at the client, but one is always taken. `clients_max`: how
     /// many there may be at one time.
     #[new]
     #[pyo3(signature = (
-        manager, *, outstanding=64, request_nbytes=4088, request_nbytes_max=16_781_312, clients=64
+        manager, *, outstanding=64, request_nbytes=4088, request_nbytes_max=16_781_312,
+        long_nbytes_max=67_108_864, clients_max=64
     ))]
     fn new(
         py: Python<'_>,
@@ -42,12 +45,14 @@ impl Server {
         outstanding: u32,
         request_nbytes: u32,
         request_nbytes_max: u64,
-        clients: u32,
+        long_nbytes_max: u64,
+        clients_max: u32,
     ) -> PyResult<Self> {
         let node = manager.inner.node()?;
         let mut config = ServerConfig::default();
-        (config.outstanding, config.clients_max) = (outstanding, clients);
+        (config.outstanding, config.clients_max) = (outstanding, clients_max);
         (config.request_bytes, config.request_bytes_max) = (request_nbytes, request_nbytes_max);
+        config.long_bytes_max = long_nbytes_max;
         let end = py.detach(|| protocol::Server::new(&node, config)).or_raise()?;
         Ok(Self { end: End::new(&manager.inner, Arc::new(end)) })
     }

@@ -79,7 +79,7 @@ impl Kind {
 }
 
 /// What the library calls by a name of Rust's, and what it is called in Python.
-const NAMES: [(&str, &str); 17] = [
+const NAMES: [(&str, &str); 12] = [
     ("PublishConfig::", ""),
     ("buffer_bytes", "buffer_nbytes"),
     ("record_bytes_max", "record_nbytes_max"),
@@ -88,12 +88,7 @@ const NAMES: [(&str, &str); 17] = [
     ("short_bytes_max", "short_nbytes_max"),
     ("sample_bytes_max", "sample_nbytes_max"),
     ("window_bytes", "window_nbytes"),
-    ("loans_max", "loans"),
-    ("outstanding_max", "outstanding"),
-    ("subscribers_max", "subscribers"),
-    ("senders_max", "senders"),
-    ("clients_max", "clients"),
-    ("connections_max", "connections"),
+    ("long_bytes_max", "long_nbytes_max"),
     ("ERROR_TEXT_MAX", "an error's text may be"),
     ("made the node; make a node here", "made the Manager; make a Manager here"),
     ("of this node", "of this Manager"),

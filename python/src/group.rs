@@ -198,11 +198,7 @@ impl Group {
         parts: Vec<Bound<'_, PyAny>>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        let members = self.end.with(py, |end| end.members())?;
-        if parts.len() != members as usize {
-            let text = format!("{} parts for {members} members; nothing was sent", parts.len());
-            return Err(error(Kind::Misuse, text));
-        }
+        self.check_count(py, &parts)?;
         let _slow = self.end.inner.slow();
         with_all(&parts, &mut Vec::new(), &mut |parts| {
             let timeout = duration(timeout)?;
@@ -210,6 +206,34 @@ impl Group {
                 |end: &mut protocol::Group| end.scatter(timeout, |member| parts[member as usize]);
             self.end.with(py, scatter)?.or_raise()
         })
+    }
+
+    // `scatter` to these members, as far as they have room; the numbers of those that have none yet.
+    #[pyo3(signature = (parts: "Sequence[Buffer]", members))]
+    fn _scatter_to(
+        &self,
+        py: Python<'_>,
+        parts: Vec<Bound<'_, PyAny>>,
+        members: Vec<u32>,
+    ) -> PyResult<Vec<u32>> {
+        self.check_count(py, &parts)?;
+        let mut left = Vec::new();
+        with_all(&parts, &mut Vec::new(), &mut |parts| {
+            let now = Some(Duration::ZERO);
+            let part = |member| parts[member as usize];
+            match self.end.with(py, |end| end.scatter_to(&members, now, part))? {
+                Err(GroupError::TimedOut { missing, .. }) => left = missing,
+                done => done.or_raise()?,
+            }
+            Ok(())
+        })?;
+        Ok(left)
+    }
+
+    // Whether all has left that was cut off.
+    fn _try_flush(&self, py: Python<'_>) -> PyResult<bool> {
+        let flushed = self.end.with(py, |end| begun(end.flush(Some(Duration::ZERO))))?;
+        Ok(flushed.or_raise()? == Some(true))
     }
 
     /// Sends the same bytes to each member, as `scatter` does.
@@ -268,6 +292,15 @@ impl Group {
 receiver!(Group);
 
 impl Group {
+    fn check_count(&self, py: Python<'_>, parts: &[Bound<'_, PyAny>]) -> PyResult<()> {
+        let members = self.end.with(py, |end| end.members())?;
+        if parts.len() == members as usize {
+            return Ok(());
+        }
+        let text = format!("{} parts for {members} members; nothing was sent", parts.len());
+        Err(error(Kind::Misuse, text))
+    }
+
     fn hand_out(&self, py: Python<'_>, lengths: Lengths) -> PyResult<Vec<GroupPart>> {
         let round = self.end.with(py, |end| end.round())?;
         let part = |(member, length)| GroupPart { end: self.end.clone(), member, round, length };
@@ -315,6 +348,15 @@ fn send_whole<T: Send>(
         true => error(Kind::TimedOut, GroupError::CutOff),
         false => error(Kind::TimedOut, GroupError::NotInTime),
     })
+}
+
+/// How far a message that does not wait has come: `None`: not at all; `false`: it has begun, and the rest
+/// leaves by `flush`.
+fn begun(sent: Result<(), GroupError>) -> Result<Option<bool>, GroupError> {
+    match late(sent) {
+        Err(GroupError::CutOff) => Ok(Some(false)),
+        sent => Ok(sent?.map(|()| true)),
+    }
 }
 
 /// A piece of a member's part that was given away: a right to send so many bytes to the root, once.
@@ -368,6 +410,27 @@ impl GroupHelper {
                 |end: &mut protocol::GroupHelper, slice| end.send(&part.part, data, Some(slice));
             send_whole(py, &self.end, timeout, send, |end, slice| end.flush(Some(slice)))
         })
+    }
+
+    // Whether the piece has left without waiting: `None`: nothing was sent; `False`: `_try_flush` sends
+    // the rest.
+    #[pyo3(signature = (part, data: "Buffer"))]
+    fn _try_send(
+        &self,
+        py: Python<'_>,
+        part: &DelegatedPart,
+        data: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<bool>> {
+        with_bytes(data, |data| {
+            let now = Some(Duration::ZERO);
+            self.end.with(py, |end| begun(end.send(&part.part, data, now)))?.or_raise()
+        })
+    }
+
+    // Whether the rest has left.
+    fn _try_flush(&self, py: Python<'_>) -> PyResult<bool> {
+        let flushed = self.end.with(py, |end| begun(end.flush(Some(Duration::ZERO))))?;
+        Ok(flushed.or_raise()? == Some(true))
     }
 
     /// The root, as the kernel says.
@@ -466,6 +529,36 @@ impl GroupMember {
             let send = |end: &mut protocol::GroupMember, slice| end.send(part, Some(slice));
             send_whole(py, &self.end, timeout, send, |end, slice| end.flush(Some(slice)))
         })
+    }
+
+    // Whether the part has left without waiting: `None`: nothing was sent; `False`: `_try_flush` sends
+    // the rest.
+    #[pyo3(signature = (part: "Buffer"))]
+    fn _try_send(&self, py: Python<'_>, part: &Bound<'_, PyAny>) -> PyResult<Option<bool>> {
+        with_bytes(part, |part| {
+            let now = Some(Duration::ZERO);
+            self.end.with(py, |end| begun(end.send(part, now)))?.or_raise()
+        })
+    }
+
+    // The same of a piece.
+    #[pyo3(signature = (part, data: "Buffer"))]
+    fn _try_send_part(
+        &self,
+        py: Python<'_>,
+        part: &DelegatedPart,
+        data: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<bool>> {
+        with_bytes(data, |data| {
+            let now = Some(Duration::ZERO);
+            self.end.with(py, |end| begun(end.send_part(&part.part, data, now)))?.or_raise()
+        })
+    }
+
+    // Whether the rest has left.
+    fn _try_flush(&self, py: Python<'_>) -> PyResult<bool> {
+        let flushed = self.end.with(py, |end| begun(end.flush(Some(Duration::ZERO))))?;
+        Ok(flushed.or_raise()? == Some(true))
     }
 
     /// Gives this member's part of the round, `nbytes` bytes, away in `n` nearly equal pieces; each

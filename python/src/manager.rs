@@ -20,7 +20,7 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use hamlyn::config::WaitMode;
 use hamlyn::node::NodeSendError;
-use hamlyn::os::sys::Poller;
+use hamlyn::os::poller::Poller;
 use hamlyn::protocol;
 use hamlyn::{Accept, Access, Config, LinkId, Mode, SlotConfig};
 use pyo3::exceptions::{PyTypeError, PyValueError};

@@ -90,17 +90,17 @@ pub struct Publisher {
 impl Publisher {
     /// A publisher without subscribers. `short_nbytes_max`: longest sample that is copied to each
     /// subscriber, at most 2,032; longer ones, of at most `sample_nbytes_max`, lie in a pool, of which
-    /// every subscriber can read everything at any time (0: there is none), and `loans` of which may be
+    /// every subscriber can read everything at any time (0: there is none), and `loans_max` of which may be
     /// on loan at once. To subscribers on other hosts they go in parts. `backlog`: the newest samples that are kept for subscribers that have no room
-    /// now; `history`: those that whoever subscribes may ask for. `outstanding`: samples of the pool
-    /// that a subscriber may have at once, at most 64; `subscribers`: how many there may be at one
+    /// now; `history`: those that whoever subscribes may ask for. `outstanding_max`: samples of the pool
+    /// that a subscriber may have at once, at most 64; `subscribers_max`: how many there may be at one
     /// time. `when_slow`: what becomes of samples for which a subscriber has no room, unless it asks for
     /// something that burdens the publisher less: `"wait"`, `"drop_oldest"`, `"drop_newest"` or
     /// `"send_away"`, in this order.
     #[new]
     #[pyo3(signature = (
-        manager, *, short_nbytes_max=1024, sample_nbytes_max=0, loans=2, backlog=16, history=0,
-        outstanding=4, subscribers=16, when_slow: "WhenSlow" = "drop_oldest"
+        manager, *, short_nbytes_max=1024, sample_nbytes_max=0, loans_max=2, backlog=16, history=0,
+        outstanding_max=4, subscribers_max=16, when_slow: "WhenSlow" = "drop_oldest"
     ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -108,22 +108,22 @@ impl Publisher {
         manager: &Manager,
         short_nbytes_max: usize,
         sample_nbytes_max: usize,
-        loans: u32,
+        loans_max: u32,
         backlog: u32,
         history: u32,
-        outstanding: u32,
-        subscribers: u32,
+        outstanding_max: u32,
+        subscribers_max: u32,
         when_slow: &str,
     ) -> PyResult<Self> {
         let node = manager.inner.node()?;
         let config = PublishConfig {
             short_bytes_max: short_nbytes_max,
             sample_bytes_max: sample_nbytes_max,
-            loans_max: loans,
+            loans_max,
             backlog,
             history,
-            outstanding_max: outstanding,
-            subscribers_max: subscribers,
+            outstanding_max,
+            subscribers_max,
             when_slow: when_slow_of(when_slow)?,
         };
         let made = py.detach(|| protocol::Publisher::new(&node, config)).or_raise()?;

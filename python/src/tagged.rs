@@ -58,19 +58,19 @@ pub fn timed_out<T>(result: Result<T, ReceiveError>) -> Result<Option<T>, Receiv
 #[pymethods]
 impl TaggedReceiver {
     /// A receiver with an area of `nbytes` zero bytes. `tags`: how many each sender may have in the
-    /// queue; `senders`: how many there may be at one time.
+    /// queue; `senders_max`: how many there may be at one time.
     #[new]
-    #[pyo3(signature = (manager, nbytes, *, tags=256, senders=16))]
+    #[pyo3(signature = (manager, nbytes, *, tags=256, senders_max=16))]
     fn new(
         py: Python<'_>,
         manager: &Manager,
         nbytes: usize,
         tags: u32,
-        senders: u32,
+        senders_max: u32,
     ) -> PyResult<Self> {
         let node = manager.inner.node()?;
         let mut config = TaggedConfig::new(nbytes);
-        (config.tags, config.senders_max) = (tags, senders);
+        (config.tags, config.senders_max) = (tags, senders_max);
         let end = py.detach(|| protocol::TaggedReceiver::new(&node, config)).or_raise()?;
         Ok(Self { end: End::new(&manager.inner, end) })
     }

@@ -481,6 +481,86 @@ def test_a_group_is_awaited(manager: hamlyn.Manager, other: hamlyn.Manager) -> N
     run(main())
 
 
+def test_what_a_group_does_is_awaited_and_holds_up_nobody(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    # Parts of more than a link holds, so that they are cut off, and go on.
+    size = 1 << 20
+    group = aio.Group(hamlyn.Group(manager, 2, size))
+    group.serve("group")
+    manager.start_progress()
+
+    async def main() -> None:
+        async with (
+            await aio.GroupMember.connect(other, "group", size, LIMIT) as first,
+            await aio.GroupMember.connect(other, "group", size, LIMIT) as second,
+            await aio.GroupHelper.connect(other, "group", LIMIT) as helper,
+        ):
+            members = sorted((first, second), key=lambda member: member.sync.number)
+            for i in range(3):
+                ticks = 0
+
+                async def tick() -> None:
+                    nonlocal ticks
+                    while True:
+                        ticks += 1
+                        await asyncio.sleep(0)
+
+                ticking = asyncio.create_task(tick())
+                # One part as a whole, one in pieces: of the helper's and the member's own.
+                part = bytes([i]) * size
+
+                async def in_pieces(member: aio.GroupMember) -> None:
+                    pieces = await member.delegate(size, 2, LIMIT)
+                    half = len(pieces[0])
+                    await asyncio.gather(
+                        helper.send(pieces[0], part[:half], LIMIT),
+                        member.send_part(pieces[1], part[half:], LIMIT),
+                    )
+
+                _, _, parts = await asyncio.gather(
+                    members[0].send(part, LIMIT), in_pieces(members[1]), group.gather(LIMIT)
+                )
+                assert [bytes(one) for one in parts] == [part, part]
+                del parts
+                group.sync.next_round()
+                down = [bytes([member]) * size for member in range(2)]
+                _, *came = await asyncio.gather(
+                    group.scatter(down, LIMIT), *(member.receive(LIMIT) for member in members)
+                )
+                assert came == down
+                _, *came = await asyncio.gather(
+                    group.broadcast(part, LIMIT), *(member.receive(LIMIT) for member in members)
+                )
+                assert came == [part, part]
+                with pytest.raises(hamlyn.TimedOut):
+                    await members[0].barrier(0.01)
+                await asyncio.gather(
+                    group.barrier(LIMIT), *(member.barrier(LIMIT) for member in members)
+                )
+                assert ticks > 10
+                ticking.cancel()
+        with pytest.raises(hamlyn.Misuse, match="1 parts for 2 members"):
+            await group.scatter([b""], LIMIT)
+
+    run(main())
+
+
+def test_a_groups_root_that_waits_for_a_member_names_it(manager: hamlyn.Manager) -> None:
+    group = aio.Group(hamlyn.Group(manager, 2, 64))
+
+    async def main() -> None:
+        for timeout in (0, 0.02):
+            with pytest.raises(hamlyn.TimedOut) as found:
+                await group.broadcast(b"all", timeout)
+            with pytest.raises(hamlyn.TimedOut) as expected:
+                group.sync.broadcast(b"all", timeout)
+            assert str(found.value) == str(expected.value)
+            assert "missing: 0, 1" in str(found.value)
+
+    run(main())
+
+
 def test_closing_wakes_the_task_that_waits(manager: hamlyn.Manager) -> None:
     receiver = hamlyn.StreamReceiver(manager)
 

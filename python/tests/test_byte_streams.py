@@ -86,7 +86,7 @@ def test_nothing_waits_for_longer_than_its_limit(
 
 def test_who_connects_and_who_may(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
     manager.start_progress()
-    listener = hamlyn.ByteListener(manager, connections=2)
+    listener = hamlyn.ByteListener(manager, connections_max=2)
     asked: list[hamlyn.Peer] = []
 
     def admit(peer: hamlyn.Peer) -> bool:

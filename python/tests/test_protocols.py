@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import hamlyn
 import numpy as np
@@ -642,8 +643,8 @@ def test_errors_have_the_names_that_python_has(
     publisher = hamlyn.Publisher(manager)
     with pytest.raises(hamlyn.Misuse, match="short_nbytes_max, without a pool .sample_nbytes_max"):
         publisher.publish(bytes(2000))
-    with pytest.raises(hamlyn.Misuse, match="loans is 0"):
-        hamlyn.Publisher(manager, loans=0, sample_nbytes_max=1)
+    with pytest.raises(hamlyn.Misuse, match="loans_max is 0"):
+        hamlyn.Publisher(manager, loans_max=0, sample_nbytes_max=1)
 
 
 def test_exceptions_have_the_name_by_which_programs_catch_them() -> None:
@@ -866,6 +867,23 @@ def test_calls_that_nobody_waits_for_are_free_again(
     assert call.try_finish() is None
     server.receive(LIMIT).reply(b"here")
     assert call.finish(LIMIT) == b"here" and "finished" in repr(call)
+
+
+def test_long_requests_of_a_user_wait_for_one_another(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = hamlyn.Server(manager, long_nbytes_max=10_000)
+    server.serve("calls")
+    manager.start_progress()
+    client = hamlyn.Client.connect(other, "calls")
+    with ThreadPoolExecutor() as threads:
+        calls = [threads.submit(client.call, bytes([i]) * 8000, LIMIT) for i in range(3)]
+        for _ in calls:
+            request = server.receive(LIMIT)
+            # Two would be more than that.
+            assert all(server.try_receive() is None for _ in range(100))
+            request.reply(request.data[:1])
+        assert [call.result(LIMIT) for call in calls] == [b"\0", b"\1", b"\2"]
 
 
 def test_a_request_is_replied_to_once(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:

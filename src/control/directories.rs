@@ -65,12 +65,12 @@ pub enum DirectoryError {
     #[error("there is no user {0:?} here")]
     NoUser(String),
     /// The system refused.
-    #[error("{} cannot be used: {source}{}", .path.display(), remedy(.source))]
+    #[error("{} cannot be used: {error}{}", .path.display(), remedy(.error))]
     Os {
         /// Which.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -139,11 +139,11 @@ pub(super) fn open(path: &Path, last: Final) -> Result<Directory, DirectoryError
     // is then walked must have none. The way to the shared one has none at all.
     let path = match (last, path.parent(), path.file_name()) {
         (Final::Private { .. }, Some(parent), Some(name)) => {
-            let parent = parent.canonicalize().map_err(|source| match source.kind() {
+            let parent = parent.canonicalize().map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => {
                     DirectoryError::Missing { path: parent.into(), advice: "" }
                 }
-                _ => DirectoryError::Os { path: parent.into(), source },
+                _ => DirectoryError::Os { path: parent.into(), error },
             })?;
             parent.join(name)
         }
@@ -157,7 +157,7 @@ pub(super) fn open(path: &Path, last: Final) -> Result<Directory, DirectoryError
 pub(super) fn walk(path: &Path, last: Option<Final>) -> Result<OwnedFd, DirectoryError> {
     let os = |path: &Path, e: rustix::io::Errno| DirectoryError::Os {
         path: path.into(),
-        source: e.into(),
+        error: e.into(),
     };
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut at = PathBuf::from("/");
@@ -275,7 +275,7 @@ pub(super) fn open_private(config: &Config, create: bool) -> Result<Directory, D
             };
             return Err(DirectoryError::Missing { path, advice });
         }
-        Err(e) => return Err(DirectoryError::Os { path, source: e.into() }),
+        Err(e) => return Err(DirectoryError::Os { path, error: e.into() }),
     }
     open(&path, last)
 }
@@ -289,7 +289,7 @@ pub(super) fn open_shared(
     let shared = open(&config.shared_dir, Final::Shared)?;
     let name = uid.to_string();
     let path = shared.path.join(&name);
-    let os = |e: rustix::io::Errno| DirectoryError::Os { path: path.clone(), source: e.into() };
+    let os = |e: rustix::io::Errno| DirectoryError::Os { path: path.clone(), error: e.into() };
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let look = || rustix::fs::openat(&shared.fd, &*name, flags, Mode::empty());
     let mut found = look();
@@ -348,7 +348,7 @@ pub(super) fn open_shared(
 /// there already is checked.
 pub fn setup_shared_dir(config: &Config) -> Result<PathBuf, DirectoryError> {
     let path = config.shared_dir.clone();
-    let os = |e: rustix::io::Errno| DirectoryError::Os { path: path.clone(), source: e.into() };
+    let os = |e: rustix::io::Errno| DirectoryError::Os { path: path.clone(), error: e.into() };
     // Nobody else may put something in its place between making and opening it.
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(DirectoryError::Link { path, advice: "" });
@@ -391,7 +391,7 @@ pub fn setup_user_dir(config: &Config, user: &str) -> Result<PathBuf, DirectoryE
     let shared = open(&config.shared_dir, Final::Shared)?;
     let name = uid.to_string();
     let path = shared.path.join(&name);
-    let os = |e: rustix::io::Errno| DirectoryError::Os { path: path.clone(), source: e.into() };
+    let os = |e: rustix::io::Errno| DirectoryError::Os { path: path.clone(), error: e.into() };
     let at = &shared.fd;
     let nofollow = AtFlags::SYMLINK_NOFOLLOW;
     for _ in 0..MOVES_MAX {
@@ -419,7 +419,7 @@ pub fn setup_user_dir(config: &Config, user: &str) -> Result<PathBuf, DirectoryE
                 // No number, so it is nobody's place.
                 let number = u64::from_ne_bytes(
                     sys::random()
-                        .map_err(|source| DirectoryError::Os { path: path.clone(), source })?,
+                        .map_err(|error| DirectoryError::Os { path: path.clone(), error })?,
                 );
                 let aside = std::format!("{name}.taken-by-{}-{number:016x}", stat.st_uid);
                 match rustix::fs::renameat(at, &*name, at, &*aside) {
@@ -477,7 +477,7 @@ impl Directory {
         let path = self.path.clone();
         match rustix::fs::fstat(&self.fd).map(|stat| stat.st_mode & 0o7777) {
             Ok(mode) if !lets_pass(mode) => DirectoryError::Mode { path, mode, wanted: LETS_PASS },
-            _ => DirectoryError::Os { path, source: rustix::io::Errno::ACCESS.into() },
+            _ => DirectoryError::Os { path, error: rustix::io::Errno::ACCESS.into() },
         }
     }
 

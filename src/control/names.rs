@@ -136,11 +136,14 @@ impl fmt::Display for ServiceName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Access {
-    /// The same user. The socket lies in this user's own directory.
+    /// The same user. The socket lies in this user's own directory. Of other hosts those that prove the same
+    /// as this one (the first name in their certificate, or the secret), and those that the setting
+    /// [`links_from`](crate::Config::links_from) names.
     SameUser,
-    /// Members of a group, and the same user. The socket lies in the shared directory.
+    /// Members of a group, and the same user. The socket lies in the shared directory. Of other hosts those
+    /// that the setting [`links_from`](crate::Config::links_from) names.
     Group(u32),
-    /// Everybody. The socket lies in the shared directory.
+    /// Everybody. The socket lies in the shared directory. Of other hosts whoever has proved itself.
     Anyone,
 }
 
@@ -202,12 +205,12 @@ pub enum ServeError {
     #[error("a greeting of {0} bytes; at most {max} are allowed", max = super::GREETING_BYTES_MAX)]
     GreetingTooLong(usize),
     /// The system refused.
-    #[error("{}: {source}{}", .path.display(), super::directories::remedy(.source))]
+    #[error("{}: {error}{}", .path.display(), super::directories::remedy(.error))]
     Os {
         /// Which.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -285,21 +288,21 @@ fn try_listen(
         Access::Group(_) | Access::Anyone => open_shared(config, euid(), true),
     };
     let directory = match directory {
-        Err(DirectoryError::Os { path, source })
-            if source.kind() == io::ErrorKind::PermissionDenied =>
+        Err(DirectoryError::Os { path, error })
+            if error.kind() == io::ErrorKind::PermissionDenied =>
         {
-            let why = std::format!("{}: {source}", path.display());
+            let why = std::format!("{}: {error}", path.display());
             return Err(ServeError::NotPermitted { name: service.to_string(), why });
         }
         other => other?,
     };
     let path = directory.path.join(&service.name);
-    let os = |source: io::Error| match source.kind() {
+    let os = |error: io::Error| match error.kind() {
         io::ErrorKind::PermissionDenied => ServeError::NotPermitted {
             name: service.to_string(),
-            why: std::format!("{}: {source}", path.display()),
+            why: std::format!("{}: {error}", path.display()),
         },
-        _ => ServeError::Os { path: path.clone(), source },
+        _ => ServeError::Os { path: path.clone(), error },
     };
     let address = directory
         .address(&service.name)

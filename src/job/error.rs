@@ -153,12 +153,12 @@ pub enum JobError {
     #[error(transparent)]
     Grow(#[from] GrowError),
     /// The system refused.
-    #[error("while {doing}: {source}")]
+    #[error("while {doing}: {error}")]
     Os {
         /// What was being done.
         doing: &'static str,
         /// What it said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 

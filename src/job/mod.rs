@@ -583,7 +583,7 @@ fn meet(
     // Rank 0 makes one, where the launcher did not.
     let random = || {
         let doing = "making the job's secret";
-        sys::random().map_err(|source| JobError::Os { doing, source })
+        sys::random().map_err(|error| JobError::Os { doing, error })
     };
     let made = match given {
         Some(secret) => Some(secret),
@@ -640,7 +640,7 @@ fn manager(
     #[cfg(feature = "tls")]
     {
         let doing = "putting the job's secret where this process alone reads it";
-        let os = |doing| move |source| JobError::Os { doing, source };
+        let os = |doing| move |error| JobError::Os { doing, error };
         let file = secret_file(secret).map_err(os(doing))?;
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
         let mut config = config.secret(std::path::PathBuf::from(path));

@@ -18,6 +18,8 @@ use std::vec::Vec;
 pub const NAME_BYTES_MAX: usize = 32;
 /// Longest name as launchers have it: `hm-RANK-u-NAME`.
 const KEY_BYTES_MAX: usize = NAME_BYTES_MAX + 16;
+/// What a value of no bytes is in PMI-1.
+const EMPTY: &str = "-";
 /// Most bytes under one name that fit into a line.
 const LINE_VALUE_BYTES_MAX: usize = (LINE_BYTES_MAX - 1024) / 2;
 /// Within which time a PMIx server answers.
@@ -263,7 +265,9 @@ impl Space {
             Way::Pmix(pmix) => pmix.put(&text(&key), value).map_err(|e| of_pmix_error(e, doing)),
             Way::Pmi1 { talk, space } => {
                 let line = line.with("kvsname", &*space).with("key", &key);
-                let answer = talk.ask(&line.with("value", to_hex(value)), "put_result", doing)?;
+                // Hydra of MPICH 5 takes an empty one for no command, and ends the job.
+                let said = if value.is_empty() { EMPTY.into() } else { to_hex(value) };
+                let answer = talk.ask(&line.with("value", said), "put_result", doing)?;
                 refused(talk, doing, &answer)
             }
             Way::Alone(put) => {
@@ -285,7 +289,10 @@ impl Space {
             if answer.is_refusal() {
                 return Err(nothing());
             }
-            let value = answer.get("value").and_then(from_hex);
+            let value = match answer.get("value") {
+                Some(EMPTY) if talk.launcher() == Launcher::Pmi1 => Some(Vec::new()),
+                value => value.and_then(from_hex),
+            };
             value.ok_or_else(|| talk.nonsense(doing, answer))
         };
         match &mut self.way {

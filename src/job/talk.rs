@@ -96,7 +96,7 @@ impl Talk {
     fn os(&self, doing: &'static str, e: Errno) -> JobError {
         match e {
             Errno::CONNRESET | Errno::PIPE => self.gone(doing),
-            e => JobError::Os { doing, source: e.into() },
+            e => JobError::Os { doing, error: e.into() },
         }
     }
 

@@ -403,7 +403,7 @@ impl Node {
         let reserved = self.apertures.ledger.reserve(bytes, uid, Limits { all, user });
         let reservation = reserved.map_err(|exceeded| self.exceeded(bytes, exceeded))?;
         let made = Owned::make(access, reservation);
-        let (owned, file) = made.map_err(|source| ExportError::Os { bytes, source })?;
+        let (owned, file) = made.map_err(|error| ExportError::Os { bytes, error })?;
         self.offer(link, to, access, bytes, file, Exports::Own(Arc::new(owned)))
     }
 
@@ -490,7 +490,7 @@ impl Node {
         let (to, uid) = self.check_export(link, bytes)?;
         let shared = owned.descriptor_for(uid, self.config.aperture_user_bytes_max);
         let file = shared.map_err(|exceeded| self.exceeded(bytes, exceeded))?;
-        let (file, is_new) = file.map_err(|source| ExportError::Os { bytes, source })?;
+        let (file, is_new) = file.map_err(|error| ExportError::Os { bytes, error })?;
         let exports = Exports::Own(owned.clone());
         let offered = self.offer(link, to, ApertureAccess::ReadOnly, bytes, file, exports);
         if offered.is_err() && is_new {
@@ -525,7 +525,7 @@ impl Node {
         }
         let shared = pool.descriptor_for(uid, self.config.aperture_user_bytes_max);
         let file = shared.map_err(|exceeded| self.exceeded(bytes, exceeded))?;
-        let (file, is_new) = file.map_err(|source| ExportError::Os { bytes, source })?;
+        let (file, is_new) = file.map_err(|error| ExportError::Os { bytes, error })?;
         let offered = self.offer(link, to, ApertureAccess::ReadOnly, bytes, file, Exports::Pool);
         if offered.is_err() && is_new {
             pool.unshare(uid);

@@ -89,7 +89,7 @@ impl Node {
             Ok(connected) => return connected,
             Err(Waited::Forked(forked)) => return Err(forked.into()),
             Err(Waited::TimedOut) => ConnectError::TimedOut(NO_WORD),
-            Err(Waited::Os(source)) => ConnectError::Os { doing: "waiting for the link", source },
+            Err(Waited::Os(error)) => ConnectError::Os { doing: "waiting for the link", error },
         };
         self.give_up_connecting(token);
         Err(error)
@@ -481,9 +481,9 @@ impl Node {
         let given = [new.incoming.freed(), new.incoming.bulk_freed()];
         let words = Words { taken, given, peer_room: new.incoming.room() };
         let link = split(new, &self.counters);
-        if let Err(source) = self.watch(&link, index as u64) {
+        if let Err(error) = self.watch(&link, index as u64) {
             self.control().close(token);
-            return Err(ConnectError::Os { doing: "watching the link", source });
+            return Err(ConnectError::Os { doing: "watching the link", error });
         }
         #[cfg(feature = "tls")]
         if link.rx.host().is_some() {

@@ -63,10 +63,12 @@ pub(crate) use links::{NO_WORD, with_answer};
 pub use parts::MemoryError;
 pub use receive::NodeReceiveError;
 pub use send::{NodeSendError, Unfinished};
+#[doc(hidden)]
+pub use shared::Attached;
 pub(crate) use shared::NotAlone;
-pub use shared::{Attached, NodeGuard, SharedNode};
 #[cfg(feature = "tokio")]
 pub(crate) use shared::{NextTurn, Patience};
+pub use shared::{NodeGuard, SharedNode};
 
 pub(crate) use wait::{Look, Waited};
 
@@ -80,7 +82,8 @@ use crate::engine::wait::Learnt;
 use crate::interface::terminus::Terminus;
 use crate::interface::{Counters, Interface, LinkId};
 use crate::os::memory::{AreaMemory, ForkGuard};
-use crate::os::sys::{self, Poller};
+use crate::os::poller::Poller;
+use crate::os::sys;
 use crate::wire::{MetadataIndex, NodeId, SlotIndex};
 use core::time::Duration;
 use link::Link;
@@ -107,12 +110,12 @@ pub enum BuildError {
     #[error(transparent)]
     Start(#[from] StartError),
     /// The system refused something that every node needs.
-    #[error("{what}: {source}")]
+    #[error("{what}: {error}")]
     Os {
         /// What was asked for.
         what: &'static str,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -266,7 +269,7 @@ impl Node {
     /// 20 ms, in which the kernel registers the process for barriers; a program that minds calls
     /// [`register_barrier`](crate::register_barrier) before it starts threads.
     pub fn with_config(config: Config) -> Result<Self, BuildError> {
-        let os = |what| move |source| BuildError::Os { what, source };
+        let os = |what| move |error| BuildError::Os { what, error };
         config.validate()?;
         if config.undumpable {
             sys::make_undumpable().map_err(os("making the process undumpable"))?;

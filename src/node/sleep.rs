@@ -21,7 +21,8 @@ use crate::engine::sleep::{Announced, FallsAsleep, Naps, Others};
 use crate::interface::LinkId;
 use crate::link::sleep::WakeBy;
 use crate::os::memory::RegionWord;
-use crate::os::sys::{self, Ready, WakeWord};
+use crate::os::poller::{READY_AT_A_TIME, Ready};
+use crate::os::sys::{self, WakeWord};
 use core::sync::atomic::{self, Ordering};
 use core::time::Duration;
 use std::io;
@@ -202,7 +203,7 @@ impl Node {
             // They may have been meant for a thread that sleeps.
             self.wake_waiters();
         }
-        if before.saturating_sub(self.turns.all_armed().len()) >= sys::READY_AT_A_TIME / 2 {
+        if before.saturating_sub(self.turns.all_armed().len()) >= READY_AT_A_TIME / 2 {
             self.turns.more_signals();
         }
     }

@@ -4,6 +4,7 @@
 //! - `fabric`: end points of libfabric, which is opened at run time.
 //! - `inherited`: a descriptor that whoever started this process has left to it.
 //! - [`lock`]: a lock that costs its only user next to nothing.
+//! - [`poller`]: one descriptor that waits for many.
 //! - `pmix`: the library of launchers that speak PMIx, which is opened at run time.
 //! - `pool`: an aperture with many holders, who may only read it.
 //! - [`memory`]: memory files, their seals, their mappings, and what is checked before a received
@@ -27,6 +28,7 @@ mod kernel;
 pub mod lock;
 pub mod memory;
 pub(crate) mod pmix;
+pub mod poller;
 pub(crate) mod pool;
 #[cfg(all(test, not(loom), not(miri)))]
 pub(crate) mod sim;

@@ -137,6 +137,7 @@ impl core::fmt::Debug for AsyncManager {
 
 /// What ended a wait before its time.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum WaitError {
     /// The calling process is a forked child.
     Forked(Forked),

@@ -32,13 +32,19 @@ fn packets_that_are_late_and_overtake_one_another_change_nothing() {
 
 #[test]
 fn one_of_two_cables_may_be_cut_and_mended_in_turn_and_nothing_is_lost() {
+    cut_and_mended_in_turn(&[]);
+}
+
+/// With these settings at both ends, which have their links over two cables.
+pub fn cut_and_mended_in_turn(settings: &[(&str, &str)]) {
     let Some(net) = Net::of_two_cables() else { return };
-    let rails = [("LISTEN", "0.0.0.0:7000"), ("RAILS", "2")];
-    let (mut peer, _dir, _) = net.peer_with("records", &rails);
+    let both = [settings, &[("RAILS", "2")]].concat();
+    let listening = [&both[..], &[("LISTEN", "0.0.0.0:7000")]].concat();
+    let (mut peer, _dir, _) = net.peer_with("records", &listening);
     let services = net.dir("services", &[]);
     let file = services.path.join("services").display().to_string();
     std::fs::write(&file, "records 10.77.0.2:7000 10.77.1.2:7000\n").unwrap();
-    net.here(&[("RAILS", "2"), ("DIRECTORY", &file)], |manager| {
+    net.here(&[&both[..], &[("DIRECTORY", &file)]].concat(), |manager| {
         let mut sender = StreamSender::connect(manager, "hamlyn://records", LIMIT).unwrap();
         let mut sent = 0;
         let mut until = |what: &str| {
@@ -57,6 +63,7 @@ fn one_of_two_cables_may_be_cut_and_mended_in_turn_and_nothing_is_lost() {
             }
         };
         until(" 2 of 2 rails");
+        until(if settings.is_empty() { "TCP with TLS 1.3 (" } else { ", trusted, " });
         net.cut_second();
         until(" 1 of 2 rails");
         net.mend_second();
@@ -185,7 +192,7 @@ fn refused(node: &mut Node, at: &str, limit: Option<Duration>) -> ConnectError {
 #[track_caller]
 fn unreachable(error: ConnectError) -> ErrorKind {
     match error {
-        ConnectError::Host { error: HostError::Unreachable { source, .. }, .. } => source.kind(),
+        ConnectError::Host { error: HostError::Unreachable { error, .. }, .. } => error.kind(),
         error => panic!("{error}"),
     }
 }

@@ -6,6 +6,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[cfg(feature = "libfabric")]
+mod fabric;
 mod faults;
 mod many;
 mod net;
@@ -17,7 +19,7 @@ use hamlyn::protocol::{
 use hamlyn::{Accept, Access, Node};
 use net::Net;
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 use support::{Dir, LIMIT, Peer, Role, loud, say, skipped};
 
@@ -27,6 +29,8 @@ const LONGER: Duration = Duration::from_millis(5000);
 const BOUND: Option<Duration> = Some(Duration::from_secs(15));
 
 const ADDRESS: &str = "10.77.0.2:7000";
+/// One packet in ten, for `nft`.
+const LOSS: &str = "numgen random mod 10 == 0";
 
 fn doubles(client: &Client, lengths: &[usize]) {
     for length in lengths {
@@ -138,13 +142,8 @@ fn a_cable_that_is_mended_in_time_has_lost_nothing() {
 #[test]
 fn packets_that_are_lost_are_sent_again() {
     let Some(net) = Net::new() else { return };
-    let rules = "add table inet loss; \
-                 add chain inet loss input { type filter hook input priority 0 ; }; \
-                 add rule inet loss input numgen random mod 10 == 0 drop";
-    let mut nft = Command::new("ip");
-    let nft = nft.args(["netns", "exec", &net.there, "nft", rules]).stdin(Stdio::null()).output();
-    if !nft.as_ref().is_ok_and(|output| output.status.success()) {
-        return skipped(&format!("no random loss by nft: {nft:?}"));
+    if let Err(why) = Net::drop_at(&net.there, LOSS) {
+        return skipped(&format!("no random loss by nft: {why}"));
     }
     let (mut peer, _dir, at) = net.peer("records", ADDRESS);
     net.here(&[("HOST_TIMEOUT_MS", "30000")], |manager| {
@@ -224,13 +223,20 @@ fn a_cable_that_is_cut_while_there_is_no_room_is_told_of() {
     });
 }
 
-/// Whether all of a stream came whole.
-fn receive_records(role: &Role) {
+/// Whether all of a stream came whole. With `late` nothing is taken before it is told to.
+fn receive_records(role: &Role, late: bool) {
     let manager = Manager::with_config(role.config()).unwrap();
     let mut receiver = StreamReceiver::new(&manager, StreamConfig::default()).unwrap();
     receiver.serve("records", Access::SameUser).unwrap();
     say(&manager.listens_at().unwrap().to_string());
     let (mut count, mut last) = (0u32, None);
+    if late {
+        // The link is there once a record is.
+        drop(receiver.receive(LIMIT).unwrap());
+        count += 1;
+        say("one");
+        role.wait_for("go");
+    }
     let end = loop {
         match receiver.receive(LIMIT) {
             Ok(found) => {
@@ -284,7 +290,8 @@ fn role() {
     let Some(role) = Role::of_this_process() else { return };
     match role.name.as_str() {
         "server" => double(&role),
-        "records" => receive_records(&role),
+        "records" => receive_records(&role, false),
+        "late" => receive_records(&role, true),
         "told" => be_told(&role),
         name => loud(&format!("no role is called {name}")),
     }

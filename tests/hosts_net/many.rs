@@ -1,10 +1,11 @@
-//! Many hosts, each a process in a network namespace of its own at one switch, and each with a link to
+//! Many hosts, each a process in a network namespace of its own at one router, and each with a link to
 //! every other: nothing fails, and a peer that says nothing costs little.
 
 use crate::net::Switch;
 use crate::support::{Costs, LIMIT, Role, loud, module, say, until};
 use hamlyn::Access;
 use hamlyn::protocol::{Manager, TaggedConfig, TaggedReceiver, TaggedSender};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// Of an idle peer: two links, one of each direction; with what the end points know of one another,
@@ -48,10 +49,47 @@ fn all_hosts_send_to_all_others_and_an_idle_one_costs_little() {
         "{size} hosts: {links} links in {linked:.2} s; {} messages in {sent:.2} s",
         links * rounds
     ));
-    step(&mut peers, "rest", "rests");
+    peers.iter_mut().for_each(|(peer, _)| peer.tell("rest"));
+    let idle: Vec<usize> = peers.iter_mut().map(|(peer, _)| rests(&peer.says())).collect();
+    // A result, as those in bench/results are.
+    let (messages, most) = (links * rounds, idle.iter().max().unwrap());
+    let parts = [
+        format!(r#""what": "hosts", "hosts": {size}, "links": {links}, "linked_s": {linked:.3}"#),
+        format!(r#""messages": {messages}, "bytes": {BYTES}, "sent_s": {sent:.3}"#),
+        format!(r#""idle_peer_bytes": {}, "idle_peer_bytes_most": {most}"#, idle[0]),
+        format!(r#""machine": "{}", "kernel": "{}""#, machine(), said_by("uname -r")),
+        format!(r#""compiler": "{}""#, said_by("rustc -V")),
+        format!(r#""commit": "{}""#, said_by("git describe --always --dirty --abbrev=12")),
+    ];
+    println!("{{{}}}", parts.join(", "));
     for (peer, _) in peers {
         peer.end();
     }
+}
+
+/// What a host says of an idle peer.
+fn rests(said: &str) -> usize {
+    let bytes = said.strip_prefix("rests, bytes of a peer: ");
+    bytes.unwrap_or_else(|| panic!("{said}")).parse().unwrap()
+}
+
+/// A command's first line; nothing where there is none.
+fn said_by(line: &str) -> String {
+    let mut words = line.split(' ');
+    let output = Command::new(words.next().unwrap()).args(words).stderr(Stdio::null()).output();
+    let text =
+        output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).into());
+    text.lines().next().unwrap_or_default().replace(['"', '\\'], "")
+}
+
+fn machine() -> String {
+    let all = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        let value = all.lines().find_map(|line| line.strip_prefix(name)?.split_once(": "));
+        value.map_or("", |(_, value)| value).replace(['"', '\\'], "")
+    };
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    format!("{}, family {}, {cores} cores", field("model name"), field("cpu family"))
 }
 
 fn mesh(role: &Role) {
@@ -104,13 +142,13 @@ fn mesh(role: &Role) {
     };
     let busy = cost();
     until("an idle peer costs little", || cost().0 + cost().1 <= PEER_BYTES_MAX);
+    let idle = cost();
     if rank == 0 {
-        let idle = cost();
         loud(&format!(
             "bytes of a peer on the heap and in the kernel's queues: {busy:?}, idle {idle:?}"
         ));
     }
-    say("rests");
+    say(&format!("rests, bytes of a peer: {}", idle.0 + idle.1));
     role.wait_for("");
 }
 

@@ -1,4 +1,4 @@
-//! Hosts that are network namespaces: two with a cable between them, or many at one switch. Made here and
+//! Hosts that are network namespaces: two with a cable between them, or many at one router. Made here and
 //! removed when they are dropped; without the right to make them nothing of a test runs, which is said.
 
 use crate::support::{Dir, Peer, Random, skipped};
@@ -127,11 +127,18 @@ impl Net {
 
     /// From now on nothing that comes to this host over the cable is received by it.
     pub fn deafen(host: &str) -> Result<(), String> {
-        let rules = "add table inet deaf; \
-                     add chain inet deaf input { type filter hook input priority 0 ; }; \
-                     add rule inet deaf input iifname cable drop";
+        Self::drop_at(host, "iifname cable")
+    }
+
+    /// From now on this host drops whatever comes to it and is so.
+    pub fn drop_at(host: &str, what: &str) -> Result<(), String> {
+        let rules = format!(
+            "add table inet deaf; \
+             add chain inet deaf input {{ type filter hook input priority 0 ; }}; \
+             add rule inet deaf input {what} drop"
+        );
         let mut nft = Command::new("ip");
-        let output = nft.args(["netns", "exec", host, "nft", rules]).stdin(Stdio::null()).output();
+        let output = nft.args(["netns", "exec", host, "nft", &rules]).stdin(Stdio::null()).output();
         let output = output.map_err(|e| e.to_string())?;
         let error = || String::from_utf8_lossy(&output.stderr).trim().to_string();
         output.status.success().then_some(()).ok_or_else(error)

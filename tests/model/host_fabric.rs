@@ -1,9 +1,14 @@
-//! What another host may say of a fabric before a link, and over it on one, from bytes: by chance under
-//! `cargo test`, by search under a fuzzer (`fuzz/`).
+//! What another host may say of a fabric before a link, and over it and beside it on one, and of its
+//! figures, from bytes: by chance under `cargo test`, by search under a fuzzer (`fuzz/`).
 
 use hamlyn::control::hosts::fabric::credit::{Credit, HEAD_BYTES, Head};
+use hamlyn::control::hosts::fabric::deposits::{Deposits, Holdings};
+use hamlyn::control::hosts::fabric::words::{self, WORD_BYTES_MAX, Word};
+use hamlyn::control::hosts::figures;
 use hamlyn::control::hosts::hello::{Offer, Reply, behind, read_behind};
+use hamlyn::os::poller::Poller;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// An offer and a reply, each from the bytes that there are; and the same as messages of a link. How many
 /// of those were taken.
@@ -73,4 +78,54 @@ fn taken(messages: &[u8], window: u32, other_window: u32) -> u64 {
         assert!(credit.sent() <= may_send && credit.may_send() == (credit.sent() < may_send));
     }
     taken
+}
+
+/// Words of a link, one behind another until one is none, at an end that has no memory: what is read is
+/// written as it came, what is answered is bounded by what came, and nothing is held. How many were taken.
+pub fn words(mut said: &[u8]) -> usize {
+    let config = hamlyn::Config::default();
+    let mut deposits = Deposits::new(true, Arc::new(Holdings::new(&config)), 1_000_000_000);
+    let poller = Poller::new().unwrap();
+    let (mut taken, mut answered) = (0, 0);
+    loop {
+        let (word, bytes) = match words::read(said) {
+            Ok(Some(read)) => read,
+            Ok(None) => {
+                assert!(said.len() < WORD_BYTES_MAX, "one is kept whole");
+                return taken;
+            }
+            Err(words::Nonsense) => return taken,
+        };
+        let mut again = Vec::new();
+        words::put(&mut again, &word);
+        assert_eq!(again, said[..bytes]);
+        said = &said[bytes..];
+        if deposits.handle(word, || None, &poller, |_| true).is_err() {
+            return taken;
+        }
+        taken += 1;
+        while let Some(word) = deposits.next_word() {
+            assert!(matches!(word, Word::Refused(..)), "{word:?}");
+            answered += 1;
+        }
+        assert!(answered <= taken && deposits.explain().is_empty() && !deposits.writes());
+    }
+}
+
+/// Figures, as they come: whatever is said of their length, no more is taken, and what is shown can be read
+/// and is as much as came allows. Whether there were some.
+pub fn figures(came: &[u8]) -> bool {
+    let Ok(Some(text)) = figures::whole(came) else { return false };
+    assert!(text.len() <= figures::BYTES_MAX && text.len() + 4 <= came.len());
+    assert!(
+        (0..text.len() + 4)
+            .rev()
+            .take(16)
+            .all(|cut| matches!(figures::whole(&came[..cut]), Ok(None)))
+    );
+    let lines = figures::readable(text);
+    assert!(lines.chars().all(|c| c == '\n' || !c.is_control()));
+    // A byte is spelt out as ten characters at most.
+    assert!(lines.len() <= 10 * text.len() + 1 && figures::readable(lines.as_bytes()) == lines);
+    true
 }

@@ -129,6 +129,41 @@ fn k_of_n_are_enough_and_a_late_part_counts_for_no_other_round() {
 }
 
 #[test]
+fn a_scatter_that_was_late_goes_on_to_those_that_are_missing_and_names_the_lost() {
+    let dir = Dir::new("scatter-on", &[]);
+    let bytes = 1 << 20;
+    let mut root = Group::new(&answering(&dir), GroupConfig::new(3, bytes)).unwrap();
+    let grow = |root: &mut Group, member| {
+        let seed = root.seed_of(member).unwrap().reached();
+        GroupMember::grow(&answering(&dir), &seed, bytes, LIMIT).unwrap()
+    };
+    let mut first = grow(&mut root, 0);
+    drop(grow(&mut root, 1));
+    until("it is lost", || root.joined() == 1);
+    let parts: Vec<Vec<u8>> = (0..3).map(|member| pattern(bytes, member)).collect();
+    let part = |member: u32| &parts[member as usize][..];
+    let late = root.scatter(SHORT, part).unwrap_err();
+    let GroupError::TimedOut { done, wanted: 3, missing } = late else { panic!("{late}") };
+    // The one that is lost is not taken for served.
+    assert!(missing.contains(&1) && missing.contains(&2), "{missing:?}");
+    assert_eq!(done as usize, 3 - missing.len());
+    let mut third = grow(&mut root, 2);
+    let lost = root.scatter_to(&missing, LIMIT, part).unwrap_err();
+    assert!(matches!(lost, GroupError::MemberLost { member: 1, .. }), "{lost}");
+    root.flush(LIMIT).unwrap();
+    assert_eq!(
+        (first.receive(LIMIT).unwrap(), third.receive(LIMIT).unwrap()),
+        (parts[0].clone(), parts[2].clone())
+    );
+    // Nothing waits: what is cut off by that leaves in `flush`, and not before.
+    while root.scatter_to(&[2], Some(Duration::ZERO), part).is_err() {}
+    root.flush(LIMIT).unwrap();
+    assert_eq!(third.receive(LIMIT).unwrap(), parts[2]);
+    let misuse = root.scatter_to(&[3], LIMIT, part).unwrap_err();
+    assert!(misuse.to_string().contains("members 0 to 2, no 3"), "{misuse}");
+}
+
+#[test]
 fn parts_are_reduced_and_scattered_back() {
     let dir = Dir::new("reduce", &[]);
     let (mut root, mut members) = group(&dir, 4, 100_000);

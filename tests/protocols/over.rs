@@ -1,6 +1,6 @@
 //! Over which kind of link the tests of the protocols run: the rings of one host, unless
-//! `HAMLYN_TEST_OVER` says `tls`, `tls-two-rails` or `libfabric`. Then each manager and each node is
-//! as on a host of its own: with a directory of its own, and the secret that all hosts of the test
+//! `HAMLYN_TEST_OVER` says `tls`, `tls-two-rails`, `libfabric` or `libfabric-two-rails`. Then each manager and
+//! each node is as on a host of its own: with a directory of its own, and the secret that all hosts of the test
 //! have. A name is looked up in all directories of the test.
 //!
 //! ```text
@@ -22,8 +22,9 @@ pub enum Over {
     /// With so many connections.
     #[cfg(feature = "tls")]
     Tls(u32),
+    /// With this provider, and so many end points for each link.
     #[cfg(feature = "libfabric")]
-    Fabric(&'static str),
+    Fabric(&'static str, u32),
 }
 
 pub const VARIABLE: &str = "HAMLYN_TEST_OVER";
@@ -37,7 +38,10 @@ pub fn over() -> Over {
         #[cfg(feature = "tls")]
         Ok("tls-two-rails") => Over::Tls(2),
         #[cfg(feature = "libfabric")]
-        Ok("libfabric") => Over::Fabric(provider().expect("libfabric, with RDM over TCP")),
+        Ok(of_fabric @ ("libfabric" | "libfabric-two-rails")) => {
+            let provider = provider().expect("libfabric, with RDM over TCP");
+            Over::Fabric(provider, if of_fabric == "libfabric" { 1 } else { 2 })
+        }
         Ok(other) => {
             panic!("{VARIABLE} is {other:?}, which is none of these tests' kinds of links")
         }
@@ -51,7 +55,7 @@ pub fn is_of_hosts() -> bool {
 
 pub fn is_over_libfabric() -> bool {
     #[cfg(feature = "libfabric")]
-    return matches!(over(), Over::Fabric(_));
+    return matches!(over(), Over::Fabric(..));
     #[cfg(not(feature = "libfabric"))]
     false
 }
@@ -73,7 +77,7 @@ pub fn opens_memory() -> bool {
         #[cfg(feature = "tls")]
         Over::Tls(_) => false,
         #[cfg(feature = "libfabric")]
-        Over::Fabric(provider) => !provider.contains("ofi_rxm"),
+        Over::Fabric(provider, rails) => rails == 1 && !provider.contains("ofi_rxm"),
     }
 }
 
@@ -98,7 +102,10 @@ pub fn is_said_by(path: &str) -> bool {
         #[cfg(feature = "tls")]
         Over::Tls(rails) => tls && !fabric && path.contains(&format!("of {rails} rails")),
         #[cfg(feature = "libfabric")]
-        Over::Fabric(provider) => fabric && path.contains(provider),
+        Over::Fabric(provider, rails) => {
+            let is_spread = path.contains(&format!("of {rails} rails"));
+            fabric && path.contains(provider) && is_spread == (rails > 1)
+        }
     }
 }
 
@@ -193,13 +200,19 @@ fn the_same_holds_over_libfabric() {
         return skipped("libfabric 1.17 or newer, with RDM over TCP (Debian: libfabric1)");
     }
     again_over("libfabric", &[], 8);
+    again_over("libfabric-two-rails", &[], 8);
+}
+
+#[cfg(feature = "libfabric")]
+fn library() -> Option<std::sync::Arc<hamlyn::os::fabric::Library>> {
+    let file = std::env::var_os("HAMLYN_FABRIC_LIBRARY").map(std::path::PathBuf::from);
+    hamlyn::os::fabric::Library::open(file.as_deref()).ok()
 }
 
 /// Of those that do reliable datagrams over TCP, the first that there is.
 #[cfg(feature = "libfabric")]
 fn provider() -> Option<&'static str> {
-    let file = std::env::var_os("HAMLYN_FABRIC_LIBRARY").map(std::path::PathBuf::from);
-    let library = hamlyn::os::fabric::Library::open(file.as_deref()).ok()?;
+    let library = library()?;
     ["tcp", "net", "tcp;ofi_rxm"].into_iter().find(|name| {
         let choice = library.choose(Some(name), Some(std::net::Ipv4Addr::LOCALHOST.into()));
         choice.is_ok_and(|choice| choice.provider() == *name)
@@ -262,8 +275,8 @@ mod hosts {
             Over::Rings => unreachable!(),
             Over::Tls(rails) => config.rails(rails),
             #[cfg(feature = "libfabric")]
-            Over::Fabric(provider) => {
-                let config = config.fabric(hamlyn::config::Fabric::Trusted);
+            Over::Fabric(provider, rails) => {
+                let config = config.fabric(hamlyn::config::Fabric::Trusted).rails(rails);
                 // Who goes waits no longer than this for another that makes no calls, as one that
                 // goes after it in the same thread.
                 let config = config.fabric_provider(provider).handshake_timeout_ms(1000u32);

@@ -1,7 +1,7 @@
 //! What the tests of links over libfabric share: settings, and a host that meets a server by hand.
 #![allow(dead_code)]
 
-use super::support::Dir;
+use super::support::{Dir, skipped};
 use hamlyn::Config;
 use hamlyn::config::Fabric;
 use hamlyn::control::Identity;
@@ -13,7 +13,8 @@ use hamlyn::os::fabric::EndPoint;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -86,4 +87,39 @@ pub fn until<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
         assert!(Instant::now() < end, "it never came to be that {what}");
         std::thread::sleep(Duration::from_micros(200));
     }
+}
+
+/// This program's own tests of these names once more, in a process of their own, with a libfabric that asks
+/// for all that is done here and sees that it is done (`strict_fabric.rs`); what it has seen. `None`, which
+/// is said: it cannot be made.
+pub fn strictly(dir: &Dir, tests: &[&str]) -> Option<String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/strict_fabric.rs");
+    let library = dir.path.join("libstrict.so");
+    let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
+    let mut rustc = Command::new(rustc);
+    rustc.args(["--edition", "2024", "--crate-type", "cdylib", "-o"]).arg(&library).arg(source);
+    match rustc.output() {
+        Ok(made) if made.status.success() => {}
+        Ok(made) => panic!("{}", String::from_utf8_lossy(&made.stderr)),
+        Err(error) => {
+            skipped(&format!("a libfabric that asks for more: there is no rustc ({error})"));
+            return None;
+        }
+    }
+    let saw = dir.path.join("saw");
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    again.args(tests).args(["--exact", "--nocapture"]).stdin(Stdio::null());
+    // Where it writes what a provider has to say of a crash.
+    again.current_dir(&dir.path);
+    again.env("HAMLYN_FABRIC_LIBRARY", &library).env("STRICT_FABRIC_SAW", &saw);
+    if let Some(of) = named("HAMLYN_FABRIC_LIBRARY") {
+        again.env("STRICT_FABRIC_OF", of);
+    }
+    let output = again.output().unwrap();
+    let saw = std::fs::read_to_string(saw).unwrap_or_default();
+    let [said, told] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    let ran = format!("test result: ok. {} passed", tests.len());
+    let is_well = output.status.success() && said.contains(&ran) && !saw.contains("WRONG");
+    assert!(is_well, "{}\n{said}\n{told}\n{saw}", output.status);
+    Some(saw)
 }

@@ -2,14 +2,23 @@
 
 use super::copies::{self, RingShape};
 use super::least::{self, Least};
+use super::others::{Others, Taken};
 use super::pin::Cores;
 use super::placement::{Placement, agree};
 use super::raw;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-/// Times that a run is repeated because the cores were moved during it.
+/// Times that a run is repeated because the cores were moved during it ..
 const REPEATS_MAX: u32 = 8;
+/// .. and one of fewer round trips, whose raw line differs from run to run wherever the cores are.
+const REPEATS_MAX_OF_SHORT: u32 = 1;
+const SHORT_ROUND_TRIPS: u64 = 2_000;
+
+/// Times that a run beside so many round trips of the raw line is repeated.
+pub fn repeats_max(round_trips: u64) -> u32 {
+    if round_trips < SHORT_ROUND_TRIPS { REPEATS_MAX_OF_SHORT } else { REPEATS_MAX }
+}
 
 /// What the limits are measured with: the size and ring of the run that they stand beside.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +81,7 @@ impl Limits {
         loop {
             let baselines = self.measure_beside(before)?;
             let after = raw()?;
-            if agree(before, after) || attempt == REPEATS_MAX {
+            if agree(before, after) || attempt == repeats_max(self.round_trips) {
                 return Ok(Baselines::between(baselines, baselines.beside(after)));
             }
             attempt += 1;
@@ -138,15 +147,20 @@ pub struct Bracketed<T> {
     pub repeats: u32,
     /// False if the cores moved during the last attempt, too.
     pub is_steady: bool,
+    /// What others took of the processors during it and the limits around it.
+    pub others: Option<Taken>,
 }
 
-/// Runs `run` between two measurements of the limits, again if the raw lines of the two do not
-/// [`agree`]; `say` is told of each repetition.
+/// Runs `run` between two measurements of the limits, again, at most so often, if the raw lines of the two
+/// do not [`agree`]; `say` is told of each repetition.
 pub fn bracketed<T>(
+    cores: Cores,
+    repeats_max: u32,
     mut measure: impl FnMut() -> Result<Baselines>,
     mut run: impl FnMut() -> Result<T>,
     mut say: impl FnMut(String),
 ) -> Result<Bracketed<T>> {
+    let mut others = Others::begin(cores);
     let mut before = measure()?;
     let mut repeats = 0;
     loop {
@@ -154,7 +168,7 @@ pub fn bracketed<T>(
         let after = measure()?;
         let (from, to) = (before.raw_line_one_way_ns, after.raw_line_one_way_ns);
         let is_steady = agree(from, to);
-        if is_steady || repeats == REPEATS_MAX {
+        if is_steady || repeats == repeats_max {
             if !is_steady {
                 say(format!(
                     "the raw line went from {from:.0} to {to:.0} ns one way, and the run has been \
@@ -162,20 +176,23 @@ pub fn bracketed<T>(
                 ));
             }
             let baselines = Baselines::between(before, after);
-            return Ok(Bracketed { figure, baselines, repeats, is_steady });
+            let others = others.taken();
+            return Ok(Bracketed { figure, baselines, repeats, is_steady, others });
         }
         repeats += 1;
         say(format!(
             "the raw line went from {from:.0} to {to:.0} ns one way: the cores were moved, and \
              the run is repeated"
         ));
-        before = after;
+        (before, others) = (after, Others::begin(cores));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const CORES: Cores = Cores { near: 0, far: 0 };
 
     fn lines(ns: &[f64]) -> impl FnMut() -> Result<Baselines> + '_ {
         let mut ns = ns.iter().copied();
@@ -189,7 +206,8 @@ mod tests {
             runs += 1;
             Ok(runs)
         };
-        let result = bracketed(lines(&[240.0, 54.0, 56.0]), run, |_| said += 1).unwrap();
+        let lines = lines(&[240.0, 54.0, 56.0]);
+        let result = bracketed(CORES, REPEATS_MAX, lines, run, |_| said += 1).unwrap();
         assert_eq!((result.figure, result.repeats, said), (2, 1, 1));
         assert!(result.is_steady);
         assert_eq!(result.baselines.raw_line_one_way_ns, 55.0);
@@ -203,7 +221,7 @@ mod tests {
             ns *= 2.0;
             lines(&[ns])()
         };
-        let result = bracketed(moving, || Ok(()), |_| ()).unwrap();
+        let result = bracketed(CORES, REPEATS_MAX, moving, || Ok(()), |_| ()).unwrap();
         assert_eq!((result.repeats, result.is_steady), (REPEATS_MAX, false));
     }
 }

@@ -1,7 +1,7 @@
 //! Hamlyn beside what programs use today: one message one way, and messages one after another.
 
 use super::baseline::{self, Channel, Patience};
-use super::bracket::{Baselines, bracketed};
+use super::bracket::{Baselines, bracketed, repeats_max};
 use super::pin::Cores;
 use super::placement::agree;
 use super::{raw, row};
@@ -111,6 +111,8 @@ pub fn channel(
     let latency = || baseline::latency(kind, patience, cores, size, round_trips);
     let rate = || baseline::messages_per_s(kind, patience, cores, size, effort.messages);
     let run = bracketed(
+        cores,
+        repeats_max(round_trips),
         || Ok(Baselines::of_raw_line(raw::line_one_way_ns(cores, RAW_ROUND_TRIPS)?)),
         || {
             let one_way_ns = super::median_of(effort.runs, || Ok(latency()?.p50))?;

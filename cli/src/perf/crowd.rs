@@ -10,6 +10,7 @@
 
 use super::baseline::{self, Channel, Patience};
 use super::ends::{Far, Initiator, Plan, Test};
+use super::others::{self, Others};
 use super::pin::{Cores, pin, two_cores};
 use super::stats::median;
 use super::{FarEnd, row};
@@ -63,6 +64,9 @@ struct Row {
     /// How many times the first the second is.
     of_alone: f64,
     runs: u32,
+    /// What others took of the two processors meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    others_percent: Option<f64>,
 }
 
 /// Measures and prints.
@@ -104,7 +108,9 @@ pub fn run(arguments: &CrowdArguments) -> Result<()> {
         ]);
     }
     row::align_right(&mut table, 2..6);
-    output::line(table)
+    output::line(table)?;
+    let most = rows.iter().filter_map(|row| row.others_percent).reduce(f64::max);
+    others::sentence(most).map_or(Ok(()), output::line)
 }
 
 fn compared(
@@ -114,6 +120,7 @@ fn compared(
     runs: u32,
     mut one_way_ns: impl FnMut(bool) -> Result<f64>,
 ) -> Result<Row> {
+    let others = Others::begin(two_cores()?);
     let (mut alone, mut crowded) = (Vec::new(), Vec::new());
     for _ in 0..runs {
         alone.push(one_way_ns(false).with_context(|| format!("{test}, {carrier}, alone"))?);
@@ -122,8 +129,16 @@ fn compared(
     let middle = |figures| median(figures).unwrap_or(f64::NAN);
     let (alone_one_way_ns, crowded_one_way_ns) = (middle(alone), middle(crowded));
     let of_alone = crowded_one_way_ns / alone_one_way_ns;
-    let channel = carrier.to_string();
-    Ok(Row { test, channel, size, alone_one_way_ns, crowded_one_way_ns, of_alone, runs })
+    Ok(Row {
+        test,
+        channel: carrier.to_string(),
+        size,
+        alone_one_way_ns,
+        crowded_one_way_ns,
+        of_alone,
+        runs,
+        others_percent: others.percent(),
+    })
 }
 
 /// The mean over the pairs, in nanoseconds; every second pair has its ends exchanged.

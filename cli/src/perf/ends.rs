@@ -15,7 +15,8 @@
 use super::clock;
 use super::pin::pin;
 use super::stats::RoundTrips;
-use crate::arguments::{Allow, Mode, Over};
+use crate::allow::Allow;
+use crate::arguments::{Mode, Over};
 use crate::{ending, names};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::config::{Config, WaitMode};
@@ -55,6 +56,11 @@ impl fmt::Display for Test {
 enum Hello {
     /// A link that stays idle.
     Idle,
+    /// One over which a message comes each so many microseconds, until it ends.
+    Now {
+        into: Vec<u8>,
+        every_us: u64,
+    },
     Task(Task),
 }
 
@@ -93,6 +99,8 @@ pub struct EndArguments {
     smallest_rings: bool,
 }
 
+/// Microseconds between two messages of an end that is busy now and then.
+const PAUSES_US: std::ops::RangeInclusive<u64> = 1..=1_000_000;
 /// A peer that says nothing for so long has hung.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Largest message that is served: what is asked for is paid for here.
@@ -200,9 +208,7 @@ impl Initiator {
         let mut config = plan.config()?;
         if let Some(secret) = secret {
             config.secret = Some(secret.into());
-        }
-        // Between hosts is what is measured, also where both ends are on this one.
-        if over != Over::Ring {
+            // Between hosts is what is measured, also where both ends are on this one.
             config.local = hamlyn::config::Local::Tls;
         }
         if over.is_fabric() {
@@ -254,6 +260,45 @@ impl Initiator {
         self.node.remove_area(area)?;
         while self.node.next_event().is_some() {}
         Ok(figure)
+    }
+}
+
+/// What other hosts send meanwhile.
+#[cfg(feature = "tls")]
+mod heard {
+    use super::*;
+    use hamlyn::{Message, Receiver, Then};
+
+    impl Initiator {
+        /// A link to another end, over which nothing comes, or a message so often; into which slot.
+        pub fn hear(&mut self, name: &str, every: Option<Duration>) -> Result<SlotId> {
+            let (area, queue) = (self.node.message_area(64)?, self.node.notification_queue(1)?);
+            let slot = self.node.slot(SlotConfig::new(area, queue))?;
+            self.node.install(slot, Heard(0))?;
+            let into = self.node.ticket(slot, MetadataIndex(0))?.to_bytes().to_vec();
+            let hello = match every.map(|every| every.as_micros() as u64) {
+                None => Hello::Idle,
+                Some(every_us) => Hello::Now { into, every_us },
+            };
+            self.node.connect(name, &serde_json::to_vec(&hello)?, Some(Duration::from_secs(10)))?;
+            Ok(slot)
+        }
+
+        /// Messages that have come so.
+        pub fn heard(&self, slot: Option<SlotId>) -> Result<u64> {
+            let Some(slot) = slot else { return Ok(0) };
+            Ok(self.node.installed::<Heard>(slot)?.map_or(0, |heard| heard.0))
+        }
+    }
+
+    /// Counts messages, and queues none.
+    struct Heard(u64);
+
+    impl Receiver for Heard {
+        fn process_arrival(&mut self, _: Message<'_>) -> Then {
+            self.0 += 1;
+            Then::Consume
+        }
     }
 }
 
@@ -342,10 +387,10 @@ fn send_many(node: &mut Node, ticket: &Ticket, message: &[u8], many: u64) -> Res
 // ---- the end that serves
 
 /// `hamlyn perf serve`: any number of measurements, one after another.
-pub fn serve(name: &str, allow: Allow, mode: Mode) -> Result<()> {
+pub fn serve(name: &str, allow: &Allow, mode: Mode) -> Result<()> {
     names::to_serve(name)?;
-    let node = Node::with_config(config(mode, 4096)?)?;
-    Server { node, mode }.serve(name, access(allow), |node| {
+    let node = Node::with_config(allow.settings(config(mode, 4096)?))?;
+    Server { node, mode }.serve(name, allow.access(), |node| {
         eprintln!("hamlyn: serving {name}");
         names::tell_other_hosts(node, name);
     })
@@ -367,15 +412,6 @@ pub fn run_end(arguments: EndArguments) -> Result<()> {
         let mut output = std::io::stdout();
         let _ = writeln!(output, "{at}").and_then(|()| output.flush());
     })
-}
-
-/// Who may connect, in the library's words.
-pub fn access(allow: Allow) -> Access {
-    match allow {
-        Allow::User => Access::SameUser,
-        Allow::Anyone => Access::Anyone,
-        Allow::Group(gid) => Access::Group(gid),
-    }
 }
 
 struct Server {
@@ -407,6 +443,14 @@ impl Server {
             let Event::Request { id, greeting, .. } = event else { continue };
             match serde_json::from_slice(&greeting) {
                 Ok(Hello::Idle) => drop(self.node.accept(id, &[])),
+                Ok(Hello::Now { into, every_us }) => match now_and_then(&into, every_us) {
+                    Ok((into, pause)) => {
+                        if let Err(error) = self.send_now(&into, pause, id) {
+                            eprintln!("hamlyn: messages now and then ended early: {error:#}");
+                        }
+                    }
+                    Err(error) => drop(self.node.refuse(id, &format!("{error:#}"))),
+                },
                 Ok(Hello::Task(task)) => match self.prepare(task) {
                     Ok(parts) => {
                         if let Err(error) = self.run(&parts, id) {
@@ -474,6 +518,21 @@ impl Server {
         Ok(())
     }
 
+    /// A message after each pause, until the other end has left.
+    fn send_now(
+        &mut self,
+        into: &Ticket,
+        pause: Duration,
+        request: hamlyn::control::RequestId,
+    ) -> Result<()> {
+        self.node.accept(request, &[])?;
+        let link = self.wait_for_link(request)?;
+        while self.node.peer(link).is_ok() && send(&mut self.node, into, &[7; 16]).is_ok() {
+            std::thread::sleep(pause);
+        }
+        Ok(())
+    }
+
     fn wait_for_link(&mut self, wanted: hamlyn::control::RequestId) -> Result<LinkId> {
         let mut others = Vec::new();
         let mut attempts = 0;
@@ -499,6 +558,17 @@ impl Server {
     }
 }
 
+/// Where messages now and then are to go, and the pause between two, after which it is looked whether the
+/// other end is still there.
+fn now_and_then(into: &[u8], every_us: u64) -> Result<(Ticket, Duration)> {
+    let (least, most) = (PAUSES_US.start(), PAUSES_US.end());
+    ensure!(
+        PAUSES_US.contains(&every_us),
+        "a message each {every_us} microseconds; {least} to {most} are served"
+    );
+    Ok((Ticket::from_bytes(into)?, Duration::from_micros(every_us)))
+}
+
 /// Whatever the mode: between measurements nobody looks for anything.
 fn sleep_until_something_happens(node: &mut Node) -> Result<()> {
     if node.prepare_to_wait()? {
@@ -510,4 +580,20 @@ fn sleep_until_something_happens(node: &mut Node) -> Result<()> {
     }
     node.poll()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_who_asks_for_messages_holds_the_end_that_serves_without_its_looking_at_him() {
+        let ticket = [0; hamlyn::wire::TICKET_BYTES];
+        assert_eq!(now_and_then(&ticket, 100).unwrap().1, Duration::from_micros(100));
+        for every_us in [0, 1_000_001, u64::MAX] {
+            let error = now_and_then(&ticket, every_us).unwrap_err().to_string();
+            assert!(error.contains(&every_us.to_string()) && error.contains("1000000"), "{error}");
+        }
+        assert!(now_and_then(&ticket[1..], 100).is_err());
+    }
 }

@@ -10,6 +10,7 @@
 //! ```
 
 use super::least::{self, Least};
+use super::others::{self, Others};
 use super::stats::median;
 use super::{clock, ends, pin, raw};
 use crate::arguments::{IdleArguments, Mode};
@@ -27,8 +28,6 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Idle links on which a message is sent, in turn.
 const SPEAKERS_MAX: u32 = 16;
-/// Messages on idle links.
-const DISCOVERIES: usize = 200;
 /// Busy turns between two of them: more than a link needs to count as idle again.
 const TURNS_BETWEEN: usize = 20_000;
 
@@ -50,6 +49,9 @@ struct Row {
     least_one_way_ns: f64,
     least_per_s: f64,
     placement: super::placement::Placement,
+    /// What others took of the two processors meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    others_percent: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -137,18 +139,27 @@ impl Drop for FarEnd {
 pub fn run(arguments: &IdleArguments) -> Result<()> {
     let cores = pin::two_cores()?;
     let before = raw::line_one_way_ns(cores, 10_000)?;
+    let others = Others::begin(cores);
     let start = Instant::now();
     // Not from the pinned thread: what it starts could run nowhere else.
     let end = FarEnd::start(cores.far, arguments.links + SPEAKERS_MAX)?;
-    let row = super::on_core(cores.near, || measure(&end, start, arguments.links))??;
+    let row = super::on_core(cores.near, || measure(&end, start, arguments))??;
     drop(end);
+    let others_percent = others.percent();
     let after = raw::line_one_way_ns(cores, 10_000)?;
     let ring_bytes = ends::config(Mode::Adaptive, 0)?.ring_bytes as usize;
     let Least { one_way_ns: least_one_way_ns, per_s: least_per_s } =
         least::measure(cores, ring_bytes, 10_000)?;
     let raw_line_one_way_ns = (before + after) / 2.0;
     let placement = super::placement::Placement::of_raw_line_ns(raw_line_one_way_ns);
-    let row = Row { raw_line_one_way_ns, least_one_way_ns, least_per_s, placement, ..row };
+    let row = Row {
+        raw_line_one_way_ns,
+        least_one_way_ns,
+        least_per_s,
+        placement,
+        others_percent,
+        ..row
+    };
     if !super::placement::agree(before, after) {
         eprintln!("hamlyn: the cores were moved meanwhile: {before:.0} to {after:.0} ns one way");
     }
@@ -175,10 +186,14 @@ pub fn run(arguments: &IdleArguments) -> Result<()> {
     table.add_row(["least checked messages".into(), rate]);
     table.add_row(["placement".into(), row.placement.to_string()]);
     println!("{table}");
+    if let Some(sentence) = others::sentence(row.others_percent) {
+        println!("{sentence}");
+    }
     Ok(())
 }
 
-fn measure(end: &FarEnd, start: Instant, links: u32) -> Result<Row> {
+fn measure(end: &FarEnd, start: Instant, arguments: &IdleArguments) -> Result<Row> {
+    let links = arguments.links;
     // From starting the other process to its first message, this process's own node included.
     let mut node = Node::with_config(ends::config(Mode::Adaptive, links + SPEAKERS_MAX)?)?;
     let area = node.message_area(64)?;
@@ -231,7 +246,7 @@ fn measure(end: &FarEnd, start: Instant, links: u32) -> Result<Row> {
         round_trips.push(clock::elapsed_ns(from, clock::ticks()) as f64);
         Ok(idle_found)
     };
-    for number in 0..DISCOVERIES {
+    for number in 0..arguments.count as usize {
         if speakers.is_empty() {
             break;
         }
@@ -261,6 +276,7 @@ fn measure(end: &FarEnd, start: Instant, links: u32) -> Result<Row> {
         least_one_way_ns: f64::NAN,
         least_per_s: f64::NAN,
         placement: super::placement::Placement::Other,
+        others_percent: None,
     })
 }
 

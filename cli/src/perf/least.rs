@@ -54,7 +54,7 @@ pub struct Least {
 /// in each run at the least). Some tens of milliseconds. An error if an end cannot be pinned, or a
 /// line was refused.
 pub fn measure(cores: Cores, ring_bytes: usize, round_trips: u64) -> Result<Least> {
-    let round_trips = (round_trips / RUNS).max(100);
+    let (round_trips, messages) = ((round_trips / RUNS).max(100), MESSAGES.min(round_trips * 100));
     let (mut one_way_ns, mut per_s) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
         one_way_ns.push(run(
@@ -63,7 +63,7 @@ pub fn measure(cores: Cores, ring_bytes: usize, round_trips: u64) -> Result<Leas
             |end| end.ping_pong(round_trips),
             |end| end.echo(round_trips),
         )?);
-        per_s.push(run(cores, ring_bytes, |end| end.stream(MESSAGES), |end| end.take(MESSAGES))?);
+        per_s.push(run(cores, ring_bytes, |end| end.stream(messages), |end| end.take(messages))?);
     }
     let median = |values: Vec<f64>| median(values).unwrap_or(f64::NAN);
     Ok(Least { one_way_ns: median(one_way_ns), per_s: median(per_s) })

@@ -6,10 +6,12 @@
 //!   message, memcpy and the bare two-copy ring.
 //! - [`placement`]: which runs compare, as the raw line tells it.
 //! - [`bracket`]: measures the limits before and after, and repeats what was disturbed.
+//! - [`others`]: what others took of the processors meanwhile.
 //! - [`ends`]: the two ends of a measurement on the public library.
 //! - [`protocols`]: the protocols beside the raw interface.
 //! - [`idle`]: what links cost that nobody uses.
 //! - [`crowd`]: more ends than processors.
+//! - `remote`: what a peer on another host costs a message on this one.
 //! - `bare_tls`: what links to other hosts stand beside.
 //! - `pingpong`: what those over libfabric do.
 //! - [`baseline`]: Unix socket, TCP and pipe, in processes pinned alike.
@@ -27,12 +29,15 @@ pub mod crowd;
 pub mod ends;
 pub mod idle;
 pub mod least;
+pub mod others;
 pub mod pin;
 #[cfg(feature = "libfabric")]
 pub mod pingpong;
 pub mod placement;
 pub mod protocols;
 pub mod raw;
+#[cfg(feature = "tls")]
+pub mod remote;
 pub mod row;
 pub mod stats;
 
@@ -41,7 +46,7 @@ use crate::output;
 use crate::progress;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use baseline::{Channel, Patience};
-use bracket::{Bracketed, Copies, Limits, bracketed};
+use bracket::{Bracketed, Copies, Limits, bracketed, repeats_max};
 use copies::RingShape;
 use ends::{Far, Initiator, Plan, Test};
 use pin::{Cores, pin};
@@ -70,7 +75,8 @@ pub fn run(test: Test, arguments: &PerfArguments) -> Result<()> {
     if arguments.json {
         output::line(serde_json::to_string(&row)?)
     } else {
-        output::line(row.to_table())
+        output::line(row.to_table())?;
+        others::sentence(row.others_percent).map_or(Ok(()), output::line)
     }
 }
 
@@ -127,7 +133,8 @@ pub fn measure(
         };
         (0..arguments.runs.max(1))
             .map(|run| {
-                let result = bracketed(|| limits.measure(), &mut one, &mut say);
+                let repeats_max = repeats_max(arguments.count.unwrap_or(u64::MAX));
+                let result = bracketed(cores, repeats_max, || limits.measure(), &mut one, &mut say);
                 step(run as u64 + 1);
                 result
             })
@@ -278,6 +285,7 @@ fn to_row(test: Test, plan: Plan, protocol: String, runs: Vec<Bracketed<(Figure,
         spread: [value(&kept[0]), value(&kept[kept.len() - 1])],
         repeats,
         steady: median.is_steady,
+        others_percent: others::percent(kept.iter().filter_map(|run| run.others)),
     }
 }
 

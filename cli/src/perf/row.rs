@@ -177,6 +177,10 @@ pub struct Row {
     pub repeats: u32,
     /// Whether the raw line stayed within a quarter during the run.
     pub steady: bool,
+    /// What others, processes and the host of a virtual machine, took of the two processors during the
+    /// run, in percent; absent where it was too short to tell.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub others_percent: Option<f64>,
 }
 
 /// A table without borders, as every table of this command is printed.
@@ -285,6 +289,9 @@ impl Row {
         }
         let steady = if self.steady { "" } else { " (not steady)" };
         line("placement", format!("{}{steady}", limits.placement));
+        if let Some(percent) = self.others_percent {
+            line("others took of the processors", format!("{percent:.0} %"));
+        }
         align_right(&mut table, [1]);
         table
     }
@@ -326,18 +333,20 @@ mod tests {
             spread: [79.0, 81.0],
             repeats: 0,
             steady: true,
+            others_percent: Some(12.0),
         };
         let json = serde_json::to_value(&row).unwrap();
         assert_eq!(json["one_way_ns"]["p999"], 200.0);
         assert_eq!(json["placement"], "near");
         assert_eq!((&json["protocol"], &json["above_raw_ns"]), (&"raw".into(), &5.0.into()));
+        assert_eq!(json["others_percent"], 12.0);
         assert_eq!((&json["least_one_way_ns"], &json["of_least"]), (&64.0.into(), &1.25.into()));
         for field in ["test", "size", "mode", "links", "raw_line_one_way_ns", "least_per_s"] {
             assert!(!json[field].is_null(), "{field}");
         }
         assert_eq!(serde_json::from_value::<Row>(json).unwrap(), row);
         let text = row.to_table().to_string();
-        for part in ["26 ns", "64 ns", "100.0 M/s", "1.25", "8.0 us", "0.01"] {
+        for part in ["26 ns", "64 ns", "100.0 M/s", "1.25", "8.0 us", "0.01", "12 %"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let spread = |runs| Row { runs, ..row.clone() }.to_table().to_string().contains("spread");

@@ -73,10 +73,8 @@ pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<Option<T>> {
     }
     let bytes_long = u32::from_le_bytes(length) as usize;
     if bytes_long > FRAME_BYTES_MAX {
-        bail!(
-            "something else came than frames of this command: it begins with {:?}",
-            text(&length)
-        );
+        let text = text(&length);
+        bail!("something else came than frames of this command: it begins with {text:?}");
     }
     let mut bytes = vec![0; bytes_long];
     match from.read_exact(&mut bytes) {
@@ -84,8 +82,8 @@ pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<Option<T>> {
         read => read?,
     }
     let frame = postcard::from_bytes(&bytes).with_context(|| {
-        let begin = &bytes[..bytes.len().min(40)];
-        format!("something else came than frames of this command: {:?}", text(begin))
+        let text = text(&bytes[..bytes.len().min(40)]);
+        format!("something else came than frames of this command: {text:?}")
     })?;
     Ok(Some(frame))
 }

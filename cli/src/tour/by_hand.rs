@@ -57,7 +57,7 @@ impl Talk {
     /// The next frame says this; the descriptors that came with it.
     pub fn expect(&self, memory: Memory, word: MemoryWord) -> Result<Vec<OwnedFd>> {
         let (frame, files) = self.hear()?;
-        ensure!(frame == Frame::Memory { memory, word }, "{frame:?} came");
+        ensure!(frame == Frame::Memory { memory, word }, "another answer came than is expected");
         Ok(files)
     }
 

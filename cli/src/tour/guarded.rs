@@ -282,7 +282,10 @@ fn lend(orders: &mut Orders) -> Result<(Node, AreaId)> {
     loop {
         match next_event(&mut node)? {
             Event::Aperture { what: ApertureEvent::Ready, .. } => break,
-            Event::Aperture { what, .. } => bail!("the stranger does not hold it: {what:?}"),
+            Event::Aperture { what: ApertureEvent::Refused(reason), .. } => {
+                bail!("the stranger does not hold it: {reason}")
+            }
+            Event::Aperture { .. } => bail!("the stranger does not hold it any more"),
             _ => {}
         }
     }
@@ -395,7 +398,8 @@ fn call(manager: &Manager, service: &str) -> Result<String> {
     };
     match client.call(b"question", Some(PATIENCE)) {
         Err(error @ CallError::Misbehaved(_)) => Ok(error.to_string()),
-        other => bail!("the client was not warned: {other:?}"),
+        Err(error) => Err(error).context("the client was not warned"),
+        Ok(_) => bail!("the client was not warned: it has a reply"),
     }
 }
 

@@ -243,7 +243,8 @@ fn group(manager: &Manager, orders: &mut Orders) -> Result<Told> {
     drop(group.wait_for(MEMBERS - 1, LIMIT)?);
     match group.broadcast(&serde_json::to_vec(&lost)?, LIMIT) {
         Err(GroupError::MemberLost { .. }) => {}
-        other => bail!("the dead member was served: {other:?}"),
+        Err(error) => return Err(error).context("the dead member is not named"),
+        Ok(()) => bail!("the dead member was served"),
     }
     let deadline = Instant::now() + PATIENCE;
     while group.joined() > 0 {

@@ -8,6 +8,7 @@ use crate::perf;
 use crate::perf::baseline::{Channel, Patience};
 use crate::perf::compare::{self, Compared, Effort, Measured};
 use crate::perf::ends::Test;
+use crate::perf::others::{self, Others};
 use crate::perf::pin::{self, Cores};
 use crate::perf::placement::{Placement, agree, commonest_line_ns};
 use crate::perf::row::{self, Row};
@@ -28,28 +29,40 @@ const RAW: &str = "raw cache line";
 const QUICK: &str = "Times and rates are of a moment each (--quick): they show that all works, and are \
                      not to be quoted.";
 
-/// Adds the tables; returns what the raw line tells of the cores.
+/// What is to be known of all figures.
+pub struct Clock {
+    /// What the raw line tells of the cores.
+    pub raw_line: String,
+    /// Others used the processors meanwhile.
+    pub is_disturbed: bool,
+}
+
+/// Adds the tables.
 pub fn measure(
     arguments: &TourArguments,
     sections: &mut Vec<Section>,
     findings: &mut Vec<Finding>,
-) -> Result<String> {
+) -> Result<Clock> {
     heading("Against the clock")?;
     let cores = match pin::two_cores() {
         Ok(cores) => cores,
         Err(error) => {
             say(format_args!("  skipped: {error:#}"))?;
-            return Ok("none: there is one processor".into());
+            let raw_line = "none: there is one processor".into();
+            return Ok(Clock { raw_line, is_disturbed: false });
         }
     };
     let bar = progress::steps(7 + compare::CHANNEL_STEPS, "");
+    let others = Others::begin(cores);
     let figures = figures(arguments.quick, cores, &bar);
+    let disturbed = others::sentence(others.percent());
     bar.finish_and_clear();
     let (lines, bandwidth) = figures?;
     for mut section in [latencies(&lines), rates(&lines), bandwidths(&bandwidth)] {
         if arguments.quick {
             section.text.push(QUICK.into());
         }
+        section.text.extend(disturbed.clone());
         heading(&section.title)?;
         show(section, sections)?;
     }
@@ -59,6 +72,8 @@ pub fn measure(
             text: format!("{QUICK} `hamlyn tour` without --quick measures for longer."),
         });
     }
+    let is_disturbed = disturbed.is_some();
+    findings.extend(disturbed.map(|text| Finding { is_good: false, text }));
     findings.extend(PAIRS.iter().filter_map(|pair| of_pair(&lines, pair.2)));
     findings.extend(of_rates(&lines, &bandwidth));
     let measured: Vec<Measured> = lines.iter().map(|line| line.one_way).collect();
@@ -68,7 +83,7 @@ pub fn measure(
         }
         _ => String::new(),
     };
-    Ok(format!("{} one way{word}", range(&measured)))
+    Ok(Clock { raw_line: format!("{} one way{word}", range(&measured)), is_disturbed })
 }
 
 fn figures(quick: bool, cores: Cores, bar: &ProgressBar) -> Result<(Vec<Compared>, Row)> {

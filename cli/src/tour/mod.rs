@@ -82,21 +82,47 @@ pub fn run(arguments: &TourArguments) -> Result<()> {
     let began = Instant::now();
     let (mut sections, mut findings) = (Vec::new(), Vec::new());
     let mut facts = report::machine();
+    let mut is_disturbed = false;
     let verdict = if arguments.hosts {
         two_hosts(&mut sections, &mut findings)?
     } else {
         let first = transfer_and_attack(arguments, &mut sections, &mut findings)?;
         let second = two_hosts(&mut sections, &mut findings)?;
-        let raw_line = measured::measure(arguments, &mut sections, &mut findings)?;
-        facts.push(("raw cache line".into(), raw_line));
+        let clock = measured::measure(arguments, &mut sections, &mut findings)?;
+        facts.push(("raw cache line".into(), clock.raw_line));
+        is_disturbed = clock.is_disturbed;
         first.and(second)
     };
     facts.push(("took".into(), format!("{:.0} s", began.elapsed().as_secs_f32())));
     sections.push(words());
-    report::write(&arguments.report, "Hamlyn: a tour", &findings, &facts, &sections)?;
+    let possible = findings.iter().filter(|finding| finding.text.starts_with(POSSIBLE)).count();
+    let headline = headline(verdict.is_ok(), possible, is_disturbed);
+    let title = "Hamlyn: a tour";
+    report::write(&arguments.report, title, &headline, &findings, &facts, &sections)?;
+    say(format_args!("\n{headline}"))?;
     terminal::findings(&findings)?;
     say(format_args!("\nThe report, with charts: {}", arguments.report.display()))?;
     verdict
+}
+
+/// How the finding of an attempt begins that is possible by design.
+const POSSIBLE: &str = "Possible by design: ";
+
+/// The verdict, in a sentence. `possible`: attempts that are so by design.
+fn headline(all_refused: bool, possible: usize, is_disturbed: bool) -> String {
+    if !all_refused {
+        return "Hamlyn did not hold: at least one attempt to do harm succeeded.".into();
+    }
+    let but = match possible {
+        0 => String::new(),
+        1 => ", but for one that is possible by design".into(),
+        more => format!(", but for {more} that are possible by design"),
+    };
+    let times = match is_disturbed {
+        true => "; its times were taken on a busy machine, and are not to be quoted",
+        false => "",
+    };
+    format!("Hamlyn held: no attempt to do harm succeeded{but}{times}.")
 }
 
 /// What the words of the tables mean, for whoever has the report alone.
@@ -333,11 +359,7 @@ fn of_attempts(rows: &[attack::Row]) -> Vec<Finding> {
     let mut findings = vec![Finding { is_good, text: format!("On one host, {counts}.") }];
     findings.extend(of(attack::Outcome::Open).map(|row| Finding {
         is_good: false,
-        text: format!(
-            "Possible by design: {}. {}.",
-            row.what,
-            row.how.trim_start_matches("possible. ")
-        ),
+        text: format!("{POSSIBLE}{}. {}.", row.what, row.how.trim_start_matches("possible. ")),
     }));
     findings.extend(of(attack::Outcome::NotRefused).map(|row| Finding {
         is_good: false,
@@ -479,5 +501,14 @@ mod tests {
         );
         let (is_good, text, count) = first(&[row(Refused), row(NotRefused)]);
         assert!(!is_good && text.contains("and 1 SUCCEEDED") && count == 2, "{text}");
+    }
+
+    #[test]
+    fn the_headline_says_whether_it_held_and_what_spoils_that() {
+        assert_eq!(headline(true, 0, false), "Hamlyn held: no attempt to do harm succeeded.");
+        let text = headline(true, 1, true);
+        assert!(text.contains("but for one that is possible by design; its times"), "{text}");
+        assert!(headline(true, 2, false).ends_with(", but for 2 that are possible by design."));
+        assert!(headline(false, 1, true).contains("did not hold"));
     }
 }

@@ -156,7 +156,8 @@ fn calls(manager: &Manager, seed: &Seed) -> Result<Told> {
     for _ in 0..THREADS {
         match client.call(b"stop", LIMIT) {
             Err(CallError::Declined | CallError::Ended(_)) => {}
-            other => bail!("a call that is not replied to: {other:?}"),
+            Err(error) => return Err(error).context("a call that is not replied to"),
+            Ok(_) => bail!("a call that is not replied to has a reply"),
         }
     }
     let what = format!(

@@ -10,3 +10,13 @@ use std::io::Write;
 pub fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr().lock(), "SKIPPED: {why}");
 }
+
+/// The same of what is done with a launcher of jobs, unless `HAMLYN_TEST_LAUNCHERS` names that as one
+/// that is here: then it does not work.
+#[allow(dead_code)]
+pub fn skipped_without(launcher: &str, why: &str) {
+    let here = std::env::var("HAMLYN_TEST_LAUNCHERS").unwrap_or_default();
+    let is_here = here.split_whitespace().any(|name| name == launcher);
+    assert!(!is_here, "{launcher} is here, and does not work: {why}");
+    skipped(why);
+}

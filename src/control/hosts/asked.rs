@@ -13,6 +13,10 @@ use crate::control::{Accept, GREETING_BYTES_MAX, Reason};
 use std::sync::Arc;
 use std::vec::Vec;
 
+/// Said to a host that may not connect.
+const NOT_LET_IN: &str = "this service is not for other hosts, but for those that the setting links_from \
+                          (HAMLYN_LINKS_FROM) of its process names";
+
 impl Shared {
     /// At a server: the client has proved itself and says what it wants.
     pub(super) fn wanted(
@@ -23,14 +27,14 @@ impl Shared {
         proved: Proved,
     ) {
         let is_own = proved.identity == self.own.keys.own_identity();
+        let is_named = self.config.links_from.0.contains(&proved.identity);
         let answer = match state.services.get(&wants.service) {
             None => Err(Answer::NoService),
             Some((access, accept)) => match access {
                 Access::Anyone => Ok(accept.clone()),
                 Access::SameUser if is_own => Ok(accept.clone()),
-                Access::SameUser | Access::Group(_) => {
-                    Err(Answer::no(Reason::User, "this service is not for other hosts"))
-                }
+                Access::SameUser | Access::Group(_) if is_named => Ok(accept.clone()),
+                Access::SameUser | Access::Group(_) => Err(Answer::no(Reason::User, NOT_LET_IN)),
             },
         };
         state.links.retain(|_, row| row.is_used());

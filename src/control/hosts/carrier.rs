@@ -14,19 +14,18 @@
 //! wakes. So who asks and waits for the answer never waits for anything else, who sends short messages
 //! without a pause pays one system call for many, and who sends long ones wakes nobody.
 //!
-//! What it sends and reads are [`frames`]; the path is a [`Channel`] of TLS,
-//! or another [`Path`].
+//! What it sends and reads are [`frames`]; the path is a connection with TLS, or another [`Path`].
 //!
 //! Back-pressure: what the receiving node has not taken stays in its ring, then in one buffer, then in
 //! TCP's window, then in the sending node's ring, which is full for whoever sends. Never: more of what
 //! a peer sent is held than one packet beyond the ring; packets of one link overtake one another.
 
 use super::EVENTS_MAX;
-use super::channel::{Channel, Ended};
+use super::channel::Ended;
 use super::frames::{self, Frame, Read};
 use super::path::{News, Path, Put};
 use super::told::OnEnd;
-use super::turns::Late;
+use super::turns::{Late, Lateness};
 use crate::control::LinkEnd;
 use crate::control::shell::{ControlEvent, Inbox, LinkToken};
 use crate::link::ring::{RingReader, RingWriter};
@@ -234,7 +233,8 @@ impl Carrier {
         }
     }
 
-    fn hand_over(&mut self) {
+    /// The thread looks after it, once, however often this is called.
+    pub fn hand_over(&mut self) {
         if !self.is_late && !self.has_ended {
             self.is_late = true;
             self.late.push(self.token);
@@ -455,7 +455,7 @@ impl Carrier {
         let reason = match self.path.ended() {
             None => None,
             Some(Ended::Said) => Some(LinkEnd::HungUp),
-            Some(Ended::Cut | Ended::Broken(_)) => Some(LinkEnd::Died),
+            Some(Ended::Cut | Ended::Broken(_) | Ended::Failed(_)) => Some(LinkEnd::Died),
             Some(Ended::Nonsense(_)) => Some(LinkEnd::Violation),
         };
         // A packet that came whole may wait for room in the ring.
@@ -474,7 +474,7 @@ impl Carrier {
         self.has_ended = true;
         self.path.close_own();
         if let Some(on_end) = &self.on_end {
-            on_end.tell(reason, self.violation().filter(|_| reason == LinkEnd::Violation));
+            on_end.tell(reason, self.path.ended().and_then(|ended| ended.more_than(reason)));
         }
         self.inbox.put_of_host(ControlEvent::Closed { token: self.token, reason });
     }
@@ -556,8 +556,8 @@ impl Carrier {
     }
 
     /// One more connection, where a link has several. An error: why not.
-    pub fn add_rail(&mut self, place: u8, rail: Channel) -> Result<(), String> {
-        self.path.add_rail(place, rail)
+    pub fn add_rail(&mut self, place: u8, path: Box<dyn Path>, ends: String) -> Result<(), String> {
+        self.path.add_rail(place, path, ends)
     }
 
     /// Whether there is a rail at a place; `None`: there may be none.
@@ -641,7 +641,24 @@ impl Carrier {
 
     /// Whether its descriptor tells of whatever comes from now on.
     pub fn may_sleep(&mut self) -> bool {
-        self.path.may_sleep()
+        let may_sleep = self.path.may_sleep();
+        if may_sleep && self.path.has_unsent() {
+            self.hand_over();
+        }
+        may_sleep
+    }
+
+    /// The time is up for its end.
+    pub fn give_up(&mut self) {
+        self.path.give_up();
+    }
+
+    /// See [`Path::hear`].
+    pub fn hear(&mut self) {
+        self.path.hear();
+        if !self.path.is_quiet() {
+            self.hand_over();
+        }
     }
 
     /// The descriptor that is writable when the network takes more; `None`: it is to be tried again.
@@ -654,17 +671,6 @@ impl AsFd for Carrier {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.path.as_fd()
     }
-}
-
-/// What is to be done about a link that is late.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lateness {
-    /// Something left, and more may follow: to be looked at soon.
-    Again,
-    /// The network takes no more: to be looked at when it does.
-    Waits,
-    /// Nothing is left: who sends says so.
-    Done,
 }
 
 /// What the other end is told at the end.
@@ -859,6 +865,8 @@ mod tests {
             send(16);
             carrier.told(false);
         }
+        // Nor does what others have for it put it there twice, as a rail that joins again and again.
+        carrier.hand_over();
         assert_eq!((put(), late.take().len()), (0, 1));
         assert_eq!(carrier.send_late(), Lateness::Again);
         assert_eq!(put(), 3 * (frames::HEADER_BYTES + 16));

@@ -9,6 +9,7 @@
 //! number of bytes, though they hold nothing.
 
 use super::path::Path;
+use crate::control::LinkEnd;
 use crate::os::tcp;
 use rustls::Connection;
 use std::format;
@@ -36,8 +37,22 @@ pub enum Ended {
     Cut,
     /// The connection broke: it was reset, or its host has not answered for too long.
     Broken(String),
+    /// What goes beside the connection, over a fabric, carries nothing any more.
+    Failed(String),
     /// What came is not TLS, or not of this connection: whoever sent it, it cannot be used any more.
     Nonsense(String),
+}
+
+impl Ended {
+    /// Why, where that says more than how the link has ended by it.
+    pub fn more_than(&self, reason: LinkEnd) -> Option<String> {
+        match (reason, self) {
+            (LinkEnd::Died, Self::Failed(why)) | (LinkEnd::Violation, Self::Nonsense(why)) => {
+                Some(why.clone())
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A connection that is secret once [`is_open`](Self::is_open).

@@ -167,12 +167,12 @@ pub enum HostError {
     #[error("the name of the host has no address: {0}")]
     Unknown(String),
     /// Its address cannot be reached, or nothing listens there.
-    #[error("{address}: {source}{}", advice(.source))]
+    #[error("{address}: {error}{}", advice(.error))]
     Unreachable {
         /// The last address that was tried.
         address: SocketAddr,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
     /// It was reached, and did not become a link.
     #[error(transparent)]
@@ -186,8 +186,8 @@ pub enum HostError {
 }
 
 /// What to look at, of what the system says.
-fn advice(source: &io::Error) -> &'static str {
-    match source.kind() {
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
         io::ErrorKind::ConnectionRefused => {
             "; nothing listens at that port: the server's HAMLYN_LISTEN says where it does"
         }
@@ -295,7 +295,7 @@ fn spawn(
         shared.late.bell.ring();
     };
     thread::spawn("hamlyn-dial", stack_bytes, run)
-        .map_err(|source| ConnectError::Os { doing: "starting a thread that connects", source })?;
+        .map_err(|error| ConnectError::Os { doing: "starting a thread that connects", error })?;
     state.dials += 1;
     state.rows.insert(id, Row::Dialing(dial));
     Ok(())
@@ -321,8 +321,10 @@ pub(super) fn channel(own: &Own, tcp: TcpStream, host: &str) -> Result<Channel, 
 fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<Meeting, HostError> {
     let channel = channel(&shared.own, tcp, host)?;
     if let Some(rail) = &dial.rail {
+        let offer = if rail.is_of_fabric { shared.fabric.offer(&channel) } else { None };
         let mut meeting = Meeting::of_client(channel, dial.name.service(), Vec::new());
         meeting.joins = Some((rail.place, rail.secret.clone()));
+        meeting.offer(offer);
         return Ok(meeting);
     }
     if matches!(dial.near, Near::Asks) {
@@ -332,9 +334,7 @@ fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<M
     }
     let offer = shared.fabric.offer(&channel);
     let mut meeting = Meeting::of_client(channel, dial.name.service(), dial.greeting.clone());
-    if let Some((offered, says)) = offer {
-        (meeting.offered, meeting.says) = (Some(offered), says);
-    }
+    meeting.offer(offer);
     shared.offer_rails(&mut meeting.says);
     Ok(meeting)
 }
@@ -374,7 +374,7 @@ fn connect(
 /// Whether nobody is there yet.
 fn may_come(error: &HostError) -> bool {
     match error {
-        HostError::Unreachable { source, .. } => source.kind() == io::ErrorKind::ConnectionRefused,
+        HostError::Unreachable { error, .. } => error.kind() == io::ErrorKind::ConnectionRefused,
         HostError::Directory(error) => error.may_come(),
         _ => false,
     }
@@ -440,7 +440,7 @@ fn connect_once(
             let opened = tcp::connect(&address, share);
             match opened.and_then(|tcp| prepare(&tcp, &config).map(|()| tcp)) {
                 Ok(tcp) => return Ok(Reached { tcp, address, host: place.host }),
-                Err(source) => error.then(HostError::Unreachable { address, source }),
+                Err(e) => error.then(HostError::Unreachable { address, error: e }),
             }
         }
     }
@@ -513,7 +513,7 @@ fn connect_rail(
     let opened = tcp::connect(&address, Duration::from_nanos(left));
     match opened.and_then(|tcp| prepare(&tcp, config).map(|()| tcp)) {
         Ok(tcp) => Ok(Reached { tcp, address, host }),
-        Err(source) => Err(HostError::Unreachable { address, source }),
+        Err(error) => Err(HostError::Unreachable { address, error }),
     }
 }
 

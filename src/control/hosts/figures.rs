@@ -198,7 +198,22 @@ pub fn ask(config: &Config, name: &HostName, within: Duration) -> Result<Told, F
     let (own, mut meeting, address) = connected.map_err(failed)?;
     let identity = reach::meet(&own, &mut meeting, address, until_ns).map_err(failed)?;
     let text = read(&mut meeting, address, until_ns)?;
-    Ok(Told { text: printable_lines(&text), address, identity })
+    Ok(Told { text: readable(&text), address, identity })
+}
+
+/// The text, once it has come whole. An error: its length is none.
+pub fn whole(came: &[u8]) -> Result<Option<&[u8]>, FiguresError> {
+    let Some((length, text)) = came.split_first_chunk::<4>() else { return Ok(None) };
+    let length = u32::from_le_bytes(*length) as usize;
+    if length > BYTES_MAX {
+        return Err(FiguresError::Nonsense("they are said to be longer than any are"));
+    }
+    Ok(text.get(..length))
+}
+
+/// The same for whoever reads it: lines, with nothing in them but what can be read.
+pub fn readable(text: &[u8]) -> String {
+    printable_lines(text)
 }
 
 /// What follows the server's yes. Its length is looked at before anything is kept for it.
@@ -211,15 +226,8 @@ fn read(
     loop {
         // No more than so many are kept, whatever is sent.
         channel.receive(4 + BYTES_MAX);
-        let there = channel.plain();
-        if let Some((length, text)) = there.split_first_chunk::<4>() {
-            let length = u32::from_le_bytes(*length) as usize;
-            if length > BYTES_MAX {
-                return Err(FiguresError::Nonsense("they are said to be longer than any are"));
-            }
-            if let Some(text) = text.get(..length) {
-                return Ok(text.to_vec());
-            }
+        if let Some(text) = whole(channel.plain())? {
+            return Ok(text.to_vec());
         }
         if channel.ended().is_some() {
             return Err(FiguresError::Nonsense(

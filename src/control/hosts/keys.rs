@@ -88,14 +88,14 @@ pub enum KeysError {
     #[error("of certificate, certificate_key and trusted, {0} is not set; they go together")]
     Missing(&'static str),
     /// A file cannot be read.
-    #[error("{setting}: {} cannot be read: {source}", .path.display())]
+    #[error("{setting}: {} cannot be read: {error}", .path.display())]
     Read {
         /// The setting that names it, and its variable.
         setting: &'static str,
         /// Which.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        error: io::Error,
     },
     /// A secret that others can read, too.
     #[error(
@@ -160,7 +160,7 @@ const OF_TRUSTED: &str = "trusted (HAMLYN_TRUSTED)";
 fn read_own(setting: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, KeysError> {
     use std::io::Read;
     use std::os::unix::fs::PermissionsExt;
-    let cannot = |source| KeysError::Read { setting, path: path.into(), source };
+    let cannot = |error| KeysError::Read { setting, path: path.into(), error };
     let mut file = std::fs::File::open(path).map_err(cannot)?;
     let about = file.metadata().map_err(cannot)?;
     let mode = about.permissions().mode() & 0o777;
@@ -203,7 +203,7 @@ fn certificates(
 ) -> Result<Vec<CertificateDer<'static>>, KeysError> {
     let content = |why: String| KeysError::Content { setting, path: path.into(), why };
     let read = std::fs::read(path);
-    let read = read.map_err(|source| KeysError::Read { setting, path: path.into(), source })?;
+    let read = read.map_err(|error| KeysError::Read { setting, path: path.into(), error })?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read).collect();
     let found = found.map_err(|e| content(e.to_string()))?;
     match found.is_empty() {

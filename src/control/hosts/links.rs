@@ -6,9 +6,8 @@ use super::fabric::Offered;
 use super::hello::{Answer, Wants};
 use super::meeting::{MeetingError, Proved};
 use super::near::Near;
-use super::path::Path;
 use super::rails::said::Said;
-use super::rails::{OfLink, Rails, Terms};
+use super::rails::{OfLink, Rails, Terms, ends_of};
 use super::{Carrier, ConnectError, Hosts, LinkRow, Met, Refused, Row, Shared, State, lock};
 use crate::control::LinkFeatures;
 use crate::control::machine::{HostPeer, Peer, RequestId};
@@ -75,11 +74,11 @@ impl Shared {
         };
         let peer = peer(met.address, &proved, dial.name.service().into());
         let (token, request) = (crate::control::ConnectionId(id), None);
-        let terms = self.rail_terms(said).filter(|_| !matches!(offered, Some(Ok(_))));
+        let terms = self.rail_terms(said);
         let agreed = Agreed { token, met, offered, terms, peer, proved, greeting, request };
-        if let Err(source) = self.link(state, agreed) {
+        if let Err(error) = self.link(state, agreed) {
             let doing = "making a ring for the link";
-            self.tell_failed(id, dial.name.service(), ConnectError::Os { doing, source });
+            self.tell_failed(id, dial.name.service(), ConnectError::Os { doing, error });
         }
         self.connect_rails(state);
     }
@@ -98,7 +97,7 @@ impl Shared {
         self.poller.remove(&meeting.channel);
         let (heard, said) = Said::split(&meeting.heard);
         let (offered, mut says) = self.fabric.answer(&meeting.channel, heard);
-        let terms = self.rail_terms(said).filter(|_| !matches!(offered, Some(Ok(_))));
+        let terms = self.rail_terms(said);
         if let Some(Terms { count, own_credit: credit, .. }) = terms {
             Said::Offer { count, credit }.put(&mut says);
         }
@@ -119,20 +118,26 @@ impl Shared {
     fn link(&self, state: &mut State, agreed: Agreed) -> io::Result<()> {
         let Agreed { token, met, offered, terms, peer, proved, greeting, request } = agreed;
         let live = Live::new(&state.more);
-        let rails = terms.map(|terms| OfLink::new(&met, &proved, terms.count, live.clone()));
+        let is_of_fabric = matches!(offered, Some(Ok(_)));
+        let rails =
+            terms.map(|terms| OfLink::new(&met, &proved, terms.count, is_of_fabric, live.clone()));
         let rails = rails.transpose();
         let rails = rails.map_err(io::Error::other)?;
         let outgoing = Region::private(self.config.ring_bytes as usize)?;
         let incoming = Region::private(self.config.ring_bytes as usize)?;
         let initiated_by_us = met.dial.is_some();
         let how = met.dial.as_ref().and_then(|dial| dial.near.why());
-        let (path, why_not): (Box<dyn Path>, _) = match terms {
-            None => self.fabric.path(offered, met.meeting.channel, initiated_by_us)?,
-            Some(terms) => {
-                let why_not = offered.and_then(Result::err);
-                (Box::new(Rails::new(terms, met.meeting.channel, live)?), why_not)
-            }
-        };
+        let ends = ends_of(&met.meeting.channel);
+        let (mut path, why_not) = self.fabric.path(
+            offered,
+            met.meeting.channel,
+            initiated_by_us,
+            terms.is_some(),
+            token.0,
+        )?;
+        if let Some(terms) = terms {
+            path = Box::new(Rails::new(terms, path, ends, live)?);
+        }
         let mut carrier = Carrier::new(
             path,
             token,
@@ -148,6 +153,8 @@ impl Shared {
         if let Some(on_end) = self.note_linked(&peer, initiated_by_us) {
             carrier.set_on_end(on_end);
         }
+        // What came with the last words of the meeting wakes nobody.
+        carrier.hear();
         let link = Arc::new(Mutex::new(carrier));
         let identity = proved.identity;
         let row = LinkRow { link: link.clone(), identity, was_silent: false, rails };

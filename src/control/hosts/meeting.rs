@@ -204,6 +204,13 @@ impl Meeting {
         Self { channel, state, end, service, greeting, says, heard, offered, joins }
     }
 
+    /// A client offers a way for the packets, and says so.
+    pub fn offer(&mut self, offer: Option<(Offered, Vec<u8>)>) {
+        if let Some((offered, says)) = offer {
+            (self.offered, self.says) = (Some(offered), says);
+        }
+    }
+
     /// Whether the client has yet to prove itself.
     pub fn is_unproved(&self) -> bool {
         !matches!(self.state, State::Asked)
@@ -297,7 +304,9 @@ impl Meeting {
         match self.channel.ended() {
             None => Ok(Some(Step::Waits)),
             Some(Ended::Nonsense(why)) => Err(MeetingError::Tls(why.clone())),
-            Some(Ended::Broken(why)) => Err(MeetingError::Gone(format!(": {why}"))),
+            Some(Ended::Broken(why) | Ended::Failed(why)) => {
+                Err(MeetingError::Gone(format!(": {why}")))
+            }
             Some(Ended::Said | Ended::Cut) => Err(MeetingError::Gone(String::new())),
         }
     }

@@ -66,7 +66,8 @@ use super::shell::{ConnectError, ControlEvent, Inbox, LinkToken};
 use super::{Accept, Reason, Wait};
 use crate::config::{Config, Housekeeping};
 use crate::link::ring::packet_bytes_max;
-use crate::os::sys::{Bell, Poller, monotonic_ns};
+use crate::os::poller::Poller;
+use crate::os::sys::{Bell, monotonic_ns};
 use crate::os::tcp;
 use crate::os::thread::{self, Thread};
 use crate::wire::LINE_BYTES;
@@ -108,6 +109,7 @@ const REFUSED_BYTES: usize = 32 << 10;
 
 const LISTENER: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
+const WORDS: u64 = u64::MAX - 2;
 
 /// A link's way to the other host. The node that has the link moves its packets.
 pub type HostLink = Arc<Mutex<Carrier>>;
@@ -222,12 +224,12 @@ pub enum HostsError {
     #[error(transparent)]
     Keys(#[from] KeysError),
     /// The system refused.
-    #[error("while {doing}: {source}")]
+    #[error("while {doing}: {error}")]
     Os {
         /// What was being done.
         doing: String,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
     /// The control plane is the application's, and other hosts are a thread's.
     #[error(
@@ -261,7 +263,7 @@ impl Hosts {
         let keys = Keys::load(config)?;
         let os = |doing: &str| {
             let doing = String::from(doing);
-            move |source| HostsError::Os { doing, source }
+            move |error| HostsError::Os { doing, error }
         };
         let poller = Poller::new().map_err(os("making an epoll descriptor"))?;
         let bell = Bell::new().map_err(os("making an event descriptor"))?;
@@ -297,6 +299,10 @@ impl Hosts {
             texts: Texts::default(),
             ended: None,
         };
+        let fabric = Fabric::start(config);
+        if let Some(words) = fabric.words() {
+            poller.add(words, WORDS).map_err(os("watching an epoll descriptor"))?;
+        }
         let shared = Arc::new(Shared {
             own: Own { keys, identity: identity.clone(), packet_bytes },
             config: config.clone(),
@@ -304,7 +310,7 @@ impl Hosts {
             poller,
             late: Arc::new(Late::new(bell)),
             inbox: inbox.clone(),
-            fabric: Fabric::start(config),
+            fabric,
             given: given.clone(),
             here,
             outcomes: Outcomes::default(),
@@ -501,10 +507,10 @@ impl Shared {
     ) {
         let id = id.unwrap_or_else(|| state.new_id());
         let deadline_ns = dial.as_ref().map_or_else(|| self.deadline(), |dial| dial.until_ns);
-        if let Err(source) = self.poller.add(meeting.channel.as_fd(), id) {
+        if let Err(error) = self.poller.add(meeting.channel.as_fd(), id) {
             let Some(dial) = dial else { return self.count_refused(Refused::Exhausted) };
             let doing = "watching the connection to another host";
-            return self.dial_failed(state, id, &dial, ConnectError::Os { doing, source });
+            return self.dial_failed(state, id, &dial, ConnectError::Os { doing, error });
         }
         let met = Met { meeting, address, deadline_ns, dial, wants: None };
         state.rows.insert(id, Row::Meeting(Box::new(met)));
@@ -610,6 +616,11 @@ impl Shared {
             }
             _ => None,
         };
+        if let Some(Row::Leaving(leaving)) = state.rows.get(&id)
+            && let Rest::Link(link) = &leaving.what
+        {
+            lock(link).give_up();
+        }
         self.forget(state, id);
         if let Some((dial, doing)) = doing {
             self.dial_failed(state, id, &dial, dial.too_late(doing));

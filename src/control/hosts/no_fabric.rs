@@ -3,6 +3,7 @@
 use super::channel::Channel;
 use super::path::Path;
 use crate::config::{self, Config};
+use crate::os::poller::Poller;
 use core::time::Duration;
 use std::boxed::Box;
 use std::io;
@@ -47,8 +48,15 @@ impl Fabric {
         offered: Option<Offered>,
         channel: Channel,
         _is_client: bool,
+        _is_rail: bool,
+        _tag: u64,
     ) -> io::Result<(Box<dyn Path>, Option<String>)> {
         Ok((Box::new(channel), offered.and_then(Result::err)))
+    }
+
+    /// Nothing is said beside it.
+    pub fn words(&self) -> Option<&Poller> {
+        None
     }
 
     /// There is nothing to look for.

@@ -2,12 +2,15 @@
 //!
 //! Never: a call waits; more of what the other end sends is held than was granted to it.
 
-use super::channel::{Channel, Ended};
+use super::channel::Ended;
 use crate::control::Reason;
 use crate::os::aperture::Pages;
+use crate::os::poller::Poller;
 use crate::os::tcp;
 use crate::wire::ApertureAccess;
 use core::time::Duration;
+use std::boxed::Box;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::string::String;
 
@@ -101,6 +104,27 @@ pub trait Path: AsFd + Send + core::fmt::Debug {
     /// Whether nothing leaves any more; what has come can still be read.
     fn is_broken(&self) -> bool;
 
+    /// Has a poller tell of whatever may have come: with its descriptor, or with what that is made of, since
+    /// the kernel takes few that are made of others.
+    fn watch_in(&mut self, poller: &Poller, tag: u64) -> io::Result<()> {
+        poller.add(self.as_fd(), tag)
+    }
+
+    /// The poller tells of it no more.
+    fn unwatch_in(&mut self, poller: &Poller) {
+        poller.remove(self.as_fd());
+    }
+
+    /// It is being left: what it is carried by need not tell this poller of what comes any more.
+    fn is_left(&mut self, _poller: &Poller) {}
+
+    /// Has the other end take what has come, however little its program calls. To be asked again and again while
+    /// that is waited for.
+    fn urge(&mut self) {}
+
+    /// The time is up for it: says what can be said without waiting.
+    fn give_up(&mut self) {}
+
     /// Says that nothing more will come from here.
     fn put_end(&mut self);
 
@@ -119,12 +143,21 @@ pub trait Path: AsFd + Send + core::fmt::Debug {
         tcp::is_silent(self.tcp(), limit)
     }
 
+    /// Takes the words that may have come beside what carries the packets, in the place of a node that may
+    /// make no calls.
+    fn hear(&mut self) {}
+
+    /// Whether something waits until the network takes it, of which nobody is told.
+    fn has_unsent(&self) -> bool {
+        false
+    }
+
     /// Leaves a connection that has taken nothing for so long while another has. To be asked while it is
     /// being left, a few times within that time.
     fn look_for_stalls(&mut self, _limit: Duration) {}
 
-    /// One more connection for it. An error: why not.
-    fn add_rail(&mut self, _place: u8, _rail: Channel) -> Result<(), String> {
+    /// One more rail for it, with the addresses of its ends in words. An error: why not.
+    fn add_rail(&mut self, _: u8, _: Box<dyn Path>, _ends: String) -> Result<(), String> {
         Err("the link has one connection".into())
     }
 

@@ -123,8 +123,8 @@ pub(super) fn connect(
                 Err(e) if e.kind() == io::ErrorKind::TimedOut => {
                     failed = (Reached::Address, Stopped::Silent(Some(address)));
                 }
-                Err(source) => {
-                    let error = HostError::Unreachable { address, source };
+                Err(error) => {
+                    let error = HostError::Unreachable { address, error };
                     failed = (Reached::Address, Stopped::By(error));
                 }
             }
@@ -134,10 +134,8 @@ pub(super) fn connect(
 }
 
 fn own(config: &Config) -> Result<Own, HostsError> {
-    let identity = Identity::new().map_err(|source| HostsError::Os {
-        doing: "making this process's own key".into(),
-        source,
-    })?;
+    let identity = Identity::new()
+        .map_err(|error| HostsError::Os { doing: "making this process's own key".into(), error })?;
     Ok(Own { keys: Keys::load(config)?, identity, packet_bytes: config.packet_bytes })
 }
 

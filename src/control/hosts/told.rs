@@ -47,7 +47,8 @@ impl Happened {
 /// link, and waits for nothing.
 pub type Note = Arc<dyn Fn(Happened, Option<Entry>) + Send + Sync>;
 
-/// What the end of a link is told to, beside its node: why, and what the host did that none does.
+/// What the end of a link is told to, beside its node: why, and what the host did that none does, or how the
+/// way to it broke.
 pub struct OnEnd(Box<dyn Fn(LinkEnd, Option<String>) + Send>);
 
 impl fmt::Debug for OnEnd {
@@ -58,8 +59,8 @@ impl fmt::Debug for OnEnd {
 
 impl OnEnd {
     /// The link has ended.
-    pub fn tell(&self, reason: LinkEnd, violation: Option<String>) {
-        self.0(reason, violation);
+    pub fn tell(&self, reason: LinkEnd, more: Option<String>) {
+        self.0(reason, more);
     }
 }
 
@@ -74,7 +75,7 @@ impl Shared {
         let (note, service) = (self.note.clone(), peer.service.clone());
         let by = if is_ours { "this process connected" } else { "" };
         note(Happened::Linked, Some(entry(Kind::Connected, &host, &service, by)));
-        Some(OnEnd(Box::new(move |reason, violation| {
+        Some(OnEnd(Box::new(move |reason, more| {
             let (kind, why) = match reason {
                 LinkEnd::Died => (
                     Kind::Died,
@@ -84,7 +85,7 @@ impl Shared {
                 LinkEnd::Violation => (Kind::SentAway, "it sent what no host sends"),
                 reason => ended(reason),
             };
-            let why = violation.unwrap_or_else(|| why.into());
+            let why = more.unwrap_or_else(|| why.into());
             note(Happened::Ended(reason), Some(entry(kind, &host, &service, &why)));
         })))
     }

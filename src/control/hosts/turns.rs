@@ -19,14 +19,14 @@
 //! Never: the thread waits for a node, but for the time of one turn over one link.
 
 use super::super::ConnectionId;
-use super::carrier::Lateness;
 use super::{
     BELL, HostError, HostLink, HostsError, LISTENER, Leaving, LinkToken, RequestId, Row, Shared,
-    State, lock,
+    State, WORDS, lock,
 };
 use crate::control::shell::ControlEvent;
 use crate::log::{self, Entry, Kind};
-use crate::os::sys::{self, Bell, Ready, monotonic_ns};
+use crate::os::poller::Ready;
+use crate::os::sys::{self, Bell, monotonic_ns};
 use crate::os::thread;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -58,6 +58,17 @@ pub struct Late {
     links: Mutex<Vec<LinkToken>>,
     /// A sender cannot be left to the thread: the kernel refuses the barrier.
     pub is_refused: bool,
+}
+
+/// What is to be done about a link that is late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lateness {
+    /// Something left, and more may follow: to be looked at soon.
+    Again,
+    /// The network takes no more: to be looked at when it does.
+    Waits,
+    /// Nothing is left: who sends says so.
+    Done,
 }
 
 impl Late {
@@ -179,11 +190,12 @@ impl Shared {
     }
 
     fn turn(self: &Arc<Self>, ready: &[Ready]) {
-        let mut state = self.lock();
+        let (mut state, mut hears) = (self.lock(), false);
         for ready in ready {
             match ready.tag {
                 BELL => self.late.bell.silence(),
                 LISTENER => self.take_connections(&mut state),
+                WORDS => hears = true,
                 id => self.look(&mut state, id),
             }
         }
@@ -207,6 +219,10 @@ impl Shared {
             state.rows.iter().filter(|row| row.1.deadline_ns() <= now).map(|row| *row.0).collect();
         for id in late {
             self.too_late(&mut state, id);
+        }
+        drop(state);
+        if hears {
+            self.hear();
         }
     }
 
@@ -250,6 +266,23 @@ impl Shared {
 
     fn timeout_ns(&self) -> u64 {
         u64::from(self.config.host_timeout_ms) * 1_000_000
+    }
+
+    /// Something is said beside a fabric.
+    fn hear(&self) {
+        let Some(words) = self.fabric.words() else { return };
+        let mut ready = Vec::new();
+        // What is wrong with it the thread's own poller finds, too.
+        let _ = words.wait(Some(0), &mut ready);
+        for ready in ready {
+            let link = {
+                let state = self.lock();
+                state.links.get(&ConnectionId(ready.tag)).map(|row| row.link.clone())
+            };
+            if let Some(link) = link {
+                lock(&link).hear();
+            }
+        }
     }
 
     /// Ends the connections to hosts that have owed an answer for too long: their links end as those

@@ -170,7 +170,7 @@ impl Finder {
             io::ErrorKind::PermissionDenied => {
                 Err(Missed::Failed(ConnectError::NotPermitted(path)))
             }
-            _ => Err(Missed::Failed(ConnectError::Os { doing: "connecting", source: error })),
+            _ => Err(Missed::Failed(ConnectError::Os { doing: "connecting", error })),
         }
     }
 }
@@ -178,7 +178,7 @@ impl Finder {
 /// Who is there, if it is who should be.
 fn check(config: &Config, place: &Place, socket: &Connection) -> Result<Who, ConnectError> {
     let identity = socket::identity(socket)
-        .map_err(|source| ConnectError::Os { doing: "connecting", source })?;
+        .map_err(|error| ConnectError::Os { doing: "connecting", error })?;
     let wrong = |found: String| {
         let (path, wanted) = (place.path(), place.uid);
         Err(ConnectError::WrongUser { path, found, wanted })
@@ -270,10 +270,10 @@ impl Control {
             if let Some(result) = waiter.take() {
                 return result;
             }
-            if let Err(source) = self.shared.turn(Some(u64::MAX)) {
+            if let Err(error) = self.shared.turn(Some(u64::MAX)) {
                 self.give_up(token);
                 self.close(token);
-                return Err(ConnectError::Os { doing: "connecting", source });
+                return Err(ConnectError::Os { doing: "connecting", error });
             }
         }
     }
@@ -470,9 +470,9 @@ impl Shared {
         }
         let Some(row) = state.rows.get_mut(&id) else { return };
         (row.uid, row.pid) = (who.uid, who.pid);
-        if let Err(source) = self.poller.add(&socket, tag(id.0, SOCKET)) {
+        if let Err(error) = self.poller.add(&socket, tag(id.0, SOCKET)) {
             let doing = "watching the connection";
-            return self.dial_failed(state, id, ConnectError::Os { doing, source });
+            return self.dial_failed(state, id, ConnectError::Os { doing, error });
         }
         row.socket = Some(Arc::new(socket.into_fd()));
         state.machine.connected(id, who);
@@ -583,7 +583,7 @@ pub(super) fn stat(
     const DOING: &str = "waiting for the statistics";
     let deadline_ns = deadline_of(timeout);
     let mut finder = Finder::of(service);
-    let os = |source| ConnectError::Os { doing: DOING, source };
+    let os = |error| ConnectError::Os { doing: DOING, error };
     let (socket, who) = loop {
         let left = Duration::from_nanos(deadline_ns.saturating_sub(monotonic_ns()));
         let config_of_look = config.clone();

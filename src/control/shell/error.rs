@@ -24,12 +24,12 @@ pub enum StartError {
     #[error("listen (HAMLYN_LISTEN) is set, and this library was built without the feature tls")]
     NoHosts,
     /// The system refused.
-    #[error("while {doing}: {source}")]
+    #[error("while {doing}: {error}")]
     Os {
         /// What was being done.
         doing: &'static str,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -130,12 +130,12 @@ pub enum ConnectError {
     #[error("{FORKED}")]
     Forked,
     /// The system refused.
-    #[error("while {doing}: {source}")]
+    #[error("while {doing}: {error}")]
     Os {
         /// What was being done.
         doing: &'static str,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 

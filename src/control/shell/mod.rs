@@ -54,9 +54,10 @@ use super::{FORKED, GREETING_BYTES_MAX, TOKEN_BYTES_MAX};
 use crate::config::{AdmitUnknown, Config, Housekeeping};
 use crate::log::{Entry, Kind, Log};
 use crate::os::memory::ForkGuard;
+use crate::os::poller::Poller;
 use crate::os::socket;
 use crate::os::strangers::Strangers;
-use crate::os::sys::{self, Bell, Poller, monotonic_ns};
+use crate::os::sys::{self, Bell, monotonic_ns};
 use crate::os::thread::{self, Thread};
 use crate::wire::{ApertureAccess, NodeId};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -283,7 +284,7 @@ impl Control {
         stat: Arc<dyn Fn() -> String + Send + Sync>,
     ) -> Result<Self, StartError> {
         config.validate()?;
-        let doing = |doing| move |source| StartError::Os { doing, source };
+        let doing = |doing| move |error| StartError::Os { doing, error };
         let mut notes = Vec::new();
         if config.undumpable {
             sys::make_undumpable().map_err(doing("making the process undumpable"))?;
@@ -443,14 +444,14 @@ impl Control {
         };
         let mut state = shared.lock();
         if let Some(why) = &state.failed {
-            let source = io::Error::other(why.clone());
-            return Err(ServeError::Os { path: service.name().into(), source });
+            let error = io::Error::other(why.clone());
+            return Err(ServeError::Os { path: service.name().into(), error });
         }
         let accept_of_hosts = accept.clone();
         let id = state.machine.serve(service.to_string(), admission, accept);
-        if let Err(source) = shared.poller.add(&listener.fd, tag(id.0, LISTENER)) {
+        if let Err(error) = shared.poller.add(&listener.fd, tag(id.0, LISTENER)) {
             state.machine.stop_serving(&service.to_string());
-            return Err(ServeError::Os { path: service.name().into(), source });
+            return Err(ServeError::Os { path: service.name().into(), error });
         }
         state.listeners.insert(id, listener);
         drop(state);

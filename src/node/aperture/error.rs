@@ -72,12 +72,12 @@ pub enum ExportError {
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The system refused.
-    #[error("an aperture of {bytes} bytes could not be made: {source}")]
+    #[error("an aperture of {bytes} bytes could not be made: {error}")]
     Os {
         /// Bytes asked for.
         bytes: u64,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
     /// The calling process is a forked child.
     #[error(transparent)]

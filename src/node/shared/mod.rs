@@ -96,7 +96,9 @@ impl<T: Attached> core::fmt::Debug for SharedNode<T> {
     }
 }
 
-/// What a layer above keeps under a node's lock.
+/// What a layer above keeps under a node's lock: a hook for the protocols of this library, and of no use
+/// to others.
+#[doc(hidden)]
 pub trait Attached: Send + 'static {
     /// Whether [`after_poll`](Self::after_poll) takes the node's events. Where nobody does, one that
     /// waits for the application keeps no thread from sleeping.

@@ -38,8 +38,9 @@ const CAPS_OF_MEMORY: u64 =
 /// Providers made of two, of which this is the upper. Each end point of theirs takes 120 to 270 ms to open
 /// (measured), which a node has no time for between two turns.
 const SLOW_TO_OPEN: &str = ";ofi_rxm";
-/// Each operation brings memory for the library.
-const MODES: u64 = sys::FI_CONTEXT | sys::FI_CONTEXT2;
+/// Each operation brings memory for the library; and what comes with completion data takes a receive, of
+/// which there is none: nothing is sent with any.
+const MODES: u64 = sys::FI_CONTEXT | sys::FI_CONTEXT2 | sys::FI_RX_CQ_DATA;
 
 type GetInfo = unsafe extern "C" fn(
     u32,

@@ -161,6 +161,8 @@ struct Inner {
     parts: VecDeque<Part>,
     ops: [Option<Part>; READ_OP],
     written: u64,
+    /// Operations that have arrived.
+    arrived: u64,
     is_reading: bool,
     /// Why something that was written, or read, did not arrive, and since when that is known.
     failed: Option<(String, u64)>,
@@ -205,6 +207,7 @@ impl Reached {
             parts: VecDeque::with_capacity(PARTS_MAX),
             ops: [None; READ_OP],
             written: 0,
+            arrived: 0,
             is_reading: false,
             failed: None,
             events: Vec::with_capacity(FAR_OPS),
@@ -246,6 +249,14 @@ impl Reached {
     pub fn is_quiet(&self) -> bool {
         let inner = self.lock();
         !inner.is_reading && inner.has_delivered(inner.written)
+    }
+
+    /// While something that was written is on its way, and it is not known that it fails: how many
+    /// operations have arrived.
+    pub fn arrived(&self) -> Option<u64> {
+        let inner = self.lock();
+        let is_over = inner.failed.is_some() || inner.has_delivered(inner.written);
+        (!is_over).then_some(inner.arrived)
     }
 
     /// Why something did not arrive, and since when that is known.
@@ -292,7 +303,10 @@ impl Inner {
             for event in events.drain(..) {
                 let Event::Far { op, ended } = event else { continue };
                 match self.ops.get_mut(op) {
-                    Some(place) if ended.is_ok() => *place = None,
+                    Some(place) if ended.is_ok() => {
+                        *place = None;
+                        self.arrived += 1;
+                    }
                     // It stays: what was written there is not.
                     Some(_) => {}
                     None => self.is_reading = false,

@@ -29,6 +29,7 @@ pub const FI_MR_HMEM: u32 = 1024;
 pub const FI_MR_COLLECTIVE: u32 = 2048;
 pub const FI_ORDER_SAS: u32 = 256;
 pub const FI_CONTEXT: u64 = 576460752303423488;
+pub const FI_RX_CQ_DATA: u64 = 72057594037927936;
 pub const FI_CONTEXT2: u64 = 4503599627370496;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -50,12 +50,12 @@ pub enum AllocationError {
     #[error("a message area of {0} bytes does not fit into the address space")]
     TooLarge(usize),
     /// The system refused.
-    #[error("a message area of {bytes} bytes could not be had: {source}")]
+    #[error("a message area of {bytes} bytes could not be had: {error}")]
     Os {
         /// Bytes asked for.
         bytes: usize,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -78,7 +78,7 @@ impl AreaMemory {
             bytes.checked_next_multiple_of(unit).filter(|n| *n <= isize::MAX as usize)
         };
         let whole = round(PAGE).ok_or(AllocationError::TooLarge(bytes))?;
-        let os = |source| AllocationError::Os { bytes, source };
+        let os = |error| AllocationError::Os { bytes, error };
         let mut report = AreaReport { huge_pages: Grant::NotAsked, locked: Grant::NotAsked };
         let mut mapping = None;
         if huge_pages {

@@ -161,20 +161,20 @@ pub enum PagesError {
         file_bytes: u64,
     },
     /// The system refused. What the application has mapped is as it was.
-    #[error("{bytes} bytes of memory could not be had: {source}")]
+    #[error("{bytes} bytes of memory could not be had: {error}")]
     Os {
         /// Bytes asked for.
         bytes: usize,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
     /// The last step failed: it is not known whether anything is mapped at the address now.
-    #[error("the pages at {address:#x} could not be replaced: {source}")]
+    #[error("the pages at {address:#x} could not be replaced: {error}")]
     NotReplaced {
         /// The address.
         address: usize,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -242,9 +242,9 @@ impl AreaPages {
         match is_mapped(start, bytes, page) {
             Ok(true) => {}
             Ok(false) => return Err(PagesError::NotMapped { address: start, bytes }),
-            Err(source) => return Err(PagesError::Os { bytes, source }),
+            Err(error) => return Err(PagesError::Os { bytes, error }),
         }
-        let os = |source: io::Error| PagesError::Os { bytes, source };
+        let os = |error: io::Error| PagesError::Os { bytes, error };
         let file = create(bytes).map_err(os)?;
         seal(&file, super::SEALS_SIZE | SealFlags::SEAL).map_err(os)?;
         let pages = Self::map(&file, 0, bytes).map_err(os)?;
@@ -260,7 +260,7 @@ impl AreaPages {
         match moved {
             Ok(_) => core::mem::forget(theirs),
             Err(e) => {
-                return Err(PagesError::NotReplaced { address: start, source: e.into() });
+                return Err(PagesError::NotReplaced { address: start, error: e.into() });
             }
         }
         Ok(pages)
@@ -317,7 +317,7 @@ impl AreaPages {
         if flags & OFlags::RWMODE != OFlags::RDWR {
             return Err(PagesError::NotWritable);
         }
-        Self::map(fd, offset, bytes).map_err(|source| PagesError::Os { bytes, source })
+        Self::map(fd, offset, bytes).map_err(|error| PagesError::Os { bytes, error })
     }
 
     fn map(fd: impl AsFd, offset: u64, bytes: usize) -> io::Result<Self> {

@@ -377,15 +377,86 @@ impl Group {
         timeout: Option<Duration>,
         part: impl Fn(u32) -> &'a [u8],
     ) -> Result<(), GroupError> {
-        let all: Vec<Addressee> = (0..self.members()).map(|member| (member, None)).collect();
-        let allowed = lock(&self.root).config.scatter_bytes;
-        let lengths = all.iter().map(|(member, _)| part(*member).len());
+        let all: Vec<u32> = (0..self.members()).collect();
+        self.scatter_to(&all, timeout, part)
+    }
+
+    /// [`scatter`](Self::scatter) to these members alone: after [`GroupError::TimedOut`], to those that it
+    /// names as missing.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-scatter-{}", std::process::id()));
+    /// use hamlyn::protocol::{Group, GroupConfig, GroupError, GroupMember, Manager};
+    /// use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// # let manager = Manager::with_config(config.clone())?;
+    /// # manager.start_progress()?;
+    /// let mut group = Group::new(&manager, GroupConfig::new(2, 64))?;
+    /// let other = Manager::with_config(config)?;
+    /// # other.start_progress()?;
+    /// let mut first = GroupMember::grow(&other, &group.seed_of(0)?, 64, limit)?;
+    /// let part = |member| [&b"for 0"[..], b"for 1"][member as usize];
+    /// let missing = match group.scatter(Some(Duration::from_millis(100)), part) {
+    ///     Err(GroupError::TimedOut { missing, .. }) => missing,
+    ///     done => panic!("nobody has joined in the second place: {done:?}"),
+    /// };
+    /// # assert!(missing.contains(&1));
+    /// let mut second = GroupMember::grow(&other, &group.seed_of(1)?, 64, limit)?;
+    /// group.scatter_to(&missing, limit, part)?;
+    /// group.flush(limit)?; // Long ones may have been cut off, as they are by a limit of 0.
+    /// assert_eq!((first.receive(limit)?, second.receive(limit)?), (b"for 0".into(), b"for 1".into()));
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scatter_to<'a>(
+        &mut self,
+        members: &[u32],
+        timeout: Option<Duration>,
+        part: impl Fn(u32) -> &'a [u8],
+    ) -> Result<(), GroupError> {
+        let (count, allowed) = (self.members(), lock(&self.root).config.scatter_bytes);
+        if let Some(member) = members.iter().find(|member| **member >= count) {
+            return Err(misuse(format!("the group has members 0 to {}, no {member}", count - 1)));
+        }
+        let lengths = members.iter().map(|member| part(*member).len());
         if let Some(length) = lengths.max().filter(|length| *length > allowed) {
             return Err(GroupError::Length { length, allowed });
         }
-        match self.send_down(DATA, all, part, timeout) {
+        let to: Vec<Addressee> = members.iter().map(|member| (*member, None)).collect();
+        match self.send_down(DATA, to, part, timeout) {
             Ok(()) => Ok(()),
             Err((error, _)) => Err(error),
+        }
+    }
+
+    /// Waits at most `timeout` until all has left of what a time limit has cut off; otherwise that leaves
+    /// in the group's next calls. Fails with [`GroupError::CutOff`] if it has not. What was left for a
+    /// member that is lost goes with it, and is no error here.
+    pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), GroupError> {
+        let deadline = Deadline::new(timeout);
+        loop {
+            let stop = self.manager.shared.wait_until(deadline.left(), |node, _| {
+                let mut shared = lock(&self.root);
+                if let Some((link, why)) = shared.settle(node) {
+                    return Look::Found(Stop::Expel(link, why));
+                }
+                let room = shared.drive(node);
+                let has_left =
+                    |place: &Place| place.connection.is_none() || place.outgoing.is_idle();
+                match shared.places.iter().all(has_left) {
+                    true => Look::Found(Stop::Done),
+                    false => room.map_or(Look::Nothing, Look::Room),
+                }
+            });
+            match stop {
+                Ok(Stop::Done) => return Ok(()),
+                Ok(Stop::Lost(error)) => return Err(error),
+                Ok(Stop::Expel(link, why)) => self.manager.expel(link, &why),
+                Err(Waited::TimedOut) => return Err(GroupError::CutOff),
+                Err(waited) => return Err(GroupError::from_waited(waited)),
+            }
         }
     }
 
@@ -450,7 +521,7 @@ impl Group {
         let mut messages: Vec<Option<(LinkId, Message<'_>)>> = (0..count).map(|_| None).collect();
         let place_of: HashMap<u32, usize> =
             members.iter().enumerate().map(|(i, (member, _))| (*member, i)).collect();
-        let mut lost = None;
+        let (mut lost, mut all_lost) = (None, Vec::new());
         let deadline = Deadline::new(timeout);
         let served = loop {
             let stop = self.manager.shared.wait_until(deadline.left(), |node, _| {
@@ -467,8 +538,11 @@ impl Group {
                     let (Some(connection), Some(down)) = (place.connection.clone(), place.down)
                     else {
                         // A place that was never taken is waited for.
-                        if gone.is_some() && !place.taken && lost.is_none() {
-                            lost = gone.clone();
+                        if gone.is_some() && !place.taken {
+                            all_lost.push(*member);
+                            if lost.is_none() {
+                                lost = gone.clone();
+                            }
                         }
                         return gone.is_none() || place.taken;
                     };
@@ -532,7 +606,9 @@ impl Group {
                     if members.is_empty() {
                         break Ok(());
                     }
-                    let missing: Vec<u32> = members.iter().map(|(member, _)| *member).collect();
+                    // Those that are lost are named by the next call.
+                    let missing = members.iter().map(|(member, _)| *member);
+                    let missing: Vec<u32> = missing.chain(all_lost).collect();
                     let done = wanted - missing.len() as u32;
                     break Err(GroupError::TimedOut { done, wanted, missing });
                 }

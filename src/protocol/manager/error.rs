@@ -260,9 +260,12 @@ mod tests {
     // Whoever prints an error with its sources reads each sentence once.
     #[test]
     fn no_source_repeats_what_its_error_has_said() {
-        let errors: [&dyn Error; 2] = [
+        let system = || std::io::Error::other("the system's word");
+        let errors: [&dyn Error; 4] = [
             &GrowError::Connect(ConnectError::TimedOut("connecting")),
             &GrowError::from(SeedError::Length(3)),
+            &GrowError::Connect(ConnectError::Os { doing: "connecting", error: system() }),
+            &crate::node::BuildError::Os { what: "memory", error: system() },
         ];
         for error in errors {
             let mut source = error.source();

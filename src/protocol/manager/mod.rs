@@ -118,7 +118,7 @@ impl Manager {
         let what = "a descriptor that wakes sleeping threads";
         let shared = node
             .share_with(Protocols::default())
-            .map_err(|source| BuildError::Os { what, source })?;
+            .map_err(|error| BuildError::Os { what, error })?;
         Ok(Self { shared })
     }
 
@@ -595,8 +595,8 @@ impl Manager {
                     self.shared.lock().give_up_connecting(token);
                     Err(match waited {
                         Waited::Forked(_) => ConnectError::Forked,
-                        Waited::Os(source) => {
-                            ConnectError::Os { doing: "waiting for the link", source }
+                        Waited::Os(error) => {
+                            ConnectError::Os { doing: "waiting for the link", error }
                         }
                         Waited::TimedOut => ConnectError::TimedOut(node::NO_WORD),
                     }

@@ -71,7 +71,6 @@ pub struct Unpublished {
     /// The sample, as it is.
     pub loan: Loan,
     /// Why.
-    #[source]
     pub error: PublishError,
 }
 
@@ -248,7 +247,7 @@ impl Publisher {
                 let bytes = reservation.bytes();
                 // All its pages are entered: not while others wait for the manager.
                 let made = Pool::make(layout, reservation);
-                Some(made.map_err(|source| set_up(ExportError::Os { bytes, source }))?)
+                Some(made.map_err(|error| set_up(ExportError::Os { bytes, error }))?)
             }
         };
         let PublishConfig { short_bytes_max, sample_bytes_max, loans_max, .. } = config;

@@ -5,8 +5,8 @@ use core::ops::Deref;
 
 /// A record that has arrived: a slice of its bytes, where they arrived. They stand still. Dropped, it is
 /// released: its buffer is used again, and a sender that waits for one goes on. Where records before it
-/// were kept, its buffer is free when those are released. The place of one that is forgotten
-/// ([`mem::forget`](core::mem::forget)) is free with the next that is released.
+/// were kept, its buffer is free when those are released. One that is forgotten
+/// ([`mem::forget`](core::mem::forget)) is released with the next that is, or when its receiver waits.
 ///
 /// Whoever needs several at once, or later, [keeps](Self::keep) them.
 pub struct RecordGuard<'a> {

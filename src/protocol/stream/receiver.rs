@@ -114,7 +114,7 @@ impl StreamReceiver {
 
     /// A record that was [kept](RecordGuard::keep), to be [released](Self::release) when what is
     /// returned is dropped, and with it all that were kept before it. Forgotten
-    /// ([`mem::forget`](core::mem::forget)), its place is free with the next that is released.
+    /// ([`mem::forget`](core::mem::forget)), it stays kept until the next that is released.
     pub fn guard(&mut self, record: Record) -> Result<RecordGuard<'_>, ReceiveError> {
         self.look_at(record)?;
         Ok(RecordGuard::new(self))
@@ -168,6 +168,10 @@ impl StreamReceiver {
             if let Some(error) = self.intake.over() {
                 self.expel();
                 return Err(error);
+            }
+            // Whoever receives looks at none: those that were forgotten hold nobody up.
+            if self.intake.released >= self.intake.kept {
+                self.release_to(self.intake.given);
             }
             let intake = &mut self.intake;
             self.manager.shared.wait_until(timeout, |node, _| intake.look(node))?;

@@ -18,11 +18,11 @@ mod revoke;
 mod stream;
 mod upper;
 
-use super::bracket::{Bracketed, Limits, bracketed};
+use super::bracket::{Bracketed, Limits, bracketed, repeats_max};
 use super::pin::Cores;
 use super::placement::agree;
 use super::row::{Figure, Relation, Row};
-use super::{commonest_line, of_line, pin, row};
+use super::{commonest_line, of_line, others, pin, row};
 use crate::arguments::ProtocolsArguments;
 use crate::{output, progress};
 use anyhow::{Context, Result};
@@ -53,7 +53,9 @@ pub fn run(arguments: &ProtocolsArguments) -> Result<()> {
     bar.finish_and_clear();
     let rows = rows?;
     if !arguments.json {
-        return output::line(table(&rows));
+        output::line(table(&rows))?;
+        let most = rows.iter().filter_map(|row| row.others_percent).reduce(f64::max);
+        return others::sentence(most).map_or(Ok(()), output::line);
     }
     rows.iter().try_for_each(|row| output::line(serde_json::to_string(row)?))
 }
@@ -67,12 +69,15 @@ fn measure(
     mut say: impl FnMut(String),
 ) -> Result<Vec<Row>> {
     let ring_bytes = hamlyn::config::Config::from_env()?.ring_bytes as usize;
-    let limits = Limits { cores, round_trips: LIMIT_ROUND_TRIPS, ring_bytes, copies: None };
+    let round_trips = arguments.count.unwrap_or(LIMIT_ROUND_TRIPS).clamp(500, LIMIT_ROUND_TRIPS);
+    let limits = Limits { cores, round_trips, ring_bytes, copies: None };
     let mut runs: Vec<Vec<Bracketed<Figure>>> = cells.iter().map(|_| Vec::new()).collect();
     for _ in 0..arguments.runs.max(1) {
         for (cell, runs) in cells.iter().zip(&mut runs) {
             let count = arguments.count.unwrap_or(cell.count);
             let run = bracketed(
+                cores,
+                repeats_max(round_trips),
                 || limits.measure(),
                 || ends::measure(*cell, cores, count).with_context(|| cell.name()),
                 |text| say(format!("{}: {text}", cell.name())),
@@ -115,6 +120,7 @@ fn to_row(cell: Cell, runs: Vec<Bracketed<Figure>>, line_ns: Option<f64>) -> Row
         spread: [kept[0].figure.value(), kept[kept.len() - 1].figure.value()],
         repeats,
         steady: median.is_steady,
+        others_percent: others::percent(kept.iter().filter_map(|run| run.others)),
     }
 }
 
@@ -207,7 +213,13 @@ mod tests {
         let one_way_ns = Percentiles { p50: value, p99: value, p999: value, mean: None };
         let least_one_way_ns = value / 2.0;
         let baselines = Baselines { least_one_way_ns, ..Baselines::of_raw_line(raw_line_ns) };
-        Bracketed { figure: Figure::Latency { one_way_ns }, baselines, repeats: 0, is_steady }
+        Bracketed {
+            figure: Figure::Latency { one_way_ns },
+            baselines,
+            repeats: 0,
+            is_steady,
+            others: None,
+        }
     }
 
     #[test]

@@ -54,7 +54,18 @@ fn until(
             return Ok(());
         }
         let late = LIMIT.is_some_and(|limit| began.elapsed() > limit);
-        ensure!(!late, "after {:?} the subscribers are {subscribers:?}", began.elapsed());
+        let of =
+            |holds: fn(&SubscriberState) -> bool| subscribers.iter().filter(|s| holds(s)).count();
+        ensure!(
+            !late,
+            "of {} subscribers {} are served, {} have to release samples and {} to be sent some, after \
+             {} s",
+            subscribers.len(),
+            of(|s| s.is_served),
+            of(|s| s.outstanding > 0),
+            of(|s| s.behind > 0),
+            began.elapsed().as_secs()
+        );
         manager.poll()?;
     }
 }

@@ -20,8 +20,7 @@ const BYTES_MAX: u64 = 1 << 20;
 
 /// Where a service is, in the order in which it is to be tried; at least one.
 pub(super) fn look_up(path: &Path, service: &str) -> Result<Vec<Place>, HostDirectoryError> {
-    let text =
-        read(path).map_err(|source| HostDirectoryError::Read { path: path.into(), source })?;
+    let text = read(path).map_err(|error| HostDirectoryError::Read { path: path.into(), error })?;
     let mut places = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let entry = line.split_once('#').map_or(line, |(entry, _)| entry);

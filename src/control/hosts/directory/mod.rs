@@ -85,12 +85,12 @@ pub enum HostDirectoryError {
     #[error("the directory {0} is in the DNS, and this was built without the feature dns")]
     NoDns(String),
     /// It cannot be read.
-    #[error("the directory {}: {source}", .path.display())]
+    #[error("the directory {}: {error}", .path.display())]
     Read {
         /// Which.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        error: io::Error,
     },
     /// It does not have the service.
     #[error("the directory {} has no line of it", .0.display())]

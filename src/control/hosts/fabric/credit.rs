@@ -84,6 +84,11 @@ impl Credit {
         self.sent
     }
 
+    /// How many of these the other end has used, as far as its grants tell.
+    pub fn used_there(&self) -> u64 {
+        self.may_send - self.other_window
+    }
+
     /// Messages with data that came.
     pub fn came(&self) -> u64 {
         self.came

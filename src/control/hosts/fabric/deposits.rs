@@ -28,7 +28,8 @@ use crate::os::aperture::{AccessError, Far, Pages};
 use crate::os::fabric::memory::Place;
 use crate::os::fabric::{Choice, FarMemory, Lent, Reached};
 use crate::os::memory::ForkGuard;
-use crate::os::sys::{Poller, descriptor_limit};
+use crate::os::poller::Poller;
+use crate::os::sys::descriptor_limit;
 use crate::wire::ApertureAccess;
 use std::collections::{BTreeMap, VecDeque};
 use std::format;
@@ -273,7 +274,9 @@ impl Deposits {
         place_at: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<(), &'static str> {
         match word {
-            Word::Count(_) => return Err("a count of messages in the middle"),
+            Word::Count(_) | Word::Asks(_) | Word::Came(_) => {
+                return Err("what is not about memory");
+            }
             Word::Offer(opened) => {
                 let is_theirs = opened.number % 2 == u32::from(!self.is_client);
                 if !is_theirs || opened.number <= self.last_theirs || self.theirs.len() >= ROWS_MAX
@@ -457,6 +460,15 @@ impl Deposits {
     pub fn is_quiet(&self) -> bool {
         self.active == 0
             || self.theirs.values().filter_map(Theirs::holding).all(|row| row.0.reached.is_quiet())
+    }
+
+    /// While something that this end has written is on its way: a number that changes when some of it arrives.
+    pub fn arrived(&self) -> Option<u64> {
+        if self.active == 0 {
+            return None;
+        }
+        let holdings = self.theirs.values().filter_map(Theirs::holding);
+        holdings.filter_map(|(holding, _)| holding.reached.arrived()).reduce(u64::wrapping_add)
     }
 
     /// Whether the descriptors tell of whatever comes from now on.

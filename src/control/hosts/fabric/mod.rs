@@ -5,14 +5,16 @@
 //!   client: offer --Wants--> server: answer --Yes--> client: accept;   each: Way, over its Station
 //! ```
 //! - [`credit`]: what a message begins with, and how many may be on their way
-//! - [`words`]: what the ends say beside that, over TLS; `deposits`: memory that they open to one another
+//! - [`words`]: what the ends say beside that, over TLS; [`deposits`]: memory that they open to one another
 //! - `station`: one end point and its links; [`way`]: one of them, as a [`Path`]
+//! - `silence`: whether what is sent arrives
 //!
 //! An end point is made when a host that asks for it, too, is met first, at the address over which it
 //! was met: nothing is open elsewhere. Packets are checked by the receiver's interface as any others.
 
 pub mod credit;
-mod deposits;
+pub mod deposits;
+mod silence;
 mod station;
 pub mod way;
 pub mod words;
@@ -23,6 +25,7 @@ use super::path::Path;
 use crate::config::{self, Config};
 use crate::os::fabric::library::MESSAGE_BYTES;
 use crate::os::fabric::{EndPoint, Library};
+use crate::os::poller::Poller;
 use core::net::IpAddr;
 use core::time::Duration;
 use deposits::{Deposits, Holdings};
@@ -55,6 +58,8 @@ pub struct Fabric {
 struct Asked {
     provider: Option<String>,
     library: Result<Arc<Library>, String>,
+    /// What tells the thread of words that have come beside the fabric.
+    words: io::Result<Poller>,
     timeout_ns: u64,
     /// Memory of other hosts that this process holds.
     holdings: Arc<Holdings>,
@@ -81,7 +86,8 @@ impl Fabric {
         let timeout_ns = u64::from(config.host_timeout_ms) * 1_000_000;
         let stations = Mutex::default();
         let holdings = Arc::new(Holdings::new(config));
-        Self { asked: Some(Asked { provider, library, timeout_ns, holdings, stations }) }
+        let words = Poller::new();
+        Self { asked: Some(Asked { provider, library, words, timeout_ns, holdings, stations }) }
     }
 
     /// At a client: what the server is offered, and how that is said. `None`: nothing was asked for.
@@ -98,7 +104,7 @@ impl Fabric {
             let why = asked.library.as_ref().err().map_or(NOT_ASKED, String::as_str);
             return (Some(Err(why.into())), Vec::new());
         };
-        let place = asked.place(channel).and_then(|place| bound(place, offer, channel));
+        let place = asked.place(channel).and_then(|place| bound(place, offer, channel, false));
         let reply = match &place {
             Ok(place) => Reply::Yes(place.offer()),
             Err(why) => Reply::No(cut(why)),
@@ -120,16 +126,19 @@ impl Fabric {
             Some(Reply::No(why)) => {
                 Ok(Err(format!("the other host says: {}", crate::control::printable(&why))))
             }
-            Some(Reply::Yes(offer)) => bound(place, offer, channel).map(Ok),
+            Some(Reply::Yes(offer)) => bound(place, offer, channel, true).map(Ok),
         }
     }
 
     /// The way over a place, or over the connection alone, with the reason where that was not asked for.
+    /// One of several rails opens no memory. `tag` is what [`words`](Self::words) tells of it.
     pub fn path(
         &self,
         offered: Option<Offered>,
         channel: Channel,
         is_client: bool,
+        is_rail: bool,
+        tag: u64,
     ) -> io::Result<(Box<dyn Path>, Option<String>)> {
         let Some(asked) = &self.asked else { return Ok((Box::new(channel), None)) };
         Ok(match offered {
@@ -138,9 +147,19 @@ impl Fabric {
             Some(Ok(place)) => {
                 let timeout_ns = asked.timeout_ns;
                 let deposits = Deposits::new(is_client, asked.holdings.clone(), timeout_ns);
-                (Box::new(Way::new(place, channel, deposits, timeout_ns)?), None)
+                if let Ok(words) = &asked.words {
+                    // It is watched no more when it is closed.
+                    words.add_once(&channel, tag)?;
+                }
+                (Box::new(Way::new(place, channel, deposits, is_rail, timeout_ns)?), None)
             }
         })
+    }
+
+    /// For the thread: what is readable when words have come beside the fabric, of which no node that makes
+    /// no calls takes notice.
+    pub fn words(&self) -> Option<&Poller> {
+        self.asked.as_ref()?.words.as_ref().ok()
     }
 
     /// For the thread: takes what has come where the provider wakes nobody. How long until that is to
@@ -189,12 +208,12 @@ impl Asked {
 }
 
 /// A place, and where the other end is: at the address of the host that was met, whatever it says.
-fn bound(mut place: Place, mut offer: Offer, channel: &Channel) -> Offered {
+fn bound(mut place: Place, mut offer: Offer, channel: &Channel, is_client: bool) -> Offered {
     let (_, other) = channel.addresses().map_err(|e| format!("asking for its address: {e}"))?;
     if place.has_socket_addresses() && !place_at(&mut offer.address, other) {
         return Err("the other host's end point is at an address of another family".into());
     }
-    place.bind(&offer)?;
+    place.bind(&offer, is_client)?;
     Ok(place)
 }
 

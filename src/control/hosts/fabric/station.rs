@@ -8,19 +8,20 @@
 //!
 //! Never: more of a link's messages lie here than it granted; a message of one link holds up another's.
 
+mod place;
+
+pub use place::{Next, Place};
+
 use super::super::channel::Ended;
-use super::super::hello::Offer;
 use super::credit::{Credit, GRANTS_MAX, HEAD_BYTES, Head};
-use crate::os::fabric::library::MESSAGE_BYTES;
-use crate::os::fabric::{Choice, EndPoint, Event, FabricError, Peer, Received, Sent};
+use crate::os::fabric::{EndPoint, Event, FabricError, Peer, Received, Sent};
 use crate::os::memory::ForkGuard;
 use crate::os::sys::Bell;
-use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::format;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
@@ -48,9 +49,10 @@ pub struct Station {
 #[derive(Debug)]
 struct Inner {
     end: EndPoint,
-    rows: HashMap<u64, Row>,
+    /// By token: random numbers of this process's own, so that they need no strong hash.
+    rows: FxHashMap<u64, Row>,
     /// Links that were left while something was on its way from here.
-    leaving: HashMap<u64, (Peer, u32)>,
+    leaving: FxHashMap<u64, (Peer, u32)>,
     events: Vec<Event>,
     /// Nothing comes or leaves any more.
     broken: Option<String>,
@@ -73,6 +75,8 @@ struct Row {
     is_told: bool,
     /// Somebody waits until more can be sent.
     waits: bool,
+    /// The provider has a descriptor, and this link's node cannot watch it.
+    is_unwatched: bool,
     /// `None`: the other end has yet to say where it is.
     other: Option<Other>,
     queue: VecDeque<Received>,
@@ -88,12 +92,16 @@ struct Other {
     token: u64,
     credit: Credit,
     data_bytes: usize,
+    /// It sends first. Providers connect with the first message, and two that do so to one another at once
+    /// may break both.
+    is_first: bool,
 }
 
 impl Row {
     /// A message of the other end, which has said who it is: taken, or to be given back.
     fn take(&mut self, end: &mut EndPoint, head: &Head, has_data: bool, received: Received) {
         let Some(other) = &mut self.other else { return end.give_back(received) };
+        other.is_first = false;
         let is_there = !self.early.is_empty() && self.early.contains_key(&head.before);
         match other.credit.take(head, has_data, is_there) {
             // Most come in order.
@@ -130,8 +138,8 @@ impl Station {
         let guard = Arc::new(ForkGuard::new()?);
         let inner = Inner {
             end,
-            rows: HashMap::new(),
-            leaving: HashMap::new(),
+            rows: FxHashMap::default(),
+            leaving: FxHashMap::default(),
             events: Vec::new(),
             broken: None,
             dropped: Dropped::default(),
@@ -164,6 +172,7 @@ impl Station {
             bell: own,
             is_told: false,
             waits: false,
+            is_unwatched: false,
             other: None,
             queue: VecDeque::new(),
             early: BTreeMap::new(),
@@ -175,11 +184,15 @@ impl Station {
         Ok(Place { station, guard, token, bell, descriptor, held: None })
     }
 
-    /// Moves what the library has, where nobody is woken for it. Whether something came; `None`: there
+    /// Moves what the library has, where somebody is not woken for it. Whether something came; `None`: there
     /// is nobody to do it for, or whoever it is for is woken.
     pub fn nap(&self) -> Option<bool> {
         let mut inner = self.lock();
-        if inner.end.descriptor().is_some() || (inner.rows.is_empty() && inner.leaving.is_empty()) {
+        let is_watched = match inner.end.descriptor() {
+            Some(_) => !inner.rows.values().any(|row| row.is_unwatched),
+            None => inner.rows.is_empty() && inner.leaving.is_empty(),
+        };
+        if is_watched {
             return None;
         }
         self.naps.fetch_add(1, Ordering::Relaxed);
@@ -249,7 +262,7 @@ impl Inner {
     fn broke(&mut self, error: FabricError) {
         let why = error.to_string();
         for row in self.rows.values_mut() {
-            row.ended.get_or_insert(Ended::Broken(why.clone()));
+            row.ended.get_or_insert(Ended::Failed(why.clone()));
             row.tell();
         }
         self.broken = Some(why);
@@ -271,7 +284,7 @@ impl Inner {
         if let Some(row) = self.rows.get_mut(&token) {
             row.sending -= 1;
             if let Some(why) = failed {
-                row.ended.get_or_insert(Ended::Broken(why));
+                row.ended.get_or_insert(Ended::Failed(why));
                 row.tell();
             } else if row.waits && own != Some(token) {
                 row.tell();
@@ -316,7 +329,8 @@ impl Inner {
     fn send(&mut self, token: u64, fill: impl FnOnce(&mut [u8]) -> usize) -> Option<usize> {
         let row = self.rows.get_mut(&token)?;
         let other = row.other.as_mut()?;
-        if row.sending >= SENDS - 1 || !other.credit.may_send() || row.ended.is_some() {
+        let may_send = other.credit.may_send() && !other.is_first;
+        if row.sending >= SENDS - 1 || !may_send || row.ended.is_some() {
             return None;
         }
         let head = other.credit.head(other.token);
@@ -340,7 +354,8 @@ impl Inner {
             }
             Ok(Sent::NotNow) => None,
             Err(error) => {
-                row.ended.get_or_insert(Ended::Broken(error.to_string()));
+                row.ended.get_or_insert(Ended::Failed(error.to_string()));
+                row.tell();
                 None
             }
         }
@@ -348,13 +363,16 @@ impl Inner {
 
     /// Tells a link's other end that it may send more, where that is due and there is room for it.
     fn grant(&mut self, token: u64) {
-        let Some(row) = self.rows.get_mut(&token) else { return };
-        let Some(other) = row.other.as_mut().filter(|other| other.credit.grant_is_due()) else {
-            return;
-        };
-        if row.sending >= SENDS {
-            return;
+        let is_due = |row: &Row| row.other.as_ref().is_some_and(|o| o.credit.grant_is_due());
+        if self.rows.get(&token).is_some_and(|row| row.sending < SENDS && is_due(row)) {
+            self.send_head(token);
         }
+    }
+
+    /// Sends a message of no data: what may be sent here.
+    fn send_head(&mut self, token: u64) {
+        let Some(row) = self.rows.get_mut(&token) else { return };
+        let Some(other) = &mut row.other else { return };
         let head = other.credit.head(other.token);
         match self.end.send(other.peer, token, &[&head.to_bytes()]) {
             Ok(Sent::Leaves(_)) => {
@@ -363,274 +381,8 @@ impl Inner {
             }
             Ok(Sent::Nothing | Sent::NotNow) => {}
             Err(error) => {
-                row.ended.get_or_insert(Ended::Broken(error.to_string()));
-            }
-        }
-    }
-}
-
-/// A link's place at an end point, given back when it is dropped.
-#[derive(Debug)]
-pub struct Place {
-    station: Arc<Station>,
-    token: u64,
-    bell: Bell,
-    descriptor: Option<OwnedFd>,
-    /// A message that is being read, and how many of its bytes have been.
-    held: Option<(Received, usize)>,
-    guard: Arc<ForkGuard>,
-}
-
-impl Place {
-    /// What is rung when something came for the link in another's call, and what is readable when
-    /// something may have come at all, if the provider has that.
-    pub fn tellers(&self) -> (&Bell, Option<&OwnedFd>) {
-        (&self.bell, self.descriptor.as_ref())
-    }
-
-    /// There is something for the node, of which no message tells it.
-    pub fn tell(&self) {
-        if let Some(row) = self.station.lock().rows.get_mut(&self.token) {
-            row.tell();
-        }
-    }
-
-    /// The provider's descriptor cannot be watched: the thread looks instead.
-    pub fn forget_descriptor(&mut self) {
-        self.descriptor = None;
-    }
-
-    /// What end points for memory are made of, with the same provider at this address; or why there are none.
-    pub fn choose_for_memory(&self, own: IpAddr) -> Result<Choice, String> {
-        let (library, provider, has_sockets) = {
-            let inner = self.station.lock();
-            let choice = inner.end.choice();
-            (choice.library().clone(), choice.provider(), choice.has_socket_addresses())
-        };
-        let own = has_sockets.then_some(own);
-        library.choose_for_memory(&provider, own).map_err(|e| e.to_string())
-    }
-
-    /// What the other end is to know.
-    pub fn offer(&self) -> Offer {
-        let inner = self.station.lock();
-        let choice = inner.end.choice();
-        Offer {
-            protocol: choice.protocol(),
-            format: choice.format(),
-            address: inner.end.address().to_vec(),
-            token: self.token,
-            window: WINDOW,
-            message_bytes: MESSAGE_BYTES as u32,
-        }
-    }
-
-    /// Whether where it is is the address of a socket.
-    pub fn has_socket_addresses(&self) -> bool {
-        self.station.lock().end.choice().has_socket_addresses()
-    }
-
-    /// The other end has said where it is. The address is used as it is.
-    pub fn bind(&mut self, offer: &Offer) -> Result<(), String> {
-        let mut inner = self.station.lock();
-        let inner = &mut *inner;
-        let choice = inner.end.choice();
-        if offer.protocol != choice.protocol() || offer.format != choice.format() {
-            return Err(format!(
-                "the other host speaks protocol {}.{} with addresses of form {}, and this one {}.{} \
-                 with form {} (provider {})",
-                offer.protocol.0,
-                offer.protocol.1,
-                offer.format,
-                choice.protocol().0,
-                choice.protocol().1,
-                choice.format(),
-                choice.provider()
-            ));
-        }
-        if offer.address == inner.end.address() {
-            return Err("the other end is this one".to_string());
-        }
-        if !(1..=WINDOW_MAX).contains(&offer.window) || offer.message_bytes < MESSAGE_BYTES_MIN {
-            return Err(format!(
-                "the other host offers {} messages of {} bytes; allowed are 1 to {WINDOW_MAX} of \
-                 {MESSAGE_BYTES_MIN} or more",
-                offer.window, offer.message_bytes
-            ));
-        }
-        let Some(row) = inner.rows.get_mut(&self.token) else { return Err("it is gone".into()) };
-        let peer = inner.end.insert(&offer.address).map_err(|e| e.to_string())?;
-        let data_bytes = MESSAGE_BYTES.min(offer.message_bytes as usize) - HEAD_BYTES;
-        let credit = Credit::new(WINDOW, offer.window);
-        row.other = Some(Other { peer, token: offer.token, credit, data_bytes });
-        // What came before this end knew of it.
-        let before: Vec<Received> = row.queue.drain(..).collect();
-        for received in before {
-            let read = Head::read(received.bytes());
-            match read.map(|(head, data)| (head, !data.is_empty())) {
-                Some((head, has_data)) => row.take(&mut inner.end, &head, has_data, received),
-                None => inner.end.give_back(received),
-            }
-        }
-        Ok(())
-    }
-
-    /// What is left of the message that is being read.
-    pub fn bytes(&self) -> &[u8] {
-        self.held.as_ref().map_or(&[], |(message, used)| &message.bytes()[*used..])
-    }
-
-    /// So many bytes of it have been read.
-    pub fn take(&mut self, bytes: usize) {
-        if let Some((message, used)) = &mut self.held {
-            *used += bytes;
-            debug_assert!(*used <= message.bytes().len());
-        }
-    }
-
-    /// Goes on to the next message, if there is one: its bytes are [`bytes`](Self::bytes), and those of the
-    /// last are gone. Lets the other end send more. How many bytes, and whether it is the last that lay here.
-    pub fn next_message(&mut self) -> (usize, bool) {
-        let mut inner = self.station.lock();
-        let inner = &mut *inner;
-        let Some(row) = inner.rows.get_mut(&self.token) else { return (0, true) };
-        if let Some((message, _)) = self.held.take() {
-            inner.end.give_back(message);
-            if let Some(other) = &mut row.other {
-                other.credit.has_used();
-            }
-        }
-        if row.queue.is_empty() {
-            inner.progress(Some(self.token));
-        }
-        let Some(row) = inner.rows.get_mut(&self.token) else { return (0, true) };
-        if core::mem::take(&mut row.is_told) {
-            row.bell.silence();
-        }
-        self.held = row.queue.pop_front().map(|message| (message, HEAD_BYTES));
-        let is_last = row.queue.is_empty();
-        inner.grant(self.token);
-        (self.bytes().len(), is_last)
-    }
-
-    /// Sends a message of what `fill` writes, given room for as many bytes as a message of the link's
-    /// has; it says how many it has written. How many were sent; `None`: it cannot be now.
-    pub fn send_with(&self, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> Option<usize> {
-        let mut inner = self.station.lock();
-        let mut sent = inner.send(self.token, &mut *fill);
-        if sent.is_none() {
-            // What has been completed may make room.
-            inner.progress(Some(self.token));
-            sent = inner.send(self.token, fill);
-            if let Some(row) = inner.rows.get_mut(&self.token) {
-                row.waits = sent.is_none();
-                // What came in this call, the node does not know of.
-                if !row.queue.is_empty() {
-                    row.tell();
-                }
-            }
-        }
-        sent
-    }
-
-    /// Sends what can be sent now; how many bytes that was.
-    pub fn send(&self, bytes: &[u8]) -> usize {
-        let mut sent = 0;
-        while sent < bytes.len() {
-            let left = &bytes[sent..];
-            let more = self.send_with(&mut |to| {
-                let part = left.len().min(to.len());
-                to[..part].copy_from_slice(&left[..part]);
-                part
-            });
-            match more {
-                Some(more @ 1..) => sent += more,
-                _ => break,
-            }
-        }
-        sent
-    }
-
-    /// Whether the provider is done with all that was sent; one that moves long messages only when it is
-    /// called is not.
-    pub fn is_quiet(&self) -> bool {
-        let mut inner = self.station.lock();
-        let inner = &mut *inner;
-        let sends = |inner: &Inner| inner.rows.get(&self.token).is_some_and(|row| row.sending > 0);
-        if sends(inner) {
-            inner.progress(Some(self.token));
-            if let Some(row) = inner.rows.get_mut(&self.token)
-                && !row.queue.is_empty()
-            {
+                row.ended.get_or_insert(Ended::Failed(error.to_string()));
                 row.tell();
-            }
-        }
-        !sends(inner)
-    }
-
-    /// Messages of data that were sent, and that came.
-    pub fn counts(&self) -> (u64, u64) {
-        let inner = self.station.lock();
-        let other = inner.rows.get(&self.token).and_then(|row| row.other.as_ref());
-        other.map_or((0, 0), |other| (other.credit.sent(), other.credit.came()))
-    }
-
-    /// How it has ended on the fabric.
-    pub fn ended(&self) -> Option<Ended> {
-        self.station.lock().rows.get(&self.token)?.ended.clone()
-    }
-
-    /// Whether its descriptors tell of whatever comes from now on.
-    pub fn may_sleep(&self) -> bool {
-        let mut inner = self.station.lock();
-        let is_busy = inner.rows.get(&self.token).is_some_and(|row| {
-            let is_due = |other: &Other| other.credit.grant_is_due();
-            row.is_told || row.other.as_ref().is_some_and(is_due)
-        });
-        !is_busy && !inner.send_unsent() && inner.end.may_sleep()
-    }
-
-    /// What carries it, in words.
-    pub fn explain(&self) -> String {
-        let inner = self.station.lock();
-        let choice = inner.end.choice();
-        let (major, minor) = choice.library().version();
-        let woken = match &self.descriptor {
-            Some(_) => "wakes by a descriptor".to_string(),
-            None => {
-                format!("looked at in naps, {} so far", self.station.naps.load(Ordering::Relaxed))
-            }
-        };
-        let rejected = match choice.rejected() {
-            [] => String::new(),
-            rejected => format!(" (rejected: {})", rejected.join(" / ")),
-        };
-        let Dropped { foreign, too_long } = inner.dropped;
-        format!(
-            "libfabric {major}.{minor}, provider {}{rejected}, trusted, {woken}, {} messages dropped; met",
-            choice.provider(),
-            foreign + too_long
-        )
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // A child has a picture of the lock, which nobody may ever open.
-        if !self.guard.is_parent() {
-            return;
-        }
-        let mut inner = self.station.lock();
-        let Some(row) = inner.rows.remove(&self.token) else { return };
-        let held = self.held.take().map(|(message, _)| message);
-        for received in held.into_iter().chain(row.queue).chain(row.early.into_values()) {
-            inner.end.give_back(received);
-        }
-        let Some(Other { peer, .. }) = row.other else { return };
-        match row.sending - inner.end.forget_unsent(self.token) {
-            0 => inner.end.remove(peer),
-            sending => {
-                inner.leaving.insert(self.token, (peer, sending));
             }
         }
     }

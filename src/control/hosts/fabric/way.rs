@@ -11,7 +11,11 @@
 //!
 //! The connection stays, and carries [`words`]: how many messages belong to the link, so that none is
 //! missing where the other end has said that there were no more, and what becomes of memory that one end
-//! opens to the other (`Deposits`). It tells of a host's death.
+//! opens to the other (`Deposits`). It tells of a host's death; and over it the other end is asked whether
+//! what was sent has come, where nothing tells that (`Silence`).
+//!
+//! Who leaves asks so, too, until everything has come: the other end's thread answers and takes what has come,
+//! however little its program calls. A client's end sends first (`station`).
 //!
 //! Where this end may write memory of the other's, packets are taken out of the node's ring first, and leave
 //! once everything that had been written then has arrived: one that announces bytes comes after them.
@@ -20,11 +24,15 @@ use super::super::channel::{Channel, Ended};
 use super::super::path::{News, Path, Put};
 use super::deposits::Deposits;
 use super::place_at;
-use super::station::{Place, WINDOW};
+use super::silence::{Found, Silence, Step, What};
+use super::station::{Next, Place, WINDOW};
 use super::words::{self, WORD_BYTES_MAX, Word};
 use crate::os::fabric::Choice;
-use crate::os::sys::{Poller, monotonic_ns};
+use crate::os::poller::Poller;
+use crate::os::sys::monotonic_ns;
+use crate::os::tcp;
 use crate::wire::ApertureAccess;
+use core::time::Duration;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::string::String;
@@ -32,6 +40,11 @@ use std::vec::Vec;
 
 /// So often the connection is looked at.
 const LOOK_NS: u64 = 200_000;
+/// The pause before the other end is urged again, at first and at most.
+const URGE_NS: u64 = 1_000_000;
+const URGE_MAX_NS: u64 = 128_000_000;
+/// Words that are taken in the place of the node at a time, at most.
+const WORDS_AT_A_TIME: usize = 256;
 
 /// See the module.
 #[derive(Debug)]
@@ -39,13 +52,22 @@ pub struct Way {
     place: Place,
     tls: Channel,
     deposits: Deposits,
+    /// One of several: no memory is open over it.
+    is_rail: bool,
     /// What end points for memory are made of, once that was asked.
     choice: Option<Result<Choice, String>>,
     /// Messages of the other end's, in all, as it has said.
     count: Option<u64>,
-    /// Everything that may wake the node, as one descriptor.
+    silence: Silence,
+    /// Of what does not leave, or is not known to have come: when the other end is urged next, and the pause
+    /// behind that.
+    urge: Option<(u64, u64)>,
+    /// The other end has asked how many have come; and with `true` for what it has written to be taken.
+    asked: Option<bool>,
+    /// Everything that may wake the node, as one descriptor; of a rail the link's own poller watches that.
     poller: Poller,
-    /// How long the messages of a host that has said that there were no more are waited for.
+    /// How long the messages of a host that has said that there were no more are waited for, and nothing of
+    /// what was sent may arrive.
     timeout_ns: u64,
     looked_ns: u64,
     /// Empty, unless a frame lies in several messages: then what comes before the place's message.
@@ -72,22 +94,23 @@ impl Way {
         mut place: Place,
         tls: Channel,
         deposits: Deposits,
+        is_rail: bool,
         timeout_ns: u64,
     ) -> io::Result<Self> {
         let poller = Poller::new()?;
-        poller.add(&tls, 0)?;
-        let (bell, descriptor) = place.tellers();
-        poller.add(bell, 1)?;
-        // The library's may itself be made of others, of which the kernel takes so many in a row.
-        if descriptor.is_some_and(|fd| poller.add(fd, 2).is_err()) {
-            place.forget_descriptor();
+        if !is_rail {
+            watch(&mut place, &tls, &poller, 0)?;
         }
         Ok(Self {
             place,
             tls,
             deposits,
+            is_rail,
             choice: None,
             count: None,
+            silence: Silence::default(),
+            urge: None,
+            asked: None,
             poller,
             timeout_ns,
             looked_ns: 0,
@@ -124,7 +147,7 @@ impl Way {
         self.looked_ns = now_ns;
         self.tls.receive(WORD_BYTES_MAX + 1);
         self.tls.flush();
-        let heard = self.hear();
+        let heard = self.take_words();
         // The thread of other hosts may have heard it in the place of a node that sleeps.
         if self.deposits.has_news() {
             self.place.tell();
@@ -138,10 +161,12 @@ impl Way {
         };
         self.is_broken = true;
         self.tls_ended = Some((now_ns, ended, self.count));
+        // The node may sleep, and its descriptor no longer tell of what has been read here.
+        self.place.tell();
     }
 
     /// Takes the words that have come. An error: what no host says.
-    fn hear(&mut self) -> Result<(), &'static str> {
+    fn take_words(&mut self) -> Result<(), &'static str> {
         const NONSENSE: &str = "it says what no host says";
         // At the end all of them, for the last says how many messages there are.
         while self.tls.ended().is_some() || self.takes_words() {
@@ -151,15 +176,21 @@ impl Way {
             if self.count.is_some() {
                 return Err(NONSENSE);
             }
-            if let Word::Count(count) = word {
-                self.count = Some(count);
-                continue;
+            match word {
+                Word::Count(count) => self.count = Some(count),
+                Word::Asks(_) if self.asked.is_some() => return Err(NONSENSE),
+                Word::Asks(memory) => self.asked = Some(memory),
+                Word::Came(count) => self.silence.answered(count, self.place.counts().0)?,
+                _ if self.is_rail => return Err(NONSENSE),
+                word => {
+                    let is_offer = matches!(word, Word::Offer(_));
+                    let other = self.tls.addresses().ok().map(|(_, other)| other);
+                    let choice = if is_offer { self.choose().ok() } else { None };
+                    let at =
+                        |address: &mut [u8]| other.is_some_and(|other| place_at(address, other));
+                    self.deposits.handle(word, || choice, &self.poller, at)?;
+                }
             }
-            let is_offer = matches!(word, Word::Offer(_));
-            let other = self.tls.addresses().ok().map(|(_, other)| other);
-            let choice = if is_offer { self.choose().ok() } else { None };
-            let at = |address: &mut [u8]| other.is_some_and(|other| place_at(address, other));
-            self.deposits.handle(word, || choice, &self.poller, at)?;
         }
         Ok(())
     }
@@ -177,6 +208,13 @@ impl Way {
 
     /// Says what is to be said.
     fn say(&mut self) {
+        if let Some(memory) = self.asked.take() {
+            self.place.take_all();
+            if memory {
+                self.deposits.progress();
+            }
+            self.say_word(&Word::Came(self.place.counts().1));
+        }
         while let Some(word) = self.deposits.next_word() {
             self.say_word(&word);
         }
@@ -218,44 +256,129 @@ impl Way {
             && let Some(why) = self.deposits.trouble(now_ns)
         {
             self.is_broken = true;
-            self.ended = Some(Ended::Broken(why));
+            self.ended = Some(Ended::Failed(why));
         }
     }
 
     /// Whether everything that belongs to the link has come, or nothing will.
-    fn see_end(&mut self, now_ns: u64, nothing_lies_there: bool) {
+    fn see_end(&mut self, now_ns: u64, nothing_lies_there: bool, has_ended: bool) {
         if self.ended.is_some() {
             return;
         }
-        if let Some(ended) = self.place.ended() {
-            self.is_broken = true;
-            let is_nonsense = matches!(ended, Ended::Nonsense(_));
-            if is_nonsense || nothing_lies_there {
-                self.ended = Some(ended);
-                return;
-            }
+        let of_place = if has_ended { self.place.ended() } else { None };
+        self.is_broken |= of_place.is_some();
+        if matches!(of_place, Some(Ended::Failed(_))) && self.tls_ended.is_none() {
+            // It may have said that this was all.
+            self.looked_ns = 0;
+            self.look(now_ns);
         }
-        let Some((since_ns, ended, count)) = &self.tls_ended else { return };
+        if !nothing_lies_there && !matches!(of_place, Some(Ended::Nonsense(_))) {
+            return;
+        }
         let came = self.place.counts().1;
-        let is_whole = match (ended, count) {
-            (Ended::Said, Some(count)) => came >= *count,
-            _ => true,
+        self.ended = match (of_place, &self.tls_ended) {
+            // Nothing is missing, though nothing can be said to it any more.
+            (None | Some(Ended::Failed(_)), Some((_, Ended::Said, Some(count))))
+                if came >= *count =>
+            {
+                Some(Ended::Said)
+            }
+            (Some(of_place), _) => Some(of_place),
+            (None, None) => None,
+            (None, Some((since_ns, Ended::Said, Some(_)))) => {
+                let is_late = now_ns.saturating_sub(*since_ns) > self.timeout_ns;
+                is_late.then_some(Ended::Cut)
+            }
+            (None, Some((_, ended, _))) => Some(ended.clone()),
         };
-        if is_whole && nothing_lies_there {
-            self.ended = Some(ended.clone());
-        } else if now_ns.saturating_sub(*since_ns) > self.timeout_ns {
-            self.ended = Some(Ended::Cut);
+    }
+
+    /// Whether the other end's process has everything, or never will.
+    fn has_come(&self) -> bool {
+        let (sent, used) = (self.place.counts().0, self.place.used_there().1);
+        self.is_broken || self.tls_ended.is_some() || sent == used.max(self.silence.came())
+    }
+
+    /// Asks the other end to take what has come, since its program may make no calls, and a provider may wait
+    /// for them: after `pause_ns`, and then less and less often.
+    fn urge_after(&mut self, pause_ns: u64) {
+        let now_ns = monotonic_ns();
+        let (due_ns, pause_ns) = *self.urge.get_or_insert((now_ns + pause_ns, URGE_NS));
+        if now_ns < due_ns || self.is_said || self.is_broken || self.tls_ended.is_some() {
+            return;
+        }
+        if self.silence.ask() {
+            self.urge = Some((now_ns + pause_ns, (2 * pause_ns).min(URGE_MAX_NS)));
+            self.say_word(&Word::Asks(self.deposits.arrived().is_some()));
+            self.tls.flush();
         }
     }
 
-    /// Says that everything has been sent, once it has.
+    /// Says that everything has been sent, once all of it has come.
     fn say_end(&mut self) {
         if self.is_last && !self.is_said {
             self.say();
-            let sent = self.place.counts().0;
-            self.say_word(&Word::Count(sent));
-            self.tls.put_end();
-            self.is_said = true;
+            if !self.has_come() {
+                return self.urge_after(0);
+            }
+            self.say_count();
+        }
+    }
+
+    fn say_count(&mut self) {
+        let sent = self.place.counts().0;
+        self.say_word(&Word::Count(sent));
+        self.tls.put_end();
+        self.is_said = true;
+    }
+
+    /// What is to leave waits; where that is not for the other end's program alone, its library is asked.
+    fn has_to_wait(&mut self) {
+        if self.place.waits_for_provider() {
+            self.urge_after(URGE_NS);
+        }
+    }
+
+    /// Looks whether what was sent arrives, though the node may make no calls.
+    fn look_for_loss(&mut self) {
+        let now_ns = monotonic_ns();
+        // Others may have looked just now.
+        self.look(now_ns);
+        if self.is_broken || self.is_said || self.tls_ended.is_some() || self.ended.is_some() {
+            return;
+        }
+        let ((sent, used), writes) = (self.place.used_there(), self.deposits.arrived());
+        let found = Found { sent, used, writes };
+        match self.silence.look(now_ns, found, self.timeout_ns) {
+            Step::Nothing => {}
+            Step::Ask => {
+                self.place.take_all();
+                self.deposits.progress();
+                self.say_word(&Word::Asks(writes.is_some()));
+                self.tls.flush();
+            }
+            Step::Silent(what) => {
+                let what = match what {
+                    What::Messages => "what is sent to it over the fabric",
+                    What::Memory => "what is written to its memory over the fabric",
+                };
+                self.place.fail(std::format!(
+                    "nothing of {what} has arrived for host_timeout_ms ({} ms), though it answers \
+                     over TLS",
+                    self.timeout_ns / 1_000_000
+                ));
+                self.is_broken = true;
+                // The other end sees that there is an end.
+                self.tls.break_off();
+            }
+        }
+    }
+
+    /// From here on the connection tells of the end, and the thread comes by; the provider's descriptor, which
+    /// is silent only for whoever goes to sleep over it, would have it come by without a pause.
+    fn forget_descriptor(&mut self, of: Option<&Poller>) {
+        if let Some(descriptor) = self.place.take_descriptor() {
+            of.into_iter().chain([&self.poller]).for_each(|poller| poller.remove(&descriptor));
         }
     }
 
@@ -263,6 +386,18 @@ impl Way {
         self.pending.clear();
         self.pending_used = 0;
     }
+}
+
+/// Has a poller tell of everything that may wake the node.
+fn watch(place: &mut Place, tls: &Channel, poller: &Poller, tag: u64) -> io::Result<()> {
+    poller.add(tls, tag)?;
+    let (bell, descriptor) = place.tellers();
+    poller.add(bell, tag)?;
+    // The library's may itself be made of others, of which the kernel takes so many in a row.
+    if descriptor.is_some_and(|fd| poller.add(fd, tag).is_err()) {
+        place.have_looked_at();
+    }
+    Ok(())
 }
 
 impl Path for Way {
@@ -299,16 +434,17 @@ impl Path for Way {
         self.look(now_ns);
         let mut all = 0;
         loop {
-            let (bytes, is_last) = self.place.next_message();
+            let Next { bytes, is_last, has_ended } = self.place.next_message();
             all += bytes;
             self.received += bytes as u64;
-            self.is_dry = bytes > 0 && is_last;
+            // What lies behind another rail's own words may be what a turn is for.
+            self.is_dry = bytes > 0 && is_last && !self.is_rail;
             if !self.plain.is_empty() {
                 self.plain.extend_from_slice(self.place.bytes());
                 self.place.take(bytes);
             }
             if bytes == 0 || self.plain.is_empty() || self.plain.len() >= most {
-                self.see_end(now_ns, is_last);
+                self.see_end(now_ns, is_last, has_ended);
                 return all > 0;
             }
         }
@@ -333,6 +469,9 @@ impl Path for Way {
             false => 0,
         };
         self.pending.extend_from_slice(&bytes[sent..]);
+        if self.pending.is_empty() {
+            self.urge = None;
+        }
     }
 
     fn put_with(&mut self, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> Put {
@@ -343,10 +482,14 @@ impl Path for Way {
             return Put::Sent(0);
         }
         match self.place.send_with(fill) {
-            Some(bytes) => Put::Sent(bytes),
+            Some(bytes) => {
+                self.urge = None;
+                Put::Sent(bytes)
+            }
             None => {
                 self.look(monotonic_ns());
                 self.is_broken |= self.place.ended().is_some();
+                self.has_to_wait();
                 Put::Later
             }
         }
@@ -363,34 +506,78 @@ impl Path for Way {
             self.is_broken |= self.place.ended().is_some();
         }
         if self.is_broken || self.pending_used == self.pending.len() {
-            self.drop_pending();
+            if !self.pending.is_empty() {
+                self.drop_pending();
+                self.urge = None;
+            }
             self.say_end();
             return self.tls.flush();
         }
+        self.has_to_wait();
         false
     }
 
     fn is_quiet(&mut self) -> bool {
-        self.is_broken || (self.place.is_quiet() && self.deposits.is_quiet())
+        // What waits behind other messages waits for somebody to come by.
+        let is_empty = self.pending.is_empty();
+        self.is_broken || (is_empty && self.place.is_quiet() && self.deposits.is_quiet())
     }
 
     fn is_broken(&self) -> bool {
         self.is_broken
     }
 
+    fn watch_in(&mut self, poller: &Poller, tag: u64) -> io::Result<()> {
+        watch(&mut self.place, &self.tls, poller, tag)
+    }
+
+    fn unwatch_in(&mut self, poller: &Poller) {
+        poller.remove(&self.tls);
+        let (bell, descriptor) = self.place.tellers();
+        poller.remove(bell);
+        if let Some(descriptor) = descriptor {
+            poller.remove(descriptor);
+        }
+    }
+
+    fn is_left(&mut self, poller: &Poller) {
+        self.forget_descriptor(Some(poller));
+    }
+
     fn put_end(&mut self) {
-        self.is_last = true;
+        (self.is_last, self.urge) = (true, None);
+    }
+
+    fn urge(&mut self) {
+        if !self.has_come() {
+            self.urge_after(0);
+        }
+    }
+
+    fn give_up(&mut self) {
+        // What has left may come yet; what the provider has not taken goes with this.
+        let has_left = self.pending.is_empty() && !self.place.has_unsent();
+        if self.is_last && !self.is_said && has_left {
+            self.say_count();
+            self.tls.flush();
+        }
+    }
+
+    fn give_back(&mut self) {
+        self.tls.give_back();
     }
 
     fn is_delivered(&mut self) -> bool {
+        self.forget_descriptor(None);
         // What comes is let go of, and the other end may go on sending until it has seen the end.
         for _ in 0..WINDOW {
             self.receive(usize::MAX);
             let taken = self.plain().len();
             self.take(taken);
         }
-        // The other end ends the connection when it has everything.
-        self.ended.is_some() || self.tls_ended.is_some()
+        // It ends the connection, too, if its program looks at it.
+        let has_come = self.is_said && self.tls.is_delivered();
+        has_come || self.ended.is_some() || self.tls_ended.is_some()
     }
 
     fn break_off(&self) {
@@ -403,6 +590,26 @@ impl Path for Way {
 
     fn takes_more(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    fn look_for_silence(&mut self, limit: Duration) -> bool {
+        self.look_for_loss();
+        tcp::is_silent(self.tcp(), limit)
+    }
+
+    fn hear(&mut self) {
+        for _ in 0..WORDS_AT_A_TIME {
+            self.looked_ns = 0;
+            self.look(monotonic_ns());
+            if !self.has_word() {
+                return;
+            }
+        }
+        self.place.tell();
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.place.has_unsent()
     }
 
     fn may_sleep(&mut self) -> bool {

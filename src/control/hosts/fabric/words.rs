@@ -1,5 +1,5 @@
 //! What two ends of a link over a fabric say to one another beside it, over their connection of TLS: how
-//! many messages there were, and what becomes of memory that one opens to the other.
+//! many messages there were, whether they arrive, and what becomes of memory that one opens to the other.
 //!
 //! ```text
 //!   kind (1 byte) | bytes of the rest (1 byte) | the rest, little-endian
@@ -33,6 +33,11 @@ pub enum Word {
     Revoked(u32),
     /// Holder: it writes there no more.
     Released(u32),
+    /// How many messages with data have come? With `true`: what is written to memory is to be taken, too. It
+    /// is asked again only once this has been answered.
+    Asks(bool),
+    /// So many.
+    Came(u64),
 }
 
 /// Memory that is open.
@@ -59,6 +64,8 @@ mod kind {
     pub const REFUSED: u8 = 4;
     pub const REVOKED: u8 = 5;
     pub const RELEASED: u8 = 6;
+    pub const ASKS: u8 = 7;
+    pub const CAME: u8 = 8;
 }
 
 /// What no host says.
@@ -70,7 +77,8 @@ pub fn read(bytes: &[u8]) -> Result<Option<(Word, usize)>, Nonsense> {
     let [kind, length, rest @ ..] = bytes else { return Ok(None) };
     let length = usize::from(*length);
     let is_sound = match *kind {
-        kind::COUNT => length == 8,
+        kind::COUNT | kind::CAME => length == 8,
+        kind::ASKS => length == 1,
         kind::OFFER => (OFFER_BYTES + 1..=OFFER_BYTES + ADDRESS_BYTES_MAX).contains(&length),
         kind::HELD | kind::REVOKED | kind::RELEASED => length == 4,
         kind::REFUSED => length == 6,
@@ -106,6 +114,11 @@ pub fn read(bytes: &[u8]) -> Result<Option<(Word, usize)>, Nonsense> {
             Word::Refused(number(), Reason::from_wire(reason))
         }
         kind::REVOKED => Word::Revoked(number()),
+        kind::ASKS => match body[0] {
+            memory @ 0..=1 => Word::Asks(memory == 1),
+            _ => return Err(Nonsense),
+        },
+        kind::CAME => Word::Came(word(0)),
         _ => Word::Released(number()),
     };
     Ok(Some((word, 2 + length)))
@@ -146,6 +159,14 @@ pub fn put(to: &mut Vec<u8>, word: &Word) {
             to.extend_from_slice(&number.to_le_bytes());
             kind::RELEASED
         }
+        Word::Asks(memory) => {
+            to.push((*memory).into());
+            kind::ASKS
+        }
+        Word::Came(count) => {
+            to.extend_from_slice(&count.to_le_bytes());
+            kind::CAME
+        }
     };
     to[start] = kind;
     to[start + 1] = (to.len() - start - 2) as u8;
@@ -176,6 +197,9 @@ mod tests {
             Word::Refused(2, Reason::Apertures),
             Word::Revoked(3),
             Word::Released(u32::MAX),
+            Word::Asks(false),
+            Word::Asks(true),
+            Word::Came(u64::MAX),
         ];
         for word in words {
             let mut bytes = Vec::new();
@@ -209,6 +233,7 @@ mod tests {
         put(&mut bytes, &Word::Offer(opened()));
         bytes[2 + OFFER_BYTES - 1] = 2;
         assert_eq!(read(&bytes), Err(Nonsense));
+        assert_eq!(read(&[kind::ASKS, 1, 2]), Err(Nonsense));
     }
 
     proptest! {

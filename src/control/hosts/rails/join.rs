@@ -8,9 +8,11 @@ use super::super::accounts::Live;
 use super::super::carrier::Carrier;
 use super::super::channel::Channel;
 use super::super::dial::{self, Dial, HostError};
+use super::super::fabric::Offered;
 use super::super::hello::{Answer, Wants};
 use super::super::keys::End;
 use super::super::meeting::Proved;
+use super::super::path::Path;
 use super::super::{LinkRow, LinkToken, MeetingError, Met, Refused, Shared, State, lock};
 use super::said::{Said, Secret};
 use super::{RAILS_MAX, Terms};
@@ -19,8 +21,10 @@ use crate::control::{Reason, Wait};
 use crate::os::sys::monotonic_ns;
 use crate::wire::NodeId;
 use core::time::Duration;
+use std::boxed::Box;
+use std::format;
 use std::net::SocketAddr;
-use std::string::ToString;
+use std::string::{String, ToString};
 use std::sync::Arc;
 use std::vec::Vec;
 
@@ -36,6 +40,8 @@ pub struct OfLink {
     secret: Secret,
     node: NodeId,
     count: u8,
+    /// Each of them goes by libfabric.
+    is_of_fabric: bool,
     live: Arc<Live>,
     /// At the end that connects.
     dials: Option<Dials>,
@@ -116,6 +122,8 @@ pub struct RailDial {
     pub first: SocketAddr,
     /// Addresses to pass over.
     pub skip: usize,
+    /// It is to go by libfabric, as the others do.
+    pub is_of_fabric: bool,
 }
 
 impl OfLink {
@@ -124,6 +132,7 @@ impl OfLink {
         met: &Met,
         proved: &Proved,
         count: u8,
+        is_of_fabric: bool,
         live: Arc<Live>,
     ) -> Result<Self, rustls::Error> {
         let now_ns = monotonic_ns();
@@ -136,7 +145,7 @@ impl OfLink {
             places,
         });
         let secret = Secret::of(&met.meeting.channel)?;
-        Ok(Self { secret, node: proved.node, count, live, dials })
+        Ok(Self { secret, node: proved.node, count, is_of_fabric, live, dials })
     }
 
     /// Which of them live.
@@ -203,7 +212,8 @@ impl Shared {
             let own = &mut dials.places[usize::from(place)];
             own.is_dialed = true;
             let (secret, first, skip) = (rails.secret.clone(), dials.first, own.skip);
-            let rail = RailDial { token, place, secret, first, skip };
+            let is_of_fabric = rails.is_of_fabric;
+            let rail = RailDial { token, place, secret, first, skip, is_of_fabric };
             let dial = Dial { until_ns: self.deadline(), rail: Some(rail), ..dials.dial.clone() };
             let id = state.new_id();
             if let Err(error) = dial::start(self, state, id, dial.clone(), Duration::ZERO) {
@@ -250,7 +260,8 @@ impl Shared {
         let channel = met.meeting.channel;
         let Some(row) = state.links.get_mut(&rail.token) else { return };
         let is_same = row.is_of(proved);
-        let is_proved = match Said::split(&met.meeting.heard).1 {
+        let (heard, said) = Said::split(&met.meeting.heard);
+        let is_proved = match said {
             Some(Said::Joined { proof }) => {
                 rail.secret.is_proof(End::Server, rail.place, &channel, &proof)
             }
@@ -260,11 +271,17 @@ impl Shared {
             let error = dial.error(HostError::Meeting(MeetingError::Identity));
             return self.dial_failed(state, id, &dial, error);
         }
+        let offered = met.meeting.offered;
+        let offered = offered.map(|offered| self.fabric.accept(offered, &channel, heard));
         let mut link = lock(&row.link);
-        let added = link.add_rail(rail.place, channel);
+        let added = offered
+            .transpose()
+            .and_then(|offered| self.rail(rail.token, channel, offered, rail.is_of_fabric, true))
+            .and_then(|(path, ends)| link.add_rail(rail.place, path, ends));
         if let Err(why) = &added {
             link.has_no_rail(rail.place, why);
         }
+        link.hand_over();
         drop(link);
         if let Some(place) = row.dialed(rail.place) {
             place.is_dialed = false;
@@ -273,7 +290,6 @@ impl Shared {
                 Err(_) => place.retry.failed(monotonic_ns()),
             }
         }
-        self.late.push(rail.token);
     }
 
     /// At the other: a host that has proved itself says that this is a rail of a link.
@@ -302,12 +318,15 @@ impl Shared {
         let Some((token, row, place)) = found else {
             return self.refuse_rail(state, id, met, wants, proved, NO_SUCH_LINK);
         };
-        let says = row.rails.as_ref().map(|rails| {
-            let proof = rails.secret.proof(End::Server, place, channel).unwrap_or_default();
-            let mut says = Vec::new();
-            Said::Joined { proof }.put(&mut says);
-            says
-        });
+        let Some(rails) = &row.rails else { return };
+        let is_of_fabric = rails.is_of_fabric;
+        let proof = rails.secret.proof(End::Server, place, channel).unwrap_or_default();
+        // An end point at another address is opened here, for which the link's node is not to wait.
+        let (heard, _) = Said::split(&met.meeting.heard);
+        let (offered, mut says) = match is_of_fabric {
+            true => self.fabric.answer(channel, heard),
+            false => (None, Vec::new()),
+        };
         let mut link = lock(&row.link);
         if link.has_ended() || link.rail(place).is_none() {
             drop(link);
@@ -321,15 +340,38 @@ impl Shared {
             );
         }
         self.poller.remove(channel);
-        met.meeting.says = says.unwrap_or_default();
+        Said::Joined { proof }.put(&mut says);
+        met.meeting.says = says;
         met.meeting.answer(&Answer::Yes(Vec::new()));
         // What cannot be joined is closed, which the other end sees.
-        let added = link.add_rail(place, met.meeting.channel);
+        let added = self
+            .rail(token, met.meeting.channel, offered, is_of_fabric, false)
+            .and_then(|(path, ends)| link.add_rail(place, path, ends));
+        link.hand_over();
         drop(link);
         if added.is_err() {
             self.count_refused(Refused::Exhausted);
         }
-        self.late.push(token);
+    }
+
+    /// What carries a rail, and the addresses of its ends. An error: why it does not go as the others do.
+    fn rail(
+        &self,
+        link: LinkToken,
+        channel: Channel,
+        offered: Option<Offered>,
+        is_of_fabric: bool,
+        is_client: bool,
+    ) -> Result<(Box<dyn Path>, String), String> {
+        let ends = super::ends_of(&channel);
+        if is_of_fabric && offered.is_none() {
+            return Err("not over libfabric: the other end has not asked for that".into());
+        }
+        match self.fabric.path(offered, channel, is_client, true, link.0) {
+            Ok((_, Some(why))) if is_of_fabric => Err(format!("not over libfabric: {why}")),
+            Ok((path, _)) => Ok((path, ends)),
+            Err(error) => Err(format!("watching its connection: {error}")),
+        }
     }
 
     fn refuse_rail(

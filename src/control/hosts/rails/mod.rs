@@ -1,16 +1,16 @@
-//! One link over several connections: rails.
+//! One link over several connections, or several end points of a fabric: rails.
 //!
 //! ```text
-//!   put --> numbers::Sending ----> rail 0: Channel --> network
-//!                           \----> rail 1: Channel --> network
+//!   put --> numbers::Sending ----> rail 0: Path --> network
+//!                           \----> rail 1: Path --> network
 //!   plain <-- numbers::Receiving <---- whichever rail something came over
 //! ```
 //! - [`numbers`]: what both ends count, so that nothing is lost and nothing comes twice
 //! - [`said`]: how rails are asked for, and how one shows which link it belongs to
-//! - `join`: connecting them, and connecting them again
+//! - `join`: connecting them, and connecting them again; `rail`: one of them
 //!
-//! A link with one rail is a [`Channel`] and knows nothing of this. Of several the first is the
-//! connection on which the link was agreed; the others are made by the end that made that one. Batches go
+//! A link with one rail knows nothing of this. Each of several is a connection, or a fabric's messages beside
+//! one, as the link was agreed. The first is that on which it was; the others are made by the end that made that one. Batches go
 //! over whichever rail has least to send, but not over one that has yet to answer a question when another
 //! has answered it. What has come and was taken is told over all of them. A rail whose connection
 //! ends, or that takes nothing while another does, is left; when the last is gone, so is the link.
@@ -22,17 +22,20 @@
 
 mod join;
 pub mod numbers;
+mod rail;
 pub mod said;
 
 pub(super) use join::{OfLink, RailDial};
+pub(super) use rail::ends_of;
 
 use super::accounts::Live;
-use super::channel::{Channel, Ended};
+use super::channel::Ended;
 use super::path::Path;
-use crate::os::sys::{Bell, Poller, monotonic_ns};
-use crate::os::tcp;
+use crate::os::poller::Poller;
+use crate::os::sys::{Bell, monotonic_ns};
 use core::time::Duration;
 use numbers::{ANSWER_BYTES, HEAD_BYTES, Head, Kind, Receiving, Sending, Violation};
+use rail::{Place, Rail, of_end};
 use std::boxed::Box;
 use std::format;
 use std::io;
@@ -45,61 +48,8 @@ use std::vec::Vec;
 pub const RAILS_MAX: u8 = 8;
 /// Bytes that one pass takes from a rail.
 const PASS_BYTES: usize = 64 << 10;
-
-/// One of them.
-#[derive(Debug)]
-struct Rail {
-    /// Never used again.
-    id: u64,
-    place: u8,
-    path: Box<dyn Path>,
-    /// The addresses of both ends, in words.
-    ends: String,
-    /// Something waits for the network; and its descriptor tells when there is room.
-    is_behind: bool,
-    is_watched: bool,
-    /// Bytes put since nothing waited.
-    queued: usize,
-    /// Nothing more leaves over it.
-    is_broken: bool,
-    /// At the last look its host had owed an answer for long.
-    was_silent: bool,
-    /// The other end's question that is to be answered here.
-    question: Option<u64>,
-    /// The question that was asked here and not answered here.
-    asked: Option<u64>,
-    /// When something that was sent over it was last known to have come, or it was asked.
-    progress_ns: u64,
-    /// What the other end was last told over it; and that it is to be told at once.
-    told: (u64, u64),
-    tells: bool,
-}
-
-impl Rail {
-    /// It has yet to answer, and another has answered that or a later question: perhaps it has stalled.
-    fn is_suspect(&self, answered: u64) -> bool {
-        self.asked.is_some_and(|asked| answered >= asked)
-    }
-
-    /// Bytes in whose head the other end is told this.
-    fn put(&mut self, told: (u64, u64), bytes: &[u8]) {
-        self.path.put(bytes);
-        self.queued += bytes.len();
-        (self.is_behind, self.told, self.tells) = (true, told, false);
-    }
-}
-
-/// A place for a rail.
-#[derive(Clone, Debug, Default)]
-struct Place {
-    is_live: bool,
-    /// How often its rail was left.
-    left: u64,
-    /// Why, the last time.
-    why: String,
-    /// Why it could not be made anew since.
-    missing: String,
-}
+/// Passes at a time where no node takes turns.
+const PASSES_OF_LEFT: usize = RAILS_MAX as usize * 8;
 
 /// See the module.
 #[derive(Debug)]
@@ -140,10 +90,16 @@ pub struct Terms {
 }
 
 impl Rails {
-    /// With the connection on which they were agreed. `live` is told of all that come and go.
-    pub fn new(terms: Terms, first: Channel, live: Arc<Live>) -> io::Result<Self> {
+    /// With the way on which they were agreed, and the addresses of its ends. `live` is told of all that come
+    /// and go.
+    pub fn new(
+        terms: Terms,
+        first: Box<dyn Path>,
+        ends: String,
+        live: Arc<Live>,
+    ) -> io::Result<Self> {
         let mut this = Self::none(terms, live)?;
-        this.join(0, ends_of(&first), Box::new(first))?;
+        this.join(0, ends, first)?;
         Ok(this)
     }
 
@@ -170,10 +126,10 @@ impl Rails {
         })
     }
 
-    fn join(&mut self, place: u8, ends: String, path: Box<dyn Path>) -> io::Result<()> {
+    fn join(&mut self, place: u8, ends: String, mut path: Box<dyn Path>) -> io::Result<()> {
         self.next_id += 1;
         let id = self.next_id;
-        self.poller.add(path.as_fd(), id)?;
+        path.watch_in(&self.poller, id)?;
         if let Some(at) = self.rails.iter().position(|rail| rail.place == place) {
             self.leave(at, "the other end has made it anew".into());
         }
@@ -209,8 +165,8 @@ impl Rails {
     /// A connection is gone, or of no use: what was sent over it is asked for over the others.
     #[cold]
     fn leave(&mut self, at: usize, why: String) {
-        let rail = self.rails.remove(at);
-        self.poller.remove(rail.path.as_fd());
+        let mut rail = self.rails.remove(at);
+        rail.path.unwatch_in(&self.poller);
         self.received += rail.path.received();
         let place = &mut self.places[usize::from(rail.place)];
         (place.is_live, place.left, place.why) = (false, place.left + 1, why);
@@ -410,7 +366,9 @@ impl Rails {
             }
             if rail.is_watched != rail.is_behind {
                 rail.is_watched = rail.is_behind;
-                let _ = self.poller.want_write(rail.path.as_fd(), rail.id, rail.is_behind);
+                if let Some(fd) = rail.path.takes_more() {
+                    let _ = self.poller.want_write(fd, rail.id, rail.is_behind);
+                }
                 // Whoever waits for room may be asleep, and this another thread.
                 rings |= !rail.is_behind;
             }
@@ -463,20 +421,6 @@ impl Rails {
                 }
             }
         }
-    }
-}
-
-/// The addresses of both ends of a connection.
-fn ends_of(channel: &Channel) -> String {
-    channel.addresses().map_or(String::new(), |(own, other)| format!(", {own} to {other}"))
-}
-
-fn of_end(ended: &Ended) -> String {
-    match ended {
-        Ended::Said => "the other end closed its connection".into(),
-        Ended::Cut => "its connection was cut".into(),
-        Ended::Broken(why) => format!("its connection broke: {why}"),
-        Ended::Nonsense(why) => format!("it cannot be read any more: {why}"),
     }
 }
 
@@ -550,7 +494,8 @@ impl Path for Rails {
     }
 
     fn is_quiet(&mut self) -> bool {
-        self.is_broken() || !self.sending.is_waiting()
+        let is_quiet = self.rails.iter_mut().all(|rail| rail.path.is_quiet());
+        self.is_broken() || (is_quiet && !self.sending.is_waiting())
     }
 
     fn is_broken(&self) -> bool {
@@ -564,8 +509,14 @@ impl Path for Rails {
     }
 
     fn is_delivered(&mut self) -> bool {
-        self.pass();
-        self.receiving.drop_ready();
+        self.rails.iter_mut().for_each(|rail| rail.path.is_left(&self.poller));
+        for _ in 0..PASSES_OF_LEFT {
+            let moved = self.pass();
+            self.receiving.drop_ready();
+            if !moved {
+                break;
+            }
+        }
         self.flush();
         let is_done = self.sending.is_all_there()
             || self.rails.iter().all(|rail| rail.is_broken)
@@ -575,6 +526,8 @@ impl Path for Rails {
                 rail.path.put_end();
                 rail.path.flush();
             }
+        } else {
+            self.rails.iter_mut().for_each(|rail| rail.path.urge());
         }
         // The node is gone; the thread would be woken by it without end.
         if core::mem::take(&mut self.has_rung) {
@@ -595,7 +548,7 @@ impl Path for Rails {
 
     fn look_for_silence(&mut self, limit: Duration) -> bool {
         for rail in &mut self.rails {
-            let is_silent = tcp::is_silent(rail.path.tcp(), limit);
+            let is_silent = rail.path.look_for_silence(limit);
             if is_silent && rail.was_silent {
                 rail.path.break_off();
             }
@@ -617,15 +570,14 @@ impl Path for Rails {
         }
     }
 
-    fn add_rail(&mut self, place: u8, channel: Channel) -> Result<(), String> {
+    fn add_rail(&mut self, place: u8, path: Box<dyn Path>, ends: String) -> Result<(), String> {
         if usize::from(place) >= self.places.len() {
             return Err(format!("the link has {} rails", self.places.len()));
         }
         if self.ended.is_some() || self.rails.is_empty() {
             return Err("the link has ended".into());
         }
-        self.join(place, ends_of(&channel), Box::new(channel))
-            .map_err(|e| format!("watching its connection: {e}"))?;
+        self.join(place, ends, path).map_err(|e| format!("watching its connection: {e}"))?;
         // What came right behind the answer has been read from the socket: it wakes nobody.
         if self.pass() {
             self.ring();
@@ -650,7 +602,40 @@ impl Path for Rails {
     }
 
     fn may_sleep(&mut self) -> bool {
-        true
+        // Each is asked: it gets ready for the sleep.
+        self.rails.iter_mut().fold(true, |all, rail| rail.path.may_sleep() & all)
+    }
+
+    fn hear(&mut self) {
+        self.rails.iter_mut().for_each(|rail| rail.path.hear());
+        // Whoever asks may wait for word of its batches.
+        let mut moved = false;
+        for _ in 0..PASSES_OF_LEFT {
+            if !self.pass() {
+                break;
+            }
+            moved = true;
+        }
+        if moved {
+            self.ring();
+        }
+        self.say_due();
+        self.write_out();
+    }
+
+    fn give_up(&mut self) {
+        for rail in &mut self.rails {
+            rail.path.put_end();
+            rail.path.give_up();
+        }
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.rails.iter().any(|rail| rail.path.has_unsent())
+    }
+
+    fn can_lend(&mut self) -> Result<(), String> {
+        Err("the link has several rails, and memory is open over libfabric with one alone".into())
     }
 
     fn give_back(&mut self) {

@@ -135,6 +135,11 @@ impl EndPoint {
         self.unsent.of.remove(&tag);
     }
 
+    /// Whether something waits for room.
+    pub fn has_unsent(&self, tag: u64) -> bool {
+        self.unsent.of.contains_key(&tag)
+    }
+
     /// What still waits for room is not sent; how many messages that is.
     pub fn forget_unsent(&mut self, tag: u64) -> u32 {
         let waiting = self.unsent.of.remove(&tag).unwrap_or_default();

@@ -1,0 +1,306 @@
+//! Whether what an end sends over the fabric arrives there, where the connection beside it lives.
+//!
+//! ```text
+//!   this end's thread, a few times within host_timeout_ms      the other end's node, or its thread
+//!   what had been sent at the last look has not arrived --ASKS-->  takes what has come,
+//!   nothing new again, and again, for the whole time    <--CAME--  however little its program calls
+//! ```
+//! Most of what has arrived the other end's credit tells, for nothing. But credit tells what its program has
+//! used, and a program that uses nothing is not a fabric that carries nothing: so it is asked, over TLS. A
+//! process that is stopped does not answer, and is waited for, as it is over TLS alone; one that answers,
+//! and to which nothing comes, is behind something that swallows the provider's packets and no others.
+//!
+//! What is written to the other end's memory is looked at by itself: it goes by an end point of its own.
+//!
+//! Never: a link over which everything has arrived asks, or anything is done here for a message.
+
+/// Answers, one behind the other and with nothing new, that there must be: the other end has looked so often.
+const ANSWERS_MIN: u32 = 4;
+
+/// What is to be done after a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing.
+    Nothing,
+    /// The other end is to be asked what has come.
+    Ask,
+    /// Nothing has arrived for too long: what that is.
+    Silent(What),
+}
+
+/// Which part of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Its messages.
+    Messages,
+    /// What is written to the other end's memory.
+    Memory,
+}
+
+/// What a look finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Messages with data that have been sent.
+    pub sent: u64,
+    /// How many of these the other end has used, as its credit says.
+    pub used: u64,
+    /// How many writes to its memory have arrived, while there are some that have not.
+    pub writes: Option<u64>,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Silence {
+    messages: Stretch,
+    memory: Stretch,
+    /// Messages that have come there, as it has said last.
+    came: u64,
+    /// Messages that had been sent at the last look.
+    sent: u64,
+    /// A question has not been answered; and whether its answer counts.
+    asks: Option<bool>,
+}
+
+/// For how long nothing new has arrived of something.
+#[derive(Clone, Debug, Default)]
+struct Stretch {
+    arrived: u64,
+    since_ns: Option<u64>,
+    answers: u32,
+}
+
+impl Stretch {
+    fn look(&mut self, now_ns: u64, arrived: u64, is_late: bool) {
+        if core::mem::replace(&mut self.arrived, arrived) != arrived || !is_late {
+            (self.since_ns, self.answers) = (None, 0);
+        }
+        if is_late {
+            self.since_ns.get_or_insert(now_ns);
+        }
+    }
+
+    fn is_silent(&self, now_ns: u64, limit_ns: u64) -> bool {
+        let is_long = |since_ns| now_ns.saturating_sub(since_ns) >= limit_ns;
+        self.answers >= ANSWERS_MIN && self.since_ns.is_some_and(is_long)
+    }
+}
+
+impl Silence {
+    /// Looks, a few times within `limit_ns`, which is how long nothing may arrive.
+    pub fn look(&mut self, now_ns: u64, found: Found, limit_ns: u64) -> Step {
+        let arrived = found.used.max(self.came);
+        let before = core::mem::replace(&mut self.sent, found.sent);
+        self.messages.look(now_ns, arrived, arrived < before);
+        self.memory.look(now_ns, found.writes.unwrap_or(0), found.writes.is_some());
+        for (what, stretch) in [(What::Messages, &self.messages), (What::Memory, &self.memory)] {
+            if stretch.is_silent(now_ns, limit_ns) {
+                return Step::Silent(what);
+            }
+        }
+        let is_late = self.messages.since_ns.is_some() || self.memory.since_ns.is_some();
+        if !is_late {
+            return Step::Nothing;
+        }
+        // One that is outstanding counts from now on.
+        match self.asks.replace(true) {
+            None => Step::Ask,
+            Some(_) => Step::Nothing,
+        }
+    }
+
+    /// Whether the other end may be asked now, without a look: its answer says nothing about silence.
+    pub fn ask(&mut self) -> bool {
+        let may_ask = self.asks.is_none();
+        self.asks.get_or_insert(false);
+        may_ask
+    }
+
+    /// Messages that have come there, as it has said last.
+    pub fn came(&self) -> u64 {
+        self.came
+    }
+
+    /// The other end says how many messages have come, of so many that were sent. An error: no host says
+    /// that.
+    pub fn answered(&mut self, came: u64, sent: u64) -> Result<(), &'static str> {
+        let Some(counts) = self.asks.take() else {
+            return Err("an answer to what it was not asked");
+        };
+        if came < self.came || came > sent {
+            return Err("messages that came are fewer than before, or more than were sent");
+        }
+        self.came = came;
+        // Whatever is new the next look finds.
+        for stretch in [&mut self.messages, &mut self.memory] {
+            stretch.answers += u32::from(counts && stretch.since_ns.is_some());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LIMIT: u64 = 60;
+    /// Between two looks.
+    const STEP: u64 = 10;
+
+    // What is asked beside the looks neither counts nor keeps a look from asking.
+    #[test]
+    fn answers_to_other_questions_are_not_counted_and_keep_no_silence_hidden() {
+        let mut silence = Silence::default();
+        let mut now_ns = 0;
+        let mut silent_at = None;
+        for _ in 0..20 {
+            for _ in 0..10 {
+                assert!(silence.ask() && !silence.ask());
+                silence.answered(0, 3).unwrap();
+            }
+            now_ns += STEP;
+            // One is outstanding at each look.
+            assert!(silence.ask());
+            if silence.look(now_ns, found(3, 0), LIMIT) == Step::Silent(What::Messages) {
+                silent_at = Some(now_ns);
+                break;
+            }
+            silence.answered(0, 3).unwrap();
+        }
+        // The first look finds what was sent, the second that it has not arrived.
+        assert_eq!(silent_at, Some(2 * STEP + LIMIT));
+        // Three answers to looks are too few, however many there are to others.
+        let mut silence = Silence::default();
+        for look in 0.. {
+            match silence.look(look * STEP, found(3, 0), 1) {
+                Step::Silent(_) => {
+                    assert_eq!(look, 1 + u64::from(ANSWERS_MIN));
+                    break;
+                }
+                Step::Ask => silence.answered(0, 3).unwrap(),
+                Step::Nothing => assert_eq!(look, 0),
+            }
+            for _ in 0..10 {
+                assert!(silence.ask());
+                silence.answered(0, 3).unwrap();
+            }
+        }
+    }
+
+    fn found(sent: u64, used: u64) -> Found {
+        Found { sent, used, writes: None }
+    }
+
+    /// Looks of which each that asks is answered so; when it is silent, and how often it asked.
+    fn looks(silence: &mut Silence, found: Found, came: Option<u64>) -> (Option<(u64, What)>, u32) {
+        looks_from(0, silence, found, came)
+    }
+
+    fn looks_from(
+        first_ns: u64,
+        silence: &mut Silence,
+        found: Found,
+        came: Option<u64>,
+    ) -> (Option<(u64, What)>, u32) {
+        let mut asked = 0;
+        for i in 0..100 {
+            match silence.look(first_ns + i * STEP, found, LIMIT) {
+                Step::Silent(what) => return (Some((i * STEP, what)), asked),
+                Step::Ask => {
+                    asked += 1;
+                    if let Some(came) = came {
+                        silence.answered(came, found.sent).unwrap();
+                    }
+                }
+                Step::Nothing => {}
+            }
+        }
+        (None, asked)
+    }
+
+    #[test]
+    fn where_everything_has_arrived_nothing_is_asked() {
+        assert_eq!(looks(&mut Silence::default(), found(0, 0), None), (None, 0));
+        assert_eq!(looks(&mut Silence::default(), found(5, 5), None), (None, 0));
+    }
+
+    #[test]
+    fn what_credit_has_yet_to_tell_is_asked_once() {
+        assert_eq!(looks(&mut Silence::default(), found(5, 3), Some(5)), (None, 1));
+    }
+
+    #[test]
+    fn a_host_that_answers_and_to_which_nothing_comes_is_silent_after_the_time() {
+        let (silent, _) = looks(&mut Silence::default(), found(5, 3), Some(3));
+        // The first look finds what was sent since the one before, which may be new.
+        assert_eq!(silent, Some((STEP + LIMIT, What::Messages)));
+    }
+
+    #[test]
+    fn a_host_that_does_not_answer_is_waited_for_and_then_has_its_time() {
+        let mut silence = Silence::default();
+        assert_eq!(looks(&mut silence, found(5, 3), None), (None, 1));
+        // It goes on, and answers what it was asked before it stopped.
+        silence.answered(3, 5).unwrap();
+        let (silent, asked) = looks_from(100 * STEP, &mut silence, found(5, 3), Some(3));
+        assert_eq!((silent, asked), (Some((3 * STEP, What::Messages)), ANSWERS_MIN - 1));
+    }
+
+    #[test]
+    fn writes_that_do_not_arrive_are_silent_though_messages_do() {
+        let mut silence = Silence::default();
+        let mut sent = 0;
+        let after = (0..100).find(|i| {
+            sent += 3;
+            let found = Found { sent, used: sent - 1, writes: Some(7) };
+            match silence.look(i * STEP, found, LIMIT) {
+                Step::Silent(what) => {
+                    assert_eq!(what, What::Memory);
+                    return true;
+                }
+                Step::Ask => silence.answered(sent, sent).unwrap(),
+                Step::Nothing => {}
+            }
+            false
+        });
+        // The first look is the first that finds this number.
+        assert_eq!(after.map(|i| i * STEP), Some(LIMIT));
+    }
+
+    #[test]
+    fn what_no_host_answers_is_an_error() {
+        let mut silence = Silence::default();
+        assert!(silence.answered(0, 5).is_err(), "not asked");
+        let asked = |silence: &mut Silence| {
+            (0..2).any(|now_ns| silence.look(now_ns, found(5, 0), LIMIT) == Step::Ask)
+        };
+        assert!(asked(&mut silence));
+        assert!(silence.answered(6, 5).is_err(), "more than were sent");
+        assert!(asked(&mut silence));
+        silence.answered(3, 5).unwrap();
+        assert!(asked(&mut silence));
+        assert!(silence.answered(2, 5).is_err(), "fewer than before");
+    }
+
+    proptest! {
+        // As long as something arrives between two looks that are no further apart than the time, or
+        // nothing is late, the link lives.
+        #[test]
+        fn a_fabric_that_carries_something_in_time_is_never_silent(
+            steps in proptest::collection::vec((0u64..5, 1u64..4, any::<bool>()), 1..200),
+        ) {
+            let (mut silence, mut sent, mut came, mut now_ns) = (Silence::default(), 0, 0, 0);
+            for (more, arrives, by_credit) in steps {
+                sent += more;
+                came = sent.min(came + arrives);
+                now_ns += STEP;
+                let used = if by_credit { came } else { 0 };
+                match silence.look(now_ns, found(sent, used), LIMIT) {
+                    Step::Silent(_) => prop_assert!(false, "silent with {came} of {sent}"),
+                    Step::Ask => silence.answered(came, sent).unwrap(),
+                    Step::Nothing => {}
+                }
+            }
+        }
+    }
+}

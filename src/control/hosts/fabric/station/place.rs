@@ -1,0 +1,349 @@
+//! The place of one link at an end point: what it calls.
+
+use super::super::super::channel::Ended;
+use super::super::super::hello::Offer;
+use super::super::credit::{Credit, HEAD_BYTES, Head};
+use super::{Dropped, Inner, MESSAGE_BYTES_MIN, Other, Row, SENDS, Station, WINDOW, WINDOW_MAX};
+use crate::os::fabric::library::MESSAGE_BYTES;
+use crate::os::fabric::{Choice, Received};
+use crate::os::memory::ForkGuard;
+use crate::os::sys::Bell;
+use core::net::IpAddr;
+use core::sync::atomic::Ordering;
+use std::format;
+use std::os::fd::OwnedFd;
+use std::string::{String, ToString};
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// What was found when a link looked for its next message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Next {
+    /// Of the message; 0: there was none.
+    pub bytes: usize,
+    /// No other lies here behind it.
+    pub is_last: bool,
+    /// The link has ended on the fabric ([`Place::ended`]).
+    pub has_ended: bool,
+}
+
+/// A link's place at an end point, given back when it is dropped.
+#[derive(Debug)]
+pub struct Place {
+    pub(super) station: Arc<Station>,
+    pub(super) token: u64,
+    pub(super) bell: Bell,
+    pub(super) descriptor: Option<OwnedFd>,
+    /// A message that is being read, and how many of its bytes have been.
+    pub(super) held: Option<(Received, usize)>,
+    pub(super) guard: Arc<ForkGuard>,
+}
+
+impl Place {
+    /// What is rung when something came for the link in another's call, and what is readable when
+    /// something may have come at all, if the provider has that.
+    pub fn tellers(&self) -> (&Bell, Option<&OwnedFd>) {
+        (&self.bell, self.descriptor.as_ref())
+    }
+
+    /// There is something for the node, of which no message tells it.
+    pub fn tell(&self) {
+        if let Some(row) = self.station.lock().rows.get_mut(&self.token) {
+            row.tell();
+        }
+    }
+
+    /// The provider's descriptor cannot be watched: the thread looks instead.
+    pub fn have_looked_at(&mut self) {
+        self.descriptor = None;
+        if let Some(row) = self.station.lock().rows.get_mut(&self.token) {
+            row.is_unwatched = true;
+        }
+    }
+
+    /// The provider's descriptor is watched no more.
+    pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        self.descriptor.take()
+    }
+
+    /// What end points for memory are made of, with the same provider at this address; or why there are none.
+    pub fn choose_for_memory(&self, own: IpAddr) -> Result<Choice, String> {
+        let (library, provider, has_sockets) = {
+            let inner = self.station.lock();
+            let choice = inner.end.choice();
+            (choice.library().clone(), choice.provider(), choice.has_socket_addresses())
+        };
+        let own = has_sockets.then_some(own);
+        library.choose_for_memory(&provider, own).map_err(|e| e.to_string())
+    }
+
+    /// What the other end is to know.
+    pub fn offer(&self) -> Offer {
+        let inner = self.station.lock();
+        let choice = inner.end.choice();
+        Offer {
+            protocol: choice.protocol(),
+            format: choice.format(),
+            address: inner.end.address().to_vec(),
+            token: self.token,
+            window: WINDOW,
+            message_bytes: MESSAGE_BYTES as u32,
+        }
+    }
+
+    /// Whether where it is is the address of a socket.
+    pub fn has_socket_addresses(&self) -> bool {
+        self.station.lock().end.choice().has_socket_addresses()
+    }
+
+    /// The other end has said where it is. The address is used as it is. The client's end sends first: a
+    /// message of no data, at once.
+    pub fn bind(&mut self, offer: &Offer, is_client: bool) -> Result<(), String> {
+        let mut inner = self.station.lock();
+        let inner = &mut *inner;
+        let choice = inner.end.choice();
+        if offer.protocol != choice.protocol() || offer.format != choice.format() {
+            return Err(format!(
+                "the other host speaks protocol {}.{} with addresses of form {}, and this one {}.{} \
+                 with form {} (provider {})",
+                offer.protocol.0,
+                offer.protocol.1,
+                offer.format,
+                choice.protocol().0,
+                choice.protocol().1,
+                choice.format(),
+                choice.provider()
+            ));
+        }
+        if offer.address == inner.end.address() {
+            return Err("the other end is this one".to_string());
+        }
+        if !(1..=WINDOW_MAX).contains(&offer.window) || offer.message_bytes < MESSAGE_BYTES_MIN {
+            return Err(format!(
+                "the other host offers {} messages of {} bytes; allowed are 1 to {WINDOW_MAX} of \
+                 {MESSAGE_BYTES_MIN} or more",
+                offer.window, offer.message_bytes
+            ));
+        }
+        let Some(row) = inner.rows.get_mut(&self.token) else { return Err("it is gone".into()) };
+        let peer = inner.end.insert(&offer.address).map_err(|e| e.to_string())?;
+        let data_bytes = MESSAGE_BYTES.min(offer.message_bytes as usize) - HEAD_BYTES;
+        let credit = Credit::new(WINDOW, offer.window);
+        let (token, is_first) = (offer.token, !is_client);
+        row.other = Some(Other { peer, token, credit, data_bytes, is_first });
+        // What came before this end knew of it.
+        let before: Vec<Received> = row.queue.drain(..).collect();
+        for received in before {
+            let read = Head::read(received.bytes());
+            match read.map(|(head, data)| (head, !data.is_empty())) {
+                Some((head, has_data)) => row.take(&mut inner.end, &head, has_data, received),
+                None => inner.end.give_back(received),
+            }
+        }
+        if is_client {
+            inner.send_head(self.token);
+        }
+        Ok(())
+    }
+
+    /// What is left of the message that is being read.
+    pub fn bytes(&self) -> &[u8] {
+        self.held.as_ref().map_or(&[], |(message, used)| &message.bytes()[*used..])
+    }
+
+    /// So many bytes of it have been read.
+    pub fn take(&mut self, bytes: usize) {
+        if let Some((message, used)) = &mut self.held {
+            *used += bytes;
+            debug_assert!(*used <= message.bytes().len());
+        }
+    }
+
+    /// Goes on to the next message, if there is one: its bytes are [`bytes`](Self::bytes), and those of the
+    /// last are gone. Lets the other end send more.
+    pub fn next_message(&mut self) -> Next {
+        let none = Next { bytes: 0, is_last: true, has_ended: false };
+        let mut inner = self.station.lock();
+        let inner = &mut *inner;
+        let Some(row) = inner.rows.get_mut(&self.token) else { return none };
+        if let Some((message, _)) = self.held.take() {
+            inner.end.give_back(message);
+            if let Some(other) = &mut row.other {
+                other.credit.has_used();
+            }
+        }
+        if row.queue.is_empty() {
+            inner.progress(Some(self.token));
+        }
+        let Some(row) = inner.rows.get_mut(&self.token) else { return none };
+        if core::mem::take(&mut row.is_told) {
+            row.bell.silence();
+        }
+        self.held = row.queue.pop_front().map(|message| (message, HEAD_BYTES));
+        let (is_last, has_ended) = (row.queue.is_empty(), row.ended.is_some());
+        if row.other.as_ref().is_some_and(|other| other.credit.grant_is_due()) {
+            inner.grant(self.token);
+        }
+        Next { bytes: self.bytes().len(), is_last, has_ended }
+    }
+
+    /// Sends a message of what `fill` writes, given room for as many bytes as a message of the link's
+    /// has; it says how many it has written. How many were sent; `None`: it cannot be now.
+    pub fn send_with(&self, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> Option<usize> {
+        let mut inner = self.station.lock();
+        let mut sent = inner.send(self.token, &mut *fill);
+        if sent.is_none() {
+            // What has been completed may make room.
+            inner.progress(Some(self.token));
+            sent = inner.send(self.token, fill);
+            if let Some(row) = inner.rows.get_mut(&self.token) {
+                row.waits = sent.is_none();
+                // What came in this call, the node does not know of.
+                if !row.queue.is_empty() {
+                    row.tell();
+                }
+            }
+        }
+        sent
+    }
+
+    /// Sends what can be sent now; how many bytes that was.
+    pub fn send(&self, bytes: &[u8]) -> usize {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let left = &bytes[sent..];
+            let more = self.send_with(&mut |to| {
+                let part = left.len().min(to.len());
+                to[..part].copy_from_slice(&left[..part]);
+                part
+            });
+            match more {
+                Some(more @ 1..) => sent += more,
+                _ => break,
+            }
+        }
+        sent
+    }
+
+    /// Whether the provider is done with all that was sent; one that moves long messages only when it is
+    /// called is not.
+    pub fn is_quiet(&self) -> bool {
+        let mut inner = self.station.lock();
+        let inner = &mut *inner;
+        let sends = |inner: &Inner| inner.rows.get(&self.token).is_some_and(|row| row.sending > 0);
+        if sends(inner) {
+            inner.progress(Some(self.token));
+            if let Some(row) = inner.rows.get_mut(&self.token)
+                && !row.queue.is_empty()
+            {
+                row.tell();
+            }
+        }
+        !sends(inner)
+    }
+
+    /// Whether what is to be sent waits for more than that the other end's program uses what it has.
+    pub fn waits_for_provider(&self) -> bool {
+        let inner = self.station.lock();
+        let Some(row) = inner.rows.get(&self.token) else { return false };
+        let is_first = row.other.as_ref().is_some_and(|other| other.is_first);
+        is_first || row.sending >= SENDS - 1 || inner.end.has_unsent(self.token)
+    }
+
+    /// Whether something that was sent waits for room with the provider.
+    pub fn has_unsent(&self) -> bool {
+        self.station.lock().end.has_unsent(self.token)
+    }
+
+    /// Messages of data that were sent, and that came.
+    pub fn counts(&self) -> (u64, u64) {
+        let inner = self.station.lock();
+        let other = inner.rows.get(&self.token).and_then(|row| row.other.as_ref());
+        other.map_or((0, 0), |other| (other.credit.sent(), other.credit.came()))
+    }
+
+    /// Messages of data that were sent, or wait for the other end to send first; and how many of these it has
+    /// used, as its grants tell.
+    pub fn used_there(&self) -> (u64, u64) {
+        let inner = self.station.lock();
+        let of_row = |row: &Row| {
+            let other = row.other.as_ref()?;
+            let waits = u64::from(row.waits && other.is_first);
+            Some((other.credit.sent() + waits, other.credit.used_there()))
+        };
+        inner.rows.get(&self.token).and_then(of_row).unwrap_or_default()
+    }
+
+    /// Takes what has come, in the place of a node that may make no calls; the node is told.
+    pub fn take_all(&self) {
+        self.station.lock().progress(None);
+    }
+
+    /// It carries nothing any more. What has come is there.
+    pub fn fail(&self, why: String) {
+        if let Some(row) = self.station.lock().rows.get_mut(&self.token) {
+            row.ended.get_or_insert(Ended::Failed(why));
+            row.tell();
+        }
+    }
+
+    /// How it has ended on the fabric.
+    pub fn ended(&self) -> Option<Ended> {
+        self.station.lock().rows.get(&self.token)?.ended.clone()
+    }
+
+    /// Whether its descriptors tell of whatever comes from now on.
+    pub fn may_sleep(&self) -> bool {
+        let mut inner = self.station.lock();
+        let is_busy = inner.rows.get(&self.token).is_some_and(|row| {
+            let is_due = |other: &Other| other.credit.grant_is_due();
+            row.is_told || row.other.as_ref().is_some_and(is_due)
+        });
+        !is_busy && !inner.send_unsent() && inner.end.may_sleep()
+    }
+
+    /// What carries it, in words.
+    pub fn explain(&self) -> String {
+        let inner = self.station.lock();
+        let choice = inner.end.choice();
+        let (major, minor) = choice.library().version();
+        let woken = match &self.descriptor {
+            Some(_) => "wakes by a descriptor".to_string(),
+            None => {
+                format!("looked at in naps, {} so far", self.station.naps.load(Ordering::Relaxed))
+            }
+        };
+        let rejected = match choice.rejected() {
+            [] => String::new(),
+            rejected => format!(" (rejected: {})", rejected.join(" / ")),
+        };
+        let Dropped { foreign, too_long } = inner.dropped;
+        format!(
+            "libfabric {major}.{minor}, provider {}{rejected}, trusted, {woken}, {} messages dropped; met",
+            choice.provider(),
+            foreign + too_long
+        )
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // A child has a picture of the lock, which nobody may ever open.
+        if !self.guard.is_parent() {
+            return;
+        }
+        let mut inner = self.station.lock();
+        let Some(row) = inner.rows.remove(&self.token) else { return };
+        let held = self.held.take().map(|(message, _)| message);
+        for received in held.into_iter().chain(row.queue).chain(row.early.into_values()) {
+            inner.end.give_back(received);
+        }
+        let Some(Other { peer, .. }) = row.other else { return };
+        match row.sending - inner.end.forget_unsent(self.token) {
+            0 => inner.end.remove(peer),
+            sending => {
+                inner.leaving.insert(self.token, (peer, sending));
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! One descriptor that waits for many (epoll).
+
+#[cfg(all(test, not(loom), not(miri)))]
+use super::sys::monotonic_ns;
+use super::sys::timespec;
+use rustix::event::epoll;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::vec::Vec;
+
+/// One descriptor that waits for many.
+#[derive(Debug)]
+pub struct Poller(OwnedFd);
+
+/// What happened to a descriptor that a [`Poller`] watches.
+#[derive(Clone, Copy, Debug)]
+pub struct Ready {
+    /// The tag that it was added with.
+    pub tag: u64,
+    /// There is something to read, or the other end is gone.
+    pub readable: bool,
+    /// There is room to write.
+    pub writable: bool,
+}
+
+/// What [`Poller::wait`] tells of at a time, at most.
+pub const READY_AT_A_TIME: usize = 64;
+
+impl Poller {
+    /// Watching nothing.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+    }
+
+    fn flags(writable: bool) -> epoll::EventFlags {
+        let base = epoll::EventFlags::IN;
+        if writable { base | epoll::EventFlags::OUT } else { base }
+    }
+
+    /// Watches for something to read.
+    pub fn add(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(tag);
+        Ok(epoll::add(&self.0, fd, data, Self::flags(false))?)
+    }
+
+    /// Watches for something to read, and tells of it once: again when more has come.
+    pub fn add_once(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(tag);
+        Ok(epoll::add(&self.0, fd, data, Self::flags(false) | epoll::EventFlags::ET)?)
+    }
+
+    /// Watches for room to write, alone.
+    pub fn add_write(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(tag);
+        Ok(epoll::add(&self.0, fd, data, epoll::EventFlags::OUT)?)
+    }
+
+    /// Watches for room to write, alone, whether it was watched before or not.
+    pub fn watch_write(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(tag);
+        match epoll::add(&self.0, &fd, data, epoll::EventFlags::OUT) {
+            Err(rustix::io::Errno::EXIST) => {
+                Ok(epoll::modify(&self.0, fd, data, epoll::EventFlags::OUT)?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Watches for room to write as well, or no longer.
+    pub fn want_write(&self, fd: impl AsFd, tag: u64, writable: bool) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(tag);
+        Ok(epoll::modify(&self.0, fd, data, Self::flags(writable))?)
+    }
+
+    /// Watches it for nothing until [`want_write`](Self::want_write) is called again.
+    pub fn pause(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(tag);
+        Ok(epoll::modify(&self.0, fd, data, epoll::EventFlags::empty())?)
+    }
+
+    /// No longer watches it.
+    pub fn remove(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.0, fd);
+    }
+
+    /// Waits for at most `timeout_ns`, without a limit if `None`; an interruption is an early
+    /// return. Tells of at most [`READY_AT_A_TIME`]; the others are the first the next time.
+    pub fn wait(&self, timeout_ns: Option<u64>, ready: &mut Vec<Ready>) -> io::Result<()> {
+        #[cfg(all(test, not(loom), not(miri)))]
+        if super::sim::is_running() && timeout_ns != Some(0) {
+            let until_ns =
+                timeout_ns.map_or(u64::MAX, |ns| monotonic_ns().saturating_add(ns.max(1)));
+            let mut looked = Ok(());
+            let look = || {
+                looked = self.wait(Some(0), ready);
+                looked.is_err() || !ready.is_empty()
+            };
+            super::sim::wait(look, until_ns);
+            return looked;
+        }
+        let mut events = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }; READY_AT_A_TIME];
+        // Milliseconds, rounded up: epoll_pwait2 is newer than the oldest kernel, and waking
+        // before a deadline would spin.
+        let timeout =
+            timeout_ns.map(|ns| timespec(ns.div_ceil(1_000_000).min(i32::MAX as u64) * 1_000_000));
+        let n = match epoll::wait(&self.0, &mut events, timeout.as_ref()) {
+            Ok(n) => n,
+            Err(rustix::io::Errno::INTR) => 0,
+            Err(e) => return Err(e.into()),
+        };
+        ready.extend(events[..n].iter().map(|event| {
+            // Copied out: the event is packed.
+            let (flags, data) = (event.flags, event.data);
+            let other = epoll::EventFlags::OUT;
+            Ready {
+                tag: data.u64(),
+                readable: !(flags - other).is_empty(),
+                writable: flags.contains(other),
+            }
+        }));
+        Ok(())
+    }
+}
+
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -6,11 +6,12 @@
 //! ```
 //! Nothing is told of messages, so none pays for it. While nobody listens, nothing is kept. What a
 //! peer can bring about again and again is told [so many times a second](PER_USER_MAX) of each user,
-//! and then counted.
+//! and of each other host, and then counted.
 //!
 //! Never: whoever listens is called by a thread that sends or receives, unless that runs the control
-//! plane, too; one user's entries push out another's.
+//! plane, too; one user's or host's entries push out another's.
 
+use crate::control::printable;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -18,9 +19,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Entries a second about peers of one user; beyond, they are counted and told as one.
+/// Entries a second about peers of one user, or about another host by what it has proved to be; beyond, they
+/// are counted and told as one. So are those about all hosts that have proved nothing together, and about
+/// what this process could not do.
 pub const PER_USER_MAX: u32 = 64;
-/// Users who are told apart within a second; all others share an account.
+/// Users, and hosts that have proved which they are, that are told apart within a second; all others share
+/// an account.
 const USERS_MAX: usize = 256;
 /// Entries that wait to be told, at most.
 const WAITING_MAX: usize = 4096;
@@ -114,6 +118,35 @@ pub struct Entry {
     pub service: String,
     /// Why, or what more there is to say; may be empty.
     pub reason: String,
+    pub(crate) of: Account,
+}
+
+/// Whose an entry is, of which there are only so many a second.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Account {
+    /// A user of this host; `None`: one who cannot be seen from here.
+    User(Option<u32>),
+    /// Another host, by what it has proved to be.
+    Host(String),
+    /// Hosts that have proved nothing.
+    Strangers,
+    /// What this process could not do.
+    Own,
+    /// Users and hosts for whom there was no account of their own.
+    Others,
+}
+
+impl Account {
+    /// In words, where the user is not told apart.
+    fn text(&self) -> String {
+        match self {
+            Self::User(_) => String::new(),
+            Self::Host(identity) => alloc::format!(" of host {}", printable(identity)),
+            Self::Strangers => " of hosts that have proved nothing".into(),
+            Self::Own => " of what this process could not do".into(),
+            Self::Others => " of yet others".into(),
+        }
+    }
 }
 
 /// A sentence without its end: `sent-away: user 1000, process 77, service x: it guessed keys`.
@@ -213,30 +246,25 @@ fn trace(entry: &Entry) {
 pub(crate) struct Log {
     waiting: VecDeque<Entry>,
     since_ns: u64,
-    /// Entries of each user within this second, those included that were left out.
+    /// Entries of each account within this second, those included that were left out.
     counts: BTreeMap<Account, u32>,
     /// Entries that were left out because too many waited.
     dropped: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Account {
-    Of(Option<u32>),
-    Others,
-}
-
 impl Log {
-    /// Keeps an entry, if its user has not had too many. `true`: it is the first that waits.
+    /// Keeps an entry, if there were not too many of its account. `true`: it is the first that waits.
     pub fn add(&mut self, now_ns: u64, entry: Entry) -> bool {
         let was_empty = self.waiting.is_empty();
         if now_ns.saturating_sub(self.since_ns) >= WINDOW_NS {
             self.begin(now_ns);
         }
-        let mut account = Account::Of(entry.user);
-        if !self.counts.contains_key(&account) && self.counts.len() >= USERS_MAX {
-            account = Account::Others;
+        let mut account = &entry.of;
+        let is_one_of_many = matches!(account, Account::User(_) | Account::Host(_));
+        if is_one_of_many && self.counts.len() >= USERS_MAX && !self.counts.contains_key(account) {
+            account = &Account::Others;
         }
-        let count = self.counts.entry(account).or_default();
+        let count = self.counts.entry(account.clone()).or_default();
         *count = count.saturating_add(1);
         if *count <= PER_USER_MAX {
             self.push(entry);
@@ -249,14 +277,11 @@ impl Log {
         self.since_ns = now_ns;
         for (account, count) in core::mem::take(&mut self.counts) {
             let more = count.saturating_sub(PER_USER_MAX);
-            let user = match account {
-                Account::Of(user) => user,
-                Account::Others => None,
-            };
             if more > 0 {
+                let whose = account.text();
                 let reason =
-                    alloc::format!("{more} entries within a second, beyond {PER_USER_MAX}");
-                self.push(left_out(user, reason));
+                    alloc::format!("{more} entries{whose} within a second, beyond {PER_USER_MAX}");
+                self.push(left_out(account, reason));
             }
         }
     }
@@ -279,7 +304,7 @@ impl Log {
         let dropped = core::mem::take(&mut self.dropped);
         if dropped > 0 {
             taken.push_back(left_out(
-                None,
+                Account::Others,
                 dropped.to_string() + " entries that nobody took in time",
             ));
         }
@@ -287,8 +312,9 @@ impl Log {
     }
 }
 
-fn left_out(user: Option<u32>, reason: String) -> Entry {
-    Entry { kind: Kind::LeftOut, user, process: None, service: String::new(), reason }
+fn left_out(of: Account, reason: String) -> Entry {
+    let user = if let Account::User(user) = of { user } else { None };
+    Entry { kind: Kind::LeftOut, user, process: None, service: String::new(), reason, of }
 }
 
 #[cfg(test)]
@@ -297,7 +323,12 @@ mod tests {
 
     fn of(user: u32) -> Entry {
         let (service, reason) = (String::new(), String::new());
-        Entry { kind: Kind::Refused, user: Some(user), process: None, service, reason }
+        let (user, of) = (Some(user), Account::User(Some(user)));
+        Entry { kind: Kind::Refused, user, process: None, service, reason, of }
+    }
+
+    fn of_account(of: Account) -> Entry {
+        Entry { user: None, of, ..super::tests::of(0) }
     }
 
     #[test]
@@ -314,6 +345,33 @@ mod tests {
         let told: alloc::vec::Vec<_> = log.take(6 + WINDOW_NS).into();
         assert_eq!((told[0].kind, told[0].user, told.len()), (Kind::LeftOut, Some(1), 2));
         assert!(told[0].reason.starts_with("9938 entries"), "{}", told[0].reason);
+    }
+
+    #[test]
+    fn hosts_that_prove_nothing_push_out_neither_those_that_do_nor_what_this_process_cannot_do() {
+        let mut log = Log::default();
+        let host = |name: &str| Account::Host(name.into());
+        (0..10_000).for_each(|_| _ = log.add(1, of_account(Account::Strangers)));
+        // Nor do those that prove something push out one another, or strangers.
+        (0..10_000).for_each(|_| _ = log.add(1, of_account(host("evil"))));
+        (0..10_000).for_each(|i| _ = log.add(1, of_account(host(&i.to_string()))));
+        let told = log.take(2);
+        let count = |of: &Account| told.iter().filter(|entry| entry.of == *of).count();
+        assert_eq!(count(&Account::Strangers), PER_USER_MAX as usize);
+        assert_eq!((count(&host("evil")), count(&host("7"))), (PER_USER_MAX as usize, 1));
+        for of in [Account::Own, Account::Strangers] {
+            let mut log = Log::default();
+            (0..10_000).for_each(|i| _ = log.add(1, of_account(host(&i.to_string()))));
+            log.add(1, of_account(of.clone()));
+            assert_eq!(log.take(2).back().unwrap().of, of);
+        }
+        // What was left out is told with whose it was.
+        log.add(WINDOW_NS + 1, of_account(Account::Own));
+        let told = log.take(WINDOW_NS + 2);
+        let text: alloc::vec::Vec<_> = told.iter().map(Entry::to_string).collect();
+        let says = |what: &str| text.iter().any(|text| text.contains(what));
+        assert!(says("9936 entries of host evil within") && says("of yet others"), "{text:?}");
+        assert!(says("9936 entries of hosts that have proved nothing within"), "{text:?}");
     }
 
     #[test]

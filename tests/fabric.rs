@@ -16,17 +16,19 @@ use hamlyn::config::Fabric;
 use hamlyn::control::Reason;
 use hamlyn::control::hosts::channel::Channel;
 use hamlyn::control::hosts::fabric::credit::{HEAD_BYTES, Head};
+use hamlyn::control::hosts::fabric::station::Station;
 use hamlyn::control::hosts::fabric::words::{self, Opened, Word};
 use hamlyn::control::hosts::hello::{Offer, Reply};
 use hamlyn::control::hosts::path::Path as _;
 use hamlyn::log::set_sink;
 use hamlyn::node::{CloseReason, Event};
-use hamlyn::os::fabric::{EndPoint, Library, Peer as Address, Sent};
+use hamlyn::os::fabric::{self, EndPoint, Library, Peer as Address, Sent};
 use hamlyn::protocol::{
     CallError, Client, Manager, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender,
     TaggedConfig, TaggedReceiver, TaggedSender,
 };
 use hamlyn::{Accept, Access, ApertureAccess, Config, Node, NodeSendError, SlotConfig};
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -705,6 +707,61 @@ fn messages_with_another_token_are_dropped_and_counted_and_the_link_goes_on() {
         heard.turns(50);
         assert_eq!(heard.node.links().count(), 1);
     });
+}
+
+// A host that takes nothing, and has link after link left: each would keep its buffers.
+#[test]
+fn of_links_that_were_left_with_something_on_its_way_there_are_few() {
+    let bounded = Cell::new(0);
+    with_each_provider(|provider| {
+        let station = Arc::new(Station::new(end_point(provider)).unwrap());
+        let mut host = end_point(provider);
+        let there = offer_of(&host);
+        let mut events = Vec::new();
+        let mut takes = |host: &mut EndPoint| {
+            host.poll(&mut events).unwrap();
+            let mut any = false;
+            for event in events.drain(..) {
+                if let fabric::Event::Came(received) = event {
+                    any = true;
+                    host.give_back(received);
+                }
+            }
+            any
+        };
+        let first = {
+            let mut place = station.reserve(HERE).unwrap();
+            place.bind(&there, true).unwrap();
+            place
+        };
+        until("there is a connection", || {
+            station.nap();
+            first.take_all();
+            takes(&mut host).then_some(())
+        });
+        let why = (0..300).find_map(|_| {
+            let mut place = match station.reserve(HERE) {
+                Ok(place) => place,
+                Err(why) => return Some(why),
+            };
+            place.bind(&there, true).unwrap();
+            place.send(&[7; 100 << 10]);
+            place.take_all();
+            None
+        });
+        // One that does not take a message while there is no room for it (`ofi_rxm`) leaves nothing.
+        let Some(why) = why else { return eprintln!("{provider} takes nothing that cannot leave") };
+        assert!(why.contains("links to 127.0.0.1 that have ended"), "{why}");
+        bounded.set(bounded.get() + 1);
+        // Others are none the worse, and once it has taken what there was, neither is this.
+        station.reserve([127, 0, 0, 2].into()).unwrap();
+        until("what was on its way has left", || {
+            takes(&mut host);
+            station.nap();
+            station.reserve(HERE).ok().map(drop)
+        });
+    });
+    assert!(bounded.get() > 0 || providers().is_empty());
 }
 
 #[test]

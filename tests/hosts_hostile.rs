@@ -255,6 +255,24 @@ fn what_no_host_sends_ends_its_own_link_and_nothing_else() {
     assert_eq!(refused(&node), before + 1);
 }
 
+// It ends its connection in its own time, if ever.
+#[test]
+fn a_host_that_was_refused_and_stays_keeps_no_process_from_ending() {
+    let dir = Dir::new("refuses", &[("HANDSHAKE_TIMEOUT_MS", "60000")]);
+    let node = Node::with_config(listening(secret(&dir))).unwrap();
+    let (channel, own) = connected(node.listens_at().unwrap(), &Dir::new("stays", &[]));
+    let mut meeting = Meeting::of_client(channel, "nothing", Vec::new());
+    until("it is refused", || match meeting.turn(&own) {
+        Step::Waits => None,
+        Step::Failed(MeetingError::NoService) => Some(()),
+        step => panic!("{step:?}"),
+    });
+    let began = Instant::now();
+    drop(node);
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    drop(meeting);
+}
+
 /// A node that listens, and a link to it from a host that speaks by hand.
 fn with_a_liar(name: &str, settings: &[(&str, &str)]) -> (Dir, Node, hamlyn::LinkId, Liar) {
     let dir = Dir::new(name, settings);

@@ -128,7 +128,7 @@ impl Drop for Live {
 }
 
 /// What one stranger has at the least: an address, or in IPv6 a network of 2⁶⁴ of them.
-fn network_of(address: IpAddr) -> IpAddr {
+pub(super) fn network_of(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) if v6.to_ipv4_mapped().is_none() => {
             Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into()

@@ -22,7 +22,7 @@
 
 use super::EVENTS_MAX;
 use super::channel::Ended;
-use super::frames::{self, Frame, Read};
+use super::frames::{self, Frame, Goodbye, Read};
 use super::path::{News, Path, Put};
 use super::told::OnEnd;
 use super::turns::{Late, Lateness};
@@ -32,7 +32,6 @@ use crate::link::ring::{RingReader, RingWriter};
 use crate::link::sleep::{Barrier, Sleeper};
 use crate::link::{Body, Transmit};
 use crate::os::memory::{Region, RegionLines, RegionWord};
-use crate::os::sys;
 use crate::os::thread;
 use crate::wire::{ApertureAccess, METADATA_MAX};
 use core::sync::atomic::{Ordering, fence};
@@ -95,6 +94,8 @@ pub struct Carrier {
     waits: bool,
     /// There is more room in the ring than the node has been told of.
     has_freed: bool,
+    /// At the node's last turn the network took no more: it may sleep until there is room.
+    node_waits: bool,
     /// What is said behind everything else.
     last: Option<Frame<'static>>,
     /// It has been said.
@@ -124,7 +125,8 @@ impl Carrier {
         packet_bytes: u32,
     ) -> Self {
         let into = RingWriter::new(incoming.lines(), outgoing.freed(), packet_bytes);
-        let mut sleep = Sleeper::new(incoming.sleep(), Barrier::Asymmetric, true);
+        // The node fences for itself: its end of the link has no features.
+        let mut sleep = Sleeper::new(incoming.sleep(), Barrier::Fence, true);
         sleep.arm_for_any();
         Self {
             path,
@@ -143,6 +145,7 @@ impl Carrier {
             notices: Vec::new(),
             waits: false,
             has_freed: false,
+            node_waits: false,
             last: None,
             is_finished: false,
             said: None,
@@ -164,6 +167,7 @@ impl Carrier {
         self.take_news();
         // Whoever sent: somebody may wait for the room.
         let left = core::mem::take(&mut self.has_freed);
+        self.node_waits = self.waits;
         self.tell_end();
         Moved { any: came || left, waits: self.waits, has_ended: self.has_ended }
     }
@@ -213,11 +217,11 @@ impl Carrier {
     /// The node has written something, or so `much` that it is worth a system call of its own.
     pub fn told(&mut self, much: bool) {
         // The ring was full, and what is in it has left already.
-        if !self.out.is_ready() && !self.late.is_refused {
+        if !self.out.is_ready() {
             self.sleep.arm_for_any();
             return;
         }
-        if !self.has_sent || much || self.late.is_refused {
+        if !self.has_sent || much {
             self.has_sent = true;
             self.send_now();
         } else {
@@ -257,6 +261,9 @@ impl Carrier {
     /// The same for the thread that looks after what is late, beside which the node may write.
     pub fn send_late(&mut self) -> Lateness {
         let left = !self.has_ended && self.send_some();
+        if left && core::mem::take(&mut self.node_waits) {
+            self.path.tell_of_room();
+        }
         if !self.has_ended && self.waits {
             return Lateness::Waits;
         }
@@ -268,12 +275,6 @@ impl Carrier {
         }
         thread::may_be_overtaken();
         self.sleep.arm_for_any();
-        if self.sleep.needs_barrier() && !self.late.is_refused {
-            if !sys::barrier() {
-                return Lateness::Again;
-            }
-            self.sleep.barrier_made();
-        }
         fence(Ordering::SeqCst);
         let is_over = self.has_ended || self.path.is_broken();
         if self.out.is_ready() && !is_over {
@@ -502,12 +503,7 @@ impl Carrier {
     pub fn close(&mut self, how: Goodbye) -> bool {
         self.has_ended = true;
         self.path.close_own();
-        self.last = match how {
-            Goodbye::Said => Some(Frame::Goodbye),
-            Goodbye::SentAway => Some(Frame::SentAway { is_slow: false }),
-            Goodbye::TooSlow => Some(Frame::SentAway { is_slow: true }),
-            Goodbye::HungUp => None,
-        };
+        self.last = how.frame();
         self.finish()
     }
 
@@ -673,19 +669,6 @@ impl AsFd for Carrier {
     }
 }
 
-/// What the other end is told at the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goodbye {
-    /// Everything has been sent.
-    Said,
-    /// Not everything has.
-    HungUp,
-    /// It broke the rules.
-    SentAway,
-    /// It did not keep up.
-    TooSlow,
-}
-
 /// What became of what lies at the beginning of what has come.
 enum Step {
     /// A frame has been taken.
@@ -716,6 +699,9 @@ mod tests {
         receives: usize,
         flushes: usize,
         put: usize,
+        /// It takes nothing; and how often the node was told that it took something.
+        is_full: bool,
+        told: usize,
     }
 
     #[derive(Debug)]
@@ -760,8 +746,9 @@ mod tests {
             self.asked.lock().unwrap().put += bytes.len();
         }
         fn flush(&mut self) -> bool {
-            self.asked.lock().unwrap().flushes += 1;
-            true
+            let mut asked = self.asked.lock().unwrap();
+            asked.flushes += 1;
+            !asked.is_full
         }
         fn is_broken(&self) -> bool {
             false
@@ -771,6 +758,9 @@ mod tests {
             true
         }
         fn break_off(&self) {}
+        fn tell_of_room(&self) {
+            self.asked.lock().unwrap().told += 1;
+        }
         fn tcp(&self) -> BorrowedFd<'_> {
             self.tcp.as_fd()
         }
@@ -837,6 +827,25 @@ mod tests {
         assert_eq!(world.reads.peek().unwrap().unwrap().header.length, 16);
         assert!(!world.carrier.turn().any);
         assert_eq!(world.asked.lock().unwrap().receives, 2);
+    }
+
+    #[test]
+    fn a_node_that_waits_for_room_is_told_when_the_thread_has_made_some() {
+        let World { mut carrier, mut writes, asked, .. } = world();
+        let mut send = || writes.transmit(&header(16), &[], &[1; 16][..]).unwrap();
+        let told = || asked.lock().unwrap().told;
+        asked.lock().unwrap().is_full = true;
+        send();
+        assert!(carrier.turn().waits);
+        assert_eq!((carrier.send_late(), told()), (Lateness::Waits, 0));
+        asked.lock().unwrap().is_full = false;
+        assert_eq!((carrier.send_late(), told()), (Lateness::Again, 1));
+        // It knows, until it has had a turn in which there was none.
+        send();
+        assert_eq!((carrier.send_late(), told()), (Lateness::Again, 1));
+        assert!(!carrier.turn().waits);
+        send();
+        assert_eq!((carrier.send_late(), told()), (Lateness::Again, 1));
     }
 
     #[test]

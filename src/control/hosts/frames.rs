@@ -15,6 +15,31 @@ pub const HEADER_BYTES: usize = 8 * HEADER_WORDS;
 /// In the place of a metadata index of [`Frame::SentAway`].
 const TOO_SLOW: u32 = 1;
 
+/// How one end leaves a link, which it may tell the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goodbye {
+    /// Everything has been sent.
+    Said,
+    /// Not everything has.
+    HungUp,
+    /// It broke the rules.
+    SentAway,
+    /// It did not keep up.
+    TooSlow,
+}
+
+impl Goodbye {
+    /// What the other end is told, if anything is.
+    pub fn frame(self) -> Option<Frame<'static>> {
+        match self {
+            Self::Said => Some(Frame::Goodbye),
+            Self::SentAway => Some(Frame::SentAway { is_slow: false }),
+            Self::TooSlow => Some(Frame::SentAway { is_slow: true }),
+            Self::HungUp => None,
+        }
+    }
+}
+
 /// The kind, in the low half of the first word.
 mod kind {
     pub const PACKET: u32 = 0;

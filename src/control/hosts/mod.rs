@@ -49,9 +49,10 @@ mod refused;
 pub mod told;
 mod turns;
 
-pub use carrier::{Carrier, Goodbye, Moved};
+pub use carrier::{Carrier, Moved};
 pub use dial::HostError;
 pub use directory::{HostDirectory, HostDirectoryError};
+pub use frames::Goodbye;
 pub use keys::KeysError;
 pub use meeting::MeetingError;
 pub use name::{HostName, HostNameError, Place};

@@ -147,6 +147,10 @@ pub trait Path: AsFd + Send + core::fmt::Debug {
     /// make no calls.
     fn hear(&mut self) {}
 
+    /// Something has left while the node, which waits for that, may be asleep; to be told where its descriptor
+    /// does not tell of what [`takes_more`](Self::takes_more) does.
+    fn tell_of_room(&self) {}
+
     /// Whether something waits until the network takes it, of which nobody is told.
     fn has_unsent(&self) -> bool {
         false

@@ -104,12 +104,12 @@ impl Shared {
                 (Refused::of_reason(reason), service, refused(reason, text))
             }
         };
-        self.note_host(why, address, &proved.identity, service, &words);
+        self.note_host(why, address, Some(&proved.identity), service, &words);
     }
 
     /// One that has proved nothing.
     pub(super) fn note_stranger(&self, why: Refused, address: SocketAddr, words: &str) {
-        self.note_host(why, address, "which has proved nothing", String::new(), words);
+        self.note_host(why, address, None, String::new(), words);
     }
 
     /// The same, by what its meeting came to.
@@ -128,7 +128,7 @@ impl Shared {
         &self,
         why: Refused,
         address: SocketAddr,
-        who: &str,
+        who: Option<&str>,
         service: String,
         words: &str,
     ) {

@@ -7,7 +7,7 @@ use super::{HostPeer, Shared};
 use crate::control::LinkEnd;
 use crate::control::machine::{Counters, Peer};
 use crate::control::shell::{ConnectError, ended, of_host};
-use crate::log::{Entry, Kind};
+use crate::log::{Account, Entry, Kind};
 use core::fmt;
 use std::boxed::Box;
 use std::string::{String, ToString};
@@ -65,7 +65,7 @@ impl OnEnd {
 }
 
 fn entry(kind: Kind, host: &HostPeer, service: &str, why: &str) -> Entry {
-    of_host(kind, host.address.ip(), &host.identity, service.into(), why)
+    of_host(kind, host.address.ip(), Some(&host.identity), service.into(), why)
 }
 
 impl Shared {
@@ -94,7 +94,8 @@ impl Shared {
     pub(super) fn note_failed_dial(&self, service: &str, error: &ConnectError) {
         let reason = crate::control::printable(&error.to_string());
         let (kind, service) = (Kind::Failed, service.into());
-        let entry = Entry { kind, user: None, process: None, service, reason };
+        let of = Account::Own;
+        let entry = Entry { kind, user: None, process: None, service, reason, of };
         (self.note)(Happened::Failed, Some(entry));
     }
 }

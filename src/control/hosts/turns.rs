@@ -20,13 +20,13 @@
 
 use super::super::ConnectionId;
 use super::{
-    BELL, HostError, HostLink, HostsError, LISTENER, Leaving, LinkToken, RequestId, Row, Shared,
-    State, WORDS, lock,
+    BELL, HostError, HostLink, HostsError, LISTENER, Leaving, LinkToken, RequestId, Rest, Row,
+    Shared, State, WORDS, lock,
 };
 use crate::control::shell::ControlEvent;
-use crate::log::{self, Entry, Kind};
+use crate::log::{self, Account, Entry, Kind};
 use crate::os::poller::Ready;
-use crate::os::sys::{self, Bell, monotonic_ns};
+use crate::os::sys::{Bell, monotonic_ns};
 use crate::os::thread;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -56,8 +56,6 @@ pub struct Late {
     /// Wakes the thread.
     pub bell: Bell,
     links: Mutex<Vec<LinkToken>>,
-    /// A sender cannot be left to the thread: the kernel refuses the barrier.
-    pub is_refused: bool,
 }
 
 /// What is to be done about a link that is late.
@@ -74,7 +72,7 @@ pub enum Lateness {
 impl Late {
     /// None yet.
     pub fn new(bell: Bell) -> Self {
-        Self { bell, links: Mutex::default(), is_refused: !sys::register_barrier() }
+        Self { bell, links: Mutex::default() }
     }
 
     /// One more.
@@ -104,11 +102,14 @@ impl Shared {
             self.send_late(&mut late, &mut waiting, &mut again);
             let next_ns = {
                 let mut state = self.lock();
-                let is_leaving = |row: &Row| matches!(row, Row::Leaving(_));
-                // What is to leave does, before the process goes on without this.
-                if self.is_ending.load(Ordering::Acquire) && !state.rows.values().any(is_leaving) {
+                // What links are to say leaves, before the process goes on without this. Who was refused has been
+                // told, as far as its system took that, and may never end its connection.
+                if self.is_ending.load(Ordering::Acquire)
+                    && !state.rows.values().any(Row::is_link_that_leaves)
+                {
                     return;
                 }
+                let is_leaving = |row: &Row| matches!(row, Row::Leaving(_));
                 if monotonic_ns() >= look_ns {
                     self.look_for_silence(&mut state);
                     self.connect_rails(&mut state);
@@ -185,7 +186,8 @@ impl Shared {
             let (kind, service) = (Kind::Lost, String::new());
             let reason = HostsError::Ended(why).to_string();
             let reason = std::format!("all links to other hosts: {reason}");
-            log::tell(&Entry { kind, user: None, process: None, service, reason });
+            let of = Account::Own;
+            log::tell(&Entry { kind, user: None, process: None, service, reason, of });
         }
     }
 
@@ -324,6 +326,10 @@ impl Row {
             Self::Leaving(leaving) if leaving.tells => leaving.identity.as_deref(),
             _ => None,
         }
+    }
+
+    fn is_link_that_leaves(&self) -> bool {
+        matches!(self, Self::Leaving(Leaving { what: Rest::Link(_), .. }))
     }
 
     fn deadline_ns(&self) -> u64 {

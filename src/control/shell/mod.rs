@@ -52,7 +52,7 @@ use super::names::{self, Access, Listener, ServeError, ServiceName};
 use super::receiver::Message;
 use super::{FORKED, GREETING_BYTES_MAX, TOKEN_BYTES_MAX};
 use crate::config::{AdmitUnknown, Config, Housekeeping};
-use crate::log::{Entry, Kind, Log};
+use crate::log::{Account, Entry, Kind, Log};
 use crate::os::memory::ForkGuard;
 use crate::os::poller::Poller;
 use crate::os::socket;
@@ -158,7 +158,8 @@ impl Row {
         if let Some(peer) = &self.peer {
             (user, process, service) = (peer.uid, peer.pid, peer.service.clone());
         }
-        Entry { kind, user, process, service, reason }
+        let of = if kind == Kind::Failed { Account::Own } else { Account::User(user) };
+        Entry { kind, user, process, service, reason, of }
     }
 }
 

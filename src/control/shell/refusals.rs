@@ -1,11 +1,11 @@
 //! Who was refused or sent away last, and why, for whoever asks for statistics.
 //!
 //! Pure: time is an argument. What a stranger said is kept as a short piece of checked text.
-//! Never: more is kept than [`KEPT_MAX`] entries; one user's refusals push out another's while there
-//! are more of that user's own.
+//! Never: more is kept than [`KEPT_MAX`] entries; one user's or host's refusals push out another's
+//! while there are more of its own.
 
 use crate::control::printable;
-use crate::log::{Entry, Kind};
+use crate::log::{Account, Entry, Kind};
 use core::fmt::Write;
 use core::net::IpAddr;
 use std::string::String;
@@ -26,26 +26,27 @@ struct Refused {
     last_ns: u64,
 }
 
-/// Of another host: by its address, without the port, which is another each time.
-pub fn of_host(kind: Kind, address: IpAddr, who: &str, service: String, why: &str) -> Entry {
+/// Of another host: by its address, without the port, which is another each time, and by what it has proved
+/// to be, if it has.
+pub fn of_host(
+    kind: Kind,
+    address: IpAddr,
+    identity: Option<&str>,
+    service: String,
+    why: &str,
+) -> Entry {
     let mark = if why.is_empty() { "" } else { ": " };
-    let reason = std::format!("host {address}, {}{mark}{}", printable(who), printable(why));
+    let who = identity.map_or("which has proved nothing".into(), printable);
+    let reason = std::format!("host {address}, {who}{mark}{}", printable(why));
     // Anything may be in it: a host asks for what it likes.
     let service = printable(&service);
-    Entry { kind, user: None, process: None, service, reason }
+    let of = identity.map_or(Account::Strangers, |identity| Account::Host(identity.into()));
+    Entry { kind, user: None, process: None, service, reason, of }
 }
 
 /// The last refusals, in the order in which each happened last.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(Vec<Refused>);
-
-/// A user. Of other hosts none is known, and those that have not even proved which they are, and so
-/// are told with no service, count apart from those that have.
-type Who = (Option<u32>, bool);
-
-fn who_is(entry: &Entry) -> Who {
-    (entry.user, entry.user.is_none() && entry.service.is_empty())
-}
 
 impl Refusals {
     pub fn add(&mut self, now_ns: u64, mut entry: Entry) {
@@ -63,19 +64,19 @@ impl Refusals {
             let known = self.0.remove(at);
             (count, first_ns) = (known.count, known.first_ns);
         } else if self.0.len() >= KEPT_MAX {
-            self.make_room(who_is(&entry));
+            self.make_room(&entry.of);
         }
         self.0.push(Refused { entry, count: count + 1, first_ns, last_ns: now_ns });
     }
 
-    /// The oldest entry of the user who has most goes, counting the one that comes.
-    fn make_room(&mut self, comes: Who) {
-        let count = |who: Who| {
-            self.0.iter().filter(|known| who_is(&known.entry) == who).count()
-                + usize::from(who == comes)
+    /// The oldest entry of the user or host who has most goes, counting the one that comes.
+    fn make_room(&mut self, comes: &Account) {
+        let count = |whose: &Account| {
+            self.0.iter().filter(|known| known.entry.of == *whose).count()
+                + usize::from(whose == comes)
         };
-        let most = self.0.iter().map(|known| count(who_is(&known.entry))).max();
-        let oldest = self.0.iter().position(|known| Some(count(who_is(&known.entry))) == most);
+        let most = self.0.iter().map(|known| count(&known.entry.of)).max();
+        let oldest = self.0.iter().position(|known| Some(count(&known.entry.of)) == most);
         if let Some(at) = oldest {
             self.0.remove(at);
         }
@@ -89,7 +90,7 @@ impl Refusals {
         let ms_ago = |at_ns: u64| now_ns.saturating_sub(at_ns) / 1_000_000;
         for (i, Refused { entry, count, first_ns, last_ns }) in self.0.iter().rev().enumerate() {
             let number = i + 1;
-            let Entry { kind, user, process, service, reason } = entry;
+            let Entry { kind, user, process, service, reason, .. } = entry;
             let kind = if *kind == Kind::SentAway { "sent-away" } else { "refused" };
             for (name, value) in [
                 ("kind", kind.into()),
@@ -113,7 +114,8 @@ mod tests {
 
     fn of(user: u32, reason: &str) -> Entry {
         let (kind, process, service) = (Kind::Refused, Some(9), String::from("x"));
-        Entry { kind, user: Some(user), process, service, reason: reason.into() }
+        let (user, of, reason) = (Some(user), Account::User(Some(user)), reason.into());
+        Entry { kind, user, process, service, reason, of }
     }
 
     fn text(refusals: &Refusals, now_ns: u64) -> String {
@@ -159,15 +161,15 @@ mod tests {
         assert!(text.contains("reason 9999\n") && !text.contains("reason 9986\n"), "{text}");
         // Nor do hosts that have proved nothing push out one that has.
         let mut refusals = Refusals::default();
-        let host = |service: &str, reason: &str| Entry {
-            user: None,
-            process: None,
-            service: service.into(),
-            ..of(1, reason)
+        let host = |last: u8, identity, service: &str| {
+            of_host(Kind::Refused, [10, 0, 0, last].into(), identity, service.into(), "no place")
         };
-        refusals.add(1, host("x", "no place"));
-        (0..100).for_each(|i| refusals.add(2, host("", &std::format!("host 10.0.0.{i}"))));
-        assert!(refusals.0.iter().any(|known| known.entry.service == "x"));
+        refusals.add(1, host(1, Some("honest"), "x"));
+        (0..100).for_each(|i| refusals.add(2, host(i, None, "")));
+        (0..100).for_each(|i| refusals.add(3, host(i, Some("evil"), "x")));
+        let reasons = || refusals.0.iter().map(|known| &known.entry.reason);
+        assert!(reasons().any(|reason| reason.contains("honest")), "{:?}", refusals.0);
+        assert!(reasons().any(|reason| reason.contains("proved nothing")), "{:?}", refusals.0);
         // Where each has one, the oldest goes.
         let mut refusals = Refusals::default();
         (0..20).for_each(|user| refusals.add(u64::from(user), of(user, "no")));
@@ -185,7 +187,7 @@ mod tests {
     fn what_a_host_says_it_wants_makes_no_lines_of_its_own() {
         let asked = String::from("x\nlink.0.peer root");
         let mut refusals = Refusals::default();
-        refusals.add(1, of_host(Kind::Refused, [10, 0, 0, 1].into(), "a\nb", asked, "c\nd"));
+        refusals.add(1, of_host(Kind::Refused, [10, 0, 0, 1].into(), Some("a\nb"), asked, "c\nd"));
         let text = text(&refusals, 1);
         assert!(text.lines().all(|line| line.starts_with("refusal.1.")), "{text}");
     }

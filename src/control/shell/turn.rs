@@ -149,8 +149,8 @@ impl Shared {
     pub(super) fn note_sent_away(&self, token: ConnectionId, peer: &Peer, why: &str) {
         let entry = match &peer.host {
             Some(host) => {
-                let (who, service) = (&host.identity, peer.service.clone());
-                Some(of_host(Kind::SentAway, host.address.ip(), who, service, why))
+                let (who, service) = (host.identity.as_str(), peer.service.clone());
+                Some(of_host(Kind::SentAway, host.address.ip(), Some(who), service, why))
             }
             None => {
                 let state = self.lock();

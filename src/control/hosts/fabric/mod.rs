@@ -15,7 +15,7 @@
 pub mod credit;
 pub mod deposits;
 mod silence;
-mod station;
+pub mod station;
 pub mod way;
 pub mod words;
 
@@ -179,7 +179,8 @@ impl Asked {
     /// A place at the end point that is at the address over which this host was met.
     fn place(&self, channel: &Channel) -> Offered {
         let library = self.library.as_ref().map_err(Clone::clone)?;
-        let (own, _) = channel.addresses().map_err(|e| format!("asking for its address: {e}"))?;
+        let addresses = channel.addresses();
+        let (own, other) = addresses.map_err(|e| format!("asking for its address: {e}"))?;
         let own = own.ip().to_canonical();
         let mut stations = self.stations.lock().unwrap_or_else(PoisonError::into_inner);
         if stations.len() >= STATIONS_MAX && !stations.contains_key(&own) {
@@ -190,7 +191,7 @@ impl Asked {
             None => stations.entry(own).or_insert(Arc::new(self.station(library, own)?)).clone(),
         };
         drop(stations);
-        station.reserve()
+        station.reserve(other.ip().to_canonical())
     }
 
     fn station(&self, library: &Arc<Library>, own: IpAddr) -> Result<Station, String> {

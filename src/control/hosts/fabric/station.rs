@@ -6,17 +6,20 @@
 //! A message is a link's if it begins with the link's token, which nobody else was told; what begins
 //! with no link's is dropped and counted.
 //!
-//! Never: more of a link's messages lie here than it granted; a message of one link holds up another's.
+//! Never: more of a link's messages lie here than it granted; a message of one link holds up another's; a
+//! host that does not take what is sent to it has this keep more than a little for links that were left.
 
 mod place;
 
 pub use place::{Next, Place};
 
+use super::super::accounts::network_of;
 use super::super::channel::Ended;
 use super::credit::{Credit, GRANTS_MAX, HEAD_BYTES, Head};
 use crate::os::fabric::{EndPoint, Event, FabricError, Peer, Received, Sent};
 use crate::os::memory::ForkGuard;
 use crate::os::sys::Bell;
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, VecDeque};
@@ -34,6 +37,9 @@ const SENDS: u32 = 4;
 const READS_PER_CALL: usize = 16;
 /// Bytes of the shortest message that another host may ask for.
 const MESSAGE_BYTES_MIN: u32 = 1024;
+/// Links to one host of which something is on its way though they were left, beyond which it gets no other:
+/// each has buffers.
+const LEAVING_MAX: usize = 8;
 /// Largest window that another host may name.
 const WINDOW_MAX: u32 = 1 << 16;
 
@@ -52,7 +58,7 @@ struct Inner {
     /// By token: random numbers of this process's own, so that they need no strong hash.
     rows: FxHashMap<u64, Row>,
     /// Links that were left while something was on its way from here.
-    leaving: FxHashMap<u64, (Peer, u32)>,
+    leaving: FxHashMap<u64, Left>,
     events: Vec<Event>,
     /// Nothing comes or leaves any more.
     broken: Option<String>,
@@ -84,6 +90,14 @@ struct Row {
     early: BTreeMap<u64, Received>,
     sending: u32,
     ended: Option<Ended>,
+}
+
+/// What is left of one: whom it led to, and how much is still on its way.
+#[derive(Debug)]
+struct Left {
+    peer: Peer,
+    host: IpAddr,
+    sending: u32,
 }
 
 #[derive(Debug)]
@@ -124,6 +138,11 @@ impl Row {
         }
     }
 
+    /// The other end is to be told that it may send more.
+    fn owes_grant(&self) -> bool {
+        self.other.as_ref().is_some_and(|other| other.credit.grant_is_due())
+    }
+
     fn tell(&mut self) {
         if !self.is_told {
             self.is_told = true;
@@ -151,8 +170,9 @@ impl Station {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more link.
-    pub fn reserve(self: &Arc<Self>) -> Result<Place, String> {
+    /// A place for one more link to this host.
+    pub fn reserve(self: &Arc<Self>, host: IpAddr) -> Result<Place, String> {
+        let host = network_of(host);
         let bell = Bell::new().and_then(|bell| Ok((bell.try_clone()?, bell)));
         let (own, bell) = bell.map_err(|e| format!("making an event descriptor: {e}"))?;
         let mut bytes = [0; 8];
@@ -165,6 +185,7 @@ impl Station {
         if inner.rows.contains_key(&token) || inner.leaving.contains_key(&token) {
             return Err("two random numbers are the same".to_string());
         }
+        inner.leaves_few(host)?;
         inner.make_room()?;
         let descriptor = inner.end.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
         let descriptor = descriptor.map_err(|e| format!("copying a descriptor: {e}"))?;
@@ -181,7 +202,7 @@ impl Station {
         };
         inner.rows.insert(token, row);
         let (station, guard) = (self.clone(), self.guard.clone());
-        Ok(Place { station, guard, token, bell, descriptor, held: None })
+        Ok(Place { station, guard, token, host, bell, descriptor, held: None })
     }
 
     /// Moves what the library has, where somebody is not woken for it. Whether something came; `None`: there
@@ -190,9 +211,10 @@ impl Station {
         let mut inner = self.lock();
         let is_watched = match inner.end.descriptor() {
             Some(_) => !inner.rows.values().any(|row| row.is_unwatched),
-            None => inner.rows.is_empty() && inner.leaving.is_empty(),
+            None => inner.rows.is_empty(),
         };
-        if is_watched {
+        // What was left nobody looks at.
+        if is_watched && inner.leaving.is_empty() {
             return None;
         }
         self.naps.fetch_add(1, Ordering::Relaxed);
@@ -201,6 +223,18 @@ impl Station {
 }
 
 impl Inner {
+    /// Whether there is no more than a little on its way to a host over links that were left. An error: why
+    /// it gets no other.
+    fn leaves_few(&self, host: IpAddr) -> Result<(), String> {
+        match self.leaving.values().filter(|left| left.host == host).count() {
+            0..LEAVING_MAX => Ok(()),
+            many => Err(format!(
+                "of {many} links to {host} that have ended the provider still has something to send, and \
+                 it may be {LEAVING_MAX} at a time"
+            )),
+        }
+    }
+
     /// Buffers for one more link, of those that the provider takes.
     fn make_room(&mut self) -> Result<(), String> {
         let links = self.rows.len() + self.leaving.len() + 1;
@@ -289,10 +323,14 @@ impl Inner {
             } else if row.waits && own != Some(token) {
                 row.tell();
             }
-        } else if let Some((peer, sending)) = self.leaving.get_mut(&token) {
-            *sending -= 1;
-            if *sending == 0 {
-                let peer = *peer;
+            // There was no room for it when it became due.
+            if row.owes_grant() {
+                self.grant(token);
+            }
+        } else if let Some(left) = self.leaving.get_mut(&token) {
+            left.sending -= 1;
+            if left.sending == 0 {
+                let peer = left.peer;
                 self.leaving.remove(&token);
                 self.end.remove(peer);
             }
@@ -363,8 +401,7 @@ impl Inner {
 
     /// Tells a link's other end that it may send more, where that is due and there is room for it.
     fn grant(&mut self, token: u64) {
-        let is_due = |row: &Row| row.other.as_ref().is_some_and(|o| o.credit.grant_is_due());
-        if self.rows.get(&token).is_some_and(|row| row.sending < SENDS && is_due(row)) {
+        if self.rows.get(&token).is_some_and(|row| row.sending < SENDS && row.owes_grant()) {
             self.send_head(token);
         }
     }

@@ -608,6 +608,10 @@ impl Path for Way {
         self.place.tell();
     }
 
+    fn tell_of_room(&self) {
+        self.place.tell();
+    }
+
     fn has_unsent(&self) -> bool {
         self.place.has_unsent()
     }

@@ -147,6 +147,7 @@ impl Rails {
             was_silent: false,
             question: None,
             asked: None,
+            owed: None,
             progress_ns: monotonic_ns(),
             told: (0, 0),
             tells: true,
@@ -185,18 +186,7 @@ impl Rails {
 
     fn ask_all(&mut self) {
         let question = self.sending.ask();
-        for at in 0..self.rails.len() {
-            self.ask(at, question);
-        }
-    }
-
-    fn ask(&mut self, at: usize, question: u64) {
-        // One that owes an answer owes it since it was asked first.
-        if self.rails[at].asked.is_none() {
-            self.rails[at].asked = Some(question);
-            self.rails[at].progress_ns = monotonic_ns();
-        }
-        self.say(at, Kind::Ask, question, &[]);
+        self.rails.iter_mut().for_each(|rail| rail.ask(question));
     }
 
     /// A word about batches.
@@ -358,12 +348,15 @@ impl Rails {
     }
 
     fn write_out(&mut self) {
-        let mut rings = false;
-        for at in 0..self.rails.len() {
-            let rail = &mut self.rails[at];
-            if rail.is_behind && rail.path.flush() {
-                (rail.is_behind, rail.queued) = (false, 0);
+        let (mut rings, mut at) = (false, 0);
+        while at < self.rails.len() {
+            self.rails[at].flush();
+            if let Some(question) = self.rails[at].owes() {
+                self.say(at, Kind::Ask, question, &[]);
+                self.rails[at].flush();
             }
+            let rail = &mut self.rails[at];
+            at += 1;
             if rail.is_watched != rail.is_behind {
                 rail.is_watched = rail.is_behind;
                 if let Some(fd) = rail.path.takes_more() {
@@ -377,6 +370,7 @@ impl Rails {
                 // What has come over it can still be read.
                 if self.sending.left(rail.id) && self.rails.iter().any(|rail| !rail.is_broken) {
                     self.ask_all();
+                    at = 0;
                 }
             }
         }
@@ -414,12 +408,9 @@ impl Rails {
             |rail: &Rail| rail.asked.is_some() || rail.is_behind || self.sending.is_on(rail.id);
         if self.rails.len() > 1 && self.rails.iter().any(owes) {
             let question = self.sending.ask();
-            for at in 0..self.rails.len() {
-                // One that has yet to answer is asked nothing more.
-                if self.rails[at].asked.is_none() && !self.rails[at].is_broken {
-                    self.ask(at, question);
-                }
-            }
+            // One that has yet to answer is asked nothing more.
+            let may_ask = |rail: &&mut Rail| rail.asked.is_none() && !rail.is_broken;
+            self.rails.iter_mut().filter(may_ask).for_each(|rail| rail.ask(question));
         }
     }
 }

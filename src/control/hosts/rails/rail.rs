@@ -2,6 +2,7 @@
 
 use super::super::channel::{Channel, Ended};
 use super::super::path::Path;
+use crate::os::sys::monotonic_ns;
 use std::boxed::Box;
 use std::format;
 use std::string::String;
@@ -28,6 +29,8 @@ pub(super) struct Rail {
     pub(super) question: Option<u64>,
     /// The question that was asked here and not answered here.
     pub(super) asked: Option<u64>,
+    /// A later one, or that one, which is yet to be put here: once this takes more.
+    pub(super) owed: Option<u64>,
     /// When something that was sent over it was last known to have come, or it was asked.
     pub(super) progress_ns: u64,
     /// What the other end was last told over it; and that it is to be told at once.
@@ -39,6 +42,27 @@ impl Rail {
     /// It has yet to answer, and another has answered that or a later question: perhaps it has stalled.
     pub(super) fn is_suspect(&self, answered: u64) -> bool {
         self.asked.is_some_and(|asked| answered >= asked)
+    }
+
+    /// It is asked what has come over any, once it takes more. One that owes an answer owes it since it was
+    /// asked first; of questions that it has not taken the last stands for all.
+    pub(super) fn ask(&mut self, question: u64) {
+        if self.asked.is_none() {
+            (self.asked, self.progress_ns) = (Some(question), monotonic_ns());
+        }
+        self.owed = Some(question);
+    }
+
+    /// The question that is to be put now, if any.
+    pub(super) fn owes(&mut self) -> Option<u64> {
+        self.owed.take_if(|_| !self.is_behind && !self.is_broken)
+    }
+
+    /// Whatever waits for the network leaves, as far as that takes it.
+    pub(super) fn flush(&mut self) {
+        if self.is_behind && self.path.flush() {
+            (self.is_behind, self.queued) = (false, 0);
+        }
     }
 
     /// Bytes in whose head the other end is told this.

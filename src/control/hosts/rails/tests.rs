@@ -21,6 +21,8 @@ struct Cable {
     is_cut: bool,
     /// Bytes that were put on it, each way.
     put: [u64; 2],
+    /// Bytes that it has not taken.
+    waits: [usize; 2],
 }
 
 type Shared = Arc<Mutex<Cable>>;
@@ -79,6 +81,7 @@ impl Path for Plug {
 
     fn put(&mut self, bytes: &[u8]) {
         self.unsent.extend_from_slice(bytes);
+        lock(&self.cable).waits[self.side] = self.unsent.len();
     }
 
     fn flush(&mut self) -> bool {
@@ -91,6 +94,7 @@ impl Path for Plug {
         let bytes = self.unsent.len().min(room);
         cable.ways[own].extend(self.unsent.drain(..bytes));
         cable.put[own] += bytes as u64;
+        cable.waits[own] = self.unsent.len();
         self.unsent.is_empty()
     }
 
@@ -244,6 +248,31 @@ fn a_rail_that_carries_nothing_back_holds_up_no_word_of_what_has_come() {
         }
         link.check(1);
     }
+}
+
+// A host that takes nothing from one rail, and makes the other anew again and again.
+#[test]
+fn questions_that_a_rail_does_not_take_are_one() {
+    let mut link = Link::new(2);
+    link.settle();
+    link.stall(0, [true, true]);
+    while link.put(0, BATCH) {}
+    let waits = |link: &Link| lock(&link.cables[0]).waits[0];
+    let before = waits(&link);
+    for _ in 0..5000 {
+        link.join(1);
+        link.put(0, 100);
+        link.ends[0].flush();
+    }
+    let after = waits(&link);
+    let most = before + CREDIT as usize + BATCH;
+    assert!(after <= most, "{before} bytes wait, and then {after}");
+    // And it was asked: whatever it has not taken arrives.
+    link.stall(0, [false, false]);
+    link.settle();
+    link.ends.iter_mut().for_each(|end| end.look_for_stalls(NEVER));
+    link.settle();
+    link.check(1);
 }
 
 #[test]

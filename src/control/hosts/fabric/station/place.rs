@@ -3,7 +3,7 @@
 use super::super::super::channel::Ended;
 use super::super::super::hello::Offer;
 use super::super::credit::{Credit, HEAD_BYTES, Head};
-use super::{Dropped, Inner, MESSAGE_BYTES_MIN, Other, Row, SENDS, Station, WINDOW, WINDOW_MAX};
+use super::{Dropped, Inner, Left, MESSAGE_BYTES_MIN, Other, Row, SENDS, Station, WINDOW, WINDOW_MAX};
 use crate::os::fabric::library::MESSAGE_BYTES;
 use crate::os::fabric::{Choice, Received};
 use crate::os::memory::ForkGuard;
@@ -32,6 +32,8 @@ pub struct Next {
 pub struct Place {
     pub(super) station: Arc<Station>,
     pub(super) token: u64,
+    /// Where the other end is: its address, or its network.
+    pub(super) host: IpAddr,
     pub(super) bell: Bell,
     pub(super) descriptor: Option<OwnedFd>,
     /// A message that is being read, and how many of its bytes have been.
@@ -181,7 +183,7 @@ impl Place {
         }
         self.held = row.queue.pop_front().map(|message| (message, HEAD_BYTES));
         let (is_last, has_ended) = (row.queue.is_empty(), row.ended.is_some());
-        if row.other.as_ref().is_some_and(|other| other.credit.grant_is_due()) {
+        if row.owes_grant() {
             inner.grant(self.token);
         }
         Next { bytes: self.bytes().len(), is_last, has_ended }
@@ -295,9 +297,10 @@ impl Place {
     /// Whether its descriptors tell of whatever comes from now on.
     pub fn may_sleep(&self) -> bool {
         let mut inner = self.station.lock();
+        // A grant for which there is no room leaves when there is (`Inner::has_sent`).
         let is_busy = inner.rows.get(&self.token).is_some_and(|row| {
-            let is_due = |other: &Other| other.credit.grant_is_due();
-            row.is_told || row.other.as_ref().is_some_and(is_due)
+            let may_grant = row.sending < SENDS && !inner.end.has_unsent(self.token);
+            row.is_told || (may_grant && row.owes_grant())
         });
         !is_busy && !inner.send_unsent() && inner.end.may_sleep()
     }
@@ -342,7 +345,7 @@ impl Drop for Place {
         match row.sending - inner.end.forget_unsent(self.token) {
             0 => inner.end.remove(peer),
             sending => {
-                inner.leaving.insert(self.token, (peer, sending));
+                inner.leaving.insert(self.token, Left { peer, host: self.host, sending });
             }
         }
     }

@@ -563,3 +563,29 @@ fn a_relay_of_a_publisher_of_its_own_host_copies_from_that_ones_pool() {
     }
     drop(working.stop());
 }
+
+// An event loop over a relay whose publisher is away calls it for its attempts, and not between them.
+#[test]
+fn a_relay_without_connection_is_ready_for_an_attempt_and_not_before() {
+    let dir = Dir::new("relay-away", &[]);
+    let manager = || Manager::with_config(dir.config()).unwrap();
+    let (there, relaying) = (manager(), manager());
+    there.start_progress().unwrap();
+    let publisher = publish(&there, LONG_ONES);
+    let mut config = relay_config();
+    config.reconnect.attempt_limit = Duration::from_millis(1);
+    let mut relay = Relay::connect(&relaying, "news", config, LIMIT).unwrap();
+    drop(publisher);
+    let failed = |relay: &Relay| match relay.state() {
+        ConnectionState::Reconnecting { failed, .. } => failed,
+        _ => 0,
+    };
+    let mut calls = 0;
+    while failed(&relay) < 6 {
+        assert_eq!(relaying.wait_any(&[&relay], LIMIT).unwrap(), 0);
+        let passed = relay.pass_on(Some(Duration::ZERO));
+        assert!(matches!(passed, Err(RelayError::TimedOut)), "{passed:?}");
+        calls += 1;
+    }
+    assert!(calls <= 30, "{calls} calls for six attempts");
+}

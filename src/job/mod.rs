@@ -51,7 +51,7 @@ pub use error::JobError;
 
 use crate::config::Config;
 use crate::control::private_dir;
-use crate::os::sys;
+use crate::os::{sys, thread};
 use crate::protocol::{
     Client, GrowError, Grown, Kind, Manager, Offered, Seed, Server, ServerConfig, StreamConfig,
     StreamReceiver, StreamSender, Token,
@@ -70,6 +70,8 @@ use std::vec::Vec;
 
 /// While a fence is waited for the manager has a turn at least so often.
 const TURN: Duration = Duration::from_millis(1);
+/// For so long other threads can take the lock then.
+const OTHERS: Duration = Duration::from_micros(100);
 /// Pauses before a rank is asked again whether it offers something by now.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
@@ -430,6 +432,8 @@ fn fence(
         if let Some(manager) = manager {
             manager.poll().map_err(GrowError::from)?;
         }
+        // Taken again at once, the lock would seldom be somebody else's.
+        thread::sleep(OTHERS);
     }
 }
 

@@ -24,6 +24,8 @@ const EMPTY: &str = "-";
 const LINE_VALUE_BYTES_MAX: usize = (LINE_BYTES_MAX - 1024) / 2;
 /// Within which time a PMIx server answers.
 const ANSWER: Duration = Duration::from_secs(30);
+/// Within which time it is said who is missing at a fence.
+const MISSING: Duration = Duration::from_millis(200);
 /// Most ranks of a job.
 pub const RANKS_MAX: u32 = 1 << 20;
 
@@ -348,13 +350,18 @@ impl Space {
         }
     }
 
-    /// Who has not come to the fence that this rank waits at, where the launcher says so.
+    /// Who has not come to the fence that this rank waits at, where the launcher says so within [`MISSING`].
     pub fn missing(&mut self) -> Result<Vec<u32>, JobError> {
         let size = self.size;
         match &mut self.way {
             Way::Run(talk) => {
-                let doing = "asking who is missing";
-                let answer = talk.ask(&Line::new("missing"), "missing_result", doing)?;
+                let (doing, line) = ("asking who is missing", Line::new("missing"));
+                let answer = talk.ask_within(&line, "missing_result", doing, MISSING);
+                let answer = match answer {
+                    // The time for the fence is over already.
+                    Err(JobError::LauncherSilent { .. }) => return Ok(Vec::new()),
+                    answer => answer?,
+                };
                 let ranks = answer.get("ranks").and_then(|word| ranks_of_word(word, size));
                 ranks.ok_or_else(|| talk.nonsense(doing, &answer))
             }

@@ -16,8 +16,11 @@
 //!   cmd=finalize                        ->
 //!                                       <-   cmd=finalize_ack
 //! ```
+//! An answer that did not come in time still comes, before that to the next question, and is dropped then:
+//! it does not say which question it answers.
+//!
 //! Never: what comes is believed before it was checked; more than one line is kept; anything is waited
-//! for without an end.
+//! for without an end; a question gets the answer to another.
 
 use super::lines::{LINE_BYTES_MAX, Line};
 use super::{JobError, Launcher};
@@ -28,11 +31,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use std::collections::VecDeque;
 use std::string::String;
 use std::vec::Vec;
 
-/// Milliseconds within which a launcher answers.
-const ANSWER_MS: u64 = 30_000;
+/// Within which time a launcher answers.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Answers that did not come in time, beyond which nothing more is asked.
+const LATE_MAX: usize = 16;
 /// Bytes of an answer that are told in an error.
 const TOLD_BYTES: usize = 80;
 
@@ -56,6 +62,10 @@ pub struct Talk {
     is_fencing: bool,
     /// The fence's end, which came before another answer.
     fenced: Option<Fenced>,
+    /// What the answers are called that did not come in time.
+    late: VecDeque<String>,
+    /// A line was cut off: what is said behind it would be a part of it.
+    is_cut: bool,
 }
 
 impl Talk {
@@ -70,7 +80,16 @@ impl Talk {
         let parsed = number.parse().map_err(|_| wrong(allowed()))?;
         let socket = inherited(parsed).map_err(|_| wrong(allowed()))?;
         sockopt::socket_type(&socket).map_err(|_| wrong(allowed()))?;
-        Ok(Self { socket, launcher, size: 0, came: Vec::new(), is_fencing: false, fenced: None })
+        Ok(Self {
+            socket,
+            launcher,
+            size: 0,
+            came: Vec::new(),
+            is_fencing: false,
+            fenced: None,
+            late: VecDeque::new(),
+            is_cut: false,
+        })
     }
 
     /// Who is at the other end.
@@ -91,6 +110,11 @@ impl Talk {
 
     fn gone(&self, doing: &'static str) -> JobError {
         JobError::LauncherGone { launcher: self.launcher, doing }
+    }
+
+    fn silent(&self, doing: &'static str, limit: Duration) -> JobError {
+        let (launcher, limit_ms) = (self.launcher, limit.as_millis() as u64);
+        JobError::LauncherSilent { launcher, doing, limit_ms }
     }
 
     fn os(&self, doing: &'static str, e: Errno) -> JobError {
@@ -116,29 +140,37 @@ impl Talk {
         let _ = self.wait(PollFlags::IN, limit);
     }
 
+    /// The same until then; `false`: it is later.
     fn wait_until(
         &self,
         flags: PollFlags,
         until_ns: u64,
         doing: &'static str,
-    ) -> Result<(), JobError> {
+    ) -> Result<bool, JobError> {
         let left = until_ns.saturating_sub(monotonic_ns());
         if left == 0 {
-            let launcher = self.launcher;
-            return Err(JobError::LauncherSilent { launcher, doing, limit_ms: ANSWER_MS });
+            return Ok(false);
         }
         let waited = self.wait(flags, Duration::from_nanos(left));
-        waited.map(drop).map_err(|e| self.os(doing, e))
+        waited.map(|_| true).map_err(|e| self.os(doing, e))
     }
 
-    fn say(&self, line: &Line, doing: &'static str) -> Result<(), JobError> {
+    fn say(&mut self, line: &Line, doing: &'static str, limit: Duration) -> Result<(), JobError> {
+        if self.is_cut {
+            return Err(self.silent(doing, Duration::ZERO));
+        }
         let bytes = line.to_bytes();
         let mut left = &bytes[..];
-        let until_ns = monotonic_ns() + ANSWER_MS * 1_000_000;
+        let until_ns = until(limit);
         while !left.is_empty() {
             match send(&self.socket, left, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(sent) => left = &left[sent..],
-                Err(Errno::AGAIN) => self.wait_until(PollFlags::OUT, until_ns, doing)?,
+                Err(Errno::AGAIN) => {
+                    if !self.wait_until(PollFlags::OUT, until_ns, doing)? {
+                        self.is_cut = left.len() < bytes.len();
+                        return Err(self.silent(doing, limit));
+                    }
+                }
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(self.os(doing, e)),
             }
@@ -146,8 +178,18 @@ impl Talk {
         Ok(())
     }
 
-    /// A line, if a whole one has come.
+    /// A line, if a whole one has come, that is no answer which is too late.
     fn try_hear(&mut self, doing: &'static str) -> Result<Option<Line>, JobError> {
+        while let Some(line) = self.try_hear_any(doing)? {
+            if self.late.front().is_none_or(|late| line.command() != late) {
+                return Ok(Some(line));
+            }
+            self.late.pop_front();
+        }
+        Ok(None)
+    }
+
+    fn try_hear_any(&mut self, doing: &'static str) -> Result<Option<Line>, JobError> {
         loop {
             if let Some(end) = self.came.iter().position(|byte| *byte == b'\n') {
                 let bytes: Vec<u8> = self.came.drain(..=end).collect();
@@ -176,8 +218,22 @@ impl Talk {
         answer: &str,
         doing: &'static str,
     ) -> Result<Line, JobError> {
-        self.say(line, doing)?;
-        let until_ns = monotonic_ns() + ANSWER_MS * 1_000_000;
+        self.ask_within(line, answer, doing, ANSWER)
+    }
+
+    /// The same, within so long.
+    pub fn ask_within(
+        &mut self,
+        line: &Line,
+        answer: &str,
+        doing: &'static str,
+        limit: Duration,
+    ) -> Result<Line, JobError> {
+        if self.late.len() >= LATE_MAX {
+            return Err(self.silent(doing, Duration::ZERO));
+        }
+        self.say(line, doing, limit)?;
+        let until_ns = until(limit);
         loop {
             match self.try_hear(doing)? {
                 Some(line) if line.command() == answer => return Ok(line),
@@ -186,7 +242,11 @@ impl Talk {
                     self.fenced = Some(self.read_fence(&line)?);
                 }
                 Some(line) => return Err(self.error(doing, &line.to_bytes())),
-                None => self.wait_until(PollFlags::IN, until_ns, doing)?,
+                None if self.wait_until(PollFlags::IN, until_ns, doing)? => {}
+                None => {
+                    self.late.push_back(answer.into());
+                    return Err(self.silent(doing, limit));
+                }
             }
         }
     }
@@ -203,7 +263,7 @@ impl Talk {
     /// Begins a fence, or goes on with the one that is begun.
     pub fn begin_fence(&mut self) -> Result<(), JobError> {
         if !self.is_fencing && self.fenced.is_none() {
-            self.say(&Line::new("barrier_in"), "coming to a fence")?;
+            self.say(&Line::new("barrier_in"), "coming to a fence", ANSWER)?;
             self.is_fencing = true;
         }
         Ok(())
@@ -227,6 +287,10 @@ impl Talk {
     pub fn nonsense(&self, doing: &'static str, line: &Line) -> JobError {
         self.error(doing, &line.to_bytes())
     }
+}
+
+fn until(limit: Duration) -> u64 {
+    monotonic_ns().saturating_add(limit.as_nanos() as u64)
 }
 
 #[cfg(all(test, not(loom), not(miri)))]
@@ -301,6 +365,47 @@ mod tests {
         let mut said = [0; 64];
         let length = launcher.read(&mut said).unwrap();
         assert_eq!(&said[..length], b"cmd=barrier_in\ncmd=missing\n");
+    }
+
+    #[test]
+    fn an_answer_that_comes_too_late_is_not_that_to_the_next_question() {
+        let (mut talk, mut launcher) = talk();
+        let soon = Duration::from_millis(1);
+        let get = Line::new("get");
+        for _ in 0..2 {
+            let asked = talk.ask_within(&get, "get_result", DOING, soon);
+            assert!(matches!(asked, Err(JobError::LauncherSilent { limit_ms: 1, .. })));
+        }
+        launcher.write_all(b"cmd=get_result value=1\ncmd=get_result value=2\n").unwrap();
+        launcher.write_all(b"cmd=get_result value=3\n").unwrap();
+        assert_eq!(talk.ask(&get, "get_result", DOING).unwrap().get("value"), Some("3"));
+        // Nor does it end a fence, and of one that never answers there is an end to the questions.
+        talk.begin_fence().unwrap();
+        talk.ask_within(&Line::new("missing"), "missing_result", DOING, soon).unwrap_err();
+        launcher.write_all(b"cmd=missing_result ranks=\ncmd=barrier_out\n").unwrap();
+        assert_eq!(talk.end_fence().unwrap(), Some(Fenced::All));
+        for _ in 0..100 {
+            talk.ask_within(&get, "get_result", DOING, Duration::ZERO).unwrap_err();
+        }
+        assert_eq!(talk.late.len(), LATE_MAX);
+    }
+
+    #[test]
+    fn behind_a_line_that_was_cut_off_nothing_is_said() {
+        let (mut talk, mut launcher) = talk();
+        let long = Line::new("put").with("value", "7".repeat(LINE_BYTES_MAX - 100));
+        let soon = Duration::from_millis(1);
+        // A part of it has left, when there is room for no more than a part.
+        while !talk.is_cut {
+            if talk.say(&long, DOING, soon).is_err() && !talk.is_cut {
+                launcher.read_exact(&mut [0; 33 << 10]).unwrap();
+            }
+        }
+        launcher.set_nonblocking(true).unwrap();
+        while launcher.read(&mut [0; 4096]).is_ok() {}
+        let said = talk.say(&Line::new("get"), DOING, soon);
+        assert!(matches!(said, Err(JobError::LauncherSilent { .. })));
+        assert!(launcher.read(&mut [0; 1]).is_err(), "it was said");
     }
 
     #[test]

@@ -189,6 +189,9 @@ impl<T: EndPoint> EndPoint for Arc<T> {
     fn manager(&self) -> &Manager {
         (**self).manager()
     }
+    fn due(&self) -> Option<std::time::Instant> {
+        (**self).due()
+    }
 }
 
 impl<T: Offered> Offered for Arc<T> {

@@ -161,6 +161,9 @@ fn a_scatter_that_was_late_goes_on_to_those_that_are_missing_and_names_the_lost(
     assert_eq!(third.receive(LIMIT).unwrap(), parts[2]);
     let misuse = root.scatter_to(&[3], LIMIT, part).unwrap_err();
     assert!(misuse.to_string().contains("members 0 to 2, no 3"), "{misuse}");
+    // The second would be taken for sent, and the member be waited for in vain.
+    let misuse = root.scatter_to(&[2, 2], LIMIT, part).unwrap_err();
+    assert!(misuse.to_string().contains("member 2 stands there twice"), "{misuse}");
 }
 
 #[test]

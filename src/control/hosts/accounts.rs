@@ -12,8 +12,10 @@ use std::vec::Vec;
 const UNPROVED_PER_ADDRESS_MAX: usize = 16;
 
 impl Shared {
-    /// Of those who have proved nothing, the oldest of the address that has most gives way.
-    pub(super) fn make_room(&self, state: &mut State, newcomer: IpAddr) {
+    /// Of those who have proved nothing, the oldest of the address that has most gives way, where there are as
+    /// many as may be. Whether there is a place for the newcomer: not if all are links', or theirs who have
+    /// proved something.
+    pub(super) fn make_room(&self, state: &mut State, newcomer: IpAddr) -> bool {
         let newcomer = network_of(newcomer);
         let mut unproved: HashMap<IpAddr, Vec<u64>> = HashMap::new();
         for (id, row) in &state.rows {
@@ -26,9 +28,10 @@ impl Shared {
         }
         let all: usize = unproved.values().map(Vec::len).sum();
         let own = unproved.get(&newcomer);
+        let is_full = state.connections() >= self.config.links_max as usize;
         let oldest = if own.is_some_and(|own| own.len() >= UNPROVED_PER_ADDRESS_MAX) {
             own.and_then(|own| own.first().copied())
-        } else if all >= self.config.half_open_max as usize {
+        } else if is_full || all >= self.config.half_open_max as usize {
             let most = unproved.values().max_by_key(|ids| (ids.len(), Reverse(ids.first())));
             most.and_then(|ids| ids.first().copied())
         } else {
@@ -38,6 +41,7 @@ impl Shared {
             self.count_refused(Refused::HalfOpen);
             self.forget(state, id);
         }
+        !is_full || oldest.is_some()
     }
 }
 

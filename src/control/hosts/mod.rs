@@ -471,19 +471,18 @@ impl Shared {
                     return;
                 }
             };
-            let too_many = state.connections() >= self.config.links_max as usize;
-            if too_many {
-                let why = "this process has as many links as it may (links_max)";
-                self.note_stranger(Refused::Links, address, why);
-            }
-            if too_many || self.is_ending.load(Ordering::Acquire) {
+            if self.is_ending.load(Ordering::Acquire) {
                 continue;
             }
             if self.inbox.len() >= EVENTS_MAX {
                 self.count_refused(Refused::Exhausted);
                 continue;
             }
-            self.make_room(state, address.ip());
+            if !self.make_room(state, address.ip()) {
+                let why = "this process has as many links as it may (links_max)";
+                self.note_stranger(Refused::Links, address, why);
+                continue;
+            }
             let Ok(tls) = rustls::ServerConnection::new(self.own.keys.server.clone()) else {
                 self.count_refused(Refused::Exhausted);
                 continue;

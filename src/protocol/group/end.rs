@@ -10,7 +10,7 @@ use crate::protocol::outgoing::Message;
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, Seed, SendError};
 use core::time::Duration;
 use std::boxed::Box;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::format;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex};
@@ -419,6 +419,10 @@ impl Group {
         let (count, allowed) = (self.members(), lock(&self.root).config.scatter_bytes);
         if let Some(member) = members.iter().find(|member| **member >= count) {
             return Err(misuse(format!("the group has members 0 to {}, no {member}", count - 1)));
+        }
+        let mut seen = HashSet::with_capacity(members.len());
+        if let Some(member) = members.iter().find(|member| !seen.insert(**member)) {
+            return Err(misuse(format!("member {member} stands there twice")));
         }
         let lengths = members.iter().map(|member| part(*member).len());
         if let Some(length) = lengths.max().filter(|length| *length > allowed) {

@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::format;
 use std::string::{String, ToString};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 /// The connection of one sender end point and one receiver end point: a link of their own.
 #[derive(Debug)]
@@ -70,6 +71,10 @@ pub trait EndPoint {
     fn is_ready_in(&self, node: &Node) -> bool;
     /// Its manager.
     fn manager(&self) -> &Manager;
+    /// When it is ready though nothing comes, as to connect again; `None`: never.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
     /// Whether a receive would return at once.
     fn is_ready(&self) -> bool {
         self.is_ready_in(&self.manager().lock())

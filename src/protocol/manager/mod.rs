@@ -45,6 +45,7 @@ use std::format;
 use std::io;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 use std::vec::Vec;
 
 const GREETING: [u8; 4] = *b"HGr1";
@@ -222,12 +223,23 @@ impl Manager {
             let what = format!("end point {i} belongs to another manager");
             return Err(ReceiveError::Misuse(what));
         }
-        Ok(self.shared.wait_until(timeout, |node, _| {
-            match end_points.iter().position(|end_point| end_point.is_ready_in(node)) {
-                Some(i) => Look::Found(i),
-                None => Look::Nothing,
+        let deadline = Deadline::new(timeout);
+        loop {
+            let due = end_points.iter().filter_map(|end_point| end_point.due()).min();
+            let pause = due.map(|at| at.saturating_duration_since(Instant::now()));
+            let limit = deadline.left().into_iter().chain(pause).min();
+            let waited = self.shared.wait_until(limit, |node, _| {
+                match end_points.iter().position(|end_point| end_point.is_ready_in(node)) {
+                    Some(i) => Look::Found(i),
+                    None => Look::Nothing,
+                }
+            });
+            let is_over = deadline.left().is_some_and(|left| left.is_zero());
+            match waited {
+                Err(Waited::TimedOut) if due.is_some() && !is_over => {}
+                waited => return Ok(waited?),
             }
-        })?)
+        }
     }
 
     /// Whether this is a child of the process that made the manager: end points do nothing there as

@@ -438,11 +438,19 @@ impl Waiting {
 }
 
 impl EndPoint for Relay {
-    /// Whether there is something to pass on. While it has no connection, [`Relay::pass_on`] is to be
-    /// called for another.
+    /// Whether there is something to do for [`Relay::pass_on`]: a sample to pass on, also one that waits for a
+    /// slow subscriber, for which that is called with a time limit; or, where it has no connection, an
+    /// attempt to be made.
     fn is_ready_in(&self, node: &Node) -> bool {
-        let has_come = |upstream: &Upstream| upstream.subscriber.is_ready_in(node);
-        self.waiting.is_some() || self.upstream.as_ref().is_none_or(has_come)
+        let is_ready = match &self.upstream {
+            Some(upstream) => upstream.subscriber.is_ready_in(node),
+            None => self.due().is_none_or(|at| at <= Instant::now()),
+        };
+        self.waiting.is_some() || is_ready
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.outages.due().filter(|_| self.upstream.is_none())
     }
 
     fn manager(&self) -> &Manager {

@@ -238,7 +238,6 @@ impl Outages {
         };
         let since = *self.since.get_or_insert(now);
         let passed = now.saturating_duration_since(since);
-        let end = self.policy.outage_max.and_then(|max| since.checked_add(max));
         let is_over = self.policy.outage_max.is_some_and(|max| passed >= max);
         if self.next_at.is_none() && !is_over {
             // One that is too far away to be told is never.
@@ -249,7 +248,13 @@ impl Outages {
             self.give_up(why);
             return None;
         }
+        self.due()
+    }
+
+    /// When the next attempt is to be asked for, once that has been done; none also where none may be made.
+    pub fn due(&self) -> Option<Instant> {
         // At the end of the outage it is asked once more, and there is none.
+        let end = self.policy.outage_max.and_then(|max| self.since?.checked_add(max));
         self.next_at.map(|at| end.map_or(at, |end| at.min(end)))
     }
 

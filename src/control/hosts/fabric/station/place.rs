@@ -3,7 +3,9 @@
 use super::super::super::channel::Ended;
 use super::super::super::hello::Offer;
 use super::super::credit::{Credit, HEAD_BYTES, Head};
-use super::{Dropped, Inner, Left, MESSAGE_BYTES_MIN, Other, Row, SENDS, Station, WINDOW, WINDOW_MAX};
+use super::{
+    Dropped, Inner, Left, MESSAGE_BYTES_MIN, Other, Row, SENDS, Station, WINDOW, WINDOW_MAX,
+};
 use crate::os::fabric::library::MESSAGE_BYTES;
 use crate::os::fabric::{Choice, Received};
 use crate::os::memory::ForkGuard;

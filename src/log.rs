@@ -11,7 +11,6 @@
 //! Never: whoever listens is called by a thread that sends or receives, unless that runs the control
 //! plane, too; one user's or host's entries push out another's.
 
-use crate::control::printable;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -126,7 +125,7 @@ pub struct Entry {
 pub(crate) enum Account {
     /// A user of this host; `None`: one who cannot be seen from here.
     User(Option<u32>),
-    /// Another host, by what it has proved to be.
+    /// Another host, by what it has proved to be, as it may be shown.
     Host(String),
     /// Hosts that have proved nothing.
     Strangers,
@@ -141,7 +140,7 @@ impl Account {
     fn text(&self) -> String {
         match self {
             Self::User(_) => String::new(),
-            Self::Host(identity) => alloc::format!(" of host {}", printable(identity)),
+            Self::Host(identity) => alloc::format!(" of host {identity}"),
             Self::Strangers => " of hosts that have proved nothing".into(),
             Self::Own => " of what this process could not do".into(),
             Self::Others => " of yet others".into(),

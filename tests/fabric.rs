@@ -28,7 +28,6 @@ use hamlyn::protocol::{
     TaggedConfig, TaggedReceiver, TaggedSender,
 };
 use hamlyn::{Accept, Access, ApertureAccess, Config, Node, NodeSendError, SlotConfig};
-use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -712,7 +711,6 @@ fn messages_with_another_token_are_dropped_and_counted_and_the_link_goes_on() {
 // A host that takes nothing, and has link after link left: each would keep its buffers.
 #[test]
 fn of_links_that_were_left_with_something_on_its_way_there_are_few() {
-    let bounded = Cell::new(0);
     with_each_provider(|provider| {
         let station = Arc::new(Station::new(end_point(provider)).unwrap());
         let mut host = end_point(provider);
@@ -739,7 +737,7 @@ fn of_links_that_were_left_with_something_on_its_way_there_are_few() {
             first.take_all();
             takes(&mut host).then_some(())
         });
-        let why = (0..300).find_map(|_| {
+        let why = (0..2000).find_map(|_| {
             let mut place = match station.reserve(HERE) {
                 Ok(place) => place,
                 Err(why) => return Some(why),
@@ -749,19 +747,19 @@ fn of_links_that_were_left_with_something_on_its_way_there_are_few() {
             place.take_all();
             None
         });
-        // One that does not take a message while there is no room for it (`ofi_rxm`) leaves nothing.
-        let Some(why) = why else { return eprintln!("{provider} takes nothing that cannot leave") };
+        // One that does not take a message while there is no room for it leaves nothing.
+        if provider == "tcp;ofi_rxm" && why.is_none() {
+            return eprintln!("{provider} takes nothing that cannot leave");
+        }
+        let why = why.unwrap();
         assert!(why.contains("links to 127.0.0.1 that have ended"), "{why}");
-        bounded.set(bounded.get() + 1);
         // Others are none the worse, and once it has taken what there was, neither is this.
         station.reserve([127, 0, 0, 2].into()).unwrap();
         until("what was on its way has left", || {
             takes(&mut host);
-            station.nap();
             station.reserve(HERE).ok().map(drop)
         });
     });
-    assert!(bounded.get() > 0 || providers().is_empty());
 }
 
 #[test]

@@ -463,9 +463,11 @@ fn a_write_that_was_begun_before_memory_was_taken_back_changes_nothing_after() {
             if let Some(kept) = &kept {
                 assert_eq!((kept[64 << 10], kept[BYTES - 1]), (7, 0), "it came in part");
             }
-            let mut ended = None;
-            heard.turns(500, || ended = ended.take().or(writer.turn()));
-            assert!(matches!(ended, Some(Err(_))), "the write has ended: {ended:?}");
+            let ended = until("the write has ended", || {
+                heard.turn();
+                writer.turn()
+            });
+            assert!(ended.is_err(), "{ended:?}");
             // The old key, at the old place and at the link's newer memory.
             let (other, newer) = heard.exports(&mut hand, 4096, RW);
             let (peer, memory) = writer.find(&newer);

@@ -9,7 +9,7 @@ use hamlyn::control::hosts::hello::{self, VERSION, Wants, Who};
 use hamlyn::control::hosts::keys::{End, Keys};
 use hamlyn::control::hosts::meeting::{Meeting, MeetingError, Own, Step};
 use hamlyn::control::hosts::path::Path;
-use hamlyn::control::{Accept, Identity, stat_of};
+use hamlyn::control::{Accept, Identity, Reason, stat_of};
 use hamlyn::{Access, Config, Event, GREETING_BYTES_MAX, Node};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -220,7 +220,12 @@ fn hosts_beyond_the_limits_are_counted() {
     let mut there = There::new(&[("LINKS_MAX", "1")]);
     let (mut meeting, own) = meets(there.at, &dir, "x", Vec::new());
     until("there is a link", || matches!(meeting.turn(&own), Step::Link(..)));
-    let _one_more = TcpStream::connect(there.at).unwrap();
+    let error = fails(there.at, &dir, "x", Vec::new());
+    let said = |error: &MeetingError| match error {
+        MeetingError::Refused(reason, why) => *reason == Reason::Links && why.contains("links_max"),
+        _ => false,
+    };
+    assert!(said(&error), "{error:?}");
     there.counts("hosts_refused_links", 1);
 }
 

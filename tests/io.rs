@@ -704,3 +704,34 @@ async fn a_window_that_cannot_be_is_refused_before_there_is_a_connection() {
     }
     drop(friend);
 }
+
+// The progress thread of the parent has the lock now and then when the child is made.
+#[test]
+fn a_forked_child_that_writes_is_told_so() {
+    let dir = Dir::new("io-forked", &[("WAIT_MODE", "polled")]);
+    let manager = || Manager::with_config(dir.config()).unwrap();
+    let (there, here) = (manager(), manager());
+    let listener = ByteListener::new(&there, ByteConfig::default()).unwrap();
+    listener.serve("bytes", Access::SameUser).unwrap();
+    there.start_progress().unwrap();
+    here.start_progress().unwrap();
+    let stream = ByteStream::connect_with(&here, "bytes", ByteConfig::default(), LIMIT).unwrap();
+    for _ in 0..20 {
+        // SAFETY: the child has this thread alone, and ends with `_exit`, or by its alarm.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a timer of the child, whose signal ends it.
+            unsafe { libc::alarm(5) };
+            let soon = Some(Duration::from_millis(1));
+            let write = || stream.write_within(&[IoSlice::new(b"x")], soon);
+            let written = std::panic::catch_unwind(std::panic::AssertUnwindSafe(write));
+            let told = matches!(written, Ok(Err(ByteStreamError::Forked(_))));
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(!told as i32) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child just made, into a live integer.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "the child was not told, or hung");
+    }
+}

@@ -9,9 +9,10 @@ use hamlyn::protocol::{
 use hamlyn::{Accept, Access, Config, Event, Node, SlotConfig, Ticket};
 use std::future::poll_fn;
 use std::path::PathBuf;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
@@ -75,6 +76,58 @@ fn counting(server: AsyncServer) -> (Arc<AtomicU32>, tokio::task::JoinHandle<Rec
         }
     });
     (counted, task)
+}
+
+/// How often something was woken.
+#[derive(Default)]
+struct Woken(AtomicU32);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Woken {
+    /// Of a future that is polled once, and waits.
+    fn of(future: Pin<&mut impl Future<Output = ()>>) -> Arc<Self> {
+        let woken = Arc::<Self>::default();
+        let waker = Waker::from(woken.clone());
+        assert!(future.poll(&mut Context::from_waker(&waker)).is_pending());
+        woken
+    }
+
+    async fn is_told(&self) {
+        within(async {
+            while self.0.load(Ordering::Relaxed) == 0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+}
+
+// The number of a call is used again by the next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_a_caller_to_give_up_is_told_of_the_reply_and_takes_nobody_elses_word() {
+    let dir = Dir::new("watch");
+    let (server, client) = (dir.server(ServerConfig::default()), dir.client().await);
+    let other = client.clone();
+    let first = tokio::spawn(async move { other.call(b"first").await });
+    let request = within(server.receive()).await.unwrap();
+    let mut stale = Box::pin(request.cancelled());
+    let woken = Woken::of(stale.as_mut());
+    within(request.reply(b"1")).await.unwrap();
+    woken.is_told().await;
+    assert_eq!(&*within(first).await.unwrap().unwrap(), b"1");
+    let second = tokio::spawn(async move { client.call(b"second").await });
+    let next = within(server.receive()).await.unwrap();
+    let mut waits = Box::pin(next.cancelled());
+    let woken = Woken::of(waits.as_mut());
+    drop(stale);
+    second.abort();
+    woken.is_told().await;
+    assert!(next.is_cancelled());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

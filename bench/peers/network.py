@@ -5,8 +5,9 @@
     bench/peers/install.sh network && bench/peers/network.py >bench/results/network-NAME.jsonl
 
 After `make build`; HAMLYN names another program than target/release/hamlyn. Peers take turns, round
-after round, each end on the same two processors. `--markdown FILE..` prints the table of rows that
-were taken, the median of each cell, instead.
+after round, each end on the same two processors; before and after all of one size the raw cache line
+and the least message are measured. `--markdown FILE..` prints the table of rows that were taken, the
+median of each cell, instead.
 
 Two manners, in the column `manner`: "one at a time" (half of a round trip of messages of that
 size, and for a bandwidth its bytes in that time), which is all that fi_pingpong has; and "one after
@@ -17,6 +18,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import socket
 import statistics
 import subprocess
@@ -215,6 +217,26 @@ PEERS = {
 }
 
 
+def version(name: str) -> str:
+    """Of what a peer is made with; of Hamlyn, whose own is its row's commit, the library below it."""
+    if name.startswith("tonic"):
+        lock = (run.HERE / "tonic/Cargo.lock").read_text()
+        return re.search(r'name = "tonic"\nversion = "(.*)"', lock)[1]
+    if name.startswith("UCX"):
+        return run.ucx_version()
+    if name.startswith("MPICH"):
+        said = run.output_of([run.BUILD / "mpich/bin/pip", "show", "mpich"])
+        return re.search(r"^Version: (.*)$", said, re.M)[1]
+    if "OpenSSL" in name:
+        return run.output_of(["openssl", "version"]).split()[1]
+    if "TLS" in name:
+        lock = (run.ROOT / "Cargo.lock").read_text()
+        return "rustls " + re.search(r'name = "rustls"\nversion = "(.*)"', lock)[1]
+    env = {"LD_LIBRARY_PATH": str(FABRIC_2.parent)} if "2.x" in name else {}
+    said = run.output_of(["fi_info", "--version"], env)
+    return "libfabric " + re.search(r"^libfabric: (.*)$", said, re.M)[1]
+
+
 def table(files: list[str]) -> None:
     cells: dict[tuple, list[float]] = {}
     for file in files:
@@ -248,39 +270,49 @@ def main() -> None:
     parser.add_argument("--markdown", nargs="+", metavar="FILE", help="print their table instead")
     arguments = parser.parse_args()
     if arguments.markdown:
-        return table(arguments.markdown)
+        table(arguments.markdown)
+        return
     cores = [int(core) for core in arguments.cores.split(",")]
     if not arguments.veth:
-        return measure_all(arguments, cores)
+        measure_all(arguments, cores)
+        return
     global hosts
     with Namespaces(cores) as hosts:
         # Its launcher is one process, which has one network.
         PEERS.pop("MPICH over ofi, tcp of 2.x")
-        return measure_all(arguments, cores)
+        measure_all(arguments, cores)
 
 
 def measure_all(arguments: argparse.Namespace, cores: list[int]) -> None:
     machine = run.machine()
+    parts = arguments.peer or [""]
+    peers = {name: peer for name, peer in PEERS.items() if any(part in name for part in parts)}
+    versions = {name: version(name) for name in peers}
     until = time.monotonic() + 60 * arguments.minutes
     for number in range(1, arguments.rounds + 1):
         for cell in CELLS:
-            for name, measure in PEERS.items():
-                is_wanted = not arguments.peer or any(part in name for part in arguments.peer)
-                if not is_wanted or (arguments.size and cell[1] not in arguments.size):
-                    continue
-                if time.monotonic() > until:
-                    return None
-                try:
-                    ns = measure(cell, cores)
-                except (run.Failed, OSError, ValueError, KeyError, IndexError) as error:
-                    run.end_what_lives()
-                    print(f"{name}, {cell}: {type(error).__name__}: {error}", file=sys.stderr)
-                    continue
-                if ns is not None:
-                    row = {"peer": name, "manner": cell[0], "size": cell[1], "ns": ns}
-                    row |= {"count": COUNTS[cell[1]], "round": number, "over": hosts.name} | machine
-                    print(json.dumps(row), flush=True)
-    return None
+            if arguments.size and cell[1] not in arguments.size:
+                continue
+            if time.monotonic() > until:
+                return
+            before = run.limits(cores)
+            rows = {name: ns for name, peer in peers.items() if (ns := tried(name, peer, cell, cores))}
+            after = run.limits(cores)
+            for name, ns in rows.items():
+                row = {"peer": name, "version": versions[name], "manner": cell[0], "size": cell[1]}
+                row |= {"ns": ns, "count": COUNTS[cell[1]], "round": number, "over": hosts.name}
+                row |= {"raw_before_ns": before.raw_ns, "raw_after_ns": after.raw_ns}
+                row |= {"least_one_way_ns": (before.least_ns + after.least_ns) / 2}
+                print(json.dumps(row | machine), flush=True)
+
+
+def tried(name: str, measure: Callable, cell: Cell, cores: list[int]) -> float | None:
+    try:
+        return measure(cell, cores)
+    except (run.Failed, OSError, ValueError, KeyError, IndexError) as error:
+        run.end_what_lives()
+        print(f"{name}, {cell}: {type(error).__name__}: {error}", file=sys.stderr)
+        return None
 
 
 if __name__ == "__main__":

@@ -2220,14 +2220,13 @@ public:
         /// Its bytes, to be written; none once it was sent.
         buffer data() const noexcept { return data_; }
 
-        /// Its first `size` bytes. On an error but H_CUT_OFF it is as it was, but for what was cut off.
-        /// h_stream_loan_send
+        /// Its first `size` bytes. On an error it is as it was, but for what was cut off. h_stream_loan_send
         result<void> try_send(std::size_t size, timeout limit) {
             if (!own_) {
                 return failure(H_STATE, "the record was sent");
             }
             const h_status status = h_stream_loan_send(own_->raw, size, limit.nanoseconds());
-            if (status == H_OK || status == H_CUT_OFF) {
+            if (status == H_OK) {
                 own_ = nullptr;
                 data_ = buffer(nullptr, 0);
             } else if (status != H_INVALID && size < data_.size()) {
@@ -2291,8 +2290,8 @@ public:
         return try_grow_with_aperture(on, from, limit).value();
     }
 
-    /// A small record leaves with others, at the latest with `flush`. H_CUT_OFF: it was taken, and
-    /// must not be sent again. h_stream_send
+    /// A small record leaves with others, at the latest with `flush`; of a long one a part may have left when
+    /// the time is over, and only `flush` says that the rest has. h_stream_send
     result<void> try_send(bytes data, timeout limit) {
         return detail::done(h_stream_send(get(), data.data(), data.size(), limit.nanoseconds()));
     }

@@ -314,7 +314,7 @@ statuses! {
         JobError::Missing { .. }
         | JobError::LauncherSilent { .. }
         | JobError::NotOffered { .. } => H_TIMED_OUT,
-        JobError::Ended(_) | JobError::LauncherGone { .. } => H_CLOSED,
+        JobError::Ended(_) | JobError::LauncherGone { .. } | JobError::LauncherLost { .. } => H_CLOSED,
         JobError::Launcher { .. } => H_MISBEHAVED,
         JobError::NothingPut { .. } => H_NO_SUCH,
         JobError::PutAlready { .. } | JobError::Taken { .. } => H_IN_USE,

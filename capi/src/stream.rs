@@ -13,7 +13,7 @@ use hamlyn::node::OfferError;
 use hamlyn::protocol::{
     Admit, ApertureRecord, ApertureStreamReceiver, ApertureStreamSender, Connected, Connection,
     EndPoint, Exclusive, Kind, Manager, Offered, ReceiveError, Record, RecordBytes,
-    RecordLoanApart, Seed, SendError, StreamConfig, StreamReceiver, StreamSender,
+    RecordLoanApart, Seed, StreamConfig, StreamReceiver, StreamSender,
 };
 use hamlyn::{Access, Node};
 use std::collections::VecDeque;
@@ -412,12 +412,13 @@ grown! {
 }
 
 /// Sends a record of `length` bytes, waiting at most `timeout_ns` for room. A small one leaves with
-/// others, at the latest with h_stream_flush.
+/// others, at the latest with h_stream_flush. A long one leaves at once; if the time is over when a part
+/// of it has left, that is H_OK, too: it was taken, its rest leaves in later calls with this sender and
+/// not otherwise, and only h_stream_flush, or h_stream_sender_close, says that it has.
 ///
 /// Errors, nothing of this record was taken: H_TOO_LONG, see h_stream_bytes_max; H_FULL, the time
 /// limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the receiver is gone, which is found when a message
-/// leaves; H_MISBEHAVED; H_STATE, a record is on loan (h_stream_loan). H_CUT_OFF: it was taken, and the
-/// rest of it leaves in the next call.
+/// leaves; H_MISBEHAVED; H_STATE, a record is on loan (h_stream_loan).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_stream_send(
     sender: *mut h_stream_sender_t,
@@ -442,9 +443,9 @@ pub unsafe extern "C" fn h_stream_send(
 /// it sends and flushes nothing else (H_STATE). With the sender it is freed, too.
 ///
 /// Errors, nothing is on loan: H_TOO_LONG, see h_stream_bytes_max; H_FULL, the time limit was 0;
-/// H_TIMED_OUT; H_CLOSED, H_DIED, H_HUNG_UP, the receiver is gone; H_MISBEHAVED; H_CUT_OFF, part of the
-/// small records has left, and the rest leaves in the next call. H_STATE, one is on loan already, and
-/// stays so; or the sender was grown with an aperture.
+/// H_TIMED_OUT; H_CLOSED, H_DIED, H_HUNG_UP, the receiver is gone; H_MISBEHAVED; H_STATE, one is on loan
+/// already, and stays so, or the sender was grown with an aperture. Of small records that were to leave
+/// first a part may have, and the rest leaves in later calls.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_stream_loan(
     sender: *mut h_stream_sender_t,
@@ -468,8 +469,7 @@ pub unsafe extern "C" fn h_stream_loan(
 }
 
 /// Sends the first `length` bytes of the record that is on loan, as h_stream_send does; there is none
-/// afterwards, and the pointer to its bytes is no longer valid. On an error but H_CUT_OFF it is on loan
-/// as before, but for what `length` has cut off.
+/// afterwards, and the pointer to its bytes is no longer valid. On an error it is on loan as before, but for what `length` has cut off.
 ///
 /// Errors: as h_stream_send; H_INVALID, `length` is more than the record has; H_STATE, none is on loan.
 #[unsafe(no_mangle)]
@@ -491,7 +491,7 @@ pub unsafe extern "C" fn h_stream_loan_send(
         }
         loan.truncate(length);
         let result = loan.send_or_keep(left);
-        if !matches!(result, Ok(()) | Err(SendError::CutOff)) {
+        if result.is_err() {
             *on_loan = Some(loan.detach());
         }
         sent(result, timeout_ns)

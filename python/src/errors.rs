@@ -379,7 +379,7 @@ impl ToPy for JobError {
             Self::Missing { .. } | Self::LauncherSilent { .. } | Self::NotOffered { .. } => {
                 Kind::TimedOut
             }
-            Self::Ended(_) | Self::LauncherGone { .. } => Kind::Closed,
+            Self::Ended(_) | Self::LauncherGone { .. } | Self::LauncherLost { .. } => Kind::Closed,
             Self::Launcher { .. } => Kind::Misbehaved,
             Self::NothingPut { .. } | Self::OtherHost { .. } => Kind::Unreachable,
             Self::PmixLibrary { .. } | Self::Os { .. } => Kind::Os,

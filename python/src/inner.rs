@@ -364,7 +364,10 @@ impl Inner {
                 false => Ok::<_, hamlyn::NodeReceiveError>(None),
             }
         };
-        Ok(sliced(py, self, limit, attempt)?.or_raise()?.is_some())
+        let waited = sliced(py, self, limit, attempt);
+        // Or the bells of threads that are gone would lie there until something moves.
+        py.detach(|| node.wait_no_more(&waker));
+        Ok(waited?.or_raise()?.is_some())
     }
 
     /// Sends one message, over `link` if that is given.

@@ -62,6 +62,16 @@ pub enum JobError {
         /// Milliseconds that were waited.
         limit_ms: u64,
     },
+    /// The conversation with the launcher is over: what was said could not be told apart any more.
+    #[error("nothing more can be asked of {launcher}, as for {doing}: {why}")]
+    LauncherLost {
+        /// Which.
+        launcher: Launcher,
+        /// What was to be done.
+        doing: &'static str,
+        /// What has ended it.
+        why: &'static str,
+    },
     /// The launcher's answer cannot be, or it refused.
     #[error("{launcher}, while {doing}, said {text:?}")]
     Launcher {

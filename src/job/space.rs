@@ -25,7 +25,7 @@ const LINE_VALUE_BYTES_MAX: usize = (LINE_BYTES_MAX - 1024) / 2;
 /// Within which time a PMIx server answers.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Within which time it is said who is missing at a fence.
-const MISSING: Duration = Duration::from_millis(200);
+const MISSING: Duration = Duration::from_secs(2);
 /// Most ranks of a job.
 pub const RANKS_MAX: u32 = 1 << 20;
 

@@ -39,6 +39,7 @@ use std::vec::Vec;
 const ANSWER: Duration = Duration::from_secs(30);
 /// Answers that did not come in time, beyond which nothing more is asked.
 const LATE_MAX: usize = 16;
+const CUT: &str = "a line to it was cut off, since it took no more in time";
 /// Bytes of an answer that are told in an error.
 const TOLD_BYTES: usize = 80;
 
@@ -64,8 +65,8 @@ pub struct Talk {
     fenced: Option<Fenced>,
     /// What the answers are called that did not come in time.
     late: VecDeque<String>,
-    /// A line was cut off: what is said behind it would be a part of it.
-    is_cut: bool,
+    /// Why nothing more is said.
+    over: Option<&'static str>,
 }
 
 impl Talk {
@@ -88,7 +89,7 @@ impl Talk {
             is_fencing: false,
             fenced: None,
             late: VecDeque::new(),
-            is_cut: false,
+            over: None,
         })
     }
 
@@ -156,8 +157,8 @@ impl Talk {
     }
 
     fn say(&mut self, line: &Line, doing: &'static str, limit: Duration) -> Result<(), JobError> {
-        if self.is_cut {
-            return Err(self.silent(doing, Duration::ZERO));
+        if let Some(why) = self.over {
+            return Err(JobError::LauncherLost { launcher: self.launcher, doing, why });
         }
         let bytes = line.to_bytes();
         let mut left = &bytes[..];
@@ -167,7 +168,8 @@ impl Talk {
                 Ok(sent) => left = &left[sent..],
                 Err(Errno::AGAIN) => {
                     if !self.wait_until(PollFlags::OUT, until_ns, doing)? {
-                        self.is_cut = left.len() < bytes.len();
+                        // What is said behind a part of a line would belong to that.
+                        self.over = self.over.or((left.len() < bytes.len()).then_some(CUT));
                         return Err(self.silent(doing, limit));
                     }
                 }
@@ -230,7 +232,7 @@ impl Talk {
         limit: Duration,
     ) -> Result<Line, JobError> {
         if self.late.len() >= LATE_MAX {
-            return Err(self.silent(doing, Duration::ZERO));
+            self.over = Some("it has left too many questions without an answer");
         }
         self.say(line, doing, limit)?;
         let until_ns = until(limit);
@@ -241,7 +243,11 @@ impl Talk {
                     self.is_fencing = false;
                     self.fenced = Some(self.read_fence(&line)?);
                 }
-                Some(line) => return Err(self.error(doing, &line.to_bytes())),
+                Some(line) => {
+                    // Whatever comes next may be the answer to this, or to another.
+                    self.over = Some("it has said what was no answer");
+                    return Err(self.error(doing, &line.to_bytes()));
+                }
                 None if self.wait_until(PollFlags::IN, until_ns, doing)? => {}
                 None => {
                     self.late.push_back(answer.into());
@@ -388,6 +394,12 @@ mod tests {
             talk.ask_within(&get, "get_result", DOING, Duration::ZERO).unwrap_err();
         }
         assert_eq!(talk.late.len(), LATE_MAX);
+        // Nor is it one that comes behind something that answers nothing.
+        let (mut talk, mut launcher) = self::talk();
+        launcher.write_all(b"cmd=error\ncmd=get_result value=1\n").unwrap();
+        talk.ask(&get, "get_result", DOING).unwrap_err();
+        let asked = talk.ask(&get, "get_result", DOING);
+        assert!(matches!(asked, Err(JobError::LauncherLost { .. })), "{asked:?}");
     }
 
     #[test]
@@ -396,15 +408,15 @@ mod tests {
         let long = Line::new("put").with("value", "7".repeat(LINE_BYTES_MAX - 100));
         let soon = Duration::from_millis(1);
         // A part of it has left, when there is room for no more than a part.
-        while !talk.is_cut {
-            if talk.say(&long, DOING, soon).is_err() && !talk.is_cut {
+        while talk.over.is_none() {
+            if talk.say(&long, DOING, soon).is_err() && talk.over.is_none() {
                 launcher.read_exact(&mut [0; 33 << 10]).unwrap();
             }
         }
         launcher.set_nonblocking(true).unwrap();
         while launcher.read(&mut [0; 4096]).is_ok() {}
         let said = talk.say(&Line::new("get"), DOING, soon);
-        assert!(matches!(said, Err(JobError::LauncherSilent { .. })));
+        assert!(matches!(said, Err(JobError::LauncherLost { why: CUT, .. })));
         assert!(launcher.read(&mut [0; 1]).is_err(), "it was said");
     }
 

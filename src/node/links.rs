@@ -621,6 +621,11 @@ fn split(new: NewLink, counters: &Arc<Counters>) -> Link {
     let (features, how) = (new.features, new.how);
     let barrier =
         if features.contains(LinkFeatures::BARRIER) { Barrier::Asymmetric } else { Barrier::Fence };
+    #[cfg(feature = "tls")]
+    assert!(
+        barrier == Barrier::Fence || matches!(way, Way::Memory(_)),
+        "what carries a link to another host makes no barrier on behalf of the node"
+    );
     let writer = RingWriter::new(outgoing.lines(), incoming.freed(), packet_bytes);
     let reader = RingReader::new(incoming.lines(), outgoing.freed());
     let rings = features.contains(LinkFeatures::BELL);

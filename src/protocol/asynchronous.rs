@@ -15,7 +15,7 @@ use super::datagram::{Datagram, DatagramReceiver};
 use super::driver::Driver;
 use super::group::{Group, GroupError};
 use super::group_member::GroupMember;
-use super::manager::{Connection, Manager, ReceiveError, SendError, UntilGivenUp};
+use super::manager::{Awaiting, Connection, Manager, ReceiveError, SendError, UntilGivenUp};
 use super::publish::{PublishError, Sample, Subscriber};
 use super::stream::{Record, RecordGuard, StreamReceiver};
 use super::tagged::{Tag, TaggedReceiver};
@@ -297,6 +297,7 @@ impl AsyncManager {
         &self,
         mut look: impl FnMut() -> Result<Option<R>, E>,
     ) -> Result<R, E> {
+        let mut wait: Option<Awaiting> = None;
         loop {
             let mut readable = pin!(self.fd.readable());
             let found = poll_fn(|context| {
@@ -306,7 +307,8 @@ impl AsyncManager {
                     found => return Poll::Ready(found),
                 }
                 // Another thread may take what this task waits for before its next look.
-                self.manager.leave_waker(context.waker());
+                let wait = wait.get_or_insert_default();
+                self.manager.leave_waker(context.waker(), Some(wait));
                 match look() {
                     Ok(None) => {}
                     found => return Poll::Ready(found),

@@ -73,12 +73,21 @@ pub struct AsyncServer {
 #[derive(Default)]
 struct Watching {
     watch: Mutex<(usize, Option<AbortHandle>)>,
+    /// A number for each.
+    next: AtomicU64,
+}
+
+impl Watching {
+    fn is_watched(&self) -> bool {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner).0 > 0
+    }
 }
 
 /// A request whose caller is watched, until this is dropped.
 struct Watched<'a> {
     server: &'a AsyncServer,
     of: (u64, u32),
+    number: u64,
 }
 
 impl<'a> Watched<'a> {
@@ -95,13 +104,15 @@ impl<'a> Watched<'a> {
             };
             *task = Some(server.manager.runtime().spawn(looking).abort_handle());
         }
-        Self { server, of }
+        drop(watch);
+        let number = server.watching.next.fetch_add(1, Ordering::Relaxed);
+        Self { server, of, number }
     }
 }
 
 impl Drop for Watched<'_> {
     fn drop(&mut self) {
-        self.server.server.watch_no_more(self.of);
+        self.server.server.watch_no_more(self.of, self.number);
         let mut watch = self.server.watching.watch.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, task) = &mut *watch;
         *count -= 1;
@@ -412,7 +423,12 @@ impl AsyncRequest {
     }
 
     fn take(&self) -> Option<Arrived> {
-        self.arrived().take()
+        let arrived = self.arrived().take()?;
+        // Another task may wait for its caller to give up.
+        if self.server.watching.is_watched() {
+            self.server.server.is_replied_to(&arrived);
+        }
+        Some(arrived)
     }
 
     /// Who calls, as the kernel says; see [`Request::peer`](super::Request::peer). `None` also once a
@@ -439,10 +455,10 @@ impl AsyncRequest {
     /// task of a request at a time.
     pub async fn cancelled(&self) {
         let Some(of) = self.arrived().as_ref().map(Arrived::names) else { return };
-        let _watched = Watched::new(&self.server, of);
+        let watched = Watched::new(&self.server, of);
         let cancelled = poll_fn(|context| {
             let is_cancelled = match &*self.arrived() {
-                Some(arrived) => self.server.server.watch(arrived, context.waker()),
+                Some(arrived) => self.server.server.watch(arrived, watched.number, context.waker()),
                 None => true,
             };
             if is_cancelled { Poll::Ready(()) } else { Poll::Pending }

@@ -1,6 +1,6 @@
 //! Who has how many connections: strangers by their address, hosts that have proved themselves by that.
 
-use super::{LinkRow, Refused, Row, Shared, State};
+use super::{LinkRow, Met, Refused, Row, Shared, State};
 use core::cmp::Reverse;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::collections::HashMap;
@@ -13,25 +13,22 @@ const UNPROVED_PER_ADDRESS_MAX: usize = 16;
 
 impl Shared {
     /// Of those who have proved nothing, the oldest of the address that has most gives way, where there are as
-    /// many as may be. Whether there is a place for the newcomer: not if all are links', or theirs who have
-    /// proved something.
-    pub(super) fn make_room(&self, state: &mut State, newcomer: IpAddr) -> bool {
+    /// many as may be.
+    pub(super) fn make_room(&self, state: &mut State, newcomer: IpAddr) {
         let newcomer = network_of(newcomer);
         let mut unproved: HashMap<IpAddr, Vec<u64>> = HashMap::new();
         for (id, row) in &state.rows {
             if let Row::Meeting(met) = row
-                && met.dial.is_none()
-                && met.meeting.is_unproved()
+                && met.is_stranger()
             {
                 unproved.entry(network_of(met.address.ip())).or_default().push(*id);
             }
         }
         let all: usize = unproved.values().map(Vec::len).sum();
         let own = unproved.get(&newcomer);
-        let is_full = state.connections() >= self.config.links_max as usize;
         let oldest = if own.is_some_and(|own| own.len() >= UNPROVED_PER_ADDRESS_MAX) {
             own.and_then(|own| own.first().copied())
-        } else if is_full || all >= self.config.half_open_max as usize {
+        } else if all >= self.config.half_open_max as usize {
             let most = unproved.values().max_by_key(|ids| (ids.len(), Reverse(ids.first())));
             most.and_then(|ids| ids.first().copied())
         } else {
@@ -41,14 +38,16 @@ impl Shared {
             self.count_refused(Refused::HalfOpen);
             self.forget(state, id);
         }
-        !is_full || oldest.is_some()
     }
 }
 
 impl State {
-    /// Connections that there are, in whatever state.
+    /// Connections that there are, in whatever state, but for those of strangers: they are bounded by
+    /// themselves, and take no place of anybody else's.
     pub(super) fn connections(&self) -> usize {
-        self.rows.len() + self.links.len() + self.more.load(Ordering::Relaxed)
+        let is_strangers = |row: &&Row| matches!(row, Row::Meeting(met) if met.is_stranger());
+        let strangers = self.rows.values().filter(is_strangers).count();
+        self.rows.len() - strangers + self.links.len() + self.more.load(Ordering::Relaxed)
     }
 
     /// Connections of one identity, whatever state they are in; and how many of them wait for the
@@ -70,6 +69,13 @@ impl State {
             }
         }
         (links + asked + leaving, asked)
+    }
+}
+
+impl Met {
+    /// It has connected here, and proved nothing.
+    fn is_stranger(&self) -> bool {
+        self.dial.is_none() && self.meeting.is_unproved()
     }
 }
 
@@ -132,7 +138,7 @@ impl Drop for Live {
 }
 
 /// What one stranger has at the least: an address, or in IPv6 a network of 2⁶⁴ of them.
-pub(super) fn network_of(address: IpAddr) -> IpAddr {
+fn network_of(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) if v6.to_ipv4_mapped().is_none() => {
             Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into()

@@ -10,12 +10,19 @@ use super::{ASKED_PER_IDENTITY_MAX, ASKED_REFUSED, Met, RequestId, Row, Shared, 
 use crate::control::names::Access;
 use crate::control::shell::ControlEvent;
 use crate::control::{Accept, GREETING_BYTES_MAX, Reason};
+use std::format;
 use std::sync::Arc;
 use std::vec::Vec;
 
 /// Said to a host that may not connect.
 const NOT_LET_IN: &str = "this service is not for other hosts, but for those that the setting links_from \
                           (HAMLYN_LINKS_FROM) of its process names";
+
+fn too_many(most: usize) -> Answer {
+    let text =
+        format!("as many links and connections to other hosts as it may ({most}, links_max)");
+    Answer::no(Reason::Links, &text)
+}
 
 impl Shared {
     /// At a server: the client has proved itself and says what it wants.
@@ -46,12 +53,17 @@ impl Shared {
         let asks = matches!(joins, Some(Said::Asks));
         let for_figures = asks && matches!(Said::split(before).1, Some(Said::Figures));
         let joins = joins.filter(|said| matches!(said, Said::Join { .. }));
-        if own >= 2 * self.config.connections_per_user_max as usize {
+        // This one is among them.
+        let (all, most) = (state.connections(), self.config.links_max as usize);
+        let is_full = all > most;
+        let is_crowd = all > most + self.config.half_open_max as usize;
+        if is_crowd || own >= 2 * self.config.connections_per_user_max as usize {
             // It is not even told, which would keep another connection.
             if let Some(Row::Meeting(met)) = state.rows.get(&id) {
                 // As of one that is served, or of what the host has invented.
                 let answer = match answer {
                     Err(Answer::NoService) => Answer::NoService,
+                    _ if is_crowd => too_many(most),
                     _ => Answer::no(Reason::Connections, ""),
                 };
                 self.note_refused(met.address, &proved, wants.service, &answer);
@@ -62,6 +74,7 @@ impl Shared {
             return self.figures_asked(state, id, wants, proved);
         }
         let answer = match answer {
+            Ok(_) if is_full => Err(too_many(most)),
             Ok(_) if own >= self.config.connections_per_user_max as usize => {
                 Err(Answer::no(Reason::Connections, ""))
             }
@@ -74,6 +87,7 @@ impl Shared {
             answer => answer,
         };
         if let Some(said) = joins
+            && !is_full
             && own < self.config.connections_per_user_max as usize
         {
             let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };

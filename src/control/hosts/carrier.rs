@@ -125,7 +125,7 @@ impl Carrier {
         packet_bytes: u32,
     ) -> Self {
         let into = RingWriter::new(incoming.lines(), outgoing.freed(), packet_bytes);
-        // The node fences for itself: its end of the link has no features.
+        // The node fences for itself, since links to other hosts are made without `LinkFeatures::BARRIER`.
         let mut sleep = Sleeper::new(incoming.sleep(), Barrier::Fence, true);
         sleep.arm_for_any();
         Self {

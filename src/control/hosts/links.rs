@@ -167,6 +167,7 @@ impl Shared {
             incoming,
             way: Way::Host(link),
             packet_bytes: self.config.packet_bytes.min(proved.packet_bytes),
+            // No `BARRIER` above all: the carrier relies on the node's own fences.
             features: LinkFeatures::empty(),
             initiated_by_us,
             request,

@@ -478,11 +478,7 @@ impl Shared {
                 self.count_refused(Refused::Exhausted);
                 continue;
             }
-            if !self.make_room(state, address.ip()) {
-                let why = "this process has as many links as it may (links_max)";
-                self.note_stranger(Refused::Links, address, why);
-                continue;
-            }
+            self.make_room(state, address.ip());
             let Ok(tls) = rustls::ServerConnection::new(self.own.keys.server.clone()) else {
                 self.count_refused(Refused::Exhausted);
                 continue;

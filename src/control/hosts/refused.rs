@@ -77,6 +77,7 @@ impl Refused {
         match reason {
             Reason::User => Self::User,
             Reason::Connections => Self::Connections,
+            Reason::Links => Self::Links,
             Reason::Malformed => Self::Greeting,
             Reason::Identity => Self::Identity,
             _ => Self::Application,

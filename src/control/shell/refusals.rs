@@ -36,11 +36,13 @@ pub fn of_host(
     why: &str,
 ) -> Entry {
     let mark = if why.is_empty() { "" } else { ": " };
-    let who = identity.map_or("which has proved nothing".into(), printable);
-    let reason = std::format!("host {address}, {who}{mark}{}", printable(why));
     // Anything may be in it: a host asks for what it likes.
-    let service = printable(&service);
-    let of = identity.map_or(Account::Strangers, |identity| Account::Host(identity.into()));
+    let (service, why) = (printable(&service), printable(why));
+    let (who, of) = match identity.map(printable) {
+        Some(identity) => (identity.clone(), Account::Host(identity)),
+        None => ("which has proved nothing".into(), Account::Strangers),
+    };
+    let reason = std::format!("host {address}, {who}{mark}{why}");
     Entry { kind, user: None, process: None, service, reason, of }
 }
 

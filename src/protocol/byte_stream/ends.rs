@@ -399,8 +399,9 @@ impl ByteStream {
         let written = self.manager.shared.wait_until(timeout, |node, protocols| {
             self.core.look_to_send(node, protocols, |flow, node| flow.write(node, slices))
         });
-        // Who does not wait in a call tries again.
-        if written.is_err() && timeout != Some(Duration::ZERO) {
+        // Who does not wait in a call tries again; and a child that was forked has no lock to take.
+        let is_over = written.is_err() && timeout != Some(Duration::ZERO);
+        if is_over && !self.manager.is_forked() {
             let mut node = self.manager.lock();
             self.core.state().flow.waits_no_more(&mut node);
         }

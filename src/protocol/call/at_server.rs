@@ -173,7 +173,7 @@ pub(in crate::protocol) struct ServerState {
     /// the last as there may be clients.
     pub(super) departed: VecDeque<(u64, Peer, CloseReason)>,
     /// Whoever waits to be told that a caller has given up: by client and call.
-    pub(super) watchers: HashMap<(u64, u32), Waker>,
+    pub(super) watchers: HashMap<(u64, u32), (u64, Waker)>,
     /// No request is taken any more.
     pub(super) drains: bool,
     pub(super) spares: Spares,

@@ -129,13 +129,13 @@ impl ServerState {
 
     /// Whoever waits to be told that its caller has given up.
     pub(super) fn wake_watcher(&mut self, client: u64, call: u32) {
-        if let Some(waker) = self.watchers.remove(&(client, call)) {
+        if let Some((_, waker)) = self.watchers.remove(&(client, call)) {
             waker.wake();
         }
     }
 
     pub(super) fn wake_watchers_of(&mut self, client: u64) {
-        for (_, waker) in self.watchers.extract_if(|(of, _), _| *of == client) {
+        for (_, (_, waker)) in self.watchers.extract_if(|(of, _), _| *of == client) {
             waker.wake();
         }
     }
@@ -292,13 +292,14 @@ impl Server {
     }
 
     /// Whether a request's caller has given up; else `waker` is woken when it does, in whatever turn
-    /// that is seen.
+    /// that is seen, or when it is replied to. `watch`: a number that no other has, since that of a call is
+    /// used again.
     #[cfg(feature = "tokio")]
-    pub(crate) fn watch(&self, arrived: &Arrived, waker: &Waker) -> bool {
+    pub(crate) fn watch(&self, arrived: &Arrived, watch: u64, waker: &Waker) -> bool {
         let is_given_up = |state: &mut ServerState| {
             let is_given_up = state.is_given_up(arrived.its_which());
             if !is_given_up {
-                state.watchers.insert((arrived.parts.client, arrived.parts.call), waker.clone());
+                state.watchers.insert(arrived.names(), (watch, waker.clone()));
             }
             is_given_up
         };
@@ -306,11 +307,24 @@ impl Server {
         guard.parts().1.server(self.offer).is_none_or(is_given_up)
     }
 
-    /// Nobody waits for that any more.
+    /// That watch is over.
     #[cfg(feature = "tokio")]
-    pub(crate) fn watch_no_more(&self, (client, call): (u64, u32)) {
+    pub(crate) fn watch_no_more(&self, of: (u64, u32), watch: u64) {
         if !self.manager.is_forked() {
-            self.with_state(|state| drop(state.watchers.remove(&(client, call))));
+            self.with_state(|state| {
+                if state.watchers.get(&of).is_some_and(|(known, _)| *known == watch) {
+                    state.watchers.remove(&of);
+                }
+            });
+        }
+    }
+
+    /// Somebody replies to it: whoever watches it is woken.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_replied_to(&self, arrived: &Arrived) {
+        if !self.manager.is_forked() {
+            let (client, call) = arrived.names();
+            self.with_state(|state| state.wake_watcher(client, call));
         }
     }
 

@@ -71,7 +71,8 @@ pub trait EndPoint {
     fn is_ready_in(&self, node: &Node) -> bool;
     /// Its manager.
     fn manager(&self) -> &Manager;
-    /// When it is ready though nothing comes, as to connect again; `None`: never.
+    /// From when on it is ready though nothing comes, as to connect again; `None`: never. Whoever waits for the
+    /// manager's descriptor waits until then at most.
     fn due(&self) -> Option<Instant> {
         None
     }

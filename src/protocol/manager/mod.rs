@@ -17,6 +17,7 @@ mod connection;
 mod error;
 mod giving_up;
 mod offers;
+mod wakers;
 
 pub use connection::{Connection, EndPoint};
 pub(crate) use error::set_up;
@@ -25,6 +26,8 @@ pub use giving_up::UntilGivenUp;
 use giving_up::given_up;
 pub(in crate::protocol) use offers::Offering;
 pub(crate) use offers::{Admission, NOT_OFFERED, Offer, OfferId, Protocols, StillWaits, Waiting};
+#[cfg_attr(not(feature = "tokio"), allow(unused_imports))]
+pub(crate) use wakers::{Awaiting, Wakers};
 
 use super::ends::Deadline;
 use super::seed::{Kind, Seed, Token};
@@ -56,6 +59,8 @@ const GREETING_HEAD: usize = 21;
 
 const ANSWER_HEAD: usize = 5;
 
+/// Before an end point that is due is looked at once more.
+const DUE_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// The pauses before it is asked again for the name of a process that is ending, each twice as long.
 const ENDING_PAUSE_MIN: Duration = Duration::from_millis(1);
 const ENDING_PAUSE_MAX: Duration = Duration::from_millis(20);
@@ -226,7 +231,8 @@ impl Manager {
         let deadline = Deadline::new(timeout);
         loop {
             let due = end_points.iter().filter_map(|end_point| end_point.due()).min();
-            let pause = due.map(|at| at.saturating_duration_since(Instant::now()));
+            let pause =
+                due.map(|at| at.saturating_duration_since(Instant::now()).max(DUE_PAUSE_MIN));
             let limit = deadline.left().into_iter().chain(pause).min();
             let waited = self.shared.wait_until(limit, |node, _| {
                 match end_points.iter().position(|end_point| end_point.is_ready_in(node)) {
@@ -290,7 +296,7 @@ impl Manager {
     /// ```
     pub fn prepare_to_wait(&self, waker: Option<&Waker>) -> Result<bool, Forked> {
         if let Some(waker) = waker {
-            self.leave_waker(waker);
+            self.leave_waker(waker, None);
         }
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
@@ -302,16 +308,21 @@ impl Manager {
         Ok(taken == 0 && node.moved() == before && node.prepare_to_wait()?)
     }
 
-    /// Wakes `waker` when anything has come since, whichever thread takes it.
-    pub(crate) fn leave_waker(&self, waker: &Waker) {
+    /// Whoever has waited with this waker ([`prepare_to_wait`](Self::prepare_to_wait)) waits no more.
+    #[cfg(feature = "unstable-internals")]
+    pub fn wait_no_more(&self, waker: &Waker) {
+        self.shared.lock().parts().1.wakers.forget(waker);
+    }
+
+    /// Wakes `waker` when anything has come since, whichever thread takes it; if it is left for a wait, not
+    /// for long after that has been dropped.
+    pub(crate) fn leave_waker(&self, waker: &Waker, wait: Option<&Awaiting>) {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
         if protocols.wakers.is_empty() {
             protocols.moved = node.moved();
         }
-        if !protocols.wakers.iter().any(|known| known.will_wake(waker)) {
-            protocols.wakers.push(waker.clone());
-        }
+        protocols.wakers.leave(waker, wait);
     }
 
     // ---- for the end points

@@ -1,7 +1,7 @@
 //! What a manager keeps under its node's lock: receivers that may be grown from, requests, and
 //! connections.
 
-use super::{ANSWER, Connection, GREETING, GREETING_HEAD};
+use super::{ANSWER, Connection, GREETING, GREETING_HEAD, Wakers};
 use crate::control::{Access, Peer, RefusedBy, RequestId};
 use crate::interface::LinkId;
 use crate::node::{ApertureEvent, Attached, CloseReason, Event, Node};
@@ -13,6 +13,7 @@ use crate::protocol::publish::{Behind, PublisherState};
 use crate::protocol::seed::{Kind, Token};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
+#[cfg(feature = "tokio")]
 use core::task::Waker;
 use std::boxed::Box;
 use std::collections::{HashMap, VecDeque};
@@ -173,7 +174,7 @@ pub(crate) struct Protocols {
     /// The service through which seeds are grown, and who may use it.
     pub(super) seed_service: Option<String>,
     pub(super) seed_access: Option<Access>,
-    pub(super) wakers: Vec<Waker>,
+    pub(super) wakers: Wakers,
     pub(super) moved: u64,
     /// Whoever waits for what it alone can tell, each once.
     waiting: Vec<Arc<dyn Waiting>>,
@@ -579,7 +580,7 @@ impl Protocols {
     #[cfg(feature = "tokio")]
     pub(crate) fn give_up(&mut self) {
         self.waiting.iter().for_each(|waiting| waiting.give_up());
-        self.wakers.drain(..).for_each(Waker::wake);
+        self.wakers.wake();
     }
 
     #[inline(never)]
@@ -606,7 +607,7 @@ impl Protocols {
         let moved = node.moved();
         if moved != self.moved {
             self.moved = moved;
-            self.wakers.drain(..).for_each(Waker::wake);
+            self.wakers.wake();
         }
     }
 }

@@ -125,7 +125,7 @@ impl RecordLoan<'_> {
         apart
     }
 
-    /// [`send`](Self::send) of a loan that stays as it is on an error, [`SendError::CutOff`] apart.
+    /// [`send`](Self::send) of a loan that stays as it is on an error.
     pub fn send_or_keep(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
         self.send_now(timeout)
     }

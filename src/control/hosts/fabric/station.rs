@@ -13,7 +13,6 @@ mod place;
 
 pub use place::{Next, Place};
 
-use super::super::accounts::network_of;
 use super::super::channel::Ended;
 use super::credit::{Credit, GRANTS_MAX, HEAD_BYTES, Head};
 use crate::os::fabric::{EndPoint, Event, FabricError, Peer, Received, Sent};
@@ -172,7 +171,6 @@ impl Station {
 
     /// A place for one more link to this host.
     pub fn reserve(self: &Arc<Self>, host: IpAddr) -> Result<Place, String> {
-        let host = network_of(host);
         let bell = Bell::new().and_then(|bell| Ok((bell.try_clone()?, bell)));
         let (own, bell) = bell.map_err(|e| format!("making an event descriptor: {e}"))?;
         let mut bytes = [0; 8];
@@ -185,7 +183,7 @@ impl Station {
         if inner.rows.contains_key(&token) || inner.leaving.contains_key(&token) {
             return Err("two random numbers are the same".to_string());
         }
-        inner.leaves_few(host)?;
+        inner.look_after_left(host)?;
         inner.make_room()?;
         let descriptor = inner.end.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
         let descriptor = descriptor.map_err(|e| format!("copying a descriptor: {e}"))?;
@@ -213,8 +211,7 @@ impl Station {
             Some(_) => !inner.rows.values().any(|row| row.is_unwatched),
             None => inner.rows.is_empty(),
         };
-        // What was left nobody looks at.
-        if is_watched && inner.leaving.is_empty() {
+        if is_watched {
             return None;
         }
         self.naps.fetch_add(1, Ordering::Relaxed);
@@ -223,9 +220,12 @@ impl Station {
 }
 
 impl Inner {
-    /// Whether there is no more than a little on its way to a host over links that were left. An error: why
-    /// it gets no other.
-    fn leaves_few(&self, host: IpAddr) -> Result<(), String> {
+    /// Whether there is no more than a little on its way to a host over links that were left, of which nobody
+    /// else looks whether it has left. An error: why it gets no other.
+    fn look_after_left(&mut self, host: IpAddr) -> Result<(), String> {
+        if !self.leaving.is_empty() {
+            self.progress(None);
+        }
         match self.leaving.values().filter(|left| left.host == host).count() {
             0..LEAVING_MAX => Ok(()),
             many => Err(format!(
@@ -299,6 +299,7 @@ impl Inner {
             row.ended.get_or_insert(Ended::Failed(why.clone()));
             row.tell();
         }
+        self.leaving.clear();
         self.broken = Some(why);
     }
 

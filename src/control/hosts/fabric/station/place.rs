@@ -34,7 +34,7 @@ pub struct Next {
 pub struct Place {
     pub(super) station: Arc<Station>,
     pub(super) token: u64,
-    /// Where the other end is: its address, or its network.
+    /// Where the other end is.
     pub(super) host: IpAddr,
     pub(super) bell: Bell,
     pub(super) descriptor: Option<OwnedFd>,

@@ -1814,12 +1814,13 @@ h_status h_stream_sender_grow_from_with_aperture(h_job_t *job,
                                                  h_stream_sender_t **sender);
 
 /// Sends a record of `length` bytes, waiting at most `timeout_ns` for room. A small one leaves with
-/// others, at the latest with h_stream_flush.
+/// others, at the latest with h_stream_flush. A long one leaves at once; if the time is over when a part
+/// of it has left, that is H_OK, too: it was taken, its rest leaves in later calls with this sender and
+/// not otherwise, and only h_stream_flush, or h_stream_sender_close, says that it has.
 ///
 /// Errors, nothing of this record was taken: H_TOO_LONG, see h_stream_bytes_max; H_FULL, the time
 /// limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the receiver is gone, which is found when a message
-/// leaves; H_MISBEHAVED; H_STATE, a record is on loan (h_stream_loan). H_CUT_OFF: it was taken, and the
-/// rest of it leaves in the next call.
+/// leaves; H_MISBEHAVED; H_STATE, a record is on loan (h_stream_loan).
 h_status h_stream_send(h_stream_sender_t *sender,
                        const void *data,
                        size_t length,
@@ -1834,17 +1835,16 @@ h_status h_stream_send(h_stream_sender_t *sender,
 /// it sends and flushes nothing else (H_STATE). With the sender it is freed, too.
 ///
 /// Errors, nothing is on loan: H_TOO_LONG, see h_stream_bytes_max; H_FULL, the time limit was 0;
-/// H_TIMED_OUT; H_CLOSED, H_DIED, H_HUNG_UP, the receiver is gone; H_MISBEHAVED; H_CUT_OFF, part of the
-/// small records has left, and the rest leaves in the next call. H_STATE, one is on loan already, and
-/// stays so; or the sender was grown with an aperture.
+/// H_TIMED_OUT; H_CLOSED, H_DIED, H_HUNG_UP, the receiver is gone; H_MISBEHAVED; H_STATE, one is on loan
+/// already, and stays so, or the sender was grown with an aperture. Of small records that were to leave
+/// first a part may have, and the rest leaves in later calls.
 h_status h_stream_loan(h_stream_sender_t *sender,
                        size_t length,
                        int64_t timeout_ns,
                        void **data);
 
 /// Sends the first `length` bytes of the record that is on loan, as h_stream_send does; there is none
-/// afterwards, and the pointer to its bytes is no longer valid. On an error but H_CUT_OFF it is on loan
-/// as before, but for what `length` has cut off.
+/// afterwards, and the pointer to its bytes is no longer valid. On an error it is on loan as before, but for what `length` has cut off.
 ///
 /// Errors: as h_stream_send; H_INVALID, `length` is more than the record has; H_STATE, none is on loan.
 h_status h_stream_loan_send(h_stream_sender_t *sender,

@@ -47,7 +47,7 @@ pub type Admit = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 /// # manager.start_progress()?;
 /// let receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64))?;
 /// let mut sender: TaggedSender = join(&receiver, &Manager::with_config(config)?, (), limit)?;
-/// assert!(!receiver.is_ready());
+/// assert!(!receiver.is_ready() && receiver.due().is_none()); // It waits for what comes alone.
 /// sender.send(0, b"hi", 5, limit)?;
 /// receiver.manager().wait_any(&[&receiver], limit)?;
 /// assert!(receiver.is_ready_in(&manager.lock()));

@@ -52,11 +52,8 @@ use std::time::Instant;
 use std::vec::Vec;
 
 const GREETING: [u8; 4] = *b"HGr1";
-
 const ANSWER: [u8; 4] = *b"HAn1";
-
 const GREETING_HEAD: usize = 21;
-
 const ANSWER_HEAD: usize = 5;
 
 /// Before an end point that is due is looked at once more.
@@ -235,15 +232,12 @@ impl Manager {
                 due.map(|at| at.saturating_duration_since(Instant::now()).max(DUE_PAUSE_MIN));
             let limit = deadline.left().into_iter().chain(pause).min();
             let waited = self.shared.wait_until(limit, |node, _| {
-                match end_points.iter().position(|end_point| end_point.is_ready_in(node)) {
-                    Some(i) => Look::Found(i),
-                    None => Look::Nothing,
-                }
+                let found = end_points.iter().position(|end_point| end_point.is_ready_in(node));
+                found.map_or(Look::Nothing, Look::Found)
             });
             let is_over = deadline.left().is_some_and(|left| left.is_zero());
-            match waited {
-                Err(Waited::TimedOut) if due.is_some() && !is_over => {}
-                waited => return Ok(waited?),
+            if is_over || due.is_none() || !matches!(waited, Err(Waited::TimedOut)) {
+                return Ok(waited?);
             }
         }
     }

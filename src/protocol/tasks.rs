@@ -9,6 +9,8 @@
 //! for the next; a call that is dropped is forgotten, and its place is free when the reply has come;
 //! a reply goes on once it no longer waits for room.
 
+mod watching;
+
 use super::asynchronous::AsyncManager;
 use super::call::{
     Arrived, Bytes, CallError, Client, ClientConfig, Replying, Server, ServerConfig,
@@ -29,8 +31,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use std::vec::Vec;
 use tokio::sync::{Notify, Semaphore};
-use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
+use watching::{Watched, Watching};
 
 /// A [`Server`] in tasks. Cloning shares it.
 ///
@@ -66,62 +68,6 @@ pub struct AsyncServer {
     manager: AsyncManager,
     untaken: Arc<Untaken>,
     watching: Arc<Watching>,
-}
-
-/// One task looks for callers that have given up, for all that wait to be told of theirs: each by
-/// itself would look whenever anything comes, from whomever.
-#[derive(Default)]
-struct Watching {
-    watch: Mutex<(usize, Option<AbortHandle>)>,
-    /// A number for each.
-    next: AtomicU64,
-}
-
-impl Watching {
-    fn is_watched(&self) -> bool {
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner).0 > 0
-    }
-}
-
-/// A request whose caller is watched, until this is dropped.
-struct Watched<'a> {
-    server: &'a AsyncServer,
-    of: (u64, u32),
-    number: u64,
-}
-
-impl<'a> Watched<'a> {
-    fn new(server: &'a AsyncServer, of: (u64, u32)) -> Self {
-        let mut watch = server.watching.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        let (count, task) = &mut *watch;
-        *count += 1;
-        if *count == 1 {
-            let (looked_at, manager) = (server.server.clone(), server.manager.clone());
-            let looking = async move {
-                let look = || looked_at.look_for_cancelled().map(|()| None::<()>);
-                let _: Result<(), ReceiveError> =
-                    manager.until(|| look().map_err(ReceiveError::from)).await;
-            };
-            *task = Some(server.manager.runtime().spawn(looking).abort_handle());
-        }
-        drop(watch);
-        let number = server.watching.next.fetch_add(1, Ordering::Relaxed);
-        Self { server, of, number }
-    }
-}
-
-impl Drop for Watched<'_> {
-    fn drop(&mut self) {
-        self.server.server.watch_no_more(self.of, self.number);
-        let mut watch = self.server.watching.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        let (count, task) = &mut *watch;
-        *count -= 1;
-        if *count == 0
-            && let Some(task) = task.take()
-        {
-            task.abort();
-        }
-    }
 }
 
 /// Long replies that clients have not taken.

@@ -9,9 +9,12 @@
 //! would be read in /proc by whoever may look there, would be in core files, and would go on to
 //! everything that the rank starts. The library takes the socket for its own process alone.
 //!
+//! Output that nobody takes stays in the ranks' pipes: what is sent of it is bounded ([`Gate`]), and all
+//! else goes on. A rank's lines, its end and signals wait for no output.
+//!
 //! Never: a rank lives longer than the agent, or the agent longer than the launcher.
 
-use super::frames::{self, Start, ToAgent, ToLauncher};
+use super::frames::{self, PIECE_BYTES_MAX, PIECES_MAX, Start, ToAgent, ToLauncher};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::job::lines::LINE_BYTES_MAX;
 use rustix::fd::AsRawFd;
@@ -23,20 +26,22 @@ use rustix::process::{
 };
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead, BufReader, Read, Stdin, Stdout};
+use std::io::{BufRead, BufReader, Read, Stdin};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Events that wait: a rank that prints faster than it is read waits, too.
+/// Events that wait.
 const EVENTS_MAX: usize = 64;
-const OUTPUT_BYTES: usize = 32 << 10;
 const STACK_BYTES: usize = 128 << 10;
 /// For output that somebody outside of the job still holds open.
 const DRAIN: Duration = Duration::from_secs(2);
+/// For last words to a launcher that may have gone.
+const LEAVE: Duration = Duration::from_secs(1);
 /// Looks for what ranks have left behind, and the pause between two.
 const SWEEPS: u32 = 200;
 const SWEEP_PAUSE: Duration = Duration::from_millis(5);
@@ -50,6 +55,30 @@ enum Event {
     OutputEnd,
     /// It is still there for whoever waits for it.
     Exited(u32),
+    /// Nothing is left to be written to the launcher, or it is gone.
+    Written,
+}
+
+/// Credit for pieces of output.
+#[derive(Default)]
+struct Gate {
+    sent: Mutex<u32>,
+    printed: Condvar,
+}
+
+impl Gate {
+    /// Waits until another piece may be sent.
+    fn pass(&self) {
+        let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.printed.wait_while(sent, |sent| *sent >= PIECES_MAX);
+        *waited.unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    fn printed(&self, pieces: u32) {
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        *sent = sent.saturating_sub(pieces);
+        self.printed.notify_all();
+    }
 }
 
 struct Rank {
@@ -66,10 +95,14 @@ impl Rank {
 struct Agent {
     ranks: BTreeMap<u32, Rank>,
     outputs: usize,
-    out: Stdout,
+    /// Of standard output, and of standard error.
+    gates: [Arc<Gate>; 2],
+    /// A thread writes them. They are bounded by what they answer, and by the gates.
+    to_launcher: Sender<ToLauncher>,
     /// From then on nobody is spared.
     kill_at: Option<Instant>,
-    is_alone: bool,
+    /// The launcher has gone: from then on it is told nothing.
+    leave_by: Option<Instant>,
 }
 
 fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
@@ -85,13 +118,24 @@ pub fn run() -> Result<()> {
     // What ranks leave behind becomes this process's.
     set_child_subreaper(Some(getpid())).context("becoming the parent of what ranks leave")?;
     let (events, came) = sync_channel(EVENTS_MAX);
+    let (to_launcher, frames) = channel::<ToLauncher>();
+    let gates = Default::default();
     let mut agent = Agent {
         ranks: BTreeMap::new(),
         outputs: 0,
-        out: std::io::stdout(),
+        gates,
+        to_launcher,
         kill_at: None,
-        is_alone: false,
+        leave_by: None,
     };
+    let to_main = events.clone();
+    thread("to-launcher", move || {
+        let mut out = std::io::stdout();
+        while let Ok(frame) = frames.recv()
+            && frames::write(&mut out, &frame).is_ok()
+        {}
+        let _ = to_main.send(Event::Written);
+    })?;
     let to_main = events.clone();
     thread("launcher", move || {
         loop {
@@ -110,9 +154,10 @@ pub fn run() -> Result<()> {
     agent.kill_all();
     agent.sweep();
     match outcome {
-        Ok(()) => agent.tell(&ToLauncher::Done),
-        Err(e) => agent.tell(&ToLauncher::Failed(format!("{e:#}"))),
+        Ok(()) => agent.tell(ToLauncher::Done),
+        Err(e) => agent.tell(ToLauncher::Failed(format!("{e:#}"))),
     }
+    agent.leave(&came);
     Ok(())
 }
 
@@ -172,9 +217,11 @@ impl Agent {
     ) -> Result<()> {
         self.outputs += 1;
         let to_main = events.clone();
+        let gate = self.gates[usize::from(is_error)].clone();
         thread("output", move || {
-            let mut bytes = vec![0; OUTPUT_BYTES];
+            let mut bytes = vec![0; PIECE_BYTES_MAX];
             while let Ok(length @ 1..) = from.read(&mut bytes) {
+                gate.pass();
                 if to_main.send(Event::Output(rank, is_error, bytes[..length].to_vec())).is_err() {
                     return;
                 }
@@ -204,6 +251,9 @@ impl Agent {
             match came.recv_timeout(wait) {
                 Ok(Event::Frame(ToAgent::Start(_))) => bail!("it was started twice"),
                 Ok(Event::Frame(ToAgent::Line { rank, bytes })) => self.say(rank, &bytes),
+                Ok(Event::Frame(ToAgent::Printed { is_error, pieces })) => {
+                    self.gates[usize::from(is_error)].printed(pieces);
+                }
                 Ok(Event::Frame(ToAgent::Signal(number))) => self.signal(number),
                 Ok(Event::Frame(ToAgent::End { grace_ms })) => {
                     self.signal(Signal::TERM.as_raw());
@@ -212,15 +262,19 @@ impl Agent {
                     self.kill_at = Some(self.kill_at.map_or(at, |before| before.min(at)));
                 }
                 Ok(Event::Gone(why)) => {
-                    self.is_alone = true;
+                    self.leave_by = Some(Instant::now() + LEAVE);
                     bail!(why.unwrap_or_else(|| "the launcher went away".into()));
                 }
-                Ok(Event::Line(rank, bytes)) => self.tell(&ToLauncher::Line { rank, bytes }),
+                Ok(Event::Line(rank, bytes)) => self.tell(ToLauncher::Line { rank, bytes }),
                 Ok(Event::Output(rank, is_error, bytes)) => {
-                    self.tell(&ToLauncher::Output { rank, is_error, bytes });
+                    self.tell(ToLauncher::Output { rank, is_error, bytes });
                 }
                 Ok(Event::OutputEnd) => self.outputs -= 1,
                 Ok(Event::Exited(rank)) => self.exited(rank)?,
+                Ok(Event::Written) => {
+                    self.leave_by = Some(Instant::now());
+                    bail!("the launcher takes nothing any more");
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => bail!("its threads have ended"),
             }
@@ -236,7 +290,7 @@ impl Agent {
         let status = gone.child.wait().context("asking how a rank ended")?;
         let _ = gone.socket.shutdown(std::net::Shutdown::Both);
         let status = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-        self.tell(&ToLauncher::Exited { rank, status });
+        self.tell(ToLauncher::Exited { rank, status });
         Ok(())
     }
 
@@ -277,10 +331,21 @@ impl Agent {
         }
     }
 
-    /// A launcher that has gone is noticed where its frames are read.
-    fn tell(&mut self, frame: &ToLauncher) {
-        if !self.is_alone && frames::write(&mut self.out, frame).is_err() {
-            self.is_alone = true;
+    /// A launcher that has gone is noticed where its frames are read, and where these are written.
+    fn tell(&self, frame: ToLauncher) {
+        let _ = self.to_launcher.send(frame);
+    }
+
+    /// Until the launcher was told everything, if it is there.
+    fn leave(self, came: &Receiver<Event>) {
+        drop(self.to_launcher);
+        let mut by = self.leave_by;
+        while by.is_none_or(|by| Instant::now() < by) {
+            match came.recv_timeout(by.map_or(LEAVE, |by| by - by.min(Instant::now()))) {
+                Ok(Event::Written) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Event::Gone(_)) => by = Some(Instant::now() + LEAVE),
+                _ => {}
+            }
         }
     }
 }

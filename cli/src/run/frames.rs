@@ -9,6 +9,12 @@ use std::io::{ErrorKind, Read, Write};
 /// Longest frame.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 
+/// Longest piece of what a rank prints.
+pub const PIECE_BYTES_MAX: usize = 32 << 10;
+/// Pieces that an agent has sent and the launcher has not printed, at most; of standard output and of
+/// standard error so many each. Then the agent reads no more of what ranks print, and they wait.
+pub const PIECES_MAX: u32 = 32;
+
 /// To an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToAgent {
@@ -16,6 +22,8 @@ pub enum ToAgent {
     Start(Start),
     /// A line for a rank.
     Line { rank: u32, bytes: Vec<u8> },
+    /// So many pieces were printed, or thrown away: others may come.
+    Printed { is_error: bool, pieces: u32 },
     /// A signal for every rank.
     Signal(i32),
     /// Every rank is to end: it has so many milliseconds.
@@ -46,7 +54,7 @@ pub struct Start {
 pub enum ToLauncher {
     /// A line that a rank says to its launcher.
     Line { rank: u32, bytes: Vec<u8> },
-    /// What a rank prints.
+    /// A piece of what a rank prints.
     Output { rank: u32, is_error: bool, bytes: Vec<u8> },
     /// A rank has ended, with this status, or 128 and the number of a signal.
     Exited { rank: u32, status: i32 },

@@ -4,48 +4,59 @@
 //!   hamlyn run ---- agent of this host ---- ranks, each with a socket and two pipes
 //!        |     \--- ssh, agent of another host ---- ranks
 //!        +--> space: who is which rank, what was put, who came to the fence
+//!        +--> print: threads that write to standard output and standard error
 //! ```
 //! - [`frames`]: what is said between here and an agent
 //! - [`agent`]: what starts the ranks of one host
+//! - [`print`]: what ranks print
 //! - [`space`]: the job's key-value space
 //!
-//! All ranks speak with the launcher through their agent, so nothing listens, here or there. Whoever
+//! The thread that hears of everything, and answers, waits for nobody: not for an agent, and not for
+//! who reads the output. All ranks speak with the launcher through their agent, so nothing listens, here or there. Whoever
 //! ends takes with it what it has started: agents see their standard input end, ranks die with their
 //! agent.
 
 pub mod agent;
 mod frames;
+mod print;
 mod space;
 
 use crate::arguments::RunArguments;
 use anyhow::{Context, Result, bail, ensure};
-use frames::{Start, ToAgent, ToLauncher};
+use frames::{PIECES_MAX, Start, ToAgent, ToLauncher};
 use hamlyn::job::lines::to_hex;
+use print::{Printed, Printers};
 use rustix::rand::{GetRandomFlags, getrandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use space::{Answer, Space};
-use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::time::{Duration, Instant};
 
-/// Events that wait: output that is not read here is not read there.
+/// Events that wait.
 const EVENTS_MAX: usize = 64;
 /// What the others have to end in, when one has failed.
 const GRACE_MS: u64 = 2_000;
-/// Longest part of a line that is kept to be printed with its rank.
-const PART_BYTES_MAX: usize = 64 << 10;
+/// After a signal to end, and the ranks' end: how long nothing of their output may be taken until the
+/// rest is given up.
+const STUCK: Duration = Duration::from_secs(2);
+/// After a second one: how long the whole of it may take.
+const HURRY: Duration = Duration::from_secs(1);
+/// Between two looks at whether it is taken.
+const LOOK: Duration = Duration::from_millis(100);
 
-enum Event {
+pub enum Event {
     Frame(usize, ToLauncher),
     /// The agent is gone; with what was wrong, if it said something that makes no sense.
     Gone(usize, Option<String>),
     Signal(i32),
+    Printed(Printed),
 }
 
 /// One host.
@@ -57,17 +68,25 @@ struct Host {
     child: Child,
     first: u32,
     count: u32,
+    /// Its ranks that have ended.
+    exited: u32,
+    /// Pieces of output, of standard output and of standard error, for which it has no credit back.
+    unprinted: [u32; 2],
     is_done: bool,
 }
 
 struct Launcher {
     hosts: Vec<Host>,
     space: Space,
-    out: Output,
-    /// Of the first that failed.
+    out: Printers,
+    /// Of the first that failed: a rank's, or 1.
     failed: Option<i32>,
-    exited: u32,
+    /// Signals to end.
     signals: u32,
+    /// When whether output is taken is looked at again.
+    look_at: Option<Instant>,
+    /// After the second signal: when what is not printed is given up.
+    hurry_by: Option<Instant>,
 }
 
 /// `hamlyn run`.
@@ -98,25 +117,27 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
     let mut launcher = Launcher {
         hosts: Vec::new(),
         space: Space::new(size, secret()?, of_ranks),
-        out: Output { is_labelled: arguments.label, parts: HashMap::new(), is_shut: false },
+        out: Printers::new(arguments.label, &events)?,
         failed: None,
-        exited: 0,
         signals: 0,
+        look_at: None,
+        hurry_by: None,
     };
     let ends = firsts.iter().skip(1).copied().chain([size]);
     for ((name, first), end) in names.iter().zip(&firsts).zip(ends) {
         let started = launcher.start_host(arguments, name, *first, end - first, &events);
         started.with_context(|| format!("starting ranks on {name}"))?;
     }
-    let status = launcher.turn(&came);
+    launcher.until(&came, |it| it.hosts.iter().all(|host| host.is_done))?;
     launcher.out.finish();
+    launcher.until(&came, |it| it.out.is_idle())?;
     for host in &mut launcher.hosts {
         drop(host.input.take());
         let _ = host.child.wait();
     }
-    match status? {
-        0 => Ok(()),
-        status => std::process::exit(status),
+    match launcher.failed {
+        None => Ok(()),
+        Some(status) => std::process::exit(status),
     }
 }
 
@@ -218,7 +239,8 @@ impl Launcher {
         let input = Some(input);
         let at = self.hosts.len();
         let name = name.to_owned();
-        self.hosts.push(Host { name, input, child, first, count, is_done: false });
+        let (exited, unprinted, is_done) = (0, [0; 2], false);
+        self.hosts.push(Host { name, input, child, first, count, exited, unprinted, is_done });
         let start = ToAgent::Start(Start {
             version: env!("CARGO_PKG_VERSION").into(),
             directory: bytes(directory.as_os_str()),
@@ -256,44 +278,115 @@ impl Launcher {
         (0..self.hosts.len()).for_each(|at| self.tell(at, frame.clone()));
     }
 
-    /// Until all agents have ended; the status.
-    fn turn(&mut self, came: &Receiver<Event>) -> Result<i32> {
-        let mut broken = None;
-        while self.hosts.iter().any(|host| !host.is_done) {
-            match came.recv().context("no events")? {
-                Event::Signal(signal) => self.signal(signal),
-                Event::Frame(at, frame) => {
+    /// Hears what comes, until it is so.
+    fn until(&mut self, came: &Receiver<Event>, is_so: impl Fn(&Self) -> bool) -> Result<()> {
+        while !is_so(self) {
+            let now = Instant::now();
+            if self.look_at.is_some_and(|at| now >= at) {
+                self.look(now);
+            }
+            let wait = self.look_at.map_or(Duration::from_secs(3600), |at| at - now.min(at));
+            match came.recv_timeout(wait) {
+                Ok(Event::Signal(signal)) => self.signal(signal),
+                Ok(Event::Frame(at, frame)) => {
                     if let Err(why) = self.frame(at, frame) {
-                        broken.get_or_insert(why);
-                        self.tell_all(&ToAgent::End { grace_ms: GRACE_MS });
+                        self.fails(&format!("{why:#}"));
                     }
                 }
-                Event::Gone(at, why) => {
-                    let host = &mut self.hosts[at];
-                    if std::mem::replace(&mut host.is_done, true) {
-                        continue;
-                    }
-                    drop(host.input.take());
-                    let why = why.unwrap_or_else(|| "what started its ranks went away".into());
-                    broken.get_or_insert(anyhow::anyhow!("{}: {why}", host.name));
-                    self.tell_all(&ToAgent::End { grace_ms: GRACE_MS });
-                }
+                Ok(Event::Gone(at, why)) => self.gone(at, why),
+                Ok(Event::Printed(printed)) => self.printed(printed),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => bail!("its threads have ended"),
             }
         }
-        match (self.failed, broken) {
-            (Some(status), _) => Ok(status),
-            (None, Some(why)) => Err(why),
-            (None, None) => Ok(0),
+        Ok(())
+    }
+
+    /// All ranks are to end, because of what is said.
+    fn fails(&mut self, why: &str) {
+        self.out.say(why);
+        self.failed.get_or_insert(1);
+        self.tell_all(&ToAgent::End { grace_ms: GRACE_MS });
+    }
+
+    fn gone(&mut self, at: usize, why: Option<String>) {
+        let host = &mut self.hosts[at];
+        if std::mem::replace(&mut host.is_done, true) {
+            return;
         }
+        drop(host.input.take());
+        let why = why.unwrap_or_else(|| "what started its ranks went away".into());
+        let why = format!("{}: {why}", host.name);
+        self.fails(&why);
     }
 
     fn signal(&mut self, signal: i32) {
         if matches!(signal, SIGINT | SIGTERM) {
             self.signals += 1;
+            self.look_at.get_or_insert_with(Instant::now);
         }
         match self.signals {
             0 | 1 => self.tell_all(&ToAgent::Signal(signal)),
-            _ => self.tell_all(&ToAgent::End { grace_ms: 0 }),
+            _ => {
+                self.hurry_by.get_or_insert_with(|| Instant::now() + HURRY);
+                self.tell_all(&ToAgent::End { grace_ms: 0 });
+            }
+        }
+    }
+
+    /// Whether output that nobody takes keeps this command, which was told to end.
+    fn look(&mut self, now: Instant) {
+        self.look_at = Some(now + LOOK);
+        if self.hosts.iter().any(|host| !host.is_done && host.exited < host.count) {
+            return;
+        }
+        let patience = if self.hurry_by.is_some() { LOOK } else { STUCK };
+        let is_late = self.hurry_by.is_some_and(|by| now >= by);
+        for is_error in [false, true] {
+            let is_stuck =
+                self.out.is_stuck(is_error, if is_late { Duration::ZERO } else { patience });
+            if is_stuck {
+                self.shut(is_error);
+                self.failed.get_or_insert(1);
+                let stream = if is_error { "standard error" } else { "standard output" };
+                self.out
+                    .say(&format!("{stream} is not read: the end of what ranks printed is lost"));
+            }
+        }
+    }
+
+    /// What ranks print there is thrown away from now on.
+    fn shut(&mut self, is_error: bool) {
+        self.out.shut(is_error);
+        for at in 0..self.hosts.len() {
+            let pieces = std::mem::take(&mut self.hosts[at].unprinted[usize::from(is_error)]);
+            if pieces > 0 {
+                self.tell(at, ToAgent::Printed { is_error, pieces });
+            }
+        }
+    }
+
+    fn printed(&mut self, printed: Printed) {
+        let Printed { is_error, host, outcome } = printed;
+        self.out.printed(is_error);
+        if self.out.is_shut(is_error) {
+            return;
+        }
+        if let Some(at) = host {
+            let unprinted = &mut self.hosts[at].unprinted[usize::from(is_error)];
+            *unprinted = unprinted.saturating_sub(1);
+            self.tell(at, ToAgent::Printed { is_error, pieces: 1 });
+        }
+        match outcome {
+            // What cannot be said on standard error cannot be said.
+            Err(e) if !is_error => {
+                self.shut(false);
+                match e.kind() {
+                    ErrorKind::BrokenPipe => self.fails("nobody reads standard output any more"),
+                    _ => self.fails(&format!("standard output: {e}")),
+                }
+            }
+            _ => {}
         }
     }
 
@@ -311,11 +404,21 @@ impl Launcher {
             }
             ToLauncher::Output { rank, is_error, bytes } => {
                 let rank = check(rank)?;
-                self.out.write(rank, is_error, &bytes)?;
+                let unprinted = host.unprinted[usize::from(is_error)];
+                ensure!(
+                    unprinted < PIECES_MAX,
+                    "{}: more output came than was asked for",
+                    host.name
+                );
+                if self.out.print(at, rank, is_error, bytes) {
+                    self.hosts[at].unprinted[usize::from(is_error)] += 1;
+                } else {
+                    self.tell(at, ToAgent::Printed { is_error, pieces: 1 });
+                }
             }
             ToLauncher::Exited { rank, status } => {
                 let rank = check(rank)?;
-                self.exited += 1;
+                self.hosts[at].exited += 1;
                 if status != 0 && self.failed.is_none() {
                     self.failed = Some(status);
                     let others = if self.signals > 0 { "" } else { "; the others are ended" };
@@ -323,7 +426,8 @@ impl Launcher {
                         129..=192 => format!("was ended by signal {}", status - 128),
                         _ => format!("ended with status {status}"),
                     };
-                    eprintln!("hamlyn: rank {rank} on {} {how}{others}", self.hosts[at].name);
+                    let name = &self.hosts[at].name;
+                    self.out.say(&format!("rank {rank} on {name} {how}{others}"));
                     self.tell_all(&ToAgent::End { grace_ms: GRACE_MS });
                 }
                 let answers = self.space.end(rank);
@@ -343,64 +447,6 @@ impl Launcher {
             let on = |host: &Host| (host.first..host.first + host.count).contains(&rank);
             if let Some(at) = self.hosts.iter().position(on) {
                 self.tell(at, ToAgent::Line { rank, bytes: line.to_bytes() });
-            }
-        }
-    }
-}
-
-/// What the ranks print.
-struct Output {
-    is_labelled: bool,
-    /// The beginnings of lines.
-    parts: HashMap<(u32, bool), Vec<u8>>,
-    /// Nobody reads standard output any more.
-    is_shut: bool,
-}
-
-impl Output {
-    fn write(&mut self, rank: u32, is_error: bool, bytes: &[u8]) -> Result<()> {
-        if !self.is_labelled {
-            return self.print(is_error, bytes);
-        }
-        let mut part = self.parts.remove(&(rank, is_error)).unwrap_or_default();
-        let mut lines = Vec::new();
-        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            part.extend_from_slice(piece);
-            if part.ends_with(b"\n") || part.len() >= PART_BYTES_MAX {
-                lines.extend_from_slice(format!("{rank}: ").as_bytes());
-                lines.append(&mut part);
-                if !lines.ends_with(b"\n") {
-                    lines.push(b'\n');
-                }
-            }
-        }
-        self.parts.insert((rank, is_error), part);
-        self.print(is_error, &lines)
-    }
-
-    fn print(&mut self, is_error: bool, bytes: &[u8]) -> Result<()> {
-        if is_error {
-            let _ = std::io::stderr().write_all(bytes);
-            return Ok(());
-        }
-        if self.is_shut {
-            return Ok(());
-        }
-        let mut out = std::io::stdout();
-        match out.write_all(bytes).and_then(|()| out.flush()) {
-            Err(e) if e.kind() == ErrorKind::BrokenPipe => {
-                self.is_shut = true;
-                bail!("nobody reads standard output any more")
-            }
-            written => written.context("standard output"),
-        }
-    }
-
-    fn finish(&mut self) {
-        for ((rank, is_error), part) in std::mem::take(&mut self.parts) {
-            if !part.is_empty() {
-                let line = [format!("{rank}: ").as_bytes(), &part, b"\n"].concat();
-                let _ = self.print(is_error, &line);
             }
         }
     }

@@ -1,0 +1,228 @@
+//! What ranks print, and the words of `hamlyn run` itself: a thread for standard output and one for
+//! standard error, so that nobody else waits until somebody reads them.
+//!
+//! What waits here is bounded by who sends it: each agent has credit for so many pieces
+//! ([`super::frames::PIECES_MAX`]), and gets it back when they have been printed.
+
+use super::Event;
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::time::{Duration, Instant};
+
+/// Longest part of a line that is kept to be printed with its rank.
+const PART_BYTES_MAX: usize = 64 << 10;
+/// Written at once. A reader that is slow is seen to read by what was written.
+const WRITE_BYTES: usize = 4096;
+
+enum Item {
+    /// Of a rank.
+    Piece { host: usize, rank: u32, bytes: Vec<u8> },
+    /// Of this command.
+    Words(String),
+    /// The beginnings of lines, whose ends do not come.
+    Rest,
+}
+
+/// Something was printed, or cannot be.
+pub struct Printed {
+    pub is_error: bool,
+    /// Whose piece it was.
+    pub host: Option<usize>,
+    pub outcome: io::Result<()>,
+}
+
+/// Both threads.
+pub struct Printers {
+    of: [Printer; 2],
+}
+
+struct Printer {
+    items: Sender<Item>,
+    /// Items that have not been printed.
+    waiting: usize,
+    written: Arc<AtomicU64>,
+    /// How much was written when that was looked at, and since when it is so much.
+    seen: Option<(u64, Instant)>,
+    /// Nobody reads it: what comes is thrown away.
+    is_shut: bool,
+}
+
+impl Printers {
+    pub fn new(is_labelled: bool, events: &SyncSender<Event>) -> io::Result<Self> {
+        let start = |is_error: bool| {
+            let (items, to_print) = channel();
+            let written = Arc::new(AtomicU64::new(0));
+            let page = Page { is_error, is_labelled, parts: HashMap::new(), written };
+            let written = page.written.clone();
+            let events = events.clone();
+            let name = if is_error { "stderr" } else { "stdout" };
+            let run = move || page.print_all(&to_print, &events);
+            std::thread::Builder::new().name(name.into()).spawn(run)?;
+            io::Result::Ok(Printer { items, waiting: 0, written, seen: None, is_shut: false })
+        };
+        Ok(Self { of: [start(false)?, start(true)?] })
+    }
+
+    fn at(&mut self, is_error: bool) -> &mut Printer {
+        &mut self.of[usize::from(is_error)]
+    }
+
+    fn put(&mut self, is_error: bool, item: Item) -> bool {
+        let printer = self.at(is_error);
+        let is_taken = !printer.is_shut && printer.items.send(item).is_ok();
+        printer.waiting += usize::from(is_taken);
+        is_taken
+    }
+
+    /// Prints what a rank has printed; `false`: it is thrown away.
+    pub fn print(&mut self, host: usize, rank: u32, is_error: bool, bytes: Vec<u8>) -> bool {
+        self.put(is_error, Item::Piece { host, rank, bytes })
+    }
+
+    /// A sentence of this command, on standard error.
+    pub fn say(&mut self, words: &str) {
+        self.put(true, Item::Words(format!("hamlyn: {words}\n")));
+    }
+
+    /// No rank prints any more.
+    pub fn finish(&mut self) {
+        for is_error in [false, true] {
+            self.put(is_error, Item::Rest);
+        }
+    }
+
+    /// To be called for each that a thread tells of.
+    pub fn printed(&mut self, is_error: bool) {
+        let printer = self.at(is_error);
+        printer.waiting = printer.waiting.saturating_sub(1);
+    }
+
+    /// Throws away what waits, and all that comes.
+    pub fn shut(&mut self, is_error: bool) {
+        self.at(is_error).is_shut = true;
+    }
+
+    pub fn is_shut(&self, is_error: bool) -> bool {
+        self.of[usize::from(is_error)].is_shut
+    }
+
+    /// Whether all is printed that will be.
+    pub fn is_idle(&self) -> bool {
+        self.of.iter().all(|printer| printer.is_shut || printer.waiting == 0)
+    }
+
+    /// Whether something waits of which nothing was written for so long. To be asked again and again:
+    /// the time counts from the first question.
+    pub fn is_stuck(&mut self, is_error: bool, patience: Duration) -> bool {
+        let printer = self.at(is_error);
+        if printer.is_shut || printer.waiting == 0 {
+            printer.seen = None;
+            return false;
+        }
+        let written = printer.written.load(Relaxed);
+        match printer.seen {
+            Some((before, since)) if before == written => since.elapsed() >= patience,
+            _ => {
+                printer.seen = Some((written, Instant::now()));
+                false
+            }
+        }
+    }
+}
+
+/// What one thread writes to.
+struct Page {
+    is_error: bool,
+    is_labelled: bool,
+    /// The beginnings of lines, by rank.
+    parts: HashMap<u32, Vec<u8>>,
+    written: Arc<AtomicU64>,
+}
+
+impl Page {
+    fn print_all(mut self, items: &Receiver<Item>, events: &SyncSender<Event>) {
+        while let Ok(item) = items.recv() {
+            let (host, bytes) = match item {
+                Item::Piece { host, rank, bytes } if self.is_labelled => {
+                    (Some(host), self.labelled(rank, &bytes))
+                }
+                Item::Piece { host, bytes, .. } => (Some(host), bytes),
+                Item::Words(words) => (None, words.into_bytes()),
+                Item::Rest => (None, self.rest()),
+            };
+            let outcome = self.write(&bytes);
+            let printed = Printed { is_error: self.is_error, host, outcome };
+            if events.send(Event::Printed(printed)).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn labelled(&mut self, rank: u32, bytes: &[u8]) -> Vec<u8> {
+        let mut part = self.parts.remove(&rank).unwrap_or_default();
+        let mut lines = Vec::new();
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            part.extend_from_slice(piece);
+            if part.ends_with(b"\n") || part.len() >= PART_BYTES_MAX {
+                lines.extend_from_slice(format!("{rank}: ").as_bytes());
+                lines.append(&mut part);
+                if !lines.ends_with(b"\n") {
+                    lines.push(b'\n');
+                }
+            }
+        }
+        self.parts.insert(rank, part);
+        lines
+    }
+
+    fn rest(&mut self) -> Vec<u8> {
+        let mut lines = Vec::new();
+        for (rank, part) in self.parts.drain().filter(|(_, part)| !part.is_empty()) {
+            lines.extend_from_slice(&[format!("{rank}: ").as_bytes(), &part, b"\n"].concat());
+        }
+        lines
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let (mut out, mut error) = (io::stdout(), io::stderr());
+        let to: &mut dyn Write = if self.is_error { &mut error } else { &mut out };
+        for piece in bytes.chunks(WRITE_BYTES) {
+            to.write_all(piece)?;
+            to.flush()?;
+            self.written.fetch_add(piece.len() as u64, Relaxed);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page() -> Page {
+        let written = Arc::default();
+        Page { is_error: false, is_labelled: true, parts: HashMap::new(), written }
+    }
+
+    #[test]
+    fn a_line_that_comes_in_parts_has_its_rank_once() {
+        let mut page = page();
+        assert_eq!(page.labelled(3, b"a\nb"), b"3: a\n");
+        assert_eq!(page.labelled(4, b"c\n"), b"4: c\n");
+        assert_eq!(page.labelled(3, b"b\n"), b"3: bb\n");
+        assert_eq!(page.labelled(3, b"d"), b"");
+        assert_eq!(page.rest(), b"3: d\n");
+        assert_eq!(page.rest(), b"");
+    }
+
+    #[test]
+    fn of_a_line_without_an_end_a_part_is_kept() {
+        let mut page = page();
+        let lines = page.labelled(0, &vec![b'x'; PART_BYTES_MAX]);
+        assert_eq!(lines.len(), 3 + PART_BYTES_MAX + 1);
+        assert_eq!(page.rest(), b"");
+    }
+}

@@ -1,0 +1,169 @@
+//! `hamlyn run` whose output nobody takes: its ranks go on, and end.
+
+mod support;
+
+use hamlyn::job::Job;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use support::ranks::{Done, LIMIT, LONG, ROLE, as_role, command, text, with_role};
+
+const PAUSE: Duration = Duration::from_millis(10);
+#[test]
+fn role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    as_role(&role, || match role.as_str() {
+        "floods" => floods(),
+        other => panic!("no role {other}"),
+    })
+}
+
+fn hamlyn(dir: &Path, options: &str) -> Command {
+    let mut command = command(env!("CARGO_BIN_EXE_hamlyn"), dir);
+    command.arg("run").args(options.split_whitespace()).arg("--");
+    command
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let by = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < by, "never: {what}");
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// What was said until `word` was so many times.
+fn said(mut from: impl Read + Send + 'static, word: &str, times: usize) -> String {
+    let (pieces, came) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 1024];
+        while let Ok(length @ 1..) = from.read(&mut bytes)
+            && pieces.send(text(&bytes[..length])).is_ok()
+        {}
+    });
+    let mut said = String::new();
+    while said.matches(word).count() < times {
+        let more = came.recv_timeout(LONG);
+        said += &more.unwrap_or_else(|e| panic!("{word} does not come: {e}: {said}"));
+    }
+    said
+}
+
+/// Its end, which must come.
+fn ended(mut child: Child) -> ExitStatus {
+    let by = Instant::now() + LONG;
+    while Instant::now() < by {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    child.kill().unwrap();
+    panic!("hamlyn run does not end");
+}
+
+/// Until its standard output takes no more.
+fn until_full(child: &Child) {
+    let fd = child.stdout.as_ref().unwrap().as_raw_fd();
+    let to = std::fs::File::options().write(true).open(format!("/proc/self/fd/{fd}")).unwrap();
+    let now = Some(&Timespec { tv_sec: 0, tv_nsec: 0 });
+    until("standard output is full", || {
+        poll(&mut [PollFd::new(&to, PollFlags::OUT)], now).unwrap() == 0
+    });
+}
+
+#[test]
+fn a_second_signal_ends_a_job_whose_output_nobody_takes() {
+    for number in [Signal::INT, Signal::TERM] {
+        let dir = tempfile::tempdir().unwrap();
+        let script = "trap '' INT TERM; while :; do echo yes; done";
+        let child = hamlyn(dir.path(), "-n 2").args(["sh", "-c", script]).spawn().unwrap();
+        until_full(&child);
+        signal(&child, number);
+        std::thread::sleep(PAUSE);
+        signal(&child, number);
+        assert_eq!(ended(child).code(), Some(128 + 9));
+    }
+}
+
+#[test]
+fn one_signal_ends_it_too_and_that_output_is_lost_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "trap 'exit 0' TERM; while :; do echo yes; done";
+    let mut child = hamlyn(dir.path(), "-n 2").args(["bash", "-c", script]).spawn().unwrap();
+    until_full(&child);
+    signal(&child, Signal::TERM);
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("standard output"), "{said}");
+    // No rank has failed.
+    assert_eq!(ended(child).code(), Some(1), "{said}");
+}
+
+#[test]
+fn when_a_rank_fails_the_others_end_whoever_takes_their_output() {
+    let dir = tempfile::tempdir().unwrap();
+    // A rank that has room in its pipe is not held up by the other.
+    let script = "case $HAMLYN_JOB_RANK in \
+         0) echo $$ >pid; trap '' TERM; while :; do echo yes; done ;; \
+         1) while ! [ -e fail ]; do sleep 0.05; done; exit 7 ;; esac";
+    let mut child = hamlyn(dir.path(), "-n 2").args(["sh", "-c", script]).spawn().unwrap();
+    until_full(&child);
+    std::fs::write(dir.path().join("fail"), "").unwrap();
+    let pid = std::fs::read_to_string(dir.path().join("pid")).unwrap();
+    let proc = Path::new("/proc").join(pid.trim());
+    until("the rank ends", || !proc.exists());
+    // What it printed is there for whoever comes late.
+    let mut out = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut out).unwrap();
+    assert!(out.len() > 100_000, "{}", out.len());
+    assert_eq!(ended(child).code(), Some(7));
+}
+
+/// Rank 0 prints without an end, until its printing comes to a stop.
+fn floods() -> Done {
+    static PRINTED: AtomicU64 = AtomicU64::new(0);
+    let job = Job::from_env()?;
+    if job.rank() == 0 {
+        std::thread::spawn(|| {
+            while std::io::stdout().write_all(&[b'y'; 1024]).is_ok() {
+                PRINTED.fetch_add(1, Relaxed);
+            }
+        });
+        let mut before = 0;
+        until("nobody takes it", || {
+            std::thread::sleep(20 * PAUSE);
+            let now = PRINTED.load(Relaxed);
+            now > 0 && std::mem::replace(&mut before, now) == now
+        });
+    }
+    let me = job.rank();
+    job.put("x", &[me as u8])?;
+    job.fence(LIMIT)?;
+    for rank in 0..job.size() {
+        assert_eq!(job.get(rank, "x")?, [rank as u8]);
+    }
+    eprintln!("met");
+    Ok(())
+}
+
+#[test]
+fn ranks_meet_while_nobody_takes_their_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = with_role(&mut hamlyn(dir.path(), "-n 3"), "floods").spawn().unwrap();
+    let out = child.stdout.take();
+    let errors = child.stderr.take();
+    said(errors.unwrap(), "met\n", 3);
+    let mut all = Vec::new();
+    out.unwrap().read_to_end(&mut all).unwrap();
+    assert!(ended(child).success());
+}

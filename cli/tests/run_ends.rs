@@ -1,4 +1,4 @@
-//! `hamlyn run` whose output nobody takes: its ranks go on, and end.
+//! `hamlyn run` whose output nobody takes, or takes late: its ranks go on, and end.
 
 mod support;
 
@@ -14,11 +14,15 @@ use std::time::{Duration, Instant};
 use support::ranks::{Done, LIMIT, LONG, ROLE, as_role, command, text, with_role};
 
 const PAUSE: Duration = Duration::from_millis(10);
+/// Longer than what is still there is waited for.
+const LATE: Duration = Duration::from_secs(4);
+
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     as_role(&role, || match role.as_str() {
         "floods" => floods(),
+        "fills" => fills(),
         other => panic!("no role {other}"),
     })
 }
@@ -39,6 +43,18 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+fn pid(number: u32) -> Pid {
+    Pid::from_raw(number as i32).unwrap()
+}
+
+/// What a process has started, and not waited for.
+fn children(parent: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).unwrap();
+    let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
+    let all: String = tasks.map(|task| of(task.unwrap()).unwrap_or_default()).collect();
+    all.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
 /// What was said until `word` was so many times.
@@ -165,5 +181,43 @@ fn ranks_meet_while_nobody_takes_their_output() {
     said(errors.unwrap(), "met\n", 3);
     let mut all = Vec::new();
     out.unwrap().read_to_end(&mut all).unwrap();
+    assert!(ended(child).success());
+}
+
+/// What a rank leaves behind in its pipe: as much as that holds.
+const FILLED: usize = 1 << 20;
+
+fn fills() -> Done {
+    let mut out = std::io::stdout();
+    rustix::pipe::fcntl_setpipe_size(&out, FILLED)?;
+    eprintln!("ready");
+    until("it may go on", || Path::new("go").exists());
+    out.write_all(&[b'x'; FILLED])?;
+    Ok(out.flush()?)
+}
+
+#[test]
+fn whoever_takes_the_output_late_gets_all_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let ranks = 8;
+    let options = format!("-n {ranks}");
+    let mut child = with_role(&mut hamlyn(dir.path(), &options), "fills").spawn().unwrap();
+    let errors = child.stderr.take();
+    said(errors.unwrap(), "ready\n", ranks);
+    // All ranks have ended, with their output in their pipes, before anything is read of it.
+    let agent = children(child.id()).pop().unwrap();
+    let ranks_there = children(agent);
+    assert_eq!(ranks_there.len(), ranks);
+    kill_process(pid(agent), Signal::STOP).unwrap();
+    std::fs::write(dir.path().join("go"), "").unwrap();
+    let stat = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    until("the ranks end", || ranks_there.iter().all(|pid| stat(pid).contains(") Z ")));
+    kill_process(pid(agent), Signal::CONT).unwrap();
+    until_full(&child);
+    std::thread::sleep(LATE);
+    let mut all = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut all).unwrap();
+    let printed = all.iter().filter(|byte| **byte == b'x').count();
+    assert!(printed >= ranks * FILLED, "{printed} of {}", ranks * FILLED);
     assert!(ended(child).success());
 }

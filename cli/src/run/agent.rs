@@ -32,13 +32,14 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Events that wait.
 const EVENTS_MAX: usize = 64;
 const STACK_BYTES: usize = 128 << 10;
-/// For output that somebody outside of the job still holds open.
+/// How long nothing comes of output that somebody outside of the job still holds open, until no more
+/// is waited for.
 const DRAIN: Duration = Duration::from_secs(2);
 /// For last words to a launcher that may have gone.
 const LEAVE: Duration = Duration::from_secs(1);
@@ -62,22 +63,41 @@ enum Event {
 /// Credit for pieces of output.
 #[derive(Default)]
 struct Gate {
-    sent: Mutex<u32>,
+    passed: Mutex<Passed>,
     printed: Condvar,
 }
 
+#[derive(Default)]
+struct Passed {
+    /// Sent, and not printed.
+    pieces: u32,
+    /// Threads that hold a piece which may not be sent yet.
+    waiting: u32,
+}
+
 impl Gate {
+    fn passed(&self) -> MutexGuard<'_, Passed> {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits until another piece may be sent.
     fn pass(&self) {
-        let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.printed.wait_while(sent, |sent| *sent >= PIECES_MAX);
-        *waited.unwrap_or_else(PoisonError::into_inner) += 1;
+        let mut passed = self.passed();
+        passed.waiting += 1;
+        let waited = self.printed.wait_while(passed, |passed| passed.pieces >= PIECES_MAX);
+        passed = waited.unwrap_or_else(PoisonError::into_inner);
+        passed.waiting -= 1;
+        passed.pieces += 1;
     }
 
     fn printed(&self, pieces: u32) {
-        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
-        *sent = sent.saturating_sub(pieces);
+        let mut passed = self.passed();
+        passed.pieces = passed.pieces.saturating_sub(pieces);
         self.printed.notify_all();
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.passed().waiting > 0
     }
 }
 
@@ -234,11 +254,13 @@ impl Agent {
     fn turn(&mut self, came: &Receiver<Event>) -> Result<()> {
         let mut drained_by = None;
         loop {
-            if self.ranks.is_empty() {
-                let by = *drained_by.get_or_insert_with(|| Instant::now() + DRAIN);
-                if self.outputs == 0 || Instant::now() >= by {
-                    return Ok(());
-                }
+            if self.ranks.is_empty() && drained_by.is_none() {
+                // What they have left behind prints no more.
+                self.sweep();
+                drained_by = Some(Instant::now() + DRAIN);
+            }
+            if self.ranks.is_empty() && self.outputs == 0 {
+                return Ok(());
             }
             if self.kill_at.is_some_and(|at| Instant::now() >= at) {
                 self.kill_all();
@@ -253,6 +275,7 @@ impl Agent {
                 Ok(Event::Frame(ToAgent::Line { rank, bytes })) => self.say(rank, &bytes),
                 Ok(Event::Frame(ToAgent::Printed { is_error, pieces })) => {
                     self.gates[usize::from(is_error)].printed(pieces);
+                    drained_by = drained_by.map(|_| Instant::now() + DRAIN);
                 }
                 Ok(Event::Frame(ToAgent::Signal(number))) => self.signal(number),
                 Ok(Event::Frame(ToAgent::End { grace_ms })) => {
@@ -267,6 +290,7 @@ impl Agent {
                 }
                 Ok(Event::Line(rank, bytes)) => self.tell(ToLauncher::Line { rank, bytes }),
                 Ok(Event::Output(rank, is_error, bytes)) => {
+                    drained_by = drained_by.map(|_| Instant::now() + DRAIN);
                     self.tell(ToLauncher::Output { rank, is_error, bytes });
                 }
                 Ok(Event::OutputEnd) => self.outputs -= 1,
@@ -275,7 +299,17 @@ impl Agent {
                     self.leave_by = Some(Instant::now());
                     bail!("the launcher takes nothing any more");
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout)
+                    if self.gates.iter().any(|it| it.is_waited_for()) =>
+                {
+                    drained_by = drained_by.map(|_| Instant::now() + DRAIN);
+                }
+                // Nothing has come, though it could have.
+                Err(RecvTimeoutError::Timeout) => {
+                    if drained_by.is_some_and(|by| Instant::now() >= by) {
+                        return Ok(());
+                    }
+                }
                 Err(RecvTimeoutError::Disconnected) => bail!("its threads have ended"),
             }
         }

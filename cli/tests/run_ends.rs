@@ -1,14 +1,19 @@
-//! `hamlyn run` whose output nobody takes, or takes late: its ranks go on, and end.
+//! `hamlyn run` whose output nobody takes, or takes late: its ranks go on, and end. And its agent, with
+//! this test in the place of the launcher.
 
+#[path = "../src/run/frames.rs"]
+#[allow(dead_code)]
+mod frames;
 mod support;
 
+use frames::{Start, ToAgent, ToLauncher};
 use hamlyn::job::Job;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use support::ranks::{Done, LIMIT, LONG, ROLE, as_role, command, text, with_role};
@@ -220,4 +225,74 @@ fn whoever_takes_the_output_late_gets_all_of_it() {
     let printed = all.iter().filter(|byte| **byte == b'x').count();
     assert!(printed >= ranks * FILLED, "{printed} of {}", ranks * FILLED);
     assert!(ended(child).success());
+}
+
+/// An agent with one rank, to which this test says what the launcher would.
+struct Agent {
+    child: Child,
+    to: ChildStdin,
+    from: ChildStdout,
+}
+
+impl Agent {
+    fn new(dir: &Path, script: &str) -> Self {
+        let mut command = command(env!("CARGO_BIN_EXE_hamlyn"), dir);
+        let mut child = command.arg("run-agent").stdin(Stdio::piped()).spawn().unwrap();
+        let (to, from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut agent = Self { child, to, from };
+        agent.tell(&ToAgent::Start(Start {
+            version: env!("CARGO_PKG_VERSION").into(),
+            directory: dir.as_os_str().as_encoded_bytes().to_vec(),
+            program: ["bash", "-c", script].map(|word| word.as_bytes().to_vec()).into(),
+            env: Vec::new(),
+            first: 0,
+            count: 1,
+            size: 1,
+        }));
+        agent
+    }
+
+    fn tell(&mut self, frame: &ToAgent) {
+        frames::write(&mut self.to, frame).unwrap();
+    }
+
+    fn next(&mut self) -> ToLauncher {
+        frames::read(&mut self.from).unwrap().expect("a frame")
+    }
+}
+
+#[test]
+fn a_rank_that_asks_and_does_not_listen_is_heard_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let asks = "for i in {1..100}; do echo cmd=get key=hm-0-x >&$HAMLYN_JOB_FD || exit 5; done";
+    let script = format!("{asks}; echo asked; while :; do sleep 0.05; done");
+    let mut agent = Agent::new(dir.path(), &script);
+    let mut heard = 0;
+    let mut hear = |agent: &mut Agent| match agent.next() {
+        ToLauncher::Line { .. } => heard += 1,
+        ToLauncher::Output { bytes, .. } => assert_eq!(text(&bytes), "asked\n"),
+        other => panic!("{other:?}"),
+    };
+    // All have been written, and one is told.
+    hear(&mut agent);
+    hear(&mut agent);
+    // As many answers as the rank has room for, and more.
+    let bytes = vec![b'x'; 64 << 10];
+    for _ in 0..20 {
+        agent.tell(&ToAgent::Line { rank: 0, bytes: bytes.clone() });
+    }
+    for _ in 0..100 {
+        agent.tell(&ToAgent::Heard { rank: 0 });
+    }
+    agent.tell(&ToAgent::End { grace_ms: 0 });
+    loop {
+        match agent.next() {
+            ToLauncher::Line { .. } => heard += 1,
+            ToLauncher::Exited { .. } => {}
+            ToLauncher::Done => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(heard, 1);
+    assert!(ended(agent.child).success());
 }

@@ -104,6 +104,8 @@ impl Gate {
 struct Rank {
     child: Child,
     socket: UnixStream,
+    /// Lets its next line be read; none for a rank that has left an answer where it was.
+    heard: Option<Sender<()>>,
 }
 
 impl Rank {
@@ -215,9 +217,10 @@ impl Agent {
                 self.read_output(rank, true, stderr, events)?;
             }
             let lines = socket.try_clone()?;
-            self.ranks.insert(rank, Rank { child, socket });
+            let (heard, next) = channel();
+            self.ranks.insert(rank, Rank { child, socket, heard: Some(heard) });
             let to_main = events.clone();
-            thread("lines", move || read_lines(rank, lines, &to_main))?;
+            thread("lines", move || read_lines(rank, lines, &to_main, &next))?;
             let to_main = events.clone();
             thread("exit", move || {
                 let until = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -273,6 +276,7 @@ impl Agent {
             match came.recv_timeout(wait) {
                 Ok(Event::Frame(ToAgent::Start(_))) => bail!("it was started twice"),
                 Ok(Event::Frame(ToAgent::Line { rank, bytes })) => self.say(rank, &bytes),
+                Ok(Event::Frame(ToAgent::Heard { rank })) => self.heard(rank),
                 Ok(Event::Frame(ToAgent::Printed { is_error, pieces })) => {
                     self.gates[usize::from(is_error)].printed(pieces);
                     drained_by = drained_by.map(|_| Instant::now() + DRAIN);
@@ -330,10 +334,19 @@ impl Agent {
 
     /// Who does not take an answer that it asked for asks for no other.
     fn say(&mut self, rank: u32, bytes: &[u8]) {
-        let Some(to) = self.ranks.get(&rank) else { return };
+        let Some(to) = self.ranks.get_mut(&rank) else { return };
         match send(&to.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) if sent == bytes.len() => {}
-            _ => drop(to.socket.shutdown(std::net::Shutdown::Both)),
+            _ => {
+                to.heard = None;
+                let _ = to.socket.shutdown(std::net::Shutdown::Both);
+            }
+        }
+    }
+
+    fn heard(&self, rank: u32) {
+        if let Some(heard) = self.ranks.get(&rank).and_then(|rank| rank.heard.as_ref()) {
+            let _ = heard.send(());
         }
     }
 
@@ -384,14 +397,15 @@ impl Agent {
     }
 }
 
-fn read_lines(rank: u32, from: UnixStream, to_main: &SyncSender<Event>) {
+/// One line at a time: whoever asks and does not listen makes nobody keep the answers.
+fn read_lines(rank: u32, from: UnixStream, to_main: &SyncSender<Event>, next: &Receiver<()>) {
     let mut from = BufReader::new(from);
     loop {
         let mut line = Vec::new();
         let read = from.by_ref().take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line);
         match read {
             Ok(1..) if line.ends_with(b"\n") => {
-                if to_main.send(Event::Line(rank, line)).is_err() {
+                if to_main.send(Event::Line(rank, line)).is_err() || next.recv().is_err() {
                     return;
                 }
             }

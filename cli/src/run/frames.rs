@@ -22,6 +22,8 @@ pub enum ToAgent {
     Start(Start),
     /// A line for a rank.
     Line { rank: u32, bytes: Vec<u8> },
+    /// A line of a rank's was heard, and what answers it has been sent: the next may come.
+    Heard { rank: u32 },
     /// So many pieces were printed, or thrown away: others may come.
     Printed { is_error: bool, pieces: u32 },
     /// A signal for every rank.

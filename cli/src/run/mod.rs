@@ -401,6 +401,7 @@ impl Launcher {
             ToLauncher::Line { rank, bytes } => {
                 let answers = self.space.hear(check(rank)?, &bytes);
                 self.answer(answers);
+                self.tell(at, ToAgent::Heard { rank });
             }
             ToLauncher::Output { rank, is_error, bytes } => {
                 let rank = check(rank)?;

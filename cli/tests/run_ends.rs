@@ -1,5 +1,5 @@
-//! `hamlyn run` whose output nobody takes, or takes late: its ranks go on, and end. And its agent, with
-//! this test in the place of the launcher.
+//! `hamlyn run` whose output nobody takes, or takes late: its ranks go on, and end. Hosts that are
+//! gone. And its agent, with this test in the place of the launcher.
 
 #[path = "../src/run/frames.rs"]
 #[allow(dead_code)]
@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -80,12 +81,22 @@ fn said(mut from: impl Read + Send + 'static, word: &str, times: usize) -> Strin
 }
 
 /// Its end, which must come.
-fn ended(mut child: Child) -> ExitStatus {
+fn ended(child: Child) -> ExitStatus {
+    ended_after(child, |_| {})
+}
+
+/// The same after signals: again and again, because two at once may be taken for one.
+fn ended_by(child: Child, number: Signal) -> ExitStatus {
+    ended_after(child, |child| signal(child, number))
+}
+
+fn ended_after(mut child: Child, doing: impl Fn(&Child)) -> ExitStatus {
     let by = Instant::now() + LONG;
     while Instant::now() < by {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
         }
+        doing(&child);
         std::thread::sleep(PAUSE);
     }
     child.kill().unwrap();
@@ -109,10 +120,7 @@ fn a_second_signal_ends_a_job_whose_output_nobody_takes() {
         let script = "trap '' INT TERM; while :; do echo yes; done";
         let child = hamlyn(dir.path(), "-n 2").args(["sh", "-c", script]).spawn().unwrap();
         until_full(&child);
-        signal(&child, number);
-        std::thread::sleep(PAUSE);
-        signal(&child, number);
-        assert_eq!(ended(child).code(), Some(128 + 9));
+        assert_eq!(ended_by(child, number).code(), Some(128 + 9));
     }
 }
 
@@ -235,7 +243,7 @@ struct Agent {
 }
 
 impl Agent {
-    fn new(dir: &Path, script: &str) -> Self {
+    fn new(dir: &Path, script: &str, beat_ms: Option<u64>) -> Self {
         let mut command = command(env!("CARGO_BIN_EXE_hamlyn"), dir);
         let mut child = command.arg("run-agent").stdin(Stdio::piped()).spawn().unwrap();
         let (to, from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
@@ -248,6 +256,7 @@ impl Agent {
             first: 0,
             count: 1,
             size: 1,
+            beat_ms,
         }));
         agent
     }
@@ -266,7 +275,7 @@ fn a_rank_that_asks_and_does_not_listen_is_heard_once() {
     let dir = tempfile::tempdir().unwrap();
     let asks = "for i in {1..100}; do echo cmd=get key=hm-0-x >&$HAMLYN_JOB_FD || exit 5; done";
     let script = format!("{asks}; echo asked; while :; do sleep 0.05; done");
-    let mut agent = Agent::new(dir.path(), &script);
+    let mut agent = Agent::new(dir.path(), &script, None);
     let mut heard = 0;
     let mut hear = |agent: &mut Agent| match agent.next() {
         ToLauncher::Line { .. } => heard += 1,
@@ -295,4 +304,119 @@ fn a_rank_that_asks_and_does_not_listen_is_heard_once() {
     }
     assert_eq!(heard, 1);
     assert!(ended(agent.child).success());
+}
+
+/// Ended, or waiting for whoever adopts it to look.
+fn is_gone(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    stat.is_empty() || stat.contains(") Z ")
+}
+
+#[test]
+fn an_agent_to_which_nothing_is_said_any_more_ends_its_rank() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = Agent::new(dir.path(), "echo $$; exec sleep 98765", Some(50));
+    let ToLauncher::Output { bytes, .. } = agent.next() else { panic!("no output") };
+    let ToLauncher::Failed(why) = agent.next() else { panic!("it goes on") };
+    assert!(why.contains("300 ms"), "{why}");
+    assert!(is_gone(&text(&bytes)));
+    assert!(ended(agent.child).success());
+}
+
+#[test]
+fn an_agent_whose_launcher_is_stopped_waits_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = Agent::new(dir.path(), "exec sleep 98765", Some(300));
+    agent.tell(&ToAgent::Pause);
+    std::thread::sleep(LATE);
+    agent.tell(&ToAgent::End { grace_ms: 0 });
+    assert!(matches!(agent.next(), ToLauncher::Exited { rank: 0, .. }));
+    assert!(matches!(agent.next(), ToLauncher::Done));
+    assert!(ended(agent.child).success());
+}
+
+/// `hamlyn run` on this host and on one that is reached through a script in the place of ssh.
+fn through(dir: &Path, rsh: &str, program: &str) -> Command {
+    std::fs::write(dir.join("rsh"), rsh).unwrap();
+    let options = "-n 2 --hosts localhost,elsewhere --rsh";
+    let mut command = command(env!("CARGO_BIN_EXE_hamlyn"), dir);
+    command.arg("run").args(options.split(' ')).arg("sh rsh").args(["--", "sh", "-c", program]);
+    command
+}
+
+/// One that takes nothing, says nothing and does not end.
+const SILENT: &str = "sleep 98765 & echo $! >sleeper; echo $$ >script; wait";
+
+fn assert_script_ended(dir: &Path) {
+    for name in ["sleeper", "script"] {
+        let pid = std::fs::read_to_string(dir.join(name)).unwrap();
+        until("what is in the place of ssh ends", || is_gone(&pid));
+    }
+}
+
+#[test]
+fn a_second_signal_ends_a_job_of_which_a_host_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = "trap '' INT TERM; echo ready; while :; do sleep 0.05; done";
+    let mut child = through(dir.path(), SILENT, program).spawn().unwrap();
+    said(child.stdout.take().unwrap(), "ready", 1);
+    until("the script has begun", || dir.path().join("script").exists());
+    let errors = child.stderr.take();
+    assert_eq!(ended_by(child, Signal::INT).code(), Some(128 + 9));
+    said(errors.unwrap(), "elsewhere does not answer", 1);
+    assert_script_ended(dir.path());
+}
+
+#[test]
+fn when_a_rank_fails_a_host_that_is_gone_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = through(dir.path(), SILENT, "exit 7").spawn().unwrap();
+    said(child.stderr.take().unwrap(), "elsewhere does not answer", 1);
+    assert_eq!(ended(child).code(), Some(7));
+    assert_script_ended(dir.path());
+}
+
+#[test]
+fn what_started_ranks_and_does_not_end_after_them_is_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "shift; echo $$ >script; sleep 98765 & echo $! >sleeper; \"$@\"; wait";
+    let child = through(dir.path(), script, "exit 0").spawn().unwrap();
+    assert!(ended(child).success());
+    assert_script_ended(dir.path());
+}
+
+#[test]
+fn ssh_is_asked_to_notice_that_its_host_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let ssh = dir.path().join("ssh");
+    std::fs::write(&ssh, "#!/bin/sh\necho $* >words\n").unwrap();
+    std::fs::set_permissions(&ssh, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let rsh = format!("{} -p 22 -o ServerAliveInterval=60", ssh.display());
+    let mut command = command(env!("CARGO_BIN_EXE_hamlyn"), dir.path());
+    command.args(["run", "-n", "1", "--hosts", "elsewhere", "--rsh", &rsh, "--", "true"]);
+    assert!(!command.output().unwrap().status.success());
+    let words = std::fs::read_to_string(dir.path().join("words")).unwrap();
+    // Of ssh's words the first counts.
+    let wanted = "-p 22 -o ServerAliveInterval=60 -o ServerAliveInterval=15 elsewhere ";
+    assert!(words.starts_with(wanted), "{words}");
+}
+
+#[test]
+fn a_launcher_that_the_terminal_stops_tells_its_agents_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "shift; tee frames | \"$@\"";
+    let mut child = through(dir.path(), script, "echo ready; exec sleep 98765").spawn().unwrap();
+    said(child.stdout.take().unwrap(), "ready", 2);
+    signal(&child, Signal::TSTP);
+    let stat = format!("/proc/{}/stat", child.id());
+    until("it stops", || std::fs::read_to_string(&stat).unwrap().contains(") T "));
+    until("its agent is told", || {
+        let told = std::fs::read(dir.path().join("frames")).unwrap();
+        let mut told = &told[..];
+        let mut frames = std::iter::from_fn(|| frames::read(&mut told).unwrap());
+        frames.any(|frame| matches!(frame, ToAgent::Pause))
+    });
+    signal(&child, Signal::CONT);
+    signal(&child, Signal::INT);
+    assert_eq!(ended(child).code(), Some(128 + 2));
 }

@@ -9,12 +9,17 @@
 //! would be read in /proc by whoever may look there, would be in core files, and would go on to
 //! everything that the rank starts. The library takes the socket for its own process alone.
 //!
-//! Output that nobody takes stays in the ranks' pipes: what is sent of it is bounded ([`Gate`]), and all
-//! else goes on. A rank's lines, its end and signals wait for no output.
+//! Output that nobody takes stays in the ranks' pipes: what is sent of it is bounded ([`Gate`]), and
+//! all else goes on. A rank's lines, its end and signals wait for no output.
+//!
+//! On another host that the launcher has gone is not always seen: its own host may be gone with it.
+//! So it says something every few seconds, and without that the ranks are ended.
 //!
 //! Never: a rank lives longer than the agent, or the agent longer than the launcher.
 
-use super::frames::{self, PIECE_BYTES_MAX, PIECES_MAX, Start, ToAgent, ToLauncher};
+use super::frames::{
+    self, BEATS_MISSED_MAX, PIECE_BYTES_MAX, PIECES_MAX, Start, ToAgent, ToLauncher,
+};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::job::lines::LINE_BYTES_MAX;
 use rustix::fd::AsRawFd;
@@ -38,8 +43,8 @@ use std::time::{Duration, Instant};
 /// Events that wait.
 const EVENTS_MAX: usize = 64;
 const STACK_BYTES: usize = 128 << 10;
-/// How long nothing comes of output that somebody outside of the job still holds open, until no more
-/// is waited for.
+/// How long nothing comes of output that somebody outside of the job still holds open, until no
+/// more is waited for.
 const DRAIN: Duration = Duration::from_secs(2);
 /// For last words to a launcher that may have gone.
 const LEAVE: Duration = Duration::from_secs(1);
@@ -123,6 +128,10 @@ struct Agent {
     to_launcher: Sender<ToLauncher>,
     /// From then on nobody is spared.
     kill_at: Option<Instant>,
+    beat: Option<Duration>,
+    /// When the launcher's next word has to come; none while it is stopped.
+    beat_by: Option<Instant>,
+    missed: u32,
     /// The launcher has gone: from then on it is told nothing.
     leave_by: Option<Instant>,
 }
@@ -148,6 +157,9 @@ pub fn run() -> Result<()> {
         gates,
         to_launcher,
         kill_at: None,
+        beat: start.beat_ms.map(Duration::from_millis),
+        beat_by: None,
+        missed: 0,
         leave_by: None,
     };
     let to_main = events.clone();
@@ -256,6 +268,7 @@ impl Agent {
     /// Until all ranks have ended, and their output was carried.
     fn turn(&mut self, came: &Receiver<Event>) -> Result<()> {
         let mut drained_by = None;
+        self.beat_by = self.beat.map(|beat| Instant::now() + beat);
         loop {
             if self.ranks.is_empty() && drained_by.is_none() {
                 // What they have left behind prints no more.
@@ -269,11 +282,18 @@ impl Agent {
                 self.kill_all();
                 self.kill_at = None;
             }
-            let next = [drained_by, self.kill_at].into_iter().flatten().min();
+            let next = [drained_by, self.kill_at, self.beat_by].into_iter().flatten().min();
             let wait = next.map_or(Duration::from_secs(3600), |next| {
                 next.saturating_duration_since(Instant::now())
             });
-            match came.recv_timeout(wait) {
+            let event = came.recv_timeout(wait);
+            if let Ok(Event::Frame(frame)) = &event {
+                let beat = self.beat.filter(|_| !matches!(frame, ToAgent::Pause));
+                self.beat_by = beat.map(|beat| Instant::now() + beat);
+                self.missed = 0;
+            }
+            match event {
+                Ok(Event::Frame(ToAgent::Alive | ToAgent::Pause)) => {}
                 Ok(Event::Frame(ToAgent::Start(_))) => bail!("it was started twice"),
                 Ok(Event::Frame(ToAgent::Line { rank, bytes })) => self.say(rank, &bytes),
                 Ok(Event::Frame(ToAgent::Heard { rank })) => self.heard(rank),
@@ -303,20 +323,35 @@ impl Agent {
                     self.leave_by = Some(Instant::now());
                     bail!("the launcher takes nothing any more");
                 }
-                Err(RecvTimeoutError::Timeout)
-                    if self.gates.iter().any(|it| it.is_waited_for()) =>
-                {
-                    drained_by = drained_by.map(|_| Instant::now() + DRAIN);
-                }
-                // Nothing has come, though it could have.
                 Err(RecvTimeoutError::Timeout) => {
-                    if drained_by.is_some_and(|by| Instant::now() >= by) {
+                    self.miss()?;
+                    if self.gates.iter().any(|gate| gate.is_waited_for()) {
+                        drained_by = drained_by.map(|_| Instant::now() + DRAIN);
+                    } else if drained_by.is_some_and(|by| Instant::now() >= by) {
+                        // Nothing has come, though it could have.
                         return Ok(());
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => bail!("its threads have ended"),
             }
         }
+    }
+
+    /// Whether the launcher has said nothing for too long. Each beat counts from when it is waited
+    /// for: an agent that was stopped itself hears first what came in that time.
+    fn miss(&mut self) -> Result<()> {
+        let now = Instant::now();
+        let Some(beat) = self.beat.filter(|_| self.beat_by.is_some_and(|by| now >= by)) else {
+            return Ok(());
+        };
+        self.beat_by = Some(now + beat);
+        self.missed += 1;
+        if self.missed >= BEATS_MISSED_MAX {
+            self.leave_by = Some(now + LEAVE);
+            let silent_ms = (beat * BEATS_MISSED_MAX).as_millis();
+            bail!("nothing came from hamlyn run for {silent_ms} ms");
+        }
+        Ok(())
     }
 
     fn exited(&mut self, rank: u32) -> Result<()> {
@@ -386,7 +421,9 @@ impl Agent {
     /// Until the launcher was told everything, if it is there.
     fn leave(self, came: &Receiver<Event>) {
         drop(self.to_launcher);
-        let mut by = self.leave_by;
+        // One that is gone without a sign is not waited for, either.
+        let silence = self.beat.map(|beat| Instant::now() + beat * BEATS_MISSED_MAX);
+        let mut by = self.leave_by.or(silence);
         while by.is_none_or(|by| Instant::now() < by) {
             match came.recv_timeout(by.map_or(LEAVE, |by| by - by.min(Instant::now()))) {
                 Ok(Event::Written) | Err(RecvTimeoutError::Disconnected) => return,

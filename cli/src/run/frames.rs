@@ -11,9 +11,12 @@ pub const FRAME_BYTES_MAX: usize = 16 << 20;
 
 /// Longest piece of what a rank prints.
 pub const PIECE_BYTES_MAX: usize = 32 << 10;
-/// Pieces that an agent has sent and the launcher has not printed, at most; of standard output and of
-/// standard error so many each. Then the agent reads no more of what ranks print, and they wait.
+/// Pieces that an agent has sent and the launcher has not printed, at most; of standard output and
+/// of standard error so many each. Then the agent reads no more of what ranks print, and they wait.
 pub const PIECES_MAX: u32 = 32;
+
+/// After so many times [`Start::beat_ms`] without a word from the launcher it is taken for gone.
+pub const BEATS_MISSED_MAX: u32 = 6;
 
 /// To an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -28,6 +31,10 @@ pub enum ToAgent {
     Printed { is_error: bool, pieces: u32 },
     /// A signal for every rank.
     Signal(i32),
+    /// The launcher is there.
+    Alive,
+    /// The launcher is stopped, and says nothing until it goes on.
+    Pause,
     /// Every rank is to end: it has so many milliseconds.
     End { grace_ms: u64 },
 }
@@ -49,6 +56,8 @@ pub struct Start {
     pub count: u32,
     /// Of the job.
     pub size: u32,
+    /// The launcher says something at least so often; none where its end is seen for certain.
+    pub beat_ms: Option<u64>,
 }
 
 /// From an agent.

@@ -11,10 +11,11 @@
 //! - [`print`]: what ranks print
 //! - [`space`]: the job's key-value space
 //!
-//! The thread that hears of everything, and answers, waits for nobody: not for an agent, and not for
-//! who reads the output. All ranks speak with the launcher through their agent, so nothing listens, here or there. Whoever
-//! ends takes with it what it has started: agents see their standard input end, ranks die with their
-//! agent.
+//! The thread that hears of everything, and answers, waits for nobody: not for an agent, and not
+//! for who reads the output. All ranks speak with the launcher through their agent, so nothing
+//! listens, here or there. Whoever ends takes with it what it has started: agents see their standard
+//! input end, ranks die with their agent. A host that is gone, and whatever started ranks there, is
+//! waited for some seconds at most.
 
 pub mod agent;
 mod frames;
@@ -26,8 +27,9 @@ use anyhow::{Context, Result, bail, ensure};
 use frames::{PIECES_MAX, Start, ToAgent, ToLauncher};
 use hamlyn::job::lines::to_hex;
 use print::{Printed, Printers};
+use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 use rustix::rand::{GetRandomFlags, getrandom};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use space::{Answer, Space};
 use std::ffi::OsStr;
@@ -36,6 +38,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -43,13 +47,26 @@ use std::time::{Duration, Instant};
 const EVENTS_MAX: usize = 64;
 /// What the others have to end in, when one has failed.
 const GRACE_MS: u64 = 2_000;
-/// After a signal to end, and the ranks' end: how long nothing of their output may be taken until the
-/// rest is given up.
+/// After a signal to end, and the ranks' end: how long nothing of their output may be taken until
+/// the rest is given up.
 const STUCK: Duration = Duration::from_secs(2);
 /// After a second one: how long the whole of it may take.
 const HURRY: Duration = Duration::from_secs(1);
-/// Between two looks at whether it is taken.
+/// Between two looks at whether it is taken, and whether hosts answer.
 const LOOK: Duration = Duration::from_millis(100);
+/// What an agent may be silent for, when its ranks are to have ended.
+const ANSWER: Duration = Duration::from_secs(5);
+/// The same after a second signal, in all.
+const ANSWER_HURRY: Duration = Duration::from_secs(2);
+/// How often an agent of another host hears something.
+const BEAT: Duration = Duration::from_secs(10);
+/// Ends ssh 45 s after its host has gone. Where the words before it say otherwise, those count.
+const SSH_ALIVE: &str = "ServerAliveInterval=15";
+/// For what is on its way to agents, before this process stops.
+const FLUSH: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(2);
+/// As long as nothing is to be looked at.
+const NEVER: Duration = Duration::from_secs(3600);
 
 pub enum Event {
     Frame(usize, ToLauncher),
@@ -72,6 +89,11 @@ struct Host {
     exited: u32,
     /// Pieces of output, of standard output and of standard error, for which it has no credit back.
     unprinted: [u32; 2],
+    /// Frames that its agent was told, and those of them that are written.
+    told: u64,
+    written: Arc<AtomicU64>,
+    /// When it is taken for gone, if its ranks have not ended.
+    answer_by: Option<Instant>,
     is_done: bool,
 }
 
@@ -83,7 +105,7 @@ struct Launcher {
     failed: Option<i32>,
     /// Signals to end.
     signals: u32,
-    /// When whether output is taken is looked at again.
+    /// When whether output is taken, and hosts answer, is looked at again.
     look_at: Option<Instant>,
     /// After the second signal: when what is not printed is given up.
     hurry_by: Option<Instant>,
@@ -96,7 +118,7 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
     ensure!(names.len() <= size as usize, "{size} ranks are too few for {} hosts", names.len());
     let (events, came) = sync_channel(EVENTS_MAX);
     // Before anything is started that they would leave behind.
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2])?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2])?;
     let to_main = events.clone();
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
@@ -131,10 +153,7 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
     launcher.until(&came, |it| it.hosts.iter().all(|host| host.is_done))?;
     launcher.out.finish();
     launcher.until(&came, |it| it.out.is_idle())?;
-    for host in &mut launcher.hosts {
-        drop(host.input.take());
-        let _ = host.child.wait();
-    }
+    launcher.leave_hosts();
     match launcher.failed {
         None => Ok(()),
         Some(status) => std::process::exit(status),
@@ -199,13 +218,22 @@ fn agent(arguments: &RunArguments, name: &str) -> Result<Command> {
     let mut words = arguments.rsh.split_whitespace();
     let first = words.next().context("--rsh is empty; allowed is a command, such as ssh")?;
     let mut command = Command::new(first);
-    command.args(words).arg(name).arg(path).arg("run-agent");
+    command.args(words);
+    if Path::new(first).file_name() == Some(OsStr::new("ssh")) {
+        command.args(["-o", SSH_ALIVE]);
+    }
+    command.arg(name).arg(path).arg("run-agent");
     Ok(command)
 }
 
 fn is_plain(path: &Path) -> bool {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(byte);
     path.as_os_str().as_bytes().iter().all(plain)
+}
+
+/// Also whatever a script has started in the place of ssh.
+fn end_child(child: &Child) {
+    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
 }
 
 fn bytes(text: &OsStr) -> Vec<u8> {
@@ -229,18 +257,39 @@ impl Launcher {
         let mut child = command.spawn().with_context(|| format!("cannot run {program}"))?;
         let mut from = child.stdout.take().context("no pipe from the agent")?;
         let mut to = child.stdin.take().context("no pipe to the agent")?;
+        // Of an agent here that the launcher is gone is seen for certain, and it may be stopped.
+        let beat = (!is_here(name)).then_some(BEAT);
         let (input, frames) = channel::<ToAgent>();
+        let written = Arc::new(AtomicU64::new(0));
+        let counts = written.clone();
         std::thread::Builder::new().name("to-agent".into()).spawn(move || {
-            // That it is gone is noticed where its frames are read.
-            while let Ok(frame) = frames.recv()
-                && frames::write(&mut to, &frame).is_ok()
-            {}
+            loop {
+                let (frame, told) = match frames.recv_timeout(beat.unwrap_or(NEVER)) {
+                    Ok(frame) => (frame, 1),
+                    Err(RecvTimeoutError::Timeout) => (ToAgent::Alive, 0),
+                    Err(RecvTimeoutError::Disconnected) => return,
+                };
+                // That it is gone is noticed where its frames are read.
+                if frames::write(&mut to, &frame).is_err() {
+                    return;
+                }
+                counts.fetch_add(told, Relaxed);
+            }
         })?;
-        let input = Some(input);
         let at = self.hosts.len();
-        let name = name.to_owned();
-        let (exited, unprinted, is_done) = (0, [0; 2], false);
-        self.hosts.push(Host { name, input, child, first, count, exited, unprinted, is_done });
+        self.hosts.push(Host {
+            name: name.to_owned(),
+            input: Some(input),
+            child,
+            first,
+            count,
+            exited: 0,
+            unprinted: [0; 2],
+            told: 0,
+            written,
+            answer_by: None,
+            is_done: false,
+        });
         let start = ToAgent::Start(Start {
             version: env!("CARGO_PKG_VERSION").into(),
             directory: bytes(directory.as_os_str()),
@@ -249,6 +298,7 @@ impl Launcher {
             first,
             count,
             size: arguments.ranks,
+            beat_ms: beat.map(|beat| beat.as_millis() as u64),
         });
         self.tell(at, start);
         let to_main = events.clone();
@@ -269,8 +319,10 @@ impl Launcher {
     }
 
     fn tell(&mut self, at: usize, frame: ToAgent) {
-        if let Some(input) = &self.hosts[at].input {
+        let host = &mut self.hosts[at];
+        if let Some(input) = &host.input {
             let _ = input.send(frame);
+            host.told += 1;
         }
     }
 
@@ -285,10 +337,11 @@ impl Launcher {
             if self.look_at.is_some_and(|at| now >= at) {
                 self.look(now);
             }
-            let wait = self.look_at.map_or(Duration::from_secs(3600), |at| at - now.min(at));
+            let wait = self.look_at.map_or(NEVER, |at| at - now.min(at));
             match came.recv_timeout(wait) {
                 Ok(Event::Signal(signal)) => self.signal(signal),
                 Ok(Event::Frame(at, frame)) => {
+                    self.answers(at);
                     if let Err(why) = self.frame(at, frame) {
                         self.fails(&format!("{why:#}"));
                     }
@@ -306,7 +359,69 @@ impl Launcher {
     fn fails(&mut self, why: &str) {
         self.out.say(why);
         self.failed.get_or_insert(1);
+        self.end();
+    }
+
+    /// All ranks are to end.
+    fn end(&mut self) {
         self.tell_all(&ToAgent::End { grace_ms: GRACE_MS });
+        self.answer_by(Duration::from_millis(GRACE_MS) + ANSWER);
+    }
+
+    /// Hosts whose ranks have not ended by then are taken for gone.
+    fn answer_by(&mut self, limit: Duration) {
+        let by = Instant::now() + limit;
+        for host in &mut self.hosts {
+            host.answer_by = Some(host.answer_by.map_or(by, |before| before.min(by)));
+        }
+        self.look_at.get_or_insert_with(Instant::now);
+    }
+
+    /// Something came from a host.
+    fn answers(&mut self, at: usize) {
+        if self.hurry_by.is_none()
+            && let Some(by) = &mut self.hosts[at].answer_by
+        {
+            *by = (*by).max(Instant::now() + ANSWER);
+        }
+    }
+
+    /// A host is taken for gone.
+    fn lose(&mut self, at: usize) {
+        let host = &mut self.hosts[at];
+        host.is_done = true;
+        drop(host.input.take());
+        end_child(&host.child);
+        let name = &host.name;
+        let words = format!("{name} does not answer: whether its ranks have ended is not known");
+        self.fails(&words);
+    }
+
+    /// What has started ranks has nothing more to do; it may stay where its host is gone.
+    fn leave_hosts(&mut self) {
+        let limit = if self.hurry_by.is_some() { LOOK } else { ANSWER };
+        let by = Instant::now() + limit;
+        self.hosts.iter_mut().for_each(|host| drop(host.input.take()));
+        for host in &mut self.hosts {
+            while matches!(host.child.try_wait(), Ok(None)) {
+                if Instant::now() >= by {
+                    end_child(&host.child);
+                    break;
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// As any process does when its terminal asks for it, but that its agents know of it.
+    fn stop(&mut self) {
+        self.tell_all(&ToAgent::Pause);
+        let by = Instant::now() + FLUSH;
+        let is_written = |host: &Host| host.is_done || host.written.load(Relaxed) >= host.told;
+        while !self.hosts.iter().all(is_written) && Instant::now() < by {
+            std::thread::sleep(PAUSE);
+        }
+        let _ = kill_process(getpid(), Signal::STOP);
     }
 
     fn gone(&mut self, at: usize, why: Option<String>) {
@@ -321,6 +436,9 @@ impl Launcher {
     }
 
     fn signal(&mut self, signal: i32) {
+        if signal == SIGTSTP {
+            return self.stop();
+        }
         if matches!(signal, SIGINT | SIGTERM) {
             self.signals += 1;
             self.look_at.get_or_insert_with(Instant::now);
@@ -330,13 +448,27 @@ impl Launcher {
             _ => {
                 self.hurry_by.get_or_insert_with(|| Instant::now() + HURRY);
                 self.tell_all(&ToAgent::End { grace_ms: 0 });
+                self.answer_by(ANSWER_HURRY);
             }
         }
     }
 
-    /// Whether output that nobody takes keeps this command, which was told to end.
+    /// Whether a host that is gone keeps this command, or, when it was told to end, output that
+    /// nobody takes.
     fn look(&mut self, now: Instant) {
         self.look_at = Some(now + LOOK);
+        for at in 0..self.hosts.len() {
+            let host = &self.hosts[at];
+            // Ranks that have ended may have left more output than is taken now.
+            let is_waited_for = host.exited < host.count || self.hurry_by.is_some();
+            let is_late = host.answer_by.is_some_and(|by| now >= by);
+            if !host.is_done && is_waited_for && is_late {
+                self.lose(at);
+            }
+        }
+        if self.signals == 0 {
+            return;
+        }
         if self.hosts.iter().any(|host| !host.is_done && host.exited < host.count) {
             return;
         }
@@ -429,7 +561,7 @@ impl Launcher {
                     };
                     let name = &self.hosts[at].name;
                     self.out.say(&format!("rank {rank} on {name} {how}{others}"));
-                    self.tell_all(&ToAgent::End { grace_ms: GRACE_MS });
+                    self.end();
                 }
                 let answers = self.space.end(rank);
                 self.answer(answers);

@@ -114,8 +114,8 @@ impl Printers {
         self.of.iter().all(|printer| printer.is_shut || printer.waiting == 0)
     }
 
-    /// Whether something waits of which nothing was written for so long. To be asked again and again:
-    /// the time counts from the first question.
+    /// Whether something waits of which nothing was written for so long. To be asked again and
+    /// again: the time counts from the first question.
     pub fn is_stuck(&mut self, is_error: bool, patience: Duration) -> bool {
         let printer = self.at(is_error);
         if printer.is_shut || printer.waiting == 0 {

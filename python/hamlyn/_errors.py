@@ -12,6 +12,11 @@ class TimedOut(HamlynError, TimeoutError):
     """The time limit was reached. Nothing was taken; what was being sent says what has left."""
 
 
+class CutOff(TimedOut):
+    """The time limit was reached when a part had left. All of it was taken, and is not to be sent
+    again: the rest leaves with the next call."""
+
+
 class Closed(HamlynError, ConnectionError):
     """The object is closed, or its peer has closed or died."""
 

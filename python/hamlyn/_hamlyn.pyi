@@ -304,7 +304,7 @@ class ApertureStreamSender:
         """
         Sends one record, waiting at most `timeout` seconds for room. A small one leaves with
         others, at the latest with the next `flush()`; one above 16 KiB has left when the
-        call returns. `TimedOut` says whether it was taken.
+        call returns. Raises `TimedOut`, and nothing was taken; or `CutOff`, and it was.
         """
     def send_array(self, /, array: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
@@ -1906,10 +1906,9 @@ class RecordLoan:
         """
     def send(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Sends it, as the sender's `send` does. After `TimedOut`, where that says that it was not taken,
-        it may be sent again, and after every other error that left it as it was. Once it is taken it is
-        over, also where a signal handler raises while the rest leaves: that goes on with the sender's
-        next call.
+        Sends it, as the sender's `send` does. After an error that left it as it was it may be sent
+        again, as after `TimedOut`. Once it is taken it is over, also where that is cut off (`CutOff`)
+        or a signal handler raises while the rest leaves: that goes on with the sender's next call.
         """
     def truncate(self, /, nbytes: SupportsIndex) -> None:
         """
@@ -2417,7 +2416,7 @@ class StreamSender:
         """
         Sends one record, waiting at most `timeout` seconds for room. A small one leaves with
         others, at the latest with the next `flush()`; one above 16 KiB has left when the
-        call returns. `TimedOut` says whether it was taken.
+        call returns. Raises `TimedOut`, and nothing was taken; or `CutOff`, and it was.
         """
     def send_array(self, /, array: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """

@@ -32,7 +32,7 @@ from typing import Self, TypeVar, Unpack
 
 from . import _hamlyn
 from ._aio_calls import Client, ReconnectingClient, Server, cancelled, fail, reply, reply_array
-from ._errors import Closed, Misuse, TimedOut
+from ._errors import Closed, CutOff, Misuse, TimedOut
 from ._loop import until, until_done
 from ._reconnect import Limit
 from ._threads import Threads, alone
@@ -140,10 +140,25 @@ class _Sender(Grown[S]):
         if size <= _AT_ONCE and not self._threads.is_busy:
             try:
                 return send(0)
+            except CutOff as error:
+                if timeout == 0:
+                    raise
+                cut_off = str(error)
             except TimedOut:
                 if timeout == 0:
                     raise
+                cut_off = None
+            if cut_off is not None:
+                # It was taken, and is not to be sent again.
+                try:
+                    return await self._on_thread(self._send_rest, timeout, settles=True)
+                except TimedOut:
+                    raise CutOff(cut_off) from None
         await self._on_thread(send, timeout, settles=True)
+
+    def _send_rest(self, timeout: float | None) -> None:
+        """Sends what is left of what was cut off."""
+        raise NotImplementedError
 
     async def _on_thread(
         self, send: Callable[[float | None], None], timeout: float | None, **how: bool
@@ -201,6 +216,9 @@ class _StreamSender(_Sender[T]):
         sync = self.sync
         assert isinstance(sync, (_hamlyn.StreamSender, _hamlyn.ApertureStreamSender))
         return sync
+
+    def _send_rest(self, timeout: float | None) -> None:
+        self._plain().flush(timeout)
 
     async def send(self, record: Buffer, timeout: float | None = None) -> None:
         """Sends a record: at once where it is short and there is room, else on this sender's thread."""
@@ -520,7 +538,7 @@ async def _sent(
 
 async def _flushed(manager: _hamlyn.Manager, flush: Callable[[], bool], limit: Limit) -> None:
     def cut_off(_: float) -> bool:
-        raise TimedOut(_CUT_OFF)
+        raise CutOff(_CUT_OFF)
 
     await until(manager, lambda: flush() or None, limit.left, cut_off)
 

@@ -329,10 +329,13 @@ fn send_all<T: Send>(
         }
     })?;
     sent.ok_or_else(|| {
-        let text = match is_cut_off {
-            true => "the time limit cut the datagram off; the rest leaves with the next",
-            false => "there was no room within the time limit; nothing was sent",
-        };
-        error(Kind::TimedOut, text)
+        let cut_off = "the time limit cut the datagram off; the rest leaves with the next";
+        match is_cut_off {
+            true => error(Kind::CutOff, cut_off),
+            false => {
+                let text = "there was no room within the time limit; nothing was sent";
+                error(Kind::TimedOut, text)
+            }
+        }
     })
 }

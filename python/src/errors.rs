@@ -22,6 +22,8 @@ use pyo3::types::PyType;
 pub enum Kind {
     /// The time limit was reached.
     TimedOut,
+    /// The same, when a part had left.
+    CutOff,
     /// The object is closed, or its peer is gone.
     Closed,
     /// The other end, or the system's permissions, said no.
@@ -57,8 +59,9 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [(Self, &'static str); 17] = [
+    const ALL: [(Self, &'static str); 18] = [
         (Self::TimedOut, "TimedOut"),
+        (Self::CutOff, "CutOff"),
         (Self::Closed, "Closed"),
         (Self::Refused, "Refused"),
         (Self::Unreachable, "Unreachable"),
@@ -408,7 +411,7 @@ impl ToPy for SendError {
         let kind = match self {
             Self::Node(e) => return e.to_py(),
             Self::TimedOut => Kind::TimedOut,
-            Self::CutOff => Kind::TimedOut,
+            Self::CutOff => Kind::CutOff,
             Self::Ended(_) => Kind::Closed,
             Self::Misbehaved(_) => Kind::Misbehaved,
             Self::Forked(_) => Kind::Forked,
@@ -440,7 +443,8 @@ impl ToPy for CallError {
 impl ToPy for GroupError {
     fn to_py(self) -> PyErr {
         let kind = match &self {
-            Self::TimedOut { .. } | Self::NotInTime | Self::CutOff => Kind::TimedOut,
+            Self::TimedOut { .. } | Self::NotInTime => Kind::TimedOut,
+            Self::CutOff => Kind::CutOff,
             Self::MemberLost { .. } | Self::RootLost(_) => Kind::Closed,
             Self::Forked(_) => Kind::Forked,
             Self::Wait(_) => Kind::Os,

@@ -345,7 +345,7 @@ fn send_whole<T: Send>(
         }
     })?;
     sent.ok_or_else(|| match is_cut_off {
-        true => error(Kind::TimedOut, GroupError::CutOff),
+        true => error(Kind::CutOff, GroupError::CutOff),
         false => error(Kind::TimedOut, GroupError::NotInTime),
     })
 }

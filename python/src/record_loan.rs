@@ -69,10 +69,9 @@ impl RecordLoan {
 
 #[pymethods]
 impl RecordLoan {
-    /// Sends it, as the sender's `send` does. After `TimedOut`, where that says that it was not taken,
-    /// it may be sent again, and after every other error that left it as it was. Once it is taken it is
-    /// over, also where a signal handler raises while the rest leaves: that goes on with the sender's
-    /// next call.
+    /// Sends it, as the sender's `send` does. After an error that left it as it was it may be sent
+    /// again, as after `TimedOut`. Once it is taken it is over, also where that is cut off (`CutOff`)
+    /// or a signal handler raises while the rest leaves: that goes on with the sender's next call.
     #[pyo3(signature = (timeout=None))]
     fn send(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.lent.end()?;

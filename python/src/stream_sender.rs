@@ -57,7 +57,7 @@ macro_rules! stream_sender {
         impl $class {
             /// Sends one record, waiting at most `timeout` seconds for room. A small one leaves with
             /// others, at the latest with the next `flush()`; one above 16 KiB has left when the
-            /// call returns. `TimedOut` says whether it was taken.
+            /// call returns. Raises `TimedOut`, and nothing was taken; or `CutOff`, and it was.
             #[pyo3(signature = (record: "Buffer", timeout=None))]
             fn send(
                 &self,
@@ -239,7 +239,7 @@ fn sent_or_late(sent: Result<(), SendError>) -> Result<Option<()>, SendError> {
 fn cut_off() -> PyErr {
     let text = "the time limit cut the record off: it is taken, and not to be sent again; the rest \
                 leaves with the next call";
-    error(Kind::TimedOut, text)
+    error(Kind::CutOff, text)
 }
 
 #[cold]

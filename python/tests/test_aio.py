@@ -373,6 +373,47 @@ def test_a_stream_is_awaited_to_its_end(manager: hamlyn.Manager, other: hamlyn.M
     run(main())
 
 
+@pytest.mark.parametrize("timeout", [0, 0.05, LIMIT])
+@pytest.mark.parametrize("lends", [False, True])
+def test_a_record_that_was_cut_off_is_sent_once(
+    manager: hamlyn.Manager, other: hamlyn.Manager, lends: bool, timeout: float
+) -> None:
+    manager.start_progress()
+    receiver = hamlyn.StreamReceiver(manager, buffers=2, buffers_max=2)
+    sender = aio.StreamSender(hamlyn.StreamSender.grow(other, receiver.seed()))
+    # From here on there is room for one, and a part of the next.
+    manager.stop_progress()
+
+    async def send(number: int, timeout: float) -> None:
+        # With its header it is longer than what leaves as a whole, or not at all.
+        array = np.full(16_330, number, np.uint8)
+        if not lends:
+            return await sender.send_array(array, timeout)
+        loan = sender.loan_array(array.dtype, array.shape)
+        loan.array()[:] = array
+        await sender.send_loan(loan, timeout)
+
+    async def send_all() -> None:
+        if timeout == LIMIT:
+            await send(1, timeout)
+        await send(2, LIMIT)
+        await sender.close(LIMIT)
+
+    async def main() -> None:
+        await send(0, LIMIT)
+        if timeout < LIMIT:
+            with pytest.raises(hamlyn.CutOff, match="not to be sent again"):
+                await send(1, timeout)
+        sending = asyncio.create_task(send_all())
+        # It begins before anything is received.
+        await asyncio.sleep(0)
+        numbers = [record.array()[0] async for record in aio.StreamReceiver(receiver)]
+        await sending
+        assert numbers == [0, 1, 2]
+
+    run(main())
+
+
 def test_a_loan_waits_for_no_send_of_another_task(
     manager: hamlyn.Manager, other: hamlyn.Manager
 ) -> None:

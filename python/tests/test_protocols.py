@@ -650,7 +650,7 @@ def test_errors_have_the_names_that_python_has(
 def test_exceptions_have_the_name_by_which_programs_catch_them() -> None:
     errors = [getattr(hamlyn, name) for name in hamlyn.__all__]
     errors = [e for e in errors if isinstance(e, type) and issubclass(e, Exception)]
-    assert len(errors) == 18
+    assert len(errors) == 19
     for error in errors:
         assert error.__module__ == "hamlyn" and type(pickle.loads(pickle.dumps(error("text")))) is error
 

@@ -64,9 +64,12 @@ class ReconnectPolicy:
 
 
 class Outages(Generic[C]):
-    """What a client knows of its connections, and when it tries again. `C`: what it is connected by."""
+    """What a client knows of its connections, and when it tries again. `C`: what it is connected by. For
+    any number of threads, none of which waits for one that connects."""
 
     def __init__(self, policy: ReconnectPolicy, now: Callable[[], float] = time.monotonic) -> None:
+        # Held for moments: nobody waits or connects meanwhile.
+        self._lock = threading.RLock()
         self.policy = policy
         self.now = now
         self.client: C | None = None
@@ -91,60 +94,73 @@ class Outages(Generic[C]):
             # A server that refuses at once is not asked without rest.
             delay, attempts = max(delay * self.policy.factor, _DELAY_LEAST), attempts + 1
 
+    @property
+    def connection(self) -> tuple[int, C | None]:
+        """The number of the connection, and the connection, where there is one."""
+        with self._lock:
+            return self.number, self.client
+
     def has_connected(self, client: C) -> None:
-        self.client, self.number = client, self.number + 1
-        self._began, self._has_replied = self.now(), False
+        with self._lock:
+            self.client, self.number = client, self.number + 1
+            self._began, self._has_replied = self.now(), False
 
     def has_replied(self, number: int) -> None:
-        self._has_replied |= number == self.number
+        with self._lock:
+            self._has_replied |= number == self.number
 
     def has_failed(self, error: HamlynError) -> None:
         self.why = str(error)
 
     def is_lost(self, number: int, error: HamlynError) -> None:
         """Connection `number` is of no use any more."""
-        if number != self.number or self.client is None:
-            return
-        self.client, self.why, self._next_at = None, str(error), None
-        if self._has_replied or self.now() - self._began >= self.policy.delay_max:
-            self._delays, self._outage_began = self._all_delays(), None
+        with self._lock:
+            if number != self.number or self.client is None:
+                return
+            self.client, self.why, self._next_at = None, str(error), None
+            if self._has_replied or self.now() - self._began >= self.policy.delay_max:
+                self._delays, self._outage_began = self._all_delays(), None
 
     def next_delay(self) -> float:
         """Until the next attempt, whoever makes it; before the very first there is none. Raises
         `Unreachable` where the policy allows no more attempts."""
-        if self.number == 0 and not self._has_tried:
-            self._has_tried = True
-            return 0.0
-        if self._outage_began is None:
-            self._outage_began = self.now()
-        is_over = (
-            self.policy.outage_max is not None
-            and self.now() - self._outage_began >= self.policy.outage_max
-        )
-        if self._next_at is None or is_over or self.given_up:
-            delay = None if is_over or self.given_up else next(self._delays, None)
-            if delay is None:
-                self.given_up = True
-                raise Unreachable(f"no connection, and no more attempts: {self.why}")
-            self._next_at = self.now() + delay
-            if self.policy.outage_max is not None:
-                # At its end it is asked once more, and there is none.
-                self._next_at = min(self._next_at, self._outage_began + self.policy.outage_max)
-        return max(self._next_at - self.now(), 0.0)
+        with self._lock:
+            if self.number == 0 and not self._has_tried:
+                self._has_tried = True
+                return 0.0
+            if self._outage_began is None:
+                self._outage_began = self.now()
+            is_over = (
+                self.policy.outage_max is not None
+                and self.now() - self._outage_began >= self.policy.outage_max
+            )
+            if self._next_at is None or is_over or self.given_up:
+                delay = None if is_over or self.given_up else next(self._delays, None)
+                if delay is None:
+                    self.given_up = True
+                    raise Unreachable(f"no connection, and no more attempts: {self.why}")
+                self._next_at = self.now() + delay
+                if self.policy.outage_max is not None:
+                    # At its end it is asked once more, and there is none.
+                    self._next_at = min(self._next_at, self._outage_began + self.policy.outage_max)
+            return max(self._next_at - self.now(), 0.0)
 
     def check_end(self) -> None:
         """After the delay: raises `Unreachable` where the outage has lasted as long as it may."""
-        if self._outage_began is not None and self.policy.outage_max is not None:
-            if self.now() - self._outage_began >= self.policy.outage_max:
-                self.next_delay()
+        with self._lock:
+            if self._outage_began is not None and self.policy.outage_max is not None:
+                if self.now() - self._outage_began >= self.policy.outage_max:
+                    self.next_delay()
 
     def begins(self) -> None:
         """An attempt begins: whoever had no time to wait for it has used none up."""
-        self._next_at = None
+        with self._lock:
+            self._next_at = None
 
     def __repr__(self) -> str:
-        if self.client is not None:
-            return f"connection {self.number}, {self.client!r}"
+        client = self.client
+        if client is not None:
+            return f"connection {self.number}, {client!r}"
         return f"{'given up' if self.given_up else 'not connected'}: {self.why}"
 
 
@@ -263,6 +279,7 @@ class ReconnectingClient(Reconnecting[_hamlyn.Client]):
         **settings: Unpack[ClientSettings],
     ) -> None:
         super().__init__(manager, name, policy, **settings)
+        # Of the one that connects, for as long as that takes.
         self._lock = threading.Lock()
 
     def _end(self, client: _hamlyn.Client) -> None:
@@ -321,8 +338,7 @@ class ReconnectingClient(Reconnecting[_hamlyn.Client]):
                 call = start(client, request, limit.left)
                 reply = call.finish(limit.left)
             except Closed as error:
-                with self._lock:
-                    self._is_lost(number, error, call is not None and not is_idempotent)
+                self._is_lost(number, error, call is not None and not is_idempotent)
             except (ApplicationError, Declined):
                 self._outages.has_replied(number)
                 raise
@@ -335,13 +351,17 @@ class ReconnectingClient(Reconnecting[_hamlyn.Client]):
 
     def _connection(self, limit: Limit) -> tuple[int, _hamlyn.Client]:
         outages = self._outages
-        left = limit.left
-        if not self._lock.acquire(timeout=-1 if left is None else left):
+        # Another thread may be connecting.
+        if not self._lock.acquire(timeout=limit.at_most(threading.TIMEOUT_MAX)):
             raise TimedOut(f"no connection within the time limit: {outages.why}")
         try:
-            while outages.client is None or outages.client.ended is not None:
-                if outages.client is not None:
-                    outages.is_lost(outages.number, Closed(outages.client.ended))
+            while True:
+                # Which another thread's call may find to be lost at any time.
+                number, client = outages.connection
+                if client is not None:
+                    if (ended := client.ended) is None:
+                        return number, client
+                    outages.is_lost(number, Closed(ended))
                 self._closing.wait(limit.at_most(outages.next_delay()))
                 outages.check_end()
                 seconds = self._begins(limit)
@@ -353,6 +373,5 @@ class ReconnectingClient(Reconnecting[_hamlyn.Client]):
                     self._has_failed(error)
                 else:
                     self._has_connected(client)
-            return outages.number, outages.client
         finally:
             self._lock.release()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import math
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import hamlyn
 import numpy as np
@@ -90,6 +92,53 @@ def test_a_request_that_a_draining_server_did_not_take_is_the_next_ones(
     held.reply(b"done")
     assert pending.finish(LIMIT) == b"done"
     draining.join()
+
+
+def test_an_outage_that_one_thread_waits_through_holds_up_no_other(other: hamlyn.Manager) -> None:
+    has_both = threading.Event()
+    may_go = threading.Event()
+
+    def die_with_two() -> None:
+        with hamlyn.Manager() as manager:
+            server = hamlyn.Server(manager)
+            server.serve("again")
+            requests = [server.receive(LIMIT) for _ in range(2)]
+            has_both.set()
+            assert may_go.wait(LIMIT)
+            taken.extend(requests)
+
+    dying = threading.Thread(target=die_with_two)
+    dying.start()
+    client = hamlyn.ReconnectingClient.connect(other, "again", LIMIT, policy=SOON)
+
+    def failure(timeout: float | None, is_idempotent: bool) -> type[Exception]:
+        with pytest.raises(hamlyn.HamlynError) as raised:
+            client.call(b"who", timeout, is_idempotent=is_idempotent)
+        return raised.type
+
+    with ThreadPoolExecutor() as threads:
+        once, again = threads.submit(failure, None, False), threads.submit(failure, 2.0, True)
+        assert has_both.wait(LIMIT)
+        # As whoever connects has it, and waits.
+        with client._lock:
+            may_go.set()
+            assert once.result(LIMIT) is hamlyn.Closed
+            assert again.result(LIMIT) is hamlyn.TimedOut
+    dying.join()
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e12])
+def test_a_time_limit_that_never_comes_is_none(other: hamlyn.Manager, timeout: float) -> None:
+    servers = serve(reply(b"first"), reply(b"second"))
+    with hamlyn.ReconnectingClient(other, "again", SOON) as client:
+        assert client.call(b"who", timeout) == b"first"
+
+    async def main() -> None:
+        async with aio.ReconnectingClient(other, "again", SOON) as client:
+            assert await client.call(b"who", timeout) == b"second"
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+    servers.join()
 
 
 def test_whoever_gives_up_says_why_and_stays_so(other: hamlyn.Manager) -> None:

@@ -459,10 +459,10 @@ impl Inner {
             for end in ends.iter().filter_map(Weak::upgrade) {
                 end.close();
             }
-            let mut guard = node.lock();
             for name in names {
-                guard.stop_serving(&name);
+                node.stop_serving_name(&name);
             }
+            let mut guard = node.lock();
             let links: Vec<LinkId> = guard.links().collect();
             for link in links {
                 let _ = guard.disconnect(link);

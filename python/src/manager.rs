@@ -216,8 +216,8 @@ impl Manager {
             None => Accept::Ask,
             Some(greeting) => with_bytes(greeting, |b| Ok(Accept::Automatic(b.to_vec())))?,
         };
-        let _slow = self.inner.slow();
-        self.inner.with(py, |node| node.serve(name, access, accept))?.or_raise()?;
+        let node = self.inner.node()?;
+        py.detach(|| node.serve_name(name, access, accept)).or_raise()?;
         locked(&self.inner.served).push(name.into());
         Ok(())
     }
@@ -257,7 +257,8 @@ impl Manager {
     /// No longer offers a service; links made through it stay. `False`: it was not offered.
     fn stop_serving(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         locked(&self.inner.served).retain(|served| served != name);
-        self.inner.with(py, |node| node.stop_serving(name))
+        let node = self.inner.node()?;
+        Ok(py.detach(|| node.stop_serving_name(name)))
     }
 
     /// Connects to the service `[user@]name`, waiting at most `timeout` seconds for everything: for

@@ -451,6 +451,37 @@ def test_a_name_is_served_once(manager: hamlyn.Manager, other: hamlyn.Manager) -
     other.serve("once", b"")
 
 
+@pytest.mark.parametrize("act", [hamlyn.Manager.serve, hamlyn.Manager.stop_serving])
+def test_a_name_whose_directory_is_locked_holds_up_no_other_thread(
+    manager: hamlyn.Manager, directory: str, act: Callable[[hamlyn.Manager, str], object]
+) -> None:
+    if act is hamlyn.Manager.stop_serving:
+        manager.serve("locked")
+    order: list[str] = []
+    begins = threading.Event()
+
+    def change() -> None:
+        begins.set()
+        act(manager, "locked")
+        order.append("changed")
+
+    thread = threading.Thread(target=change)
+    # Nobody is given the interpreter's lock but by whoever gives it up.
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(LIMIT)
+    try:
+        with open(Path(directory) / ".lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            thread.start()
+            begins.wait(LIMIT)
+            assert manager.links() == []
+            order.append("has gone on")
+    finally:
+        sys.setswitchinterval(switch_s)
+    thread.join()
+    assert order == ["has gone on", "changed"]
+
+
 # ---- tickets, modes, refusals
 
 

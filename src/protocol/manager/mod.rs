@@ -16,6 +16,8 @@ mod at_once;
 mod connection;
 mod error;
 mod giving_up;
+#[cfg(feature = "unstable-internals")]
+mod names;
 mod offers;
 mod wakers;
 

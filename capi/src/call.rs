@@ -9,10 +9,9 @@ use crate::endpoint::{End, give, handles, nothing};
 use crate::links::h_peer_t;
 use crate::node::h_node_t;
 use core::ffi::{c_char, c_void};
-use hamlyn::LinkId;
 use hamlyn::os::memory::ForkGuard;
 use hamlyn::protocol::{
-    Arrived, Bytes, CallError, CallId, Client, ClientConfig, EndPoint, Server, ServerConfig,
+    Arrived, Bytes, CallError, CallId, Client, ClientConfig, Server, ServerConfig,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -30,7 +29,6 @@ handles!(h_server_t: Arc<Server>, h_client_t: Arc<Client>);
 /// tells the client that no reply will come. It keeps its server.
 pub struct h_request_t {
     arrived: Arrived,
-    link: LinkId,
     server: Arc<Server>,
     fork: Arc<ForkGuard>,
 }
@@ -151,10 +149,9 @@ pub unsafe extern "C" fn h_server_receive(
             0 => server.try_receive()?.ok_or_else(nothing)?,
             _ => server.receive(limit(timeout_ns))?,
         };
-        let link = request.link();
         let arrived = request.detach();
         let (server, fork) = (server.clone(), end.fork().clone());
-        place.write(Box::into_raw(Box::new(h_request_t { arrived, link, server, fork })));
+        place.write(Box::into_raw(Box::new(h_request_t { arrived, server, fork })));
         Ok(())
     })
 }
@@ -189,8 +186,10 @@ pub unsafe extern "C" fn h_request_peer(
         if !request.fork.is_parent() {
             return Err(hamlyn::node::Forked.into());
         }
-        let manager = EndPoint::manager(&*request.server);
-        place.write(manager.lock().peer(request.link)?.into());
+        // Not of the link, which another may have by now.
+        let peer = request.server.peer_of_which(request.arrived.which());
+        let gone = || Failure::new(h_status::H_NO_SUCH, "the client is long gone");
+        place.write((&peer.ok_or_else(gone)?).into());
         Ok(())
     })
 }

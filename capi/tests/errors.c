@@ -646,6 +646,41 @@ static void calls(void) {
     h_reply_free(NULL);
 }
 
+/* Of a client that has gone it is known who it was, until as many as there may be have gone after it. */
+static void callers_that_have_gone(void) {
+    h_node_t *other = other_node();
+    h_server_t *server;
+    h_client_t *client;
+    h_request_t *requests[2];
+    h_call_t call;
+    h_peer_t peer;
+    h_server_config_t config;
+    h_seed_t seed;
+    size_t connected, round;
+    uint64_t id, misbehaved;
+    EXPECT(H_OK, "", h_node_id(node, &id));
+    memset(&config, 0, sizeof config);
+    config.clients_max = 1;
+    EXPECT(H_OK, "", h_server_new(other, &config, &server));
+    EXPECT(H_OK, "", h_server_seed(server, &seed));
+    for (round = 0; round < 2; round++) {
+        EXPECT(H_OK, "", h_client_grow(node, &seed, NULL, LIMIT, &client));
+        EXPECT(H_OK, "", h_client_start(client, "last words", 10, LIMIT, &call));
+        EXPECT(H_OK, "", h_server_receive(server, LIMIT, &requests[round]));
+        h_client_free(client);
+        do {
+            EXPECT(H_OK, "", h_server_clients(server, &connected, &misbehaved));
+        } while (connected);
+        EXPECT(H_OK, "", h_request_peer(requests[round], &peer));
+        THAT(peer.node == id);
+    }
+    EXPECT(H_NO_SUCH, "long gone", h_request_peer(requests[0], &peer));
+    h_request_free(requests[0]);
+    h_request_free(requests[1]);
+    h_server_free(server);
+    h_node_free(other);
+}
+
 /* It takes nothing new, and says how many requests had no reply when the time was up. */
 static void a_server_that_drains(void) {
     h_node_t *other = other_node();
@@ -1025,6 +1060,7 @@ static void everything(void) {
     datagrams();
     streams();
     calls();
+    callers_that_have_gone();
     a_server_that_drains();
     groups();
     any_of_several();

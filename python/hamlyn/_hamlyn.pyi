@@ -1963,12 +1963,14 @@ class Request:
     @property
     def link(self, /) -> Link:
         """
-        The client's link.
+        The client's link. When that has gone another may have this name one day; `peer` never names
+        another.
         """
     @property
     def peer(self, /) -> Peer:
         """
-        Who calls, as the kernel says.
+        Who calls, as the kernel says. Raises `Closed` of a client that has gone, if the request was
+        replied to, or as many others as the server may have clients have gone after it.
         """
     def reply(self, /, data: Buffer, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> None:
         """

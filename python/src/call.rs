@@ -106,7 +106,8 @@ fn try_receive(server: &Arc<protocol::Server>) -> Result<Option<Found>, protocol
 impl Server {
     fn hand_out(&self, py: Python<'_>, (server, link, arrived): Found) -> Request {
         let data = PyBytes::new(py, &arrived).unbind();
-        Request { end: self.end.clone(), data, link, server, arrived: Mutex::new(Some(arrived)) }
+        let (which, arrived) = (arrived.which(), Mutex::new(Some(arrived)));
+        Request { end: self.end.clone(), data, link, which, server, arrived }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::manager::Manager;
 use crate::parts::{Link, Peer};
 use crate::wait::{duration, on_thread};
 use hamlyn::LinkId;
-use hamlyn::protocol::{self, Arrived, CallError};
+use hamlyn::protocol::{self, Arrived, CallError, Which};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::{Arc, Mutex, Weak};
@@ -25,6 +25,7 @@ pub struct Request {
     pub end: Arc<End<Arc<protocol::Server>>>,
     pub data: Py<PyBytes>,
     pub link: LinkId,
+    pub which: Which,
     /// Not what keeps it: it goes when it is closed.
     pub server: Weak<protocol::Server>,
     /// `None` once it has been replied to.
@@ -39,14 +40,17 @@ impl Request {
         self.data.clone_ref(py)
     }
 
-    /// Who calls, as the kernel says.
+    /// Who calls, as the kernel says. Raises `Closed` of a client that has gone, if the request was
+    /// replied to, or as many others as the server may have clients have gone after it.
     #[getter]
     fn peer(&self, py: Python<'_>) -> PyResult<Peer> {
-        let peer = self.end.inner.with(py, |node| node.peer(self.link).cloned())?;
-        Ok(Peer { peer: peer.or_raise()? })
+        let peer = self.end.with(py, |server| server.peer_of_which(self.which))?;
+        let gone = || error(Kind::Closed, "the client is long gone");
+        Ok(Peer { peer: peer.ok_or_else(gone)? })
     }
 
-    /// The client's link.
+    /// The client's link. When that has gone another may have this name one day; `peer` never names
+    /// another.
     #[getter]
     fn link(&self) -> Link {
         Link { inner: self.end.inner.clone(), id: self.link }

@@ -902,6 +902,31 @@ def test_a_request_is_replied_to_once(manager: hamlyn.Manager, other: hamlyn.Man
         client.call(bytes((16 << 20) + 4097), LIMIT)
 
 
+def call_and_go() -> None:
+    with hamlyn.Manager() as manager:
+        call = hamlyn.Client.connect(manager, "calls").start(b"and away")
+        assert call.try_finish() is None
+
+
+def test_a_request_names_its_caller_also_when_that_has_gone(
+    manager: hamlyn.Manager, children: Children
+) -> None:
+    server = hamlyn.Server(manager, clients_max=1)
+    server.serve("calls")
+    requests = []
+    for _ in range(2):
+        child = children.start(call_and_go)
+        request = server.receive(LIMIT)
+        child.join(LIMIT)
+        while server.clients:
+            manager.wait(0.01)
+        assert request.peer.pid == child.pid
+        requests.append(request)
+    # As many as there may be at a time have gone after it.
+    with pytest.raises(hamlyn.Closed, match="gone"):
+        _ = requests[0].peer
+
+
 def test_a_request_is_declined_at_the_end_of_its_block(
     manager: hamlyn.Manager, other: hamlyn.Manager
 ) -> None:

@@ -114,6 +114,8 @@ pub use asynchronous::{AsyncManager, TryReceive, WaitError};
 pub(crate) use byte_stream::Turned;
 #[cfg(feature = "os")]
 pub use byte_stream::{ByteConfig, ByteListener, ByteStream, ByteStreamError};
+#[cfg(all(feature = "os", feature = "unstable-internals"))]
+pub use call::Which;
 #[cfg(feature = "os")]
 pub use call::{
     Arrived, Bytes, CallError, CallId, Client, ClientConfig, ERROR_TEXT_MAX, LENGTH_MAX,

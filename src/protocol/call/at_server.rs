@@ -1,6 +1,6 @@
 //! What a server keeps under its manager's lock: its clients, their calls, what they are owed.
 
-use super::handling::{LIMIT_BYTES, deadline_from, limit_from};
+use super::handling::{LIMIT_BYTES, Which, deadline_from, limit_from};
 use super::server::{Arrived, ServerConfig, Spares};
 use super::{
     ASK, Blocks, Broken, CALL_BITS, CANCEL, DECLINED, DRAINING, FAILED, LENGTH_MAX, LIMITED, Lent,
@@ -396,20 +396,20 @@ impl ServerState {
     }
 
     /// Who sent a request.
-    pub(super) fn peer_of(&mut self, arrived: &Arrived) -> Option<Peer> {
-        if let Some(client) = self.client_of(arrived) {
+    pub(super) fn peer_of(&mut self, which: Which) -> Option<Peer> {
+        if let Some(client) = self.client_at(which.slot, which.client) {
             return Some(client.peer.clone());
         }
-        self.departed(arrived).map(|(_, peer, _)| peer.clone())
+        self.departed(which.client).map(|(_, peer, _)| peer.clone())
     }
 
-    fn departed(&self, arrived: &Arrived) -> Option<&(u64, Peer, CloseReason)> {
-        self.departed.iter().find(|(number, ..)| *number == arrived.parts.client)
+    fn departed(&self, client: u64) -> Option<&(u64, Peer, CloseReason)> {
+        self.departed.iter().find(|(number, ..)| *number == client)
     }
 
     /// Why the client of a request has gone.
     pub(super) fn why_gone(&self, arrived: &Arrived) -> Option<CloseReason> {
-        self.departed(arrived).map(|(.., reason)| reason.clone())
+        self.departed(arrived.parts.client).map(|(.., reason)| reason.clone())
     }
 
     /// Whether a client has yet to say that it has heard of a long reply which will not come.

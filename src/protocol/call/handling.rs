@@ -16,6 +16,8 @@ use super::at_server::{CANCELLED, ServerState};
 use super::replying::{Answer, look_to_reply};
 use super::server::{Arrived, Request};
 use super::{CallError, Server};
+#[cfg(feature = "unstable-internals")]
+use crate::control::Peer;
 use crate::control::printable;
 use crate::node::Attached;
 #[cfg(feature = "tokio")]
@@ -244,8 +246,8 @@ impl Request<'_> {
 /// A request's client, and its call: of one that another thread may be replying to.
 #[derive(Clone, Copy, Debug)]
 pub struct Which {
-    slot: SlotIndex,
-    client: u64,
+    pub(super) slot: SlotIndex,
+    pub(super) client: u64,
     call: u32,
 }
 
@@ -255,13 +257,13 @@ impl Arrived {
         self.parts.deadline
     }
 
-    /// Which it is, for [`Server::is_given_up`].
+    /// Which it is, for [`Server::is_given_up`] and [`Server::peer_of_which`].
     #[cfg(feature = "unstable-internals")]
     pub fn which(&self) -> Which {
         self.its_which()
     }
 
-    fn its_which(&self) -> Which {
+    pub(super) fn its_which(&self) -> Which {
         Which { slot: self.parts.slot, client: self.parts.client, call: self.parts.call }
     }
 
@@ -285,6 +287,12 @@ impl Server {
     #[cfg(feature = "unstable-internals")]
     pub fn is_given_up(&self, which: Which) -> bool {
         self.look_for(which)
+    }
+
+    /// [`Request::peer`]. `None`, too, of one that was replied to, once its client has gone.
+    #[cfg(feature = "unstable-internals")]
+    pub fn peer_of_which(&self, which: Which) -> Option<Peer> {
+        self.with_state(|state| state.peer_of(which))
     }
 
     fn look_for(&self, which: Which) -> bool {

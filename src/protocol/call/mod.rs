@@ -47,6 +47,8 @@ pub(super) use at_client::ClientState;
 pub(super) use at_server::ServerState;
 pub use client::{CallId, Client, ClientConfig};
 pub use handling::ERROR_TEXT_MAX;
+#[cfg(feature = "unstable-internals")]
+pub use handling::Which;
 #[cfg(feature = "tokio")]
 pub(crate) use replying::Replying;
 pub use server::{Arrived, Request, Server, ServerConfig};

@@ -278,7 +278,7 @@ impl Server {
     /// Who sent a request.
     #[cfg(feature = "tokio")]
     pub(crate) fn peer_of(&self, arrived: &Arrived) -> Option<Peer> {
-        self.with_state(|state| state.peer_of(arrived))
+        self.with_state(|state| state.peer_of(arrived.its_which()))
     }
 
     pub(super) fn with_state<R: Default>(&self, look: impl FnOnce(&mut ServerState) -> R) -> R {
@@ -320,7 +320,7 @@ impl Request<'_> {
     /// Who calls, as the kernel says: whoever grew the client. `None` if it is long gone, and as
     /// many others as the server may have clients have gone after it.
     pub fn peer(&self) -> Option<Peer> {
-        self.server.with_state(|state| state.peer_of(self.arrived()))
+        self.server.with_state(|state| state.peer_of(self.arrived().its_which()))
     }
 
     /// The client's link. When the client has gone, another link may have this name one day;

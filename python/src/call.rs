@@ -13,7 +13,7 @@ use crate::tagged::{nothing, timed_out};
 use crate::wait::{duration, on_thread};
 use core::time::Duration;
 use hamlyn::LinkId;
-use hamlyn::protocol::{self, Arrived, CallError, CallId, ClientConfig, LENGTH_MAX, ServerConfig};
+use hamlyn::protocol::{self, Arrived, CallError, CallId, ClientConfig, ServerConfig};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::{Arc, Mutex, Weak};
@@ -110,6 +110,9 @@ impl Server {
         Request { end: self.end.clone(), data, link, which, server, arrived }
     }
 }
+
+/// What the server is told of a call's limit.
+const DEADLINE_BYTES: usize = 8;
 
 /// Calls a server. Any number of threads may call.
 #[pyclass(module = "hamlyn", frozen, weakref)]
@@ -395,9 +398,12 @@ impl Client {
         timeout: Option<f64>,
         told: Option<Instant>,
     ) -> PyResult<Call> {
-        let weak = self.end.with(py, |client| Arc::downgrade(client))?;
+        let look =
+            |client: &mut Arc<protocol::Client>| (Arc::downgrade(client), client.at_once_max());
+        let (weak, at_once_max) = self.end.with(py, look)?;
         let begun = with_bytes(request, |request| {
-            if request.len() > LENGTH_MAX as usize {
+            // The limit is sent before the request.
+            if request.len() + told.map_or(0, |_| DEADLINE_BYTES) > at_once_max {
                 // It is asked for first, in an attempt that cannot be cut into slices.
                 let (timeout, request) = (duration(timeout)?, request.to_vec());
                 let client = self.end.with(py, |client| client.clone())?;

@@ -927,6 +927,33 @@ def test_a_request_names_its_caller_also_when_that_has_gone(
         _ = requests[0].peer
 
 
+def test_a_request_that_is_asked_for_first_is_asked_for_once(
+    manager: hamlyn.Manager, other: hamlyn.Manager
+) -> None:
+    server = hamlyn.Server(manager, request_nbytes=1024)
+    server.serve("calls")
+    manager.start_progress()
+    client = hamlyn.Client.connect(other, "calls")
+    manager.stop_progress()
+    at_once = client._at_once_max
+    assert 1024 <= at_once < 2000
+
+    def packets(start: Callable[[], hamlyn.Call]) -> int:
+        before = other.counters()["packets_sent"]
+        with pytest.raises(hamlyn.TimedOut):
+            start()
+        return other.counters()["packets_sent"] - before
+
+    # Nobody answers.
+    longest = packets(lambda: client.start(bytes(5000), 0.2))
+    assert packets(lambda: client.start(bytes(2000), 0.2)) == longest
+    assert packets(lambda: client.start_within(bytes(2000), 0.2)) == longest
+    # The limit is sent before the request.
+    assert packets(lambda: client.start_within(bytes(at_once - 7), 0.2)) == longest
+    client.start(bytes(at_once), 0)
+    client.start_within(bytes(at_once - 8), LIMIT, 0)
+
+
 def test_a_request_is_declined_at_the_end_of_its_block(
     manager: hamlyn.Manager, other: hamlyn.Manager
 ) -> None:

@@ -416,12 +416,20 @@ class Group(Offered[_hamlyn.Group]):
     async def scatter(self, parts: Sequence[Buffer], timeout: float | None = 10.0) -> None:
         """`hamlyn.Group.scatter`. One whose task is cancelled has sent some members theirs, of which the
         rest leaves in the group's next call."""
+        await self._send(functools.partial(self.sync._scatter_to, parts), timeout)
+
+    async def broadcast(self, data: Buffer, timeout: float | None = 10.0) -> None:
+        """`hamlyn.Group.broadcast`, as `scatter`."""
+        await self._send(functools.partial(self.sync._broadcast_to, data), timeout)
+
+    async def _send(self, send: Callable[[list[int]], list[int]], timeout: float | None) -> None:
+        """Sends to all members with `send`, which has no room for some yet."""
         limit, members = Limit(timeout), self.sync.members
         missing = list(range(members))
 
         def attempt() -> bool | None:
             nonlocal missing
-            missing = self.sync._scatter_to(parts, missing)
+            missing = send(missing)
             return None if missing else True
 
         def late(_: float) -> bool:
@@ -432,10 +440,6 @@ class Group(Offered[_hamlyn.Group]):
 
         await until(self.sync._manager, attempt, limit.left, late)
         await _flushed(self.sync._manager, self.sync._try_flush, limit)
-
-    async def broadcast(self, data: Buffer, timeout: float | None = 10.0) -> None:
-        """`hamlyn.Group.broadcast`, as `scatter`."""
-        await self.scatter([data] * self.sync.members, timeout)
 
     async def barrier(self, timeout: float | None = None) -> None:
         """`hamlyn.Group.barrier`. After `TimedOut`, or where its task was cancelled, it may be repeated."""

@@ -23,11 +23,15 @@ struct View {
     is_filled: bool,
 }
 
+impl View {
+    const NONE: Self = Self { raw: MaybeUninit::zeroed(), is_filled: false };
+}
+
 impl Drop for View {
     fn drop(&mut self) {
         if self.is_filled {
-            // SAFETY: filled by `PyObject_GetBuffer` where it is: it lives on the stack of
-            // `with_bytes`, and is dropped there, attached to the interpreter.
+            // SAFETY: filled by `PyObject_GetBuffer` where it is, and never moved: `with_bytes` and
+            // the like have it, which drop it attached to the interpreter.
             unsafe { ffi::PyBuffer_Release(self.raw.as_mut_ptr()) }
         }
     }
@@ -112,7 +116,7 @@ pub fn with_bytes<R>(
     if let Ok(bytes) = object.cast_exact::<PyBytes>() {
         return use_them(bytes.as_bytes());
     }
-    let mut view = View { raw: MaybeUninit::zeroed(), is_filled: false };
+    let mut view = View::NONE;
     let (start, length) = get(object, &mut view, ffi::PyBUF_STRIDES)?;
     if length == 0 {
         return use_them(&[]);
@@ -123,12 +127,35 @@ pub fn with_bytes<R>(
     use_them(unsafe { core::slice::from_raw_parts(start, length) })
 }
 
+/// [`with_bytes`] of all of these.
+pub fn with_all_bytes<R>(
+    objects: &[Bound<'_, PyAny>],
+    use_them: impl FnOnce(&[&[u8]]) -> PyResult<R>,
+) -> PyResult<R> {
+    // Each stays where it is from now on.
+    let mut views: Box<[View]> = objects.iter().map(|_| View::NONE).collect();
+    let mut all: Vec<&[u8]> = Vec::with_capacity(objects.len());
+    for (object, view) in objects.iter().zip(&mut views) {
+        if let Ok(bytes) = object.cast_exact::<PyBytes>() {
+            all.push(bytes.as_bytes());
+            continue;
+        }
+        let (start, length) = get(object, view, ffi::PyBUF_STRIDES)?;
+        all.push(match length {
+            0 => &[],
+            // SAFETY: as above; the buffers are released after `use_them`.
+            _ => unsafe { core::slice::from_raw_parts(start, length) },
+        });
+    }
+    use_them(&all)
+}
+
 /// [`with_bytes`], to be written. Raises `BufferError` where they may not be.
 pub fn with_bytes_mut<R>(
     object: &Bound<'_, PyAny>,
     use_them: impl FnOnce(&mut [u8]) -> PyResult<R>,
 ) -> PyResult<R> {
-    let mut view = View { raw: MaybeUninit::zeroed(), is_filled: false };
+    let mut view = View::NONE;
     let (start, length) = get(object, &mut view, ffi::PyBUF_STRIDED)?;
     if length == 0 {
         return use_them(&mut []);

@@ -1,6 +1,6 @@
 //! Groups: the root, its members and their helpers.
 
-use crate::bytes::{export, with_bytes};
+use crate::bytes::{export, with_all_bytes, with_bytes};
 use crate::end::{End, common, connect, grow, grown, peer_of, receiver, sender};
 use crate::errors::{Kind, OrRaise, error};
 use crate::job::Job;
@@ -200,7 +200,7 @@ impl Group {
     ) -> PyResult<()> {
         self.check_count(py, &parts)?;
         let _slow = self.end.inner.slow();
-        with_all(&parts, &mut Vec::new(), &mut |parts| {
+        with_all_bytes(&parts, |parts| {
             let timeout = duration(timeout)?;
             let scatter =
                 |end: &mut protocol::Group| end.scatter(timeout, |member| parts[member as usize]);
@@ -217,17 +217,18 @@ impl Group {
         members: Vec<u32>,
     ) -> PyResult<Vec<u32>> {
         self.check_count(py, &parts)?;
-        let mut left = Vec::new();
-        with_all(&parts, &mut Vec::new(), &mut |parts| {
-            let now = Some(Duration::ZERO);
-            let part = |member| parts[member as usize];
-            match self.end.with(py, |end| end.scatter_to(&members, now, part))? {
-                Err(GroupError::TimedOut { missing, .. }) => left = missing,
-                done => done.or_raise()?,
-            }
-            Ok(())
-        })?;
-        Ok(left)
+        with_all_bytes(&parts, |parts| self.send_to(py, &members, |member| parts[member as usize]))
+    }
+
+    // `broadcast` to these members, likewise.
+    #[pyo3(signature = (data: "Buffer", members))]
+    fn _broadcast_to(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        members: Vec<u32>,
+    ) -> PyResult<Vec<u32>> {
+        with_bytes(data, |data| self.send_to(py, &members, |_| data))
     }
 
     // Whether all has left that was cut off.
@@ -301,26 +302,23 @@ impl Group {
         Err(error(Kind::Misuse, text))
     }
 
+    /// Sends as far as there is room; the numbers of those that have none yet.
+    fn send_to<'a>(
+        &self,
+        py: Python<'_>,
+        members: &[u32],
+        part: impl Fn(u32) -> &'a [u8] + Send,
+    ) -> PyResult<Vec<u32>> {
+        match self.end.with(py, |end| end.scatter_to(members, Some(Duration::ZERO), part))? {
+            Err(GroupError::TimedOut { missing, .. }) => Ok(missing),
+            done => done.or_raise().map(|()| Vec::new()),
+        }
+    }
+
     fn hand_out(&self, py: Python<'_>, lengths: Lengths) -> PyResult<Vec<GroupPart>> {
         let round = self.end.with(py, |end| end.round())?;
         let part = |(member, length)| GroupPart { end: self.end.clone(), member, round, length };
         Ok(lengths.into_iter().map(part).collect())
-    }
-}
-
-/// Calls `use_them` with the bytes of all objects.
-fn with_all<'a>(
-    objects: &[Bound<'_, PyAny>],
-    held: &mut Vec<&'a [u8]>,
-    use_them: &mut dyn FnMut(&[&[u8]]) -> PyResult<()>,
-) -> PyResult<()> {
-    match objects.split_first() {
-        None => use_them(held),
-        Some((first, rest)) => with_bytes(first, |bytes| {
-            let mut longer: Vec<&[u8]> = held.clone();
-            longer.push(bytes);
-            with_all(rest, &mut longer, use_them)
-        }),
     }
 }
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import hamlyn
 import numpy as np
@@ -1055,6 +1056,35 @@ def test_a_group_gathers_and_scatters_arrays(manager: hamlyn.Manager, children: 
         group.scatter([b"", b""])
     with pytest.raises(hamlyn.Misuse):
         group.broadcast(bytes(65))
+
+
+def scatter_to_many(members: int) -> None:
+    parts: list[Any] = [bytearray(1) for _ in range(members)]
+    raised: list[BaseException] = []
+
+    def scatter(group: hamlyn.Group) -> None:
+        try:
+            group.scatter(parts, 0)
+        except BaseException as error:
+            raised.append(error)
+
+    with hamlyn.Manager() as manager:
+        group = hamlyn.Group(manager, members, 1)
+        threading.stack_size(256 << 10)
+        for middle, expected in ((parts[0], hamlyn.TimedOut), (None, TypeError)):
+            parts[members // 2] = middle
+            thread = threading.Thread(target=scatter, args=(group,))
+            thread.start()
+            thread.join()
+            assert isinstance(raised.pop(), expected)
+            # No view is left.
+            parts[0].append(1)
+            parts[0].pop()
+
+
+def test_what_a_group_scatters_takes_no_more_stack_for_more_members(children: Children) -> None:
+    # In a process of its own, which a stack that is used up would end.
+    children.start(scatter_to_many, 2000)
 
 
 def be_a_helper(seed: bytes, part: bytes, data: bytes) -> None:

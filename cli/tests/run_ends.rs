@@ -315,10 +315,10 @@ fn is_gone(pid: &str) -> bool {
 #[test]
 fn an_agent_to_which_nothing_is_said_any_more_ends_its_rank() {
     let dir = tempfile::tempdir().unwrap();
-    let mut agent = Agent::new(dir.path(), "echo $$; exec sleep 98765", Some(50));
+    let mut agent = Agent::new(dir.path(), "echo $$; exec sleep 98765", Some(1000));
     let ToLauncher::Output { bytes, .. } = agent.next() else { panic!("no output") };
     let ToLauncher::Failed(why) = agent.next() else { panic!("it goes on") };
-    assert!(why.contains("300 ms"), "{why}");
+    assert!(why.contains("6000 ms"), "{why}");
     assert!(is_gone(&text(&bytes)));
     assert!(ended(agent.child).success());
 }

@@ -368,13 +368,17 @@ impl AsyncRequest {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// For good: another task may wait for its caller to give up, and is told.
     fn take(&self) -> Option<Arrived> {
         let arrived = self.arrived().take()?;
-        // Another task may wait for its caller to give up.
-        if self.server.watching.is_watched() {
-            self.server.server.is_replied_to(&arrived);
-        }
+        self.tell_watcher(arrived.names());
         Some(arrived)
+    }
+
+    fn tell_watcher(&self, of: (u64, u32)) {
+        if self.server.watching.is_watched() {
+            self.server.server.is_replied_to(of);
+        }
     }
 
     /// Who calls, as the kernel says; see [`Request::peer`](super::Request::peer). `None` also once a
@@ -441,11 +445,14 @@ impl AsyncRequest {
     /// [`CallError::Untaken`], and the request may be answered otherwise. On any other error the client
     /// is told that no reply will come. A second reply is [`CallError::Replied`].
     pub async fn reply(&self, data: &[u8]) -> Result<(), CallError> {
-        let arrived = self.take().ok_or(CallError::Replied)?;
-        let server = &self.server;
+        // A long reply puts it back.
+        let arrived = self.arrived().take().ok_or(CallError::Replied)?;
+        let (server, of) = (&self.server, arrived.names());
         let mut replying = Replying::new(server.server.attach(arrived));
-        if replying.at_once(data)? {
-            return Ok(());
+        let at_once = replying.at_once(data);
+        if !matches!(at_once, Ok(false)) {
+            self.tell_watcher(of);
+            return at_once.map(drop);
         }
         let request = replying.into_request();
         let user = request.peer().map(|peer| peer.user());

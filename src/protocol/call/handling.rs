@@ -329,9 +329,8 @@ impl Server {
 
     /// Somebody replies to it: whoever watches it is woken.
     #[cfg(feature = "tokio")]
-    pub(crate) fn is_replied_to(&self, arrived: &Arrived) {
+    pub(crate) fn is_replied_to(&self, (client, call): (u64, u32)) {
         if !self.manager.is_forked() {
-            let (client, call) = arrived.names();
             self.with_state(|state| state.wake_watcher(client, call));
         }
     }

@@ -46,18 +46,16 @@ use core::ops::DerefMut;
 use core::task::Waker;
 use core::time::Duration;
 use std::collections::hash_map::Entry;
-use std::format;
-use std::io;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use std::vec::Vec;
+use std::{format, io};
 
 const GREETING: [u8; 4] = *b"HGr1";
 const ANSWER: [u8; 4] = *b"HAn1";
 const GREETING_HEAD: usize = 21;
 const ANSWER_HEAD: usize = 5;
-
 /// Before an end point that is due is looked at once more.
 const DUE_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// The pauses before it is asked again for the name of a process that is ending, each twice as long.
@@ -307,7 +305,9 @@ impl Manager {
     /// Whoever has waited with this waker ([`prepare_to_wait`](Self::prepare_to_wait)) waits no more.
     #[cfg(feature = "unstable-internals")]
     pub fn wait_no_more(&self, waker: &Waker) {
-        self.shared.lock().parts().1.wakers.forget(waker);
+        if !self.is_forked() {
+            self.shared.lock().parts().1.wakers.forget(waker);
+        }
     }
 
     /// Wakes `waker` when anything has come since, whichever thread takes it; if it is left for a wait, not

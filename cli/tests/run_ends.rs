@@ -11,6 +11,7 @@ use hamlyn::job::Job;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -55,6 +56,30 @@ fn pid(number: u32) -> Pid {
     Pid::from_raw(number as i32).unwrap()
 }
 
+/// Ends with the test, also with one that fails.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Deref for Running {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
 /// What a process has started, and not waited for.
 fn children(parent: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).unwrap();
@@ -81,16 +106,16 @@ fn said(mut from: impl Read + Send + 'static, word: &str, times: usize) -> Strin
 }
 
 /// Its end, which must come.
-fn ended(child: Child) -> ExitStatus {
+fn ended(child: Running) -> ExitStatus {
     ended_after(child, |_| {})
 }
 
 /// The same after signals: again and again, because two at once may be taken for one.
-fn ended_by(child: Child, number: Signal) -> ExitStatus {
+fn ended_by(child: Running, number: Signal) -> ExitStatus {
     ended_after(child, |child| signal(child, number))
 }
 
-fn ended_after(mut child: Child, doing: impl Fn(&Child)) -> ExitStatus {
+fn ended_after(mut child: Running, doing: impl Fn(&Child)) -> ExitStatus {
     let by = Instant::now() + LONG;
     while Instant::now() < by {
         if let Some(status) = child.try_wait().unwrap() {
@@ -99,7 +124,6 @@ fn ended_after(mut child: Child, doing: impl Fn(&Child)) -> ExitStatus {
         doing(&child);
         std::thread::sleep(PAUSE);
     }
-    child.kill().unwrap();
     panic!("hamlyn run does not end");
 }
 
@@ -118,7 +142,7 @@ fn a_second_signal_ends_a_job_whose_output_nobody_takes() {
     for number in [Signal::INT, Signal::TERM] {
         let dir = tempfile::tempdir().unwrap();
         let script = "trap '' INT TERM; while :; do echo yes; done";
-        let child = hamlyn(dir.path(), "-n 2").args(["sh", "-c", script]).spawn().unwrap();
+        let child = Running(hamlyn(dir.path(), "-n 2").args(["sh", "-c", script]).spawn().unwrap());
         until_full(&child);
         assert_eq!(ended_by(child, number).code(), Some(128 + 9));
     }
@@ -128,7 +152,8 @@ fn a_second_signal_ends_a_job_whose_output_nobody_takes() {
 fn one_signal_ends_it_too_and_that_output_is_lost_is_said() {
     let dir = tempfile::tempdir().unwrap();
     let script = "trap 'exit 0' TERM; while :; do echo yes; done";
-    let mut child = hamlyn(dir.path(), "-n 2").args(["bash", "-c", script]).spawn().unwrap();
+    let mut child =
+        Running(hamlyn(dir.path(), "-n 2").args(["bash", "-c", script]).spawn().unwrap());
     until_full(&child);
     signal(&child, Signal::TERM);
     let mut said = String::new();
@@ -145,7 +170,7 @@ fn when_a_rank_fails_the_others_end_whoever_takes_their_output() {
     let script = "case $HAMLYN_JOB_RANK in \
          0) echo $$ >pid; trap '' TERM; while :; do echo yes; done ;; \
          1) while ! [ -e fail ]; do sleep 0.05; done; exit 7 ;; esac";
-    let mut child = hamlyn(dir.path(), "-n 2").args(["sh", "-c", script]).spawn().unwrap();
+    let mut child = Running(hamlyn(dir.path(), "-n 2").args(["sh", "-c", script]).spawn().unwrap());
     until_full(&child);
     std::fs::write(dir.path().join("fail"), "").unwrap();
     let pid = std::fs::read_to_string(dir.path().join("pid")).unwrap();
@@ -188,7 +213,7 @@ fn floods() -> Done {
 #[test]
 fn ranks_meet_while_nobody_takes_their_output() {
     let dir = tempfile::tempdir().unwrap();
-    let mut child = with_role(&mut hamlyn(dir.path(), "-n 3"), "floods").spawn().unwrap();
+    let mut child = Running(with_role(&mut hamlyn(dir.path(), "-n 3"), "floods").spawn().unwrap());
     let out = child.stdout.take();
     let errors = child.stderr.take();
     said(errors.unwrap(), "met\n", 3);
@@ -214,7 +239,7 @@ fn whoever_takes_the_output_late_gets_all_of_it() {
     let dir = tempfile::tempdir().unwrap();
     let ranks = 8;
     let options = format!("-n {ranks}");
-    let mut child = with_role(&mut hamlyn(dir.path(), &options), "fills").spawn().unwrap();
+    let mut child = Running(with_role(&mut hamlyn(dir.path(), &options), "fills").spawn().unwrap());
     let errors = child.stderr.take();
     said(errors.unwrap(), "ready\n", ranks);
     // All ranks have ended, with their output in their pipes, before anything is read of it.
@@ -237,7 +262,7 @@ fn whoever_takes_the_output_late_gets_all_of_it() {
 
 /// An agent with one rank, to which this test says what the launcher would.
 struct Agent {
-    child: Child,
+    child: Running,
     to: ChildStdin,
     from: ChildStdout,
 }
@@ -245,7 +270,7 @@ struct Agent {
 impl Agent {
     fn new(dir: &Path, script: &str, beat_ms: Option<u64>) -> Self {
         let mut command = command(env!("CARGO_BIN_EXE_hamlyn"), dir);
-        let mut child = command.arg("run-agent").stdin(Stdio::piped()).spawn().unwrap();
+        let mut child = Running(command.arg("run-agent").stdin(Stdio::piped()).spawn().unwrap());
         let (to, from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let mut agent = Self { child, to, from };
         agent.tell(&ToAgent::Start(Start {
@@ -335,6 +360,29 @@ fn an_agent_whose_launcher_is_stopped_waits_for_it() {
     assert!(ended(agent.child).success());
 }
 
+#[test]
+fn an_agent_whose_launcher_is_stopped_keeps_what_its_ranks_have_printed() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!("head -c {FILLED} /dev/zero | tr '\\0' x");
+    let mut agent = Agent::new(dir.path(), &script, Some(300));
+    agent.tell(&ToAgent::Pause);
+    std::thread::sleep(LATE);
+    let mut printed = 0;
+    loop {
+        match agent.next() {
+            ToLauncher::Output { bytes, .. } => {
+                printed += bytes.len();
+                agent.tell(&ToAgent::Printed { is_error: false, pieces: 1 });
+            }
+            ToLauncher::Exited { status: 0, .. } => {}
+            ToLauncher::Done => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(printed, FILLED);
+    assert!(ended(agent.child).success());
+}
+
 /// `hamlyn run` on this host and on one that is reached through a script in the place of ssh.
 fn through(dir: &Path, rsh: &str, program: &str) -> Command {
     std::fs::write(dir.join("rsh"), rsh).unwrap();
@@ -358,7 +406,7 @@ fn assert_script_ended(dir: &Path) {
 fn a_second_signal_ends_a_job_of_which_a_host_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let program = "trap '' INT TERM; echo ready; while :; do sleep 0.05; done";
-    let mut child = through(dir.path(), SILENT, program).spawn().unwrap();
+    let mut child = Running(through(dir.path(), SILENT, program).spawn().unwrap());
     said(child.stdout.take().unwrap(), "ready", 1);
     until("the script has begun", || dir.path().join("script").exists());
     let errors = child.stderr.take();
@@ -370,17 +418,111 @@ fn a_second_signal_ends_a_job_of_which_a_host_is_gone() {
 #[test]
 fn when_a_rank_fails_a_host_that_is_gone_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
-    let mut child = through(dir.path(), SILENT, "exit 7").spawn().unwrap();
+    let mut child = Running(through(dir.path(), SILENT, "exit 7").spawn().unwrap());
     said(child.stderr.take().unwrap(), "elsewhere does not answer", 1);
     assert_eq!(ended(child).code(), Some(7));
     assert_script_ended(dir.path());
 }
 
 #[test]
+fn a_host_that_goes_between_its_last_ranks_end_and_its_own_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    // A rank's end is 7 bytes.
+    let script = "shift; echo $$ >script; sleep 98765 & echo $! >sleeper; \
+         (\"$@\" | head -c 7; echo >exited; wait); wait";
+    let program =
+        "[ $HAMLYN_JOB_RANK = 1 ] || { while ! [ -e exited ]; do sleep 0.05; done; exit 7; }";
+    let mut child = Running(through(dir.path(), script, program).spawn().unwrap());
+    said(child.stderr.take().unwrap(), "elsewhere does not answer: its ranks have ended", 1);
+    assert_eq!(ended(child).code(), Some(7));
+    assert_script_ended(dir.path());
+}
+
+/// Ctrl-Z, and `fg` after so long.
+fn stop_for(child: &Child, time: Duration) {
+    signal(child, Signal::TSTP);
+    let stat = format!("/proc/{}/stat", child.id());
+    until("it stops", || std::fs::read_to_string(&stat).unwrap().contains(") T "));
+    std::thread::sleep(time);
+    signal(child, Signal::CONT);
+}
+
+#[test]
+fn the_time_for_which_it_is_stopped_is_no_hosts_silence() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "shift; exec \"$@\"";
+    let program = "[ $HAMLYN_JOB_RANK = 1 ] || exit 7; trap '' TERM; while :; do sleep 0.05; done";
+    let mut child = Running(through(dir.path(), script, program).spawn().unwrap());
+    let mut errors = child.stderr.take().unwrap();
+    let mut words = [0; 1024];
+    let length = errors.read(&mut words).unwrap();
+    assert!(text(&words[..length]).contains("status 7"), "{}", text(&words[..length]));
+    // The rank there is ended after two seconds, and nothing is heard of that.
+    stop_for(&child, 2 * LATE);
+    let mut rest = String::new();
+    errors.read_to_string(&mut rest).unwrap();
+    assert!(rest.is_empty(), "{rest}");
+    assert_eq!(ended(child).code(), Some(7));
+}
+
+#[test]
+fn the_time_for_which_it_is_stopped_counts_for_nobody_who_reads_its_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = Running(with_role(&mut hamlyn(dir.path(), "-n 1"), "fills").spawn().unwrap());
+    let errors = child.stderr.take();
+    said(errors.unwrap(), "ready\n", 1);
+    let agent = children(child.id()).pop().unwrap();
+    let rank = children(agent).pop().unwrap().to_string();
+    std::fs::write(dir.path().join("go"), "").unwrap();
+    until("the rank ends", || is_gone(&rank));
+    until_full(&child);
+    signal(&child, Signal::TERM);
+    // It is seen that its output is not taken.
+    std::thread::sleep(LATE / 8);
+    stop_for(&child, LATE);
+    let mut all = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut all).unwrap();
+    let printed = all.iter().filter(|byte| **byte == b'x').count();
+    assert!(printed >= FILLED, "{printed} of {FILLED}");
+    assert!(ended(child).success());
+}
+
+/// A pipe whose writers do not wait, as `ssh` leaves the standard error that it shares.
+#[test]
+fn output_to_a_pipe_that_another_program_has_set_not_to_wait_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!("head -c {FILLED} /dev/zero | tee /dev/stderr");
+    let mut command = hamlyn(dir.path(), "-n 1");
+    let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+    let ((out, its_out), (errors, its_errors)) = (pipe(), pipe());
+    command.args(["sh", "-c", &script]).stdout(its_out).stderr(its_errors);
+    let child = Running(command.spawn().unwrap());
+    // Its ends of the pipes.
+    drop(command);
+    let mut lengths = [0; 2];
+    std::thread::scope(|scope| {
+        for (from, length) in [out, errors].into_iter().zip(&mut lengths) {
+            scope.spawn(move || {
+                rustix::io::ioctl_fionbio(&from, false).unwrap();
+                let mut from = std::fs::File::from(from);
+                let mut bytes = [0; 4096];
+                while let Ok(more @ 1..) = from.read(&mut bytes) {
+                    *length += more;
+                    // More slowly than it is printed.
+                    std::thread::yield_now();
+                }
+            });
+        }
+    });
+    assert_eq!(lengths, [FILLED; 2]);
+    assert!(ended(child).success());
+}
+
+#[test]
 fn what_started_ranks_and_does_not_end_after_them_is_ended() {
     let dir = tempfile::tempdir().unwrap();
     let script = "shift; echo $$ >script; sleep 98765 & echo $! >sleeper; \"$@\"; wait";
-    let child = through(dir.path(), script, "exit 0").spawn().unwrap();
+    let child = Running(through(dir.path(), script, "exit 0").spawn().unwrap());
     assert!(ended(child).success());
     assert_script_ended(dir.path());
 }
@@ -405,7 +547,8 @@ fn ssh_is_asked_to_notice_that_its_host_is_gone() {
 fn a_launcher_that_the_terminal_stops_tells_its_agents_before() {
     let dir = tempfile::tempdir().unwrap();
     let script = "shift; tee frames | \"$@\"";
-    let mut child = through(dir.path(), script, "echo ready; exec sleep 98765").spawn().unwrap();
+    let program = "echo ready; exec sleep 98765";
+    let mut child = Running(through(dir.path(), script, program).spawn().unwrap());
     said(child.stdout.take().unwrap(), "ready", 2);
     signal(&child, Signal::TSTP);
     let stat = format!("/proc/{}/stat", child.id());

@@ -128,12 +128,41 @@ struct Agent {
     to_launcher: Sender<ToLauncher>,
     /// From then on nobody is spared.
     kill_at: Option<Instant>,
-    beat: Option<Duration>,
-    /// When the launcher's next word has to come; none while it is stopped.
-    beat_by: Option<Instant>,
-    missed: u32,
+    beats: Beats,
     /// The launcher has gone: from then on it is told nothing.
     leave_by: Option<Instant>,
+}
+
+/// What the launcher was heard of. Each beat counts from when it is waited for: an agent that was
+/// stopped itself hears first what came in that time.
+struct Beats {
+    /// None where its end is seen for certain.
+    every: Option<Duration>,
+    /// When its next word has to come; none while it is stopped.
+    by: Option<Instant>,
+    missed: u32,
+}
+
+impl Beats {
+    fn new(every: Option<Duration>) -> Self {
+        Self { every, by: every.map(|every| Instant::now() + every), missed: 0 }
+    }
+
+    fn heard(&mut self, frame: &ToAgent) {
+        let every = self.every.filter(|_| !matches!(frame, ToAgent::Pause));
+        self.by = every.map(|every| Instant::now() + every);
+        self.missed = 0;
+    }
+
+    /// To be called when [`Self::by`] has passed, and nothing came: for how long, if that is too
+    /// long.
+    fn silence(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        let every = self.every.filter(|_| self.by.is_some_and(|by| now >= by))?;
+        self.by = Some(now + every);
+        self.missed += 1;
+        (self.missed >= BEATS_MISSED_MAX).then(|| every * BEATS_MISSED_MAX)
+    }
 }
 
 fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
@@ -157,9 +186,7 @@ pub fn run() -> Result<()> {
         gates,
         to_launcher,
         kill_at: None,
-        beat: start.beat_ms.map(Duration::from_millis),
-        beat_by: None,
-        missed: 0,
+        beats: Beats::new(start.beat_ms.map(Duration::from_millis)),
         leave_by: None,
     };
     let to_main = events.clone();
@@ -268,7 +295,6 @@ impl Agent {
     /// Until all ranks have ended, and their output was carried.
     fn turn(&mut self, came: &Receiver<Event>) -> Result<()> {
         let mut drained_by = None;
-        self.beat_by = self.beat.map(|beat| Instant::now() + beat);
         loop {
             if self.ranks.is_empty() && drained_by.is_none() {
                 // What they have left behind prints no more.
@@ -282,18 +308,17 @@ impl Agent {
                 self.kill_all();
                 self.kill_at = None;
             }
-            let next = [drained_by, self.kill_at, self.beat_by].into_iter().flatten().min();
+            let next = [drained_by, self.kill_at, self.beats.by].into_iter().flatten().min();
             let wait = next.map_or(Duration::from_secs(3600), |next| {
                 next.saturating_duration_since(Instant::now())
             });
             let event = came.recv_timeout(wait);
             if let Ok(Event::Frame(frame)) = &event {
-                let beat = self.beat.filter(|_| !matches!(frame, ToAgent::Pause));
-                self.beat_by = beat.map(|beat| Instant::now() + beat);
-                self.missed = 0;
+                self.beats.heard(frame);
             }
             match event {
-                Ok(Event::Frame(ToAgent::Alive | ToAgent::Pause)) => {}
+                Ok(Event::Frame(ToAgent::Alive)) => self.tell(ToLauncher::Alive),
+                Ok(Event::Frame(ToAgent::Pause)) => {}
                 Ok(Event::Frame(ToAgent::Start(_))) => bail!("it was started twice"),
                 Ok(Event::Frame(ToAgent::Line { rank, bytes })) => self.say(rank, &bytes),
                 Ok(Event::Frame(ToAgent::Heard { rank })) => self.heard(rank),
@@ -324,7 +349,10 @@ impl Agent {
                     bail!("the launcher takes nothing any more");
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    self.miss()?;
+                    if let Some(silence) = self.beats.silence() {
+                        self.leave_by = Some(Instant::now() + LEAVE);
+                        bail!("nothing came from hamlyn run for {} ms", silence.as_millis());
+                    }
                     if self.gates.iter().any(|gate| gate.is_waited_for()) {
                         drained_by = drained_by.map(|_| Instant::now() + DRAIN);
                     } else if drained_by.is_some_and(|by| Instant::now() >= by) {
@@ -335,23 +363,6 @@ impl Agent {
                 Err(RecvTimeoutError::Disconnected) => bail!("its threads have ended"),
             }
         }
-    }
-
-    /// Whether the launcher has said nothing for too long. Each beat counts from when it is waited
-    /// for: an agent that was stopped itself hears first what came in that time.
-    fn miss(&mut self) -> Result<()> {
-        let now = Instant::now();
-        let Some(beat) = self.beat.filter(|_| self.beat_by.is_some_and(|by| now >= by)) else {
-            return Ok(());
-        };
-        self.beat_by = Some(now + beat);
-        self.missed += 1;
-        if self.missed >= BEATS_MISSED_MAX {
-            self.leave_by = Some(now + LEAVE);
-            let silent_ms = (beat * BEATS_MISSED_MAX).as_millis();
-            bail!("nothing came from hamlyn run for {silent_ms} ms");
-        }
-        Ok(())
     }
 
     fn exited(&mut self, rank: u32) -> Result<()> {
@@ -419,15 +430,17 @@ impl Agent {
     }
 
     /// Until the launcher was told everything, if it is there.
-    fn leave(self, came: &Receiver<Event>) {
+    fn leave(mut self, came: &Receiver<Event>) {
         drop(self.to_launcher);
-        // One that is gone without a sign is not waited for, either.
-        let silence = self.beat.map(|beat| Instant::now() + beat * BEATS_MISSED_MAX);
-        let mut by = self.leave_by.or(silence);
+        let mut by = self.leave_by;
         while by.is_none_or(|by| Instant::now() < by) {
-            match came.recv_timeout(by.map_or(LEAVE, |by| by - by.min(Instant::now()))) {
+            let next = by.or(self.beats.by).unwrap_or_else(|| Instant::now() + LEAVE);
+            match came.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(Event::Written) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Event::Frame(frame)) => self.beats.heard(&frame),
                 Ok(Event::Gone(_)) => by = Some(Instant::now() + LEAVE),
+                // One that is gone without a sign is not waited for, either.
+                Err(RecvTimeoutError::Timeout) if self.beats.silence().is_some() => return,
                 _ => {}
             }
         }

@@ -31,7 +31,7 @@ pub enum ToAgent {
     Printed { is_error: bool, pieces: u32 },
     /// A signal for every rank.
     Signal(i32),
-    /// The launcher is there.
+    /// The launcher is there, and asks whether the agent is.
     Alive,
     /// The launcher is stopped, and says nothing until it goes on.
     Pause,
@@ -73,6 +73,8 @@ pub enum ToLauncher {
     Failed(String),
     /// All ranks have ended, and nothing of them is left.
     Done,
+    /// The answer to [`ToAgent::Alive`].
+    Alive,
 }
 
 /// Writes one frame.

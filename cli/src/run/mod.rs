@@ -14,8 +14,11 @@
 //! The thread that hears of everything, and answers, waits for nobody: not for an agent, and not
 //! for who reads the output. All ranks speak with the launcher through their agent, so nothing
 //! listens, here or there. Whoever ends takes with it what it has started: agents see their standard
-//! input end, ranks die with their agent. A host that is gone, and whatever started ranks there, is
-//! waited for some seconds at most.
+//! input end, ranks die with their agent. An agent that is asked answers, whatever its ranks do, so
+//! a host that is gone is noticed, and it, and whatever started ranks there, is not waited for.
+//!
+//! How long something has not happened is counted in looks at it, each of which follows a wait: time
+//! for which this process was stopped is nobody's silence.
 
 pub mod agent;
 mod frames;
@@ -52,21 +55,23 @@ const GRACE_MS: u64 = 2_000;
 const STUCK: Duration = Duration::from_secs(2);
 /// After a second one: how long the whole of it may take.
 const HURRY: Duration = Duration::from_secs(1);
-/// Between two looks at whether it is taken, and whether hosts answer.
+/// Between two looks at whether it is taken, and whether hosts answer, while ranks are to end.
 const LOOK: Duration = Duration::from_millis(100);
-/// What an agent may be silent for, when its ranks are to have ended.
+/// Looks until hosts are asked again.
+const LOOKS_AN_ASK: u32 = 10;
+/// What a host may be silent for, when its ranks are to end.
 const ANSWER: Duration = Duration::from_secs(5);
-/// The same after a second signal, in all.
+/// After a second signal: until hosts that are not done are waited for no more.
 const ANSWER_HURRY: Duration = Duration::from_secs(2);
-/// How often an agent of another host hears something.
+/// How often other hosts are asked as long as no rank is to end.
 const BEAT: Duration = Duration::from_secs(10);
+/// What another host that has answered may be silent for then.
+const SILENT: Duration = Duration::from_secs(60);
 /// Ends ssh 45 s after its host has gone. Where the words before it say otherwise, those count.
 const SSH_ALIVE: &str = "ServerAliveInterval=15";
-/// For what is on its way to agents, before this process stops.
-const FLUSH: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);
-/// As long as nothing is to be looked at.
-const NEVER: Duration = Duration::from_secs(3600);
+/// Pauses for what is on its way to agents, before this process stops.
+const FLUSH_PAUSES: u32 = 500;
 
 pub enum Event {
     Frame(usize, ToLauncher),
@@ -79,6 +84,7 @@ pub enum Event {
 /// One host.
 struct Host {
     name: String,
+    is_here: bool,
     /// Frames for its agent, which a thread writes: if this one waited for an agent, and that for this
     /// one, neither would go on. What waits are answers, one for each question of a rank.
     input: Option<Sender<ToAgent>>,
@@ -92,8 +98,9 @@ struct Host {
     /// Frames that its agent was told, and those of them that are written.
     told: u64,
     written: Arc<AtomicU64>,
-    /// When it is taken for gone, if its ranks have not ended.
-    answer_by: Option<Instant>,
+    has_answered: bool,
+    /// How long nothing has come from it.
+    silent: Duration,
     is_done: bool,
 }
 
@@ -105,10 +112,13 @@ struct Launcher {
     failed: Option<i32>,
     /// Signals to end.
     signals: u32,
+    /// All ranks are to end, since one failed or by a signal.
+    is_ending: bool,
     /// When whether output is taken, and hosts answer, is looked at again.
-    look_at: Option<Instant>,
-    /// After the second signal: when what is not printed is given up.
-    hurry_by: Option<Instant>,
+    look_at: Instant,
+    looks: u32,
+    /// Since the second signal.
+    hurried: Option<Duration>,
 }
 
 /// `hamlyn run`.
@@ -142,8 +152,10 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
         out: Printers::new(arguments.label, &events)?,
         failed: None,
         signals: 0,
-        look_at: None,
-        hurry_by: None,
+        is_ending: false,
+        look_at: Instant::now() + BEAT,
+        looks: 0,
+        hurried: None,
     };
     let ends = firsts.iter().skip(1).copied().chain([size]);
     for ((name, first), end) in names.iter().zip(&firsts).zip(ends) {
@@ -240,6 +252,13 @@ fn bytes(text: &OsStr) -> Vec<u8> {
     text.as_bytes().to_vec()
 }
 
+impl Host {
+    /// Whether all its ranks have.
+    fn has_ended(&self) -> bool {
+        self.exited >= self.count
+    }
+}
+
 impl Launcher {
     fn start_host(
         &mut self,
@@ -257,28 +276,22 @@ impl Launcher {
         let mut child = command.spawn().with_context(|| format!("cannot run {program}"))?;
         let mut from = child.stdout.take().context("no pipe from the agent")?;
         let mut to = child.stdin.take().context("no pipe to the agent")?;
-        // Of an agent here that the launcher is gone is seen for certain, and it may be stopped.
-        let beat = (!is_here(name)).then_some(BEAT);
+        let is_here = is_here(name);
         let (input, frames) = channel::<ToAgent>();
         let written = Arc::new(AtomicU64::new(0));
         let counts = written.clone();
         std::thread::Builder::new().name("to-agent".into()).spawn(move || {
-            loop {
-                let (frame, told) = match frames.recv_timeout(beat.unwrap_or(NEVER)) {
-                    Ok(frame) => (frame, 1),
-                    Err(RecvTimeoutError::Timeout) => (ToAgent::Alive, 0),
-                    Err(RecvTimeoutError::Disconnected) => return,
-                };
-                // That it is gone is noticed where its frames are read.
-                if frames::write(&mut to, &frame).is_err() {
-                    return;
-                }
-                counts.fetch_add(told, Relaxed);
+            // That it is gone is noticed where its frames are read.
+            while let Ok(frame) = frames.recv()
+                && frames::write(&mut to, &frame).is_ok()
+            {
+                counts.fetch_add(1, Relaxed);
             }
         })?;
         let at = self.hosts.len();
         self.hosts.push(Host {
             name: name.to_owned(),
+            is_here,
             input: Some(input),
             child,
             first,
@@ -287,7 +300,8 @@ impl Launcher {
             unprinted: [0; 2],
             told: 0,
             written,
-            answer_by: None,
+            has_answered: false,
+            silent: Duration::ZERO,
             is_done: false,
         });
         let start = ToAgent::Start(Start {
@@ -298,7 +312,8 @@ impl Launcher {
             first,
             count,
             size: arguments.ranks,
-            beat_ms: beat.map(|beat| beat.as_millis() as u64),
+            // Of an agent here that the launcher is gone is seen for certain, and it may be stopped.
+            beat_ms: (!is_here).then_some(BEAT.as_millis() as u64),
         });
         self.tell(at, start);
         let to_main = events.clone();
@@ -334,11 +349,11 @@ impl Launcher {
     fn until(&mut self, came: &Receiver<Event>, is_so: impl Fn(&Self) -> bool) -> Result<()> {
         while !is_so(self) {
             let now = Instant::now();
-            if self.look_at.is_some_and(|at| now >= at) {
-                self.look(now);
+            if now >= self.look_at {
+                self.look();
+                self.look_at = now + self.period();
             }
-            let wait = self.look_at.map_or(NEVER, |at| at - now.min(at));
-            match came.recv_timeout(wait) {
+            match came.recv_timeout(self.look_at.saturating_duration_since(now)) {
                 Ok(Event::Signal(signal)) => self.signal(signal),
                 Ok(Event::Frame(at, frame)) => {
                     self.answers(at);
@@ -365,25 +380,27 @@ impl Launcher {
     /// All ranks are to end.
     fn end(&mut self) {
         self.tell_all(&ToAgent::End { grace_ms: GRACE_MS });
-        self.answer_by(Duration::from_millis(GRACE_MS) + ANSWER);
+        self.is_to_end();
     }
 
-    /// Hosts whose ranks have not ended by then are taken for gone.
-    fn answer_by(&mut self, limit: Duration) {
-        let by = Instant::now() + limit;
-        for host in &mut self.hosts {
-            host.answer_by = Some(host.answer_by.map_or(by, |before| before.min(by)));
+    /// From now on it is looked at more often whether they do.
+    fn is_to_end(&mut self) {
+        if !std::mem::replace(&mut self.is_ending, true) {
+            self.look_at = Instant::now();
+            self.hosts.iter_mut().for_each(|host| host.silent = Duration::ZERO);
         }
-        self.look_at.get_or_insert_with(Instant::now);
+    }
+
+    /// Between two looks.
+    fn period(&self) -> Duration {
+        if self.is_ending { LOOK } else { BEAT }
     }
 
     /// Something came from a host.
     fn answers(&mut self, at: usize) {
-        if self.hurry_by.is_none()
-            && let Some(by) = &mut self.hosts[at].answer_by
-        {
-            *by = (*by).max(Instant::now() + ANSWER);
-        }
+        let host = &mut self.hosts[at];
+        host.has_answered = true;
+        host.silent = Duration::ZERO;
     }
 
     /// A host is taken for gone.
@@ -392,14 +409,17 @@ impl Launcher {
         host.is_done = true;
         drop(host.input.take());
         end_child(&host.child);
-        let name = &host.name;
-        let words = format!("{name} does not answer: whether its ranks have ended is not known");
+        let lost = match host.has_ended() {
+            true => "its ranks have ended, and what else they printed is lost",
+            false => "whether its ranks have ended is not known",
+        };
+        let words = format!("{} does not answer: {lost}", host.name);
         self.fails(&words);
     }
 
     /// What has started ranks has nothing more to do; it may stay where its host is gone.
     fn leave_hosts(&mut self) {
-        let limit = if self.hurry_by.is_some() { LOOK } else { ANSWER };
+        let limit = if self.hurried.is_some() { LOOK } else { ANSWER };
         let by = Instant::now() + limit;
         self.hosts.iter_mut().for_each(|host| drop(host.input.take()));
         for host in &mut self.hosts {
@@ -416,9 +436,11 @@ impl Launcher {
     /// As any process does when its terminal asks for it, but that its agents know of it.
     fn stop(&mut self) {
         self.tell_all(&ToAgent::Pause);
-        let by = Instant::now() + FLUSH;
         let is_written = |host: &Host| host.is_done || host.written.load(Relaxed) >= host.told;
-        while !self.hosts.iter().all(is_written) && Instant::now() < by {
+        for _ in 0..FLUSH_PAUSES {
+            if self.hosts.iter().all(is_written) {
+                break;
+            }
             std::thread::sleep(PAUSE);
         }
         let _ = kill_process(getpid(), Signal::STOP);
@@ -441,43 +463,50 @@ impl Launcher {
         }
         if matches!(signal, SIGINT | SIGTERM) {
             self.signals += 1;
-            self.look_at.get_or_insert_with(Instant::now);
+            self.is_to_end();
         }
         match self.signals {
             0 | 1 => self.tell_all(&ToAgent::Signal(signal)),
             _ => {
-                self.hurry_by.get_or_insert_with(|| Instant::now() + HURRY);
+                self.hurried.get_or_insert(Duration::ZERO);
                 self.tell_all(&ToAgent::End { grace_ms: 0 });
-                self.answer_by(ANSWER_HURRY);
             }
         }
     }
 
-    /// Whether a host that is gone keeps this command, or, when it was told to end, output that
-    /// nobody takes.
-    fn look(&mut self, now: Instant) {
-        self.look_at = Some(now + LOOK);
+    /// Whether a host is gone, or, when ranks were told to end, nobody takes their output. What is
+    /// seen has been so for another [`Self::period`].
+    fn look(&mut self) {
+        let period = self.period();
+        self.looks += 1;
+        self.hurried = self.hurried.map(|hurried| hurried + period);
+        let is_asked = !self.is_ending || self.looks.is_multiple_of(LOOKS_AN_ASK);
+        let limit = if self.is_ending { ANSWER } else { SILENT };
         for at in 0..self.hosts.len() {
-            let host = &self.hosts[at];
-            // Ranks that have ended may have left more output than is taken now.
-            let is_waited_for = host.exited < host.count || self.hurry_by.is_some();
-            let is_late = host.answer_by.is_some_and(|by| now >= by);
-            if !host.is_done && is_waited_for && is_late {
+            let host = &mut self.hosts[at];
+            // What starts an agent may take its time.
+            if self.is_ending || (!host.is_here && host.has_answered) {
+                host.silent += period;
+            }
+            let is_late = self.hurried.is_some_and(|hurried| hurried >= ANSWER_HURRY);
+            if host.is_done {
+                continue;
+            } else if is_late || host.silent >= limit {
                 self.lose(at);
+            } else if is_asked {
+                self.tell(at, ToAgent::Alive);
             }
         }
-        if self.signals == 0 {
+        if self.signals == 0 || self.hosts.iter().any(|host| !host.is_done && !host.has_ended()) {
             return;
         }
-        if self.hosts.iter().any(|host| !host.is_done && host.exited < host.count) {
-            return;
-        }
-        let patience = if self.hurry_by.is_some() { LOOK } else { STUCK };
-        let is_late = self.hurry_by.is_some_and(|by| now >= by);
+        let patience = match self.hurried {
+            None => STUCK,
+            Some(hurried) if hurried < HURRY => LOOK,
+            Some(_) => Duration::ZERO,
+        };
         for is_error in [false, true] {
-            let is_stuck =
-                self.out.is_stuck(is_error, if is_late { Duration::ZERO } else { patience });
-            if is_stuck {
+            if self.out.is_stuck(is_error, period, patience) {
                 self.shut(is_error);
                 self.failed.get_or_insert(1);
                 let stream = if is_error { "standard error" } else { "standard output" };
@@ -570,6 +599,7 @@ impl Launcher {
                 self.hosts[at].is_done = true;
                 bail!("{}: {why}", self.hosts[at].name);
             }
+            ToLauncher::Alive => {}
             ToLauncher::Done => self.hosts[at].is_done = true,
         }
         Ok(())
@@ -588,6 +618,72 @@ impl Launcher {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A job of one host, which is not this one and whose agent says nothing.
+    fn launcher() -> Launcher {
+        let (events, _) = sync_channel(EVENTS_MAX);
+        let host = Host {
+            name: "elsewhere".into(),
+            is_here: false,
+            input: None,
+            child: Command::new("true").process_group(0).spawn().unwrap(),
+            first: 0,
+            count: 1,
+            exited: 0,
+            unprinted: [0; 2],
+            told: 0,
+            written: Arc::default(),
+            has_answered: false,
+            silent: Duration::ZERO,
+            is_done: false,
+        };
+        Launcher {
+            hosts: vec![host],
+            space: Space::new(1, String::new(), Vec::new()),
+            out: Printers::new(false, &events).unwrap(),
+            failed: None,
+            signals: 0,
+            is_ending: false,
+            look_at: Instant::now(),
+            looks: 0,
+            hurried: None,
+        }
+    }
+
+    /// How many looks it takes until the host is taken for gone.
+    fn looks_until_lost(launcher: &mut Launcher) -> u32 {
+        (1..10_000).find(|_| (launcher.look(), launcher.hosts[0].is_done).1).expect("never lost")
+    }
+
+    #[test]
+    fn a_host_that_has_answered_and_is_silent_is_lost_after_a_minute() {
+        let mut launcher = launcher();
+        (0..100).for_each(|_| launcher.look());
+        assert!(!launcher.hosts[0].is_done, "what starts an agent has time");
+        launcher.answers(0);
+        let looks = looks_until_lost(&mut launcher);
+        assert_eq!(looks * BEAT.as_millis() as u32, 60_000);
+        assert_eq!(launcher.failed, Some(1));
+    }
+
+    #[test]
+    fn a_host_that_is_to_end_is_lost_after_five_seconds_without_a_word() {
+        let mut launcher = launcher();
+        launcher.is_to_end();
+        (0..49).for_each(|_| launcher.look());
+        launcher.answers(0);
+        assert_eq!(looks_until_lost(&mut launcher) * LOOK.as_millis() as u32, 5_000);
+    }
+
+    #[test]
+    fn after_a_second_signal_a_host_has_two_seconds_in_all() {
+        let mut launcher = launcher();
+        launcher.signal(SIGINT);
+        launcher.signal(SIGINT);
+        (0..10).for_each(|_| launcher.look());
+        launcher.answers(0);
+        assert_eq!((looks_until_lost(&mut launcher) + 10) * LOOK.as_millis() as u32, 2_000);
+    }
 
     #[test]
     fn ranks_go_to_hosts_in_blocks() {

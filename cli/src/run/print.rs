@@ -5,12 +5,15 @@
 //! ([`super::frames::PIECES_MAX`]), and gets it back when they have been printed.
 
 use super::Event;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest part of a line that is kept to be printed with its rank.
 const PART_BYTES_MAX: usize = 64 << 10;
@@ -44,8 +47,8 @@ struct Printer {
     /// Items that have not been printed.
     waiting: usize,
     written: Arc<AtomicU64>,
-    /// How much was written when that was looked at, and since when it is so much.
-    seen: Option<(u64, Instant)>,
+    /// How much was written when that was looked at, and for how long it is so much.
+    seen: Option<(u64, Duration)>,
     /// Nobody reads it: what comes is thrown away.
     is_shut: bool,
 }
@@ -114,22 +117,21 @@ impl Printers {
         self.of.iter().all(|printer| printer.is_shut || printer.waiting == 0)
     }
 
-    /// Whether something waits of which nothing was written for so long. To be asked again and
-    /// again: the time counts from the first question.
-    pub fn is_stuck(&mut self, is_error: bool, patience: Duration) -> bool {
+    /// Whether something waits of which nothing was written for so long. To be asked once in each
+    /// `period`: the time counts from the first question.
+    pub fn is_stuck(&mut self, is_error: bool, period: Duration, patience: Duration) -> bool {
         let printer = self.at(is_error);
         if printer.is_shut || printer.waiting == 0 {
             printer.seen = None;
             return false;
         }
         let written = printer.written.load(Relaxed);
-        match printer.seen {
-            Some((before, since)) if before == written => since.elapsed() >= patience,
-            _ => {
-                printer.seen = Some((written, Instant::now()));
-                false
-            }
-        }
+        let stuck = match printer.seen {
+            Some((before, stuck)) if before == written => Some(stuck + period),
+            _ => None,
+        };
+        printer.seen = Some((written, stuck.unwrap_or_default()));
+        stuck.is_some_and(|stuck| stuck >= patience)
     }
 }
 
@@ -186,13 +188,23 @@ impl Page {
         lines
     }
 
-    fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        let (mut out, mut error) = (io::stdout(), io::stderr());
-        let to: &mut dyn Write = if self.is_error { &mut error } else { &mut out };
-        for piece in bytes.chunks(WRITE_BYTES) {
-            to.write_all(piece)?;
-            to.flush()?;
-            self.written.fetch_add(piece.len() as u64, Relaxed);
+    /// Waits until all is taken. Also where whoever has the same pipe has set it not to: `ssh` does
+    /// that with its standard error, which is this command's.
+    fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
+        let (out, error) = (io::stdout(), io::stderr());
+        let to = if self.is_error { error.as_fd() } else { out.as_fd() };
+        while !bytes.is_empty() {
+            match rustix::io::write(to, &bytes[..bytes.len().min(WRITE_BYTES)]) {
+                Ok(written) => {
+                    bytes = &bytes[written..];
+                    self.written.fetch_add(written as u64, Relaxed);
+                }
+                Err(Errno::AGAIN) => {
+                    poll(&mut [PollFd::new(&to, PollFlags::OUT)], None)?;
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
         }
         Ok(())
     }

@@ -728,7 +728,7 @@ fn of_links_that_were_left_with_something_on_its_way_there_are_few() {
             any
         };
         let first = {
-            let mut place = station.reserve(HERE).unwrap();
+            let mut place = station.reserve(HERE, "a").unwrap();
             place.bind(&there, true).unwrap();
             place
         };
@@ -738,7 +738,7 @@ fn of_links_that_were_left_with_something_on_its_way_there_are_few() {
             takes(&mut host).then_some(())
         });
         let why = (0..2000).find_map(|_| {
-            let mut place = match station.reserve(HERE) {
+            let mut place = match station.reserve(HERE, "a") {
                 Ok(place) => place,
                 Err(why) => return Some(why),
             };
@@ -754,10 +754,26 @@ fn of_links_that_were_left_with_something_on_its_way_there_are_few() {
         let why = why.unwrap();
         assert!(why.contains("links to 127.0.0.1 that have ended"), "{why}");
         // Others are none the worse, and once it has taken what there was, neither is this.
-        station.reserve([127, 0, 0, 2].into()).unwrap();
+        station.reserve([127, 0, 0, 2].into(), "b").unwrap();
+        // An address does not make another host of it: half of all there may be is its.
+        let why = (2..=255).find_map(|address| {
+            let address = [127, 0, 0, address].into();
+            let leave = |_| -> Result<(), String> {
+                let mut place = station.reserve(address, "a")?;
+                place.bind(&there, true).unwrap();
+                place.send(&[7; 100 << 10]);
+                place.take_all();
+                Ok(())
+            };
+            (0..8).try_for_each(leave).err()
+        });
+        let why: String = why.unwrap();
+        assert!(why.contains("links to hosts called a that have ended"), "{why}");
+        station.reserve([127, 0, 1, 2].into(), "b").unwrap();
+        station.reserve(HERE, "b").unwrap_err();
         until("what was on its way has left", || {
             takes(&mut host);
-            station.reserve(HERE).ok().map(drop)
+            station.reserve(HERE, "a").ok().map(drop)
         });
     });
 }

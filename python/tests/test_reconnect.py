@@ -117,7 +117,7 @@ def test_an_outage_that_one_thread_waits_through_holds_up_no_other(other: hamlyn
         return raised.type
 
     with ThreadPoolExecutor() as threads:
-        once, again = threads.submit(failure, None, False), threads.submit(failure, 2.0, True)
+        once, again = threads.submit(failure, None, False), threads.submit(failure, 5.0, True)
         assert has_both.wait(LIMIT)
         # As whoever connects has it, and waits.
         with client._lock:

@@ -321,7 +321,7 @@ pub(super) fn channel(own: &Own, tcp: TcpStream, host: &str) -> Result<Channel, 
 fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<Meeting, HostError> {
     let channel = channel(&shared.own, tcp, host)?;
     if let Some(rail) = &dial.rail {
-        let offer = if rail.is_of_fabric { shared.fabric.offer(&channel) } else { None };
+        let offer = if rail.is_of_fabric { shared.fabric.offer(&channel, host) } else { None };
         let mut meeting = Meeting::of_client(channel, dial.name.service(), Vec::new());
         meeting.joins = Some((rail.place, rail.secret.clone()));
         meeting.offer(offer);
@@ -332,7 +332,7 @@ fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<M
         Said::Asks.put(&mut meeting.says);
         return Ok(meeting);
     }
-    let offer = shared.fabric.offer(&channel);
+    let offer = shared.fabric.offer(&channel, host);
     let mut meeting = Meeting::of_client(channel, dial.name.service(), dial.greeting.clone());
     meeting.offer(offer);
     shared.offer_rails(&mut meeting.says);

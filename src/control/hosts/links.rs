@@ -96,7 +96,7 @@ impl Shared {
         let meeting = &mut met.meeting;
         self.poller.remove(&meeting.channel);
         let (heard, said) = Said::split(&meeting.heard);
-        let (offered, mut says) = self.fabric.answer(&meeting.channel, heard);
+        let (offered, mut says) = self.fabric.answer(&meeting.channel, &proved.identity, heard);
         let terms = self.rail_terms(said);
         if let Some(Terms { count, own_credit: credit, .. }) = terms {
             Said::Offer { count, credit }.put(&mut says);

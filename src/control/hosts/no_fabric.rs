@@ -28,12 +28,12 @@ impl Fabric {
     }
 
     /// Nothing is offered; if it was asked for, why.
-    pub fn offer(&self, _: &Channel) -> Option<(Offered, Vec<u8>)> {
+    pub fn offer(&self, _: &Channel, _: &str) -> Option<(Offered, Vec<u8>)> {
         Some((self.why_not()?, Vec::new()))
     }
 
     /// The same, at a server.
-    pub fn answer(&self, _: &Channel, _: &[u8]) -> (Option<Offered>, Vec<u8>) {
+    pub fn answer(&self, _: &Channel, _: &str, _: &[u8]) -> (Option<Offered>, Vec<u8>) {
         (self.why_not(), Vec::new())
     }
 

@@ -90,21 +90,29 @@ impl Fabric {
         Self { asked: Some(Asked { provider, library, words, timeout_ns, holdings, stations }) }
     }
 
-    /// At a client: what the server is offered, and how that is said. `None`: nothing was asked for.
-    pub fn offer(&self, channel: &Channel) -> Option<(Offered, Vec<u8>)> {
-        let place = self.asked.as_ref()?.place(channel);
+    /// At a client: what the server, which is to prove that it is called so, is offered, and how that is
+    /// said. `None`: nothing was asked for.
+    pub fn offer(&self, channel: &Channel, host: &str) -> Option<(Offered, Vec<u8>)> {
+        let place = self.asked.as_ref()?.place(channel, host);
         let says = place.as_ref().map_or(Vec::new(), |place| hello::behind(&place.offer()));
         Some((place, says))
     }
 
-    /// At a server: what becomes of what the client has said, and what it is told of that.
-    pub fn answer(&self, channel: &Channel, heard: &[u8]) -> (Option<Offered>, Vec<u8>) {
+    /// At a server: what becomes of what the client, which has proved to be this, has said, and what it is
+    /// told of that.
+    pub fn answer(
+        &self,
+        channel: &Channel,
+        identity: &str,
+        heard: &[u8],
+    ) -> (Option<Offered>, Vec<u8>) {
         let Some(asked) = &self.asked else { return (None, Vec::new()) };
         let Some(offer) = hello::read_behind::<Offer>(heard) else {
             let why = asked.library.as_ref().err().map_or(NOT_ASKED, String::as_str);
             return (Some(Err(why.into())), Vec::new());
         };
-        let place = asked.place(channel).and_then(|place| bound(place, offer, channel, false));
+        let place =
+            asked.place(channel, identity).and_then(|place| bound(place, offer, channel, false));
         let reply = match &place {
             Ok(place) => Reply::Yes(place.offer()),
             Err(why) => Reply::No(cut(why)),
@@ -177,7 +185,7 @@ const NOT_ASKED: &str = "the other host has not asked for it, or cannot do it";
 
 impl Asked {
     /// A place at the end point that is at the address over which this host was met.
-    fn place(&self, channel: &Channel) -> Offered {
+    fn place(&self, channel: &Channel, identity: &str) -> Offered {
         let library = self.library.as_ref().map_err(Clone::clone)?;
         let addresses = channel.addresses();
         let (own, other) = addresses.map_err(|e| format!("asking for its address: {e}"))?;
@@ -191,7 +199,7 @@ impl Asked {
             None => stations.entry(own).or_insert(Arc::new(self.station(library, own)?)).clone(),
         };
         drop(stations);
-        station.reserve(other.ip().to_canonical())
+        station.reserve(other.ip().to_canonical(), identity)
     }
 
     fn station(&self, library: &Arc<Library>, own: IpAddr) -> Result<Station, String> {

@@ -21,6 +21,7 @@ use crate::os::sys::Bell;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustc_hash::FxHashMap;
+use std::boxed::Box;
 use std::collections::{BTreeMap, VecDeque};
 use std::format;
 use std::io;
@@ -30,14 +31,17 @@ use std::vec::Vec;
 
 /// Messages that one peer may have on their way to this end point.
 pub const WINDOW: u32 = 8;
+/// Buffers to receive in, for each link.
+const RECEIVES: usize = WINDOW as usize + GRANTS_MAX;
 /// Buffers to send from, for each link; the last is for grants.
 const SENDS: u32 = 4;
 /// Times that completions are read in one call.
 const READS_PER_CALL: usize = 16;
 /// Bytes of the shortest message that another host may ask for.
 const MESSAGE_BYTES_MIN: u32 = 1024;
-/// Links to one host of which something is on its way though they were left, beyond which it gets no other:
-/// each has buffers.
+/// Links to one address of which something is on its way though they were left, beyond which it gets no
+/// other: each has buffers. Whoever has many addresses has half of all the links that the provider has room
+/// for.
 const LEAVING_MAX: usize = 8;
 /// Largest window that another host may name.
 const WINDOW_MAX: u32 = 1 << 16;
@@ -96,6 +100,7 @@ struct Row {
 struct Left {
     peer: Peer,
     host: IpAddr,
+    identity: Box<str>,
     sending: u32,
 }
 
@@ -169,8 +174,8 @@ impl Station {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more link to this host.
-    pub fn reserve(self: &Arc<Self>, host: IpAddr) -> Result<Place, String> {
+    /// A place for one more link to the host of this address, by what it has proved to be, or is to prove.
+    pub fn reserve(self: &Arc<Self>, host: IpAddr, identity: &str) -> Result<Place, String> {
         let bell = Bell::new().and_then(|bell| Ok((bell.try_clone()?, bell)));
         let (own, bell) = bell.map_err(|e| format!("making an event descriptor: {e}"))?;
         let mut bytes = [0; 8];
@@ -183,7 +188,7 @@ impl Station {
         if inner.rows.contains_key(&token) || inner.leaving.contains_key(&token) {
             return Err("two random numbers are the same".to_string());
         }
-        inner.look_after_left(host)?;
+        inner.look_after_left(host, identity)?;
         inner.make_room()?;
         let descriptor = inner.end.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
         let descriptor = descriptor.map_err(|e| format!("copying a descriptor: {e}"))?;
@@ -200,7 +205,8 @@ impl Station {
         };
         inner.rows.insert(token, row);
         let (station, guard) = (self.clone(), self.guard.clone());
-        Ok(Place { station, guard, token, host, bell, descriptor, held: None })
+        let identity = identity.into();
+        Ok(Place { station, guard, token, host, identity, bell, descriptor, held: None })
     }
 
     /// Moves what the library has, where somebody is not woken for it. Whether something came; `None`: there
@@ -222,23 +228,35 @@ impl Station {
 impl Inner {
     /// Whether there is no more than a little on its way to a host over links that were left, of which nobody
     /// else looks whether it has left. An error: why it gets no other.
-    fn look_after_left(&mut self, host: IpAddr) -> Result<(), String> {
-        if !self.leaving.is_empty() {
-            self.progress(None);
+    fn look_after_left(&mut self, host: IpAddr, identity: &str) -> Result<(), String> {
+        if self.leaving.is_empty() {
+            return Ok(());
         }
-        match self.leaving.values().filter(|left| left.host == host).count() {
-            0..LEAVING_MAX => Ok(()),
-            many => Err(format!(
-                "of {many} links to {host} that have ended the provider still has something to send, and \
-                 it may be {LEAVING_MAX} at a time"
-            )),
-        }
+        self.progress(None);
+        let (receives_max, sends_max) = self.end.most();
+        let links_max = (receives_max / RECEIVES).min(sends_max / SENDS as usize);
+        let of = |is_its: &dyn Fn(&Left) -> bool| {
+            self.leaving.values().filter(|left| is_its(left)).count()
+        };
+        let of_host = of(&|left| left.host == host);
+        let of_identity = of(&|left| *left.identity == *identity);
+        let (whose, many, most) = if of_host >= LEAVING_MAX {
+            (host.to_string(), of_host, LEAVING_MAX)
+        } else if of_identity >= links_max.div_ceil(2) {
+            (format!("hosts called {identity}"), of_identity, links_max.div_ceil(2))
+        } else {
+            return Ok(());
+        };
+        Err(format!(
+            "of {many} links to {whose} that have ended the provider still has something to send, and it \
+             may be {most} at a time"
+        ))
     }
 
     /// Buffers for one more link, of those that the provider takes.
     fn make_room(&mut self) -> Result<(), String> {
         let links = self.rows.len() + self.leaving.len() + 1;
-        let receives = links * (WINDOW as usize + GRANTS_MAX);
+        let receives = links * RECEIVES;
         let sends = links * SENDS as usize;
         let (receives_max, sends_max) = self.end.most();
         if receives > receives_max || sends > sends_max {
@@ -248,7 +266,7 @@ impl Inner {
             ));
         }
         while self.end.receives() < receives {
-            let grown = self.end.grow(WINDOW as usize + GRANTS_MAX, SENDS as usize);
+            let grown = self.end.grow(RECEIVES, SENDS as usize);
             grown.map_err(|e| e.to_string())?;
         }
         if !self.end.has_posted_all() {

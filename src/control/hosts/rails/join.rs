@@ -324,7 +324,7 @@ impl Shared {
         // An end point at another address is opened here, for which the link's node is not to wait.
         let (heard, _) = Said::split(&met.meeting.heard);
         let (offered, mut says) = match is_of_fabric {
-            true => self.fabric.answer(channel, heard),
+            true => self.fabric.answer(channel, &proved.identity, heard),
             false => (None, Vec::new()),
         };
         let mut link = lock(&row.link);

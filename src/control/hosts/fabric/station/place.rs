@@ -12,6 +12,7 @@ use crate::os::memory::ForkGuard;
 use crate::os::sys::Bell;
 use core::net::IpAddr;
 use core::sync::atomic::Ordering;
+use std::boxed::Box;
 use std::format;
 use std::os::fd::OwnedFd;
 use std::string::{String, ToString};
@@ -36,6 +37,8 @@ pub struct Place {
     pub(super) token: u64,
     /// Where the other end is.
     pub(super) host: IpAddr,
+    /// What it has proved to be, or is to prove.
+    pub(super) identity: Box<str>,
     pub(super) bell: Bell,
     pub(super) descriptor: Option<OwnedFd>,
     /// A message that is being read, and how many of its bytes have been.
@@ -347,7 +350,8 @@ impl Drop for Place {
         match row.sending - inner.end.forget_unsent(self.token) {
             0 => inner.end.remove(peer),
             sending => {
-                inner.leaving.insert(self.token, Left { peer, host: self.host, sending });
+                let identity = core::mem::take(&mut self.identity);
+                inner.leaving.insert(self.token, Left { peer, host: self.host, identity, sending });
             }
         }
     }

@@ -833,6 +833,55 @@ fn whatever_comes_over_a_link_it_ends_once_for_its_reason_and_what_was_whole_is_
     }
 }
 
+/// Whether an epoll descriptor of this process watches a socket of this number for room to write, alone, as
+/// the thread of other hosts does.
+fn is_watched_for_room(inode: u64) -> bool {
+    let files = std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+    let mut texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+    let inode = format!(" ino:{inode:x} ");
+    // EPOLLOUT, and what is always told of.
+    let is_it =
+        |line: &str| line.starts_with("tfd:") && line.contains(" 1c ") && line.contains(&inode);
+    texts.any(|text| text.lines().any(is_it))
+}
+
+/// The number of the victim's socket, whose other end is at this port.
+fn socket_towards(port: u16) -> u64 {
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let other = format!(":{port:04X}");
+    let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let row = rows.find(|row| row.len() > 9 && row[2].ends_with(&other)).expect("a connection");
+    row[9].parse().unwrap()
+}
+
+// A link that waits for the network, and ends: what its other end does then wakes nobody.
+#[test]
+fn a_connection_whose_link_has_ended_is_not_watched_any_more() {
+    let settings = [("RING_BYTES", "8192"), ("HOST_TIMEOUT_MS", "3600000")];
+    let (_dir, mut node, link, mut liar) = with_a_liar("watched", &settings);
+    let inode = socket_towards(liar.channel.addresses().unwrap().0.port());
+    let area = node.message_area(64).unwrap();
+    let queue = node.notification_queue(64).unwrap();
+    let slot = node.slot(hamlyn::SlotConfig::new(area, queue)).unwrap();
+    let mut ticket = node.fast_ticket(slot).unwrap();
+    ticket.destination = liar.own.identity.node();
+    until("the thread waits for the network", || {
+        while node.try_send_fast_over(link, &ticket, &[1; 16], 0).is_ok() {}
+        is_watched_for_room(inode).then_some(())
+    });
+    // It says that it goes, and takes nothing.
+    let mut words = [0; 6];
+    words[0] = 1;
+    liar.send(&bytes_of(words));
+    until("the link has ended", || {
+        node.poll().unwrap();
+        std::iter::from_fn(|| node.next_event()).find(|event| matches!(event, Event::Closed { .. }))
+    });
+    // The thread has something to do, and sees that the link has.
+    drop(TcpStream::connect(node.listens_at().unwrap()).unwrap());
+    until("nobody watches its connection", || (!is_watched_for_room(inode)).then_some(()));
+}
+
 #[test]
 fn whatever_comes_over_rails_in_whatever_order_what_is_whole_is_counted_once() {
     let ends = by_chance(19, 100, |seed, _| {

@@ -392,6 +392,34 @@ fn what_is_on_a_rail_that_stalls_arrives_over_the_other_though_its_sender_leaves
     leaves.join().unwrap();
 }
 
+// Looks at whether hosts are there are 450 s apart here.
+#[test]
+fn a_rail_is_connected_again_at_once_and_not_when_hosts_are_looked_at() {
+    let hosts = Hosts::new("2");
+    let mut there = End::new(hosts.server().host_timeout_ms(3_600_000u32), 10, true);
+    let (cables, config) = hosts.cables(there.node.listens_at().unwrap(), &["x"]);
+    let mut here = End::new(config.host_timeout_ms(3_600_000u32), 10, false);
+    let greeting = here.ticket.to_bytes();
+    let link = here.node.connect("hamlyn://x", &greeting, LIMIT).unwrap();
+    here.has_link(link);
+    for round in 0..3 {
+        until("two rails", || {
+            turns(&mut here, &mut there);
+            lives(&here.path(), 2) && lives(&there.path(), 2)
+        });
+        cables[round % 2].cut();
+        until("one rail", || {
+            turns(&mut here, &mut there);
+            lives(&here.path(), 1) && lives(&there.path(), 1)
+        });
+        cables[round % 2].mend();
+    }
+    until("two rails", || {
+        turns(&mut here, &mut there);
+        lives(&here.path(), 2) && lives(&there.path(), 2)
+    });
+}
+
 #[test]
 fn a_host_that_wants_one_rail_has_one() {
     let hosts = Hosts::new("2");

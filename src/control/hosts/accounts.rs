@@ -1,5 +1,6 @@
 //! Who has how many connections: strangers by their address, hosts that have proved themselves by that.
 
+use super::turns::Late;
 use super::{LinkRow, Met, Refused, Row, Shared, State};
 use core::cmp::Reverse;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -94,12 +95,13 @@ pub struct Live {
     places: AtomicU8,
     /// Of all links: the connections beyond one each.
     more: Arc<AtomicUsize>,
+    late: Arc<Late>,
 }
 
 impl Live {
-    /// None of them, of a link among others.
-    pub fn new(more: &Arc<AtomicUsize>) -> Arc<Self> {
-        Arc::new(Self { places: AtomicU8::new(0), more: more.clone() })
+    /// None of them, of a link among others. The thread is told of those that go.
+    pub fn new(more: &Arc<AtomicUsize>, late: &Arc<Late>) -> Arc<Self> {
+        Arc::new(Self { places: AtomicU8::new(0), more: more.clone(), late: late.clone() })
     }
 
     /// One lives.
@@ -110,6 +112,7 @@ impl Live {
     /// It does not any more.
     pub fn left(&self, place: u8) {
         self.change(self.places.load(Ordering::Relaxed) & !(1 << place));
+        self.late.rail_left();
     }
 
     /// By whoever has the link's lock, or the last who has this.
@@ -154,7 +157,8 @@ mod tests {
     #[test]
     fn rails_are_counted_where_they_come_and_go_and_those_of_a_link_that_is_gone_are_not() {
         let more = Arc::new(AtomicUsize::new(0));
-        let (one, other) = (Live::new(&more), Live::new(&more));
+        let late = Arc::new(Late::new(crate::os::sys::Bell::new().unwrap()));
+        let (one, other) = (Live::new(&more, &late), Live::new(&more, &late));
         let all = || more.load(Ordering::Relaxed);
         assert_eq!((one.connections(), all()), (1, 0));
         one.joined(0);

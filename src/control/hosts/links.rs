@@ -117,7 +117,7 @@ impl Shared {
     /// The node moves its packets from now on.
     fn link(&self, state: &mut State, agreed: Agreed) -> io::Result<()> {
         let Agreed { token, met, offered, terms, peer, proved, greeting, request } = agreed;
-        let live = Live::new(&state.more);
+        let live = Live::new(&state.more, &self.late);
         let is_of_fabric = matches!(offered, Some(Ok(_)));
         let rails =
             terms.map(|terms| OfLink::new(&met, &proved, terms.count, is_of_fabric, live.clone()));

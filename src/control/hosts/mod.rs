@@ -164,6 +164,8 @@ struct State {
     dials_wait: VecDeque<(u64, Duration)>,
     /// Rails are due for which there was no such thread.
     rails_wait: bool,
+    /// When the next is due, of those whose pause is not over.
+    rails_due_ns: u64,
     /// Connections of links with several, beyond one each.
     more: Arc<AtomicUsize>,
     /// The listener is not looked at until then.
@@ -295,6 +297,7 @@ impl Hosts {
             dials: 0,
             dials_wait: VecDeque::new(),
             rails_wait: false,
+            rails_due_ns: u64::MAX,
             more: Arc::default(),
             listens_again_ns: None,
             texts: Texts::default(),

@@ -28,7 +28,7 @@ use crate::log::{self, Account, Entry, Kind};
 use crate::os::poller::Ready;
 use crate::os::sys::{Bell, monotonic_ns};
 use crate::os::thread;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::collections::HashMap;
 use std::io;
@@ -56,6 +56,8 @@ pub struct Late {
     /// Wakes the thread.
     pub bell: Bell,
     links: Mutex<Vec<LinkToken>>,
+    /// A rail is gone that may be connected again.
+    misses_rail: AtomicBool,
 }
 
 /// What is to be done about a link that is late.
@@ -72,12 +74,18 @@ pub enum Lateness {
 impl Late {
     /// None yet.
     pub fn new(bell: Bell) -> Self {
-        Self { bell, links: Mutex::default() }
+        Self { bell, links: Mutex::default(), misses_rail: AtomicBool::new(false) }
     }
 
     /// One more.
     pub fn push(&self, link: LinkToken) {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).push(link);
+        self.bell.ring();
+    }
+
+    /// A rail of a link is gone.
+    pub(super) fn rail_left(&self) {
+        self.misses_rail.store(true, Ordering::Release);
         self.bell.ring();
     }
 
@@ -112,15 +120,19 @@ impl Shared {
                 let is_leaving = |row: &Row| matches!(row, Row::Leaving(_));
                 if monotonic_ns() >= look_ns {
                     self.look_for_silence(&mut state);
-                    self.connect_rails(&mut state);
                     look_ns = monotonic_ns() + self.timeout_ns() / LOOKS;
+                }
+                let misses_rail = self.late.misses_rail.swap(false, Ordering::Acquire);
+                if misses_rail || monotonic_ns() >= state.rails_due_ns {
+                    self.connect_rails(&mut state);
                 }
                 let look = Some(look_ns).filter(|_| !state.links.is_empty());
                 let any_leaves = state.rows.values().any(is_leaving);
                 let leave = any_leaves.then(|| monotonic_ns() + LEAVING_NS);
                 let listen = state.listens_again_ns;
+                let rails = Some(state.rails_due_ns);
                 let deadlines = state.rows.values().map(Row::deadline_ns);
-                deadlines.chain(look).chain(leave).chain(listen).min()
+                deadlines.chain(look).chain(leave).chain(listen).chain(rails).min()
             };
             let mut wait_ns = next_ns.map(|next| next.saturating_sub(monotonic_ns()));
             if !late.is_empty() || nap.is_some() {
@@ -236,8 +248,17 @@ impl Shared {
         waiting: &mut HashMap<LinkToken, HostLink>,
         again: &mut Vec<(LinkToken, HostLink)>,
     ) {
-        // One that is being left is no longer looked after here.
-        waiting.retain(|_, link| !lock(link).has_ended());
+        // One that is being left is no longer looked after here; nor watched, since what its other end does
+        // would wake this thread again and again.
+        waiting.retain(|_, link| {
+            let link = lock(link);
+            if link.has_ended()
+                && let Some(fd) = link.takes_more()
+            {
+                self.poller.remove(fd);
+            }
+            !link.has_ended()
+        });
         let new = self.late.take();
         if !new.is_empty() {
             let state = self.lock();

@@ -89,8 +89,8 @@ impl Retry {
         self.since_ns = Some(now_ns);
     }
 
-    /// It is not there: since when it is due, if it is.
-    fn due(&mut self, now_ns: u64) -> Option<u64> {
+    /// It is not there: when it is due, or since when it has been.
+    fn due(&mut self, now_ns: u64) -> u64 {
         if let Some(since_ns) = self.since_ns.take() {
             let lived_ns = now_ns.saturating_sub(since_ns);
             match lived_ns >= Self::pause_ns(self.failures) {
@@ -98,7 +98,7 @@ impl Retry {
                 false => self.failed(now_ns),
             }
         }
-        (self.due_ns <= now_ns).then_some(self.due_ns)
+        self.due_ns
     }
 }
 
@@ -160,14 +160,13 @@ impl OfLink {
         is_it && self.secret.is_proof(End::Client, place, joining, proof)
     }
 
-    /// Those that are to be connected now, with since when.
-    fn due(&mut self, now_ns: u64) -> impl Iterator<Item = (u64, u8)> {
+    /// Those that are to be connected, with when.
+    fn missing(&mut self, now_ns: u64) -> impl Iterator<Item = (u64, u8)> {
         let (count, live) = (self.count, &self.live);
         let places = self.dials.iter_mut().flat_map(|dials| dials.places.iter_mut());
         places.zip(0..count).filter_map(move |(own, place)| {
             let is_missing = !own.is_dialed && !live.has(place);
-            let since_ns = is_missing.then(|| own.retry.due(now_ns)).flatten()?;
-            Some((since_ns, place))
+            is_missing.then(|| (own.retry.due(now_ns), place))
         })
     }
 }
@@ -192,14 +191,21 @@ impl Shared {
         (count > 1).then_some(Terms { count, credit, own_credit, batch_bytes })
     }
 
-    /// Connects what is missing, where its pause is over. Takes the lock of no link whose rails all live.
+    /// Connects what is missing, where its pause is over, and finds out when the next one is. Takes the lock of
+    /// no link whose rails all live.
     pub(in super::super) fn connect_rails(self: &Arc<Self>, state: &mut State) {
         let (now_ns, mut due) = (monotonic_ns(), Vec::new());
+        state.rails_due_ns = u64::MAX;
         for (token, row) in &mut state.links {
             let Some(rails) = &mut row.rails else { continue };
-            let mut missing = rails.due(now_ns).peekable();
+            let mut missing = rails.missing(now_ns).peekable();
             if missing.peek().is_some() && !lock(&row.link).has_ended() {
-                due.extend(missing.map(|(since_ns, place)| (since_ns, *token, place)));
+                for (due_ns, place) in missing {
+                    match due_ns <= now_ns {
+                        true => due.push((due_ns, *token, place)),
+                        false => state.rails_due_ns = state.rails_due_ns.min(due_ns),
+                    }
+                }
             }
         }
         let (first, is_all) = first_of(due, DIALS_MAX.saturating_sub(state.dials));
@@ -239,6 +245,7 @@ impl Shared {
             place.is_dialed = false;
             place.skip += usize::from(is_elsewhere);
             place.retry.failed(monotonic_ns());
+            state.rails_due_ns = state.rails_due_ns.min(place.retry.due_ns);
         }
         let why = match error {
             ConnectError::Host { error, .. } => error.to_string(),
@@ -287,7 +294,10 @@ impl Shared {
             place.is_dialed = false;
             match added {
                 Ok(()) => place.retry.connected(monotonic_ns()),
-                Err(_) => place.retry.failed(monotonic_ns()),
+                Err(_) => {
+                    place.retry.failed(monotonic_ns());
+                    state.rails_due_ns = state.rails_due_ns.min(place.retry.due_ns);
+                }
             }
         }
     }
@@ -417,10 +427,10 @@ mod tests {
     fn the_pauses_before_a_rail_that_cannot_be_grow_and_end() {
         let (mut retry, mut now_ns, mut pauses) = (Retry::default(), 7, Vec::new());
         for _ in 0..100 {
-            assert!(retry.due(now_ns).is_some());
+            assert!(retry.due(now_ns) <= now_ns);
             retry.failed(now_ns);
             let pause_ns = retry.due_ns - now_ns;
-            assert_eq!(retry.due(now_ns + pause_ns - 1), None);
+            assert_eq!(retry.due(now_ns + pause_ns - 1), now_ns + pause_ns);
             pauses.push(pause_ns);
             now_ns += pause_ns;
         }
@@ -428,12 +438,12 @@ mod tests {
         assert!(pauses.is_sorted() && pauses.ends_with(&[PAUSE_MAX_NS; 50]));
         // One that is let in and sent away at once is no better; one that stays is.
         retry.connected(now_ns);
-        assert_eq!(retry.due(now_ns + PAUSE_MAX_NS - 1), None);
+        assert!(retry.due(now_ns + PAUSE_MAX_NS - 1) >= now_ns + PAUSE_MAX_NS);
         now_ns = retry.due_ns;
-        assert!(retry.due(now_ns).is_some());
+        assert_eq!(retry.due(now_ns), now_ns);
         retry.connected(now_ns);
         now_ns += PAUSE_MAX_NS;
-        assert_eq!(retry.due(now_ns), Some(now_ns));
+        assert_eq!(retry.due(now_ns), now_ns);
         retry.failed(now_ns);
         assert_eq!(retry.due_ns - now_ns, PAUSE_NS);
     }
@@ -451,7 +461,8 @@ mod tests {
                 // As they come out of a table.
                 let token = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) % LINKS;
                 let token = crate::control::ConnectionId(token << 32 | i as u64);
-                Some((retry.due(now_ns)?, token, 1))
+                let due_ns = retry.due(now_ns);
+                (due_ns <= now_ns).then_some((due_ns, token, 1))
             });
             let (first, is_all) = first_of(due.collect(), 3);
             assert!(first.len() == 3 || is_all);

@@ -69,7 +69,9 @@ pub struct Rails {
     sending: Sending,
     receiving: Receiving,
     batch_bytes: usize,
-    credit: u64,
+    /// So many bytes that were taken are told of: a part of the credit that counts, which is the smaller of
+    /// both ends' numbers. Of this end's own it could be more than the other may send.
+    report_bytes: u64,
     /// Bytes that came over rails that were left.
     received: u64,
     ended: Option<Ended>,
@@ -119,7 +121,7 @@ impl Rails {
             sending: Sending::new(terms.credit.into()),
             receiving: Receiving::new(credit, terms.batch_bytes as u64),
             batch_bytes: terms.batch_bytes,
-            credit,
+            report_bytes: u64::from(terms.credit.min(terms.own_credit) / 4),
             received: 0,
             ended: None,
             is_last_put: false,
@@ -336,7 +338,7 @@ impl Rails {
             }
             let question = rail.question.take();
             let is_due = rail.tells
-                || freed - rail.told.1 >= self.credit / 4
+                || freed - rail.told.1 >= self.report_bytes
                 || had - rail.told.0 >= numbers::WINDOW / 4;
             if let Some(question) = question {
                 let bits = self.receiving.bits();

@@ -1,5 +1,6 @@
 //! Both ends of a link over cables in memory, which can be slow, stall, be cut, and lose what is on them.
 
+use super::super::turns::Late;
 use super::*;
 use core::sync::atomic::AtomicUsize;
 use proptest::prelude::*;
@@ -144,13 +145,25 @@ struct Link {
     next: [u32; 2],
 }
 
+fn live(more: &Arc<AtomicUsize>) -> Arc<Live> {
+    Live::new(more, &Arc::new(Late::new(Bell::new().unwrap())))
+}
+
 impl Link {
     fn new(count: u8) -> Self {
-        let terms = Terms { count, credit: CREDIT, own_credit: CREDIT, batch_bytes: BATCH };
-        let end = || Rails::none(terms, Live::new(&Arc::new(AtomicUsize::new(0)))).unwrap();
+        Self::granting(count, [CREDIT; 2])
+    }
+
+    /// Ends that grant so many bytes each, of which the smaller number counts.
+    fn granting(count: u8, credits: [u32; 2]) -> Self {
+        let credit = credits[0].min(credits[1]);
+        let end = |own_credit| {
+            let terms = Terms { count, credit, own_credit, batch_bytes: BATCH };
+            Rails::none(terms, live(&Arc::default())).unwrap()
+        };
         let cables = vec![Shared::default(); count.into()];
         let (got, next) = Default::default();
-        let mut this = Self { ends: [end(), end()], cables, got, next };
+        let mut this = Self { ends: credits.map(end), cables, got, next };
         (0..count).for_each(|place| this.join(place));
         this
     }
@@ -230,6 +243,31 @@ impl Link {
 
     fn put_on(&self, place: usize, way: usize) -> u64 {
         lock(&self.cables[place]).put[way]
+    }
+}
+
+// A quarter of what one end grants can be more than the other may send.
+#[test]
+fn ends_that_grant_different_numbers_of_bytes_never_wait_for_one_another() {
+    for credits in [[CREDIT, 16 * CREDIT], [16 * CREDIT, CREDIT]] {
+        for rails in [2, 1] {
+            let mut link = Link::granting(2, credits);
+            link.settle();
+            if rails == 1 {
+                lock(&link.cables[1]).is_cut = true;
+                link.settle();
+            }
+            for from in 0..2 {
+                while link.next[from] < 500 {
+                    let before = link.next[from];
+                    while link.next[from] < 500 && link.put(from, BATCH) {}
+                    let at = (credits, rails, from, before);
+                    assert!(link.next[from] > before, "{at:?}: nobody says that there is credit");
+                    link.settle();
+                }
+                link.check(1 - from);
+            }
+        }
     }
 }
 
@@ -360,7 +398,7 @@ fn rails_that_come_and_go_are_counted_for_whoever_does_not_have_the_link() {
     let more = Arc::new(AtomicUsize::new(0));
     let terms = Terms { count: 3, credit: CREDIT, own_credit: CREDIT, batch_bytes: BATCH };
     let mut link = Link::new(3);
-    let live = Live::new(&more);
+    let live = live(&more);
     link.ends[0] = Rails::none(terms, live.clone()).unwrap();
     let count = || (live.connections(), more.load(core::sync::atomic::Ordering::Relaxed));
     (0..3).for_each(|place| link.join(place));

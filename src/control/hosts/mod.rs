@@ -23,8 +23,9 @@
 //! calls the node, and by nobody else. Nothing listens unless `listen` is set, and nothing is connected
 //! to without keys.
 //!
-//! Never: the lock is held while waiting; a peer that is slow keeps another waiting; a connection that
-//! has proved nothing is kept longer than `handshake_timeout_ms`.
+//! Never: the lock is held while waiting, but for a server's first end point of a fabric at an address,
+//! which libfabric opens within some tens of milliseconds; a peer that is slow keeps another waiting; a
+//! connection that has proved nothing is kept longer than `handshake_timeout_ms`.
 
 mod accounts;
 mod asked;

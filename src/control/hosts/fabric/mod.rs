@@ -35,8 +35,9 @@ use std::collections::HashMap;
 use std::format;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::string::{String, ToString};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::vec::Vec;
 use way::Way;
 
@@ -57,7 +58,8 @@ pub struct Fabric {
 #[derive(Debug)]
 struct Asked {
     provider: Option<String>,
-    library: Result<Arc<Library>, String>,
+    path: Option<PathBuf>,
+    library: OnceLock<Result<Arc<Library>, String>>,
     /// What tells the thread of words that have come beside the fabric.
     words: io::Result<Poller>,
     timeout_ns: u64,
@@ -70,24 +72,24 @@ struct Asked {
 pub type Offered = Result<Place, String>;
 
 impl Fabric {
-    /// What the settings say. A library that cannot be had is told of when hosts are met.
+    /// What the settings say. A library that cannot be had is told of when hosts are met. The first question
+    /// makes libfabric look at all of its providers, which takes a quarter of a second: where this process
+    /// listens, that is now, and else in the first thread that connects, so that no node waits for it.
     pub fn start(config: &Config) -> Self {
         if config.fabric == config::Fabric::Off {
             return Self { asked: None };
         }
-        let library = Library::open(config.fabric_library.as_deref()).map_err(|e| e.to_string());
-        let provider = config.fabric_provider.clone();
-        // The first question makes libfabric look at all of its providers, which takes its time: here
-        // nobody waits with a lock.
-        let library = library.and_then(|library| {
-            let found = library.choose(provider.as_deref(), None).map_err(|e| e.to_string());
-            found.map(|_| library)
-        });
+        let (provider, path) = (config.fabric_provider.clone(), config.fabric_library.clone());
         let timeout_ns = u64::from(config.host_timeout_ms) * 1_000_000;
         let stations = Mutex::default();
         let holdings = Arc::new(Holdings::new(config));
         let words = Poller::new();
-        Self { asked: Some(Asked { provider, library, words, timeout_ns, holdings, stations }) }
+        let library = OnceLock::new();
+        let asked = Asked { provider, path, library, words, timeout_ns, holdings, stations };
+        if config.listen.is_some() {
+            let _ = asked.library();
+        }
+        Self { asked: Some(asked) }
     }
 
     /// At a client: what the server, which is to prove that it is called so, is offered, and how that is
@@ -108,7 +110,7 @@ impl Fabric {
     ) -> (Option<Offered>, Vec<u8>) {
         let Some(asked) = &self.asked else { return (None, Vec::new()) };
         let Some(offer) = hello::read_behind::<Offer>(heard) else {
-            let why = asked.library.as_ref().err().map_or(NOT_ASKED, String::as_str);
+            let why = asked.library().err().unwrap_or(NOT_ASKED);
             return (Some(Err(why.into())), Vec::new());
         };
         let place =
@@ -184,9 +186,19 @@ impl Fabric {
 const NOT_ASKED: &str = "the other host has not asked for it, or cannot do it";
 
 impl Asked {
+    /// The library, once it has looked at its providers; or why there is none.
+    fn library(&self) -> Result<&Arc<Library>, &str> {
+        let library = self.library.get_or_init(|| {
+            let library = Library::open(self.path.as_deref()).map_err(|e| e.to_string())?;
+            library.choose(self.provider.as_deref(), None).map_err(|e| e.to_string())?;
+            Ok(library)
+        });
+        library.as_ref().map_err(String::as_str)
+    }
+
     /// A place at the end point that is at the address over which this host was met.
     fn place(&self, channel: &Channel, identity: &str) -> Offered {
-        let library = self.library.as_ref().map_err(Clone::clone)?;
+        let library = self.library().map_err(str::to_string)?;
         let addresses = channel.addresses();
         let (own, other) = addresses.map_err(|e| format!("asking for its address: {e}"))?;
         let own = own.ip().to_canonical();

@@ -403,7 +403,7 @@ fuzz() {
 
 # The tests that take a number of rounds, seconds or cases, with more of them.
 long() (
-    export HAMLYN_TEST_SECONDS=6 HAMLYN_TEST_ROUNDS=3000 PROPTEST_CASES=384 HAMLYN_SIM_SEEDS=300
+    export HAMLYN_TEST_SECONDS=5 HAMLYN_TEST_ROUNDS=2000 PROPTEST_CASES=256 HAMLYN_SIM_SEEDS=300
     # With the packages and the features of `unit`, which has compiled them. With `--lib` cargo would
     # test Python's library, too, which is no test program.
     with='--workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --no-fail-fast'

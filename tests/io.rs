@@ -13,6 +13,7 @@ use hamlyn::{Access, Config, Flags, MetadataIndex, SlotConfig, Ticket};
 use std::future::{Future, poll_fn};
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use support::{Dir, LIMIT, LONG, Peer, Role, say};
@@ -734,4 +735,27 @@ fn a_forked_child_that_writes_is_told_so() {
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(status, 0, "the child was not told, or hung");
     }
+}
+
+/// A task's waker, which says how many have it.
+struct Counted;
+
+impl std::task::Wake for Counted {
+    fn wake(self: Arc<Self>) {}
+}
+
+// While nobody connects, nobody is woken.
+#[tokio::test]
+async fn of_tasks_that_give_up_accepting_little_is_kept() {
+    let dir = Dir::new("given-up", &[]);
+    let listener = Listener::bind(&manager(dir.config()), "given-up", Access::SameUser).unwrap();
+    let tasks: Vec<Arc<Counted>> = (0..1000).map(|_| Arc::new(Counted)).collect();
+    for task in &tasks {
+        let waker = std::task::Waker::from(task.clone());
+        let mut context = std::task::Context::from_waker(&waker);
+        let accepting = pin!(listener.accept());
+        assert!(accepting.poll(&mut context).is_pending());
+    }
+    let kept = tasks.iter().filter(|task| Arc::strong_count(task) > 1).count();
+    assert!(kept <= 20, "{kept} wakers are kept");
 }

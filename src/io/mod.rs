@@ -54,8 +54,8 @@
 use crate::control::{self, Access, Peer};
 use crate::node::{ConnectError, OfferError};
 use crate::protocol::{
-    AsyncManager, ByteConfig, ByteListener, ByteStream, ByteStreamError, GrowError, Manager,
-    ReceiveError, Seed, Turned,
+    AsyncManager, Awaiting, ByteConfig, ByteListener, ByteStream, ByteStreamError, GrowError,
+    Manager, ReceiveError, Seed, Turned,
 };
 use core::future::poll_fn;
 use core::pin::Pin;
@@ -112,14 +112,23 @@ impl Listener {
     /// The next connection; [`Connection::peer`] says whose. Any number of tasks may accept. Dropped
     /// before it is ready, it has taken none.
     pub async fn accept(&self) -> io::Result<Connection> {
-        poll_fn(|context| self.poll_accept(context)).await
+        let wait = Awaiting::default();
+        poll_fn(|context| self.poll_accepted(context, Some(&wait))).await
     }
 
     /// [`accept`](Self::accept), for those who write futures by hand.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Connection>> {
+        self.poll_accepted(context, None)
+    }
+
+    fn poll_accepted(
+        &self,
+        context: &mut Context<'_>,
+        wait: Option<&Awaiting>,
+    ) -> Poll<io::Result<Connection>> {
         let coop = ready!(poll_proceed(context));
         let accepted = self.manager.driver().check().and_then(|()| {
-            self.listener.accept_or_wait(context.waker()).map_err(|e| match e {
+            self.listener.accept_or_wait(context.waker(), wait).map_err(|e| match e {
                 ReceiveError::Forked(e) => ByteStreamError::Forked(e).into(),
                 e => io::Error::other(e),
             })

@@ -132,6 +132,8 @@ pub use group_member::{GroupHelper, GroupMember, PART_BYTES, Part};
 #[cfg(feature = "os")]
 pub use kinds::{Admit, Connected, Grown, Offered};
 #[cfg(feature = "os")]
+#[cfg(feature = "tokio")]
+pub(crate) use manager::Awaiting;
 pub(crate) use manager::NOT_OFFERED;
 #[cfg(all(feature = "os", feature = "unstable-internals"))]
 pub use manager::UntilGivenUp;

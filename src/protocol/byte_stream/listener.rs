@@ -13,9 +13,12 @@ use crate::control::{Peer, PeerUser, RequestId};
 use crate::node::Attached;
 use crate::node::{Look, Node};
 use crate::protocol::ends::{check_place, offered};
-use crate::protocol::manager::{Offer, OfferId, Offering, StillWaits, Waiting};
+#[cfg(feature = "tokio")]
+use crate::protocol::manager::Awaiting;
+use crate::protocol::manager::{Offer, OfferId, Offering, StillWaits, Waiting, Wakers};
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError};
 use core::sync::atomic::{AtomicU64, Ordering};
+#[cfg(feature = "tokio")]
 use core::task::Waker;
 use core::time::Duration;
 use std::boxed::Box;
@@ -38,7 +41,7 @@ struct Connections {
     /// and are not dropped.
     alive: HashMap<u64, PeerUser>,
     next: u64,
-    wakers: Vec<Waker>,
+    wakers: Wakers,
     is_listed: bool,
 }
 
@@ -57,14 +60,14 @@ impl Waiting for Places {
     fn look(&self, _: &mut Node) -> StillWaits {
         let mut connections = self.lock();
         if !connections.ready.is_empty() {
-            connections.wakers.drain(..).for_each(Waker::wake);
+            connections.wakers.wake();
         }
         connections.is_listed = !connections.wakers.is_empty();
         if connections.is_listed { StillWaits::ForNews } else { StillWaits::Not }
     }
 
     fn give_up(&self) {
-        self.lock().wakers.drain(..).for_each(Waker::wake);
+        self.lock().wakers.wake();
     }
 }
 
@@ -201,9 +204,13 @@ impl ByteListener {
         ByteStream::new(&self.manager, connection, core)
     }
 
-    /// [`accept`](Self::accept) of a task.
+    /// [`accept`](Self::accept) of a task, in this wait of its.
     #[cfg(feature = "tokio")]
-    pub(crate) fn accept_or_wait(&self, waker: &Waker) -> Result<Turned<ByteStream>, ReceiveError> {
+    pub(crate) fn accept_or_wait(
+        &self,
+        waker: &Waker,
+        wait: Option<&Awaiting>,
+    ) -> Result<Turned<ByteStream>, ReceiveError> {
         if self.manager.is_forked() {
             return Err(crate::node::Forked.into());
         }
@@ -221,9 +228,7 @@ impl ByteListener {
             return Ok(Turned { ready: Some(self.accepted(core)), arm });
         }
         let mut connections = self.places.lock();
-        if !connections.wakers.iter().any(|known| known.will_wake(waker)) {
-            connections.wakers.push(waker.clone());
-        }
+        connections.wakers.leave(waker, wait);
         if !core::mem::replace(&mut connections.is_listed, true) {
             protocols.list(self.places.clone());
         }

@@ -715,7 +715,7 @@ mod tests {
 
     #[test]
     fn laps_are_counted_past_the_width_of_a_stamp() {
-        for count in [8u64, 64] {
+        for &count in if cfg!(miri) { &[8u64][..] } else { &[8, 64] } {
             let wrap = count << 31;
             let mut ring = ring_at(count as usize, wrap - 3 * count);
             for i in 0..5 * count as usize {
@@ -747,9 +747,10 @@ mod tests {
     fn stamps_in_a_body_are_never_read_as_a_packet() {
         for laps_on in 0..3 {
             // Up to more than a lap of short packets behind the body.
-            for short in if cfg!(miri) { 6..8 } else { 0..8 }.chain([15, 17, 40]) {
+            let shorts = (0..8).chain([15, 17, 40]);
+            for short in shorts.filter(|short| !cfg!(miri) || [7, 15, 17].contains(short)) {
                 let mut ring = ring(16);
-                for round in 0..if cfg!(miri) { 8 } else { 40 } {
+                for round in 0..if cfg!(miri) { 4 } else { 40 } {
                     // One body line, then two: the positions drift, so that each line of the ring
                     // is in turn header, body, and the line behind a packet.
                     let lines = 1 + round % 2;
@@ -932,7 +933,7 @@ mod tests {
         // front of many lines, or the reader would hardly ever look at one.
         #[test]
         fn any_bytes_in_every_line_are_packets_or_a_violation_and_each_step_goes_forward(
-            log2 in 3u32..6,
+            log2 in 3u32..if cfg!(miri) { 4 } else { 6 },
             content in proptest::collection::vec(any::<u64>(), if cfg!(miri) { 9 } else { 200 }),
             lengths in proptest::collection::vec(prop_oneof![0u32..200, any::<u32>()], 64),
             laps in 1u64..4,

@@ -78,7 +78,7 @@ pub unsafe extern "C" fn h_serve(
         let (node, name) = (get(node, "node")?, text(name, "name")?);
         let access = access_of(access, gid)?;
         let greeting = bytes(greeting, greeting_length, "greeting")?.to_vec();
-        Ok(node.lock()?.serve(name, access, Accept::Automatic(greeting))?)
+        Ok(node.manager()?.serve_name(name, access, Accept::Automatic(greeting))?)
     })
 }
 
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn h_serve_asking(
     guard(|| {
         let (node, name) = (get(node, "node")?, text(name, "name")?);
         let access = access_of(access, gid)?;
-        Ok(node.lock()?.serve(name, access, Accept::Ask)?)
+        Ok(node.manager()?.serve_name(name, access, Accept::Ask)?)
     })
 }
 
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn h_serve_asking(
 pub unsafe extern "C" fn h_stop_serving(node: *mut h_node_t, name: *const c_char) -> h_status {
     guard(|| {
         let (node, name) = (get(node, "node")?, text(name, "name")?);
-        if node.lock()?.stop_serving(name) {
+        if node.manager()?.stop_serving_name(name) {
             return Ok(());
         }
         Err(Failure::new(H_NO_SUCH, format!("this node offers no service called {name:?}")))

@@ -195,8 +195,7 @@ fn a_host_that_does_not_go_on_is_counted_and_so_are_those_that_make_room() {
     there.counts("hosts_refused_slow", 1);
     drop(silent);
     // So long that none of them is late.
-    let mut there = There::new(&[("HANDSHAKE_TIMEOUT_MS", "60000")]);
-    // Of one address, 16 that have proved nothing.
+    let mut there = There::new(&[("HANDSHAKE_TIMEOUT_MS", "60000"), ("HALF_OPEN_MAX", "16")]);
     let silent: Vec<_> = (0..18).map(|_| TcpStream::connect(there.at).unwrap()).collect();
     there.counts("hosts_refused_half_open", 2);
     drop(silent);
@@ -259,7 +258,9 @@ fn refused_by_the_system(name: &str, call: libc::c_long) {
     alone(name, || {
         let mut there = There::new(&[]);
         refuse(call);
-        let _here = TcpStream::connect(there.at).unwrap();
+        let mut here = TcpStream::connect(there.at).unwrap();
+        // Of one that says nothing no more is asked for than to watch it.
+        let _ = here.write_all(&[22]);
         there.counts("hosts_refused_exhausted", 1);
     });
 }

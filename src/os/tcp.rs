@@ -17,6 +17,10 @@ use super::sim;
 /// acknowledged, and asks whoever has no room.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 
+/// Connections that the kernel keeps for [`accept`], or as many as the host's `net.core.somaxconn` says.
+/// Whoever comes when there is no room tries again a second later, honest or not.
+const WAITING_MAX: i32 = 4096;
+
 /// Listens, without waiting in [`accept`].
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     #[cfg(all(test, not(loom), not(miri)))]
@@ -24,6 +28,8 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         return sim::net::listen(address);
     }
     let listener = TcpListener::bind(address)?;
+    // It listens already, and for fewer: the kernel takes the new number.
+    rustix::net::listen(&listener, WAITING_MAX)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

@@ -1,44 +1,76 @@
 //! Who has how many connections: strangers by their address, hosts that have proved themselves by that.
 
 use super::turns::Late;
-use super::{LinkRow, Met, Refused, Row, Shared, State};
+use super::{Came, LinkRow, Met, Refused, Row, Shared, State};
 use core::cmp::Reverse;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::vec::Vec;
 
-/// Connections of one address that have not proved themselves.
-const UNPROVED_PER_ADDRESS_MAX: usize = 16;
+/// Connections of one address that have had an answer and not proved themselves.
+const BEGUN_PER_ADDRESS_MAX: usize = 16;
+
+/// Those who have proved nothing, by address; of each the oldest is the first.
+pub(super) struct Strangers {
+    of: HashMap<IpAddr, VecDeque<u64>>,
+    all: usize,
+}
+
+impl Strangers {
+    /// Those that there are.
+    pub(super) fn of(state: &State) -> Self {
+        let mut found = Self { of: HashMap::new(), all: 0 };
+        state.rows.iter().for_each(|(id, row)| found.add(*id, row));
+        found
+    }
+
+    fn add(&mut self, id: u64, row: &Row) {
+        if let Some(network) = row.stranger() {
+            self.of.entry(network).or_default().push_back(id);
+            self.all += 1;
+        }
+    }
+
+    /// The oldest of the address that has most.
+    fn take_one(&mut self) -> Option<u64> {
+        let order = |ids: &VecDeque<u64>| (ids.len(), Reverse(ids.front().copied()));
+        self.all -= 1;
+        self.of.values_mut().max_by_key(|ids| order(ids))?.pop_front()
+    }
+}
 
 impl Shared {
-    /// Of those who have proved nothing, the oldest of the address that has most gives way, where there are as
-    /// many as may be.
-    pub(super) fn make_room(&self, state: &mut State, newcomer: IpAddr) {
-        let newcomer = network_of(newcomer);
-        let mut unproved: HashMap<IpAddr, Vec<u64>> = HashMap::new();
-        for (id, row) in &state.rows {
-            if let Row::Meeting(met) = row
-                && met.is_stranger()
-            {
-                unproved.entry(network_of(met.address.ip())).or_default().push(*id);
-            }
+    /// One more who has proved nothing: where there are more than may be, the oldest of the address that has
+    /// most gives way.
+    pub(super) fn let_in(&self, state: &mut State, strangers: &mut Strangers, came: Came) -> u64 {
+        let (id, row) = (state.new_id(), Row::Came(came));
+        strangers.add(id, &row);
+        state.rows.insert(id, row);
+        if strangers.all > self.config.half_open_max as usize
+            && let Some(oldest) = strangers.take_one()
+        {
+            self.give_way(state, oldest);
         }
-        let all: usize = unproved.values().map(Vec::len).sum();
-        let own = unproved.get(&newcomer);
-        let oldest = if own.is_some_and(|own| own.len() >= UNPROVED_PER_ADDRESS_MAX) {
-            own.and_then(|own| own.first().copied())
-        } else if all >= self.config.half_open_max as usize {
-            let most = unproved.values().max_by_key(|ids| (ids.len(), Reverse(ids.first())));
-            most.and_then(|ids| ids.first().copied())
-        } else {
-            None
-        };
-        if let Some(id) = oldest {
-            self.count_refused(Refused::HalfOpen);
-            self.forget(state, id);
+        id
+    }
+
+    /// One more of an address is answered: the oldest of as many as may be gives way.
+    pub(super) fn make_room_for_one(&self, state: &mut State, network: IpAddr) {
+        let is_it = |row: &Row| row.has_begun() && row.stranger() == Some(network);
+        let mut begun = state.rows.iter().filter(|row| is_it(row.1)).map(|row| *row.0);
+        let oldest = begun.next();
+        // With that one.
+        if begun.count() + 1 >= BEGUN_PER_ADDRESS_MAX
+            && let Some(id) = oldest
+        {
+            self.give_way(state, id);
         }
+    }
+
+    fn give_way(&self, state: &mut State, id: u64) {
+        self.count_refused(Refused::HalfOpen);
+        self.forget(state, id);
     }
 }
 
@@ -46,8 +78,7 @@ impl State {
     /// Connections that there are, in whatever state, but for those of strangers: they are bounded by
     /// themselves, and take no place of anybody else's.
     pub(super) fn connections(&self) -> usize {
-        let is_strangers = |row: &&Row| matches!(row, Row::Meeting(met) if met.is_stranger());
-        let strangers = self.rows.values().filter(is_strangers).count();
+        let strangers = self.rows.values().filter(|row| row.stranger().is_some()).count();
         self.rows.len() - strangers + self.links.len() + self.more.load(Ordering::Relaxed)
     }
 
@@ -66,16 +97,37 @@ impl State {
                 Row::Leaving(row) if row.identity.as_deref() == Some(identity) => {
                     leaving += row.live.as_ref().map_or(1, |live| live.connections());
                 }
-                Row::Leaving(_) | Row::Dialing(_) | Row::Near(..) => {}
+                Row::Leaving(_) | Row::Dialing(_) | Row::Near(..) | Row::Came(_) => {}
             }
         }
         (links + asked + leaving, asked)
     }
 }
 
+impl Row {
+    /// From where one has connected that has proved nothing.
+    pub(super) fn strangers_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Came(came) => Some(came.address),
+            Self::Meeting(met) if met.is_stranger() => Some(met.address),
+            _ => None,
+        }
+    }
+
+    /// Of one that has proved nothing: what it is counted by.
+    pub(super) fn stranger(&self) -> Option<IpAddr> {
+        self.strangers_address().map(|address| network_of(address.ip()))
+    }
+
+    /// Whether TLS has begun with it, which is what costs.
+    pub(super) fn has_begun(&self) -> bool {
+        matches!(self, Self::Meeting(_))
+    }
+}
+
 impl Met {
     /// It has connected here, and proved nothing.
-    fn is_stranger(&self) -> bool {
+    pub(super) fn is_stranger(&self) -> bool {
         self.dial.is_none() && self.meeting.is_unproved()
     }
 }

@@ -273,9 +273,7 @@ fn spawn(
         if matches!(state.rows.get(&id), Some(Row::Dialing(_))) {
             state.rows.remove(&id);
             match meeting {
-                Ok((meeting, address)) => {
-                    shared.meet(&mut state, Some(id), meeting, address, Some(own))
-                }
+                Ok((meeting, address)) => shared.meet(&mut state, id, meeting, address, own),
                 // Behind those that wait.
                 Err(error) if may_come(&error) && own.may_try_again() => {
                     own.forget_near();

@@ -9,7 +9,8 @@
 //! - [`directory`]: where services are whose names do not say
 //! - [`keys`]: certificates and secrets
 //! - [`hello`]: what both ends say first; [`meeting`]: in which order
-//! - `accounts`: who has how many connections; `refused`: why one was refused
+//! - `strangers`: who has connected and proved nothing; `accounts`: who has how many connections
+//! - `refused`: why one was refused
 //! - `asked`: what a client asks for; `links`: what becomes a link
 //! - `near`: the ring that takes its place where the service is on this host
 //! - [`channel`]: TLS over TCP, without waiting; [`fabric`]: messages over libfabric, beside it
@@ -47,6 +48,7 @@ pub mod path;
 pub mod rails;
 pub mod reach;
 mod refused;
+mod strangers;
 pub mod told;
 mod turns;
 
@@ -73,10 +75,9 @@ use crate::os::sys::{Bell, monotonic_ns};
 use crate::os::tcp;
 use crate::os::thread::{self, Thread};
 use crate::wire::LINE_BYTES;
-use channel::Channel;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
-use dial::{Dial, prepare};
+use dial::Dial;
 use directory::Given;
 use fabric::Fabric;
 use figures::{Made, Texts};
@@ -88,18 +89,15 @@ use path::Path;
 use std::boxed::Box;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, MutexGuard};
+use strangers::Came;
 use turns::Late;
 
 /// Links, connections and requests of other hosts have this bit in their names.
 const OF_HOSTS: u64 = 1 << 63;
-/// Connections taken from the listener before anything else.
-const ACCEPTS_PER_TURN: usize = 16;
-/// When there was no descriptor for one, the others wait so long.
-const LISTEN_PAUSE_NS: u64 = 100_000_000;
 /// Requests of one identity that wait for the application's answer.
 const ASKED_PER_IDENTITY_MAX: usize = 16;
 /// What the others of that identity are told: it passes, and whoever waits for names tries again.
@@ -120,6 +118,8 @@ pub type HostLink = Arc<Mutex<Carrier>>;
 enum Row {
     /// A thread connects.
     Dialing(Dial),
+    /// It was connected to, and has answered nothing yet.
+    Came(Came),
     /// It has connected, or was connected to.
     Meeting(Box<Met>),
     /// It is on this host, says the server: the other part of the control plane connects.
@@ -133,6 +133,8 @@ struct Met {
     address: SocketAddr,
     deadline_ns: u64,
     dial: Option<Dial>,
+    /// Of a stranger: something has come, and waits for its turn.
+    is_due: bool,
     /// At a server: what the client wants, until that is answered.
     wants: Option<(Wants, Proved)>,
 }
@@ -169,6 +171,8 @@ struct State {
     rails_due_ns: u64,
     /// Connections of links with several, beyond one each.
     more: Arc<AtomicUsize>,
+    /// Of the strangers that were gone on with the last: its address, or network.
+    served: Option<IpAddr>,
     /// The listener is not looked at until then.
     listens_again_ns: Option<u64>,
     /// What is told to other hosts of what is counted.
@@ -261,72 +265,13 @@ impl Hosts {
         given: &Arc<Given>,
         (here, note): (Arc<dyn OnThisHost>, Note),
     ) -> Result<Self, HostsError> {
-        if config.housekeeping == Housekeeping::Application {
-            return Err(HostsError::Housekeeping);
-        }
-        let keys = Keys::load(config)?;
-        let os = |doing: &str| {
-            let doing = String::from(doing);
-            move |error| HostsError::Os { doing, error }
-        };
-        let poller = Poller::new().map_err(os("making an epoll descriptor"))?;
-        let bell = Bell::new().map_err(os("making an event descriptor"))?;
-        poller.add(&bell, BELL).map_err(os("watching an event descriptor"))?;
-        let listener = match config.listen {
-            None => None,
-            Some(address) => {
-                let doing = |advice| std::format!("listening at {address} (HAMLYN_LISTEN{advice})");
-                let listener = tcp::listen(address).map_err(|e| {
-                    let advice = match e.kind() {
-                        io::ErrorKind::AddrInUse => "; each process needs a port of its own",
-                        io::ErrorKind::AddrNotAvailable => "; no interface here has this address",
-                        _ => "",
-                    };
-                    os(&doing(advice))(e)
-                })?;
-                poller.add(&listener, LISTENER).map_err(os(&doing("")))?;
-                Some(listener)
-            }
-        };
-        let lines = config.ring_bytes as usize / LINE_BYTES;
-        let packet_bytes = config.packet_bytes.min(packet_bytes_max(lines));
-        let state = State {
-            next: 0,
-            rows: BTreeMap::new(),
-            links: HashMap::new(),
-            services: HashMap::new(),
-            dials: 0,
-            dials_wait: VecDeque::new(),
-            rails_wait: false,
-            rails_due_ns: u64::MAX,
-            more: Arc::default(),
-            listens_again_ns: None,
-            texts: Texts::default(),
-            ended: None,
-        };
-        let fabric = Fabric::start(config);
-        if let Some(words) = fabric.words() {
-            poller.add(words, WORDS).map_err(os("watching an epoll descriptor"))?;
-        }
-        let shared = Arc::new(Shared {
-            own: Own { keys, identity: identity.clone(), packet_bytes },
-            config: config.clone(),
-            listener,
-            poller,
-            late: Arc::new(Late::new(bell)),
-            inbox: inbox.clone(),
-            fabric,
-            given: given.clone(),
-            here,
-            outcomes: Outcomes::default(),
-            made: Made::default(),
-            state: Mutex::new(state),
-            is_ending: AtomicBool::new(false),
-            note,
-        });
+        let shared = Arc::new(Shared::new(config, identity, inbox, given, (here, note))?);
         let of_thread = shared.clone();
-        let thread = thread::spawn("hamlyn-hosts", 512 << 10, move || of_thread.run())
-            .map_err(os("starting the thread for other hosts"))?;
+        let thread = thread::spawn("hamlyn-hosts", 512 << 10, move || of_thread.run());
+        let thread = thread.map_err(|error| {
+            let doing = "starting the thread for other hosts".into();
+            HostsError::Os { doing, error }
+        })?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -450,6 +395,80 @@ impl State {
 }
 
 impl Shared {
+    /// Listens, if `listen` is set. Its thread is yet to be started.
+    fn new(
+        config: &Config,
+        identity: &Identity,
+        inbox: &Arc<Inbox>,
+        given: &Arc<Given>,
+        (here, note): (Arc<dyn OnThisHost>, Note),
+    ) -> Result<Self, HostsError> {
+        if config.housekeeping == Housekeeping::Application {
+            return Err(HostsError::Housekeeping);
+        }
+        let keys = Keys::load(config)?;
+        let os = |doing: &str| {
+            let doing = String::from(doing);
+            move |error| HostsError::Os { doing, error }
+        };
+        let poller = Poller::new().map_err(os("making an epoll descriptor"))?;
+        let bell = Bell::new().map_err(os("making an event descriptor"))?;
+        poller.add(&bell, BELL).map_err(os("watching an event descriptor"))?;
+        let listener = match config.listen {
+            None => None,
+            Some(address) => {
+                let doing = |advice| std::format!("listening at {address} (HAMLYN_LISTEN{advice})");
+                let listener = tcp::listen(address).map_err(|e| {
+                    let advice = match e.kind() {
+                        io::ErrorKind::AddrInUse => "; each process needs a port of its own",
+                        io::ErrorKind::AddrNotAvailable => "; no interface here has this address",
+                        _ => "",
+                    };
+                    os(&doing(advice))(e)
+                })?;
+                poller.add(&listener, LISTENER).map_err(os(&doing("")))?;
+                Some(listener)
+            }
+        };
+        let lines = config.ring_bytes as usize / LINE_BYTES;
+        let packet_bytes = config.packet_bytes.min(packet_bytes_max(lines));
+        let state = State {
+            next: 0,
+            rows: BTreeMap::new(),
+            links: HashMap::new(),
+            services: HashMap::new(),
+            dials: 0,
+            dials_wait: VecDeque::new(),
+            rails_wait: false,
+            rails_due_ns: u64::MAX,
+            more: Arc::default(),
+            served: None,
+            listens_again_ns: None,
+            texts: Texts::default(),
+            ended: None,
+        };
+        let fabric = Fabric::start(config);
+        if let Some(words) = fabric.words() {
+            poller.add(words, WORDS).map_err(os("watching an epoll descriptor"))?;
+        }
+        Ok(Self {
+            own: Own { keys, identity: identity.clone(), packet_bytes },
+            config: config.clone(),
+            listener,
+            poller,
+            late: Arc::new(Late::new(bell)),
+            inbox: inbox.clone(),
+            fabric,
+            given: given.clone(),
+            here,
+            outcomes: Outcomes::default(),
+            made: Made::default(),
+            state: Mutex::new(state),
+            is_ending: AtomicBool::new(false),
+            note,
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         thread::lock(&self.state)
     }
@@ -459,60 +478,21 @@ impl Shared {
         monotonic_ns().saturating_add(timeout)
     }
 
-    fn take_connections(self: &Arc<Self>, state: &mut State) {
-        let Some(listener) = &self.listener else { return };
-        for _ in 0..ACCEPTS_PER_TURN {
-            let (tcp, address) = match tcp::accept(listener) {
-                Ok(accepted) => accepted,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                // Whoever came has gone again.
-                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
-                Err(_) => {
-                    // No descriptor, or no memory: it would be looked at without end.
-                    self.count_refused(Refused::Exhausted);
-                    let _ = self.poller.pause(listener, LISTENER);
-                    state.listens_again_ns = Some(monotonic_ns() + LISTEN_PAUSE_NS);
-                    return;
-                }
-            };
-            if self.is_ending.load(Ordering::Acquire) {
-                continue;
-            }
-            if self.inbox.len() >= EVENTS_MAX {
-                self.count_refused(Refused::Exhausted);
-                continue;
-            }
-            self.make_room(state, address.ip());
-            let Ok(tls) = rustls::ServerConnection::new(self.own.keys.server.clone()) else {
-                self.count_refused(Refused::Exhausted);
-                continue;
-            };
-            if prepare(&tcp, &self.config).is_err() {
-                self.count_refused(Refused::Exhausted);
-                continue;
-            }
-            let meeting = Meeting::of_server(Channel::new(tcp, tls.into()));
-            self.meet(state, None, meeting, address, None);
-        }
-    }
-
-    /// A connection is there; both ends have yet to agree.
+    /// A connection that this process has made is there; both ends have yet to agree.
     fn meet(
         self: &Arc<Self>,
         state: &mut State,
-        id: Option<u64>,
+        id: u64,
         meeting: Meeting,
         address: SocketAddr,
-        dial: Option<Dial>,
+        dial: Dial,
     ) {
-        let id = id.unwrap_or_else(|| state.new_id());
-        let deadline_ns = dial.as_ref().map_or_else(|| self.deadline(), |dial| dial.until_ns);
         if let Err(error) = self.poller.add(meeting.channel.as_fd(), id) {
-            let Some(dial) = dial else { return self.count_refused(Refused::Exhausted) };
             let doing = "watching the connection to another host";
             return self.dial_failed(state, id, &dial, ConnectError::Os { doing, error });
         }
-        let met = Met { meeting, address, deadline_ns, dial, wants: None };
+        let (deadline_ns, dial) = (dial.until_ns, Some(dial));
+        let met = Met { meeting, address, deadline_ns, dial, is_due: false, wants: None };
         state.rows.insert(id, Row::Meeting(Box::new(met)));
         self.look(state, id);
     }
@@ -520,7 +500,7 @@ impl Shared {
     /// Goes on with a connection.
     fn look(self: &Arc<Self>, state: &mut State, id: u64) {
         match state.rows.get_mut(&id) {
-            None | Some(Row::Dialing(_) | Row::Near(..)) => {}
+            None | Some(Row::Dialing(_) | Row::Near(..) | Row::Came(_)) => {}
             Some(Row::Leaving(leaving)) => {
                 let stall = leaving.looks_for_stalls(self.config.handshake_timeout_ms);
                 let is_done = match &mut leaving.what {
@@ -609,12 +589,14 @@ impl Shared {
                 self.inbox.put_of_host(ControlEvent::RequestGone { id: RequestId(id) });
                 None
             }
-            Some(Row::Meeting(met)) => {
-                let why = "it did not go on in time (handshake_timeout_ms)";
-                self.note_stranger(Refused::Slow, met.address, why);
+            Some(row) => {
+                if let Some(address) = row.strangers_address() {
+                    let why = "it did not go on in time (handshake_timeout_ms)";
+                    self.note_stranger(Refused::Slow, address, why);
+                }
                 None
             }
-            _ => None,
+            None => None,
         };
         if let Some(Row::Leaving(leaving)) = state.rows.get(&id)
             && let Rest::Link(link) = &leaving.what
@@ -629,6 +611,7 @@ impl Shared {
 
     fn forget(&self, state: &mut State, id: u64) {
         match state.rows.remove(&id) {
+            Some(Row::Came(came)) => self.poller.remove(&came.tcp),
             Some(Row::Meeting(met)) => self.poller.remove(met.meeting.channel.as_fd()),
             Some(Row::Leaving(leaving)) => match &leaving.what {
                 Rest::Link(link) => self.poller.remove(lock(link).as_fd()),

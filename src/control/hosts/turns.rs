@@ -25,7 +25,7 @@ use super::{
 };
 use crate::control::shell::ControlEvent;
 use crate::log::{self, Account, Entry, Kind};
-use crate::os::poller::Ready;
+use crate::os::poller::{READY_AT_A_TIME, Ready};
 use crate::os::sys::{Bell, monotonic_ns};
 use crate::os::thread;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -131,8 +131,10 @@ impl Shared {
                 let leave = any_leaves.then(|| monotonic_ns() + LEAVING_NS);
                 let listen = state.listens_again_ns;
                 let rails = Some(state.rails_due_ns);
+                let due = state.rows.values().any(Row::is_due).then_some(0);
                 let deadlines = state.rows.values().map(Row::deadline_ns);
-                deadlines.chain(look).chain(leave).chain(listen).chain(rails).min()
+                let others = [look, leave, listen, rails, due].into_iter().flatten();
+                deadlines.chain(others).min()
             };
             let mut wait_ns = next_ns.map(|next| next.saturating_sub(monotonic_ns()));
             if !late.is_empty() || nap.is_some() {
@@ -183,7 +185,7 @@ impl Shared {
                         }
                         met.dial
                     }
-                    Row::Leaving(_) => None,
+                    Row::Came(_) | Row::Leaving(_) => None,
                 };
                 if let Some(dial) = dial {
                     let ended = HostError::Hosts(HostsError::Ended(why.clone()));
@@ -203,16 +205,22 @@ impl Shared {
         }
     }
 
-    fn turn(self: &Arc<Self>, ready: &[Ready]) {
+    pub(super) fn turn(self: &Arc<Self>, ready: &[Ready]) {
         let (mut state, mut hears) = (self.lock(), false);
+        // Where it is told of as many as can be at a time, the listener may be among the others.
+        let listens = ready.len() >= READY_AT_A_TIME && state.listens_again_ns.is_none();
+        if listens || ready.iter().any(|ready| ready.tag == LISTENER) {
+            self.take_connections(&mut state);
+        }
         for ready in ready {
             match ready.tag {
                 BELL => self.late.bell.silence(),
-                LISTENER => self.take_connections(&mut state),
+                LISTENER => {}
                 WORDS => hears = true,
-                id => self.look(&mut state, id),
+                id => self.heard(&mut state, id),
             }
         }
+        self.serve_strangers(&mut state);
         // Behind the bell's silence: what is told from here on rings it again.
         self.take_outcomes(&mut state);
         self.take_figures(&mut state);
@@ -358,6 +366,7 @@ impl Row {
             Self::Dialing(dial) => dial.until_ns,
             // Who connects there keeps it.
             Self::Near(..) => u64::MAX,
+            Self::Came(came) => came.deadline_ns,
             Self::Meeting(met) => met.deadline_ns,
             Self::Leaving(leaving) => leaving.deadline_ns,
         }

@@ -1,0 +1,333 @@
+//! Who has connected and proved nothing: let in at once, answered in turn.
+//!
+//! ```text
+//!   listener --take_connections--> Came --heard--> due --serve_strangers--> Meeting --look--> proved
+//!                                                   ^---------heard------------'
+//! ```
+//! To answer the first words of TLS takes this thread much longer than it takes anybody to play recorded
+//! ones again. So all that wait at the port are taken from it, which costs little, and what strangers say
+//! is looked into for one of each address in a turn, however many that address has: an honest host waits
+//! for one answer to each other address, and those who have proved themselves for no more than one turn.
+//!
+//! Never: a stranger is gone on with as its words come; one that says nothing costs more than its
+//! descriptor.
+
+use super::accounts::Strangers;
+use super::channel::Channel;
+use super::dial::prepare;
+use super::meeting::Meeting;
+use super::{EVENTS_MAX, LISTENER, Met, Refused, Row, Shared, State};
+use crate::os::sys::monotonic_ns;
+use crate::os::tcp;
+use core::ops::Bound;
+use core::sync::atomic::Ordering;
+use std::boxed::Box;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// Connections taken from the listener before anything else.
+const ACCEPTS_PER_TURN: usize = 128;
+/// Addresses of strangers of which one is gone on with in a turn.
+const STRANGERS_PER_TURN: usize = 16;
+/// When there was no descriptor for one, the others wait so long.
+const LISTEN_PAUSE_NS: u64 = 100_000_000;
+
+/// One that was connected to, and has said nothing, or nothing that was looked into.
+pub(super) struct Came {
+    pub tcp: TcpStream,
+    pub address: SocketAddr,
+    pub deadline_ns: u64,
+    /// Something has come, and waits for its turn.
+    is_due: bool,
+}
+
+impl Shared {
+    /// Takes those that wait at the port.
+    pub(super) fn take_connections(&self, state: &mut State) {
+        let Some(listener) = &self.listener else { return };
+        let (mut came, mut strangers) = (Vec::new(), Strangers::of(state));
+        for _ in 0..ACCEPTS_PER_TURN {
+            let (tcp, address) = match tcp::accept(listener) {
+                Ok(accepted) => accepted,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                // Whoever came has gone again.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(_) => {
+                    // No descriptor, or no memory: it would be looked at without end.
+                    self.count_refused(Refused::Exhausted);
+                    let _ = self.poller.pause(listener, LISTENER);
+                    state.listens_again_ns = Some(monotonic_ns() + LISTEN_PAUSE_NS);
+                    break;
+                }
+            };
+            if self.is_ending.load(Ordering::Acquire) {
+                continue;
+            }
+            if self.inbox.len() >= EVENTS_MAX {
+                self.count_refused(Refused::Exhausted);
+                continue;
+            }
+            let one = Came { tcp, address, deadline_ns: self.deadline(), is_due: false };
+            came.push(self.let_in(state, &mut strangers, one));
+        }
+        for id in came {
+            let Some(Row::Came(came)) = state.rows.get(&id) else { continue };
+            // Once: it is not told of again until it is gone on with.
+            if self.poller.add_once(&came.tcp, id).is_err() {
+                self.count_refused(Refused::Exhausted);
+                state.rows.remove(&id);
+            }
+        }
+    }
+
+    /// Something has come over a connection: of a stranger it waits for its turn.
+    pub(super) fn heard(self: &Arc<Self>, state: &mut State, id: u64) {
+        match state.rows.get_mut(&id) {
+            Some(Row::Came(came)) => came.is_due = true,
+            Some(Row::Meeting(met)) if met.is_stranger() => met.is_due = true,
+            _ => self.look(state, id),
+        }
+    }
+
+    /// Goes on with strangers: of each address with one, and of many addresses with some in turn.
+    pub(super) fn serve_strangers(self: &Arc<Self>, state: &mut State) {
+        let mut due: BTreeMap<IpAddr, (bool, u64)> = BTreeMap::new();
+        for (id, row) in state.rows.iter().filter(|row| row.1.is_due()) {
+            let Some(network) = row.stranger() else { continue };
+            // What was begun is brought to its end first; then who came first.
+            let place = (!row.has_begun(), *id);
+            due.entry(network).and_modify(|first| *first = place.min(*first)).or_insert(place);
+        }
+        let behind = (state.served.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let in_turn = due.range(behind).chain(&due).take(due.len().min(STRANGERS_PER_TURN));
+        for (network, (_, id)) in in_turn {
+            state.served = Some(*network);
+            match state.rows.get_mut(id) {
+                Some(Row::Came(_)) => self.begin(state, *id, *network),
+                Some(Row::Meeting(met)) => {
+                    met.is_due = false;
+                    self.look(state, *id);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Begins TLS with one that has said something.
+    fn begin(self: &Arc<Self>, state: &mut State, id: u64, network: IpAddr) {
+        let Some(Row::Came(came)) = state.rows.remove(&id) else { return };
+        self.make_room_for_one(state, network);
+        let Came { tcp, address, deadline_ns, .. } = came;
+        let tls = rustls::ServerConnection::new(self.own.keys.server.clone());
+        let (Ok(tls), Ok(())) = (tls, prepare(&tcp, &self.config)) else {
+            return self.count_refused(Refused::Exhausted);
+        };
+        let meeting = Meeting::of_server(Channel::new(tcp, tls.into()));
+        let met = Met { meeting, address, deadline_ns, dial: None, is_due: false, wants: None };
+        state.rows.insert(id, Row::Meeting(Box::new(met)));
+        self.look(state, id);
+    }
+}
+
+impl Row {
+    /// Whether what a stranger has said waits for its turn.
+    pub(super) fn is_due(&self) -> bool {
+        match self {
+            Self::Came(came) => came.is_due,
+            Self::Meeting(met) => met.is_due,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::super::near::{Ended, Sought};
+    use super::super::{Happened, Keys, OnThisHost, Refused, Row, Shared, tcp};
+    use crate::config::Config;
+    use crate::control::hosts::path::Path;
+    use crate::control::identity::Identity;
+    use crate::control::shell::{ConnectError, Inbox, LinkToken};
+    use crate::os::memory::ForkGuard;
+    use core::sync::atomic::{AtomicUsize, Ordering};
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    use std::collections::BTreeSet;
+    use std::io::Write;
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+    use std::os::unix::fs::OpenOptionsExt;
+    use std::string::String;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+    use std::vec::Vec;
+
+    const HONEST: Ipv4Addr = Ipv4Addr::LOCALHOST;
+    const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
+
+    struct NobodyHere;
+
+    impl OnThisHost for NobodyHere {
+        fn begin(&self, _: Sought, _: Ended) -> Result<LinkToken, ConnectError> {
+            unreachable!("nobody of this host is looked for")
+        }
+
+        fn figures(&self) -> String {
+            String::new()
+        }
+
+        fn give_up(&self, _: LinkToken) {}
+    }
+
+    /// A host that listens, whose turns the test makes; those whose first words it has answered.
+    struct There {
+        shared: Arc<Shared>,
+        at: SocketAddr,
+        /// What a client says first.
+        hello: Vec<u8>,
+        made_room: Arc<AtomicUsize>,
+        answered: BTreeSet<(IpAddr, u64)>,
+        turns: usize,
+        _dir: tempfile::TempDir,
+    }
+
+    impl There {
+        fn new(half_open_max: u32) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let secret = dir.path().join("secret");
+            let mut options = std::fs::OpenOptions::new();
+            let file = options.write(true).create_new(true).mode(0o600).open(&secret);
+            file.unwrap().write_all("7f".repeat(32).as_bytes()).unwrap();
+            let config = Config::default().dir(dir.path()).secret(secret);
+            let name = "localhost".try_into().unwrap();
+            let keys = Keys::load(&config).unwrap();
+            let mut client = rustls::ClientConnection::new(keys.client.clone(), name).unwrap();
+            let mut hello = Vec::new();
+            client.write_tls(&mut hello).unwrap();
+
+            let config = config.listen(SocketAddr::from((HONEST, 0))).half_open_max(half_open_max);
+            let config = config.handshake_timeout_ms(600_000u32);
+            let inbox = Arc::new(Inbox::new(ForkGuard::new().unwrap()).unwrap());
+            let made_room = Arc::new(AtomicUsize::new(0));
+            let counted = made_room.clone();
+            let note = Arc::new(move |what: Happened, _| {
+                if matches!(what, Happened::Refused(Refused::HalfOpen)) {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let identity = Identity::new().unwrap();
+            let told = (Arc::new(NobodyHere) as Arc<dyn OnThisHost>, note as _);
+            let shared = Shared::new(&config, &identity, &inbox, &Arc::default(), told).unwrap();
+            let at = tcp::listens_at(shared.listener.as_ref().unwrap()).unwrap();
+            Self {
+                shared: Arc::new(shared),
+                at,
+                hello,
+                made_room,
+                answered: BTreeSet::new(),
+                turns: 0,
+                _dir: dir,
+            }
+        }
+
+        /// Connects from an address, and has said the first words: they have arrived.
+        fn is_met_from(&self, address: Ipv4Addr) -> TcpStream {
+            let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            bind(&fd, &SocketAddr::from((address, 0))).unwrap();
+            let tcp = TcpStream::from(fd);
+            tcp.set_nonblocking(true).unwrap();
+            let _ = connect(&tcp, &self.at);
+            let wait = |what: &str, is_so: &dyn Fn() -> bool| {
+                let end = Instant::now() + Duration::from_secs(20);
+                while !is_so() {
+                    assert!(Instant::now() < end, "{what}");
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            };
+            wait("nobody more may wait at the port", &|| tcp.peer_addr().is_ok());
+            (&tcp).write_all(&self.hello).unwrap();
+            wait("it does not arrive", &|| tcp::unacknowledged(&tcp) == 0);
+            tcp
+        }
+
+        fn turn(&mut self) {
+            let mut ready = Vec::new();
+            self.shared.poller.wait(Some(0), &mut ready).unwrap();
+            self.shared.turn(&ready);
+            self.turns += 1;
+            for (id, row) in &self.shared.lock().rows {
+                if let Row::Meeting(met) = row
+                    && met.meeting.channel.received() > 0
+                {
+                    self.answered.insert((met.address.ip(), *id));
+                }
+            }
+        }
+
+        fn answered(&self, address: Ipv4Addr) -> usize {
+            self.answered.iter().filter(|answered| answered.0 == address).count()
+        }
+
+        /// Makes turns until somebody at this address is answered.
+        fn answers(&mut self, address: Ipv4Addr) {
+            while self.answered(address) == 0 {
+                assert!(self.turns < 1000, "it is not answered");
+                self.turn();
+            }
+        }
+    }
+
+    // To answer costs far more than to play a hello again.
+    #[test]
+    fn an_address_that_says_one_hello_behind_another_has_one_answer_a_turn() {
+        let mut there = There::new(256);
+        let attackers: Vec<_> = (0..60).map(|_| there.is_met_from(ATTACKER)).collect();
+        let _honest = there.is_met_from(HONEST);
+        there.answers(HONEST);
+        let (answered, turns) = (there.answered(ATTACKER), there.turns);
+        assert!(answered <= turns, "{answered} were answered before it, in {turns} turns");
+        assert!(turns < 10, "{turns}");
+        drop(attackers);
+    }
+
+    #[test]
+    fn those_beyond_what_may_wait_are_sent_away_without_an_answer_and_no_other_address_is() {
+        let mut there = There::new(20);
+        let attackers: Vec<_> = (0..60).map(|_| there.is_met_from(ATTACKER)).collect();
+        let _honest = there.is_met_from(HONEST);
+        there.answers(HONEST);
+        let (answered, turns) = (there.answered(ATTACKER), there.turns);
+        assert!(answered <= turns, "{answered} were answered before it, in {turns} turns");
+        assert_eq!(there.made_room.load(Ordering::Relaxed), 41);
+        drop(attackers);
+    }
+
+    #[test]
+    fn an_address_keeps_sixteen_that_were_answered() {
+        let mut there = There::new(256);
+        let clients: Vec<_> = (0..20).map(|_| there.is_met_from(ATTACKER)).collect();
+        while there.answered(ATTACKER) < 20 {
+            assert!(there.turns < 1000, "they are not all answered");
+            there.turn();
+        }
+        assert_eq!(there.made_room.load(Ordering::Relaxed), 4);
+        drop(clients);
+    }
+
+    // Whoever is turned away by the system tries again a second later.
+    #[test]
+    fn many_more_than_a_hundred_may_connect_before_the_thread_looks() {
+        let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        if most.trim().parse::<u32>().unwrap() < 200 {
+            std::eprintln!("skipped: the system lets fewer than 200 wait (net.core.somaxconn)");
+            return;
+        }
+        let mut there = There::new(256);
+        let connected: Vec<_> = (0..150).map(|_| there.is_met_from(ATTACKER)).collect();
+        let _honest = there.is_met_from(HONEST);
+        there.answers(HONEST);
+        assert!(there.answered(ATTACKER) <= there.turns);
+        drop(connected);
+    }
+}

@@ -78,6 +78,7 @@ pub fn run(arguments: &NamesArguments) -> Result<()> {
                 "program": program(service),
                 "age_s": age(service).map(|age| age.as_secs()),
                 "is_alive": service.is_alive,
+                "is_full": service.is_full,
                 "is_stopped": service.pid.map(figures::is_stopped),
             }))?;
         }
@@ -139,6 +140,7 @@ fn clean(config: &Config, services: &[ServiceEntry]) -> Result<()> {
 fn state(service: &ServiceEntry) -> &'static str {
     match service.is_alive {
         Some(true) if service.pid.is_some_and(figures::is_stopped) => "stopped",
+        Some(true) if service.is_full => "alive, queue full",
         Some(true) => "alive",
         Some(false) => "stale",
         None => "may not be asked",

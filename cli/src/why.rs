@@ -196,6 +196,11 @@ fn who_listens(config: &Config, name: &str) -> (Vec<String>, bool) {
             let program = program(pid).map_or(String::new(), |program| format!(" ({program})"));
             format!("{name} is served at {path} by process {pid}{program} of {user}.")
         }
+        (Some(true), None) if found.is_full => format!(
+            "{name} is served at {path}, of {user}, and its queue of connections is full at this moment, so \
+             that by which process is not seen: who connects waits until there is room. Anybody whom its \
+             permissions let in can fill it, and it fills if nobody takes them from it."
+        ),
         (Some(true), None) => {
             format!("{name} is served at {path}, of {user}, by a process of another namespace.")
         }
@@ -215,7 +220,8 @@ fn who_listens(config: &Config, name: &str) -> (Vec<String>, bool) {
         )
     });
     let closed = closed_to_others(config, &found.path);
-    let is_wrong = stopped.is_some() || closed.is_some() || found.is_alive != Some(true);
+    let is_wrong =
+        stopped.is_some() || closed.is_some() || found.is_full || found.is_alive != Some(true);
     let lets_in = lets_in(&found.path).filter(|_| found.is_alive != Some(false));
     ([listens].into_iter().chain(lets_in).chain(stopped).chain(closed).collect(), is_wrong)
 }
@@ -311,7 +317,7 @@ fn no_figures(name: &str, error: &ConnectError) -> String {
         ),
         ConnectError::TimedOut(_) => format!(
             "{name} does not answer within {} seconds ({error}): its housekeeping is stopped, \
-             or the process is, or has no processor.",
+             or the process is, or has no processor, or others fill its queue of connections.",
             PATIENCE.as_secs()
         ),
         error => format!("{name} does not tell its figures: {}", ended(error)),

@@ -2,6 +2,7 @@
 
 mod support;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -113,4 +114,30 @@ fn one_name_that_is_served_to_its_user_and_to_others_is_two_services_everywhere(
     assert!(to_others.wait().unwrap().success() && to_itself.try_wait().unwrap().is_none());
     to_itself.kill().unwrap();
     to_itself.wait().unwrap();
+}
+
+// Whoever may connect can fill it. Who listens the kernel says of a connection alone.
+#[test]
+fn a_name_whose_queue_is_full_is_not_taken_for_that_of_a_process_of_another_namespace() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let address = SocketAddrUnix::new(directory.join("full")).unwrap();
+    let socket = || socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    let (listener, one) = (socket(), socket());
+    bind(&listener, &address).unwrap();
+    listen(&listener, 0).unwrap();
+    connect(&one, &address).unwrap();
+
+    let output = hamlyn(directory, &["names"]).stdout;
+    let output = String::from_utf8(output).unwrap();
+    assert!(output.contains("alive, queue full"), "{output}");
+    let output = hamlyn(directory, &["names", "--json"]).stdout;
+    let row: serde_json::Value = serde_json::from_slice(&output).unwrap();
+    let of_row = (&row["is_alive"], &row["is_full"], &row["process"]);
+    assert_eq!(of_row, (&true.into(), &true.into(), &().into()));
+
+    let output = String::from_utf8(hamlyn(directory, &["why", "full"]).stdout).unwrap();
+    assert!(output.contains("its queue of connections is full at this moment"), "{output}");
+    assert!(!output.contains("namespace"), "{output}");
+    drop((listener, one));
 }

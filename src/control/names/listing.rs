@@ -65,6 +65,9 @@ pub struct ServiceEntry {
     pub is_alive: Option<bool>,
     /// The process that listens, where it can be seen from here.
     pub pid: Option<u32>,
+    /// Its queue of connections is full at this moment, as any who may connect can make it: somebody
+    /// listens, and who is not seen.
+    pub is_full: bool,
 }
 
 /// What [`list_services`] found.
@@ -173,6 +176,9 @@ fn list(directory: &Directory, user: Option<u32>) -> Vec<ServiceEntry> {
                 _ => None,
             },
         });
+        let is_full = connected.as_ref().is_some_and(|connected| {
+            connected.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock)
+        });
         let listener = connected.and_then(Result::ok).map(socket::identity);
         let pid = listener.and_then(Result::ok).and_then(|listener| listener.pid);
         Some(ServiceEntry {
@@ -181,6 +187,7 @@ fn list(directory: &Directory, user: Option<u32>) -> Vec<ServiceEntry> {
             uid: socket::known_uid(stat.st_uid),
             is_alive,
             pid,
+            is_full,
         })
     };
     let entries = rustix::fs::Dir::new(fd).into_iter().flatten().flatten();

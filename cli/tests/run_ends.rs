@@ -9,11 +9,12 @@ mod support;
 use frames::{Start, ToAgent, ToLauncher};
 use hamlyn::job::Job;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, setpgid};
 use std::io::{Read, Write};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -30,6 +31,7 @@ fn role() {
     as_role(&role, || match role.as_str() {
         "floods" => floods(),
         "fills" => fills(),
+        "joins" => joins(),
         other => panic!("no role {other}"),
     })
 }
@@ -562,4 +564,26 @@ fn a_launcher_that_the_terminal_stops_tells_its_agents_before() {
     signal(&child, Signal::CONT);
     signal(&child, Signal::INT);
     assert_eq!(ended(child).code(), Some(128 + 2));
+}
+
+/// A rank in the process group of what it has started.
+fn joins() -> Done {
+    let started = Command::new("sleep").arg("98765").process_group(0).spawn()?;
+    setpgid(None, Some(Pid::from_child(&started)))?;
+    eprintln!("ready {}", started.id());
+    std::thread::sleep(2 * LONG);
+    Ok(())
+}
+
+#[test]
+fn a_rank_that_has_left_its_process_group_ends_with_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = Running(with_role(&mut hamlyn(dir.path(), "-n 2"), "joins").spawn().unwrap());
+    said(child.stderr.take().unwrap(), "ready", 2);
+    let agent = children(child.id()).pop().unwrap();
+    let ranks = children(agent);
+    // One is ended by somebody else, the other with it.
+    kill_process(pid(ranks[0]), Signal::USR1).unwrap();
+    assert_eq!(ended(child).code(), Some(128 + 10));
+    assert!(is_gone(&ranks[1].to_string()));
 }

@@ -26,7 +26,7 @@ use rustix::fd::AsRawFd;
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::{SendFlags, send};
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process, kill_process_group,
+    Pid, Signal, WaitId, WaitIdOptions, getpgid, getpid, getppid, kill_process, kill_process_group,
     set_child_subreaper, set_parent_process_death_signal, waitid,
 };
 use std::collections::BTreeMap;
@@ -396,11 +396,14 @@ impl Agent {
         }
     }
 
+    /// To each rank once, also to one that is in the group of another process.
     fn signal(&self, number: i32) {
         let Some(signal) = Signal::from_named_raw(number) else { return };
-        for rank in self.ranks.values() {
-            if let Some(pid) = rank.pid() {
-                let _ = kill_process_group(pid, signal);
+        for pid in self.ranks.values().filter_map(Rank::pid) {
+            let has_left = getpgid(Some(pid)) != Ok(pid);
+            let _ = kill_process_group(pid, signal);
+            if has_left || signal == Signal::KILL {
+                let _ = kill_process(pid, signal);
             }
         }
     }

@@ -587,3 +587,89 @@ fn a_rank_that_has_left_its_process_group_ends_with_the_others() {
     assert_eq!(ended(child).code(), Some(128 + 10));
     assert!(is_gone(&ranks[1].to_string()));
 }
+
+/// What a test has seen to be left, which it may be for good.
+struct Left(String);
+
+impl Left {
+    /// What its number was written to.
+    fn of(file: &Path) -> Self {
+        let mut text = String::new();
+        until("it is started", || {
+            text = std::fs::read_to_string(file).unwrap_or_default();
+            text.ends_with('\n')
+        });
+        Self(text.trim().into())
+    }
+
+    fn is_gone(&self) -> bool {
+        is_gone(&self.0)
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        if !self.is_gone() {
+            let _ = kill_process(pid(self.0.parse().unwrap()), Signal::KILL);
+        }
+    }
+}
+
+/// Each watches over the one that has started it, and starts another when that has ended. They are
+/// there as long as the file.
+const WATCHER: &str = "$file = shift; $up = getppid; \
+     open($ready, '>>', \"$file.ready\"); syswrite($ready, \"\\n\"); \
+     for (;;) { \
+         while (-e $file && getppid == $up) { select(undef, undef, undef, 0.0005) } \
+         exit if !-e $file; \
+         $up = $$; \
+         if (fork) { wait; exit } \
+     }";
+
+/// Whose command lines name it.
+fn named(path: &Path) -> Vec<Left> {
+    let name = path.as_os_str().as_encoded_bytes();
+    let all = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let is_it = |process: &std::path::PathBuf| {
+        let line = std::fs::read(process.join("cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == name)
+    };
+    let numbers = all.filter(is_it).map(|path| path.file_name().unwrap().to_owned());
+    numbers.map(|number| Left(number.into_string().unwrap())).collect()
+}
+
+#[test]
+fn what_starts_itself_again_when_it_is_ended_is_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let watchers = dir.path().join("watchers");
+    std::fs::write(&watchers, "").unwrap();
+    let script = "for i in {1..16}; do setsid perl -e \"$1\" $0 & done; \
+         until [ \"$(wc -l <$0.ready)\" = 16 ]; do sleep 0.05; done";
+    let mut command = hamlyn(dir.path(), "-n 1");
+    command.args(["bash", "-c", script]).arg(&watchers).arg(WATCHER);
+    assert!(ended(Running(command.spawn().unwrap())).success());
+    assert_eq!(named(&watchers).len(), 0);
+}
+
+#[test]
+fn what_cannot_be_ended_is_named_and_is_a_failure() {
+    if !rustix::process::getuid().is_root() {
+        return support::skipped("what may not be ended: it takes another user");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let all = |mode| std::fs::Permissions::from_mode(mode);
+    std::fs::set_permissions(dir.path(), all(0o777)).unwrap();
+    // A program that becomes another user's, whoever starts it.
+    std::fs::copy("/usr/bin/setpriv", dir.path().join("becomes")).unwrap();
+    std::fs::set_permissions(dir.path().join("becomes"), all(0o4755)).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_hamlyn"), dir.path().join("hamlyn")).unwrap();
+    let script = "./becomes --reuid=0 --clear-groups setsid sleep 98765 >&2 & \
+         while read -r name </proc/$!/comm && [ $name != sleep ]; do :; done; echo $! >left";
+    let mut command = command("./hamlyn", dir.path());
+    command.args(["run", "-n", "1", "--", "bash", "-c", script]).uid(65534).gid(65534);
+    let mut child = Running(command.spawn().unwrap());
+    let left = Left::of(&dir.path().join("left"));
+    let errors = child.stderr.take();
+    assert_eq!(ended(child).code(), Some(1));
+    said(errors.unwrap(), &format!("could not be ended: pids {}", left.0), 1);
+}

@@ -20,6 +20,7 @@
 use super::frames::{
     self, BEATS_MISSED_MAX, PIECE_BYTES_MAX, PIECES_MAX, Start, ToAgent, ToLauncher,
 };
+use super::sweep::{self, children, sweep};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::job::lines::LINE_BYTES_MAX;
 use rustix::fd::AsRawFd;
@@ -48,9 +49,8 @@ const STACK_BYTES: usize = 128 << 10;
 const DRAIN: Duration = Duration::from_secs(2);
 /// For last words to a launcher that may have gone.
 const LEAVE: Duration = Duration::from_secs(1);
-/// Looks for what ranks have left behind, and the pause between two.
-const SWEEPS: u32 = 200;
-const SWEEP_PAUSE: Duration = Duration::from_millis(5);
+/// How long ranks that were killed may take to end, until they are waited for no more.
+const KILLED: Duration = Duration::from_secs(5);
 
 enum Event {
     Frame(ToAgent),
@@ -121,6 +121,8 @@ impl Rank {
 
 struct Agent {
     ranks: BTreeMap<u32, Rank>,
+    /// Children that it has not started.
+    spared: Vec<Pid>,
     outputs: usize,
     /// Of standard output, and of standard error.
     gates: [Arc<Gate>; 2],
@@ -128,6 +130,8 @@ struct Agent {
     to_launcher: Sender<ToLauncher>,
     /// From then on nobody is spared.
     kill_at: Option<Instant>,
+    /// From then on nobody is waited for.
+    killed_by: Option<Instant>,
     beats: Beats,
     /// The launcher has gone: from then on it is told nothing.
     leave_by: Option<Instant>,
@@ -182,10 +186,12 @@ pub fn run() -> Result<()> {
     let gates = Default::default();
     let mut agent = Agent {
         ranks: BTreeMap::new(),
+        spared: children(),
         outputs: 0,
         gates,
         to_launcher,
         kill_at: None,
+        killed_by: None,
         beats: Beats::new(start.beat_ms.map(Duration::from_millis)),
         leave_by: None,
     };
@@ -213,11 +219,16 @@ pub fn run() -> Result<()> {
     })?;
     let outcome = agent.start(&start, &events).and_then(|()| agent.turn(&came));
     agent.kill_all();
-    agent.sweep();
-    match outcome {
-        Ok(()) => agent.tell(ToLauncher::Done),
-        Err(e) => agent.tell(ToLauncher::Failed(format!("{e:#}"))),
+    let mut wrong: Vec<String> = outcome.err().iter().map(|e| format!("{e:#}")).collect();
+    // Also ranks that were not waited for.
+    let left = sweep(&agent.spared);
+    if !left.is_empty() {
+        wrong.push(sweep::words(&left));
     }
+    agent.tell(match wrong.is_empty() {
+        true => ToLauncher::Done,
+        false => ToLauncher::Failed(wrong.join("; ")),
+    });
     agent.leave(&came);
     Ok(())
 }
@@ -298,7 +309,7 @@ impl Agent {
         loop {
             if self.ranks.is_empty() && drained_by.is_none() {
                 // What they have left behind prints no more.
-                self.sweep();
+                sweep(&self.spared);
                 drained_by = Some(Instant::now() + DRAIN);
             }
             if self.ranks.is_empty() && self.outputs == 0 {
@@ -307,8 +318,12 @@ impl Agent {
             if self.kill_at.is_some_and(|at| Instant::now() >= at) {
                 self.kill_all();
                 self.kill_at = None;
+                self.killed_by.get_or_insert_with(|| Instant::now() + KILLED);
             }
-            let next = [drained_by, self.kill_at, self.beats.by].into_iter().flatten().min();
+            let ranks_by = self.killed_by.filter(|_| !self.ranks.is_empty());
+            ensure!(ranks_by.is_none_or(|by| Instant::now() < by), "ranks were killed, and stay");
+            let next =
+                [drained_by, self.kill_at, ranks_by, self.beats.by].into_iter().flatten().min();
             let wait = next.map_or(Duration::from_secs(3600), |next| {
                 next.saturating_duration_since(Instant::now())
             });
@@ -412,21 +427,6 @@ impl Agent {
         self.signal(Signal::KILL.as_raw());
     }
 
-    /// Ranks that were not waited for, and what left its process group.
-    fn sweep(&mut self) {
-        for _ in 0..SWEEPS {
-            let children = children();
-            if children.is_empty() {
-                return;
-            }
-            for pid in children {
-                let _ = kill_process(pid, Signal::KILL);
-                let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-            }
-            std::thread::sleep(SWEEP_PAUSE);
-        }
-    }
-
     /// A launcher that has gone is noticed where its frames are read, and where these are written.
     fn tell(&self, frame: ToLauncher) {
         let _ = self.to_launcher.send(frame);
@@ -469,16 +469,6 @@ fn read_lines(rank: u32, from: UnixStream, to_main: &SyncSender<Event>, next: &R
             }
         }
     }
-}
-
-/// What this process is the parent of.
-fn children() -> Vec<Pid> {
-    let mut found = Vec::new();
-    for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
-        let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
-        found.extend(text.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)));
-    }
-    found
 }
 
 /// `hamlyn run-rank`: this process becomes the program, and ends with the agent.

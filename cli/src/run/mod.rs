@@ -10,6 +10,7 @@
 //! - [`agent`]: what starts the ranks of one host
 //! - [`print`]: what ranks print
 //! - [`space`]: the job's key-value space
+//! - [`sweep`]: the end of what ranks leave behind
 //!
 //! The thread that hears of everything, and answers, waits for nobody: not for an agent, and not
 //! for who reads the output. All ranks speak with the launcher through their agent, so nothing
@@ -24,6 +25,7 @@ pub mod agent;
 mod frames;
 mod print;
 mod space;
+mod sweep;
 
 use crate::arguments::RunArguments;
 use anyhow::{Context, Result, bail, ensure};

@@ -374,7 +374,9 @@ fn an_agent_whose_launcher_is_stopped_keeps_what_its_ranks_have_printed() {
         match agent.next() {
             ToLauncher::Output { bytes, .. } => {
                 printed += bytes.len();
-                agent.tell(&ToAgent::Printed { is_error: false, pieces: 1 });
+                // An agent that has said all is gone.
+                let _ =
+                    frames::write(&mut agent.to, &ToAgent::Printed { is_error: false, pieces: 1 });
             }
             ToLauncher::Exited { status: 0, .. } => {}
             ToLauncher::Done => break,
@@ -613,6 +615,43 @@ impl Drop for Left {
             let _ = kill_process(pid(self.0.parse().unwrap()), Signal::KILL);
         }
     }
+}
+
+#[test]
+fn with_an_agent_that_is_killed_goes_what_has_left_its_ranks() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "setsid sleep 98765 & echo $! >left; kill -9 $PPID; exec sleep 98765";
+    let mut child = Running(hamlyn(dir.path(), "-n 1").args(["sh", "-c", script]).spawn().unwrap());
+    let left = Left::of(&dir.path().join("left"));
+    let errors = child.stderr.take();
+    assert_eq!(ended(child).code(), Some(1));
+    said(errors.unwrap(), "localhost", 1);
+    assert!(left.is_gone());
+}
+
+#[test]
+fn with_an_agent_that_is_stopped_goes_what_has_left_its_ranks() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "setsid sleep 98765 & echo $! >left; kill -STOP $PPID; exec sleep 98765";
+    let child = Running(hamlyn(dir.path(), "-n 1").args(["sh", "-c", script]).spawn().unwrap());
+    let left = Left::of(&dir.path().join("left"));
+    let stat = format!("/proc/{}/stat", children(child.id()).pop().unwrap());
+    until("the agent stops", || std::fs::read_to_string(&stat).unwrap().contains(") T "));
+    assert!(!ended_by(child, Signal::TERM).success());
+    assert!(left.is_gone());
+}
+
+#[test]
+fn what_hamlyn_run_has_not_started_is_not_ended_with_a_lost_agent() {
+    let dir = tempfile::tempdir().unwrap();
+    let script =
+        "sleep 98765 & echo $! >left; exec \"$0\" run -n 1 -- sh -c 'kill -9 $PPID; exec sleep 9'";
+    let mut shell = command("sh", dir.path());
+    let shell = shell.args(["-c", script, env!("CARGO_BIN_EXE_hamlyn")]).spawn().unwrap();
+    let shell = Running(shell);
+    let left = Left::of(&dir.path().join("left"));
+    assert_eq!(ended(shell).code(), Some(1));
+    assert!(!left.is_gone());
 }
 
 /// Each watches over the one that has started it, and starts another when that has ended. They are

@@ -32,7 +32,7 @@ use anyhow::{Context, Result, bail, ensure};
 use frames::{PIECES_MAX, Start, ToAgent, ToLauncher};
 use hamlyn::job::lines::to_hex;
 use print::{Printed, Printers};
-use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, set_child_subreaper};
 use rustix::rand::{GetRandomFlags, getrandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -47,6 +47,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
+use sweep::{children, sweep};
 
 /// Events that wait.
 const EVENTS_MAX: usize = 64;
@@ -71,6 +72,8 @@ const BEAT: Duration = Duration::from_secs(10);
 const SILENT: Duration = Duration::from_secs(60);
 /// Ends ssh 45 s after its host has gone. Where the words before it say otherwise, those count.
 const SSH_ALIVE: &str = "ServerAliveInterval=15";
+/// What an agent of this host that is heard no more has to end its ranks in, until it is killed.
+const LEAVE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Pauses for what is on its way to agents, before this process stops.
 const FLUSH_PAUSES: u32 = 500;
@@ -103,11 +106,15 @@ struct Host {
     has_answered: bool,
     /// How long nothing has come from it.
     silent: Duration,
+    /// It is heard no more, for so long; of this host alone, where what it leaves can be ended.
+    leaving: Option<Duration>,
     is_done: bool,
 }
 
 struct Launcher {
     hosts: Vec<Host>,
+    /// Children that it has not started.
+    spared: Vec<Pid>,
     space: Space,
     out: Printers,
     /// Of the first that failed: a rank's, or 1.
@@ -148,8 +155,11 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
         1 => Vec::new(),
         _ => (0..size).map(host_of).collect(),
     };
+    // What an agent leaves that is killed becomes this process's.
+    set_child_subreaper(Some(getpid())).context("becoming the parent of what agents leave")?;
     let mut launcher = Launcher {
         hosts: Vec::new(),
+        spared: children(),
         space: Space::new(size, secret()?, of_ranks),
         out: Printers::new(arguments.label, &events)?,
         failed: None,
@@ -165,6 +175,7 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
         started.with_context(|| format!("starting ranks on {name}"))?;
     }
     launcher.until(&came, |it| it.hosts.iter().all(|host| host.is_done))?;
+    launcher.sweep();
     launcher.out.finish();
     launcher.until(&came, |it| it.out.is_idle())?;
     launcher.leave_hosts();
@@ -259,6 +270,31 @@ impl Host {
     fn has_ended(&self) -> bool {
         self.exited >= self.count
     }
+
+    /// It is told nothing more, and heard no more.
+    fn leave(&mut self) {
+        drop(self.input.take());
+        if self.is_here {
+            self.leaving.get_or_insert(Duration::ZERO);
+        } else {
+            end_child(&self.child);
+            self.is_done = true;
+        }
+    }
+
+    /// To be called in each `period` in which it is leaving.
+    fn look(&mut self, period: Duration) {
+        let leaving = self.leaving.insert(self.leaving.unwrap_or_default() + period);
+        self.is_done = !matches!(self.child.try_wait(), Ok(None)) || *leaving >= 2 * LEAVE;
+        if !self.is_done && *leaving >= LEAVE {
+            end_child(&self.child);
+        }
+    }
+
+    /// It is done, or will be without another word.
+    fn is_left(&self) -> bool {
+        self.is_done || self.leaving.is_some()
+    }
 }
 
 impl Launcher {
@@ -304,6 +340,7 @@ impl Launcher {
             written,
             has_answered: false,
             silent: Duration::ZERO,
+            leaving: None,
             is_done: false,
         });
         let start = ToAgent::Start(Start {
@@ -357,6 +394,7 @@ impl Launcher {
             }
             match came.recv_timeout(self.look_at.saturating_duration_since(now)) {
                 Ok(Event::Signal(signal)) => self.signal(signal),
+                Ok(Event::Frame(at, _)) if self.hosts[at].is_left() => {}
                 Ok(Event::Frame(at, frame)) => {
                     self.answers(at);
                     if let Err(why) = self.frame(at, frame) {
@@ -408,15 +446,31 @@ impl Launcher {
     /// A host is taken for gone.
     fn lose(&mut self, at: usize) {
         let host = &mut self.hosts[at];
-        host.is_done = true;
-        drop(host.input.take());
-        end_child(&host.child);
+        host.leave();
         let lost = match host.has_ended() {
             true => "its ranks have ended, and what else they printed is lost",
             false => "whether its ranks have ended is not known",
         };
         let words = format!("{} does not answer: {lost}", host.name);
         self.fails(&words);
+    }
+
+    /// Ends what agents of this host have left that did not end as they should. Not what is in the
+    /// place of ssh; but what that has left behind, which cannot be told from it.
+    fn sweep(&mut self) {
+        if self.hosts.iter().all(|host| host.leaving.is_none()) {
+            return;
+        }
+        let mut spared = self.spared.clone();
+        for host in &mut self.hosts {
+            if matches!(host.child.try_wait(), Ok(None)) {
+                spared.push(Pid::from_child(&host.child));
+            }
+        }
+        let left = sweep(&spared);
+        if !left.is_empty() {
+            self.fails(&sweep::words(&left));
+        }
     }
 
     /// What has started ranks has nothing more to do; it may stay where its host is gone.
@@ -438,7 +492,7 @@ impl Launcher {
     /// As any process does when its terminal asks for it, but that its agents know of it.
     fn stop(&mut self) {
         self.tell_all(&ToAgent::Pause);
-        let is_written = |host: &Host| host.is_done || host.written.load(Relaxed) >= host.told;
+        let is_written = |host: &Host| host.is_left() || host.written.load(Relaxed) >= host.told;
         for _ in 0..FLUSH_PAUSES {
             if self.hosts.iter().all(is_written) {
                 break;
@@ -450,10 +504,14 @@ impl Launcher {
 
     fn gone(&mut self, at: usize, why: Option<String>) {
         let host = &mut self.hosts[at];
-        if std::mem::replace(&mut host.is_done, true) {
+        if host.is_left() {
             return;
         }
         drop(host.input.take());
+        match host.is_here {
+            true => host.leaving = Some(Duration::ZERO),
+            false => host.is_done = true,
+        }
         let why = why.unwrap_or_else(|| "what started its ranks went away".into());
         let why = format!("{}: {why}", host.name);
         self.fails(&why);
@@ -493,6 +551,8 @@ impl Launcher {
             let is_late = self.hurried.is_some_and(|hurried| hurried >= ANSWER_HURRY);
             if host.is_done {
                 continue;
+            } else if host.leaving.is_some() {
+                host.look(period);
             } else if is_late || host.silent >= limit {
                 self.lose(at);
             } else if is_asked {
@@ -637,10 +697,12 @@ mod tests {
             written: Arc::default(),
             has_answered: false,
             silent: Duration::ZERO,
+            leaving: None,
             is_done: false,
         };
         Launcher {
             hosts: vec![host],
+            spared: Vec::new(),
             space: Space::new(1, String::new(), Vec::new()),
             out: Printers::new(false, &events).unwrap(),
             failed: None,

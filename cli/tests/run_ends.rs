@@ -285,6 +285,7 @@ impl Agent {
             size: 1,
             beat_ms,
         }));
+        assert!(matches!(agent.next(), ToLauncher::Alive), "its rank is started");
         agent
     }
 
@@ -410,12 +411,29 @@ fn assert_script_ended(dir: &Path) {
 fn a_second_signal_ends_a_job_of_which_a_host_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let program = "trap '' INT TERM; echo ready; while :; do sleep 0.05; done";
-    let mut child = Running(through(dir.path(), SILENT, program).spawn().unwrap());
+    // That its ranks are started is 5 bytes.
+    let script = "shift; echo $$ >script; sleep 98765 & echo $! >sleeper; \
+         \"$@\" | head -c 5; echo >started; wait";
+    let mut child = Running(through(dir.path(), script, program).spawn().unwrap());
+    said(child.stdout.take().unwrap(), "ready", 1);
+    until("the ranks there are started", || dir.path().join("started").exists());
+    let errors = child.stderr.take();
+    assert!(!ended_by(child, Signal::INT).success());
+    said(errors.unwrap(), "elsewhere does not answer", 1);
+    assert_script_ended(dir.path());
+}
+
+#[test]
+fn one_signal_ends_a_job_of_which_a_host_was_never_heard() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child =
+        Running(through(dir.path(), SILENT, "echo ready; exec sleep 98765").spawn().unwrap());
     said(child.stdout.take().unwrap(), "ready", 1);
     until("the script has begun", || dir.path().join("script").exists());
+    signal(&child, Signal::INT);
     let errors = child.stderr.take();
-    assert_eq!(ended_by(child, Signal::INT).code(), Some(128 + 9));
-    said(errors.unwrap(), "elsewhere does not answer", 1);
+    assert_eq!(ended(child).code(), Some(1));
+    said(errors.unwrap(), "elsewhere does not answer: whether its ranks were started", 1);
     assert_script_ended(dir.path());
 }
 
@@ -431,9 +449,9 @@ fn when_a_rank_fails_a_host_that_is_gone_is_not_waited_for() {
 #[test]
 fn a_host_that_goes_between_its_last_ranks_end_and_its_own_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
-    // A rank's end is 7 bytes.
+    // That its ranks are started is 5 bytes, and a rank's end 7.
     let script = "shift; echo $$ >script; sleep 98765 & echo $! >sleeper; \
-         (\"$@\" | head -c 7; echo >exited; wait); wait";
+         (\"$@\" | head -c 12; echo >exited; wait); wait";
     let program =
         "[ $HAMLYN_JOB_RANK = 1 ] || { while ! [ -e exited ]; do sleep 0.05; done; exit 7; }";
     let mut child = Running(through(dir.path(), script, program).spawn().unwrap());
@@ -543,7 +561,8 @@ fn ssh_is_asked_to_notice_that_its_host_is_gone() {
     assert!(!command.output().unwrap().status.success());
     let words = std::fs::read_to_string(dir.path().join("words")).unwrap();
     // Of ssh's words the first counts.
-    let wanted = "-p 22 -o ServerAliveInterval=60 -o ServerAliveInterval=15 elsewhere ";
+    let wanted =
+        "-p 22 -o ServerAliveInterval=60 -o ServerAliveInterval=15 -o ConnectTimeout=45 elsewhere ";
     assert!(words.starts_with(wanted), "{words}");
 }
 

@@ -217,7 +217,11 @@ pub fn run() -> Result<()> {
             }
         }
     })?;
-    let outcome = agent.start(&start, &events).and_then(|()| agent.turn(&came));
+    let outcome = agent.start(&start, &events).and_then(|()| {
+        // Also for ranks that say nothing it is known that they were started.
+        agent.tell(ToLauncher::Alive);
+        agent.turn(&came)
+    });
     agent.kill_all();
     let mut wrong: Vec<String> = outcome.err().iter().map(|e| format!("{e:#}")).collect();
     // Also ranks that were not waited for.

@@ -73,7 +73,7 @@ pub enum ToLauncher {
     Failed(String),
     /// All ranks have ended, and nothing of them is left.
     Done,
-    /// The answer to [`ToAgent::Alive`].
+    /// The ranks are started; and the answer to [`ToAgent::Alive`].
     Alive,
 }
 

@@ -72,6 +72,8 @@ const BEAT: Duration = Duration::from_secs(10);
 const SILENT: Duration = Duration::from_secs(60);
 /// Ends ssh 45 s after its host has gone. Where the words before it say otherwise, those count.
 const SSH_ALIVE: &str = "ServerAliveInterval=15";
+/// Ends ssh where a host says nothing until it is connected, and its key has been seen.
+const SSH_CONNECT: &str = "ConnectTimeout=45";
 /// What an agent of this host that is heard no more has to end its ranks in, until it is killed.
 const LEAVE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);
@@ -245,7 +247,7 @@ fn agent(arguments: &RunArguments, name: &str) -> Result<Command> {
     let mut command = Command::new(first);
     command.args(words);
     if Path::new(first).file_name() == Some(OsStr::new("ssh")) {
-        command.args(["-o", SSH_ALIVE]);
+        command.args(["-o", SSH_ALIVE, "-o", SSH_CONNECT]);
     }
     command.arg(name).arg(path).arg("run-agent");
     Ok(command)
@@ -448,11 +450,22 @@ impl Launcher {
         let host = &mut self.hosts[at];
         host.leave();
         let lost = match host.has_ended() {
+            _ if !host.has_answered => "whether its ranks were started is not known",
             true => "its ranks have ended, and what else they printed is lost",
             false => "whether its ranks have ended is not known",
         };
         let words = format!("{} does not answer: {lost}", host.name);
         self.fails(&words);
+    }
+
+    /// Hosts that are perhaps never reached are not waited for.
+    fn lose_unheard(&mut self) {
+        for at in 0..self.hosts.len() {
+            let host = &self.hosts[at];
+            if !host.is_here && !host.has_answered && !host.is_left() {
+                self.lose(at);
+            }
+        }
     }
 
     /// Ends what agents of this host have left that did not end as they should. Not what is in the
@@ -526,7 +539,11 @@ impl Launcher {
             self.is_to_end();
         }
         match self.signals {
-            0 | 1 => self.tell_all(&ToAgent::Signal(signal)),
+            0 => self.tell_all(&ToAgent::Signal(signal)),
+            1 => {
+                self.tell_all(&ToAgent::Signal(signal));
+                self.lose_unheard();
+            }
             _ => {
                 self.hurried.get_or_insert(Duration::ZERO);
                 self.tell_all(&ToAgent::End { grace_ms: 0 });
@@ -740,8 +757,23 @@ mod tests {
     }
 
     #[test]
+    fn a_signal_ends_a_host_that_was_never_heard_at_once_and_no_other() {
+        for number in [SIGINT, SIGTERM] {
+            let mut launcher = launcher();
+            launcher.signal(number);
+            assert!(launcher.hosts[0].is_done);
+            assert_eq!(launcher.failed, Some(1));
+        }
+        let mut launcher = launcher();
+        launcher.answers(0);
+        launcher.signal(SIGINT);
+        assert!(!launcher.hosts[0].is_done);
+    }
+
+    #[test]
     fn after_a_second_signal_a_host_has_two_seconds_in_all() {
         let mut launcher = launcher();
+        launcher.answers(0);
         launcher.signal(SIGINT);
         launcher.signal(SIGINT);
         (0..10).for_each(|_| launcher.look());

@@ -134,8 +134,11 @@ fn until_full(child: &Child) {
     let fd = child.stdout.as_ref().unwrap().as_raw_fd();
     let to = std::fs::File::options().write(true).open(format!("/proc/self/fd/{fd}")).unwrap();
     let now = Some(&Timespec { tv_sec: 0, tv_nsec: 0 });
+    let mut times = 0;
     until("standard output is full", || {
-        poll(&mut [PollFd::new(&to, PollFlags::OUT)], now).unwrap() == 0
+        times += u32::from(poll(&mut [PollFd::new(&to, PollFlags::OUT)], now).unwrap() == 0);
+        // And more waits for room.
+        times >= 20
     });
 }
 
@@ -458,6 +461,47 @@ fn a_host_that_goes_between_its_last_ranks_end_and_its_own_is_not_waited_for() {
     said(child.stderr.take().unwrap(), "elsewhere does not answer: its ranks have ended", 1);
     assert_eq!(ended(child).code(), Some(7));
     assert_script_ended(dir.path());
+}
+
+/// A job of which one host says this, and no more.
+fn with_frames(dir: &Path, frames: &[ToLauncher]) -> Running {
+    let mut bytes = Vec::new();
+    frames.iter().for_each(|frame| frames::write(&mut bytes, frame).unwrap());
+    std::fs::write(dir.join("frames"), bytes).unwrap();
+    let script = "echo $$ >script; sleep 98765 & echo $! >sleeper; cat frames; wait";
+    Running(through(dir, script, "exec sleep 98765").spawn().unwrap())
+}
+
+#[test]
+fn a_host_that_breaks_the_rules_is_named_once_and_heard_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let ended_there = |_| ToLauncher::Exited { rank: 9, status: 0 };
+    let mut child = with_frames(dir.path(), &(0..20_000).map(ended_there).collect::<Vec<_>>());
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said.matches("elsewhere: rank 9 is not there").count(), 1, "{}", said.len());
+    assert_eq!(ended(child).code(), Some(1));
+    assert_script_ended(dir.path());
+}
+
+#[test]
+fn what_no_agent_says_is_refused() {
+    let output =
+        |length| ToLauncher::Output { rank: 1, is_error: false, bytes: vec![b'x'; length] };
+    let exited = || ToLauncher::Exited { rank: 1, status: 0 };
+    let line = |length| ToLauncher::Line { rank: 1, bytes: vec![b'x'; length] };
+    for (frames, words) in [
+        (vec![output(frames::PIECE_BYTES_MAX + 1)], "a piece of output of 32769 bytes"),
+        (vec![exited(), exited()], "rank 1 has ended twice"),
+        (vec![ToLauncher::Done], "it is done before its ranks are"),
+        (vec![line(1 << 20)], "something else came"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = with_frames(dir.path(), &frames);
+        said(child.stderr.take().unwrap(), words, 1);
+        assert_eq!(ended(child).code(), Some(1), "{words}");
+        assert_script_ended(dir.path());
+    }
 }
 
 /// Ctrl-Z, and `fg` after so long.

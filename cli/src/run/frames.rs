@@ -6,8 +6,21 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read, Write};
 
-/// Longest frame.
-pub const FRAME_BYTES_MAX: usize = 16 << 20;
+/// What one end says.
+pub trait Frame: DeserializeOwned {
+    /// Longest frame.
+    const BYTES_MAX: usize;
+}
+
+impl Frame for ToAgent {
+    // As many arguments and variables as a program may be started with, and more.
+    const BYTES_MAX: usize = 16 << 20;
+}
+
+impl Frame for ToLauncher {
+    // A line of a rank's has 64 KiB at most.
+    const BYTES_MAX: usize = 128 << 10;
+}
 
 /// Longest piece of what a rank prints.
 pub const PIECE_BYTES_MAX: usize = 32 << 10;
@@ -86,14 +99,14 @@ pub fn write(to: &mut impl Write, frame: &impl Serialize) -> Result<()> {
 }
 
 /// Reads one frame; `None`: the other end has gone.
-pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<Option<T>> {
+pub fn read<T: Frame>(from: &mut impl Read) -> Result<Option<T>> {
     let mut length = [0; 4];
     match from.read_exact(&mut length) {
         Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(None),
         read => read?,
     }
     let bytes_long = u32::from_le_bytes(length) as usize;
-    if bytes_long > FRAME_BYTES_MAX {
+    if bytes_long > T::BYTES_MAX {
         let text = text(&length);
         bail!("something else came than frames of this command: it begins with {text:?}");
     }

@@ -29,7 +29,7 @@ mod sweep;
 
 use crate::arguments::RunArguments;
 use anyhow::{Context, Result, bail, ensure};
-use frames::{PIECES_MAX, Start, ToAgent, ToLauncher};
+use frames::{PIECE_BYTES_MAX, PIECES_MAX, Start, ToAgent, ToLauncher};
 use hamlyn::job::lines::to_hex;
 use print::{Printed, Printers};
 use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, set_child_subreaper};
@@ -37,6 +37,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use space::{Answer, Space};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -44,13 +45,18 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 use sweep::{children, sweep};
 
 /// Events that wait.
 const EVENTS_MAX: usize = 64;
+/// Frames that wait for an agent which asks for more, beside those for its ranks: credit, questions
+/// whether it is there, signals.
+const WAITING_MAX: u64 = 1024;
+/// For each rank: the answer to a line, that it was heard, and the end of a fence.
+const WAITING_PER_RANK_MAX: u64 = 3;
 /// What the others have to end in, when one has failed.
 const GRACE_MS: u64 = 2_000;
 /// After a signal to end, and the ranks' end: how long nothing of their output may be taken until
@@ -99,12 +105,14 @@ struct Host {
     first: u32,
     count: u32,
     /// Its ranks that have ended.
-    exited: u32,
+    exited: BTreeSet<u32>,
     /// Pieces of output, of standard output and of standard error, for which it has no credit back.
     unprinted: [u32; 2],
     /// Frames that its agent was told, and those of them that are written.
     told: u64,
     written: Arc<AtomicU64>,
+    /// What it says is read.
+    is_heard: Arc<AtomicBool>,
     has_answered: bool,
     /// How long nothing has come from it.
     silent: Duration,
@@ -270,12 +278,13 @@ fn bytes(text: &OsStr) -> Vec<u8> {
 impl Host {
     /// Whether all its ranks have.
     fn has_ended(&self) -> bool {
-        self.exited >= self.count
+        self.exited.len() >= self.count as usize
     }
 
     /// It is told nothing more, and heard no more.
     fn leave(&mut self) {
         drop(self.input.take());
+        self.is_heard.store(false, Relaxed);
         if self.is_here {
             self.leaving.get_or_insert(Duration::ZERO);
         } else {
@@ -320,6 +329,7 @@ impl Launcher {
         let (input, frames) = channel::<ToAgent>();
         let written = Arc::new(AtomicU64::new(0));
         let counts = written.clone();
+        let is_heard = Arc::new(AtomicBool::new(true));
         std::thread::Builder::new().name("to-agent".into()).spawn(move || {
             // That it is gone is noticed where its frames are read.
             while let Ok(frame) = frames.recv()
@@ -336,10 +346,11 @@ impl Launcher {
             child,
             first,
             count,
-            exited: 0,
+            exited: BTreeSet::new(),
             unprinted: [0; 2],
             told: 0,
             written,
+            is_heard: is_heard.clone(),
             has_answered: false,
             silent: Duration::ZERO,
             leaving: None,
@@ -359,7 +370,7 @@ impl Launcher {
         self.tell(at, start);
         let to_main = events.clone();
         std::thread::Builder::new().name("agent".into()).spawn(move || {
-            loop {
+            while is_heard.load(Relaxed) {
                 let event = match frames::read(&mut from) {
                     Ok(Some(frame)) => Event::Frame(at, frame),
                     Ok(None) => Event::Gone(at, None),
@@ -396,13 +407,7 @@ impl Launcher {
             }
             match came.recv_timeout(self.look_at.saturating_duration_since(now)) {
                 Ok(Event::Signal(signal)) => self.signal(signal),
-                Ok(Event::Frame(at, _)) if self.hosts[at].is_left() => {}
-                Ok(Event::Frame(at, frame)) => {
-                    self.answers(at);
-                    if let Err(why) = self.frame(at, frame) {
-                        self.fails(&format!("{why:#}"));
-                    }
-                }
+                Ok(Event::Frame(at, frame)) => self.hear(at, frame),
                 Ok(Event::Gone(at, why)) => self.gone(at, why),
                 Ok(Event::Printed(printed)) => self.printed(printed),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -520,10 +525,11 @@ impl Launcher {
         if host.is_left() {
             return;
         }
-        drop(host.input.take());
-        match host.is_here {
-            true => host.leaving = Some(Duration::ZERO),
-            false => host.is_done = true,
+        if host.is_here || why.is_some() {
+            host.leave();
+        } else {
+            drop(host.input.take());
+            host.is_done = true;
         }
         let why = why.unwrap_or_else(|| "what started its ranks went away".into());
         let why = format!("{}: {why}", host.name);
@@ -630,15 +636,31 @@ impl Launcher {
         }
     }
 
+    fn hear(&mut self, at: usize, frame: ToLauncher) {
+        if self.hosts[at].is_left() {
+            return;
+        }
+        self.answers(at);
+        if let Err(why) = self.frame(at, frame) {
+            let why = format!("{}: {why:#}", self.hosts[at].name);
+            self.hosts[at].leave();
+            self.fails(&why);
+        }
+    }
+
+    /// An error is what no agent of this command says.
     fn frame(&mut self, at: usize, frame: ToLauncher) -> Result<()> {
         let host = &self.hosts[at];
         let (first, end) = (host.first, host.first + host.count);
         let check = |rank: u32| {
-            ensure!((first..end).contains(&rank), "{}: rank {rank} is not there", host.name);
+            ensure!((first..end).contains(&rank), "rank {rank} is not there");
             Ok(rank)
         };
         match frame {
             ToLauncher::Line { rank, bytes } => {
+                let waiting = host.told - host.written.load(Relaxed);
+                let waiting_max = WAITING_MAX + WAITING_PER_RANK_MAX * u64::from(host.count);
+                ensure!(waiting <= waiting_max, "its ranks ask, and no answers are taken");
                 let answers = self.space.hear(check(rank)?, &bytes);
                 self.answer(answers);
                 self.tell(at, ToAgent::Heard { rank });
@@ -646,11 +668,9 @@ impl Launcher {
             ToLauncher::Output { rank, is_error, bytes } => {
                 let rank = check(rank)?;
                 let unprinted = host.unprinted[usize::from(is_error)];
-                ensure!(
-                    unprinted < PIECES_MAX,
-                    "{}: more output came than was asked for",
-                    host.name
-                );
+                ensure!(unprinted < PIECES_MAX, "more output came than was asked for");
+                let length = bytes.len();
+                ensure!(length <= PIECE_BYTES_MAX, "a piece of output of {length} bytes");
                 if self.out.print(at, rank, is_error, bytes) {
                     self.hosts[at].unprinted[usize::from(is_error)] += 1;
                 } else {
@@ -659,7 +679,8 @@ impl Launcher {
             }
             ToLauncher::Exited { rank, status } => {
                 let rank = check(rank)?;
-                self.hosts[at].exited += 1;
+                let is_first = self.hosts[at].exited.insert(rank);
+                ensure!(is_first, "rank {rank} has ended twice");
                 if status != 0 && self.failed.is_none() {
                     self.failed = Some(status);
                     let others = if self.signals > 0 { "" } else { "; the others are ended" };
@@ -675,11 +696,16 @@ impl Launcher {
                 self.answer(answers);
             }
             ToLauncher::Failed(why) => {
-                self.hosts[at].is_done = true;
-                bail!("{}: {why}", self.hosts[at].name);
+                let host = &mut self.hosts[at];
+                host.is_done = true;
+                let why = format!("{}: {why}", host.name);
+                self.fails(&why);
             }
             ToLauncher::Alive => {}
-            ToLauncher::Done => self.hosts[at].is_done = true,
+            ToLauncher::Done => {
+                ensure!(host.has_ended(), "it is done before its ranks are");
+                self.hosts[at].is_done = true;
+            }
         }
         Ok(())
     }
@@ -708,10 +734,11 @@ mod tests {
             child: Command::new("true").process_group(0).spawn().unwrap(),
             first: 0,
             count: 1,
-            exited: 0,
+            exited: BTreeSet::new(),
             unprinted: [0; 2],
             told: 0,
             written: Arc::default(),
+            is_heard: Arc::default(),
             has_answered: false,
             silent: Duration::ZERO,
             leaving: None,
@@ -779,6 +806,18 @@ mod tests {
         (0..10).for_each(|_| launcher.look());
         launcher.answers(0);
         assert_eq!((looks_until_lost(&mut launcher) + 10) * LOOK.as_millis() as u32, 2_000);
+    }
+
+    #[test]
+    fn an_agent_that_asks_and_takes_no_answers_is_heard_no_more() {
+        let mut launcher = launcher();
+        let (input, _answers) = channel();
+        launcher.hosts[0].input = Some(input);
+        let lost = (1..10_000).find(|_| {
+            launcher.hear(0, ToLauncher::Line { rank: 0, bytes: b"cmd=get key=x\n".into() });
+            launcher.hosts[0].is_done
+        });
+        assert!(lost.is_some_and(|times| times > 500), "{lost:?}");
     }
 
     #[test]

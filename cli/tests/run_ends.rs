@@ -391,6 +391,40 @@ fn an_agent_whose_launcher_is_stopped_keeps_what_its_ranks_have_printed() {
     assert!(ended(agent.child).success());
 }
 
+#[test]
+fn what_an_outsider_prints_in_a_rank_s_place_keeps_no_job_from_ending() {
+    for (length, pause) in [(4096, Duration::ZERO), (1, PAUSE)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut agent = Agent::new(dir.path(), "echo $$; exec sleep 98765", None);
+        let ToLauncher::Output { bytes, .. } = agent.next() else { panic!("no output") };
+        agent.tell(&ToAgent::Printed { is_error: false, pieces: 1 });
+        // As one to which the rank has passed it.
+        let stdout = format!("/proc/{}/fd/1", text(&bytes).trim());
+        let mut stdout = std::fs::File::options().write(true).open(stdout).unwrap();
+        let outsider = std::thread::spawn(move || {
+            while stdout.write_all(&vec![b'y'; length]).is_ok() {
+                std::thread::sleep(pause);
+            }
+        });
+        agent.tell(&ToAgent::End { grace_ms: 0 });
+        let by = Instant::now() + LONG;
+        loop {
+            assert!(Instant::now() < by, "it prints {length} bytes at a time, and no end comes");
+            match agent.next() {
+                ToLauncher::Output { .. } => {
+                    let printed = ToAgent::Printed { is_error: false, pieces: 1 };
+                    let _ = frames::write(&mut agent.to, &printed);
+                }
+                ToLauncher::Exited { .. } => {}
+                ToLauncher::Done => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(ended(agent.child).success());
+        outsider.join().unwrap();
+    }
+}
+
 /// `hamlyn run` on this host and on one that is reached through a script in the place of ssh.
 fn through(dir: &Path, rsh: &str, program: &str) -> Command {
     std::fs::write(dir.join("rsh"), rsh).unwrap();

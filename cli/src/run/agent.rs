@@ -23,8 +23,8 @@ use super::frames::{
 use super::sweep::{self, children, sweep};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::job::lines::LINE_BYTES_MAX;
-use rustix::fd::AsRawFd;
-use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::io::{Errno, FdFlags, fcntl_setfd, ioctl_fionread};
 use rustix::net::{SendFlags, send};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getpgid, getpid, getppid, kill_process, kill_process_group,
@@ -37,16 +37,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Events that wait.
 const EVENTS_MAX: usize = 64;
 const STACK_BYTES: usize = 128 << 10;
-/// How long nothing comes of output that somebody outside of the job still holds open, until no
-/// more is waited for.
+/// How long output is waited for that somebody outside of the job still holds open; and between two
+/// looks, of which those count before which no output waited for credit.
 const DRAIN: Duration = Duration::from_secs(2);
+const DRAIN_LOOK: Duration = Duration::from_millis(100);
 /// For last words to a launcher that may have gone.
 const LEAVE: Duration = Duration::from_secs(1);
 /// How long ranks that were killed may take to end, until they are waited for no more.
@@ -78,6 +80,8 @@ struct Passed {
     pieces: u32,
     /// Threads that hold a piece which may not be sent yet.
     waiting: u32,
+    /// There were some, since that was asked last.
+    has_waited: bool,
 }
 
 impl Gate {
@@ -89,6 +93,7 @@ impl Gate {
     fn pass(&self) {
         let mut passed = self.passed();
         passed.waiting += 1;
+        passed.has_waited |= passed.pieces >= PIECES_MAX;
         let waited = self.printed.wait_while(passed, |passed| passed.pieces >= PIECES_MAX);
         passed = waited.unwrap_or_else(PoisonError::into_inner);
         passed.waiting -= 1;
@@ -101,8 +106,63 @@ impl Gate {
         self.printed.notify_all();
     }
 
+    /// Now, or since this was asked last.
     fn is_waited_for(&self) -> bool {
-        self.passed().waiting > 0
+        let mut passed = self.passed();
+        std::mem::take(&mut passed.has_waited) || passed.waiting > 0
+    }
+}
+
+/// What a rank's output is read from.
+struct Output {
+    from: OwnedFd,
+    /// Pieces that are read yet: as many as there are, until the ranks have ended.
+    left: AtomicU64,
+}
+
+impl Output {
+    fn read(&self, bytes: &mut [u8]) -> usize {
+        loop {
+            match rustix::io::read(&self.from, &mut *bytes) {
+                Err(Errno::INTR) => {}
+                read => return read.unwrap_or(0),
+            }
+        }
+    }
+
+    /// One is read; whether it was the last.
+    fn is_last(&self) -> bool {
+        let before = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        before.is_ok_and(|left| left == 1)
+    }
+
+    /// What is in it now is read, and the piece that is on its way, but not what somebody else goes
+    /// on to print.
+    fn end(&self) {
+        let there = ioctl_fionread(&self.from).unwrap_or(0);
+        self.left.store(there.div_ceil(PIECE_BYTES_MAX as u64) + 1, Relaxed);
+    }
+}
+
+/// The wait for the end of output, when all ranks have ended.
+struct Drain {
+    by: Instant,
+    waited: Duration,
+}
+
+impl Drain {
+    fn new() -> Self {
+        Self { by: Instant::now() + DRAIN_LOOK, waited: Duration::ZERO }
+    }
+
+    /// Whether it was long enough: time does not count in which somebody took the output slowly.
+    fn is_over(&mut self, gates: &[Arc<Gate>]) -> bool {
+        if Instant::now() >= self.by {
+            self.by = Instant::now() + DRAIN_LOOK;
+            let waiting = gates.iter().filter(|gate| gate.is_waited_for()).count();
+            self.waited += if waiting == 0 { DRAIN_LOOK } else { Duration::ZERO };
+        }
+        self.waited >= DRAIN
     }
 }
 
@@ -124,6 +184,7 @@ struct Agent {
     /// Children that it has not started.
     spared: Vec<Pid>,
     outputs: usize,
+    read: Vec<Weak<Output>>,
     /// Of standard output, and of standard error.
     gates: [Arc<Gate>; 2],
     /// A thread writes them. They are bounded by what they answer, and by the gates.
@@ -188,6 +249,7 @@ pub fn run() -> Result<()> {
         ranks: BTreeMap::new(),
         spared: children(),
         outputs: 0,
+        read: Vec::new(),
         gates,
         to_launcher,
         kill_at: None,
@@ -289,18 +351,23 @@ impl Agent {
         &mut self,
         rank: u32,
         is_error: bool,
-        mut from: impl Read + Send + 'static,
+        from: impl Into<OwnedFd>,
         events: &SyncSender<Event>,
     ) -> Result<()> {
         self.outputs += 1;
         let to_main = events.clone();
         let gate = self.gates[usize::from(is_error)].clone();
+        let output = Arc::new(Output { from: from.into(), left: AtomicU64::new(u64::MAX) });
+        self.read.push(Arc::downgrade(&output));
         thread("output", move || {
             let mut bytes = vec![0; PIECE_BYTES_MAX];
-            while let Ok(length @ 1..) = from.read(&mut bytes) {
+            while let length @ 1.. = output.read(&mut bytes) {
                 gate.pass();
                 if to_main.send(Event::Output(rank, is_error, bytes[..length].to_vec())).is_err() {
                     return;
+                }
+                if output.is_last() {
+                    break;
                 }
             }
             let _ = to_main.send(Event::OutputEnd);
@@ -309,14 +376,16 @@ impl Agent {
 
     /// Until all ranks have ended, and their output was carried.
     fn turn(&mut self, came: &Receiver<Event>) -> Result<()> {
-        let mut drained_by = None;
+        let mut drain: Option<Drain> = None;
         loop {
-            if self.ranks.is_empty() && drained_by.is_none() {
+            if self.ranks.is_empty() && drain.is_none() {
                 // What they have left behind prints no more.
                 sweep(&self.spared);
-                drained_by = Some(Instant::now() + DRAIN);
+                self.read.iter().filter_map(Weak::upgrade).for_each(|output| output.end());
+                drain = Some(Drain::new());
             }
-            if self.ranks.is_empty() && self.outputs == 0 {
+            let is_over = drain.as_mut().is_some_and(|drain| drain.is_over(&self.gates));
+            if self.ranks.is_empty() && (self.outputs == 0 || is_over) {
                 return Ok(());
             }
             if self.kill_at.is_some_and(|at| Instant::now() >= at) {
@@ -326,8 +395,9 @@ impl Agent {
             }
             let ranks_by = self.killed_by.filter(|_| !self.ranks.is_empty());
             ensure!(ranks_by.is_none_or(|by| Instant::now() < by), "ranks were killed, and stay");
+            let drain_by = drain.as_ref().map(|drain| drain.by);
             let next =
-                [drained_by, self.kill_at, ranks_by, self.beats.by].into_iter().flatten().min();
+                [drain_by, self.kill_at, ranks_by, self.beats.by].into_iter().flatten().min();
             let wait = next.map_or(Duration::from_secs(3600), |next| {
                 next.saturating_duration_since(Instant::now())
             });
@@ -343,7 +413,6 @@ impl Agent {
                 Ok(Event::Frame(ToAgent::Heard { rank })) => self.heard(rank),
                 Ok(Event::Frame(ToAgent::Printed { is_error, pieces })) => {
                     self.gates[usize::from(is_error)].printed(pieces);
-                    drained_by = drained_by.map(|_| Instant::now() + DRAIN);
                 }
                 Ok(Event::Frame(ToAgent::Signal(number))) => self.signal(number),
                 Ok(Event::Frame(ToAgent::End { grace_ms })) => {
@@ -358,7 +427,6 @@ impl Agent {
                 }
                 Ok(Event::Line(rank, bytes)) => self.tell(ToLauncher::Line { rank, bytes }),
                 Ok(Event::Output(rank, is_error, bytes)) => {
-                    drained_by = drained_by.map(|_| Instant::now() + DRAIN);
                     self.tell(ToLauncher::Output { rank, is_error, bytes });
                 }
                 Ok(Event::OutputEnd) => self.outputs -= 1,
@@ -371,12 +439,6 @@ impl Agent {
                     if let Some(silence) = self.beats.silence() {
                         self.leave_by = Some(Instant::now() + LEAVE);
                         bail!("nothing came from hamlyn run for {} ms", silence.as_millis());
-                    }
-                    if self.gates.iter().any(|gate| gate.is_waited_for()) {
-                        drained_by = drained_by.map(|_| Instant::now() + DRAIN);
-                    } else if drained_by.is_some_and(|by| Instant::now() >= by) {
-                        // Nothing has come, though it could have.
-                        return Ok(());
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => bail!("its threads have ended"),

@@ -425,6 +425,19 @@ fn what_an_outsider_prints_in_a_rank_s_place_keeps_no_job_from_ending() {
     }
 }
 
+#[test]
+fn what_a_rank_has_started_and_left_is_no_zombie_when_it_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "for i in {1..20}; do (sleep 0 &); done; echo started; exec sleep 98765";
+    let mut agent = Agent::new(dir.path(), script, None);
+    assert!(matches!(agent.next(), ToLauncher::Output { .. }));
+    until("the rank alone is left", || children(agent.child.id()).len() == 1);
+    agent.tell(&ToAgent::End { grace_ms: 0 });
+    assert!(matches!(agent.next(), ToLauncher::Exited { rank: 0, .. }));
+    assert!(matches!(agent.next(), ToLauncher::Done));
+    assert!(ended(agent.child).success());
+}
+
 /// `hamlyn run` on this host and on one that is reached through a script in the place of ssh.
 fn through(dir: &Path, rsh: &str, program: &str) -> Command {
     std::fs::write(dir.join("rsh"), rsh).unwrap();

@@ -30,14 +30,16 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getpgid, getpid, getppid, kill_process, kill_process_group,
     set_child_subreaper, set_parent_process_death_signal, waitid,
 };
-use std::collections::BTreeMap;
+use signal_hook::consts::SIGCHLD;
+use signal_hook::flag::register;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read, Stdin};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -49,6 +51,8 @@ const STACK_BYTES: usize = 128 << 10;
 /// looks, of which those count before which no output waited for credit.
 const DRAIN: Duration = Duration::from_secs(2);
 const DRAIN_LOOK: Duration = Duration::from_millis(100);
+/// How often it is looked for what has ended and was left by ranks.
+const REAP: Duration = Duration::from_secs(1);
 /// For last words to a launcher that may have gone.
 const LEAVE: Duration = Duration::from_secs(1);
 /// How long ranks that were killed may take to end, until they are waited for no more.
@@ -189,6 +193,10 @@ struct Agent {
     gates: [Arc<Gate>; 2],
     /// A thread writes them. They are bounded by what they answer, and by the gates.
     to_launcher: Sender<ToLauncher>,
+    /// When it is next looked whether something that ranks have left has ended, and whether
+    /// anything has.
+    reap_at: Instant,
+    has_child_ended: Arc<AtomicBool>,
     /// From then on nobody is spared.
     kill_at: Option<Instant>,
     /// From then on nobody is waited for.
@@ -252,11 +260,14 @@ pub fn run() -> Result<()> {
         read: Vec::new(),
         gates,
         to_launcher,
+        reap_at: Instant::now() + REAP,
+        has_child_ended: Arc::default(),
         kill_at: None,
         killed_by: None,
         beats: Beats::new(start.beat_ms.map(Duration::from_millis)),
         leave_by: None,
     };
+    register(SIGCHLD, agent.has_child_ended.clone())?;
     let to_main = events.clone();
     thread("to-launcher", move || {
         let mut out = std::io::stdout();
@@ -395,9 +406,14 @@ impl Agent {
             }
             let ranks_by = self.killed_by.filter(|_| !self.ranks.is_empty());
             ensure!(ranks_by.is_none_or(|by| Instant::now() < by), "ranks were killed, and stay");
+            if Instant::now() >= self.reap_at {
+                self.reap();
+            }
             let drain_by = drain.as_ref().map(|drain| drain.by);
-            let next =
-                [drain_by, self.kill_at, ranks_by, self.beats.by].into_iter().flatten().min();
+            let next = [Some(self.reap_at), drain_by, self.kill_at, ranks_by, self.beats.by]
+                .into_iter()
+                .flatten()
+                .min();
             let wait = next.map_or(Duration::from_secs(3600), |next| {
                 next.saturating_duration_since(Instant::now())
             });
@@ -443,6 +459,16 @@ impl Agent {
                 }
                 Err(RecvTimeoutError::Disconnected) => bail!("its threads have ended"),
             }
+        }
+    }
+
+    /// A rank stays until it is waited for: its number is used until then.
+    fn reap(&mut self) {
+        self.reap_at = Instant::now() + REAP;
+        if self.has_child_ended.swap(false, Relaxed) {
+            let mut kept: HashSet<Pid> = self.ranks.values().filter_map(Rank::pid).collect();
+            kept.extend(&self.spared);
+            sweep::reap(|pid| !kept.contains(&pid));
         }
     }
 

@@ -4,8 +4,10 @@
 use hamlyn::job::lines::{Line, ranks_to_word};
 use std::collections::{BTreeSet, HashMap};
 
-/// Most bytes that one rank puts, names included.
+/// Most bytes that one rank puts, names included, and what keeping them takes.
 const BYTES_PER_RANK_MAX: usize = 16 << 20;
+/// What an entry takes beside its name and its value, about.
+const BYTES_PER_ENTRY: usize = 128;
 
 /// A line for a rank.
 pub type Answer = (u32, Line);
@@ -91,10 +93,11 @@ impl Space {
             return refusal(result, "key_is_there_already");
         }
         let bytes = self.bytes.entry(rank).or_default();
-        if *bytes + key.len() + value.len() > BYTES_PER_RANK_MAX {
+        let more = key.len() + value.len() + BYTES_PER_ENTRY;
+        if *bytes + more > BYTES_PER_RANK_MAX {
             return refusal(result, "this_rank_has_put_too_much");
         }
-        *bytes += key.len() + value.len();
+        *bytes += more;
         self.values.insert(key.into(), value.into());
         yes(result)
     }
@@ -185,5 +188,10 @@ mod tests {
             said(&mut space, 0, &format!("cmd=put key=hm-0-{i} value={value}"))[0].contains("rc=1")
         });
         assert!(refused.is_some_and(|i| i > 200), "{refused:?}");
+        // Short ones take more than their bytes.
+        let refused = (0..200_000).find(|i| {
+            said(&mut space, 1, &format!("cmd=put key=hm-1-{i} value=0"))[0].contains("rc=1")
+        });
+        assert!(refused.is_some_and(|i| i > 100_000), "{refused:?}");
     }
 }

@@ -522,7 +522,9 @@ fn what_makes_no_sense_is_refused_with_what_is_allowed() {
         ("-n 2 --hosts a;b", "a-z A-Z 0-9"),
         ("-n 2 --env x", "NAME=VALUE"),
         ("-n 1 --hosts elsewhere --rsh hamlyn-no-such-program", "hamlyn-no-such-program"),
-        ("-n 1 --hosts elsewhere --rsh true", "went away"),
+        ("-n 1 --hosts elsewhere --rsh true", "did not start: true ended with status 0"),
+        ("-n 1 --hosts elsewhere --rsh timeout", "did not start: timeout ended with status 125"),
+        ("-n 1 --hosts no-such-command --rsh env", "did not start: env ended with status 127: "),
         ("-n 1 --hosts elsewhere --rsh echo", "something else came"),
     ] {
         let output = hamlyn(dir.path(), options).arg("true").output().unwrap();

@@ -7,6 +7,7 @@
 //!        +--> print: threads that write to standard output and standard error
 //! ```
 //! - [`frames`]: what is said between here and an agent
+//! - [`host`]: what is known of one host, and its end
 //! - [`agent`]: what starts the ranks of one host
 //! - [`print`]: what ranks print
 //! - [`space`]: the job's key-value space
@@ -23,6 +24,7 @@
 
 pub mod agent;
 mod frames;
+mod host;
 mod print;
 mod space;
 mod sweep;
@@ -31,8 +33,9 @@ use crate::arguments::RunArguments;
 use anyhow::{Context, Result, bail, ensure};
 use frames::{PIECE_BYTES_MAX, PIECES_MAX, Start, ToAgent, ToLauncher};
 use hamlyn::job::lines::to_hex;
+use host::{Host, PAUSE, end_child};
 use print::{Printed, Printers};
-use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, set_child_subreaper};
+use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 use rustix::rand::{GetRandomFlags, getrandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -43,10 +46,10 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 use sweep::{children, sweep};
 
@@ -80,9 +83,6 @@ const SILENT: Duration = Duration::from_secs(60);
 const SSH_ALIVE: &str = "ServerAliveInterval=15";
 /// Ends ssh where a host says nothing until it is connected, and its key has been seen.
 const SSH_CONNECT: &str = "ConnectTimeout=45";
-/// What an agent of this host that is heard no more has to end its ranks in, until it is killed.
-const LEAVE: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_millis(2);
 /// Pauses for what is on its way to agents, before this process stops.
 const FLUSH_PAUSES: u32 = 500;
 
@@ -92,33 +92,6 @@ pub enum Event {
     Gone(usize, Option<String>),
     Signal(i32),
     Printed(Printed),
-}
-
-/// One host.
-struct Host {
-    name: String,
-    is_here: bool,
-    /// Frames for its agent, which a thread writes: if this one waited for an agent, and that for this
-    /// one, neither would go on. What waits are answers, one for each question of a rank.
-    input: Option<Sender<ToAgent>>,
-    child: Child,
-    first: u32,
-    count: u32,
-    /// Its ranks that have ended.
-    exited: BTreeSet<u32>,
-    /// Pieces of output, of standard output and of standard error, for which it has no credit back.
-    unprinted: [u32; 2],
-    /// Frames that its agent was told, and those of them that are written.
-    told: u64,
-    written: Arc<AtomicU64>,
-    /// What it says is read.
-    is_heard: Arc<AtomicBool>,
-    has_answered: bool,
-    /// How long nothing has come from it.
-    silent: Duration,
-    /// It is heard no more, for so long; of this host alone, where what it leaves can be ended.
-    leaving: Option<Duration>,
-    is_done: bool,
 }
 
 struct Launcher {
@@ -266,46 +239,8 @@ fn is_plain(path: &Path) -> bool {
     path.as_os_str().as_bytes().iter().all(plain)
 }
 
-/// Also whatever a script has started in the place of ssh.
-fn end_child(child: &Child) {
-    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
-}
-
 fn bytes(text: &OsStr) -> Vec<u8> {
     text.as_bytes().to_vec()
-}
-
-impl Host {
-    /// Whether all its ranks have.
-    fn has_ended(&self) -> bool {
-        self.exited.len() >= self.count as usize
-    }
-
-    /// It is told nothing more, and heard no more.
-    fn leave(&mut self) {
-        drop(self.input.take());
-        self.is_heard.store(false, Relaxed);
-        if self.is_here {
-            self.leaving.get_or_insert(Duration::ZERO);
-        } else {
-            end_child(&self.child);
-            self.is_done = true;
-        }
-    }
-
-    /// To be called in each `period` in which it is leaving.
-    fn look(&mut self, period: Duration) {
-        let leaving = self.leaving.insert(self.leaving.unwrap_or_default() + period);
-        self.is_done = !matches!(self.child.try_wait(), Ok(None)) || *leaving >= 2 * LEAVE;
-        if !self.is_done && *leaving >= LEAVE {
-            end_child(&self.child);
-        }
-    }
-
-    /// It is done, or will be without another word.
-    fn is_left(&self) -> bool {
-        self.is_done || self.leaving.is_some()
-    }
 }
 
 impl Launcher {
@@ -343,6 +278,7 @@ impl Launcher {
             name: name.to_owned(),
             is_here,
             input: Some(input),
+            program,
             child,
             first,
             count,
@@ -531,7 +467,11 @@ impl Launcher {
             drop(host.input.take());
             host.is_done = true;
         }
-        let why = why.unwrap_or_else(|| "what started its ranks went away".into());
+        let why = match why {
+            Some(why) => why,
+            None if !host.has_answered => host.not_started(),
+            None => "what started its ranks went away".into(),
+        };
         let why = format!("{}: {why}", host.name);
         self.fails(&why);
     }
@@ -731,6 +671,7 @@ mod tests {
             name: "elsewhere".into(),
             is_here: false,
             input: None,
+            program: "true".into(),
             child: Command::new("true").process_group(0).spawn().unwrap(),
             first: 0,
             count: 1,

@@ -1,5 +1,5 @@
-//! One host of a job, as `hamlyn run` sees it: what was said to its agent and by it, and the process
-//! by which that was started, here itself, elsewhere what is in the place of ssh.
+//! One host of a job, as `hamlyn run` sees it: what was said to its agent and by it, and the
+//! process by which that was started, here itself, elsewhere what is in the place of ssh.
 
 use super::frames::ToAgent;
 use rustix::process::{Pid, Signal, kill_process_group};

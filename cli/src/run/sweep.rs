@@ -109,8 +109,8 @@ fn descendants(spared: &[Pid]) -> Vec<Found> {
 /// Children before their parents: those that have lost one may be told to go on. `false`: this
 /// process may end none of them, as those that have become another user's.
 fn kill(found: &[Found]) -> bool {
-    let take = |found| signal(found, Signal::KILL) != Err(Errno::PERM);
-    found.iter().rev().fold(false, |is_taken, found| take(found) || is_taken)
+    let takes = |found: &&Found| signal(found, Signal::KILL) != Err(Errno::PERM);
+    found.iter().rev().filter(takes).count() > 0
 }
 
 fn signal((pid, parent): &Found, signal: Signal) -> Result<()> {

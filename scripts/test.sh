@@ -9,8 +9,8 @@
 # Of two lists of steps one runs beside the other, since most steps use one core for much of their
 # time, and whichever is through takes what is left of the other, the second from its end; cargo lets
 # those wait that build in the same directory. The last line sums up.
-TEST='fmt unit cli examples'
-TEST_BESIDE='c python doc pure'
+TEST='fmt unit doc pure examples'
+TEST_BESIDE='c python cli'
 DEEP='clippy release tour bench budgets readme site deb http bare sanitizers launchers long planted wheel package api'
 DEEP_BESIDE='loom miri tsan fuzz'
 set -u

@@ -652,8 +652,7 @@ fn ssh_is_asked_to_notice_that_its_host_is_gone() {
     assert!(!command.output().unwrap().status.success());
     let words = std::fs::read_to_string(dir.path().join("words")).unwrap();
     // Of ssh's words the first counts.
-    let wanted =
-        "-p 22 -o ServerAliveInterval=60 -o ServerAliveInterval=15 -o ConnectTimeout=45 elsewhere ";
+    let wanted = "-p 22 -o ServerAliveInterval=60 -o ServerAliveInterval=15 -o ConnectTimeout=45 -o ControlPersist=no elsewhere ";
     assert!(words.starts_with(wanted), "{words}");
 }
 

@@ -131,9 +131,9 @@ pub use group::{Group, GroupConfig, GroupError, Parts};
 pub use group_member::{GroupHelper, GroupMember, PART_BYTES, Part};
 #[cfg(feature = "os")]
 pub use kinds::{Admit, Connected, Grown, Offered};
-#[cfg(feature = "os")]
 #[cfg(feature = "tokio")]
 pub(crate) use manager::Awaiting;
+#[cfg(feature = "os")]
 pub(crate) use manager::NOT_OFFERED;
 #[cfg(all(feature = "os", feature = "unstable-internals"))]
 pub use manager::UntilGivenUp;

@@ -83,6 +83,8 @@ const SILENT: Duration = Duration::from_secs(60);
 const SSH_ALIVE: &str = "ServerAliveInterval=15";
 /// Ends ssh where a host says nothing until it is connected, and its key has been seen.
 const SSH_CONNECT: &str = "ConnectTimeout=45";
+/// What ssh would leave behind for others could not be told from what ranks leave.
+const SSH_ALONE: &str = "ControlPersist=no";
 /// Pauses for what is on its way to agents, before this process stops.
 const FLUSH_PAUSES: u32 = 500;
 
@@ -228,7 +230,7 @@ fn agent(arguments: &RunArguments, name: &str) -> Result<Command> {
     let mut command = Command::new(first);
     command.args(words);
     if Path::new(first).file_name() == Some(OsStr::new("ssh")) {
-        command.args(["-o", SSH_ALIVE, "-o", SSH_CONNECT]);
+        command.args(["-o", SSH_ALIVE, "-o", SSH_CONNECT, "-o", SSH_ALONE]);
     }
     command.arg(name).arg(path).arg("run-agent");
     Ok(command)
@@ -417,7 +419,7 @@ impl Launcher {
         }
         let mut spared = self.spared.clone();
         for host in &mut self.hosts {
-            if matches!(host.child.try_wait(), Ok(None)) {
+            if !host.is_here && matches!(host.child.try_wait(), Ok(None)) {
                 spared.push(Pid::from_child(&host.child));
             }
         }

@@ -199,9 +199,10 @@ impl Page {
                     bytes = &bytes[written..];
                     self.written.fetch_add(written as u64, Relaxed);
                 }
-                Err(Errno::AGAIN) => {
-                    poll(&mut [PollFd::new(&to, PollFlags::OUT)], None)?;
-                }
+                Err(Errno::AGAIN) => match poll(&mut [PollFd::new(&to, PollFlags::OUT)], None) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(e) => return Err(e.into()),
+                },
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }

@@ -17,22 +17,25 @@ use rustix::process::{
 use std::collections::HashSet;
 use std::fs::{read_dir, read_to_string};
 use std::path::Path;
-use std::time::Duration;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
 
-/// Looks at what is left, and the pause behind each that has seen nothing new. A process that was
-/// killed has much to give back, where it had much memory.
-const SWEEPS: u32 = 600;
-const SWEEP_PAUSE: Duration = Duration::from_millis(5);
+/// How long all together may take. A process that was killed has much to give back, where it had
+/// much memory.
+const SWEEP: Duration = Duration::from_secs(3);
+/// Behind each look that has seen nothing new.
+const PAUSE: Duration = Duration::from_millis(5);
 /// Numbers of processes in a sentence.
 const NAMED_MAX: usize = 16;
 
 /// A process, and its parent; none for a child of this process.
 type Found = (Pid, Option<Pid>);
 
-/// Ends all but `spared`, and what those have started. What is left cannot be ended.
+/// Ends all but `spared`, and what those have started. What is left cannot be ended, as one that has
+/// become another user's.
 pub fn sweep(spared: &[Pid]) -> Vec<Pid> {
-    let mut stopped = HashSet::new();
-    for _ in 0..SWEEPS {
+    let (mut stopped, by) = (HashSet::new(), Instant::now() + SWEEP);
+    while Instant::now() < by {
         reap(|pid| !spared.contains(&pid));
         let found = descendants(spared);
         if found.is_empty() {
@@ -47,7 +50,7 @@ pub fn sweep(spared: &[Pid]) -> Vec<Pid> {
             continue;
         }
         let is_taken = kill(&found);
-        std::thread::sleep(SWEEP_PAUSE);
+        std::thread::sleep(PAUSE);
         if !is_taken {
             break;
         }
@@ -55,7 +58,7 @@ pub fn sweep(spared: &[Pid]) -> Vec<Pid> {
     // Nothing stays stopped.
     let found = descendants(spared);
     kill(&found);
-    found.into_iter().map(|(pid, _)| pid).collect()
+    found.into_iter().map(|(pid, _)| pid).filter(|pid| !is_ending(*pid)).collect()
 }
 
 /// What cannot be ended, in words.
@@ -124,8 +127,16 @@ fn signal((pid, parent): &Found, signal: Signal) -> Result<()> {
 }
 
 fn parent_of(pid: Pid) -> Option<Pid> {
+    Pid::from_raw(word_of(pid, 1)?)
+}
+
+/// Whether it has ended but for what it gives back (`PF_EXITING`), or is gone.
+fn is_ending(pid: Pid) -> bool {
+    word_of(pid, 6).is_none_or(|flags: u32| flags & 4 != 0)
+}
+
+/// One of the words in its `stat` behind its name, which may hold anything: 0 is its state.
+fn word_of<T: FromStr>(pid: Pid, number: usize) -> Option<T> {
     let stat = read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // Behind its name, which may hold anything: its state, and its parent.
-    let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?;
-    Pid::from_raw(parent.parse().ok()?)
+    stat.rsplit_once(") ")?.1.split(' ').nth(number)?.parse().ok()
 }

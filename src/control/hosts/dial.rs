@@ -8,7 +8,7 @@ use super::near::Near;
 use super::rails::RailDial;
 use super::rails::said::Said;
 use super::{ASKED_REFUSED, HostName, HostNameError, HostsError, Row, Shared, State};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::control::shell::ConnectError;
 use crate::control::{Reason, Wait};
 use crate::os::sys::monotonic_ns;
@@ -249,7 +249,9 @@ fn spawn(
     let mut own = dial.clone();
     // One that is given later is asked by another thread, which has the stack for it.
     let may_ask = shared.given.is_there();
-    let stack_bytes = if may_ask { directory::GIVEN_STACK_BYTES } else { 256 << 10 };
+    // The first asks libfabric, too, and its providers' libraries.
+    let is_of_others = may_ask || shared.config.fabric != config::Fabric::Off;
+    let stack_bytes = if is_of_others { directory::GIVEN_STACK_BYTES } else { 256 << 10 };
     let run = move || {
         thread::sleep(pause);
         // What is the application's may panic, its errors' texts and destructors, too; that it was

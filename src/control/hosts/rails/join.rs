@@ -1,7 +1,7 @@
 //! The rails of a link but its first: who connects them, who lets them in, and when again.
 //!
-//! One that cannot be made, or that ends sooner than the pause before it, is tried again after a pause that
-//! doubles, up to [`PAUSE_MAX_NS`]. Of those that are due the one goes first that has been for longest: so a
+//! One that cannot be made, or that ends within a second or sooner than the pause before it, is tried again
+//! after a pause that doubles, up to [`PAUSE_MAX_NS`]. Of those that are due the one goes first that has been for longest: so a
 //! link whose rails cannot be takes nothing from others.
 
 use super::super::accounts::Live;
@@ -33,6 +33,8 @@ const DIALS_MAX: usize = 32;
 /// The pause before a rail is connected again that could not be, at first and at most.
 const PAUSE_NS: u64 = 100_000_000;
 const PAUSE_MAX_NS: u64 = 30_000_000_000;
+/// One that ends sooner is no better than one that could not be.
+const STAYS_NS: u64 = 1_000_000_000;
 
 /// What this process knows of a link with several rails.
 #[derive(Debug)]
@@ -93,7 +95,7 @@ impl Retry {
     fn due(&mut self, now_ns: u64) -> u64 {
         if let Some(since_ns) = self.since_ns.take() {
             let lived_ns = now_ns.saturating_sub(since_ns);
-            match lived_ns >= Self::pause_ns(self.failures) {
+            match lived_ns >= Self::pause_ns(self.failures).max(STAYS_NS) {
                 true => (self.failures, self.due_ns) = (0, now_ns),
                 false => self.failed(now_ns),
             }

@@ -390,7 +390,7 @@ fuzz() {
         name=$(basename "$target" .rs)
         part "fuzz $name"
         # It is compiled for longer than it runs.
-        CARGO_PROFILE_RELEASE_OPT_LEVEL=0 \
+        CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
             cargo +nightly fuzz run --target-dir "$TARGET/fuzz" "$name" -- \
             -max_total_time="${FUZZ_SECONDS:-10}" -print_final_stats=1 2>&1 | tail -n 40 \
             >"$TARGET/fuzz-$name.txt"

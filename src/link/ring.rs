@@ -894,7 +894,7 @@ mod tests {
         #[test]
         fn any_order_of_calls_gives_what_was_sent_in_the_order_of_sending(
             log2 in 3u32..7,
-            acts in proptest::collection::vec(act(), 1..if cfg!(miri) { 20 } else { 200 }),
+            acts in proptest::collection::vec(act(), 1..if cfg!(miri) { 12 } else { 200 }),
         ) {
             let mut ring = ring(1 << log2);
             let mut oracle = VecDeque::new();
@@ -964,7 +964,10 @@ mod tests {
 
         #[test]
         fn whatever_freed_says_the_writer_never_writes_over_what_was_not_given_back(
-            claims in proptest::collection::vec(prop_oneof![0u64..40, any::<u64>()], 1..60),
+            claims in proptest::collection::vec(
+                prop_oneof![0u64..40, any::<u64>()],
+                1..if cfg!(miri) { 20 } else { 60 },
+            ),
         ) {
             let mut ring = ring(8);
             let mut believed = 0;

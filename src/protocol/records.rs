@@ -627,7 +627,12 @@ mod tests {
     proptest! {
         // Against a map of who lies where.
         #[test]
-        fn records_in_an_aperture_never_overlap(steps in proptest::collection::vec((any::<bool>(), 0u64..9000), 200)) {
+        fn records_in_an_aperture_never_overlap(
+            steps in proptest::collection::vec(
+                (any::<bool>(), 0u64..9000),
+                if cfg!(miri) { 40 } else { 200 },
+            )
+        ) {
             let mut space = Space::new(8192);
             let mut there: VecDeque<(u64, u64)> = VecDeque::new();
             let mut released = 0;
@@ -673,7 +678,10 @@ mod tests {
         // The walk ends, and stays inside, whatever the bytes are.
         #[test]
         fn any_bytes_are_records_or_an_error(
-            bytes in proptest::collection::vec(prop_oneof![Just(0u8), Just(4), any::<u8>()], 0..200)
+            bytes in proptest::collection::vec(
+                prop_oneof![Just(0u8), Just(4), any::<u8>()],
+                0..if cfg!(miri) { 40 } else { 200 },
+            )
         ) {
             let mut at = 0;
             while let Ok(Some((range, after))) = next(&bytes, at) {

@@ -117,7 +117,6 @@ impl Shared {
                 {
                     return;
                 }
-                let is_leaving = |row: &Row| matches!(row, Row::Leaving(_));
                 if monotonic_ns() >= look_ns {
                     self.look_for_silence(&mut state);
                     look_ns = monotonic_ns() + self.timeout_ns() / LOOKS;
@@ -126,17 +125,21 @@ impl Shared {
                 if misses_rail || monotonic_ns() >= state.rails_due_ns {
                     self.connect_rails(&mut state);
                 }
-                let look = Some(look_ns).filter(|_| !state.links.is_empty());
-                let any_leaves = state.rows.values().any(is_leaving);
-                let leave = any_leaves.then(|| monotonic_ns() + LEAVING_NS);
-                let listen = state.listens_again_ns;
-                let rails = Some(state.rails_due_ns);
-                let due = state.rows.values().any(Row::is_due).then_some(0);
+                let or_never = |is_so: bool, at_ns: u64| if is_so { at_ns } else { u64::MAX };
+                let any = |is_so: fn(&Row) -> bool| state.rows.values().any(is_so);
+                let look = or_never(!state.links.is_empty(), look_ns);
+                let leave = or_never(
+                    any(|row| matches!(row, Row::Leaving(_))),
+                    monotonic_ns() + LEAVING_NS,
+                );
+                let due = or_never(any(Row::is_due), 0);
+                let listen = state.listens_again_ns.unwrap_or(u64::MAX);
                 let deadlines = state.rows.values().map(Row::deadline_ns);
-                let others = [look, leave, listen, rails, due].into_iter().flatten();
-                deadlines.chain(others).min()
+                let others = [look, leave, due, listen, state.rails_due_ns];
+                deadlines.chain(others).min().unwrap_or(u64::MAX)
             };
-            let mut wait_ns = next_ns.map(|next| next.saturating_sub(monotonic_ns()));
+            let is_never = next_ns == u64::MAX;
+            let mut wait_ns = (!is_never).then(|| next_ns.saturating_sub(monotonic_ns()));
             if !late.is_empty() || nap.is_some() {
                 // The poller counts in milliseconds.
                 thread::sleep(if late.is_empty() { nap.unwrap_or(LATE) } else { LATE });

@@ -30,6 +30,7 @@ use hamlyn::protocol::{
 use hamlyn::{Accept, Access, ApertureAccess, Config, Node, NodeSendError, SlotConfig};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::{Dir, LIMIT, LONG, Peer, Random, Role, say, skipped};
@@ -248,6 +249,29 @@ fn a_server_that_is_killed_is_told_of_and_one_that_is_stopped_is_waited_for() {
             assert!(matches!(error, CallError::Ended(CloseReason::Died)), "{error}");
         });
     });
+}
+
+#[test]
+fn a_process_that_ends_while_it_connects_ends_well() {
+    let Some(provider) = providers().pop() else { return skipped(NEEDED) };
+    let here = Dir::new("listens", &[]);
+    let manager = Manager::with_config(listening(trusted(&here, provider))).unwrap();
+    manager.start_progress().unwrap();
+    let library = named("HAMLYN_FABRIC_LIBRARY").unwrap_or_default().display().to_string();
+    let own = [("FABRIC", "trusted"), ("FABRIC_LIBRARY", library.as_str())];
+    let dir = Dir::new("leaves", &own);
+    let at = format!("hamlyn://{}/nothing", manager.listens_at().unwrap());
+    let secret = secret(&here);
+    // Most of them while the first question is answered, which loads and unloads the providers' files.
+    for milliseconds in (2..=152).step_by(10) {
+        let args = format!("{at} {milliseconds}");
+        let mut leaves = Peer::command("leaves", &dir, &args, &[]);
+        let out = leaves.env("HAMLYN_SECRET", &secret).stderr(Stdio::piped()).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        let is_well = out.status.success() && !said.contains("signal");
+        assert!(is_well, "after {milliseconds} ms: {} {said}", out.status);
+        assert!(said.contains("leaves"), "{said}");
+    }
 }
 
 #[test]
@@ -1065,6 +1089,14 @@ fn whatever_another_host_says_beside_a_link_is_read_as_it_is_written_and_holds_n
 #[test]
 fn role() {
     let Some(role) = Role::of_this_process() else { return };
+    if role.name == "leaves" {
+        let manager = Manager::with_config(role.config()).unwrap();
+        let limit = Duration::from_millis(role.number(1));
+        let connected = Client::connect(&manager, &role.args[0], Some(limit)).map(drop);
+        eprintln!("leaves: {connected:?}");
+        // As a `main` that returns does.
+        std::process::exit(0);
+    }
     assert_eq!(role.name, "server");
     let manager = Manager::with_config(role.config()).unwrap();
     let server = Server::new(&manager, ServerConfig::default()).unwrap();

@@ -23,6 +23,18 @@ static void expect(h_status wanted, const char *words, h_status found, const cha
     failures++;
 }
 
+/* The same of a call that may take no time: on a busy machine nothing may have been found out yet, and
+   then it says so. */
+#define EXPECT_BY_AND_BY(status, words, call)                                                      \
+    do {                                                                                           \
+        int tries = 0;                                                                             \
+        h_status found;                                                                            \
+        do {                                                                                       \
+            found = (call);                                                                        \
+        } while (found == H_TIMED_OUT && ++tries < 50);                                            \
+        expect((status), (words), found, #call, __LINE__);                                         \
+    } while (0)
+
 #define THAT(condition)                                                                            \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
@@ -205,8 +217,10 @@ static void what_is_not_there(void) {
     EXPECT(H_INVALID, "access is 9", h_serve(node, "x", 9, 0, NULL, 0));
     EXPECT(H_INVALID, "", h_serve(node, "no/name", H_ACCESS_SAME_USER, 0, NULL, 0));
     /* It is waited for as long as the call may take, and no longer. */
-    EXPECT(H_NOT_FOUND, "nothing is called", h_connect(node, "nobody", NULL, 0, 0, &no_link));
-    EXPECT(H_NOT_FOUND, "is there and has no", h_connect(node, "nobody", NULL, 0, 1000000, &no_link));
+    EXPECT_BY_AND_BY(H_NOT_FOUND, "nothing is called",
+                      h_connect(node, "nobody", NULL, 0, 0, &no_link));
+    EXPECT_BY_AND_BY(H_NOT_FOUND, "is there and has no",
+                      h_connect(node, "nobody", NULL, 0, 1000000, &no_link));
     EXPECT(H_INVALID, "", h_connect(node, "no/name", NULL, 0, LIMIT, &no_link));
 }
 
@@ -597,12 +611,14 @@ static void calls(void) {
     EXPECT(H_OK, "", h_server_set_admission(server, NULL, NULL));
     EXPECT(H_OK, "", h_server_serve(server, "stops", H_ACCESS_SAME_USER, 0));
     EXPECT(H_OK, "", h_server_stop_serving(server));
-    EXPECT(H_NOT_FOUND, "nothing is called stops", h_client_connect(node, "stops", NULL, 0, &client));
+    EXPECT_BY_AND_BY(H_NOT_FOUND, "nothing is called stops",
+                      h_client_connect(node, "stops", NULL, 0, &client));
     EXPECT(H_OK, "", h_server_seed(server, &seed));
     EXPECT(H_OK, "", h_client_grow(node, &seed, NULL, LIMIT, &client));
     EXPECT(H_LIMIT, "the server refused: it has 1 client, as many as it may (clients_max)",
            h_client_grow(node, &seed, NULL, LIMIT, &second));
-    EXPECT(H_NOT_FOUND, "no user", h_client_connect(node, "no-such-user-here@x", NULL, 0, &second));
+    EXPECT_BY_AND_BY(H_NOT_FOUND, "no user",
+                      h_client_connect(node, "no-such-user-here@x", NULL, 0, &second));
     THAT(second == NULL);
     EXPECT(H_TIMED_OUT, "", h_client_call(client, "x", 1, 1000000, data, sizeof data, &length));
     EXPECT(H_OK, "", h_server_receive(server, LIMIT, &request));

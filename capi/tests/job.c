@@ -17,6 +17,19 @@
 static h_job_t *job;
 static h_node_t *node;
 
+/* Nobody offers this: each time the time is up, and once there was time to connect it is said for what,
+   which takes a while on a busy machine. */
+#define NOBODY_OFFERS(name, call)                                                                  \
+    do {                                                                                           \
+        int64_t limit = 20 * 1000 * 1000;                                                          \
+        h_status last;                                                                             \
+        while ((last = (call)) == H_TIMED_OUT && !strstr(h_error_message(), (name))) {             \
+            THAT(limit < LIMIT);                                                                   \
+            limit *= 4;                                                                            \
+        }                                                                                          \
+        REFUSED(H_TIMED_OUT, (name), last);                                                        \
+    } while (0)
+
 static void what_there_is_from_the_start(void) {
     uint32_t number = 9;
     bool is_local = false;
@@ -86,8 +99,7 @@ static void streams_and_calls(void) {
 
     h_server_t *server;
     h_client_t *client;
-    /* Nobody offers it yet. */
-    REFUSED(H_TIMED_OUT, "calls", h_job_client(job, 0, 20 * 1000 * 1000, &client));
+    NOBODY_OFFERS("calls", h_job_client(job, 0, limit, &client));
     CHECK(h_job_server(job, &server));
     CHECK(h_job_client(job, 0, LIMIT, &client));
     h_client_free(client);
@@ -180,9 +192,7 @@ static void seeds_and_what_is_refused(void) {
     CHECK(h_stream_sender_grow(node, &seed, LIMIT, &sender));
     h_stream_sender_free(sender);
     sender = NULL;
-    /* Time to connect, also for valgrind on a busy machine; nobody offers it. */
-    REFUSED(H_TIMED_OUT, "\"none\"",
-            h_stream_sender_grow_from(job, 0, "none", 2000 * 1000 * 1000, &sender));
+    NOBODY_OFFERS("\"none\"", h_stream_sender_grow_from(job, 0, "none", limit, &sender));
     REFUSED(H_INVALID, "rank 3", h_stream_sender_grow_from(job, 3, "seed", LIMIT, &sender));
     THAT(sender == NULL);
     CHECK(h_node_new(NULL, 0, &other));

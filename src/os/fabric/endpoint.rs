@@ -19,6 +19,7 @@ mod sending;
 
 use super::FabricError;
 use super::chunk::{Chunk, Context, Received};
+use super::exit::Door;
 use super::library::{Choice, Library};
 use super::object::{Object, Padded};
 use super::sys;
@@ -141,6 +142,7 @@ pub struct EndPoint {
     next_key: u64,
     message_bytes: usize,
     choice: Choice,
+    door: Door,
     guard: ForkGuard,
 }
 
@@ -165,6 +167,8 @@ impl EndPoint {
         message_bytes: usize,
         entries: usize,
     ) -> Result<Self, FabricError> {
+        let door = Door::new();
+        let _inside = door.enter().ok_or(FabricError::Ends)?;
         let library = choice.library().clone();
         let guard = ForkGuard::new().map_err(|e| FabricError::Refused {
             doing: "mapping a page",
@@ -256,6 +260,7 @@ impl EndPoint {
             next_key: 1,
             message_bytes,
             choice,
+            door,
             guard,
         })
     }
@@ -375,6 +380,7 @@ impl EndPoint {
         key: u64,
     ) -> Result<*mut sys::fid_mr, FabricError> {
         let Some(domain) = &self.domain else { unreachable!("it is open until it is dropped") };
+        let _inside = self.door.enter().ok_or(FabricError::Ends)?;
         let (library, mut region) = (self.library().clone(), null_mut());
         // SAFETY: memory that is mapped until the region is closed, and a place for it.
         let rc = unsafe {
@@ -402,6 +408,10 @@ impl EndPoint {
 
     /// Gives the library the buffers that it may receive into, as far as it takes them.
     fn post(&mut self) {
+        if self.unposted.is_empty() {
+            return;
+        }
+        let Some(_inside) = self.door.enter() else { return };
         while let Some(&index) = self.unposted.last() {
             let buffer = &mut self.buffers[index];
             debug_assert_eq!(buffer.state, State::Idle);
@@ -435,6 +445,7 @@ impl EndPoint {
         if address.len() != self.address.len() {
             return Err(self.library().refused("reading the other end point's address", -22));
         }
+        let _inside = self.door.enter().ok_or(FabricError::Ends)?;
         let mut peer: sys::fi_addr_t = u64::MAX;
         // SAFETY: as many bytes as an address of this form has.
         let inserted = unsafe {
@@ -451,6 +462,7 @@ impl EndPoint {
     /// Nothing is sent there any more, and nothing is on its way.
     pub fn remove(&mut self, peer: Peer) {
         let Some(addresses) = &self.addresses else { return };
+        let Some(_inside) = self.door.enter() else { return };
         let mut peer = peer.0;
         // SAFETY: an entry of this table.
         unsafe {
@@ -463,6 +475,7 @@ impl EndPoint {
     /// What has been completed, at most some of it; `false`: there is nothing more for now.
     pub fn poll(&mut self, events: &mut Vec<Event>) -> Result<bool, FabricError> {
         let Some(queue) = &self.queue else { return Ok(false) };
+        let Some(_inside) = self.door.enter() else { return Ok(false) };
         let queue = queue.raw();
         // SAFETY: integers and pointers.
         let mut entries: [sys::fi_cq_msg_entry; READ_AT_A_TIME] = unsafe { core::mem::zeroed() };
@@ -586,6 +599,7 @@ impl EndPoint {
     pub fn may_sleep(&mut self) -> bool {
         let (Some(fabric), Some(queue)) = (&self.fabric, &self.queue) else { return true };
         let Some(descriptor) = &self.descriptor else { return true };
+        let Some(_inside) = self.door.enter() else { return true };
         let mut fid = queue.fid();
         // SAFETY: one object of this fabric, which is alive.
         let may_sleep = unsafe {
@@ -608,8 +622,10 @@ impl EndPoint {
     }
 
     fn close_all(&mut self) -> bool {
-        if !self.guard.is_parent() {
-            // What it is made of is the parent's; the child has but a picture of it.
+        let inside = self.door.enter();
+        if !self.guard.is_parent() || inside.is_none() {
+            // What it is made of is the parent's, and the child has but a picture of it; or it goes with the
+            // process.
             core::mem::forget(self.end.take());
             core::mem::forget(core::mem::take(&mut self.regions));
             core::mem::forget(self.queue.take());

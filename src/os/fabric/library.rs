@@ -1,6 +1,7 @@
 //! The library's file, and which of its providers is used.
 
 use super::FabricError;
+use super::exit::{self, Door};
 use super::memory::OP_BYTES;
 use super::sys::{self, fi_info, fid_fabric};
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -82,6 +83,8 @@ impl Library {
     pub fn open(path: Option<&Path>) -> Result<Arc<Self>, FabricError> {
         let file = path.unwrap_or(Path::new(NAME));
         let name = || file.display().to_string();
+        exit::watch();
+        let _inside = Door::COMMON.enter().ok_or(FabricError::Ends)?;
         let failed =
             |e: libloading::Error| FabricError::NoLibrary { name: name(), why: sentence(&e) };
         // SAFETY: the file is the one that the settings name, or the system's; what it does when it is
@@ -177,6 +180,7 @@ impl Library {
         provider: Option<&str>,
         source: Option<IpAddr>,
     ) -> Result<Choice, FabricError> {
+        let _inside = Door::COMMON.enter().ok_or(FabricError::Ends)?;
         let what = match purpose {
             Purpose::Messages => "",
             Purpose::Memory => {
@@ -360,6 +364,7 @@ impl Choice {
 
     /// The same once more.
     pub fn duplicate(&self) -> Result<Self, FabricError> {
+        let _inside = Door::COMMON.enter().ok_or(FabricError::Ends)?;
         // SAFETY: a copy of an answer that is alive.
         let raw = NonNull::new(unsafe { (self.library.dup_info)(self.info()) });
         let raw = raw.ok_or_else(|| self.library.refused("copying an answer", -12))?;
@@ -402,6 +407,7 @@ impl Choice {
 
 impl Drop for Choice {
     fn drop(&mut self) {
+        let Some(_inside) = Door::COMMON.enter() else { return };
         // SAFETY: a copy of its own, which nobody else has.
         unsafe { (self.library.free_info)(self.raw.as_ptr()) };
     }

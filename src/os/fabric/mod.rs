@@ -6,6 +6,7 @@
 //! - `sys`: bindings, made from libfabric's headers; nothing is linked.
 //! - `object`: what the library makes, and closing it.
 //! - [`library`]: the file, and which provider it offers.
+//! - `exit`: nobody is in a call when the process ends.
 //! - `chunk`: memory of buffers, and messages in it.
 //! - [`endpoint`]: one reliable datagram (RDM) end point with its completion queue and its buffers.
 //! - [`memory`]: memory that is open to one end point of another host, and the other end's.
@@ -16,6 +17,7 @@
 
 mod chunk;
 pub mod endpoint;
+mod exit;
 pub mod library;
 pub mod memory;
 mod object;
@@ -59,6 +61,9 @@ pub enum FabricError {
         /// What it said, or what is wrong with those that it has.
         why: String,
     },
+    /// Nothing was begun.
+    #[error("the process ends, and libfabric with it")]
+    Ends,
     /// A call failed.
     #[error("{doing}: {why} ({code})")]
     Refused {

@@ -130,6 +130,7 @@ impl EndPoint {
         assert!(op < self.far.contexts.len() && !self.far.is_busy[op], "a number that is free");
         let is_own = self.far.memory.iter().any(|own| own.start() == kept.lines.start());
         assert!(is_own, "memory that this end point keeps");
+        let Some(_inside) = self.door.enter() else { return Ok(false) };
         let (end, remote) = (self.end(), far.base.wrapping_add(offset));
         // SAFETY: memory that is mapped until this end point is closed, of so many bytes, and a context
         // that stays until the completion. Others may change these bytes meanwhile; they are read by the

@@ -81,6 +81,7 @@ impl EndPoint {
 
     /// Gives the library what is to be sent of a buffer. `false`: it has no room for that now.
     fn begin(&mut self, index: usize) -> Result<bool, FabricError> {
+        let Some(_inside) = self.door.enter() else { return Ok(false) };
         let end = self.end();
         let buffer = &mut self.buffers[index];
         let State::Unsent { bytes, to, tag } = buffer.state else { return Ok(true) };

@@ -10,6 +10,9 @@ use std::sync::Arc;
 
 /// Connections of one address that have had an answer and not proved themselves.
 const BEGUN_PER_ADDRESS_MAX: usize = 16;
+/// Nanoseconds that one of as many as there may be has before it gives way: to prove itself takes a few times
+/// the way there and back.
+pub(super) const MAY_TAKE_NS: u64 = 1_000_000_000;
 
 /// Those who have proved nothing, by address; of each the oldest is the first.
 pub(super) struct Strangers {
@@ -40,6 +43,34 @@ impl Strangers {
     }
 }
 
+/// Of each address how many were answered, and when the first of them was.
+pub(super) struct Begun(HashMap<IpAddr, (usize, u64)>);
+
+impl Begun {
+    /// Those that there are.
+    pub(super) fn of(state: &State) -> Self {
+        let mut begun = HashMap::new();
+        for row in state.rows.values() {
+            let (Row::Meeting(met), Some(network)) = (row, row.stranger()) else { continue };
+            let (many, first_ns) = begun.entry(network).or_insert((0, u64::MAX));
+            *many += 1;
+            *first_ns = met.began_ns.min(*first_ns);
+        }
+        Self(begun)
+    }
+
+    /// When a stranger of this address may be gone on with: one that was not answered waits while as many as
+    /// may be were answered, and none of them long ago.
+    pub(super) fn turn_ns(&self, row: &Row, network: IpAddr) -> u64 {
+        match self.0.get(&network) {
+            Some((many, first_ns)) if *many >= BEGUN_PER_ADDRESS_MAX && !row.has_begun() => {
+                first_ns.saturating_add(MAY_TAKE_NS)
+            }
+            _ => 0,
+        }
+    }
+}
+
 impl Shared {
     /// One more who has proved nothing: where there are more than may be, the oldest of the address that has
     /// most gives way.
@@ -57,14 +88,14 @@ impl Shared {
 
     /// One more of an address is answered: the oldest of as many as may be gives way.
     pub(super) fn make_room_for_one(&self, state: &mut State, network: IpAddr) {
-        let is_it = |row: &Row| row.has_begun() && row.stranger() == Some(network);
-        let mut begun = state.rows.iter().filter(|row| is_it(row.1)).map(|row| *row.0);
-        let oldest = begun.next();
-        // With that one.
-        if begun.count() + 1 >= BEGUN_PER_ADDRESS_MAX
-            && let Some(id) = oldest
+        let begun = state.rows.iter().filter_map(|(id, row)| match row {
+            Row::Meeting(met) if row.stranger() == Some(network) => Some((met.began_ns, *id)),
+            _ => None,
+        });
+        if begun.clone().count() >= BEGUN_PER_ADDRESS_MAX
+            && let Some((_, oldest)) = begun.min()
         {
-            self.give_way(state, id);
+            self.give_way(state, oldest);
         }
     }
 

@@ -131,6 +131,7 @@ enum Row {
 struct Met {
     meeting: Meeting,
     address: SocketAddr,
+    began_ns: u64,
     deadline_ns: u64,
     dial: Option<Dial>,
     /// Of a stranger: something has come, and waits for its turn.
@@ -374,6 +375,7 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
+        let _opened = self.shared.fabric.opened();
         self.shared.is_ending.store(true, Ordering::Release);
         self.shared.late.bell.ring();
         if let Some(thread) = self.thread.take() {
@@ -492,7 +494,8 @@ impl Shared {
             return self.dial_failed(state, id, &dial, ConnectError::Os { doing, error });
         }
         let (deadline_ns, dial) = (dial.until_ns, Some(dial));
-        let met = Met { meeting, address, deadline_ns, dial, is_due: false, wants: None };
+        let began_ns = monotonic_ns();
+        let met = Met { meeting, address, began_ns, deadline_ns, dial, is_due: false, wants: None };
         state.rows.insert(id, Row::Meeting(Box::new(met)));
         self.look(state, id);
     }

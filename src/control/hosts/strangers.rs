@@ -12,7 +12,7 @@
 //! Never: a stranger is gone on with as its words come; one that says nothing costs more than its
 //! descriptor.
 
-use super::accounts::Strangers;
+use super::accounts::{Begun, Strangers};
 use super::channel::Channel;
 use super::dial::prepare;
 use super::meeting::Meeting;
@@ -95,8 +95,12 @@ impl Shared {
     /// Goes on with strangers: of each address with one, and of many addresses with some in turn.
     pub(super) fn serve_strangers(self: &Arc<Self>, state: &mut State) {
         let mut due: BTreeMap<IpAddr, (bool, u64)> = BTreeMap::new();
+        let (begun, now_ns) = (Begun::of(state), monotonic_ns());
         for (id, row) in state.rows.iter().filter(|row| row.1.is_due()) {
             let Some(network) = row.stranger() else { continue };
+            if begun.turn_ns(row, network) > now_ns {
+                continue;
+            }
             // What was begun is brought to its end first; then who came first.
             let place = (!row.has_begun(), *id);
             due.entry(network).and_modify(|first| *first = place.min(*first)).or_insert(place);
@@ -116,6 +120,16 @@ impl Shared {
         }
     }
 
+    /// When strangers are to be gone on with next, of those that have said something.
+    pub(super) fn strangers_due_ns(&self, state: &State) -> u64 {
+        if !state.rows.values().any(Row::is_due) {
+            return u64::MAX;
+        }
+        let begun = Begun::of(state);
+        let due = state.rows.values().filter(|row| row.is_due());
+        due.filter_map(|row| Some(begun.turn_ns(row, row.stranger()?))).min().unwrap_or(0)
+    }
+
     /// Begins TLS with one that has said something.
     fn begin(self: &Arc<Self>, state: &mut State, id: u64, network: IpAddr) {
         let Some(Row::Came(came)) = state.rows.remove(&id) else { return };
@@ -126,7 +140,8 @@ impl Shared {
             return self.count_refused(Refused::Exhausted);
         };
         let meeting = Meeting::of_server(Channel::new(tcp, tls.into()));
-        let met = Met { meeting, address, deadline_ns, dial: None, is_due: false, wants: None };
+        let (began_ns, dial) = (monotonic_ns(), None);
+        let met = Met { meeting, address, began_ns, deadline_ns, dial, is_due: false, wants: None };
         state.rows.insert(id, Row::Meeting(Box::new(met)));
         self.look(state, id);
     }
@@ -145,6 +160,7 @@ impl Row {
 
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
+    use super::super::accounts::MAY_TAKE_NS;
     use super::super::near::{Ended, Sought};
     use super::super::{Happened, Keys, OnThisHost, Refused, Row, Shared, tcp};
     use crate::config::Config;
@@ -304,9 +320,26 @@ mod tests {
     }
 
     #[test]
-    fn an_address_keeps_sixteen_that_were_answered() {
+    fn an_address_has_sixteen_that_were_answered_and_the_others_wait_until_those_are_old() {
         let mut there = There::new(256);
         let clients: Vec<_> = (0..20).map(|_| there.is_met_from(ATTACKER)).collect();
+        let began = crate::os::sys::monotonic_ns();
+        while there.turns < 100 {
+            there.turn();
+        }
+        let is_early = |now_ns: u64| now_ns < began + MAY_TAKE_NS;
+        if is_early(crate::os::sys::monotonic_ns()) {
+            assert_eq!(there.answered(ATTACKER), 16);
+            assert_eq!(there.made_room.load(Ordering::Relaxed), 0);
+            // The thread waits meanwhile.
+            let due_ns = there.shared.strangers_due_ns(&there.shared.lock());
+            assert!(due_ns >= began + MAY_TAKE_NS && due_ns < u64::MAX);
+        }
+        for row in there.shared.lock().rows.values_mut() {
+            if let Row::Meeting(met) = row {
+                met.began_ns = 0;
+            }
+        }
         while there.answered(ATTACKER) < 20 {
             assert!(there.turns < 1000, "they are not all answered");
             there.turn();

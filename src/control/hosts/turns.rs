@@ -132,7 +132,7 @@ impl Shared {
                     any(|row| matches!(row, Row::Leaving(_))),
                     monotonic_ns() + LEAVING_NS,
                 );
-                let due = or_never(any(Row::is_due), 0);
+                let due = self.strangers_due_ns(&state);
                 let listen = state.listens_again_ns.unwrap_or(u64::MAX);
                 let deadlines = state.rows.values().map(Row::deadline_ns);
                 let others = [look, leave, due, listen, state.rails_due_ns];

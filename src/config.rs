@@ -5,7 +5,7 @@
 //! the default. A value that is not allowed is an error that says what is; nothing is clipped
 //! in silence.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::string::{String, ToString};
 use std::vec::Vec;
@@ -353,14 +353,19 @@ impl Value for HostNames {
         Some(Self(if text.trim().is_empty() { Vec::new() } else { names.collect() }))
     }
     fn is_allowed(&self, _: &()) -> bool {
+        // What nobody is called would let nobody in, without a word.
         let is_name = |name: &String| {
-            (1..=IDENTITY_BYTES_MAX).contains(&name.len())
+            name.parse::<IpAddr>().is_err()
+                && (1..=IDENTITY_BYTES_MAX).contains(&name.len())
                 && name.chars().all(|c| !c.is_control() && !c.is_whitespace() && c != ',')
         };
         self.0.len() <= HOST_NAMES_MAX && self.0.iter().all(is_name)
     }
     fn allowed(_: &()) -> String {
-        std::format!("up to {HOST_NAMES_MAX} names of certificates, or secret, with commas between")
+        std::format!(
+            "up to {HOST_NAMES_MAX} DNS names of certificates (the first of each), or secret, with \
+             commas between; no addresses"
+        )
     }
     fn show(&self) -> String {
         self.0.join(",")

@@ -882,7 +882,8 @@ fn processes_that_die_at_any_step_leave_nothing() {
         while Instant::now() < end {
             server.inbox().take();
             at = (descriptors(), threads_called("hamlyn-receive"), mappings());
-            if at.0 <= before.0 && (at.1, at.2) == (0, 0) {
+            let receivers = counter(&server, "receivers");
+            if at.0 <= before.0 && (at.1, at.2) == (0, 0) && receivers == 0 {
                 break;
             }
             std::thread::sleep(Duration::from_millis(10));

@@ -125,6 +125,18 @@ fn calls_travel_over_the_fabric_where_both_ends_ask_for_it() {
 }
 
 #[test]
+fn what_may_crash_is_taken_only_where_it_is_named() {
+    let Ok(library) = Library::open(named("HAMLYN_FABRIC_LIBRARY").as_deref()) else {
+        return skipped(NEEDED);
+    };
+    let Ok(first) = library.choose(None, Some(HERE)) else { return skipped(NEEDED) };
+    assert!(!first.stays_open() || providers().len() == 1, "{}", first.provider());
+    let both = library.choose(Some("tcp;ofi_rxm"), Some(HERE));
+    let stays_open = both.is_ok_and(|both| both.stays_open());
+    assert_eq!(stays_open, library.version() < (1, 18) && providers().contains(&"tcp;ofi_rxm"));
+}
+
+#[test]
 fn streams_and_tags_arrive_whole_from_several_hosts_at_once() {
     with_each_provider(|provider| {
         let pair = pair(provider);

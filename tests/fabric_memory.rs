@@ -97,7 +97,9 @@ fn pair(
     owns: impl FnOnce(Station, LinkId) + Send,
     holds: impl FnOnce(Station, LinkId, Ticket),
 ) {
-    let dirs = [Dir::new("owner", &[]), Dir::new("holder", &[("HOST_TIMEOUT_MS", "2000")])];
+    // The owner's own thread looks for what was lost rarely, and moves nothing meanwhile.
+    let rarely = Dir::new("owner", &[("HOST_TIMEOUT_MS", "600000")]);
+    let dirs = [rarely, Dir::new("holder", &[("HOST_TIMEOUT_MS", "2000")])];
     let owner = Station::new(listening(trusted(&dirs[0], provider)), 64, 1).serve("memory");
     let name = format!("hamlyn://{}/memory", owner.node.listens_at().unwrap());
     let mut holder = Station::new(trusted(&dirs[1], provider), 64, 1);

@@ -450,6 +450,8 @@ fn threads_read_and_write_within_their_time() {
     let full = loop {
         match a.write_within(&[IoSlice::new(&chunk)], soon) {
             Ok(count) => wrote += count,
+            // The other end has not had time yet.
+            Err(ByteStreamError::TimedOut) if wrote < 256 << 10 => {}
             Err(e) => break e,
         }
     };

@@ -22,7 +22,7 @@ use std::time::Duration;
 use support::{Peer, Role, say};
 use tokio::time::timeout;
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(40);
 
 struct Dir(PathBuf);
 

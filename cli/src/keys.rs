@@ -16,6 +16,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use std::fs::{DirBuilder, Permissions};
 use std::io::Write;
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -62,6 +63,12 @@ fn certificates(directory: &Path, arguments: &KeysArguments) -> Result<()> {
     let mut files = Vec::new();
     for names in &names {
         let first = file_name(names[0])?;
+        ensure!(
+            names.iter().any(|name| name.parse::<IpAddr>().is_err()),
+            "{}: others know a host by the first name in its certificate, and here are addresses alone: \
+             say --certificate NAME,{0}",
+            names.join(",")
+        );
         let pair = [format!("{first}.pem"), format!("{first}-key.pem")].map(|f| directory.join(f));
         ensure!(!files.contains(&pair), "{} is named twice", names[0]);
         if !arguments.force

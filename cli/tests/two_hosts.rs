@@ -185,6 +185,7 @@ fn what_another_host_does_not_tell_is_refused_with_what_to_do() {
         ("keys k --certificate a/b", "a-z A-Z 0-9"),
         ("keys k --certificate authority", "authority's own"),
         ("keys k --certificate a --certificate a", "twice"),
+        ("keys k --certificate 192.0.2.1,192.0.2.2", "addresses alone"),
         ("keys k --days 3", "--certificate"),
     ] {
         let error = complaint(&mut hamlyn(here.path(), line));

@@ -17,7 +17,7 @@ from typing import TypeVar
 import hamlyn
 from hamlyn import Manager
 
-LIMIT = 10.0
+LIMIT = 40.0
 BLOCK = 2048
 PAGE = 4096
 

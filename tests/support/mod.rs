@@ -31,11 +31,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Longer than anything takes, also on a slow and busy machine.
-pub const LONG: Duration = Duration::from_secs(40);
+pub const LONG: Duration = Duration::from_secs(100);
 /// [`LONG`], for calls with an optional limit.
 pub const LIMIT: Option<Duration> = Some(LONG);
 /// Seconds after which a process ends itself.
-const ALARM_S: u32 = 150;
+const ALARM_S: u32 = 400;
 
 const ALONE: &str = "HAMLYN_TEST_ALONE";
 const ROLE: &str = "HAMLYN_TEST_ROLE";

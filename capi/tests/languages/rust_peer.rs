@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(10));
+const LIMIT: Option<Duration> = Some(Duration::from_secs(40));
 const BLOCK: u64 = 2048;
 const PAGE: u64 = 4096;
 
@@ -209,7 +209,7 @@ fn announce(m: &Manager, link: LinkId, word: u64) -> Result {
 
 /// The first of the next events that is looked for.
 fn wait_for<T>(m: &Manager, mut is_it: impl FnMut(Event) -> Option<T>) -> Result<T> {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(40);
     while Instant::now() < end {
         m.poll()?;
         match m.next_event().map(&mut is_it) {

@@ -382,12 +382,12 @@ impl Keys {
 /// What whoever has the secret, and no certificate, is called.
 const SECRET: &str = "secret";
 
-/// The first name in a certificate, or, where it has none, its hash.
+/// The first DNS name in a certificate, or, where it has none, or the one of whoever has none, its hash.
 fn identity_of(certificate: &CertificateDer<'_>) -> String {
     let names = webpki::EndEntityCert::try_from(certificate).ok();
     match names.as_ref().and_then(|names| names.valid_dns_names().next()) {
-        Some(name) => name.to_string(),
-        None => {
+        Some(name) if name != SECRET => name.to_string(),
+        _ => {
             let hash = Sha256::digest(certificate.as_ref());
             hash[..8].iter().fold("sha256:".to_string(), |text, byte| format!("{text}{byte:02x}"))
         }

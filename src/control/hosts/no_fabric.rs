@@ -54,6 +54,9 @@ impl Fabric {
         Ok((Box::new(channel), offered.and_then(Result::err)))
     }
 
+    /// Nothing is closed.
+    pub fn opened(&self) {}
+
     /// Nothing is said beside it.
     pub fn words(&self) -> Option<&Poller> {
         None

@@ -623,9 +623,9 @@ impl EndPoint {
 
     fn close_all(&mut self) -> bool {
         let inside = self.door.enter();
-        if !self.guard.is_parent() || inside.is_none() {
+        if !self.guard.is_parent() || inside.is_none() || self.choice.stays_open() {
             // What it is made of is the parent's, and the child has but a picture of it; or it goes with the
-            // process.
+            // process, at its end or later.
             core::mem::forget(self.end.take());
             core::mem::forget(core::mem::take(&mut self.regions));
             core::mem::forget(self.queue.take());

@@ -5,7 +5,8 @@
 //!   out --Door::enter--> in a call --Inside dropped--> out
 //!   `exit`: nobody enters any more, and who is in is waited for; then libfabric takes itself down
 //! ```
-//! The thread that ends the process may still enter, to free what it has.
+//! The thread that ends the process may still enter, to free what it has; while it frees a node, whose other
+//! threads then have something to do, all may ([`Opened`]).
 //!
 //! Each call costs two atomic operations on a cache line that an end point shares with few others, which is
 //! little beside what a call of libfabric does.
@@ -76,6 +77,31 @@ pub fn watch() {
         // SAFETY: a function that unwinds nowhere and stays, since this library's code does.
         let _ = unsafe { libc::atexit(wait_for_all) };
     });
+}
+
+/// While the thread that ends the process waits for others to end what they do: they may enter, since it is
+/// not libfabric's turn yet. Then they are waited for again.
+#[derive(Debug)]
+pub struct Opened(bool);
+
+impl Opened {
+    /// Nothing, where this thread does not end the process.
+    pub fn by_this_thread() -> Self {
+        let ends = ENDS.load(SeqCst);
+        let is_so = ends != 0 && ends == this_thread();
+        if is_so {
+            ENDS.store(0, SeqCst);
+        }
+        Self(is_so)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if self.0 {
+            wait_for_all();
+        }
+    }
 }
 
 extern "C" fn wait_for_all() {

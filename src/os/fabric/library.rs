@@ -39,6 +39,10 @@ const CAPS_OF_MEMORY: u64 =
 /// Providers made of two, of which this is the upper. Each end point of theirs takes 120 to 270 ms to open
 /// (measured), which a node has no time for between two turns.
 const SLOW_TO_OPEN: &str = ";ofi_rxm";
+/// This one, in versions before 1.18, reads memory that it has freed where an end point is closed one of
+/// whose connections has broken while something was on its way.
+const WRONG_TO_CLOSE: (&str, (u32, u32)) = ("tcp;ofi_rxm", (1, 18));
+const NOT_CLOSED: &str = "may crash where an end point is closed, in this version";
 /// Each operation brings memory for the library; and what comes with completion data takes a receive, of
 /// which there is none: nothing is sent with any.
 const MODES: u64 = sys::FI_CONTEXT | sys::FI_CONTEXT2 | sys::FI_RX_CQ_DATA;
@@ -148,7 +152,7 @@ impl Library {
     }
 
     /// The first that will do, of `provider` if one is named, with its end point at this address if one
-    /// is given.
+    /// is given. What crashes in this version is taken only where it is named, or there is no other.
     pub fn choose(
         self: &Arc<Self>,
         provider: Option<&str>,
@@ -208,6 +212,7 @@ impl Library {
         }
         let found = Infos { raw: found, library: self };
         let mut rejected = Vec::new();
+        let mut last: Option<Choice> = None;
         let mut next = found.raw;
         while !next.is_null() {
             // SAFETY: a member of the library's list, which is alive.
@@ -225,11 +230,26 @@ impl Library {
                     // SAFETY: a copy, of this member alone.
                     let raw = NonNull::new(unsafe { (self.dup_info)(info) });
                     let raw = raw.ok_or_else(|| none("there is no memory".to_string()))?;
-                    return Ok(Choice { raw, library: self.clone(), rejected });
+                    let mut choice = Choice { raw, library: self.clone(), rejected: Vec::new() };
+                    if provider.is_none() && choice.stays_open() {
+                        last.get_or_insert(choice);
+                        continue;
+                    }
+                    if let Some(passed) = last {
+                        rejected.push(format!("{} {NOT_CLOSED}", passed.provider()));
+                    }
+                    choice.rejected = rejected;
+                    return Ok(choice);
                 }
             }
         }
-        Err(none(rejected.join("; ")))
+        match last {
+            Some(mut choice) => {
+                choice.rejected = rejected;
+                Ok(choice)
+            }
+            None => Err(none(rejected.join("; "))),
+        }
     }
 
     fn hints(&self, purpose: Purpose, provider: Option<&str>) -> Option<Infos<'_>> {
@@ -379,6 +399,12 @@ impl Choice {
     /// What the provider is called.
     pub fn provider(&self) -> String {
         provider_of(self.info())
+    }
+
+    /// Whether its end points are left open for good, since the library may crash where one is closed.
+    pub fn stays_open(&self) -> bool {
+        let (provider, mended) = WRONG_TO_CLOSE;
+        self.library.version < mended && self.provider() == provider
     }
 
     /// Which the library named before it, and why each will not do.

@@ -27,6 +27,7 @@ mod sys;
 
 pub use chunk::Received;
 pub use endpoint::{EndPoint, Event, FarMemory, Peer, Sent};
+pub use exit::Opened;
 pub use library::{Choice, Library};
 pub use memory::{Lent, Reached};
 

@@ -258,6 +258,8 @@ impl Relay {
                     if (self.next..NUMBER_MAX).contains(&number) {
                         *has_passed = true;
                         self.waiting = Some((number, Waiting::of(sample)));
+                    } else if self.next >= NUMBER_MAX - 1 {
+                        self.has_no_more_numbers();
                     } else if deadline.left().is_some_and(|left| left.is_zero()) {
                         // There may be more of these, on and on.
                         return Err(RelayError::TimedOut);
@@ -386,9 +388,7 @@ impl Relay {
             return;
         }
         if self.next >= NUMBER_MAX - 1 {
-            let why = "its samples have no more numbers here: start the relay anew";
-            self.outages.give_up(why.into());
-            return;
+            return self.has_no_more_numbers();
         }
         let (id, first) = (subscriber.publisher_id(), subscriber.next());
         if id != self.publisher_id {
@@ -398,6 +398,12 @@ impl Relay {
         }
         self.outages.has_connected(Instant::now());
         self.has_connected(subscriber);
+    }
+
+    /// It ends, and whoever calls is told.
+    fn has_no_more_numbers(&mut self) {
+        self.upstream = None;
+        self.outages.give_up("its samples have no more numbers here: start the relay anew".into());
     }
 
     fn has_connected(&mut self, mut subscriber: Subscriber) {
@@ -464,5 +470,32 @@ impl Drop for Relay {
         if self.ended != Some(CloseReason::Closed) {
             self.publisher.hang_up();
         }
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::control::Access;
+
+    const LIMIT: Option<Duration> = Some(Duration::from_secs(40));
+
+    #[test]
+    fn where_a_publisher_has_no_more_numbers_whoever_passes_on_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let manager = || Manager::with_config(Config::default().dir(dir.path())).unwrap();
+        let (there, here) = (manager(), manager());
+        there.start_progress().unwrap();
+        let mut publisher = Publisher::new(&there, PublishConfig::default()).unwrap();
+        publisher.serve("news", Access::SameUser).unwrap();
+        let mut relay = Relay::connect(&here, "news", RelayConfig::default(), LIMIT).unwrap();
+        publisher.skip_to(NUMBER_MAX - 1);
+        publisher.publish(b"last", LIMIT).unwrap();
+        assert_eq!(relay.pass_on(LIMIT).unwrap(), NUMBER_MAX - 1);
+        publisher.publish(b"beyond", LIMIT).unwrap();
+        let error = relay.pass_on(LIMIT).unwrap_err();
+        assert!(matches!(error, RelayError::GivenUp(_)), "{error}");
+        assert!(error.to_string().contains("no more numbers"), "{error}");
     }
 }

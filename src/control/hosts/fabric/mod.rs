@@ -24,7 +24,7 @@ use super::hello::{self, Offer, Reply};
 use super::path::Path;
 use crate::config::{self, Config};
 use crate::os::fabric::library::MESSAGE_BYTES;
-use crate::os::fabric::{EndPoint, Library};
+use crate::os::fabric::{EndPoint, Library, Opened};
 use crate::os::poller::Poller;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -166,6 +166,11 @@ impl Fabric {
         })
     }
 
+    /// While this node's threads are waited for, also where the process ends.
+    pub fn opened(&self) -> Opened {
+        Opened::by_this_thread()
+    }
+
     /// For the thread: what is readable when words have come beside the fabric, of which no node that makes
     /// no calls takes notice.
     pub fn words(&self) -> Option<&Poller> {
@@ -203,6 +208,10 @@ impl Asked {
         let (own, other) = addresses.map_err(|e| format!("asking for its address: {e}"))?;
         let own = own.ip().to_canonical();
         let mut stations = self.stations.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that broke is never well again.
+        if stations.get(&own).is_some_and(|station| station.is_broken()) {
+            stations.remove(&own);
+        }
         if stations.len() >= STATIONS_MAX && !stations.contains_key(&own) {
             return Err(format!("there are end points at {STATIONS_MAX} addresses already"));
         }

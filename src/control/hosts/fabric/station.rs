@@ -174,6 +174,11 @@ impl Station {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The library has failed: there are no more links here.
+    pub fn is_broken(&self) -> bool {
+        self.lock().broken.is_some()
+    }
+
     /// A place for one more link to the host of this address, by what it has proved to be, or is to prove.
     pub fn reserve(self: &Arc<Self>, host: IpAddr, identity: &str) -> Result<Place, String> {
         let bell = Bell::new().and_then(|bell| Ok((bell.try_clone()?, bell)));

@@ -183,16 +183,11 @@ def installed(readme: str, work: Path, target: Path, environment: dict[str, str]
     shown = re.findall(r"`(cargo install [^`]*)`", readme)
     if len(shown) != 1:
         raise SystemExit(f"README.md has, to install the command, {shown}")
-    # Its own build is the release build, which another step makes: here it only matters whether it works.
-    quickly = {
-        "CARGO_TARGET_DIR": str(target / "installed"),
-        "CARGO_INSTALL_ROOT": str(work / "cargo"),
-        "CARGO_PROFILE_RELEASE_LTO": "off",
-        "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0",
-        "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
-    }
+    # Its own build is the release build, which another step makes. Here it only matters whether it works: as
+    # the tests have it, most of which has been compiled.
+    quickly = {"CARGO_TARGET_DIR": str(target.parent), "CARGO_INSTALL_ROOT": str(work / "cargo")}
     own = {**environment, **quickly}
-    command = ["sh", "-ec", f"{shown[0]} --quiet"]
+    command = ["sh", "-ec", f"{shown[0]} --profile dev --quiet"]
     done = subprocess.run(
         command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=15 * LIMIT_S
     )

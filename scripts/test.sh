@@ -327,7 +327,7 @@ print(*p['project']['optional-dependencies']['test'])") || return 1
 # quickly, and where it makes nothing else be compiled again. quickly [VARIABLE=VALUE ..] COMMAND ..
 quickly() {
     env CARGO_TARGET_DIR="$TARGET/wheel" CARGO_PROFILE_RELEASE_LTO=off \
-        CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 "$@"
+        CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 "$@"
 }
 
 # What users install: a wheel, looked at; then the README's own install lines, with a home of their

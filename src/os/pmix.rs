@@ -7,8 +7,9 @@
 //!                        a thread of the library's answers   +-- a copy of what it has read
 //! ```
 //! Every question that the launcher answers is asked without blocking (`.._nb`), and its answer waited
-//! for here, for so long and no longer. What a call is given lives until the library has answered,
-//! however late that is.
+//! for here, for so long and no longer. What cannot be asked so (initializing, committing,
+//! finalizing) is done by a thread of its own. What a call is given lives until the library has
+//! answered, however late that is.
 //!
 //! Never: what the library hands over is used after its callback has returned; anything is waited for
 //! without an end.
@@ -281,10 +282,13 @@ fn within<T: Send + 'static>(
     what: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, PmixError> {
     let (tell, told) = mpsc::sync_channel(1);
-    let thread = std::thread::Builder::new().name("hamlyn-pmix".into());
-    let started = thread.spawn(move || drop(tell.send(what())));
-    started.map_err(|e| PmixError::Said(format!("no thread: {e}")))?;
+    on_thread(move || drop(tell.send(what())))?;
     told.recv_timeout(limit).map_err(|_| PmixError::Silent)
+}
+
+fn on_thread(what: impl FnOnce() + Send + 'static) -> Result<(), PmixError> {
+    let started = std::thread::Builder::new().name("hamlyn-pmix".into()).spawn(what);
+    started.map(drop).map_err(|e| PmixError::Said(format!("no thread: {e}")))
 }
 
 impl Calls {
@@ -333,6 +337,27 @@ impl Calls {
             // SAFETY: a text with its end.
             false => format!("{} ({status})", unsafe { CStr::from_ptr(text) }.to_string_lossy()),
         })
+    }
+
+    /// Hands over what was put and comes to a fence, whose end is `pending`'s answer.
+    fn commit_and_fence(self, pending: Arc<Pending<c_int>>) {
+        // SAFETY: a function without arguments.
+        let status = unsafe { (self.commit)() };
+        if ![SUCCESS, DONE_ALREADY].contains(&status) {
+            return pending.answer(status);
+        }
+        let raw = Arc::into_raw(pending.clone());
+        // SAFETY: the one process (all of the namespace) and the one setting live in `pending`, of
+        // which the callback has a share.
+        let status = unsafe {
+            let to = raw.cast_mut().cast();
+            (self.fence)(&pending.of, 1, &pending.info[0], 1, Some(on_done), to)
+        };
+        if status != SUCCESS {
+            // SAFETY: no callback comes after anything else; this is its share.
+            drop(unsafe { Arc::from_raw(raw) });
+            pending.answer(status);
+        }
     }
 
     fn check(&self, status: c_int) -> Result<(), PmixError> {
@@ -413,36 +438,19 @@ impl Pmix {
         if self.fence.is_some() {
             return Ok(());
         }
-        // SAFETY: a function without arguments.
-        self.calls.check(unsafe { (self.calls.commit)() })?;
         let pending =
             Pending::new(self.all(), c"", [info(COLLECT_DATA, yes()), info(COLLECT_DATA, yes())]);
-        let raw = Arc::into_raw(pending.clone());
-        // SAFETY: the one process (all of the namespace) and the one setting live in `pending`, of
-        // which the callback has a share.
-        let status = unsafe {
-            (self.calls.fence)(
-                &pending.of,
-                1,
-                &pending.info[0],
-                1,
-                Some(on_done),
-                raw.cast_mut().cast(),
-            )
-        };
-        if status != SUCCESS {
-            // SAFETY: no callback comes after anything else; this is its share.
-            drop(unsafe { Arc::from_raw(raw) });
-            self.calls.check(status)?;
-            pending.answer(SUCCESS);
-        }
+        let (calls, begun) = (self.calls, pending.clone());
+        // PMIx_Commit returns when the server has answered.
+        on_thread(move || calls.commit_and_fence(begun))?;
         self.fence = Some(PmixFence(pending));
         Ok(())
     }
 
-    /// Whether the fence has ended, after waiting for at most `limit`. An error ends it, too.
+    /// Whether the fence has ended, after waiting for at most `limit`. An error ends it, too. One
+    /// that was not begun does not end.
     pub fn end_fence(&mut self, limit: Duration) -> Result<bool, PmixError> {
-        let Some(PmixFence(pending)) = &self.fence else { return Ok(true) };
+        let Some(PmixFence(pending)) = &self.fence else { return Ok(false) };
         let Some(status) = pending.wait(limit) else { return Ok(false) };
         self.fence = None;
         self.calls.check(status).map(|()| true)
@@ -498,6 +506,7 @@ impl Pmix {
 mod tests {
     use super::*;
     use core::mem::{align_of, offset_of, size_of};
+    use core::sync::atomic::{AtomicBool, Ordering};
     use static_assertions::{assert_impl_all, assert_not_impl_any};
     use std::process::{Command, Stdio};
 
@@ -548,6 +557,19 @@ mod tests {
 
     unsafe extern "C" fn commit() -> c_int {
         SUCCESS
+    }
+
+    /// Whether one that takes long has returned.
+    static HAS_COMMITTED: AtomicBool = AtomicBool::new(false);
+
+    unsafe extern "C" fn commit_never() -> c_int {
+        std::thread::sleep(LONG);
+        HAS_COMMITTED.store(true, Ordering::Relaxed);
+        SUCCESS
+    }
+
+    unsafe extern "C" fn commit_refused() -> c_int {
+        LOST_CONNECTION
     }
 
     unsafe extern "C" fn text(status: c_int) -> *const c_char {
@@ -702,6 +724,25 @@ mod tests {
         assert_eq!(error, PmixError::Gone);
         // Until the late answer has come, and found its place.
         std::thread::sleep(20 * SHORT);
+    }
+
+    #[test]
+    fn a_launcher_that_does_not_take_what_was_put_ends_no_fence() {
+        let of = |commit| {
+            let calls = Calls { commit, ..calls(fence!(SUCCESS, Some(SUCCESS))) };
+            Pmix::with_calls(calls, MAX, LONG).unwrap()
+        };
+        let mut silent = of(commit_never);
+        assert_eq!(silent.end_fence(SHORT), Ok(false), "none is begun");
+        for _ in 0..3 {
+            // The same one.
+            silent.begin_fence().unwrap();
+            assert_eq!(silent.end_fence(SHORT), Ok(false));
+        }
+        assert!(!HAS_COMMITTED.load(Ordering::Relaxed), "it was waited for");
+        let mut gone = of(commit_refused);
+        gone.begin_fence().unwrap();
+        assert_eq!(gone.end_fence(LONG), Err(PmixError::Gone));
     }
 
     #[test]

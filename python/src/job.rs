@@ -3,6 +3,7 @@
 //! What may wait long, coming together, growing, asking the launcher, is done on a thread of its own,
 //! so that Ctrl-C is seen.
 
+use crate::admission;
 use crate::bytes::with_bytes;
 use crate::call::{Client, Server};
 use crate::end::{End, closed};
@@ -30,10 +31,15 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // A forked child is no rank.
+        let Some(ranks) = locked(&self.ranks).take() else { return };
         if self.inner.check_fork().is_err() {
-            core::mem::forget(locked(&self.ranks).take());
+            // A forked child is no rank.
+            return core::mem::forget(ranks);
         }
+        // With the last one goes a word to the launcher, whose answer is waited for: not with the
+        // interpreter's lock.
+        let _slow = self.inner.slow();
+        admission::outside(&self.inner, move || drop(ranks));
     }
 }
 
@@ -68,7 +74,13 @@ impl Job {
             py.detach(|| drop(ranks));
             return Ok(Self { shared });
         }
-        let inner = Arc::new(Inner::new(ranks.manager().clone())?);
+        let inner = match Inner::new(ranks.manager().clone()) {
+            Ok(inner) => Arc::new(inner),
+            Err(e) => {
+                py.detach(|| drop(ranks));
+                return Err(e);
+            }
+        };
         let shared = Arc::new(Shared { inner, ranks: Mutex::new(Some(ranks)) });
         *locked(&CURRENT) = Arc::downgrade(&shared);
         Ok(Self { shared })
@@ -201,7 +213,7 @@ impl Job {
     /// A seed from which a sender grows what a rank offers, now or later, under this name and as this
     /// kind: `"datagram"`, `"tagged"`, `"stream"`, `"call"`, `"group"`, `"bytes"` or `"publish"`: for
     /// whoever has no use for `grow_from`. A secret of the job.
-    fn seed_of(&self, rank: u32, kind: &str, name: &str) -> PyResult<Seed> {
+    fn seed_of(&self, py: Python<'_>, rank: u32, kind: &str, name: String) -> PyResult<Seed> {
         let kinds = [
             ("datagram", protocol::Kind::Datagram),
             ("tagged", protocol::Kind::Tagged),
@@ -217,13 +229,16 @@ impl Job {
                 "the kind is {kind:?}; it is one of {names}"
             )));
         };
-        Ok(Seed { seed: self.ranks()?.seed_of(rank, found, name).or_raise()? })
+        let ranks = self.ranks()?;
+        let make = move || ranks.seed_of(rank, found, &name);
+        Ok(Seed { seed: on_thread(py, &self.shared.inner, || false, make)?.or_raise()? })
     }
 
     /// Which launcher it was, why not another, how many ranks are on this host, and to which of them
     /// this one has made links.
-    fn explain(&self) -> PyResult<String> {
-        Ok(self.ranks()?.explain())
+    fn explain(&self, py: Python<'_>) -> PyResult<String> {
+        let ranks = self.ranks()?;
+        Ok(py.detach(|| ranks.explain()))
     }
 
     /// Closes the job and its manager; messages that wait leave first, for at most `timeout` seconds.

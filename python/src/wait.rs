@@ -182,16 +182,23 @@ pub fn signalled<T: Send + 'static>(
     let builder = std::thread::Builder::new().name("hamlyn-work".into());
     builder.spawn(move || drop(tell.send(work()))).or_raise()?;
     let answer = Mutex::new(answer);
-    loop {
+    let result = loop {
         let slice = Duration::from_millis(SLICE_MS.load(Ordering::Relaxed));
         match py.detach(|| locked(&answer).recv_timeout(slice)) {
-            Ok(result) => return Ok(result),
-            Err(mpsc::RecvTimeoutError::Timeout) => py.check_signals()?,
+            Ok(result) => break Ok(result),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                if let Err(e) = py.check_signals() {
+                    break Err(e);
+                }
+            }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
-                return Err(error(Kind::Closed, "the thread that did this work is gone"));
+                break Err(error(Kind::Closed, "the thread that did this work is gone"));
             }
         }
-    }
+    };
+    // A result that came too late is dropped here, and may wait for others.
+    py.detach(move || drop(answer));
+    result
 }
 
 /// Why the result of a thread's work does not come.

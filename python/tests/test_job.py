@@ -165,6 +165,55 @@ def test_a_signal_is_seen_while_ranks_are_waited_for(monkeypatch: pytest.MonkeyP
         own.close()
 
 
+class Launcher:
+    """One that speaks PMI-1, for rank 0 of two, of which the other is a picture. It is a thread of
+    this process: whoever asks it with the interpreter's lock held gets no answer."""
+
+    SAYS = {
+        "init": "response_to_init rc=0 pmi_version=1 pmi_subversion=1",
+        "get_maxes": "maxes kvsname_max=256 keylen_max=64 vallen_max=1024",
+        "get_my_kvsname": "my_kvsname kvsname=k",
+        "put": "put_result rc=0",
+        "barrier_in": "barrier_out",
+        "finalize": "finalize_ack",
+    }
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.own, self.ranks = socket.socketpair()
+        self.heard: list[str] = []
+        for name, value in [("PMI_FD", self.ranks.fileno()), ("PMI_RANK", 0), ("PMI_SIZE", 2)]:
+            monkeypatch.setenv(name, str(value))
+        threading.Thread(target=self.answer, daemon=True).start()
+
+    def answer(self) -> None:
+        values: dict[str, str] = {}
+        for line in self.own.makefile("r"):
+            words = dict(word.split("=", 1) for word in line.split())
+            command, key = words["cmd"], words.get("key", "").replace("hm-1-", "hm-0-")
+            self.heard.append(command)
+            if command == "put":
+                values[key] = words["value"]
+            if command == "get":
+                says = f"get_result rc=0 value={values[key]}"
+            else:
+                says = self.SAYS[command]
+            self.own.sendall(f"cmd={says}\n".encode())
+
+
+def test_the_launcher_is_asked_without_pythons_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = Launcher(monkeypatch)
+    job = hamlyn.Job()
+    assert job.launcher == "PMI-1" and job.size == 2
+    launcher.heard.clear()
+    # Where the rank is the launcher is asked once.
+    assert job.seed_of(1, "stream", "x") and launcher.heard == ["get"]
+    assert job.seed_of(1, "stream", "y") and launcher.heard == ["get"]
+    launcher.heard.clear()
+    # Nobody has closed it: the launcher is told, and has answered, when the object is gone.
+    del job
+    assert launcher.heard == ["finalize"]
+
+
 def test_a_forked_child_is_no_rank() -> None:
     with hamlyn.Job() as job:
         pid = os.fork()

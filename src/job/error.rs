@@ -59,7 +59,7 @@ pub enum JobError {
         launcher: Launcher,
         /// What was being done.
         doing: &'static str,
-        /// Milliseconds that were waited.
+        /// Milliseconds that were waited: the call's own time limit, or 30,000 if that is less.
         limit_ms: u64,
     },
     /// The conversation with the launcher is over: what was said could not be told apart any more.

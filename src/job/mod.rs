@@ -35,10 +35,12 @@
 //! Which launcher it was, and what was looked for in vain, says [`Job::explain`].
 //!
 //! - `space`: what launchers have in common; `talk`: PMI-1 and `hamlyn run`; PMIx is `os::pmix`
+//! - `fence`: the space as threads share it; `turn`: time limits, and a lock that keeps them
 //! - `lines`: the text of PMI-1; `again`: what is tried again
 
 mod again;
 mod error;
+mod fence;
 #[cfg(not(feature = "unstable-internals"))]
 #[allow(dead_code, unreachable_pub)]
 mod lines;
@@ -46,12 +48,13 @@ mod lines;
 pub mod lines;
 mod space;
 mod talk;
+mod turn;
 
 pub use error::JobError;
 
 use crate::config::Config;
 use crate::control::private_dir;
-use crate::os::{sys, thread};
+use crate::os::sys;
 use crate::protocol::{
     Client, GrowError, Grown, Kind, Manager, Offered, Seed, Server, ServerConfig, StreamConfig,
     StreamReceiver, StreamSender, Token,
@@ -60,6 +63,7 @@ use crate::wire::NodeId;
 use again::{Again, CROWDED, CROWDED_PAUSE_MAX, again, is_too_late};
 use core::fmt;
 use core::time::Duration;
+use fence::SharedSpace;
 use sha2::{Digest, Sha256};
 use space::{Space, own_name};
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,11 +71,8 @@ use std::format;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::vec::Vec;
+use turn::Within;
 
-/// While a fence is waited for the manager has a turn at least so often.
-const TURN: Duration = Duration::from_millis(1);
-/// For so long other threads can take the lock then.
-const OTHERS: Duration = Duration::from_micros(100);
 /// Pauses before a rank is asked again whether it offers something by now.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
@@ -121,7 +122,7 @@ struct Shared {
     secret: [u8; 32],
     /// The hosts of all ranks; empty in a job of one.
     hosts: Vec<[u8; HOST_BYTES]>,
-    space: Mutex<Space>,
+    space: SharedSpace,
     cards: Mutex<BTreeMap<u32, Card>>,
     ever_linked: Mutex<BTreeSet<u32>>,
 }
@@ -230,7 +231,7 @@ impl Job {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn put(&self, name: &str, value: &[u8]) -> Result<(), JobError> {
-        let put = lock(&self.shared.space).put(&own_name(name)?, value);
+        let put = self.shared.space.put(&own_name(name)?, value);
         put.map_err(|e| match e {
             JobError::PutAlready { .. } => JobError::PutAlready { found: name.into() },
             e => e,
@@ -241,7 +242,7 @@ impl Job {
     pub fn get(&self, rank: u32, name: &str) -> Result<Vec<u8>, JobError> {
         self.shared.check(rank)?;
         let own = own_name(name)?;
-        let got = lock(&self.shared.space).get(rank, &own);
+        let got = self.shared.space.get(rank, &own, Within::new(None));
         got.map_err(|e| match e {
             JobError::NothingPut { rank, .. } => JobError::NothingPut { rank, found: name.into() },
             e => e,
@@ -252,8 +253,10 @@ impl Job {
     /// meanwhile. What was put before is there for all. With a time limit that is over the fence stays
     /// begun: the next call goes on waiting for the same one. It goes through the launcher, and is for
     /// setting up: while messages are sent a barrier is a [group](crate::protocol::Group)'s.
+    ///
+    /// `limit` also bounds waiting for another thread that asks the launcher something.
     pub fn fence(&self, limit: Option<Duration>) -> Result<(), JobError> {
-        fence(&self.shared.space, Some(&self.shared.manager), limit)
+        self.shared.space.fence(Some(&self.shared.manager), limit)
     }
 
     /// Offers an end point of [`manager`](Self::manager) to the other ranks, which
@@ -273,8 +276,9 @@ impl Job {
     }
 
     /// Grows an end point from what `rank` offers under `name`, and makes the link for it: waits, until
-    /// `limit`, for the rank to offer it, and to have time where many ranks of other hosts ask at once
-    /// (for that at most a minute). `with` is what [`Grown`] says besides.
+    /// `limit`, for the launcher to say where the rank is, for the rank to offer it, and to have
+    /// time where many ranks of other hosts ask at once (for that at most a minute). `with` is what
+    /// [`Grown`] says besides.
     pub fn grow<T: Grown>(
         &self,
         rank: u32,
@@ -294,22 +298,21 @@ impl Job {
         limit: Option<Duration>,
     ) -> Result<T, JobError> {
         let shared = &self.shared;
-        let seed = shared.seed(rank, T::KIND, own)?;
-        let until_ns = until(limit);
-        let crowded_until_ns = until(Some(CROWDED));
+        let (within, crowded) = (Within::new(limit), Within::new(Some(CROWDED)));
+        let seed = shared.seed(rank, T::KIND, own, within)?;
         let mut pause = PAUSE_MIN;
         let mut has_answered = false;
         let not_offered = || JobError::NotOffered { rank, found: name.into() };
         loop {
-            let left_ns = limit.map(|_| left(until_ns));
-            let error = match T::grow(&shared.manager, &seed, with.clone(), left_ns) {
+            let left = limit.map(|_| within.left());
+            let error = match T::grow(&shared.manager, &seed, with.clone(), left) {
                 Ok(grown) => {
                     lock(&shared.ever_linked).insert(rank);
                     return Ok(grown);
                 }
                 Err(e) => e,
             };
-            let is_last = left_ns.is_some_and(|left| left <= pause);
+            let is_last = left.is_some_and(|left| left <= pause);
             let pause_max = match again(&error) {
                 // It may offer it yet.
                 Some(Again::NotOffered) if is_last => return Err(not_offered()),
@@ -317,9 +320,7 @@ impl Job {
                     has_answered = true;
                     PAUSE_MAX
                 }
-                Some(Again::Crowded) if !is_last && !left(crowded_until_ns).is_zero() => {
-                    CROWDED_PAUSE_MAX
-                }
+                Some(Again::Crowded) if !is_last && !crowded.is_over() => CROWDED_PAUSE_MAX,
                 // The last attempt has what is left of the time, which may be too little for an answer.
                 None if has_answered && is_too_late(&error) => return Err(not_offered()),
                 _ => return Err(error.into()),
@@ -333,7 +334,7 @@ impl Job {
     /// A seed from which a sender grows what `rank` offers, now or later, under `name` and as `kind`:
     /// for whoever has no use for [`grow`](Self::grow). A secret of the job.
     pub fn seed_of(&self, rank: u32, kind: Kind, name: &str) -> Result<Seed, JobError> {
-        self.shared.seed(rank, kind, &own_name(name)?)
+        self.shared.seed(rank, kind, &own_name(name)?, Within::new(None))
     }
 
     /// The stream to a rank, which takes it with [`stream_from`](Self::stream_from): until it does
@@ -398,45 +399,6 @@ impl fmt::Debug for Job {
     }
 }
 
-fn until(limit: Option<Duration>) -> u64 {
-    let ns = limit.and_then(|limit| u64::try_from(limit.as_nanos()).ok());
-    ns.and_then(|ns| sys::monotonic_ns().checked_add(ns)).unwrap_or(u64::MAX)
-}
-
-fn left(until_ns: u64) -> Duration {
-    Duration::from_nanos(until_ns.saturating_sub(sys::monotonic_ns()))
-}
-
-/// Without the lock between two looks: other threads put and get meanwhile.
-fn fence(
-    space: &Mutex<Space>,
-    manager: Option<&Manager>,
-    limit: Option<Duration>,
-) -> Result<(), JobError> {
-    let until_ns = until(limit);
-    lock(space).begin_fence()?;
-    loop {
-        let left = left(until_ns);
-        if lock(space).end_fence(left.min(TURN))? {
-            return Ok(());
-        }
-        if left.is_zero() {
-            let ranks = lock(space).missing()?;
-            // The last one may have come just now.
-            if lock(space).end_fence(Duration::ZERO)? {
-                return Ok(());
-            }
-            let limit_ms = limit.map_or(0, |limit| limit.as_millis() as u64);
-            return Err(JobError::Missing { ranks, limit_ms });
-        }
-        if let Some(manager) = manager {
-            manager.poll().map_err(GrowError::from)?;
-        }
-        // Taken again at once, the lock would seldom be somebody else's.
-        thread::sleep(OTHERS);
-    }
-}
-
 /// What tells whether another process finds this one's services: the same system, since it started,
 /// and the same directory in the same file systems.
 fn own_host(config: &Config) -> [u8; HOST_BYTES] {
@@ -470,24 +432,24 @@ impl Shared {
         let limit = Some(Duration::from_millis(config.job_timeout_ms.into()));
         let given = space.secret;
         let host_name = space.host.clone();
-        let space = Mutex::new(space);
-        let (secret, hosts) = match meet(&space, given, &config, limit) {
+        let space = SharedSpace::new(space);
+        let (secret, hosts) = match meet(&space, (rank, size, launcher), given, &config, limit) {
             Ok(met) => met,
             Err(e) => {
-                lock(&space).finish();
+                space.finish();
                 return Err(e);
             }
         };
         let made = manager(config, rank, &secret, &hosts, host_name);
         let came = made.and_then(|(manager, card)| {
-            lock(&space).put("card", &card.to_bytes())?;
-            fence(&space, Some(&manager), limit)?;
+            space.put("card", &card.to_bytes())?;
+            space.fence(Some(&manager), limit)?;
             Ok(manager)
         });
         let manager = match came {
             Ok(manager) => manager,
             Err(e) => {
-                lock(&space).finish();
+                space.finish();
                 return Err(e);
             }
         };
@@ -528,8 +490,8 @@ impl Shared {
         token
     }
 
-    fn seed(&self, rank: u32, kind: Kind, name: &str) -> Result<Seed, JobError> {
-        let card = self.card(rank)?;
+    fn seed(&self, rank: u32, kind: Kind, name: &str, within: Within) -> Result<Seed, JobError> {
+        let card = self.card(rank, within)?;
         let service = format!("seeds-{:016x}", card.node.0);
         let seed = Seed { kind, node: card.node, token: self.token(kind, rank, name), service };
         if self.is_local(rank) {
@@ -547,12 +509,12 @@ impl Shared {
         Err(JobError::OtherHost { rank })
     }
 
-    fn card(&self, rank: u32) -> Result<Card, JobError> {
+    fn card(&self, rank: u32, within: Within) -> Result<Card, JobError> {
         self.check(rank)?;
         if let Some(card) = lock(&self.cards).get(&rank) {
             return Ok(card.clone());
         }
-        let bytes = lock(&self.space).get(rank, "card")?;
+        let bytes = self.space.get(rank, "card", within)?;
         let card = Card::from_bytes(&bytes)
             .ok_or_else(|| nonsense(self.launcher, "telling where a rank is", &bytes))?;
         lock(&self.cards).insert(rank, card.clone());
@@ -569,7 +531,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // A forked child is no rank.
         if !self.manager.is_forked() {
-            lock(&self.space).finish();
+            self.space.finish();
         }
     }
 }
@@ -577,13 +539,12 @@ impl Drop for Shared {
 /// The job's secret, and the hosts of all ranks.
 #[allow(clippy::type_complexity)]
 fn meet(
-    space: &Mutex<Space>,
+    space: &SharedSpace,
+    (rank, size, launcher): (u32, u32, Launcher),
     given: Option<[u8; 32]>,
     config: &Config,
     limit: Option<Duration>,
 ) -> Result<([u8; 32], Vec<[u8; HOST_BYTES]>), JobError> {
-    let mut guard = lock(space);
-    let (rank, size, launcher) = (guard.rank, guard.size, guard.launcher());
     // Rank 0 makes one, where the launcher did not.
     let random = || {
         let doing = "making the job's secret";
@@ -600,21 +561,20 @@ fn meet(
     if given.is_none()
         && let Some(secret) = &made
     {
-        guard.put("secret", secret)?;
+        space.put("secret", secret)?;
     }
-    guard.put("host", &own_host(config))?;
-    drop(guard);
-    fence(space, None, limit)?;
-    let mut guard = lock(space);
+    space.put("host", &own_host(config))?;
+    space.fence(None, limit)?;
+    let get = |rank, name| space.get(rank, name, Within::new(None));
     let secret = match made {
         Some(secret) => secret,
         // Its bytes are in no error.
-        None => <[u8; 32]>::try_from(guard.get(0, "secret")?)
+        None => <[u8; 32]>::try_from(get(0, "secret")?)
             .map_err(|_| nonsense(launcher, "telling the job's secret", b"(not 32 bytes)"))?,
     };
     let mut hosts = Vec::new();
     for rank in 0..size {
-        let bytes = guard.get(rank, "host")?;
+        let bytes = get(rank, "host")?;
         let host = <[u8; HOST_BYTES]>::try_from(&bytes[..]);
         hosts.push(host.map_err(|_| nonsense(launcher, "telling a rank's host", &bytes))?);
     }

@@ -3,6 +3,7 @@
 
 use super::lines::{LINE_BYTES_MAX, Line, from_hex, ranks_of_word, to_hex};
 use super::talk::{Fenced, Talk};
+use super::turn::Within;
 use super::{JobError, Launcher};
 use crate::os::pmix::{Pmix, PmixError};
 use core::time::Duration;
@@ -22,8 +23,8 @@ const KEY_BYTES_MAX: usize = NAME_BYTES_MAX + 16;
 const EMPTY: &str = "-";
 /// Most bytes under one name that fit into a line.
 const LINE_VALUE_BYTES_MAX: usize = (LINE_BYTES_MAX - 1024) / 2;
-/// Within which time a PMIx server answers.
-const ANSWER: Duration = Duration::from_secs(30);
+/// Within which time a launcher answers.
+pub const ANSWER: Duration = Duration::from_secs(30);
 /// Within which time it is said who is missing at a fence.
 const MISSING: Duration = Duration::from_secs(2);
 /// Most ranks of a job.
@@ -283,7 +284,7 @@ impl Space {
     }
 
     /// What a rank has put.
-    pub fn get(&mut self, rank: u32, name: &str) -> Result<Vec<u8>, JobError> {
+    pub fn get(&mut self, rank: u32, name: &str, within: Within) -> Result<Vec<u8>, JobError> {
         let key = key(rank, name);
         let doing = "getting a value";
         let nothing = || JobError::NothingPut { rank, found: name.into() };
@@ -299,16 +300,24 @@ impl Space {
         };
         match &mut self.way {
             Way::Run(talk) => {
-                let answer = talk.ask(&Line::new("get").with("key", &key), "get_result", doing)?;
+                let line = Line::new("get").with("key", &key);
+                let answer = talk.ask_within(&line, "get_result", doing, within)?;
                 read(talk, &answer)
             }
             Way::Pmix(pmix) => {
-                let got = pmix.get(rank, &text(&key), ANSWER);
-                got.map_err(|e| of_pmix_error(e, doing))?.ok_or_else(nothing)
+                let got = pmix.get(rank, &text(&key), within.left());
+                got.map_err(|e| match e {
+                    PmixError::Silent => {
+                        let (launcher, limit_ms) = (Launcher::Pmix, within.limit_ms());
+                        JobError::LauncherSilent { launcher, doing, limit_ms }
+                    }
+                    e => of_pmix_error(e, doing),
+                })?
+                .ok_or_else(nothing)
             }
             Way::Pmi1 { talk, space } => {
                 let line = Line::new("get").with("kvsname", &*space).with("key", &key);
-                let answer = talk.ask(&line, "get_result", doing)?;
+                let answer = talk.ask_within(&line, "get_result", doing, within)?;
                 read(talk, &answer)
             }
             Way::Alone(put) => put.get(&key).cloned().ok_or_else(nothing),
@@ -316,9 +325,9 @@ impl Space {
     }
 
     /// Comes to a fence, or goes on with the one that was begun.
-    pub fn begin_fence(&mut self) -> Result<(), JobError> {
+    pub fn begin_fence(&mut self, within: Within) -> Result<(), JobError> {
         match &mut self.way {
-            Way::Run(talk) | Way::Pmi1 { talk, .. } => talk.begin_fence(),
+            Way::Run(talk) | Way::Pmi1 { talk, .. } => talk.begin_fence(within),
             Way::Pmix(pmix) => {
                 pmix.begin_fence().map_err(|e| of_pmix_error(e, "coming to a fence"))
             }
@@ -356,7 +365,8 @@ impl Space {
         match &mut self.way {
             Way::Run(talk) => {
                 let (doing, line) = ("asking who is missing", Line::new("missing"));
-                let answer = talk.ask_within(&line, "missing_result", doing, MISSING);
+                let answer =
+                    talk.ask_within(&line, "missing_result", doing, Within::new(Some(MISSING)));
                 let answer = match answer {
                     // The time for the fence is over already.
                     Err(JobError::LauncherSilent { .. }) => return Ok(Vec::new()),
@@ -440,15 +450,15 @@ mod tests {
 
     #[test]
     fn without_a_launcher_there_is_one_rank() {
-        let mut space = find(&[]).unwrap();
+        let (mut space, within) = (find(&[]).unwrap(), Within::new(None));
         assert_eq!((space.rank, space.size, space.launcher()), (0, 1, Launcher::None));
         assert_eq!(space.found.not.len(), 3);
         space.put("u-a", b"b").unwrap();
-        assert_eq!(space.get(0, "u-a").unwrap(), b"b");
+        assert_eq!(space.get(0, "u-a", within).unwrap(), b"b");
         let again = space.put("u-a", b"c");
         assert!(matches!(again, Err(JobError::PutAlready { found }) if found == "u-a"));
-        assert_eq!(space.get(0, "u-a").unwrap(), b"b");
-        assert!(matches!(space.get(0, "u-b"), Err(JobError::NothingPut { rank: 0, .. })));
+        assert_eq!(space.get(0, "u-a", within).unwrap(), b"b");
+        assert!(matches!(space.get(0, "u-b", within), Err(JobError::NothingPut { rank: 0, .. })));
     }
 
     #[test]

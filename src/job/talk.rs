@@ -23,9 +23,9 @@
 //! for without an end; a question gets the answer to another.
 
 use super::lines::{LINE_BYTES_MAX, Line};
+use super::turn::Within;
 use super::{JobError, Launcher};
 use crate::os::inherited::inherited;
-use crate::os::sys::monotonic_ns;
 use core::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -36,7 +36,7 @@ use std::string::String;
 use std::vec::Vec;
 
 /// Within which time a launcher answers.
-const ANSWER: Duration = Duration::from_secs(30);
+const ANSWER: Duration = super::space::ANSWER;
 /// Answers that did not come in time, beyond which nothing more is asked.
 const LATE_MAX: usize = 16;
 const CUT: &str = "a line to it was cut off, since it took no more in time";
@@ -113,8 +113,8 @@ impl Talk {
         JobError::LauncherGone { launcher: self.launcher, doing }
     }
 
-    fn silent(&self, doing: &'static str, limit: Duration) -> JobError {
-        let (launcher, limit_ms) = (self.launcher, limit.as_millis() as u64);
+    fn silent(&self, doing: &'static str, within: Within) -> JobError {
+        let (launcher, limit_ms) = (self.launcher, within.limit_ms());
         JobError::LauncherSilent { launcher, doing, limit_ms }
     }
 
@@ -141,36 +141,35 @@ impl Talk {
         let _ = self.wait(PollFlags::IN, limit);
     }
 
-    /// The same until then; `false`: it is later.
-    fn wait_until(
+    /// The same; `false`: the time was over before.
+    fn wait_within(
         &self,
         flags: PollFlags,
-        until_ns: u64,
+        within: Within,
         doing: &'static str,
     ) -> Result<bool, JobError> {
-        let left = until_ns.saturating_sub(monotonic_ns());
-        if left == 0 {
+        let left = within.left();
+        if left.is_zero() {
             return Ok(false);
         }
-        let waited = self.wait(flags, Duration::from_nanos(left));
+        let waited = self.wait(flags, left);
         waited.map(|_| true).map_err(|e| self.os(doing, e))
     }
 
-    fn say(&mut self, line: &Line, doing: &'static str, limit: Duration) -> Result<(), JobError> {
+    fn say(&mut self, line: &Line, doing: &'static str, within: Within) -> Result<(), JobError> {
         if let Some(why) = self.over {
             return Err(JobError::LauncherLost { launcher: self.launcher, doing, why });
         }
         let bytes = line.to_bytes();
         let mut left = &bytes[..];
-        let until_ns = until(limit);
         while !left.is_empty() {
             match send(&self.socket, left, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(sent) => left = &left[sent..],
                 Err(Errno::AGAIN) => {
-                    if !self.wait_until(PollFlags::OUT, until_ns, doing)? {
+                    if !self.wait_within(PollFlags::OUT, within, doing)? {
                         // What is said behind a part of a line would belong to that.
                         self.over = self.over.or((left.len() < bytes.len()).then_some(CUT));
-                        return Err(self.silent(doing, limit));
+                        return Err(self.silent(doing, within));
                     }
                 }
                 Err(Errno::INTR) => {}
@@ -220,7 +219,7 @@ impl Talk {
         answer: &str,
         doing: &'static str,
     ) -> Result<Line, JobError> {
-        self.ask_within(line, answer, doing, ANSWER)
+        self.ask_within(line, answer, doing, Within::new(Some(ANSWER)))
     }
 
     /// The same, within so long.
@@ -229,13 +228,12 @@ impl Talk {
         line: &Line,
         answer: &str,
         doing: &'static str,
-        limit: Duration,
+        within: Within,
     ) -> Result<Line, JobError> {
         if self.late.len() >= LATE_MAX {
             self.over = Some("it has left too many questions without an answer");
         }
-        self.say(line, doing, limit)?;
-        let until_ns = until(limit);
+        self.say(line, doing, within)?;
         loop {
             match self.try_hear(doing)? {
                 Some(line) if line.command() == answer => return Ok(line),
@@ -248,10 +246,10 @@ impl Talk {
                     self.over = Some("it has said what was no answer");
                     return Err(self.error(doing, &line.to_bytes()));
                 }
-                None if self.wait_until(PollFlags::IN, until_ns, doing)? => {}
+                None if self.wait_within(PollFlags::IN, within, doing)? => {}
                 None => {
                     self.late.push_back(answer.into());
-                    return Err(self.silent(doing, limit));
+                    return Err(self.silent(doing, within));
                 }
             }
         }
@@ -267,9 +265,9 @@ impl Talk {
     }
 
     /// Begins a fence, or goes on with the one that is begun.
-    pub fn begin_fence(&mut self) -> Result<(), JobError> {
+    pub fn begin_fence(&mut self, within: Within) -> Result<(), JobError> {
         if !self.is_fencing && self.fenced.is_none() {
-            self.say(&Line::new("barrier_in"), "coming to a fence", ANSWER)?;
+            self.say(&Line::new("barrier_in"), "coming to a fence", within)?;
             self.is_fencing = true;
         }
         Ok(())
@@ -293,10 +291,6 @@ impl Talk {
     pub fn nonsense(&self, doing: &'static str, line: &Line) -> JobError {
         self.error(doing, &line.to_bytes())
     }
-}
-
-fn until(limit: Duration) -> u64 {
-    monotonic_ns().saturating_add(limit.as_nanos() as u64)
 }
 
 #[cfg(all(test, not(loom), not(miri)))]
@@ -361,12 +355,12 @@ mod tests {
     #[test]
     fn a_fence_that_ends_during_another_question_is_not_lost() {
         let (mut talk, mut launcher) = talk();
-        talk.begin_fence().unwrap();
+        talk.begin_fence(Within::new(None)).unwrap();
         assert_eq!(talk.end_fence().unwrap(), None);
         launcher.write_all(b"cmd=barrier_out\ncmd=missing_result ranks=\n").unwrap();
         talk.ask(&Line::new("missing"), "missing_result", DOING).unwrap();
         // Begun again, it is the same one.
-        talk.begin_fence().unwrap();
+        talk.begin_fence(Within::new(None)).unwrap();
         assert_eq!(talk.end_fence().unwrap(), Some(Fenced::All));
         let mut said = [0; 64];
         let length = launcher.read(&mut said).unwrap();
@@ -376,22 +370,23 @@ mod tests {
     #[test]
     fn an_answer_that_comes_too_late_is_not_that_to_the_next_question() {
         let (mut talk, mut launcher) = talk();
-        let soon = Duration::from_millis(1);
+        let soon = || Within::new(Some(Duration::from_millis(1)));
         let get = Line::new("get");
         for _ in 0..2 {
-            let asked = talk.ask_within(&get, "get_result", DOING, soon);
+            let asked = talk.ask_within(&get, "get_result", DOING, soon());
             assert!(matches!(asked, Err(JobError::LauncherSilent { limit_ms: 1, .. })));
         }
         launcher.write_all(b"cmd=get_result value=1\ncmd=get_result value=2\n").unwrap();
         launcher.write_all(b"cmd=get_result value=3\n").unwrap();
         assert_eq!(talk.ask(&get, "get_result", DOING).unwrap().get("value"), Some("3"));
         // Nor does it end a fence, and of one that never answers there is an end to the questions.
-        talk.begin_fence().unwrap();
-        talk.ask_within(&Line::new("missing"), "missing_result", DOING, soon).unwrap_err();
+        talk.begin_fence(Within::new(None)).unwrap();
+        talk.ask_within(&Line::new("missing"), "missing_result", DOING, soon()).unwrap_err();
         launcher.write_all(b"cmd=missing_result ranks=\ncmd=barrier_out\n").unwrap();
         assert_eq!(talk.end_fence().unwrap(), Some(Fenced::All));
         for _ in 0..100 {
-            talk.ask_within(&get, "get_result", DOING, Duration::ZERO).unwrap_err();
+            talk.ask_within(&get, "get_result", DOING, Within::new(Some(Duration::ZERO)))
+                .unwrap_err();
         }
         assert_eq!(talk.late.len(), LATE_MAX);
         // Nor is it one that comes behind something that answers nothing.
@@ -406,16 +401,16 @@ mod tests {
     fn behind_a_line_that_was_cut_off_nothing_is_said() {
         let (mut talk, mut launcher) = talk();
         let long = Line::new("put").with("value", "7".repeat(LINE_BYTES_MAX - 100));
-        let soon = Duration::from_millis(1);
+        let soon = || Within::new(Some(Duration::from_millis(1)));
         // A part of it has left, when there is room for no more than a part.
         while talk.over.is_none() {
-            if talk.say(&long, DOING, soon).is_err() && talk.over.is_none() {
+            if talk.say(&long, DOING, soon()).is_err() && talk.over.is_none() {
                 launcher.read_exact(&mut [0; 33 << 10]).unwrap();
             }
         }
         launcher.set_nonblocking(true).unwrap();
         while launcher.read(&mut [0; 4096]).is_ok() {}
-        let said = talk.say(&Line::new("get"), DOING, soon);
+        let said = talk.say(&Line::new("get"), DOING, soon());
         assert!(matches!(said, Err(JobError::LauncherLost { why: CUT, .. })));
         assert!(launcher.read(&mut [0; 1]).is_err(), "it was said");
     }
@@ -429,7 +424,7 @@ mod tests {
             (b"cmd=put_result rc=0\n", None),
         ] {
             let (mut talk, mut launcher) = talk();
-            talk.begin_fence().unwrap();
+            talk.begin_fence(Within::new(None)).unwrap();
             launcher.write_all(says).unwrap();
             assert_eq!(talk.end_fence().ok().flatten(), wanted, "{says:?}");
         }

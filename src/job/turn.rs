@@ -1,0 +1,155 @@
+//! Time limits of a call, and a lock that is waited for no longer than they say.
+//!
+//! ```text
+//!   Within: until when, and what an error says of it
+//!   Turn:   take(within) --> Taken, until it is dropped; or the time is over
+//! ```
+//! Never: a call waits beyond its time limit because another thread has the lock.
+
+use crate::os::sys::monotonic_ns;
+use core::ops::{Deref, DerefMut};
+use core::time::Duration;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Until when something is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Within {
+    until_ns: u64,
+    limit: Option<Duration>,
+}
+
+impl Within {
+    /// From now on; `None`: without an end.
+    pub fn new(limit: Option<Duration>) -> Self {
+        let ns = limit.and_then(|limit| u64::try_from(limit.as_nanos()).ok());
+        let until_ns = ns.and_then(|ns| monotonic_ns().checked_add(ns)).unwrap_or(u64::MAX);
+        Self { until_ns, limit }
+    }
+
+    /// This, or so long from now on, whichever is over first.
+    pub fn at_most(self, limit: Duration) -> Self {
+        let other = Self::new(Some(limit));
+        if other.until_ns < self.until_ns { other } else { self }
+    }
+
+    /// The time limit as it was given, in milliseconds, for an error.
+    pub fn limit_ms(self) -> u64 {
+        self.limit.map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// What is left of it.
+    pub fn left(self) -> Duration {
+        Duration::from_nanos(self.until_ns.saturating_sub(monotonic_ns()))
+    }
+
+    /// Whether nothing is left.
+    pub fn is_over(self) -> bool {
+        self.left().is_zero()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Something of which one thread at a time has a turn.
+#[derive(Debug, Default)]
+pub struct Turn<T> {
+    is_taken: Mutex<bool>,
+    freed: Condvar,
+    value: Mutex<T>,
+}
+
+impl<T> Turn<T> {
+    /// Which nobody has.
+    pub fn new(value: T) -> Self {
+        Self { is_taken: Mutex::new(false), freed: Condvar::new(), value: Mutex::new(value) }
+    }
+
+    /// Once nobody else has it; `None`: not in time. Where nobody has it, no time is needed.
+    pub fn take(&self, within: Within) -> Option<Taken<'_, T>> {
+        let guard = lock(&self.is_taken);
+        let waited = self.freed.wait_timeout_while(guard, within.left(), |is_taken| *is_taken);
+        let (mut is_taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if *is_taken {
+            return None;
+        }
+        *is_taken = true;
+        drop(is_taken);
+        // Whoever had it is about to unlock it, at most.
+        Some(Taken { turn: self, value: lock(&self.value) })
+    }
+
+    /// Once nobody else has it, however long that takes.
+    pub fn lock(&self) -> Taken<'_, T> {
+        loop {
+            if let Some(taken) = self.take(Within::new(None)) {
+                return taken;
+            }
+        }
+    }
+}
+
+/// A turn, until it is dropped.
+#[derive(Debug)]
+pub struct Taken<'a, T> {
+    turn: &'a Turn<T>,
+    value: MutexGuard<'a, T>,
+}
+
+impl<T> Deref for Taken<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Taken<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<T> Drop for Taken<'_, T> {
+    fn drop(&mut self) {
+        *lock(&self.turn.is_taken) = false;
+        self.turn.freed.notify_one();
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_has_is_waited_for_no_longer_than_the_limit() {
+        let turn = Turn::new(1);
+        let soon = || Within::new(Some(Duration::from_millis(1)));
+        let taken = turn.lock();
+        assert!(turn.take(soon()).is_none());
+        assert!(turn.take(Within::new(Some(Duration::ZERO))).is_none());
+        drop(taken);
+        // Without any time, too, where nobody has it.
+        *turn.take(Within::new(Some(Duration::ZERO))).unwrap() += 1;
+        std::thread::scope(|scope| {
+            let taken = turn.lock();
+            let other = scope.spawn(|| *turn.lock());
+            drop(taken);
+            assert_eq!(other.join().unwrap(), 2);
+        });
+    }
+
+    #[test]
+    fn whichever_limit_is_over_first_is_the_one_that_is_told() {
+        let minute = Duration::from_secs(60);
+        for (limit, told) in
+            [(None, 60_000), (Some(minute * 2), 60_000), (Some(minute / 2), 30_000)]
+        {
+            assert_eq!(Within::new(limit).at_most(minute).limit_ms(), told);
+        }
+        assert!(!Within::new(None).is_over());
+        assert!(!Within::new(Some(Duration::MAX)).is_over());
+        assert!(Within::new(Some(Duration::ZERO)).is_over());
+    }
+}

@@ -1,0 +1,178 @@
+//! A rank and its launcher, which is played here: it speaks as `hamlyn run` does, is silent when it
+//! is told to be, and counts what it is asked. The rank is another process.
+#![cfg(not(miri))]
+
+mod support;
+
+use hamlyn::job::{Job, JobError, Launcher};
+use hamlyn::protocol::StreamSender;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+use support::{Dir, LONG, Peer, Role, say};
+
+/// What the launcher does, and was asked.
+#[derive(Default)]
+struct State {
+    /// It reads one more line at most, and answers nothing, as one that is stopped.
+    is_silent: bool,
+    /// The first words of what it has read.
+    heard: Vec<String>,
+}
+
+/// A launcher of two ranks, of which there is one.
+struct Played {
+    state: Arc<(Mutex<State>, Condvar)>,
+    _dir: Dir,
+}
+
+fn answer(line: &str, values: &mut BTreeMap<String, String>) -> String {
+    let word = |name: &str| {
+        line.split(' ').find_map(|word| word.strip_prefix(&format!("{name}="))).unwrap_or_default()
+    };
+    match word("cmd") {
+        "init" => {
+            format!("cmd=response_to_init rc=0 rank=0 size=2 secret={}", "ab".repeat(32))
+        }
+        "missing" => "cmd=missing_result rc=0 ranks=1".into(),
+        "put" => {
+            // Rank 1 is a picture of rank 0.
+            for rank in ["hm-0-", "hm-1-"] {
+                values.insert(word("key").replace("hm-0-", rank), word("value").into());
+            }
+            "cmd=put_result rc=0".into()
+        }
+        "get" => match values.get(word("key")) {
+            Some(value) => format!("cmd=get_result rc=0 value={value}"),
+            None => "cmd=get_result rc=-1".into(),
+        },
+        "barrier_in" => "cmd=barrier_out rc=0".into(),
+        other => panic!("the rank said {other:?}"),
+    }
+}
+
+impl Played {
+    /// Starts the rank, and lets it come to a job.
+    fn new(role: &str) -> (Self, Peer) {
+        let (own, ranks) = UnixStream::pair().unwrap();
+        let ranks = OwnedFd::from(ranks);
+        let dir = Dir::new(role, &[]);
+        let mut command = Peer::command(role, &dir, "", &[]);
+        command.env("HAMLYN_JOB_FD", ranks.as_raw_fd().to_string());
+        // SAFETY: changes a flag of a descriptor that is open.
+        assert_eq!(unsafe { libc::fcntl(ranks.as_raw_fd(), libc::F_SETFD, 0) }, 0);
+        let mut rank = Peer::run(role, command);
+        drop(ranks);
+        let state = Arc::<(Mutex<State>, Condvar)>::default();
+        let (states, mut out) = (state.clone(), own.try_clone().unwrap());
+        std::thread::spawn(move || {
+            let mut values = BTreeMap::new();
+            for line in BufReader::new(own).lines() {
+                let Ok(line) = line else { return };
+                let (state, changed) = &*states;
+                let mut state = state.lock().unwrap();
+                state.heard.push(line.split(' ').next().unwrap_or_default().into());
+                changed.notify_all();
+                drop(changed.wait_while(state, |state| state.is_silent).unwrap());
+                let answer = answer(&line, &mut values);
+                let _ = out.write_all(format!("{answer}\n").as_bytes());
+            }
+        });
+        rank.expect("has come");
+        (Self { state, _dir: dir }, rank)
+    }
+
+    /// Changes what the launcher does from now on.
+    fn does(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.0.lock().unwrap());
+        self.state.1.notify_all();
+    }
+
+    /// How often it has heard this.
+    fn count(&self, command: &str) -> usize {
+        let state = self.state.0.lock().unwrap();
+        state.heard.iter().filter(|heard| **heard == format!("cmd={command}")).count()
+    }
+
+    /// Waits until it has heard this so often.
+    fn hears(&self, command: &str, times: usize) {
+        let guard = self.state.0.lock().unwrap();
+        let wanted = format!("cmd={command}");
+        let is_missing = |state: &mut State| {
+            state.heard.iter().filter(|heard| **heard == wanted).count() < times
+        };
+        let waited = self.state.1.wait_timeout_while(guard, LONG, is_missing).unwrap();
+        assert!(!waited.1.timed_out(), "it was not said: {wanted}");
+    }
+}
+
+/// Not a test: the rank.
+#[test]
+fn role() {
+    let Some(role) = Role::of_this_process() else { return };
+    let job = Job::from_env().unwrap();
+    say("has come");
+    role.hear();
+    match role.name.as_str() {
+        "limits" => limits(&job, &role),
+        "asks" => asks(&job, &role),
+        other => panic!("no role {other}"),
+    }
+    // Threads that still ask are not waited for.
+    std::process::exit(0);
+}
+
+fn ms(ms: u64) -> Option<Duration> {
+    Some(Duration::from_millis(ms))
+}
+
+fn is_silent(error: &JobError, limit_ms: u64) -> bool {
+    let launcher = Launcher::Run;
+    matches!(error, JobError::LauncherSilent { launcher: of, limit_ms: told, .. }
+        if *of == launcher && *told == limit_ms)
+}
+
+fn limits(job: &Job, _: &Role) {
+    let error = job.stream_to(1, ms(20)).map(drop).unwrap_err();
+    assert!(is_silent(&error, 20), "{error}");
+    let error = job.client(1, ms(21)).map(drop).unwrap_err();
+    assert!(is_silent(&error, 21), "{error}");
+    let grown = job.grow::<StreamSender>(1, "x", (), ms(22)).map(drop);
+    let error = grown.unwrap_err();
+    assert!(is_silent(&error, 22), "{error}");
+}
+
+#[test]
+fn a_time_limit_bounds_asking_the_launcher_where_a_rank_is() {
+    let (played, mut rank) = Played::new("limits");
+    played.does(|state| state.is_silent = true);
+    rank.tell("go on");
+    rank.end();
+}
+
+fn asks(job: &Job, role: &Role) {
+    let one = job.clone();
+    let other = std::thread::spawn(move || one.get(1, "x"));
+    say("asks");
+    role.hear();
+    let error = job.fence(ms(10)).unwrap_err();
+    assert!(matches!(error, JobError::Missing { limit_ms: 10, .. }), "{error}");
+    let error = job.stream_to(1, ms(11)).map(drop).unwrap_err();
+    assert!(is_silent(&error, 11), "{error}");
+    assert!(!other.is_finished(), "they waited for the other thread's answer");
+}
+
+#[test]
+fn a_time_limit_bounds_waiting_for_another_threads_question() {
+    let (played, mut rank) = Played::new("asks");
+    let before = played.count("get");
+    played.does(|state| state.is_silent = true);
+    rank.tell("go on");
+    rank.expect("asks");
+    played.hears("get", before + 1);
+    rank.tell("go on");
+    rank.end();
+}

@@ -12,20 +12,25 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use support::{Dir, LONG, Peer, Role, say};
+use support::{Dir, LIMIT, LONG, Peer, Role, say};
 
 /// What the launcher does, and was asked.
 #[derive(Default)]
 struct State {
     /// It reads one more line at most, and answers nothing, as one that is stopped.
     is_silent: bool,
+    /// Fences do not end.
+    holds_fences: bool,
     /// The first words of what it has read.
     heard: Vec<String>,
+    /// Whether the rank waits at a fence.
+    is_waited_for: bool,
 }
 
 /// A launcher of two ranks, of which there is one.
 struct Played {
     state: Arc<(Mutex<State>, Condvar)>,
+    to: Arc<Mutex<UnixStream>>,
     _dir: Dir,
 }
 
@@ -67,7 +72,8 @@ impl Played {
         let mut rank = Peer::run(role, command);
         drop(ranks);
         let state = Arc::<(Mutex<State>, Condvar)>::default();
-        let (states, mut out) = (state.clone(), own.try_clone().unwrap());
+        let to = Arc::new(Mutex::new(own.try_clone().unwrap()));
+        let (states, out) = (state.clone(), to.clone());
         std::thread::spawn(move || {
             let mut values = BTreeMap::new();
             for line in BufReader::new(own).lines() {
@@ -76,19 +82,33 @@ impl Played {
                 let mut state = state.lock().unwrap();
                 state.heard.push(line.split(' ').next().unwrap_or_default().into());
                 changed.notify_all();
-                drop(changed.wait_while(state, |state| state.is_silent).unwrap());
+                let mut state = changed.wait_while(state, |state| state.is_silent).unwrap();
+                if line.starts_with("cmd=barrier_in") && state.holds_fences {
+                    state.is_waited_for = true;
+                    continue;
+                }
+                drop(state);
                 let answer = answer(&line, &mut values);
-                let _ = out.write_all(format!("{answer}\n").as_bytes());
+                let _ = out.lock().unwrap().write_all(format!("{answer}\n").as_bytes());
             }
         });
         rank.expect("has come");
-        (Self { state, _dir: dir }, rank)
+        (Self { state, to, _dir: dir }, rank)
     }
 
     /// Changes what the launcher does from now on.
     fn does(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state.0.lock().unwrap());
         self.state.1.notify_all();
+    }
+
+    /// Fences end from now on, and so does the one at which the rank waits.
+    fn lets_fences_end(&self) {
+        let mut state = self.state.0.lock().unwrap();
+        state.holds_fences = false;
+        if std::mem::take(&mut state.is_waited_for) {
+            self.to.lock().unwrap().write_all(b"cmd=barrier_out rc=0\n").unwrap();
+        }
     }
 
     /// How often it has heard this.
@@ -117,6 +137,7 @@ fn role() {
     say("has come");
     role.hear();
     match role.name.as_str() {
+        "fences" => fences(&job, &role),
         "limits" => limits(&job, &role),
         "asks" => asks(&job, &role),
         other => panic!("no role {other}"),
@@ -133,6 +154,28 @@ fn is_silent(error: &JobError, limit_ms: u64) -> bool {
     let launcher = Launcher::Run;
     matches!(error, JobError::LauncherSilent { launcher: of, limit_ms: told, .. }
         if *of == launcher && *told == limit_ms)
+}
+
+fn fences(job: &Job, _: &Role) {
+    let one = job.clone();
+    let other = std::thread::spawn(move || one.fence(LIMIT));
+    job.fence(LIMIT).unwrap();
+    other.join().unwrap().unwrap();
+}
+
+#[test]
+fn fences_of_two_threads_are_two_fences() {
+    let (played, mut rank) = Played::new("fences");
+    let before = played.count("barrier_in");
+    played.does(|state| state.holds_fences = true);
+    rank.tell("go on");
+    played.hears("barrier_in", before + 1);
+    // Time for the other thread to come, which decides nothing.
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(played.count("barrier_in"), before + 1);
+    played.lets_fences_end();
+    rank.end();
+    assert_eq!(played.count("barrier_in"), before + 2);
 }
 
 fn limits(job: &Job, _: &Role) {

@@ -188,8 +188,9 @@ pub unsafe extern "C" fn h_job_get(
 }
 
 /// Waits at most `timeout_ns` until all ranks have called this as often as this one. What was put
-/// before is there for all. It goes through the launcher, and is for setting up: while messages are
-/// sent a barrier is a group's (h_group_barrier).
+/// before is there for all. Threads that call this at once have a fence each, in turn: two calls
+/// here are two calls of every other rank. It goes through the launcher, and is for setting up:
+/// while messages are sent a barrier is a group's (h_group_barrier).
 ///
 /// Errors: H_TIMED_OUT, the fence stays begun, and the next call goes on waiting for it: the text
 /// says who is missing, if the launcher does; H_CLOSED, ranks have ended, or the launcher went away;

@@ -156,8 +156,9 @@ impl Job {
 
     /// Waits until all ranks have called this as often as this one, at most `timeout` seconds. What
     /// was put before is there for all. After `TimedOut` it stays begun: the next call goes on waiting
-    /// for it. It goes through the launcher, and is for setting up: while messages are sent a barrier
-    /// is a `Group`'s.
+    /// for it. Threads that call this at once have a fence each, in turn: two calls here are two
+    /// calls of every other rank. It goes through the launcher, and is for setting up: while messages
+    /// are sent a barrier is a `Group`'s.
     #[pyo3(signature = (timeout=None))]
     fn fence(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let (limit, all) = (Limit::new(timeout)?, duration(timeout)?);

@@ -2,11 +2,16 @@
 //!
 //! ```text
 //!   a thread                              another
-//!   fence:
+//!   fence: has the fence's turn           fence: waits for that turn
 //!     begin_fence                         put, get: take the space between two looks
 //!     end_fence, again and again
+//!   the fence is over: gives it back      begins the next fence
+//!   the time is over: gives it back       goes on with the one that is begun
 //! ```
-//! Never: a call waits beyond its time limit because another thread asks the launcher something.
+//! Each call that succeeds has had a fence to which all ranks came.
+//!
+//! Never: two calls take the end of one fence for theirs; a call waits beyond its time limit because
+//! of another thread.
 
 use super::space::{ANSWER, Space};
 use super::turn::{Turn, Within};
@@ -25,12 +30,14 @@ const OTHERS: Duration = Duration::from_micros(100);
 pub struct SharedSpace {
     launcher: Launcher,
     space: Turn<Space>,
+    /// Whose holder waits for a fence.
+    fence: Turn<()>,
 }
 
 impl SharedSpace {
     /// Of which no fence is begun.
     pub fn new(space: Space) -> Self {
-        Self { launcher: space.launcher(), space: Turn::new(space) }
+        Self { launcher: space.launcher(), space: Turn::new(space), fence: Turn::default() }
     }
 
     /// Puts bytes, which others get after the next fence.
@@ -51,7 +58,7 @@ impl SharedSpace {
         }
     }
 
-    /// Waits for a fence, or until `limit`.
+    /// Waits for a fence of its own, or until `limit`.
     pub fn fence(
         &self,
         manager: Option<&Manager>,
@@ -59,6 +66,7 @@ impl SharedSpace {
     ) -> Result<(), JobError> {
         let within = Within::new(limit);
         let missing = |ranks| JobError::Missing { ranks, limit_ms: within.limit_ms() };
+        let Some(_turn) = self.fence.take(within) else { return Err(missing(Vec::new())) };
         loop {
             match self.look(within)? {
                 Look::Ended => return Ok(()),

@@ -251,8 +251,10 @@ impl Job {
 
     /// Waits until all ranks have called this, as often as this one; the manager has its turns
     /// meanwhile. What was put before is there for all. With a time limit that is over the fence stays
-    /// begun: the next call goes on waiting for the same one. It goes through the launcher, and is for
-    /// setting up: while messages are sent a barrier is a [group](crate::protocol::Group)'s.
+    /// begun: the next call goes on waiting for the same one. Threads that call this at once have a
+    /// fence each, in turn: two calls here are two calls of every other rank. It goes through the
+    /// launcher, and is for setting up: while messages are sent a barrier is a
+    /// [group](crate::protocol::Group)'s.
     ///
     /// `limit` also bounds waiting for another thread that asks the launcher something.
     pub fn fence(&self, limit: Option<Duration>) -> Result<(), JobError> {

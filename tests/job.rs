@@ -137,6 +137,8 @@ fn role() {
     say("has come");
     role.hear();
     match role.name.as_str() {
+        "polls" => polls(&job, &role),
+        "outlives" => outlives(&job, &role),
         "fences" => fences(&job, &role),
         "limits" => limits(&job, &role),
         "asks" => asks(&job, &role),
@@ -150,10 +152,70 @@ fn ms(ms: u64) -> Option<Duration> {
     Some(Duration::from_millis(ms))
 }
 
+fn polls(job: &Job, role: &Role) {
+    for _ in 0..100 {
+        let error = job.fence(ms(5)).unwrap_err();
+        assert!(matches!(error, JobError::Missing { limit_ms: 5, .. }), "{error}");
+    }
+    say("has polled");
+    role.hear();
+    // Who is missing is known all the same.
+    while !matches!(job.fence(ms(5)), Err(JobError::Missing { ranks, .. }) if ranks == [1]) {}
+    say("knows");
+    role.hear();
+    job.fence(LIMIT).unwrap();
+}
+
+#[test]
+fn a_fence_that_is_gone_on_with_in_slices_asks_seldom_who_is_missing() {
+    let (played, mut rank) = Played::new("polls");
+    played.does(|state| state.holds_fences = true);
+    rank.tell("go on");
+    rank.expect("has polled");
+    let asked = played.count("missing");
+    assert!(asked < 50, "{asked} questions in 100 slices");
+    rank.tell("go on");
+    rank.expect("knows");
+    played.lets_fences_end();
+    rank.tell("go on");
+    rank.end();
+}
+
 fn is_silent(error: &JobError, limit_ms: u64) -> bool {
     let launcher = Launcher::Run;
     matches!(error, JobError::LauncherSilent { launcher: of, limit_ms: told, .. }
         if *of == launcher && *told == limit_ms)
+}
+
+fn outlives(job: &Job, role: &Role) {
+    for _ in 0..40 {
+        let error = job.fence(ms(1)).unwrap_err();
+        assert!(matches!(error, JobError::Missing { limit_ms: 1, .. }), "{error}");
+    }
+    // More questions than are remembered.
+    for _ in 0..40 {
+        let error = job.stream_to(1, ms(1)).map(drop).unwrap_err();
+        assert!(is_silent(&error, 1), "{error}");
+    }
+    say("was patient");
+    role.hear();
+    job.put("z", b"1").unwrap();
+    job.fence(LIMIT).unwrap();
+    job.fence(LIMIT).unwrap();
+    assert_eq!(job.get(1, "z").unwrap(), b"1");
+}
+
+#[test]
+fn a_launcher_that_was_silent_is_usable_once_it_answers_again() {
+    let (played, mut rank) = Played::new("outlives");
+    played.does(|state| state.is_silent = true);
+    rank.tell("go on");
+    rank.expect("was patient");
+    played.does(|state| state.is_silent = false);
+    rank.tell("go on");
+    rank.end();
+    // It was asked once, since it had not answered.
+    assert_eq!(played.count("missing"), 1);
 }
 
 fn fences(job: &Job, _: &Role) {

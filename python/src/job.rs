@@ -168,7 +168,10 @@ impl Job {
         let attempt = |slice: Duration| match ranks.fence(Some(slice)) {
             Ok(()) => Ok(Some(())),
             Err(JobError::Missing { ranks, .. }) => {
-                missing = ranks;
+                // It was asked in this slice or before.
+                if !ranks.is_empty() {
+                    missing = ranks;
+                }
                 Ok(None)
             }
             Err(e) => Err(e),

@@ -35,7 +35,8 @@ pub enum JobError {
     /// [`Job::fence`](super::Job::fence) goes on waiting for the same one.
     #[error("within {} ms not all ranks came; {}", .limit_ms, missing(.ranks))]
     Missing {
-        /// Who is missing; empty where the launcher does not say.
+        /// Who was missing when the launcher was asked last, a little before or, in a fence that is
+        /// gone on with, at most some seconds; empty where it has not said.
         ranks: Vec<u32>,
         /// Milliseconds that were waited.
         limit_ms: u64,

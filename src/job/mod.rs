@@ -73,6 +73,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::vec::Vec;
 use turn::Within;
 
+/// How much longer than its time limit coming together waits for the names of who is missing.
+const FOR_NAMES: Duration = Duration::from_secs(2);
 /// Pauses before a rank is asked again whether it offers something by now.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
@@ -256,9 +258,10 @@ impl Job {
     /// launcher, and is for setting up: while messages are sent a barrier is a
     /// [group](crate::protocol::Group)'s.
     ///
-    /// `limit` also bounds waiting for another thread that asks the launcher something.
+    /// `limit` bounds all of it, also where the launcher is silent or another thread asks it
+    /// something. Called again and again with a short one, it asks seldom who is missing.
     pub fn fence(&self, limit: Option<Duration>) -> Result<(), JobError> {
-        self.shared.space.fence(Some(&self.shared.manager), limit)
+        self.shared.space.fence(Some(&self.shared.manager), limit, Duration::ZERO)
     }
 
     /// Offers an end point of [`manager`](Self::manager) to the other ranks, which
@@ -445,7 +448,7 @@ impl Shared {
         let made = manager(config, rank, &secret, &hosts, host_name);
         let came = made.and_then(|(manager, card)| {
             space.put("card", &card.to_bytes())?;
-            space.fence(Some(&manager), limit)?;
+            space.fence(Some(&manager), limit, FOR_NAMES)?;
             Ok(manager)
         });
         let manager = match came {
@@ -566,7 +569,7 @@ fn meet(
         space.put("secret", secret)?;
     }
     space.put("host", &own_host(config))?;
-    space.fence(None, limit)?;
+    space.fence(None, limit, FOR_NAMES)?;
     let get = |rank, name| space.get(rank, name, Within::new(None));
     let secret = match made {
         Some(secret) => secret,

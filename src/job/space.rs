@@ -1,7 +1,7 @@
 //! The launcher's key-value space, whichever launcher it is: names and bytes that one rank puts, a
 //! fence to which all come, and what the others get then.
 
-use super::lines::{LINE_BYTES_MAX, Line, from_hex, ranks_of_word, to_hex};
+use super::lines::{LINE_BYTES_MAX, Line, from_hex, to_hex};
 use super::talk::{Fenced, Talk};
 use super::turn::Within;
 use super::{JobError, Launcher};
@@ -25,8 +25,6 @@ const EMPTY: &str = "-";
 const LINE_VALUE_BYTES_MAX: usize = (LINE_BYTES_MAX - 1024) / 2;
 /// Within which time a launcher answers.
 pub const ANSWER: Duration = Duration::from_secs(30);
-/// Within which time it is said who is missing at a fence.
-const MISSING: Duration = Duration::from_secs(2);
 /// Most ranks of a job.
 pub const RANKS_MAX: u32 = 1 << 20;
 
@@ -359,22 +357,23 @@ impl Space {
         }
     }
 
-    /// Who has not come to the fence that this rank waits at, where the launcher says so within [`MISSING`].
-    pub fn missing(&mut self) -> Result<Vec<u32>, JobError> {
-        let size = self.size;
+    /// Asks who has not come to the fence that this rank waits at, where the launcher says so.
+    pub fn ask_missing(&mut self) -> Result<(), JobError> {
         match &mut self.way {
-            Way::Run(talk) => {
-                let (doing, line) = ("asking who is missing", Line::new("missing"));
-                let answer =
-                    talk.ask_within(&line, "missing_result", doing, Within::new(Some(MISSING)));
-                let answer = match answer {
-                    // The time for the fence is over already.
-                    Err(JobError::LauncherSilent { .. }) => return Ok(Vec::new()),
-                    answer => answer?,
-                };
-                let ranks = answer.get("ranks").and_then(|word| ranks_of_word(word, size));
-                ranks.ok_or_else(|| talk.nonsense(doing, &answer))
-            }
+            Way::Run(talk) => talk.ask_missing(),
+            Way::Pmix(_) | Way::Pmi1 { .. } | Way::Alone(_) => Ok(()),
+        }
+    }
+
+    /// Whether the answer to that is on its way; it is heard while the fence is waited for.
+    pub fn asks_missing(&self) -> bool {
+        matches!(&self.way, Way::Run(talk) if talk.asks_missing())
+    }
+
+    /// Who had not come when that was answered last; nobody, where it was not.
+    pub fn missing(&self) -> Result<Vec<u32>, JobError> {
+        match &self.way {
+            Way::Run(talk) => talk.missing(),
             Way::Pmix(_) | Way::Pmi1 { .. } | Way::Alone(_) => Ok(Vec::new()),
         }
     }

@@ -17,12 +17,14 @@
 //!                                       <-   cmd=finalize_ack
 //! ```
 //! An answer that did not come in time still comes, before that to the next question, and is dropped then:
-//! it does not say which question it answers.
+//! it does not say which question it answers. So a launcher that was silent for a time, as one that
+//! is stopped, is spoken with as before once it answers again. That to `missing` is never waited
+//! for, and heard when it comes.
 //!
 //! Never: what comes is believed before it was checked; more than one line is kept; anything is waited
 //! for without an end; a question gets the answer to another.
 
-use super::lines::{LINE_BYTES_MAX, Line};
+use super::lines::{LINE_BYTES_MAX, Line, ranks_of_word};
 use super::turn::Within;
 use super::{JobError, Launcher};
 use crate::os::inherited::inherited;
@@ -37,9 +39,9 @@ use std::vec::Vec;
 
 /// Within which time a launcher answers.
 const ANSWER: Duration = super::space::ANSWER;
-/// Answers that did not come in time, beyond which nothing more is asked.
+/// Answers that did not come in time, beyond which nothing more is asked until one of them comes.
 const LATE_MAX: usize = 16;
-const CUT: &str = "a line to it was cut off, since it took no more in time";
+const MISSING: &str = "missing_result";
 /// Bytes of an answer that are told in an error.
 const TOLD_BYTES: usize = 80;
 
@@ -60,7 +62,13 @@ pub struct Talk {
     size: u32,
     /// What came, up to the end of a line.
     came: Vec<u8>,
+    /// What did not leave of a line, whose beginning has left.
+    unsent: Vec<u8>,
     is_fencing: bool,
+    /// Whether an answer of who is missing is on its way which is about this fence.
+    asks_missing: bool,
+    /// The last of them.
+    missing: Option<Line>,
     /// The fence's end, which came before another answer.
     fenced: Option<Fenced>,
     /// What the answers are called that did not come in time.
@@ -86,7 +94,10 @@ impl Talk {
             launcher,
             size: 0,
             came: Vec::new(),
+            unsent: Vec::new(),
             is_fencing: false,
+            asks_missing: false,
+            missing: None,
             fenced: None,
             late: VecDeque::new(),
             over: None,
@@ -156,36 +167,63 @@ impl Talk {
         waited.map(|_| true).map_err(|e| self.os(doing, e))
     }
 
-    fn say(&mut self, line: &Line, doing: &'static str, within: Within) -> Result<(), JobError> {
-        if let Some(why) = self.over {
-            return Err(JobError::LauncherLost { launcher: self.launcher, doing, why });
-        }
-        let bytes = line.to_bytes();
-        let mut left = &bytes[..];
-        while !left.is_empty() {
-            match send(&self.socket, left, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(sent) => left = &left[sent..],
-                Err(Errno::AGAIN) => {
-                    if !self.wait_within(PollFlags::OUT, within, doing)? {
-                        // What is said behind a part of a line would belong to that.
-                        self.over = self.over.or((left.len() < bytes.len()).then_some(CUT));
-                        return Err(self.silent(doing, within));
-                    }
-                }
+    /// Whether everything that was said has left.
+    fn try_send(&mut self, doing: &'static str) -> Result<bool, JobError> {
+        while !self.unsent.is_empty() {
+            match send(&self.socket, &self.unsent, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(self.os(doing, e)),
             }
         }
+        Ok(true)
+    }
+
+    fn send(&mut self, doing: &'static str, within: Within) -> Result<bool, JobError> {
+        while !self.try_send(doing)? {
+            if !self.wait_within(PollFlags::OUT, within, doing)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Says a line. On an error nothing of it was said. If a part of it has left in time, the rest
+    /// leaves later, before anything else.
+    fn say(&mut self, line: &Line, doing: &'static str, within: Within) -> Result<(), JobError> {
+        if let Some(why) = self.over {
+            return Err(JobError::LauncherLost { launcher: self.launcher, doing, why });
+        }
+        if !self.send(doing, within)? {
+            return Err(self.silent(doing, within));
+        }
+        self.unsent = line.to_bytes();
+        let bytes = self.unsent.len();
+        if !self.send(doing, within)? && self.unsent.len() == bytes {
+            self.unsent.clear();
+            return Err(self.silent(doing, within));
+        }
         Ok(())
     }
 
-    /// A line, if a whole one has come, that is no answer which is too late.
+    /// A line, if a whole one has come, that is neither an answer which is too late nor the fence's
+    /// end, which is kept.
     fn try_hear(&mut self, doing: &'static str) -> Result<Option<Line>, JobError> {
         while let Some(line) = self.try_hear_any(doing)? {
-            if self.late.front().is_none_or(|late| line.command() != late) {
+            if self.late.front().is_some_and(|late| line.command() == late) {
+                self.late.pop_front();
+                if line.command() == MISSING && std::mem::take(&mut self.asks_missing) {
+                    self.missing = Some(line);
+                }
+            } else if self.is_fencing && line.command() == "barrier_out" {
+                self.is_fencing = false;
+                self.asks_missing = false;
+                self.missing = None;
+                self.fenced = Some(self.read_fence(&line)?);
+            } else {
                 return Ok(Some(line));
             }
-            self.late.pop_front();
         }
         Ok(None)
     }
@@ -230,23 +268,21 @@ impl Talk {
         doing: &'static str,
         within: Within,
     ) -> Result<Line, JobError> {
-        if self.late.len() >= LATE_MAX {
-            self.over = Some("it has left too many questions without an answer");
+        // It answers in turn, and so many answers were not waited for.
+        while self.late.len() >= LATE_MAX {
+            if let Some(line) = self.try_hear(doing)? {
+                return Err(self.no_answer(doing, &line));
+            }
+            if self.late.len() >= LATE_MAX && !self.hears_more(doing, within)? {
+                return Err(self.silent(doing, within));
+            }
         }
         self.say(line, doing, within)?;
         loop {
             match self.try_hear(doing)? {
                 Some(line) if line.command() == answer => return Ok(line),
-                Some(line) if self.is_fencing && line.command() == "barrier_out" => {
-                    self.is_fencing = false;
-                    self.fenced = Some(self.read_fence(&line)?);
-                }
-                Some(line) => {
-                    // Whatever comes next may be the answer to this, or to another.
-                    self.over = Some("it has said what was no answer");
-                    return Err(self.error(doing, &line.to_bytes()));
-                }
-                None if self.wait_within(PollFlags::IN, within, doing)? => {}
+                Some(line) => return Err(self.no_answer(doing, &line)),
+                None if self.hears_more(doing, within)? => {}
                 None => {
                     self.late.push_back(answer.into());
                     return Err(self.silent(doing, within));
@@ -255,12 +291,27 @@ impl Talk {
         }
     }
 
+    /// Waits until it says something, while what was said leaves.
+    fn hears_more(&mut self, doing: &'static str, within: Within) -> Result<bool, JobError> {
+        let flags = match self.try_send(doing)? {
+            true => PollFlags::IN,
+            false => PollFlags::IN | PollFlags::OUT,
+        };
+        self.wait_within(flags, within, doing)
+    }
+
+    /// Whatever comes next may be the answer to this question, or to another.
+    fn no_answer(&mut self, doing: &'static str, line: &Line) -> JobError {
+        self.over = Some("it has said what was no answer");
+        self.error(doing, &line.to_bytes())
+    }
+
     fn read_fence(&self, line: &Line) -> Result<Fenced, JobError> {
         let refused = || self.error("waiting for all ranks", &line.to_bytes());
         if !line.is_refusal() {
             return Ok(Fenced::All);
         }
-        let ended = line.get("ended").and_then(|word| super::lines::ranks_of_word(word, self.size));
+        let ended = line.get("ended").and_then(|word| ranks_of_word(word, self.size));
         ended.map(Fenced::Ended).ok_or_else(refused)
     }
 
@@ -275,16 +326,43 @@ impl Talk {
 
     /// How the fence has ended, if it has.
     pub fn end_fence(&mut self) -> Result<Option<Fenced>, JobError> {
-        if let Some(fenced) = self.fenced.take() {
-            return Ok(Some(fenced));
-        }
         let doing = "waiting for all ranks";
-        let Some(line) = self.try_hear(doing)? else { return Ok(None) };
-        if line.command() != "barrier_out" {
+        self.try_send(doing)?;
+        if self.fenced.is_none()
+            && let Some(line) = self.try_hear(doing)?
+        {
             return Err(self.error(doing, &line.to_bytes()));
         }
-        self.is_fencing = false;
-        self.read_fence(&line).map(Some)
+        Ok(self.fenced.take())
+    }
+
+    /// Asks who is missing at the fence that is begun, unless an answer to that is on its way.
+    pub fn ask_missing(&mut self) -> Result<(), JobError> {
+        let is_asked = self.late.iter().any(|late| late == MISSING);
+        if !self.is_fencing || is_asked || self.late.len() >= LATE_MAX {
+            return Ok(());
+        }
+        let at_once = Within::new(Some(Duration::ZERO));
+        match self.say(&Line::new("missing"), "asking who is missing", at_once) {
+            // There is no room for it now.
+            Err(JobError::LauncherSilent { .. }) => return Ok(()),
+            said => said?,
+        }
+        self.late.push_back(MISSING.into());
+        self.asks_missing = true;
+        Ok(())
+    }
+
+    /// Whether the answer to that is on its way.
+    pub fn asks_missing(&self) -> bool {
+        self.asks_missing
+    }
+
+    /// Who was missing when the last answer came; nobody, if none has come.
+    pub fn missing(&self) -> Result<Vec<u32>, JobError> {
+        let Some(line) = &self.missing else { return Ok(Vec::new()) };
+        let ranks = line.get("ranks").and_then(|word| ranks_of_word(word, self.size));
+        ranks.ok_or_else(|| self.nonsense("asking who is missing", line))
     }
 
     /// An error for an answer that lacks something.
@@ -296,10 +374,12 @@ impl Talk {
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
     use super::*;
+    use std::format;
     use std::io::{Read, Write};
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
     use std::string::ToString;
+    use std::vec;
 
     const DOING: &str = "trying";
 
@@ -380,15 +460,22 @@ mod tests {
         launcher.write_all(b"cmd=get_result value=3\n").unwrap();
         assert_eq!(talk.ask(&get, "get_result", DOING).unwrap().get("value"), Some("3"));
         // Nor does it end a fence, and of one that never answers there is an end to the questions.
-        talk.begin_fence(Within::new(None)).unwrap();
-        talk.ask_within(&Line::new("missing"), "missing_result", DOING, soon()).unwrap_err();
-        launcher.write_all(b"cmd=missing_result ranks=\ncmd=barrier_out\n").unwrap();
+        talk.begin_fence(soon()).unwrap();
+        talk.ask_within(&get, "get_result", DOING, soon()).unwrap_err();
+        launcher.write_all(b"cmd=get_result value=4\ncmd=barrier_out\n").unwrap();
         assert_eq!(talk.end_fence().unwrap(), Some(Fenced::All));
         for _ in 0..100 {
-            talk.ask_within(&get, "get_result", DOING, Within::new(Some(Duration::ZERO)))
-                .unwrap_err();
+            let at_once = Within::new(Some(Duration::ZERO));
+            let asked = talk.ask_within(&get, "get_result", DOING, at_once);
+            assert!(matches!(asked, Err(JobError::LauncherSilent { limit_ms: 0, .. })));
         }
         assert_eq!(talk.late.len(), LATE_MAX);
+        // Once it has answered it is asked again.
+        launcher.write_all("cmd=get_result value=5\n".repeat(LATE_MAX).as_bytes()).unwrap();
+        talk.ask_within(&get, "get_result", DOING, soon()).unwrap_err();
+        assert_eq!(talk.late.len(), 1);
+        launcher.write_all(b"cmd=get_result value=7\ncmd=get_result value=6\n").unwrap();
+        assert_eq!(talk.ask(&get, "get_result", DOING).unwrap().get("value"), Some("6"));
         // Nor is it one that comes behind something that answers nothing.
         let (mut talk, mut launcher) = self::talk();
         launcher.write_all(b"cmd=error\ncmd=get_result value=1\n").unwrap();
@@ -398,21 +485,70 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_line_that_was_cut_off_nothing_is_said() {
+    fn a_line_that_was_cut_off_is_said_to_its_end_before_another() {
         let (mut talk, mut launcher) = talk();
         let long = Line::new("put").with("value", "7".repeat(LINE_BYTES_MAX - 100));
         let soon = || Within::new(Some(Duration::from_millis(1)));
         // A part of it has left, when there is room for no more than a part.
-        while talk.over.is_none() {
-            if talk.say(&long, DOING, soon()).is_err() && talk.over.is_none() {
-                launcher.read_exact(&mut [0; 33 << 10]).unwrap();
+        let mut lines = 0;
+        let mut heard = Vec::new();
+        while talk.unsent.is_empty() {
+            match talk.say(&long, DOING, soon()) {
+                Ok(()) => lines += 1,
+                Err(e) => {
+                    assert!(matches!(e, JobError::LauncherSilent { .. }), "{e}");
+                    let mut bytes = vec![0; 33 << 10];
+                    launcher.read_exact(&mut bytes).unwrap();
+                    heard.extend(bytes);
+                }
             }
         }
-        launcher.set_nonblocking(true).unwrap();
-        while launcher.read(&mut [0; 4096]).is_ok() {}
+        // As long as there is no room nothing else is said.
         let said = talk.say(&Line::new("get"), DOING, soon());
-        assert!(matches!(said, Err(JobError::LauncherLost { why: CUT, .. })));
-        assert!(launcher.read(&mut [0; 1]).is_err(), "it was said");
+        assert!(matches!(said, Err(JobError::LauncherSilent { .. })));
+        let reader = std::thread::spawn(move || {
+            launcher.read_to_end(&mut heard).unwrap();
+            heard
+        });
+        talk.say(&Line::new("get"), DOING, Within::new(None)).unwrap();
+        // Both copies of the descriptor, of which the test has one.
+        rustix::net::shutdown(&talk.socket, rustix::net::Shutdown::Write).unwrap();
+        let wanted = [long.to_bytes().repeat(lines), b"cmd=get\n".to_vec()].concat();
+        assert!(reader.join().unwrap() == wanted);
+    }
+
+    #[test]
+    fn who_is_missing_is_asked_once_and_heard_when_it_is_answered() {
+        let (mut talk, mut launcher) = talk();
+        // At no fence nobody is.
+        talk.ask_missing().unwrap();
+        talk.begin_fence(Within::new(None)).unwrap();
+        for _ in 0..3 {
+            talk.ask_missing().unwrap();
+            assert_eq!(talk.end_fence().unwrap(), None);
+        }
+        assert!(talk.asks_missing() && talk.missing().unwrap().is_empty());
+        launcher.write_all(b"cmd=missing_result ranks=1,3\n").unwrap();
+        assert_eq!(talk.end_fence().unwrap(), None);
+        assert!(!talk.asks_missing());
+        assert_eq!(talk.missing().unwrap(), [1, 3]);
+        // An answer that comes when the fence is over says nothing of the next one.
+        talk.ask_missing().unwrap();
+        launcher.write_all(b"cmd=barrier_out\n").unwrap();
+        assert_eq!(talk.end_fence().unwrap(), Some(Fenced::All));
+        talk.begin_fence(Within::new(None)).unwrap();
+        launcher.write_all(b"cmd=missing_result ranks=2\n").unwrap();
+        assert_eq!(talk.end_fence().unwrap(), None);
+        assert!(talk.missing().unwrap().is_empty());
+        talk.ask_missing().unwrap();
+        launcher.write_all(b"cmd=missing_result ranks=4\n").unwrap();
+        assert_eq!(talk.end_fence().unwrap(), None);
+        assert!(matches!(talk.missing(), Err(JobError::Launcher { .. })));
+        let mut said = [0; 256];
+        let length = launcher.read(&mut said).unwrap();
+        let said = core::str::from_utf8(&said[..length]).unwrap();
+        let missing = "cmd=barrier_in\ncmd=missing\ncmd=missing\n";
+        assert_eq!(said, format!("{missing}cmd=barrier_in\ncmd=missing\n"));
     }
 
     #[test]

@@ -32,7 +32,12 @@ impl Within {
         if other.until_ns < self.until_ns { other } else { self }
     }
 
-    /// The time limit as it was given, in milliseconds, for an error.
+    /// The time limit as it was given.
+    pub fn limit(self) -> Option<Duration> {
+        self.limit
+    }
+
+    /// The same in milliseconds, for an error.
     pub fn limit_ms(self) -> u64 {
         self.limit.map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
     }

@@ -8,11 +8,13 @@ use domain::base::iana::{Class, Rcode, Rtype};
 use domain::base::name::Name;
 use domain::base::{Message, MessageBuilder, Ttl};
 use domain::rdata::{A, Srv};
-use hamlyn::Access;
 use hamlyn::node::{
-    ConnectError, HostDirectory, HostDirectoryError, HostError, MeetingError, Place,
+    ConnectError, Event, HostDirectory, HostDirectoryError, HostError, MeetingError, Place,
 };
-use hamlyn::protocol::{Client, GrowError, Manager, Server, ServerConfig};
+use hamlyn::protocol::{
+    Client, GrowError, Manager, ReconnectPolicy, ReconnectingClient, Server, ServerConfig,
+};
+use hamlyn::{Accept, Access, Node};
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -519,4 +521,220 @@ fn a_directory_that_fails_or_panics_or_is_slow_ends_one_attempt_alone() {
     drop(let_go);
     ended.recv_timeout(LIMIT.unwrap()).unwrap();
     doubles(&connect(LIMIT).unwrap());
+}
+
+// ---- several places
+
+/// Long enough for a handshake on a machine that is kept busy, in each share of it.
+const SHARED: Option<Duration> = Some(Duration::from_secs(12));
+
+/// A file that says where `double` is.
+fn listed(here: &Dir, places: &[SocketAddr]) -> String {
+    let file = here.path.join("directory");
+    let places: Vec<_> = places.iter().map(ToString::to_string).collect();
+    std::fs::write(&file, format!("double {}\n", places.join(" "))).unwrap();
+    file.display().to_string()
+}
+
+/// What a stopped process is: its kernel takes connections, and nothing is said.
+fn stopped() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    (listener, at)
+}
+
+/// A host that serves nothing.
+fn idle(digits: &str) -> (Dir, Manager, SocketAddr) {
+    let dir = Dir::new("idle", &[]);
+    let key = secret(&dir, digits);
+    let listen = "127.0.0.1:0".parse::<SocketAddr>().unwrap();
+    let manager = Manager::with_config(dir.config().secret(key).listen(listen)).unwrap();
+    let at = manager.listens_at().unwrap();
+    (dir, manager, at)
+}
+
+/// A node, and where it is.
+fn node(digits: &str) -> (Dir, Node, SocketAddr) {
+    let dir = Dir::new("node", &[("HANDSHAKE_TIMEOUT_MS", "40000")]);
+    let key = secret(&dir, digits);
+    let listen = "127.0.0.1:0".parse::<SocketAddr>().unwrap();
+    let node = Node::with_config(dir.config().secret(key).listen(listen)).unwrap();
+    let at = node.listens_at().unwrap();
+    (dir, node, at)
+}
+
+/// The same, where whoever wants `double` is asked about.
+fn asks(digits: &str) -> (Dir, Node, SocketAddr) {
+    let (dir, mut node, at) = node(digits);
+    node.serve("double", Access::SameUser, Accept::Ask).unwrap();
+    (dir, node, at)
+}
+
+/// Connects in a thread, where these are the places.
+fn connecting(places: &[SocketAddr]) -> JoinHandle<(Dir, Node, hamlyn::LinkId)> {
+    let here = Dir::new("here", &[]);
+    let config = here.config_with(&[("DIRECTORY", &listed(&here, places))]);
+    let config = config.secret(secret(&here, "7f"));
+    std::thread::spawn(move || {
+        let mut node = Node::with_config(config).unwrap();
+        let link = node.connect("hamlyn://double", b"", SHARED).unwrap();
+        (here, node, link)
+    })
+}
+
+fn event_of<T>(node: &mut Node, what: &str, is_it: impl Fn(&Event) -> Option<T>) -> T {
+    let mut found = None;
+    support::until_node(node, what, |node| {
+        while let Some(event) = node.next_event() {
+            found = found.take().or_else(|| is_it(&event));
+        }
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+fn request(event: &Event) -> Option<hamlyn::RequestId> {
+    if let Event::Request { id, .. } = event { Some(*id) } else { None }
+}
+
+#[test]
+fn a_place_that_is_stopped_leaves_time_for_the_next() {
+    let host = Host::new("7f");
+    let (_listener, dead) = stopped();
+    let here = Dir::new("here", &[]);
+    let directory = listed(&here, &[dead, host.at]);
+    let manager = manager(&here, &host.key(), &directory);
+    doubles(&Client::connect(&manager, "hamlyn://double", SHARED).unwrap());
+    let policy = ReconnectPolicy { attempt_limit: SHARED.unwrap() / 2, ..Default::default() };
+    let client = ReconnectingClient::connect(&manager, "hamlyn://double", policy, SHARED).unwrap();
+    assert_eq!(*client.call(b"ab", LIMIT).unwrap(), *b"abab");
+}
+
+#[test]
+fn a_place_that_does_not_serve_the_name_or_has_other_keys_is_passed_over() {
+    let host = Host::new("7f");
+    let (_idle, _manager, absent) = idle("7f");
+    let (_other, _manager_of_others, other) = idle("80");
+    // Another program's port: it ends each connection at once.
+    let (listener, foreign) = stopped();
+    let ends = Arc::new(AtomicBool::new(false));
+    let accepting = {
+        let ends = ends.clone();
+        std::thread::spawn(move || {
+            while !ends.load(Ordering::Acquire) {
+                drop(listener.accept().unwrap());
+            }
+        })
+    };
+    let here = Dir::new("here", &[]);
+    for first in [absent, other, foreign] {
+        let directory = listed(&here, &[first, host.at]);
+        let manager = manager(&here, &host.key(), &directory);
+        doubles(&Client::connect(&manager, "hamlyn://double", LIMIT).unwrap());
+    }
+    ends.store(true, Ordering::Release);
+    drop(std::net::TcpStream::connect(foreign));
+    accepting.join().unwrap();
+}
+
+#[test]
+fn where_all_places_fail_each_is_named_and_the_error_is_the_one_that_says_most() {
+    let (_idle, _manager, absent) = idle("7f");
+    let (_other, _manager_of_others, other) = idle("80");
+    let (_listener, dead) = stopped();
+    let here = Dir::new("here", &[]);
+    let key = secret(&here, "7f");
+    let closed = nobody();
+    let connect = |places: &[SocketAddr]| {
+        let manager = manager(&here, &key, &listed(&here, places));
+        let limit = Some(Duration::from_secs(3));
+        error_of(Client::connect(&manager, "hamlyn://double", limit))
+    };
+    let secret = MeetingError::Secret;
+    for (places, wanted) in [
+        (&[other, closed, absent][..], secret.clone()),
+        (&[other, dead], secret.clone()),
+        (&[closed, other], secret),
+        (&[absent, closed], MeetingError::NoService),
+    ] {
+        let error = connect(places);
+        let text = error.to_string();
+        let ConnectError::Host { error, .. } = error else { panic!("{text}") };
+        let HostError::Meeting(said) = error.telling() else { panic!("{text}") };
+        assert_eq!(*said, wanted, "{text}");
+        for place in places {
+            assert!(text.contains(&place.to_string()), "{place}: {text}");
+        }
+    }
+    let error = connect(&[dead, closed]).to_string();
+    assert!(error.contains(&dead.to_string()), "{error}");
+    // Nothing was said by anybody.
+    assert!(matches!(connect(&[dead, dead]), ConnectError::TimedOut(_)));
+}
+
+// The service was found, and has decided.
+#[test]
+fn a_place_whose_program_says_no_ends_the_attempt() {
+    let (_dir, mut node, at) = asks("7f");
+    let (listener, other) = stopped();
+    listener.set_nonblocking(true).unwrap();
+    let here = Dir::new("here", &[]);
+    let key = secret(&here, "7f");
+    let directory = listed(&here, &[at, other]);
+    let connecting = std::thread::spawn(move || {
+        let manager = manager(&here, &key, &directory);
+        Client::connect(&manager, "hamlyn://double", LIMIT).err().unwrap()
+    });
+    let id = event_of(&mut node, "it is asked", request);
+    node.refuse(id, "not you").unwrap();
+    let error = connecting.join().unwrap();
+    assert!(matches!(&error, GrowError::Refused(why) if why == "not you"), "{error}");
+    assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_place_that_does_not_decide_is_let_go_and_the_next_is_asked() {
+    let (_dir, mut node, at) = asks("7f");
+    let (_other, mut next, then) = asks("7f");
+    let connecting = connecting(&[at, then]);
+    let first = event_of(&mut node, "it is asked", request);
+    let second = event_of(&mut next, "the next is asked", request);
+    next.accept(second, b"").unwrap();
+    let (_here, client, _link) = connecting.join().unwrap();
+    let gone = |event: &Event| matches!(event, Event::RequestGone { .. }).then_some(());
+    event_of(&mut node, "it is let go", gone);
+    assert!(node.accept(first, b"").is_err());
+    assert_eq!((client.links().count(), node.links().count()), (1, 0));
+}
+
+#[test]
+fn the_last_place_has_the_time_that_is_left_to_decide() {
+    let (_dir, mut node, at) = asks("7f");
+    // Which may listen in the next round, and so has a share.
+    let connecting = connecting(&[nobody(), at]);
+    let asked = event_of(&mut node, "it is asked", request);
+    std::thread::sleep(SHARED.unwrap() * 6 / 10);
+    node.accept(asked, b"").unwrap();
+    let (_here, client, _link) = connecting.join().unwrap();
+    assert_eq!(client.links().count(), 1);
+}
+
+fn nobody() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], CLOSED))
+}
+
+#[test]
+fn a_name_that_no_place_serves_yet_is_waited_for_at_all_of_them() {
+    let (_listener, dead) = stopped();
+    let (_other, _manager, other) = idle("80");
+    let (_dir, mut later, at) = node("7f");
+    let connecting = connecting(&[at, other, dead]);
+    support::until_node(&mut later, "it is asked", |node| {
+        let mut counters = node.counters().into_iter();
+        counters.any(|row| row.0 == "control.hosts_refused_service" && row.1 > 0)
+    });
+    later.serve("double", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();
+    let connected = |event: &Event| matches!(event, Event::Connected { .. }).then_some(());
+    event_of(&mut later, "there is a link", connected);
+    connecting.join().unwrap();
 }

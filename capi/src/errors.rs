@@ -283,6 +283,7 @@ statuses! {
         HostError::Name(e) => e.status(),
         HostError::Hosts(e) => e.status(),
         HostError::Directory(e) => e.status(),
+        HostError::Places { telling, .. } => telling.status(),
         HostError::Unknown(_) => H_NO_HOST,
         HostError::Unreachable { .. } => H_UNREACHABLE,
         HostError::Meeting(e) => e.status(),

@@ -306,6 +306,7 @@ fn of_host(failed: &hamlyn::control::hosts::HostError) -> Kind {
             | HostDirectoryError::NotGiven,
         ) => Kind::Unreachable,
         HostError::Directory(_) => Kind::Misuse,
+        HostError::Places { telling, .. } => of_host(telling),
         HostError::Unknown(_) => Kind::NoHost,
         HostError::Unreachable { .. } => Kind::Unreachable,
         HostError::Meeting(

@@ -699,6 +699,36 @@ mod tests {
         assert_eq!(closed, CloseReason::Closed);
     }
 
+    #[cfg(feature = "tls")]
+    #[test]
+    fn whoever_gives_up_while_one_place_says_nothing_connects_to_no_other() {
+        use std::io::Write;
+        use std::net::TcpListener;
+        use std::os::unix::fs::OpenOptionsExt;
+
+        let dir = tempfile::tempdir().unwrap();
+        let secret = dir.path().join("secret");
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(0o600).open(&secret);
+        file.unwrap().write_all("7f".repeat(32).as_bytes()).unwrap();
+        let listener = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let (stopped, other) = (listener(), listener());
+        other.set_nonblocking(true).unwrap();
+        let at = |listener: &TcpListener| listener.local_addr().unwrap();
+        let file = dir.path().join("directory");
+        std::fs::write(&file, std::format!("x {} {}\n", at(&stopped), at(&other))).unwrap();
+        let config = Config::default().dir(dir.path()).secret(secret).directory(file);
+        let mut node = Node::with_config(config).unwrap();
+        let limit = Duration::from_millis(600);
+        let token = node.begin_connect("hamlyn://x", b"", Some(limit), Wait::ForName).unwrap();
+        let (mut begun, _) = stopped.accept().unwrap();
+        node.give_up_connecting(token);
+        // The connection is closed: it ends behind what was said.
+        std::io::copy(&mut begun, &mut std::io::sink()).unwrap();
+        std::thread::sleep(2 * limit);
+        assert_eq!(other.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    }
+
     #[test]
     fn the_first_link_to_a_node_is_its_route_also_if_the_node_connects_meanwhile() {
         let dir = tempfile::tempdir().unwrap();

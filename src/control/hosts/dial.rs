@@ -2,15 +2,16 @@
 //! nothing waits for.
 
 use super::channel::Channel;
+use super::course::{Course, Stop};
 use super::directory::{self, HostDirectoryError, Target};
 use super::meeting::{Meeting, MeetingError, Own};
 use super::near::Near;
 use super::rails::RailDial;
 use super::rails::said::Said;
-use super::{ASKED_REFUSED, HostName, HostNameError, HostsError, Row, Shared, State};
+use super::{HostName, HostNameError, HostsError, Met, Row, Shared, State};
 use crate::config::{self, Config};
+use crate::control::Wait;
 use crate::control::shell::ConnectError;
-use crate::control::{Reason, Wait};
 use crate::os::sys::monotonic_ns;
 use crate::os::{tcp, thread};
 use core::time::Duration;
@@ -31,17 +32,6 @@ const UNSENT_BYTES: u32 = 128 << 10;
 /// Of the time that is left, what an address gets behind which there are others: at least, and at most.
 const SHARE_MIN: Duration = Duration::from_millis(250);
 const SHARE_MAX: Duration = Duration::from_secs(10);
-/// Between two attempts at a server that is not there yet.
-const PAUSE: Duration = Duration::from_millis(50);
-/// The same where too many ask at once, at first and at most.
-const CROWDED_PAUSE: Duration = Duration::from_millis(5);
-const CROWDED_PAUSE_MAX: Duration = Duration::from_millis(200);
-/// The longest where nobody serves the name there yet: each attempt costs both ends a handshake.
-const ABSENT_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// For how long a host is asked again that ends connections without a word, as it does those that are too
-/// many at once; or nothing of ours may be there.
-const GONE_NS: u64 = 5_000_000_000;
-
 /// A connection that this process makes.
 #[derive(Clone, Debug)]
 pub(super) struct Dial {
@@ -51,78 +41,17 @@ pub(super) struct Dial {
     pub wait: Wait,
     /// It is to be a rail of a link that there is.
     pub rail: Option<RailDial>,
-    /// Whether it is on this host, as far as that is known; and where that was asked.
+    /// Whether it is on this host, as far as that is known.
     pub near: Near,
-    pub at: Option<Box<(SocketAddr, String)>>,
-    /// Before the next attempt, where too many ask at once.
-    pub pause: Duration,
-    /// The same where nobody serves the name yet.
-    pub absent_pause: Duration,
-    /// When the other end is not asked again if it ends the connection without a word, once it has.
-    pub gone_ns: Option<u64>,
-    /// What the attempt before this one came to at the other host, and when.
-    pub before: Option<Box<(u64, MeetingError)>>,
+    /// Which of its places are left.
+    pub course: Course,
 }
 
 impl Dial {
     /// The first attempt.
     pub fn new(name: HostName, greeting: Vec<u8>, until_ns: u64, wait: Wait) -> Self {
-        Self {
-            name,
-            greeting,
-            until_ns,
-            wait,
-            rail: None,
-            near: Near::Unasked,
-            at: None,
-            pause: CROWDED_PAUSE,
-            absent_pause: PAUSE,
-            gone_ns: None,
-            before: None,
-        }
-    }
-
-    /// Whether a server that is not there yet is waited for, and there is time for it.
-    pub fn may_try_again(&self) -> bool {
-        let pause = PAUSE.as_nanos() as u64;
-        self.wait == Wait::ForName && monotonic_ns().saturating_add(pause) < self.until_ns
-    }
-
-    /// How long to wait before it is tried again, where what kept it from being a link passes: nobody
-    /// serves the name yet; as many of this end's identity wait for an answer as may; or so many of this
-    /// end's address meet it that it has let the oldest go. Each attempt costs both ends a handshake, so the
-    /// pauses grow. It is tried once more before the time is up.
-    pub fn again_after(&mut self, error: &MeetingError) -> Option<Duration> {
-        let pause = match error {
-            // Whoever was there is ending: the name is as one that nobody serves.
-            MeetingError::NoService | MeetingError::Refused(Reason::Ending, _) => {
-                let next = (self.absent_pause * 2).min(ABSENT_PAUSE_MAX);
-                core::mem::replace(&mut self.absent_pause, next)
-            }
-            MeetingError::Refused(Reason::Connections, why) if why == ASKED_REFUSED => {
-                self.next_pause()
-            }
-            MeetingError::Gone(_) => {
-                let now_ns = monotonic_ns();
-                let until_ns = *self.gone_ns.get_or_insert(now_ns.saturating_add(GONE_NS));
-                (now_ns < until_ns).then(|| self.next_pause())?
-            }
-            _ => return None,
-        };
-        let left = Duration::from_nanos(self.left_ns()).saturating_sub(PAUSE);
-        self.before = Some(Box::new((monotonic_ns(), error.clone())));
-        self.forget_near();
-        self.may_try_again().then_some(pause.min(left))
-    }
-
-    /// Whoever is there next may be on this host, or not.
-    fn forget_near(&mut self) {
-        (self.near, self.at) = (Near::Unasked, None);
-    }
-
-    fn next_pause(&mut self) -> Duration {
-        let next = (self.pause * 2).min(CROWDED_PAUSE_MAX);
-        core::mem::replace(&mut self.pause, next)
+        let course = Course::default();
+        Self { name, greeting, until_ns, wait, rail: None, near: Near::Unasked, course }
     }
 
     /// Nanoseconds that are left to whoever connects.
@@ -132,21 +61,6 @@ impl Dial {
 
     pub fn error(&self, error: HostError) -> ConnectError {
         ConnectError::Host { name: self.name.to_string(), error }
-    }
-
-    /// The time is up in this attempt: what the one before came to says more.
-    pub fn too_late(&self, doing: &'static str) -> ConnectError {
-        match self.before() {
-            Some(before) => self.error(before.clone().into()),
-            None => ConnectError::TimedOut(doing),
-        }
-    }
-
-    /// What the attempt before this one came to, if that was just now.
-    fn before(&self) -> Option<&MeetingError> {
-        let (came_ns, error) = self.before.as_deref()?;
-        let most_ns = 2 * ABSENT_PAUSE_MAX.as_nanos() as u64;
-        (monotonic_ns().saturating_sub(*came_ns) < most_ns).then_some(error)
     }
 }
 
@@ -177,12 +91,30 @@ pub enum HostError {
     /// It was reached, and did not become a link.
     #[error(transparent)]
     Meeting(#[from] MeetingError),
+    /// It has several places, none of which became a link.
+    #[error("none of its places: {said}")]
+    Places {
+        /// Of what they came to, what says most.
+        telling: Box<HostError>,
+        /// What each came to, in words.
+        said: String,
+    },
     /// Too many are being connected.
     #[error(
         "{DIALS_MAX} connections to other hosts are being made, and as many wait for that as there may be \
          links (links_max)"
     )]
     TooMany,
+}
+
+impl HostError {
+    /// Of several places what says most; else this error itself.
+    pub fn telling(&self) -> &Self {
+        match self {
+            Self::Places { telling, .. } => telling.telling(),
+            error => error,
+        }
+    }
 }
 
 /// What to look at, of what the system says.
@@ -256,17 +188,16 @@ fn spawn(
         thread::sleep(pause);
         // What is the application's may panic, its errors' texts and destructors, too; that it was
         // here is to be counted all the same.
-        let connected = catch_unwind(AssertUnwindSafe(|| connect(&weak, id, &own, may_ask)));
+        let connected = catch_unwind(AssertUnwindSafe(|| connect(&weak, id, &mut own, may_ask)));
         let connected = connected.unwrap_or_else(|payload| {
             core::mem::forget(payload);
-            Err(HostDirectoryError::Given("it panicked".into()).into())
+            Err(Missed::Ended(HostDirectoryError::Given("it panicked".into()).into()))
         });
         let Some(shared) = weak.upgrade() else { return };
         let meeting = connected.and_then(|reached| {
             let Reached { tcp, address, host } = reached;
             own.near = shared.near(&own, address);
-            let meeting = meeting(&shared, tcp, &host, &own)?;
-            own.at = matches!(own.near, Near::Asks).then(|| Box::new((address, host)));
+            let meeting = meeting(&shared, tcp, &host, &own).map_err(Missed::Here)?;
             Ok((meeting, address))
         });
         let mut state = shared.lock();
@@ -277,17 +208,14 @@ fn spawn(
             match meeting {
                 Ok((meeting, address)) => shared.meet(&mut state, id, meeting, address, own),
                 // Behind those that wait.
-                Err(error) if may_come(&error) && own.may_try_again() => {
-                    own.forget_near();
-                    let pause = match own.name.place() {
-                        Some(_) => PAUSE,
-                        None => shared.given.pause_after(&shared.config, PAUSE),
-                    };
-                    if let Err(error) = start(&shared, &mut state, id, own.clone(), pause) {
-                        shared.dial_failed(&mut state, id, &own, error);
-                    }
+                Err(Missed::Again(pause)) => shared.again(&mut state, id, own, Ok(pause)),
+                Err(Missed::Here(error)) => {
+                    let next = own.missed(error, false, (&shared.given, &shared.config));
+                    shared.again(&mut state, id, own, next);
                 }
-                Err(error) => shared.dial_failed(&mut state, id, &own, own.error(error)),
+                Err(Missed::Ended(error)) => {
+                    shared.dial_failed(&mut state, id, &own, own.error(error));
+                }
             }
         }
         start_waiting(&shared, &mut state);
@@ -299,6 +227,79 @@ fn spawn(
     state.dials += 1;
     state.rows.insert(id, Row::Dialing(dial));
     Ok(())
+}
+
+impl Shared {
+    /// Goes on connecting after a pause, or whoever waits is told.
+    fn again(
+        self: &Arc<Self>,
+        state: &mut State,
+        id: u64,
+        dial: Dial,
+        next: Result<Duration, ConnectError>,
+    ) {
+        let started = next.and_then(|pause| start(self, state, id, dial.clone(), pause));
+        if let Err(error) = started {
+            self.dial_failed(state, id, &dial, error);
+        }
+    }
+
+    /// What is met has come to nothing.
+    pub(super) fn missed(
+        self: &Arc<Self>,
+        state: &mut State,
+        id: u64,
+        mut dial: Dial,
+        error: HostError,
+    ) {
+        let next = dial.missed(error, false, (&self.given, &self.config));
+        self.again(state, id, dial, next);
+    }
+
+    /// What is looked for at one place has taken its share of the time, and its connection is gone.
+    pub(super) fn too_slow(
+        self: &Arc<Self>,
+        state: &mut State,
+        id: u64,
+        mut dial: Dial,
+        doing: &str,
+    ) {
+        let next = dial.late(doing, (&self.given, &self.config));
+        self.again(state, id, dial, next);
+    }
+
+    /// Whether there is time left for more than the place that is met: the next is gone on with, or this one
+    /// has what is left.
+    pub(super) fn goes_on(self: &Arc<Self>, state: &mut State, id: u64) -> bool {
+        let Some(Row::Meeting(met)) = state.rows.get_mut(&id) else { return false };
+        let (doing, is_told) = (met.meeting.doing(), met.meeting.is_told());
+        match &met.dial {
+            Some(dial) if dial.rail.is_none() && dial.left_ns() > 0 => {
+                if is_told && dial.answer_until_ns() > monotonic_ns() {
+                    met.deadline_ns = dial.answer_until_ns();
+                    return true;
+                }
+            }
+            _ => return false,
+        }
+        let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return false };
+        self.poller.remove(&met.meeting.channel);
+        let Met { meeting, dial: Some(dial), .. } = *met else { return false };
+        // What was begun is closed before the next is.
+        drop(meeting);
+        self.too_slow(state, id, dial, doing);
+        true
+    }
+}
+
+/// Why nothing is open.
+enum Missed {
+    /// It is tried again.
+    Again(Duration),
+    /// Of the place that was reached.
+    Here(HostError),
+    /// It is not.
+    Ended(HostError),
 }
 
 /// A connection that is open.
@@ -344,39 +345,23 @@ fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<M
 fn connect(
     shared: &Weak<Shared>,
     id: u64,
-    dial: &Dial,
+    dial: &mut Dial,
     may_ask: bool,
-) -> Result<Reached, HostError> {
-    let mut pause = PAUSE;
+) -> Result<Reached, Missed> {
     loop {
-        let error = match connect_once(shared, id, dial, may_ask) {
-            Ok(reached) => return Ok(reached),
-            Err(error) => error,
+        let pause = match connect_once(shared, id, dial, may_ask) {
+            Err(Missed::Again(pause)) => pause,
+            other => return other,
         };
         let goes_on_here = || {
             shared.upgrade().is_some_and(|shared| {
                 shared.lock().dials_wait.is_empty() && shared.given.is_there() == may_ask
             })
         };
-        if !may_come(&error) || !dial.may_try_again() || !is_wanted(shared, id) || !goes_on_here() {
-            return Err(error);
+        if !is_wanted(shared, id) || !goes_on_here() {
+            return Err(Missed::Again(pause));
         }
-        // It is looked at once more before the time is up.
-        let left =
-            dial.until_ns.saturating_sub(monotonic_ns()).saturating_sub(PAUSE.as_nanos() as u64);
-        thread::sleep(pause.min(Duration::from_nanos(left)));
-        if let (None, Some(shared)) = (dial.name.place(), shared.upgrade()) {
-            pause = shared.given.pause_after(&shared.config, pause);
-        }
-    }
-}
-
-/// Whether nobody is there yet.
-fn may_come(error: &HostError) -> bool {
-    match error {
-        HostError::Unreachable { error, .. } => error.kind() == io::ErrorKind::ConnectionRefused,
-        HostError::Directory(error) => error.may_come(),
-        _ => false,
+        thread::sleep(pause);
     }
 }
 
@@ -384,92 +369,86 @@ fn is_wanted(shared: &Weak<Shared>, id: u64) -> bool {
     shared.upgrade().is_some_and(|shared| shared.lock().rows.contains_key(&id))
 }
 
+/// Tries those that are left.
 fn connect_once(
     shared: &Weak<Shared>,
     id: u64,
-    dial: &Dial,
+    dial: &mut Dial,
     may_ask: bool,
-) -> Result<Reached, HostError> {
-    let none = || match dial.before() {
-        Some(before) => before.clone().into(),
-        None => HostError::Unknown("there was no time to look for it".into()),
-    };
+) -> Result<Reached, Missed> {
     let own = shared.upgrade().map(|shared| (shared.config.clone(), shared.given.clone()));
-    let Some((config, given)) = own else { return Err(none()) };
-    let given = if may_ask { given.get() } else { None };
+    let Some((config, given)) = own else { return Err(Missed::Ended(dial.outcome())) };
     // Where it was asked whether it is on this host.
-    if let Some((address, host)) = dial.at.as_deref()
-        && let Ok(tcp) = tcp::connect(address, share_of(dial.left_ns(), 1))
-        && prepare(&tcp, &config).is_ok()
+    if let Some(at) = dial.course.at.take()
+        && let Some(reached) = open(&config, dial, *at)
     {
-        return Ok(Reached { tcp, address: *address, host: host.clone() });
+        return Ok(reached);
     }
-    let targets = match dial.name.place() {
-        Some(place) => std::vec![place.clone().into()],
-        None => directory::look_up(given, &config, dial.name.service(), dial.until_ns)?,
-    };
-    if let Some(rail) = &dial.rail {
-        return connect_rail(&config, dial, rail, targets);
+    if !dial.course.has_begun() {
+        let asked = if may_ask { given.get() } else { None };
+        let targets = match dial.name.place() {
+            Some(place) => Ok(std::vec![place.clone().into()]),
+            None => directory::look_up(asked, &config, dial.name.service(), dial.until_ns),
+        };
+        let targets = match targets {
+            Ok(targets) => targets,
+            Err(error) if error.may_come() && dial.may_try_again() => {
+                return Err(Missed::Again(dial.look_pause(&given, &config)));
+            }
+            Err(error) => return Err(Missed::Ended(error.into())),
+        };
+        if let Some(rail) = &dial.rail {
+            return connect_rail(&config, dial, rail, targets).map_err(Missed::Ended);
+        }
+        dial.course.begin(directory::in_turn(targets, directory::random_below));
     }
-    let mut error = Failures { last: none(), refused: None };
-    let mut targets_left = targets.len();
-    for target in directory::in_turn(targets, directory::random_below) {
-        targets_left -= 1;
+    while let Some(stop) = dial.course.next() {
         // Each look takes its time.
         if dial.left_ns() == 0 || !is_wanted(shared, id) {
-            return Err(error.last);
+            return Err(Missed::Ended(dial.outcome()));
         }
-        let found = target.addresses(dial.until_ns);
-        let place = target.place;
-        if let Err(e) = &found {
-            error.then(HostError::Unknown(std::format!("{}: {e}", place.host)));
-        }
-        let is_known = found.is_ok();
-        let found = found.unwrap_or_default();
-        let addresses = found.len();
-        if is_known && addresses == 0 {
-            error.then(HostError::Unknown(std::format!("{}: it has none", place.host)));
-        }
-        for (tried, address) in found.into_iter().enumerate() {
-            let left_ns = dial.left_ns();
-            if left_ns == 0 || !is_wanted(shared, id) {
-                return Err(error.last);
+        let reached = match stop {
+            Stop::Place(target) => {
+                find(dial, &target);
+                None
             }
-            let again = usize::from(error.has_refused() && dial.wait == Wait::ForName);
-            let share = share_of(left_ns, addresses - tried - 1 + targets_left + again);
-            let opened = tcp::connect(&address, share);
-            match opened.and_then(|tcp| prepare(&tcp, &config).map(|()| tcp)) {
-                Ok(tcp) => return Ok(Reached { tcp, address, host: place.host }),
-                Err(e) => error.then(HostError::Unreachable { address, error: e }),
-            }
+            Stop::Address(address, host) => open(&config, dial, (address, host)),
+        };
+        if let Some(reached) = reached {
+            return Ok(reached);
         }
     }
-    // Whoever refused may have begun to listen: it is tried again.
-    Err(if dial.may_try_again() { error.refused_or_last() } else { error.last })
+    match dial.round_is_over(&given, &config) {
+        Some(pause) => Err(Missed::Again(pause)),
+        None => Err(Missed::Ended(dial.outcome())),
+    }
 }
 
-/// What came of the addresses of one attempt.
-struct Failures {
-    last: HostError,
-    /// One that refused, where another failed in another way behind it.
-    refused: Option<HostError>,
+/// The addresses of a place are those that are tried next.
+fn find(dial: &mut Dial, target: &Target) {
+    let host = &target.place.host;
+    let why = match target.addresses(dial.until_ns) {
+        Ok(found) if !found.is_empty() => return dial.course.found(host, found),
+        Ok(_) => "it has none".into(),
+        Err(error) => error.to_string(),
+    };
+    let error = HostError::Unknown(std::format!("{host}: {why}"));
+    dial.course.add(target.place.to_string(), error, false);
 }
 
-impl Failures {
-    fn then(&mut self, error: HostError) {
-        let before = core::mem::replace(&mut self.last, error);
-        if may_come(&before) {
-            self.refused = Some(before);
+/// Connects to an address within its share of the time.
+fn open(config: &Config, dial: &mut Dial, at: (SocketAddr, String)) -> Option<Reached> {
+    let share = dial.turn_of(at.clone());
+    let (address, host) = at;
+    let opened = tcp::connect(&address, share);
+    match opened.and_then(|tcp| prepare(&tcp, config).map(|()| tcp)) {
+        Ok(tcp) => Some(Reached { tcp, address, host }),
+        Err(error) => {
+            dial.course.at = None;
+            let unreachable = HostError::Unreachable { address, error };
+            dial.course.add(address.to_string(), unreachable, false);
+            None
         }
-    }
-
-    fn has_refused(&self) -> bool {
-        self.refused.is_some() || may_come(&self.last)
-    }
-
-    fn refused_or_last(self) -> HostError {
-        let Self { last, refused } = self;
-        if may_come(&last) { last } else { refused.unwrap_or(last) }
     }
 }
 

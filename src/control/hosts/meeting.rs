@@ -216,6 +216,11 @@ impl Meeting {
         !matches!(self.state, State::Asked)
     }
 
+    /// Whether the server has proved itself, and been told what the client wants.
+    pub fn is_told(&self) -> bool {
+        matches!(self.state, State::Answer(_))
+    }
+
     /// What a client waits for, in words.
     pub fn doing(&self) -> &'static str {
         match self.state {

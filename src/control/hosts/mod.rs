@@ -11,6 +11,7 @@
 //! - [`hello`]: what both ends say first; [`meeting`]: in which order
 //! - `strangers`: who has connected and proved nothing; `accounts`: who has how many connections
 //! - `refused`: why one was refused
+//! - `dial`: the thread that connects; `course`: the places of a name, one after the other
 //! - `asked`: what a client asks for; `links`: what becomes a link
 //! - `near`: the ring that takes its place where the service is on this host
 //! - [`channel`]: TLS over TCP, without waiting; [`fabric`]: messages over libfabric, beside it
@@ -32,6 +33,7 @@ mod accounts;
 mod asked;
 pub mod carrier;
 pub mod channel;
+mod course;
 mod dial;
 pub mod directory;
 #[cfg_attr(not(feature = "libfabric"), path = "no_fabric.rs")]
@@ -493,7 +495,7 @@ impl Shared {
             let doing = "watching the connection to another host";
             return self.dial_failed(state, id, &dial, ConnectError::Os { doing, error });
         }
-        let (deadline_ns, dial) = (dial.until_ns, Some(dial));
+        let (deadline_ns, dial) = (dial.share_until_ns(), Some(dial));
         let began_ns = monotonic_ns();
         let met = Met { meeting, address, began_ns, deadline_ns, dial, is_due: false, wants: None };
         state.rows.insert(id, Row::Meeting(Box::new(met)));
@@ -557,18 +559,7 @@ impl Shared {
         let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
         self.poller.remove(met.meeting.channel.as_fd());
         match met.dial {
-            Some(mut dial) => match dial.again_after(&error) {
-                Some(pause) => {
-                    let service = dial.name.service().to_string();
-                    if let Err(error) = dial::start(self, state, id, dial, pause) {
-                        self.tell_failed(id, &service, error);
-                    }
-                }
-                None => {
-                    let error = dial.error(error.into());
-                    self.dial_failed(state, id, &dial, error);
-                }
-            },
+            Some(dial) => self.missed(state, id, dial, error.into()),
             None if met.wants.is_some() => {
                 self.inbox.put_of_host(ControlEvent::RequestGone { id: RequestId(id) });
             }
@@ -582,7 +573,10 @@ impl Shared {
         self.inbox.put_of_host(ControlEvent::ConnectFailed { token, error });
     }
 
-    fn too_late(&self, state: &mut State, id: u64) {
+    fn too_late(self: &Arc<Self>, state: &mut State, id: u64) {
+        if self.goes_on(state, id) {
+            return;
+        }
         let doing = match state.rows.get(&id) {
             Some(Row::Dialing(dial)) => Some((dial.clone(), "connecting to the other host")),
             Some(Row::Meeting(met)) if met.dial.is_some() => {

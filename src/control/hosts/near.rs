@@ -26,6 +26,7 @@ use crate::config::Local;
 use crate::control::frame::Credential;
 use crate::control::names::Access;
 use crate::control::shell::{ConnectError, LinkToken};
+use crate::os::sys::monotonic_ns;
 use crate::os::tcp;
 use crate::wire::NodeId;
 use core::time::Duration;
@@ -203,7 +204,7 @@ impl Shared {
             name,
             credential: here.credential(proved.node),
             greeting: dial.greeting.clone(),
-            until_ns: dial.until_ns,
+            until_ns: dial.answer_until_ns(),
             how: how.into(),
         };
         let of_outcome = Arc::downgrade(self);
@@ -226,6 +227,10 @@ impl Shared {
                 None => continue,
                 Some(error @ ConnectError::TimedOut(_)) if dial.left_ns() == 0 => {
                     self.tell_failed(id, service, error);
+                    continue;
+                }
+                Some(ConnectError::TimedOut(doing)) if dial.answer_until_ns() <= monotonic_ns() => {
+                    self.too_slow(state, id, dial, doing);
                     continue;
                 }
                 Some(error) => dial.near = Near::Not(Some(error.to_string().into())),

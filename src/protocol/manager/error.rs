@@ -63,14 +63,18 @@ pub enum GrowError {
 impl GrowError {
     /// Of an attempt to connect, whose other end may have said no in its own words, on whichever host.
     pub(crate) fn of(error: ConnectError) -> Self {
-        let (reason, text) = match error {
-            ConnectError::Refused { reason, text } if is_its_own(reason, &text) => (reason, text),
+        let refused = match &error {
+            ConnectError::Refused { reason, text } => Some((*reason, text)),
             #[cfg(feature = "tls")]
-            ConnectError::Host {
-                error: HostError::Meeting(MeetingError::Refused(reason, text)),
-                ..
-            } if is_its_own(reason, &text) => (reason, text),
-            error => return Self::Connect(error),
+            ConnectError::Host { error, .. } => match error.telling() {
+                HostError::Meeting(MeetingError::Refused(reason, text)) => Some((*reason, text)),
+                _ => None,
+            },
+            _ => None,
+        };
+        let (reason, text) = match refused {
+            Some((reason, text)) if is_its_own(reason, text) => (reason, text.clone()),
+            _ => return Self::Connect(error),
         };
         match reason {
             Reason::Places | Reason::Connections | Reason::Bytes | Reason::Links => {

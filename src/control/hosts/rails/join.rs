@@ -7,6 +7,7 @@
 use super::super::accounts::Live;
 use super::super::carrier::Carrier;
 use super::super::channel::Channel;
+use super::super::course::Course;
 use super::super::dial::{self, Dial, HostError};
 use super::super::fabric::Offered;
 use super::super::hello::{Answer, Wants};
@@ -142,7 +143,7 @@ impl OfLink {
         let mut places = [new; RAILS_MAX as usize];
         places[0].retry.connected(now_ns);
         let dials = met.dial.clone().map(|dial| Dials {
-            dial: Dial { greeting: Vec::new(), wait: Wait::No, before: None, at: None, ..dial },
+            dial: Dial { greeting: Vec::new(), wait: Wait::No, course: Course::default(), ..dial },
             first: met.address,
             places,
         });

@@ -7,7 +7,7 @@
 use core::time::Duration;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 
 #[cfg(all(test, not(loom), not(miri)))]
@@ -62,19 +62,65 @@ pub fn connect(address: &SocketAddr, within: Duration) -> io::Result<TcpStream> 
 }
 
 /// Whether an address is one of this host's, as this process's network namespace has it. Nothing is sent.
-pub fn is_here(mut address: SocketAddr) -> bool {
+/// Of one that the system does not name (a route of type `local` alone leads to it) the answer is no.
+pub fn is_here(address: SocketAddr) -> bool {
     #[cfg(all(test, not(loom), not(miri)))]
     if sim::is_running() {
         return sim::net::is_here(address);
     }
-    // What an IPv6 listener calls an IPv4 address, which a socket of its own might not be bound to.
-    if let IpAddr::V6(v6) = address.ip()
-        && let Some(v4) = v6.to_ipv4_mapped()
-    {
-        address.set_ip(v4.into());
+    // What an IPv6 listener calls an IPv4 address.
+    let ip = address.ip().to_canonical();
+    if ip.is_loopback() || ip.is_unspecified() {
+        return true;
     }
-    address.set_port(0);
-    UdpSocket::bind(address).is_ok()
+    // The kernel binds a socket to what is its own; with `ip_nonlocal_bind` to anything.
+    let scope = match address {
+        SocketAddr::V6(v6) => v6.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    let bound = match ip {
+        IpAddr::V6(v6) => SocketAddrV6::new(v6, 0, 0, scope).into(),
+        ip => SocketAddr::new(ip, 0),
+    };
+    UdpSocket::bind(bound).is_ok() && is_of_an_interface(ip, scope).unwrap_or(false)
+}
+
+/// Whether an interface has this address, in this scope if it says one.
+fn is_of_an_interface(ip: IpAddr, scope: u32) -> io::Result<bool> {
+    let mut first: *mut libc::ifaddrs = core::ptr::null_mut();
+    // SAFETY: the pointer is that of a live one, which the call sets.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let (mut next, mut is_found) = (first, false);
+    while !next.is_null() && !is_found {
+        // SAFETY: the list is this function's until it is freed below, and nobody changes it.
+        let entry = unsafe { &*next };
+        if !entry.ifa_addr.is_null() {
+            // SAFETY: as above; each kind of address begins with its family.
+            let family = libc::c_int::from(unsafe { (*entry.ifa_addr).sa_family });
+            is_found = match (family, ip) {
+                (libc::AF_INET, IpAddr::V4(v4)) => {
+                    let at = entry.ifa_addr.cast::<libc::sockaddr_in>();
+                    // SAFETY: an address of this family is such a structure, at whatever place.
+                    let found = unsafe { at.read_unaligned() };
+                    found.sin_addr.s_addr == u32::from_ne_bytes(v4.octets())
+                }
+                (libc::AF_INET6, IpAddr::V6(v6)) => {
+                    let at = entry.ifa_addr.cast::<libc::sockaddr_in6>();
+                    // SAFETY: the same.
+                    let found = unsafe { at.read_unaligned() };
+                    let is_there = scope == 0 || [0, scope].contains(&found.sin6_scope_id);
+                    found.sin6_addr.s6_addr == v6.octets() && is_there
+                }
+                _ => false,
+            };
+        }
+        next = entry.ifa_next;
+    }
+    // SAFETY: the list that the call above has made, which nothing refers to any more.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(is_found)
 }
 
 /// The addresses of this end and the other.
@@ -211,6 +257,31 @@ mod tests {
         // Those of documentation (RFC 5737, RFC 3849) are nobody's.
         for elsewhere in ["192.0.2.1:7000", "[2001:db8::1]:7000", "[::ffff:192.0.2.1]:7000"] {
             assert!(!is_here(elsewhere.parse().unwrap()), "{elsewhere}");
+        }
+    }
+    // As on a load balancer.
+    #[test]
+    fn an_address_that_the_kernel_would_bind_to_though_it_is_not_here_is_elsewhere() {
+        let inside = || {
+            // SAFETY: a system call by which this thread alone is in another network.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            for family in ["ipv4", "ipv6"] {
+                std::fs::write(std::format!("/proc/sys/net/{family}/ip_nonlocal_bind"), "1")?;
+            }
+            for elsewhere in ["192.0.2.1:7000", "[2001:db8::1]:7000", "[::ffff:192.0.2.1]:7000"] {
+                assert!(!is_here(elsewhere.parse().unwrap()), "{elsewhere}");
+            }
+            UdpSocket::bind("192.0.2.1:0").expect("the kernel binds to anything");
+            assert!(is_here("127.0.0.1:7000".parse().unwrap()));
+            Ok(())
+        };
+        if let Err(why) = std::thread::spawn(inside).join().unwrap() {
+            let _ = std::io::Write::write_fmt(
+                &mut io::stderr().lock(),
+                format_args!("SKIPPED: no network namespace, or no settings of its own: {why}\n"),
+            );
         }
     }
 }

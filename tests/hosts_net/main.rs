@@ -84,6 +84,26 @@ fn a_service_of_another_network_namespace_is_spoken_with_over_tls_though_its_loc
     });
 }
 
+// As on a load balancer.
+#[test]
+fn hosts_that_may_bind_to_any_address_take_no_other_for_themselves() {
+    let Some(net) = Net::new() else { return };
+    for host in [&net.here, &net.there] {
+        let set = "echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind";
+        let set = ["netns", "exec", host, "sh", "-c", set];
+        if !Command::new("ip").args(set).status().unwrap().success() {
+            return skipped("the settings of a network namespace cannot be written here");
+        }
+    }
+    let ring = ("LOCAL", "ring");
+    let (_peer, _dir, at) = net.peer_with("server", &[("LISTEN", ADDRESS), ring]);
+    net.here(&[ring], |manager| {
+        let client = Client::connect(manager, &format!("{at}/double"), LIMIT).unwrap();
+        let path = client.explain();
+        assert!(path.contains("TCP with TLS 1.3") && !path.contains("not a ring"), "{path}");
+    });
+}
+
 #[test]
 fn a_cable_that_is_cut_for_long_is_told_to_whoever_waits_at_either_end() {
     let Some(net) = Net::new() else { return };

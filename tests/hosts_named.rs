@@ -35,6 +35,7 @@ enum Says {
     /// Priority, weight, port, target.
     Srv(Vec<(u16, u16, u16, &'static str)>),
     Address(Ipv4Addr),
+    Addresses(Vec<Ipv4Addr>),
     Code(Rcode),
     /// The second, behind one that answers another question.
     Forged(Box<Says>, Box<Says>),
@@ -153,6 +154,11 @@ fn messages(question: &Message<[u8]>, says: Says) -> Vec<Vec<u8>> {
             }
         }
         Says::Address(address) => answer.push((owner, ttl, A::new(address))).unwrap(),
+        Says::Addresses(addresses) => {
+            for address in addresses {
+                answer.push((owner, ttl, A::new(address))).unwrap();
+            }
+        }
         Says::Code(_) => {}
         Says::Forged(forged, says) => {
             let mut all = messages(question, *forged);
@@ -363,6 +369,26 @@ fn an_answer_that_does_not_fit_is_asked_for_by_tcp() {
     });
     let manager = in_dns(&here, &host.key(), &server);
     doubles(&Client::connect(&manager, "hamlyn://double", LIMIT).unwrap());
+}
+
+#[test]
+fn of_more_addresses_than_a_service_may_have_some_of_each_place_are_tried() {
+    let here = Dir::new("here", &[]);
+    let server = NameServer::new(|name, rtype| match (name, rtype) {
+        (NAME, Rtype::SRV) => {
+            Says::Srv(["a.test", "b.test", "c.test"].map(|place| (0, 0, CLOSED, place)).to_vec())
+        }
+        (place, Rtype::A) => {
+            let net = place.as_bytes()[0];
+            Says::Addresses((1..=40).map(|last| Ipv4Addr::new(127, 0, net, last)).collect())
+        }
+        _ => Says::Srv(Vec::new()),
+    });
+    let manager = in_dns(&here, &secret(&here, "7f"), &server);
+    let limit = Some(Duration::from_secs(1));
+    let error = error_of(Client::connect(&manager, "hamlyn://double", limit)).to_string();
+    // The first 16 are named: 64 in all.
+    assert!(error.contains("127.0.97.1:1") && error.contains("and 48 others"), "{error}");
 }
 
 #[test]

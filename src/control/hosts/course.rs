@@ -13,7 +13,7 @@
 //! Never: a connection to one is kept while the next is tried.
 
 use super::dial::{Dial, HostError, share_of};
-use super::directory::{Given, Target};
+use super::directory::{self, Given, Target};
 use super::meeting::MeetingError;
 use super::near::Near;
 use super::{ASKED_REFUSED, ConnectError};
@@ -59,6 +59,8 @@ pub(super) enum Stop {
 pub(super) struct Course {
     /// `None`: they are yet to be looked up.
     left: Option<VecDeque<Stop>>,
+    /// Addresses that were found in this round.
+    found: usize,
     /// The address that is connected to or met, and whom it is meant to lead to.
     pub at: Option<Box<(SocketAddr, String)>>,
     /// Until when.
@@ -113,6 +115,7 @@ impl Default for Course {
     fn default() -> Self {
         Self {
             left: None,
+            found: 0,
             at: None,
             share_until_ns: 0,
             said: Arc::default(),
@@ -136,6 +139,7 @@ impl Course {
         said.round += 1;
         said.places = targets.len();
         drop(said);
+        self.found = 0;
         self.left = Some(targets.into_iter().map(Stop::Place).collect());
     }
 
@@ -143,9 +147,12 @@ impl Course {
         self.left.as_mut()?.pop_front()
     }
 
-    /// A place's addresses are tried before the next place.
+    /// A place's addresses, of which as many as may be are tried before the next place.
     pub fn found(&mut self, host: &str, addresses: Vec<SocketAddr>) {
+        // As many places are behind it: all its addresses are together, in front of them.
         let left = self.left.get_or_insert_default();
+        let addresses = directory::within_bounds(addresses, self.found, left.len());
+        self.found += addresses.len();
         for address in addresses.into_iter().rev() {
             left.push_front(Stop::Address(address, host.into()));
         }

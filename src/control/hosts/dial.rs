@@ -471,12 +471,16 @@ fn connect_rail(
     targets: Vec<Target>,
 ) -> Result<Reached, HostError> {
     let mut all: Vec<(SocketAddr, String)> = Vec::new();
+    let (mut before, mut behind) = (0, targets.len());
     for target in targets {
         if dial.left_ns() == 0 {
             break;
         }
-        let found = target.addresses(dial.until_ns);
-        for address in found.into_iter().flatten() {
+        behind -= 1;
+        let found = target.addresses(dial.until_ns).unwrap_or_default();
+        let found = directory::within_bounds(found, before, behind);
+        before += found.len();
+        for address in found {
             if all.iter().all(|(known, _)| *known != address) {
                 all.push((address, target.place.host.clone()));
             }

@@ -93,7 +93,7 @@ pub(super) fn connect(
             .map_err(|e| nothing(e.into()))?,
     };
     let mut failed = nothing(HostError::Unknown("it has none".into()));
-    let mut targets_left = targets.len();
+    let (mut before, mut targets_left) = (0, targets.len());
     for target in directory::in_turn(targets, directory::random_below) {
         targets_left -= 1;
         let host = target.place.host.clone();
@@ -106,6 +106,8 @@ pub(super) fn connect(
                 continue;
             }
         };
+        let found = directory::within_bounds(found, before, targets_left);
+        before += found.len();
         let count = found.len();
         for (tried, address) in found.into_iter().enumerate() {
             let left_ns = until_ns.saturating_sub(monotonic_ns()).max(1);

@@ -5,10 +5,10 @@
 //!   quotes      a.example:7000 b.example:7000
 //!   store       [2001:db8::7]:7001
 //! ```
-//! Of a service that stands in several lines all places count, in their order. Lines of other services
+//! Of a service that stands in several lines all places count, in their order, up to [`PLACES_MAX`]. Lines of other services
 //! are not looked into.
 
-use super::{HostDirectoryError, Place};
+use super::{HostDirectoryError, PLACES_MAX, Place};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -31,6 +31,9 @@ pub(super) fn look_up(path: &Path, service: &str) -> Result<Vec<Place>, HostDire
         let before = places.len();
         let wrong = |why| HostDirectoryError::Line { path: path.into(), line: number + 1, why };
         for word in words {
+            if places.len() == PLACES_MAX {
+                return Err(wrong(std::format!("more than {PLACES_MAX} places of the service")));
+            }
             places.push(word.parse::<Place>().map_err(|e| wrong(e.to_string()))?);
         }
         if places.len() == before {
@@ -86,6 +89,10 @@ mod tests {
         assert!(error.contains("line 1") && error.contains("1 to 65535"), "{error}");
         let error = looked_up("quotes # a:1", "quotes").unwrap_err();
         assert!(error.contains("no host:port"), "{error}");
+        let most = "quotes a:1\n".repeat(PLACES_MAX);
+        assert_eq!(looked_up(&most, "quotes").unwrap().len(), PLACES_MAX);
+        let error = looked_up(&(most + "quotes b:1\n"), "quotes").unwrap_err();
+        assert!(error.contains("line 65") && error.contains("more than 64 places"), "{error}");
         // Lines of others are theirs.
         let error = looked_up("store nonsense", "quotes").unwrap_err();
         assert!(error.contains("has no line of it"), "{error}");

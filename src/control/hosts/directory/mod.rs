@@ -13,7 +13,7 @@
 //! what is there is a host to speak with. With certificates that is the host that the directory names.
 //!
 //! Never: a lock is held while a directory is asked; what another says makes this end keep or try more
-//! than [`PLACES_MAX`] places.
+//! than [`PLACES_MAX`] places, and in all [`ADDRESSES_MAX`] addresses of them.
 
 mod file;
 #[cfg(feature = "dns")]
@@ -40,6 +40,8 @@ use std::vec::Vec;
 
 /// Most places of one service.
 pub const PLACES_MAX: usize = 64;
+/// Most addresses of one service, of all its places together.
+pub(super) const ADDRESSES_MAX: usize = 64;
 /// Longest text of a directory of the application's that is told, in bytes.
 const TEXT_BYTES_MAX: usize = 1000;
 /// Between two looks at a directory that is not a file, while a service is waited for, at most.
@@ -345,6 +347,17 @@ pub(super) fn in_turn(mut targets: Vec<Target>, mut random: impl FnMut(u64) -> u
     targets
 }
 
+/// Of a place's addresses those that are tried, where so many others were found before, and so many places
+/// are behind it: the first, and one at least is left for each of those.
+pub(super) fn within_bounds(
+    mut addresses: Vec<SocketAddr>,
+    before: usize,
+    behind: usize,
+) -> Vec<SocketAddr> {
+    addresses.truncate(ADDRESSES_MAX.saturating_sub(before + behind));
+    addresses
+}
+
 /// A number below `end`, which is not 0, by the system's random numbers; 0 where there are none, which
 /// is one of the orders that there can be.
 pub(super) fn random_below(end: u64) -> u64 {
@@ -404,6 +417,20 @@ mod tests {
     fn an_order_that_is_given_is_kept() {
         let targets = ["c", "a", "b"].map(|host| target(host, 0, 0)).to_vec();
         assert_eq!(hosts(&in_turn(targets, |_| panic!("nothing to draw"))), "c a b");
+    }
+
+    #[test]
+    fn the_addresses_of_all_places_are_bounded_and_each_place_keeps_one() {
+        let address = |number| SocketAddr::from(([10, 0, 0, number], 7));
+        let (mut all, places) = (0, PLACES_MAX);
+        for tried in 0..places {
+            let found = within_bounds((0..128).map(address).collect(), all, places - tried - 1);
+            assert!(!found.is_empty() && found[0] == address(0));
+            all += found.len();
+        }
+        assert_eq!(all, ADDRESSES_MAX);
+        assert_eq!(within_bounds((0..128).map(address).collect(), 0, 1).len(), 63);
+        assert_eq!(within_bounds((0..128).map(address).collect(), 63, 0).len(), 1);
     }
 
     struct Function<F>(F);

@@ -487,7 +487,7 @@ mod tests {
         let manager = || Manager::with_config(Config::default().dir(dir.path())).unwrap();
         let (there, here) = (manager(), manager());
         there.start_progress().unwrap();
-        let mut publisher = Publisher::new(&there, PublishConfig::default()).unwrap();
+        let publisher = Publisher::new(&there, PublishConfig::default()).unwrap();
         publisher.serve("news", Access::SameUser).unwrap();
         let mut relay = Relay::connect(&here, "news", RelayConfig::default(), LIMIT).unwrap();
         publisher.skip_to(NUMBER_MAX - 1);

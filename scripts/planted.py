@@ -225,9 +225,9 @@ BUGS = {
         "a send over a link to another host is told to nobody",
     ),
     "stubborn-place": (
-        HOSTS + "dial.rs",
-        "    Err(if dial.may_try_again() {",
-        "    Err(if dial.may_try_again() && !PLANTED {",
+        HOSTS + "course.rs",
+        "let again = self.may_try_again() &&",
+        "let again = !PLANTED && self.may_try_again() &&",
         "a place that refuses at first is not asked again where another says nothing",
     ),
     "silent-host": (

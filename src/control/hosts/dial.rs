@@ -109,6 +109,17 @@ pub enum HostError {
 
 impl HostError {
     /// Of several places what says most; else this error itself.
+    ///
+    /// ```
+    /// use hamlyn::node::{ConnectError, HostError, MeetingError};
+    ///
+    /// fn has_other_keys(error: &ConnectError) -> bool {
+    ///     let ConnectError::Host { error, .. } = error else { return false };
+    ///     matches!(error.telling(), HostError::Meeting(MeetingError::Secret | MeetingError::Tls(_)))
+    /// }
+    /// # let error = HostError::Meeting(MeetingError::Secret);
+    /// # assert!(has_other_keys(&ConnectError::Host { name: "hamlyn://quotes".into(), error }));
+    /// ```
     pub fn telling(&self) -> &Self {
         match self {
             Self::Places { telling, .. } => telling.telling(),

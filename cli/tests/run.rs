@@ -415,7 +415,8 @@ fn a_program_that_is_not_there_has_a_shell_s_status() {
     let dir = tempfile::tempdir().unwrap();
     let output = hamlyn(dir.path(), "-n 2").arg("hamlyn-no-such-program").output().unwrap();
     assert_eq!(output.status.code(), Some(127), "{}", all_of(&output));
-    assert!(all_of(&output).contains("cannot run hamlyn-no-such-program"));
+    let all = all_of(&output);
+    assert!(all.contains("cannot run hamlyn-no-such-program"), "{all}");
 }
 
 fn shows() -> Done {

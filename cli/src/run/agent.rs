@@ -571,7 +571,9 @@ pub fn become_rank(parent: i32, program: &[OsString]) -> Result<()> {
     }
     let [name, arguments @ ..] = program else { bail!("no program") };
     let error = Command::new(name).args(arguments).exec();
-    eprintln!("hamlyn: cannot run {}: {error}", name.to_string_lossy());
+    // In one piece: what other ranks say may come between two.
+    let text = format!("hamlyn: cannot run {}: {error}\n", name.to_string_lossy());
+    let _ = std::io::stderr().write_all(text.as_bytes());
     // As shells have it.
     let is_missing = error.kind() == std::io::ErrorKind::NotFound;
     std::process::exit(if is_missing { 127 } else { 126 })

@@ -55,7 +55,9 @@ impl Fabric {
     }
 
     /// Nothing is closed.
-    pub fn opened(&self) {}
+    pub fn opened(&self) -> Option<core::convert::Infallible> {
+        None
+    }
 
     /// Nothing is said beside it.
     pub fn words(&self) -> Option<&Poller> {

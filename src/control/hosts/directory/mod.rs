@@ -13,7 +13,7 @@
 //! what is there is a host to speak with. With certificates that is the host that the directory names.
 //!
 //! Never: a lock is held while a directory is asked; what another says makes this end keep or try more
-//! than [`PLACES_MAX`] places, and in all [`ADDRESSES_MAX`] addresses of them.
+//! than [`PLACES_MAX`] places, and in all 64 addresses of them.
 
 mod file;
 #[cfg(feature = "dns")]

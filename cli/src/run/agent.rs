@@ -34,7 +34,7 @@ use signal_hook::consts::SIGCHLD;
 use signal_hook::flag::register;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead, BufReader, Read, Stdin};
+use std::io::{BufRead, BufReader, Read, Stdin, Write as _};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};

@@ -649,7 +649,7 @@ settings! {
     fabric: Fabric = Fabric::Off, "HAMLYN_FABRIC", (),
         "Links to other hosts over libfabric, where the other host asks for it, too: for a network on which every host is trusted (feature `libfabric`); else TLS.";
     fabric_provider: Option<String>, from String = None, "HAMLYN_FABRIC_PROVIDER", (),
-        "libfabric's provider for it; if not set, the first that libfabric names.";
+        "libfabric's provider for it; if not set, the first that libfabric names and that will do.";
     fabric_library: Option<PathBuf>, from PathBuf = None, "HAMLYN_FABRIC_LIBRARY", (),
         "The file of libfabric; if not set, libfabric.so.1 where the system finds libraries.";
     job_timeout_ms: u32 = 60_000, "HAMLYN_JOB_TIMEOUT_MS", from(1, 86_400_000),

@@ -39,8 +39,8 @@ const CAPS_OF_MEMORY: u64 =
 /// Providers made of two, of which this is the upper. Each end point of theirs takes 120 to 270 ms to open
 /// (measured), which a node has no time for between two turns.
 const SLOW_TO_OPEN: &str = ";ofi_rxm";
-/// This one, in versions before 1.18, reads memory that it has freed where an end point is closed one of
-/// whose connections has broken while something was on its way.
+/// This one, in versions before 1.18, was seen to crash where an end point is closed while something is on its
+/// way (`docs/providers.md`).
 const WRONG_TO_CLOSE: (&str, (u32, u32)) = ("tcp;ofi_rxm", (1, 18));
 const NOT_CLOSED: &str = "may crash where an end point is closed, in this version";
 /// Each operation brings memory for the library; and what comes with completion data takes a receive, of

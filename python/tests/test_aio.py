@@ -707,6 +707,11 @@ def test_a_call_is_forgotten_though_its_exception_is_kept(
     async def main() -> None:
         client = await aio.Client.connect(other, "calls")
         again = aio.ReconnectingClient(other, "calls")
+        # It is connected before it has little time.
+        first = asyncio.create_task(again.call(b"first", LIMIT))
+        with await server.receive(LIMIT) as request:
+            await aio.reply(request, b"connected")
+        assert await first == b"connected"
         kept: list[BaseException] = []
         for calling in (client.call, again.call):
             # The same words as of a call that is not awaited.

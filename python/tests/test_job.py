@@ -79,7 +79,7 @@ def test_streams_and_calls_between_ranks() -> None:
         sender.flush(LIMIT)
         assert bytes(receiver.receive(LIMIT)) == b"hello"
         with pytest.raises(hamlyn.TimedOut, match="calls"):
-            job.client(0, 0.02)
+            job.client(0, 0.5)
         server = job.server()
         client = job.client(0, LIMIT)
 
@@ -130,7 +130,7 @@ def test_what_is_refused_changes_nothing() -> None:
         receiver.offer(job, "seed")
         hamlyn.StreamSender.grow(job.manager, seed, LIMIT).close()
         with pytest.raises(hamlyn.TimedOut, match='"none"'):
-            hamlyn.StreamSender.grow_from(job, 0, "none", 0.02)
+            hamlyn.StreamSender.grow_from(job, 0, "none", 0.5)
         with pytest.raises(hamlyn.Misuse, match="rank 3"):
             hamlyn.StreamSender.grow_from(job, 3, "seed", LIMIT)
         with pytest.raises(hamlyn.Misuse, match="job's manager"):

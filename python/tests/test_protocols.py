@@ -1000,6 +1000,11 @@ def test_a_call_is_forgotten_though_it_has_a_name(
     call.forget()
     # Neither is one kept by the exception of its time limit.
     again = hamlyn.ReconnectingClient(other, "calls")
+    # It is connected before it has little time.
+    first = threading.Thread(target=lambda: again.call(b"first", LIMIT))
+    first.start()
+    server.receive(LIMIT).reply(b"connected")
+    first.join()
     for late in (client, again):
         with pytest.raises(hamlyn.TimedOut) as kept:
             late.call(b"late", 0.02)

@@ -376,15 +376,17 @@ async fn a_handler_that_drops_what_its_caller_gives_up_makes_no_other_error_of_i
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_gives_up_as_its_policy_says_and_its_calls_fail() {
     let dir = Dir::new("give-up");
+    // Enough for the first connection.
+    let limit = SHORT * 10;
     let few = ReconnectPolicy {
         attempts_max: Some(2),
-        attempt_limit: SHORT,
+        attempt_limit: limit,
         calls_wait: false,
         ..ReconnectPolicy::default()
     };
     let soon = ReconnectPolicy {
-        outage_max: Some(SHORT),
-        attempt_limit: SHORT,
+        outage_max: Some(limit),
+        attempt_limit: limit,
         ..ReconnectPolicy::default()
     };
     let server = dir.server(ServerConfig::default());

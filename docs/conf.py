@@ -30,7 +30,14 @@ CHAPTERS = {
         "docs/providers",
         "docs/scale",
     ],
-    "How it works": ["SECURITY", "ARCHITECTURE", "docs/glossary", "docs/decisions/README"],
+    "How it works": [
+        "SECURITY",
+        "docs/refusals",
+        "docs/mended",
+        "ARCHITECTURE",
+        "docs/glossary",
+        "docs/decisions/README",
+    ],
     "Figures": ["bench/README", "bench/peers/README"],
     "Project": ["CONTRIBUTING", "CHANGELOG"],
 }

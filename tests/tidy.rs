@@ -664,7 +664,7 @@ fn doc_comments(source: &str) -> Vec<String> {
 }
 
 /// Every example: in documentation, which tells of the types that it names and of those that its
-/// file implements something for; a program; a block of the README.
+/// file implements something for; a program; a block of the README or the guide.
 fn examples() -> Vec<Example> {
     let names = |text: &str| words(text).map(String::from).collect::<BTreeSet<_>>();
     let mut found = Vec::new();
@@ -681,7 +681,9 @@ fn examples() -> Vec<Example> {
         let source = read(&file);
         found.push(Example::new(&source, names(&source)));
     }
-    found.extend(blocks(&read("README.md")).iter().map(|block| Example::new(block, names(block))));
+    for page in ["README.md", "docs/guide.md"] {
+        found.extend(blocks(&read(page)).iter().map(|block| Example::new(block, names(block))));
+    }
     found
 }
 

@@ -31,6 +31,10 @@ CHAPTERS = {
     ],
     "How it works": [
         "SECURITY",
+        "docs/security-local",
+        "docs/security-protocols",
+        "docs/security-hosts",
+        "docs/security-fabric",
         "docs/refusals",
         "docs/mended",
         "ARCHITECTURE",

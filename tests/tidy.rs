@@ -272,6 +272,20 @@ fn what_the_architecture_says_is_in_a_file_is_said_of_a_file_that_there_is() {
     assert!(named > 100, "{named} paths were found");
 }
 
+// A page that nobody reads to its end protects nobody: further detail goes to a page of its own.
+#[test]
+fn pages_for_newcomers_are_short() {
+    let mut pages = vec![("README.md".into(), 10 << 10)];
+    let long = files("docs", ".md").into_iter().filter(|page| page.starts_with("docs/security-"));
+    let long = ["ARCHITECTURE.md", "SECURITY.md"].map(String::from).into_iter().chain(long);
+    pages.extend(long.map(|page| (page, 20 << 10)));
+    assert!(pages.len() > 4, "{pages:?}");
+    for (page, most) in pages {
+        let bytes = read(&page).len();
+        assert!(bytes <= most, "{page} has {bytes} bytes, of {most}");
+    }
+}
+
 // Assembled, so that this file does not hold what it looks for.
 fn forbidden() -> Vec<String> {
     let join = |parts: &[&str]| parts.concat();

@@ -19,12 +19,11 @@ project_copyright = "the Hamlyn authors; MIT or Apache-2.0"
 # The front page, and the pages beside it by what a reader is after.
 root_doc = "README"
 CHAPTERS = {
-    "Languages": ["python/README", "capi/README", "docs/event-loops", "docs/coming-from"],
+    "Guide": ["docs/guide", "docs/two-users", "docs/two-hosts", "docs/jobs", "docs/coming-from"],
+    "Languages": ["python/README", "capi/README", "docs/event-loops"],
     "Operating": [
         "docs/operating",
-        "docs/two-users",
         "docs/directories",
-        "docs/jobs",
         "docs/settings",
         "docs/kernels",
         "docs/providers",
@@ -32,13 +31,17 @@ CHAPTERS = {
     ],
     "How it works": [
         "SECURITY",
+        "docs/security-local",
+        "docs/security-protocols",
+        "docs/security-hosts",
+        "docs/security-fabric",
         "docs/refusals",
         "docs/mended",
         "ARCHITECTURE",
         "docs/glossary",
         "docs/decisions/README",
     ],
-    "Figures": ["bench/README", "bench/peers/README"],
+    "Figures": ["bench/RESULTS", "bench/README", "bench/peers/README"],
     "Project": ["CONTRIBUTING", "CHANGELOG"],
 }
 # The pages below a page: those that lie beside it.

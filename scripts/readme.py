@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Runs the programs and the commands of README.md, and the programs of python/README.md, as they
-stand there.
+"""Runs the programs and the commands of README.md and of the pages that continue it, and the
+programs of python/README.md, exactly as printed there.
 
     scripts/readme.py HAMLYN TARGET [PYTHON]    the built command; a folder to compile in; a Python
                                                 that has numpy and the package
 
-Those in Rust become a package of its own, which the page's `cargo new` and `cargo add` make. Exit
-status 1: a block is gone, does not compile, or does not do what the page says.
+The programs in Rust become a package of their own, which the pages' `cargo new` and `cargo add`
+make. Exit status 1: a block is gone, does not compile, or does not do what its page claims.
 """
 
 import os
@@ -21,23 +21,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 60
+PAGES = ["README.md", "docs/guide.md", "docs/two-hosts.md", "docs/jobs.md"]
 
 
-def programs(page: str, ending: str, fence: str, wanted: set[str]) -> dict[str, str]:
-    """What stands behind each `<!-- program: NAME -->` of a page."""
-    text = (ROOT / page).read_text()
+def programs(text: str, ending: str, fence: str, wanted: set[str]) -> dict[str, str]:
+    """The block behind each `<!-- program: NAME -->` of a text."""
     found = dict(re.findall(rf"<!-- program: (\w+)\.{ending} -->\n```{fence}\n(.*?)```", text, re.S))
     # Those in Python are all of the page's blocks.
     if set(found) != wanted or (ending == "py" and len(found) != text.count(f"```{fence}\n")):
-        raise SystemExit(f"{page} has the programs {sorted(found)}, and these are tried: {wanted}")
+        raise SystemExit(f"the pages have the programs {sorted(found)}, and these are tried: {wanted}")
     return found
 
 
 def compiled(readme: str, sources: dict[str, str], target: Path) -> Path:
-    """Builds them in a package that the README's commands make; returns the folder of the programs."""
+    """Builds them in a package that the pages' commands make; returns the folder of the programs."""
     commands = re.findall(r"`(cargo (?:new|add) [^`]*)`", readme)
     if not commands or not commands[0].startswith("cargo new shout && cd shout && "):
-        raise SystemExit(f"README.md has, to make a package, {commands}")
+        raise SystemExit(f"the pages have, to make a package, {commands}")
     commands[0] = commands[0].removeprefix("cargo new shout && cd shout && ")
     cargo = {"CARGO_TARGET_DIR": str(target / "target"), "CARGO_TERM_QUIET": "true"}
     environment = {**os.environ, **cargo}
@@ -95,10 +95,10 @@ def drained(serves: list[str], asks: list[str], environment: dict[str, str]) -> 
 
 
 def job(readme: str, environment: dict[str, str]) -> str:
-    """The block of the section on jobs, run in the folder of the project."""
-    block = re.search(r"### The ranks of a job.*?```sh\n(.*?)```", readme, re.S)
+    """The commands of docs/jobs.md that compile and start a job, run in the folder of the project."""
+    block = re.search(r"<!-- commands: job -->\n```sh\n(.*?)```", readme, re.S)
     if block is None:
-        raise SystemExit("README.md has no commands that start a job")
+        raise SystemExit("docs/jobs.md has no commands that start a job")
     # The block says where cargo puts the program.
     own = {name: value for name, value in environment.items() if name != "CARGO_TARGET_DIR"}
     command = ["sh", "-ec", block[1]]
@@ -112,12 +112,12 @@ def job(readme: str, environment: dict[str, str]) -> str:
 
 
 def two_hosts(readme: str, work: Path, environment: dict[str, str]) -> str:
-    """README.md's commands for two hosts, of which both are this one: whether the file came."""
+    """The commands of docs/two-hosts.md, with this host as both: whether the file came."""
     (work / "copy").unlink()
     shown = re.search(r"<!-- commands: two hosts -->\n```sh\n(.*?)```", readme, re.S)
     lines = shown[1].splitlines() if shown else []
     if [line[:4] for line in lines] != ["# on", "haml", "HAML", "# on", "scp ", "HAML"]:
-        raise SystemExit(f"README.md has, for two hosts, {lines}")
+        raise SystemExit(f"docs/two-hosts.md has the commands {lines}")
     there, here = work / "a.example", work / "b.example"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -150,16 +150,16 @@ with hamlyn.Manager(listen=sys.argv[1], secret=sys.argv[2]) as manager:
         publisher.publish(tick.to_bytes(8, "little"))
         time.sleep(0.01)
 """
-"""What the program `ticks` of README.md does, on a host of its own: that program has no feature `tls`."""
+"""The program `ticks` of docs/guide.md for a host of its own: that program has no feature `tls`."""
 
 
 def relayed(
     readme: str, work: Path, python: str, watch: list[str], environment: dict[str, str]
 ) -> str:
-    """README.md's relay, between two hosts that both are this one; what a subscriber behind it prints."""
+    """The relay of docs/guide.md, with this host as both hosts; what a subscriber behind it prints."""
     shown = re.findall(r"^(hamlyn relay hamlyn://a\.example:7000/ticks .*?) +#", readme, re.M)
     if len(shown) != 1:
-        raise SystemExit(f"README.md has, for a relay, {shown}")
+        raise SystemExit(f"docs/guide.md has, for a relay, {shown}")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         place = f"127.0.0.1:{free.getsockname()[1]}"
@@ -179,10 +179,10 @@ def relayed(
 
 
 def installed(readme: str, work: Path, target: Path, environment: dict[str, str]) -> str:
-    """README.md's way to install the command alone, into a folder; what that says of itself."""
+    """The guide's way to install the command alone, into a folder; what that says of itself."""
     shown = re.findall(r"`(cargo install [^`]*)`", readme)
     if len(shown) != 1:
-        raise SystemExit(f"README.md has, to install the command, {shown}")
+        raise SystemExit(f"docs/guide.md has, to install the command, {shown}")
     # Its own build is the release build, which another step makes. Here it only matters whether it works: as
     # the tests have it, most of which has been compiled.
     quickly = {"CARGO_TARGET_DIR": str(target.parent), "CARGO_INSTALL_ROOT": str(work / "cargo")}
@@ -198,9 +198,9 @@ def installed(readme: str, work: Path, target: Path, environment: dict[str, str]
 
 def main() -> int:
     hamlyn, target = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
-    readme = (ROOT / "README.md").read_text()
+    readme = "".join((ROOT / page).read_text() for page in PAGES)
     wanted = {"server", "client", "echo", "receiver", "sender", "prices", "order", "ticks", "watch"}
-    built = compiled(readme, programs("README.md", "rs", "rust,no_run", wanted), target)
+    built = compiled(readme, programs(readme, "rs", "rust,no_run", wanted), target)
     wrong = []
 
     def expect(what: str, text: str, wanted: str) -> None:
@@ -242,7 +242,8 @@ def main() -> int:
         expect("hamlyn recv, hamlyn send", "identical" if same else "differ", "identical")
         if len(sys.argv) > 3:
             wanted = {"receiver", "sender", "pipeline", "upper", "ask", "reverse", "mirror", "patient"}
-            for name, source in programs("python/README.md", "py", "python", wanted).items():
+            page = (ROOT / "python/README.md").read_text()
+            for name, source in programs(page, "py", "python", wanted).items():
                 (Path(work) / f"{name}.py").write_text(source)
             # Not as its own folder: the programs are no package.
             run = lambda name: [sys.argv[3], f"{work}/{name}.py"]  # noqa: E731

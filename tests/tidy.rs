@@ -272,6 +272,20 @@ fn what_the_architecture_says_is_in_a_file_is_said_of_a_file_that_there_is() {
     assert!(named > 100, "{named} paths were found");
 }
 
+// A page that nobody reads to its end protects nobody: further detail goes to a page of its own.
+#[test]
+fn pages_for_newcomers_are_short() {
+    let mut pages = vec![("README.md".into(), 10 << 10)];
+    let long = files("docs", ".md").into_iter().filter(|page| page.starts_with("docs/security-"));
+    let long = ["ARCHITECTURE.md", "SECURITY.md"].map(String::from).into_iter().chain(long);
+    pages.extend(long.map(|page| (page, 20 << 10)));
+    assert!(pages.len() > 4, "{pages:?}");
+    for (page, most) in pages {
+        let bytes = read(&page).len();
+        assert!(bytes <= most, "{page} has {bytes} bytes, of {most}");
+    }
+}
+
 // Assembled, so that this file does not hold what it looks for.
 fn forbidden() -> Vec<String> {
     let join = |parts: &[&str]| parts.concat();
@@ -664,7 +678,7 @@ fn doc_comments(source: &str) -> Vec<String> {
 }
 
 /// Every example: in documentation, which tells of the types that it names and of those that its
-/// file implements something for; a program; a block of the README.
+/// file implements something for; a program; a block of the README or the guide.
 fn examples() -> Vec<Example> {
     let names = |text: &str| words(text).map(String::from).collect::<BTreeSet<_>>();
     let mut found = Vec::new();
@@ -681,7 +695,9 @@ fn examples() -> Vec<Example> {
         let source = read(&file);
         found.push(Example::new(&source, names(&source)));
     }
-    found.extend(blocks(&read("README.md")).iter().map(|block| Example::new(block, names(block))));
+    for page in ["README.md", "docs/guide.md"] {
+        found.extend(blocks(&read(page)).iter().map(|block| Example::new(block, names(block))));
+    }
     found
 }
 

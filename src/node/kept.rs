@@ -19,7 +19,7 @@ pub(crate) struct KeptNow {
     pub max: u64,
     /// Changes at each release.
     pub given_back: u64,
-    /// The sender may find none left.
+    /// The sender may have no free one left.
     pub is_short: bool,
 }
 

@@ -327,7 +327,7 @@ impl Node {
         self.turns.remove(index);
         self.queued.drop_link(index);
         let unsent = self.termini.iter_mut().map(|terminus| terminus.drop_link(id)).sum();
-        // Packets left after one turn's time are reported in the order of events.
+        // Links that are drained within one turn are reported in the order of their ends.
         self.drain(Leaving { link: id, until, reason, unsent });
     }
 

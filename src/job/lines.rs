@@ -63,7 +63,7 @@ impl Line {
         self.get(name)?.parse().ok()
     }
 
-    /// Whether it is a refusal. A line without a result is none.
+    /// Whether it is a refusal. A line without a result is no refusal.
     pub fn is_refusal(&self) -> bool {
         self.get("rc").is_some_and(|rc| rc != "0")
     }

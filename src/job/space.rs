@@ -421,7 +421,7 @@ fn key(rank: u32, name: &str) -> String {
     format!("hm-{rank}-{name}")
 }
 
-/// The key part of a name of the application; the job's own names lack the first letter.
+/// The key of an application's name; the job's own names have no `u-`.
 pub fn own_name(name: &str) -> Result<String, JobError> {
     check_name(name)?;
     Ok(format!("u-{name}"))

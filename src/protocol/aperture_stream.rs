@@ -1,7 +1,7 @@
 //! A stream whose long records go straight into the receiver's memory, without a ring in between.
 //!
 //! ```text
-//!   send: copied into the aperture,        receive: where it lies
+//!   send: copied into the aperture,        receive: in place
 //!   at a place that the sender chose       bytes: a slice of a short one, a volatile view of a
 //!         ---- a frame of the stream --->         long one
 //!   a count    <------ credit word ------  release: that many long ones are free
@@ -329,7 +329,7 @@ impl ApertureStreamReceiver {
     /// sender.flush(limit)?;
     /// assert!(sender.try_flush()?, "without waiting: whether everything is on its way");
     /// std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
-    ///     // Until the aperture is there a long record needs a buffer of the receiver's, too.
+    ///     // Until the aperture is there a long record needs one of the receiver's buffers, too.
     ///     let sending = scope.spawn(|| {
     ///         sender.send(&vec![7; 1 << 19], limit)?;
     ///         sender.flush(limit)
@@ -349,7 +349,7 @@ impl ApertureStreamReceiver {
     ///     Ok(sending.join().expect("a thread")?)
     /// })?;
     /// assert!(receiver.try_receive()?.is_none() && receiver.connection().is_some());
-    /// sender.abandon(); // There will be no end: see `StreamSender::abandon`.
+    /// sender.abandon(); // The stream stays without an end: see `StreamSender::abandon`.
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -3,7 +3,7 @@
 //! ```text
 //!   task: try; nothing there -> leave a waker with the manager, try, arm, sleep on the descriptor
 //!   a packet comes     -> the sender saw the arming: the descriptor is readable: all tasks look
-//!   a thread polls     -> the manager wakes the tasks: what it took may be theirs
+//!   a thread polls     -> the manager wakes the tasks: it may have taken their packets
 //! ```
 //! Never: a task sleeps between another's poll and its own look; it leaves its waker first, looks
 //! once more, and arms after that; likewise for room, if that look found no room. Every future here
@@ -40,7 +40,7 @@ use tokio::task::AbortHandle;
 /// # let config = hamlyn::Config::from_env()?.dir(&dir);
 /// use hamlyn::protocol::{Manager, StreamConfig, StreamReceiver, TryReceive};
 ///
-/// /// Takes what is there, of whatever protocol.
+/// /// Takes the next message, of any protocol.
 /// fn empty<E: TryReceive>(end_point: &mut E) -> Result<usize, E::Error> {
 ///     let mut taken = 0;
 ///     while end_point.try_next()?.is_some() {

@@ -3,7 +3,7 @@
 //! ```text
 //!   send(data, offset, reply)   ---- data, and metadata: offset, length, reply ticket ---->  receive
 //!                                                   ready: the entry takes one message
-//!                                                   not ready: what comes is dropped, counted
+//!                                                   not ready: datagrams are dropped, counted
 //! ```
 //! Raw semantics, and no more. A receiver has one metadata entry, in one-shot mode: it is *ready*
 //! or it is not. A datagram that arrives closes it, and its bytes are stable until
@@ -122,7 +122,7 @@ impl Offer for DatagramOffer {
 /// sender.send(b"one at a time", 0, None, limit)?;
 ///
 /// let datagram = receiver.receive(limit)?;
-/// // The bytes stand still until the receiver is ready for the next.
+/// // The bytes are stable until the receiver is ready for the next.
 /// assert_eq!(receiver.with_bytes(&datagram, <[u8]>::to_vec)?, b"one at a time");
 /// receiver.ready()?;
 /// # std::fs::remove_dir_all(&dir).ok();
@@ -523,7 +523,7 @@ impl DatagramSender {
     /// assert_eq!(receiver.read(&datagram, &mut question)?, 8);
     /// receiver.reply(&datagram, b"answer", limit)?;
     /// receiver.flush_reply(&datagram, limit)?; // Only after `SendError::CutOff`.
-    /// // Whoever has a ticket needs another from now on.
+    /// // Holders of an old ticket need a new one from now on.
     /// receiver.ready_anew()?;
     /// assert!(receiver.is_ready_for_one());
     /// println!("{} {}", sender.explain(), receiver.connections()[0].explain(&manager));

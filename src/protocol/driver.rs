@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   a task:     look, turn, look; nothing -> leave a waker, all under one lock     kick
-//!   this task:  turn; something came -> whoever waits for it is woken, and runs first
+//!   this task:  turn; something came -> the waiting tasks are woken, and run first
 //!               nothing came  -> spin and yield as the settings say, letting tasks run in between
 //!               nothing still -> arm, sleep on the descriptor, or until it is kicked
 //! ```

@@ -88,8 +88,8 @@ macro_rules! offered {
     ($grown:literal $(, $inner:ident)?) => {
         #[doc = concat!("Bytes from which ", $grown, " can be grown, by whoever may connect")]
         /// ([`Manager::set_seed_access`](crate::protocol::Manager::set_seed_access)). Each call
-        /// makes another seed; all are good until this end point is dropped. Fails where the
-        /// manager cannot offer the service through which seeds are grown; nothing is left of it.
+        /// makes another seed; all are good until this end point is dropped. Fails if the manager
+        /// cannot offer the service through which seeds are grown; nothing is left of it.
         pub fn seed(&self) -> Result<crate::protocol::Seed, crate::node::OfferError> {
             self.$($inner.)?manager.seed(self.$($inner.)?offer)
         }

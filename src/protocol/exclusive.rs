@@ -2,7 +2,7 @@
 //! hand objects to any thread.
 //!
 //! ```text
-//!   a call      lock -> T -> unlock -> what is owed meanwhile is done
+//!   a call      lock -> T -> unlock -> work owed meanwhile is done
 //!   a receive   lock, look for KEEP, unlock;  wait for the manager;  lock, look ..
 //!               one thread at a time waits, since an arrival would wake all of them
 //! ```
@@ -244,7 +244,7 @@ impl<T> Exclusive<T> {
     /// # manager.start_progress()?;
     /// let receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64))?;
     /// let seed = receiver.seed()?;
-    /// // What is owed is done by whoever has it next: here nothing but a word.
+    /// // The next holder does the owed work: here it prints a line.
     /// let receiver = Exclusive::settled_by(receiver, Some(|it| println!("{}", it.senders())));
     /// TaggedSender::grow(&Manager::with_config(config)?, &seed, limit)?.send(0, b"hi", 5, limit)?;
     /// let is_ready = |receiver: &TaggedReceiver, node: &_| receiver.is_ready_in(node);

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   cell   round and ticket    deposited by the root, silently; read when a part is to be sent
-//!   area   what the root sends one message, taken and counted before the next is sent
+//!   area   a message of the root, taken and counted before the next is sent
 //! ```
 //! The root's messages are checked like all others: a ticket must lead to the root, hold a part,
 //! and be of a later round than the one before.
@@ -515,7 +515,7 @@ impl Drop for GroupMember {
 ///         let mut member = GroupMember::connect(&manager, "whole", 6, limit).unwrap();
 ///         let pieces = member.delegate(6, 2, limit).unwrap();
 ///         member.send_part(&pieces[0], b"hel", limit).unwrap();
-///         // .. and its helper, which is given the other as bytes.
+///         // .. and its helper, which gets the other half as bytes.
 ///         let piece = Part::from_bytes(&pieces[1].to_bytes()).unwrap();
 ///         let manager = Manager::with_config(config.clone()).unwrap();
 ///         let mut helper = GroupHelper::grow(&manager, &seed, limit).unwrap();
@@ -523,7 +523,7 @@ impl Drop for GroupMember {
 ///         helper.flush(limit).unwrap(); // Only after `GroupError::CutOff`.
 ///         assert!(helper.connection().ended().is_none());
 ///     });
-///     // The root is told once, when the whole part is there.
+///     // The root is notified once, when the whole part is there.
 ///     assert_eq!(group.gather(limit)?.part(0), Some(&b"helper"[..]));
 ///     Ok(())
 /// })?;

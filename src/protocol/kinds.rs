@@ -26,7 +26,7 @@ pub type Admit = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 /// use hamlyn::protocol::{TaggedReceiver, TaggedSender};
 /// use std::time::Duration;
 ///
-/// /// Of whatever protocol.
+/// /// Of any protocol.
 /// fn join<R: Offered, S: Grown + Connected>(
 ///     receiver: &R,
 ///     manager: &Manager,
@@ -47,7 +47,7 @@ pub type Admit = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 /// # manager.start_progress()?;
 /// let receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64))?;
 /// let mut sender: TaggedSender = join(&receiver, &Manager::with_config(config)?, (), limit)?;
-/// assert!(!receiver.is_ready() && receiver.due().is_none()); // It waits for what comes alone.
+/// assert!(!receiver.is_ready() && receiver.due().is_none()); // It waits for arrivals alone.
 /// sender.send(0, b"hi", 5, limit)?;
 /// receiver.manager().wait_any(&[&receiver], limit)?;
 /// assert!(receiver.is_ready_in(&manager.lock()));

@@ -11,7 +11,7 @@
 //!   Group                    GroupMember, GroupHelper  a part from each, and to each
 //!   Publisher                Subscriber                samples, each to all subscribers
 //!   --------------------------------------------------------------------------------------
-//!   Manager      one node, its lock, who polls, who sleeps, who may grow a sender
+//!   Manager      one node, its lock, polling, sleeping, admission of senders
 //!   Node         slots, termini, links                                 (the lower level)
 //! ```
 //! A [`Manager`] makes the receiving end point. Senders find it in one of two ways: `seed()` gives
@@ -50,10 +50,10 @@
 //!   traits; `exclusive.rs`: one of them for several threads, in languages that cannot tell;
 //!   `asynchronous.rs`: all of them in tokio tasks; `tasks.rs`: calls; `reconnect/`: a client that
 //!   connects again; `driver.rs`: the thread that polls for tasks at byte streams.
-//! - `tickets.rs`: reads what peers send as tickets; `credit.rs`: counters that only grow;
-//!   `outgoing.rs`: long messages that a time limit cuts off.
-//! - `datagram.rs`, `tagged.rs`, `stream/`, `byte_stream/`, `call/`: one protocol each; `aperture_stream.rs`: long
-//!   records through shared memory; `group/`: the root, `group_member.rs`: members and helpers;
+//! - `tickets.rs`: reads the tickets that peers send; `credit.rs`: counters that only grow;
+//! - `datagram.rs`, `tagged.rs`, `stream/`, `byte_stream/`, `call/`: one protocol each;
+//!   `aperture_stream.rs`: long records through shared memory; `group/`: the root,
+//!   `group_member.rs`: members and helpers; `publish/`: one publisher, many subscribers.
 //!   `publish/`: one publisher, many subscribers.
 
 // Its only user speaks through the operating system.

@@ -5,7 +5,7 @@
 //!   a message of coalesced records    length  bytes  padding   length  bytes  padding  ..
 //!                                     u32     ..     to 4      u32     ..     to 4
 //!   its mark (the metadata)           length of the message: 30 bits; last, framed: 1 bit each
-//!                                     small messages before it: 4 bytes, none if there were none
+//!                                     small messages before it: 4 bytes, absent if there were none
 //!   a small message (a fast packet)   its word is length: 8 bits, framed: 1, place: 6,
 //!                                     messages with tickets before it: 17
 //!   a grant (a ticket on its way)     key: 8   number: 4   size, refused: 4      one cache line
@@ -41,8 +41,8 @@ pub(crate) enum FrameError {
     Rest(usize),
 }
 
-/// Puts a record behind `fill` bytes of coalesced ones; returns how many there are then, or `None`
-/// if it does not fit.
+/// Puts a record behind `fill` bytes of coalesced ones; returns the new count, or `None` if it does
+/// not fit.
 #[inline(always)]
 pub(crate) fn put(buffer: &mut [u8], fill: usize, record: &[u8]) -> Option<usize> {
     let room = buffer.get_mut(fill..)?;

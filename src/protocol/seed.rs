@@ -171,7 +171,7 @@ impl Seed {
     /// let server = Server::new(&manager, ServerConfig::default())?;
     /// let seed = server.seed()?;
     /// assert_eq!((seed.kind(), seed.node()), (Kind::from_wire(4).unwrap(), manager.id()));
-    /// // For whoever is on another host, and finds this one there.
+    /// // For a sender on another host, which finds this one there.
     /// let far = seed.at_host("clock.example:4000")?;
     /// assert_eq!((far.kind(), far.node()), (Kind::Call, manager.id()));
     /// # drop(server);

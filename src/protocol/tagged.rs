@@ -212,7 +212,7 @@ impl Kept {
 /// let limit = Some(Duration::from_secs(10));
 /// let manager = Manager::with_config(config.clone())?;
 /// let mut receiver = TaggedReceiver::new(&manager, TaggedConfig::new(4096))?;
-/// // To whoever is to send, in a message, a file or on a command line.
+/// // For the sender, in a message, a file or on a command line.
 /// let seed = receiver.seed()?.to_bytes();
 /// manager.start_progress()?;
 ///
@@ -222,7 +222,7 @@ impl Kept {
 /// sender.send(0, b"left", 1, limit)?;
 /// sender.send(64, b"right", 2, limit)?;
 ///
-/// // Tags are taken in any order; the data lies where the sender put it.
+/// // Tags are taken in any order; the data is at the sender's offset.
 /// receiver.get_specific_tag(2, limit)?;
 /// let mut text = [0; 5];
 /// receiver.read(64, &mut text)?;

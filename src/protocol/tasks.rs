@@ -49,7 +49,7 @@ use watching::{Watched, Watching};
 /// server.serve("shout", Access::SameUser)?;
 /// tokio::spawn(async move {
 ///     while let Ok(request) = server.receive().await {
-///         // Each by a task of its own, which may wait for whatever it needs.
+///         // Each by a task of its own, which may wait for other work.
 ///         tokio::spawn(async move { request.reply(&request.to_ascii_uppercase()).await });
 ///     }
 /// });
@@ -609,7 +609,7 @@ impl AsyncClient {
     /// server.serve("slow", Access::SameUser)?;
     /// let serving = async {
     ///     let request: AsyncRequest = server.receive().await?;
-    ///     // It knows how long it is waited for, and whether still; `cancelled` waits for that.
+    ///     // It knows the deadline; `cancelled` waits until the caller gives up.
     ///     assert!(request.deadline().is_some() && !request.is_cancelled());
     ///     assert!(request.peer().is_some_and(|peer| peer.is_proved));
     ///     request.reply(b"in time").await?;

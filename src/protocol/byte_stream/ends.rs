@@ -364,7 +364,7 @@ impl ByteStream {
     /// assert_eq!(stream.read_within(&mut came, limit)?, 8);
     /// let late = stream.read_within(&mut came, Some(Duration::ZERO));
     /// assert!(matches!(late, Err(ByteStreamError::TimedOut)));
-    /// // Those of `io::Read` and `io::Write` have no argument for it.
+    /// // The calls of `io::Read` and `io::Write` have no argument for it.
     /// accepted.set_timeout(Some(Duration::from_millis(1)));
     /// assert!(accepted.read(&mut came).is_err());
     /// assert_eq!(accepted.peer().pid, Some(std::process::id()));

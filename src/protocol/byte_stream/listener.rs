@@ -182,7 +182,7 @@ impl ByteListener {
     /// let stream = ByteStream::connect_with(&other, "bytes", small, limit)?;
     /// manager.wait_any(&[&listener], limit)?;
     /// let accepted = listener.try_accept()?.expect("it waits");
-    /// listener.stop_serving(); // Those that are there go on.
+    /// listener.stop_serving(); // Existing connections go on.
     /// assert_eq!((listener.connections(), listener.misbehaved()), (1, 0));
     /// println!("{}", accepted.explain());
     /// assert!(stream.connection().ended().is_none());

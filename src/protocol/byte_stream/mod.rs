@@ -3,7 +3,7 @@
 //! ```text
 //!   writer                                                              reader
 //!   write  ---- fast packets: the bytes, word = number and length ---->  window     read
-//!          <--- one line, nobody is told: bytes and packets taken -----  credit
+//!          <--- one line, silent: bytes and packets taken -------------  credit
 //!   shut   ---- a packet of no bytes ------------------------------->   end of file
 //! ```
 //! Each side lends the other a *window*: a ring of bytes in its own memory, and a credit word that

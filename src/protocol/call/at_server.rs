@@ -442,7 +442,7 @@ impl ServerState {
         self.handle_long(node, notification).ok()?
     }
 
-    /// Handles what has arrived, up to the first request or the first client that broke the rules.
+    /// Handles arrivals, up to the first request or the first client that broke the rules.
     #[inline(always)]
     pub(super) fn pump(&mut self, node: &mut Node) -> Pumped {
         match self.pump_queue(node) {

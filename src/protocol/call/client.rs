@@ -75,7 +75,7 @@ static NEXT_CLIENT: AtomicU32 = AtomicU32::new(0);
 /// server.serve("lengths", Access::SameUser)?;
 /// manager.start_progress()?;
 ///
-/// // Usually another process. Calls need not be finished in the order in which they were started.
+/// // Usually another process. Calls may be finished in any order.
 /// let client = Client::connect(&Manager::with_config(config)?, "lengths", limit)?;
 /// let first = client.start(b"one", limit)?;
 /// let second = client.start(b"three", limit)?;
@@ -232,8 +232,8 @@ impl Client {
         }
     }
 
-    /// A call until one deadline, of which the server is told another, or none; `may_be_there`:
-    /// whether the server may have the whole request, even if this fails.
+    /// A call until one deadline, where the server gets another deadline, or no deadline;
+    /// `may_be_there`: whether the server may have the whole request, even if this fails.
     pub(crate) fn call_until(
         &self,
         request: &[u8],
@@ -296,11 +296,11 @@ impl Client {
     /// let call = client.start_within(b"ha", Duration::from_secs(10))?;
     /// assert!(client.try_finish(call)?.is_none());
     /// let request = server.receive(limit)?;
-    /// // The handler knows how long it is waited for, and whether still.
+    /// // The handler knows the deadline, and whether the caller still waits.
     /// assert!(request.deadline().is_some() && !request.is_cancelled());
     /// let reply = request.repeat(2);
     /// request.reply(&reply, limit)?;
-    /// // As a number, where it goes through another language.
+    /// // As a number, for use in another language.
     /// assert_eq!(&*client.finish(CallId::from_bits(call.to_bits()), limit)?, b"haha");
     /// let unwanted = client.start(b"no", limit)?;
     /// client.forget(unwanted);

@@ -1,9 +1,9 @@
 //! A server that is about to close: it takes no new requests, finishes those it has, and ends.
 //!
 //! ```text
-//!   drain: no name, no seed; each idle call is Shut -> whoever uses it is told DRAINING
+//!   drain: no name, no seed; each idle call is Shut -> a caller that uses it gets DRAINING
 //!          Busy, and long requests for which there is room -> received, replied to -> Shut
-//!          all are Shut, or the time is over -> the connections are closed
+//!          all are Shut, or the time limit passes -> the connections are closed
 //! ```
 //! `DRAINING` tells a client that its request was not taken, so the client can send it to another
 //! server. At the end the server sends `LEFT` for each call that it took and does not answer, and
@@ -170,7 +170,7 @@ impl Server {
     /// }
     /// assert_eq!(server.drain(limit)?, 0);
     /// assert_eq!(&*client.finish(last, limit)?, b"the last");
-    /// // It was not taken: it can go to another server.
+    /// // The request was not taken: it can go to another server.
     /// assert!(matches!(client.finish(late, limit), Err(CallError::Draining)));
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(())

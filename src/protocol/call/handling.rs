@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   LIMITED  8 bytes: the request's length (16 bits), the time limit in microseconds (48 bits); the request
-//!   ASK      8 bytes: the length; 8 bytes: the time limit in microseconds, 0: none
+//!   ASK      8 bytes: the length; 8 bytes: the time limit in microseconds, 0: no limit
 //!   CANCEL   no bytes
 //!   FAILED   8 bytes: the error's code, the length of its text (32 bits each); the text
 //! ```

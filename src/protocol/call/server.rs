@@ -349,14 +349,14 @@ impl Request<'_> {
     ///     manager.wait_any(&[&server], limit)?;
     ///     let request = server.try_receive()?.expect("it has come");
     ///     assert_eq!(server.connections()[0].link(), request.link());
-    ///     // Into a queue of the program's own, say.
+    ///     // For example into a queue of the program.
     ///     let arrived: Arrived = request.detach();
     ///     assert!(arrived.deadline().is_some() && !server.is_cancelled(&arrived));
     ///     server.attach(arrived).reply(b"done", limit)?;
     ///     assert_eq!(&*call.join().expect("a thread")?, b"done");
     ///     Ok(())
     /// })?;
-    /// server.stop_serving(); // Who is connected goes on.
+    /// server.stop_serving(); // Connected clients stay.
     /// assert_eq!(server.misbehaved(), 0);
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -27,7 +27,7 @@ use std::vec::Vec;
 ///
 /// let limit = Some(Duration::from_secs(10));
 /// let manager = Manager::with_config(config.clone())?;
-/// // Two members, each of which sends a byte and is sent one.
+/// // Two members, each of which sends a byte and gets one.
 /// let mut group = Group::new(&manager, GroupConfig { scatter_bytes: 1, ..GroupConfig::new(2, 1) })?;
 /// group.serve("sum", Access::SameUser)?;
 /// std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
@@ -261,7 +261,7 @@ impl Group {
     /// assert_eq!((member.number(), member.members(), member.part_bytes()), (1, 2, 64));
     /// let begun = Instant::now();
     /// while !member.try_send(b"mine")? {
-    ///     other.poll()?; // The round begins when the root has said so.
+    ///     other.poll()?; // The round begins when the root's ticket has come.
     ///     assert!(begun.elapsed() < Duration::from_secs(10));
     /// }
     /// member.flush(limit)?; // Only after `GroupError::CutOff`.
@@ -276,7 +276,7 @@ impl Group {
     /// assert_eq!((group.members(), group.joined(), group.helpers()), (2, 1, 0));
     /// assert_eq!((group.round(), member.round(), group.late_parts()), (1, 1, 0));
     /// assert_eq!(group.connections()[0].link(), group.connection(1).expect("it has joined").link());
-    /// group.stop_serving(); // Nobody joins any more.
+    /// group.stop_serving(); // No more members join.
     /// println!("{}", member.explain());
     /// assert!(member.try_receive()?.is_none() && member.connection().ended().is_none());
     /// # std::fs::remove_dir_all(&dir).ok();

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   member 0 .. n-1                                   root
-//!   send(part)        ---- entry of the member ---->  gather: all, or k of n, or who is missing
+//!   send(part)        ---- entry of the member ---->  gather: all, or k of n, or names the missing
 //!   (its next ticket) <--- ticket cell, silent -----  next_round
 //!   receive           <--- one message, counted ----  scatter, broadcast; barrier
 //!   (how many)        ---- word, silent ----------->

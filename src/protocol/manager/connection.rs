@@ -93,7 +93,7 @@ impl Manager {
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-manager-{}", std::process::id()));
     /// # let config = hamlyn::Config::from_env()?.dir(&dir);
     /// let manager = hamlyn::protocol::Manager::with_config(config)?;
-    /// manager.set_directory(None)?; // Where the setting `directory` says.
+    /// manager.set_directory(None)?; // The setting `directory` decides again.
     /// assert_eq!(manager.listens_at(), None); // The setting `listen` is not set.
     /// # drop(manager);
     /// # std::fs::remove_dir_all(&dir).ok();

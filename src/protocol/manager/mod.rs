@@ -5,7 +5,7 @@
 //!   grow: connect, greeting = kind, token, body ->  Event::Request: find the offer, ask it
 //!                        <- answer, or a refusal    Offer::admit makes slots and tickets
 //!   Connection                                      Event::Connected: Offer::joined, Connection
-//!          whoever closes or dies: Event::Closed at the other: Connection::ended, Offer::left
+//!          the end that closes or dies: Event::Closed at the other: Connection::ended, Offer::left
 //! ```
 //! The thread that polls answers requests, in turns; a program that makes no calls starts a
 //! progress thread for this. Never: an end point's code runs without the manager's lock in an
@@ -82,12 +82,12 @@ fn stop_serving(control: &Control, services: impl IntoIterator<Item = String>) {
 /// use std::time::Duration;
 ///
 /// let limit = Some(Duration::from_secs(10));
-/// // Several end points of one manager, and one thread that waits for whichever has something.
+/// // Several end points of one manager, and one thread that waits for any of them.
 /// let manager = Manager::with_config(config.clone())?;
 /// let stream = StreamReceiver::new(&manager, StreamConfig::default())?;
 /// let mut places = TaggedReceiver::new(&manager, TaggedConfig::new(4096))?;
 /// places.serve("places", Access::SameUser)?;
-/// // Whoever connects is answered meanwhile, by a thread of the manager's.
+/// // A thread of the manager answers peers that connect meanwhile.
 /// manager.start_progress()?;
 ///
 /// // Usually another process.
@@ -274,11 +274,11 @@ impl Manager {
     /// # let config = hamlyn::Config::from_env()?.dir(&dir);
     /// let manager = Manager::from_node(Node::with_config(config)?)?;
     /// let mut receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64))?;
-    /// manager.stop_progress(); // Where there was a progress thread, which would take what comes.
+    /// manager.stop_progress(); // A progress thread would take the arrivals.
     /// let descriptor = manager.try_clone_fd()?;
     /// let queue = manager.lock().notification_queue(1)?; // Of the program's own.
     /// assert_eq!(manager.try_recv(queue)?, None);
-    /// // One turn of an event loop: which would wait longer, and for more than this.
+    /// // One turn of an event loop, which would wait longer, and for more than this.
     /// while receiver.try_get_tag()?.is_none() && manager.prepare_to_wait(None)? {
     ///     let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
     ///     if poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&no_time))? == 0 {

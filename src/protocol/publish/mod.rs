@@ -3,9 +3,9 @@
 //! ```text
 //!   Publisher                                              Subscriber, each with a link of its own
 //!   publish(bytes)   ---- one fast packet: word = length ---->   a place of its own memory; copied out
-//!   loan, publish    ---- one fast packet: which place ------>   reads the publisher's pool
-//!   cell:  taken     <--- how many it has taken --------------   receive
-//!          released  <--- which lease it has released --------   the sample is dropped
+//!   loan, publish    ---- one fast packet: the place -------->   reads the publisher's pool
+//!   cell:  taken     <--- the count of messages taken --------   receive
+//!          released  <--- the lease released -----------------   the sample is dropped
 //!
 //!   to another host: loan, publish
 //!                    ---- fast packets, one part in each ----->   places; put together by `receive`
@@ -327,7 +327,7 @@ struct Answer {
 /// The way in which a subscriber gets samples that are not short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LongSamples {
-    /// There are none.
+    /// Long samples are not published.
     None,
     /// It reads the publisher's pool.
     Pool(Layout),

@@ -125,7 +125,7 @@ impl Loan {
     /// let sample: Sample = subscriber.receive(limit)?;
     /// assert_eq!((sample.len(), sample.is_empty(), sample.to_vec()?), (3, false, b"yes".to_vec()));
     /// assert_eq!((sample.number(), sample.missed()), (0, 0));
-    /// // Nothing stands still that another process can write: of the pool it is copied.
+    /// // Another process can write the pool, so its bytes are copied.
     /// let mut first = [0; 1];
     /// assert!(sample.as_slice().is_none() && sample.copy_to(&mut first)? == 1);
     /// assert_eq!(sample.bytes().to_vec()?, b"yes");
@@ -178,7 +178,7 @@ impl Drop for OneLoan {
 /// publisher.serve("frames", Access::SameUser)?;
 /// publisher.publish(b"a short one", limit)?;
 ///
-/// // Usually another process, of whatever user may connect.
+/// // Usually another process, of any user with access.
 /// # let subscriber = scope.spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// # let manager = Manager::with_config(config2)?;
 /// let mut subscriber = Subscriber::connect(&manager, "frames", SubscribeConfig::default(), limit)?;
@@ -188,11 +188,11 @@ impl Drop for OneLoan {
 /// drop(frame); // The publisher may use its place again.
 /// # Ok(()) });
 ///
-/// // It takes requests in calls, or in a thread of its own.
+/// // It admits subscribers in calls, or in a thread of its own.
 /// # manager.start_progress()?;
 /// # while publisher.subscribers().is_empty() { std::thread::yield_now(); }
 /// let mut frame = publisher.loan(1 << 20)?;
-/// frame.fill(7); // In place: nothing is copied.
+/// frame.fill(7); // In place, without a copy.
 /// publisher.publish_loan(frame, limit)?;
 /// publisher.drain(limit)?;
 /// # subscriber.join().unwrap().unwrap();
@@ -336,11 +336,11 @@ impl Publisher {
     /// let other = Manager::with_config(config)?;
     /// let mut subscriber = Subscriber::grow(&other, &seed, SubscribeConfig::default(), limit)?;
     /// publisher.stop_serving(); // No more of them.
-    /// // Until one waits for whoever is slow.
+    /// // Until a sample would have to wait for a slow subscriber.
     /// while publisher.try_publish(b"tick")?.is_some() {}
     /// assert_eq!(subscriber.receive(limit)?.number(), 0);
     /// let _everything_has_left = publisher.try_flush()?;
-    /// // Nobody has missed anything, been too slow or broken the rules.
+    /// // No subscriber has missed a sample, been too slow or broken the rules.
     /// assert_eq!((publisher.dropped(), publisher.sent_away(), publisher.misbehaved()), (0, 0, 0));
     /// println!("{}", publisher.connections()[0].explain(&manager));
     /// # std::fs::remove_dir_all(&dir).ok();

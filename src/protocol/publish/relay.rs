@@ -120,7 +120,7 @@ enum Waiting {
 /// # publisher.serve("prices", Access::SameUser)?;
 /// # publisher.publish(b"7.20", limit)?;
 /// # let manager = Manager::with_config(config.clone())?;
-/// // Of another host it is called hamlyn://HOST:PORT/prices.
+/// // On another host the publisher's name is hamlyn://HOST:PORT/prices.
 /// let mut relay = Relay::connect(&manager, "prices", RelayConfig::default(), limit)?;
 /// relay.set_admission(|peer| peer.is_proved.then_some(()).ok_or("who are you?".into()));
 /// relay.serve("local-prices", Access::SameUser)?;
@@ -161,7 +161,7 @@ pub struct Relay {
     publisher_id: u64,
     /// Added to its numbers.
     offset: u64,
-    /// The number of the next sample here, if none is left out.
+    /// The number of the next sample here, if no sample is left out.
     next: u64,
     missed: u64,
     waiting: Option<(u64, Waiting)>,

@@ -4,7 +4,7 @@
 //! ```text
 //!      told        next            end
 //!   ----|-----------|===============|-----> numbers      next..end: to be sent, out of the log
-//!       a gap is told with the next sample
+//!       the next sample tells of a gap
 //! ```
 //! A long sample in parts is before `next` once its first part has left; the others leave before
 //! anything else, whether or not the log still keeps the sample.

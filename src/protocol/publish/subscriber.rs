@@ -137,7 +137,7 @@ struct Reading {
     /// The place of the message that `before` messages preceded; later places are counted from it.
     place: u64,
     before: u64,
-    /// The number of the next sample, if none is left out.
+    /// The number of the next sample, if no sample is left out.
     next: u64,
     /// The number of the next message without a number of its own, unless that is `next`: some
     /// samples that arrived could no longer be read.
@@ -353,7 +353,7 @@ impl Subscriber {
         }
     }
 
-    /// The number of the next sample, if none is left out.
+    /// The number of the next sample, if no sample is left out.
     pub(super) fn next(&self) -> u64 {
         self.reading.next
     }

@@ -146,8 +146,8 @@ impl ConnectionState {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallOptions {
     /// The time limit of the whole call, outages included; the server is told the rest of it
-    /// ([`Request::deadline`](super::Request::deadline)). `None`: no limit, and the server is told
-    /// none.
+    /// ([`Request::deadline`](super::Request::deadline)). `None`: no limit, and the server hears of
+    /// no limit.
     pub limit: Option<Duration>,
     /// Executing the request twice does no harm: if the connection ends before the reply has come,
     /// the request is sent again over the next one.

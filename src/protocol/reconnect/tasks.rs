@@ -73,7 +73,7 @@ struct Now {
 ///     let manager = AsyncManager::new(&Manager::with_config(config)?)?;
 ///     let (policy, limit) = (ReconnectPolicy::default(), Some(Duration::from_secs(10)));
 ///     let client = AsyncReconnectingClient::connect(&manager, "who", policy, limit).await?;
-///     // To ask twice does no harm, so a request that a server may have had is sent to the next.
+///     // Asking twice does no harm, so a request that a server may have had is sent to the next.
 ///     let options = CallOptions { limit, is_idempotent: true };
 ///     assert_eq!(&*client.call_with(b"", options).await?, b"first ");
 ///     assert_eq!(&*client.call_with(b"", options).await?, b"second");

@@ -81,7 +81,7 @@ const STACK_BYTES: usize = 512 << 10;
 ///     // Usually another process.
 ///     let manager = Manager::with_config(config)?;
 ///     let client = ReconnectingClient::connect(&manager, "who", ReconnectPolicy::default(), limit)?;
-///     // To ask twice does no harm, so a request that a server may have had is sent to the next.
+///     // Asking twice does no harm, so a request that a server may have had is sent to the next.
 ///     let options = CallOptions { limit, is_idempotent: true };
 ///     assert_eq!(&*client.call_with(b"", options)?, b"first ");
 ///     assert_eq!(&*client.call_with(b"", options)?, b"second");
@@ -131,7 +131,7 @@ impl ReconnectingClient {
     /// let policy = ReconnectPolicy::default();
     /// let client = ReconnectingClient::connect_with(&manager, "within", few, policy, limit)?;
     /// assert_eq!(&*client.call(b"there?", limit)?, b"yes");
-    /// // The server is told how long it is waited for.
+    /// // The server hears how long the caller waits.
     /// assert_eq!(&*client.call_within(b"still?", Duration::from_secs(10))?, b"yes");
     /// assert_eq!(client.connections(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;

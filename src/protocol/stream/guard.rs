@@ -42,13 +42,13 @@ impl<'a> RecordGuard<'a> {
     /// # manager.start_progress()?;
     /// let mut sender = StreamSender::grow(&Manager::with_config(config)?, &receiver.seed()?, limit)?;
     /// assert!(sender.try_send(b"one")? && sender.try_send(b"two")? && sender.try_send(b"three")?);
-    /// sender.flush(limit)?; // Or `try_flush`, until it says that everything has left.
+    /// sender.flush(limit)?; // Or `try_flush`, until it returns `true`.
     ///
     /// let one: Record = receiver.receive(limit)?.keep();
     /// let two = receiver.receive(limit)?.keep();
     /// assert_eq!((one.number(), one.len(), receiver.bytes(&one)?), (0, 3, &b"one"[..]));
     /// println!("at byte {} of its buffer", one.start());
-    /// // With the second the first is released, too.
+    /// // The second releases the first, too.
     /// assert_eq!(receiver.guard(two)?[..], b"two"[..]);
     /// let three = receiver.receive(limit)?.keep();
     /// receiver.release(&three)?;

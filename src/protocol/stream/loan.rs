@@ -1,7 +1,7 @@
 //! A record that is written in place before it leaves.
 //!
 //! ```text
-//!   up to a quarter of a buffer   where it is coalesced: one copy less than of a slice
+//!   up to a quarter of a buffer   in the buffer of coalesced ones: one copy less than from a slice
 //!   that fits into a buffer       in the buffer, which leaves as it is
 //!   longer                        in memory of the sender's own, which is used again
 //! ```

@@ -4,7 +4,7 @@
 //!   send: copied into a buffer                              receive: a record's place, no copying
 //!   flush ---- one message, into the ticket's slot ------>  the slot's memory is taken out of the
 //!                                                           interface; the record lies in it
-//!   tickets  <---- a grant: one line, nobody is told ------ release: the memory goes back to the
+//!   tickets  <---- a grant: one line, silent -------------- release: the memory goes back to the
 //!                                                           pool, and into a slot with a new key
 //!   flush ---- few bytes: one fast packet to a place ----->  copied out of it: the record
 //!   places   <---- a count, now and then ----------------- release: the place is free

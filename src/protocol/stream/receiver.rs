@@ -31,7 +31,7 @@ use std::string::String;
 /// receiver.serve("readings", Access::SameUser)?;
 /// manager.start_progress()?;
 ///
-/// // Usually another process. Short records leave together; `flush` sends what waits for company.
+/// // Usually another process. Short records leave together; `flush` sends waiting ones.
 /// let mut sender = StreamSender::connect(&Manager::with_config(config)?, "readings", limit)?;
 /// sender.send(b"17.5", limit)?;
 /// sender.send(b"18.0", limit)?;
@@ -39,7 +39,7 @@ use std::string::String;
 ///
 /// for reading in [b"17.5", b"18.0"] {
 ///     let record = receiver.receive(limit)?;
-///     assert_eq!(record[..], reading[..]); // Where they arrived.
+///     assert_eq!(record[..], reading[..]); // In the memory in which they arrived.
 ///     drop(record); // The sender may use their place again.
 /// }
 /// assert!(matches!(receiver.receive(limit), Err(ReceiveError::Ended(_))));
@@ -342,7 +342,7 @@ impl StreamReceiver {
     /// sender.send(b"the beginning", limit)?;
     /// sender.flush(limit)?;
     /// assert!(sender.try_flush()?, "without waiting: whether everything is on its way");
-    /// sender.abandon(); // There will be no end.
+    /// sender.abandon(); // The stream stays without an end.
     /// assert!(sender.connection().peer().is_proved);
     ///
     /// assert_eq!(receiver.receive(limit)?[..], b"the beginning"[..]);

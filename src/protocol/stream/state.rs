@@ -4,9 +4,9 @@
 //! ```text
 //!   Direct --- a small message comes ---------> InHand     nothing is written of it but the record
 //!   Direct <-- it is released, nothing is due - InHand
-//!   All ------ a coalesced record, not the last -> Run --- the last one, or none ---> All
+//!   All ------ a coalesced record, not the last -> Run --- the last one, or no more -> All
 //!   All ------ nothing is held, owed or wrong ---> Direct
-//!   any ------ whatever is unusual -------------> All
+//!   any ------ an unusual case -----------------> All
 //! ```
 //! Never: a message is in [`Messages`](super::held::Messages) while this is `Direct` or `InHand`,
 //! or no message is while it is `Run`; due work waits while this is `Direct`.

@@ -139,11 +139,11 @@ pub enum ReclaimError {
 ///     }
 /// };
 /// assert_eq!((aperture.bytes(), aperture.access()), (4096, ApertureAccess::ReadWrite));
-/// aperture.populate()?; // All pages now, not when they are first used.
+/// aperture.populate()?; // All pages now, not at the first access.
 /// aperture.write(0, b"in place")?;
 /// aperture.write_u64(8, 42)?;
 ///
-/// // The holder can still change them: what is needed is copied, then checked, then used.
+/// // The holder can still change them: copy, then check, then use.
 /// let mut bytes = [0; 8];
 /// let view = owner.aperture_view(exported)?;
 /// view.read(0, &mut bytes)?;
@@ -151,14 +151,14 @@ pub enum ReclaimError {
 /// assert_eq!((view.id(), view.bytes(), view.is_revoked()), (exported, 4096, false));
 /// assert!(owner.apertures_exported().eq([exported]));
 /// assert!(holder.apertures_held().eq([aperture.id()]) && owner.aperture_bytes().0 > 0);
-/// // From here on it cannot: what it writes is an error, or reaches nobody.
+/// // From here on it cannot: its writes are errors, or have no effect.
 /// let area = owner.reclaim_aperture(exported)?;
 /// aperture.write(0, b"too late").ok();
 /// assert_eq!(&owner.area(area)?[..8], b"in place");
-/// // Where nobody needs the bytes:
+/// // If the bytes are no longer needed:
 /// let looked_at = owner.export(link, 4096, ApertureAccess::ReadOnly)?;
 /// owner.revoke_aperture(looked_at)?;
-/// holder.release_aperture(aperture.id()).ok(); // An error: it has been told already.
+/// holder.release_aperture(aperture.id()).ok(); // An error: the holder knows already.
 /// assert!(view.populate().is_err() && view.access() == ApertureAccess::ReadWrite);
 /// # drop((owner, holder));
 /// # std::fs::remove_dir_all(&dir).ok();

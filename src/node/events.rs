@@ -45,7 +45,7 @@ impl fmt::Display for CloseReason {
             Self::Closed => f.write_str("it closed the connection"),
             Self::Died => f.write_str("its process died"),
             Self::HungUp => f.write_str("it hung up without saying that this was all"),
-            // On the way from another host, somebody between may be to blame.
+            // On the way from another host, a third party may be to blame.
             Self::Misbehaved(why) => write!(f, "this side sent it away: {why}"),
             Self::Expelled => f.write_str("it says that this side broke the rules"),
             Self::TooSlow => f.write_str(
@@ -117,7 +117,7 @@ pub enum Event {
 /// Drops the events of other processes' links, requests and apertures that began and ended without
 /// the application taking an event; returns their number. The events that stay are about current
 /// objects, or about the end of objects that the application knows: so they are bounded by the
-/// limits of links, requests and apertures, whatever peers do.
+/// limits of links, requests and apertures, for any behaviour of peers.
 pub(super) fn drop_what_came_to_nothing(events: &mut VecDeque<Event>) -> usize {
     let mut begun = (HashSet::new(), HashSet::new(), HashSet::new());
     let mut ended = (HashSet::new(), HashSet::new(), HashSet::new());

@@ -5,7 +5,7 @@
 //! bytes taken out of a ring is in a word that its reader writes for its writer anyway; the node's
 //! other figures are stored here in its long turns and before it sleeps. So they cost a message
 //! nothing. For a program that makes no calls they are those of its last call, and one of them
-//! shows that it makes none.
+//! shows the lack of calls.
 //!
 //! Never: the node waits for a reader of figures; a peer's word is used other than for printing.
 

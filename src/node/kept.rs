@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::string::String;
 use std::sync::{Arc, Mutex};
 
-/// What is kept now.
+/// The current state of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeptNow {
     /// The count in use, of at most `max`.

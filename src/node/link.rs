@@ -593,7 +593,7 @@ impl Conduct {
     }
 }
 
-/// A link and what this node knows of its other end.
+/// A link and this node's knowledge of its other end.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub rx: ReceiveHalf,
@@ -603,7 +603,7 @@ pub(crate) struct Link {
     pub token: Option<LinkToken>,
     pub peer: Peer,
     pub greeting: Vec<u8>,
-    /// The peer is gone: what it committed is being taken, and nothing is sent any more.
+    /// The peer is gone: its committed packets are being taken, and no more is sent.
     pub has_left: bool,
     pub conduct: Conduct,
     pub flow: Flow,

@@ -159,7 +159,7 @@ pub struct NoSuchTerminus(pub TerminusId);
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-node-{}", std::process::id()));
 /// # let config = hamlyn::Config::from_env()?.dir(&dir);
 /// # let config2 = config.clone();
-/// // The receiver makes memory, a slot over it, and a ticket that it gives to whoever connects.
+/// // The receiver makes memory, a slot over it, and a ticket for the peers that connect.
 /// let mut receiver = Node::with_config(config)?;
 /// let area = receiver.message_area(4096)?;
 /// let queue = receiver.notification_queue(16)?;
@@ -570,7 +570,7 @@ impl Node {
     /// node.enable();
     /// node.send(&ticket, b"now", b"", limit)?;
     /// node.recv(queue, limit)?;
-    /// node.reset_watchdog(); // Only where the setting `watchdog_ms` is not 0.
+    /// node.reset_watchdog(); // Only if the setting `watchdog_ms` is not 0.
     /// assert_eq!(node.config().watchdog_ms, 0);
     /// # drop(node);
     /// # std::fs::remove_dir_all(&dir).ok();

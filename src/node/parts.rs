@@ -145,7 +145,7 @@ impl Node {
     /// assert_eq!(node.area_address(area)?.1, 8192);
     /// assert_eq!(node.slot_range(slot)?, (area, 4096..8192));
     /// println!("slot {}: {:?}", slot.index().0, node.area_report(area)?);
-    /// // Each is a number, too, where it goes through another language.
+    /// // Each is a number, too, for use in another language.
     /// node.remove_slot(SlotId::from_bits(slot.to_bits()))?;
     /// node.remove_queue(QueueId::from_bits(queue.to_bits()))?;
     /// node.remove_area(AreaId::from_bits(area.to_bits()))?;
@@ -337,7 +337,7 @@ impl Node {
     /// let slot = node.slot(SlotConfig::new(area, queue).mode(Mode::Paranoid))?;
     /// let entry = MetadataIndex(0);
     /// node.arm(slot, entry, Some(0..64))?;
-    /// node.set_receiver(slot, entry, 42)?; // Any word: which part of the program it is for.
+    /// node.set_receiver(slot, entry, 42)?; // Any word: the part of the program.
     /// node.send(&node.ticket(slot, entry)?, b"data", b"about it", limit)?;
     /// node.recv(queue, limit)?;
     /// let found: &MetadataEntry = node.metadata(slot, entry)?;
@@ -377,7 +377,7 @@ impl Node {
     /// ```
     /// use hamlyn::{Message, MetadataIndex, Node, Receiver, SlotConfig, Then};
     ///
-    /// /// Adds up what arrives, and queues nothing.
+    /// /// Adds up arrivals, and queues none.
     /// struct Sum(u64);
     ///
     /// impl Receiver for Sum {
@@ -485,7 +485,7 @@ impl Node {
     /// let slot = node.slot(SlotConfig::new(area, queue).metadata(2).credit(2))?;
     /// let urgent = node.terminus();
     /// node.set_priority(urgent, 1)?;
-    /// // Before whatever still waits in the work queues of others.
+    /// // Before messages that wait in other work queues.
     /// node.send_on(urgent, &node.ticket(slot, MetadataIndex(0))?, b"stop", b"", limit)?;
     /// node.try_send_on(urgent, &node.ticket(slot, MetadataIndex(1))?, b"now or not", b"")?;
     /// # drop(node);

@@ -71,9 +71,9 @@ impl Node {
     /// let tag = node.send_buffer(terminus, 64)?;
     /// let handle = node.post_send(terminus, &ticket, &[Piece { tag, offset: 0, length: 5 }], b"")?;
     /// assert!(node.wait_reusable(&handle, limit)?, "the receiver is behind");
-    /// // As three numbers, where a handle goes through another language.
+    /// // As three numbers, for a handle in another language.
     /// assert!(node.is_reusable(&SendHandle::from_bits(handle.to_bits())));
-    /// // All that waits, of every terminus.
+    /// // All waiting messages, of every terminus.
     /// assert!(node.flush(limit)? && node.queued() == 0);
     /// assert_eq!(node.send_buffer_ref(terminus, tag)?.len(), 64);
     /// node.remove_send_buffer(terminus, tag)?;

@@ -185,7 +185,7 @@ impl Node {
     /// node.try_send(&node.ticket(slot, MetadataIndex(0))?, b"for the second", b"")?;
     /// let (queue, message) = node.recv_any(&[first, second], limit)?;
     /// assert!(queue == second && message.is_for(slot));
-    /// // What waits in a queue already, without a look at the links.
+    /// // A notification that waits in a queue already, without a look at the links.
     /// assert!(!node.is_ready(first)?);
     /// assert_eq!(node.pop(first)?, None);
     /// # drop(node);

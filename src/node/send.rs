@@ -439,7 +439,7 @@ impl Node {
     /// let mut node = Node::with_config(config)?;
     /// let link = node.connect("slow", b"", limit)?;
     /// let (ticket, data) = (Ticket::from_bytes(node.greeting(link)?)?, vec![7; 1 << 20]);
-    /// // Nobody takes it yet, and the link has no room for all of it.
+    /// // The receiver takes nothing yet, and the link has no room for all of it.
     /// let sent = node.send_over(link, &ticket, &data, b"", Some(Duration::ZERO));
     /// let Err(NodeSendError::TimedOut { unfinished: Some(unfinished) }) = sent else { panic!() };
     /// assert!(unfinished.bytes_sent() < 1 << 20);

@@ -1,4 +1,4 @@
-//! A shared node in an event loop, on behalf of tasks: a turn at a time, and what to do next.
+//! A shared node in an event loop, on behalf of tasks: a turn at a time, and the next step.
 //!
 //! Never: a thread is blocked here; the event loop blocks on the node's descriptor instead.
 

@@ -204,7 +204,7 @@ pub(crate) struct NotAlone;
 pub(crate) struct Alone<'a, T>(LockGuard<'a, State<T>>);
 
 impl<T> Alone<'_, T> {
-    /// The node and what is attached to it.
+    /// The node and the state attached to it.
     #[inline(always)]
     pub(crate) fn parts(&mut self) -> (&mut Node, &mut T) {
         let State { node, attached, .. } = &mut *self.0;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   thread --- lock --- poll, take --- unlock        (any number, in turn)
-//!   nothing there:  nobody sleeps on the node yet -> lead: arm, unlock, sleep on its descriptor
-//!                   somebody does                 -> follow: wait on the condition variable
+//!   nothing there:  no thread sleeps on the node  -> lead: arm, unlock, sleep on its descriptor
+//!                   a thread sleeps on it already -> follow: wait on the condition variable
 //! ```
 //! One lock is around the node, and a sleeping thread does not hold it. Of the threads that wait,
 //! one leads: it sleeps on the node's own words or descriptor, and on a word or a bell for the
@@ -65,7 +65,7 @@ use std::sync::{Arc, Condvar, Mutex};
 ///
 /// let node = node.share()?;
 /// std::thread::scope(|scope| {
-///     // Two threads take what comes; the node is whole for each that holds the lock.
+///     // Two threads take messages; each that holds the lock has the whole node.
 ///     let takers = [(); 2].map(|()| scope.spawn(|| node.recv(queue, limit)));
 ///     for text in ["one", "two"] {
 ///         node.lock().send(&ticket, text.as_bytes(), b"", limit)?;
@@ -203,7 +203,7 @@ impl<T> NodeGuard<'_, T> {
         asleep
     }
 
-    /// The node and what is attached to it.
+    /// The node and the state attached to it.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut Node, &mut T) {
         let state = self.state_mut();

@@ -424,7 +424,7 @@ pub trait Written {
     /// loan.put(&[1u32, 2])?;
     /// loan.value_mut::<[U32; 2]>()?[1] = U32::new(3);
     /// publisher.publish_loan(loan, limit)?;
-    /// // A copy where its publisher could change it, and then checked.
+    /// // A copy, checked afterwards, if its publisher could change it.
     /// let sample = subscriber.receive(limit)?;
     /// assert_eq!(sample.value::<[u32; 2]>()?, [1, 3]);
     /// assert_eq!(sample.still()?[..4], [1, 0, 0, 0]);

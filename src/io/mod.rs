@@ -215,7 +215,7 @@ impl Connection {
     /// let (read, write) = accepted.into_split();
     /// assert_eq!(read.peer().node, write.peer().node);
     /// println!("{}: {}", connected.peer().node, connected.get_ref().explain());
-    /// // By a seed, where there is no name.
+    /// // By a seed, without a name.
     /// tokio::try_join!(Connection::grow(&manager, &seed, limit), listener.accept())?;
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;

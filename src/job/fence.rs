@@ -5,9 +5,9 @@
 //!   fence: has the fence's turn           fence: waits for that turn
 //!     begin_fence                         put, get: take the space between two looks
 //!     end_fence, again and again
-//!     (seldom: who is missing?)
-//!   the fence is over: gives it back      begins the next fence
-//!   the time is over: gives it back       goes on with the one that is begun
+//!     (seldom: which ranks are missing?)
+//!   the fence has ended: gives it back    begins the next fence
+//!   the time has passed: gives it back    goes on with the fence that is begun
 //! ```
 //! Each call that succeeds has had a fence to which all ranks came.
 //!

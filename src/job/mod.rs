@@ -6,9 +6,9 @@
 //!            \                             /
 //!             +--- rank, size; put, fence, get of bytes
 //!                                          |
-//!   Job: a manager of its own; where each rank's node is; a token for each end point, made of
-//!        the job's secret by both ends. A link is made when it is first used: by a ring to a rank of
-//!        this host, by TLS to one of another (feature `tls`).
+//!   Job: a manager of its own; the address of each rank's node; a token for each end point, which
+//!        both ends derive from the job's secret. A link is made when it is first used: by a ring
+//!        to a rank of this host, by TLS to one of another (feature `tls`).
 //! ```
 //! ```
 //! # let dir = std::env::temp_dir().join(format!("hamlyn-doc-job-{}", std::process::id()));
@@ -28,7 +28,7 @@
 //! to.send(format!("hello from rank {}", job.rank()).as_bytes(), limit)?;
 //! to.flush(limit)?;
 //! assert_eq!(&*from.receive(limit)?, format!("hello from rank {before}").as_bytes());
-//! job.fence(limit)?; // Nobody ends before all have heard.
+//! job.fence(limit)?; // No rank ends before all have heard.
 //! # std::fs::remove_dir_all(&dir).ok();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -224,7 +224,7 @@ impl Job {
     /// job.fence(limit)?;
     /// let next = (job.rank() + 1) % job.size();
     /// assert_eq!(job.get(next, "colour")?, b"green");
-    /// // Calls, and what a rank offers, found when first used.
+    /// // Calls, and offers of a rank, found when first used.
     /// let _server = job.server()?;
     /// let client = job.client(next, limit)?;
     /// println!("here: {}; {}", job.is_local(next)?, client.explain());

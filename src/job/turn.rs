@@ -1,8 +1,8 @@
 //! Time limits of a call, and a lock that keeps to them.
 //!
 //! ```text
-//!   Within: until when, and what an error says of it
-//!   Turn:   take(within) --> Taken, until it is dropped; or the time is over
+//!   Within: a deadline, and its wording in an error
+//!   Turn:   take(within) --> Taken, until it is dropped; or the time limit passes
 //! ```
 //! Never: a call waits beyond its time limit because another thread has the lock.
 

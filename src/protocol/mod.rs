@@ -51,10 +51,10 @@
 //!   `asynchronous.rs`: all of them in tokio tasks; `tasks.rs`: calls; `reconnect/`: a client that
 //!   connects again; `driver.rs`: the thread that polls for tasks at byte streams.
 //! - `tickets.rs`: reads the tickets that peers send; `credit.rs`: counters that only grow;
+//!   `outgoing.rs`: long messages that a time limit cuts off.
 //! - `datagram.rs`, `tagged.rs`, `stream/`, `byte_stream/`, `call/`: one protocol each;
 //!   `aperture_stream.rs`: long records through shared memory; `group/`: the root,
 //!   `group_member.rs`: members and helpers; `publish/`: one publisher, many subscribers.
-//!   `publish/`: one publisher, many subscribers.
 
 // Its only user speaks through the operating system.
 #[cfg_attr(not(feature = "os"), allow(dead_code))]

@@ -26,7 +26,6 @@
 //! whichever thread polled. A thread that finds nothing takes the manager's lock and polls for all
 //! threads; it lets others have the lock between two turns. One of the sleeping threads leads (see
 //! [`SharedNode`](crate::SharedNode)). These are received without the manager's lock:
-//! [`SharedNode`](crate::SharedNode)). Without the manager's lock are received:
 //!
 //! - a [`TaggedReceiver`]'s tags that have arrived; the lock is taken to return credit to a sender,
 //!   once in half as many tags as it may have in the queue;

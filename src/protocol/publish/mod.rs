@@ -21,7 +21,6 @@
 //! in parts, each in a place like a short sample, from the sample's place in the pool; that place
 //! is not used again before the last part has left. A part counts as a message, and the parts of
 //! one sample are consecutive.
-//! part has left. A part counts as a message, and nothing comes between those of one sample.
 //!
 //! A word is the length of the written bytes (29 bits) and three bits: `POOL`, an announcement;
 //! `PART`, a part of a long sample, the first of which begins with the whole length; `NUMBERED`,

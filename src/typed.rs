@@ -1,15 +1,15 @@
-//! Values in messages: plain old data by [`zerocopy`], and whatever serde knows by postcard (feature
+//! Values in messages: plain old data by [`zerocopy`], and all types of serde by postcard (feature
 //! `serde`).
 //!
-//! End points carry bytes. A value of plain old data *is* bytes: whoever sends it gives
+//! End points carry bytes. A value of plain old data *is* bytes: the sender passes
 //! [`as_bytes`](zerocopy::IntoBytes::as_bytes), or writes it in place ([`Written`]: a stream's or a
-//! publisher's loan), and nothing is copied for it. Whoever receives asks what came for a
-//! [`value`](Received::value), which is a copy of the bytes, or for the bytes themselves as a value
-//! ([`value_ref`](Received::value_ref)) or as several ([`values_ref`](Received::values_ref)). The length
-//! of the bytes is checked and, where not each pattern is a value (a `bool`, an enum), their pattern, and
-//! of what is borrowed where it lies; what does not fit is an error that says what was expected. On one
-//! machine the order of bytes is the same at both ends; what a structure looks like is for them to agree
-//! on (`#[repr(C)]`).
+//! publisher's loan), without a copy. The receiver asks the received bytes for a
+//! [`value`](Received::value), a copy, or borrows them as a value
+//! ([`value_ref`](Received::value_ref)) or as several ([`values_ref`](Received::values_ref)). These
+//! check the length of the bytes, their pattern if not every pattern is a value (a `bool`, an
+//! enum), and, for a borrow, their alignment; bytes that do not fit are an error that names the
+//! expected type. On one machine the order of bytes is the same at both ends; the two ends must
+//! agree on the layout of a structure (`#[repr(C)]`).
 //!
 //! ```
 //! use hamlyn::typed::Received;
@@ -44,7 +44,7 @@
 //! value in memory, not of what came: by all of a `Large` for each byte of a `Vec<Option<Large>>` that
 //! holds nothing but `None`.
 //!
-//! Never: bytes that another process may change are looked at in place; they are copied first.
+//! Never: bytes that another process may change are read in place; they are copied first.
 
 #[cfg(feature = "os")]
 use crate::os::aperture::AccessError;
@@ -62,8 +62,7 @@ use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, TryCastError, TryFromBytes, Unaligned,
 };
 
-/// Bytes that are no value of the type that was asked for, or cannot be read any more. They are as they
-/// were.
+/// Bytes that are no value of the wanted type, or can no longer be read. They are unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ValueError {
@@ -74,10 +73,10 @@ pub enum ValueError {
         wanted: &'static str,
         /// Its bytes.
         bytes: usize,
-        /// Those that came.
+        /// The bytes that came.
         found: usize,
     },
-    /// The right number, and no value.
+    /// The right number of bytes, and no value.
     #[error("the {bytes} bytes that came are none of those that a {wanted} can have")]
     Pattern {
         /// The type.
@@ -92,10 +91,10 @@ pub enum ValueError {
         wanted: &'static str,
         /// Its bytes.
         bytes: usize,
-        /// Those that came.
+        /// The bytes that came.
         found: usize,
     },
-    /// Bytes that lie where no such value can; a copy of them may be one.
+    /// Bytes with the wrong alignment for such a value; a copy of them may be one.
     #[error(
         "a {wanted} lies at a multiple of {align} bytes, and what came does not: ask for value, which \
          copies it, or for a type without alignment (zerocopy::byteorder)"
@@ -106,7 +105,7 @@ pub enum ValueError {
         /// Its alignment.
         align: usize,
     },
-    /// Bytes that somebody may change while they are borrowed; a copy of them may be a value.
+    /// Bytes that their sender may change while they are borrowed; a copy of them may be a value.
     #[error(
         "a {wanted} cannot be borrowed of bytes that their sender may change: ask for value, which \
          copies them"
@@ -115,7 +114,7 @@ pub enum ValueError {
         /// The type.
         wanted: &'static str,
     },
-    /// Nothing that the other end's `serialize` wrote of such a value.
+    /// Bytes that `serialize` has not written for such a value.
     #[cfg(feature = "serde")]
     #[error("the {found} bytes that came are no {wanted} in postcard's format: {why}")]
     Format {
@@ -123,16 +122,16 @@ pub enum ValueError {
         wanted: &'static str,
         /// Bytes that came.
         found: usize,
-        /// What is wrong with them.
+        /// The fault in them.
         why: String,
     },
-    /// The value cannot be written so.
+    /// The value cannot be written in this way.
     #[cfg(feature = "serde")]
     #[error("a {wanted} could not be written in postcard's format: {why}")]
     Unwritable {
         /// The type.
         wanted: &'static str,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// They lay in memory that is gone.
@@ -151,11 +150,11 @@ impl From<AccessError> for ValueError {
 
 /// Bytes that were received: a slice, a record, a request or a reply (which are slices), a sample.
 pub trait Received {
-    /// The bytes, which stand still as long as this is looked at: as they are, or a copy of those that
-    /// somebody could change. Fails where they cannot be read any more.
+    /// The bytes, which are stable while this borrow lives: as they are, or a copy of bytes that
+    /// their sender could change. Fails if they can no longer be read.
     fn still(&self) -> Result<Cow<'_, [u8]>, ValueError>;
 
-    /// The value that the bytes are, all of them. Fails where they are too many, too few, or no value.
+    /// All the bytes as a value. Fails if they are too many, too few, or no value.
     fn value<T: TryFromBytes>(&self) -> Result<T, ValueError> {
         let bytes = self.still()?;
         if bytes.len() != size_of::<T>() {
@@ -166,8 +165,8 @@ pub trait Received {
         T::try_read_from_bytes(&bytes).map_err(pattern)
     }
 
-    /// The bytes, if they stand still where they are; `None`: somebody may change them, and
-    /// [`still`](Self::still) copies them first, or they cannot be read any more.
+    /// The bytes, if they are stable in place; `None`: their sender may change them, so that
+    /// [`still`](Self::still) copies them, or they can no longer be read.
     fn borrowed(&self) -> Option<&[u8]> {
         match self.still() {
             Ok(Cow::Borrowed(bytes)) => Some(bytes),
@@ -175,11 +174,11 @@ pub trait Received {
         }
     }
 
-    /// The bytes, all of them, as a value where they lie: nothing is copied. Fails where they are too many,
-    /// too few or no value; where they are not aligned as the type wants it, which is promised for no
-    /// message, so that the types for this are those without alignment (of [`zerocopy::byteorder`],
-    /// say); and where the sender could change them meanwhile (a sample of a pool, a record of an
-    /// aperture). Then [`value`](Self::value) may have them.
+    /// All the bytes, borrowed in place as a value, without a copy. Fails if they are too many, too
+    /// few or no value; if they are not aligned for the type, because no message promises an
+    /// alignment (so use types without one, for example of [`zerocopy::byteorder`]); and if the
+    /// sender could change them meanwhile (a sample of a pool, a record of an aperture). After the
+    /// last two, [`value`](Self::value) may succeed.
     ///
     /// ```
     /// use hamlyn::typed::Received;
@@ -212,7 +211,7 @@ pub trait Received {
         })
     }
 
-    /// The bytes, all of them, as values, one behind the other, where they lie; otherwise as
+    /// All the bytes, borrowed in place as consecutive values; otherwise like
     /// [`value_ref`](Self::value_ref).
     ///
     /// ```
@@ -395,14 +394,14 @@ impl Received for Sample {
     }
 }
 
-/// Bytes that are written in place before they are sent: a stream's or a publisher's loan, which are
-/// slices.
+/// Bytes that are written in place before they are sent: a stream's or a publisher's loan, which
+/// are slices.
 pub trait Written {
     /// The bytes.
     fn place(&mut self) -> &mut [u8];
 
-    /// The value that the bytes are, all of them, to be written where it lies. Only for types without
-    /// alignment (of [`zerocopy::byteorder`], say): records follow one another closely. Fails where the
+    /// All the bytes as a value, to be written in place. Only for types without alignment (for
+    /// example of [`zerocopy::byteorder`]), since records follow one another closely. Fails if the
     /// bytes are too many or too few.
     ///
     /// ```
@@ -425,7 +424,7 @@ pub trait Written {
     /// loan.put(&[1u32, 2])?;
     /// loan.value_mut::<[U32; 2]>()?[1] = U32::new(3);
     /// publisher.publish_loan(loan, limit)?;
-    /// // A copy where its publisher could change it, and then checked.
+    /// // A copy, checked afterwards, if its publisher could change it.
     /// let sample = subscriber.receive(limit)?;
     /// assert_eq!(sample.value::<[u32; 2]>()?, [1, 3]);
     /// assert_eq!(sample.still()?[..4], [1, 0, 0, 0]);
@@ -444,17 +443,17 @@ pub trait Written {
         T::mut_from_bytes(self.place()).map_err(|_| ValueError::Length { wanted, bytes, found })
     }
 
-    /// Writes a value of any plain old data there. Fails where the bytes are too many or too few, and
-    /// leaves them as they were.
+    /// Writes a value of any plain old data there. Fails if the bytes are too many or too few, and
+    /// leaves them unchanged.
     fn put<T: IntoBytes + Immutable>(&mut self, value: &T) -> Result<(), ValueError> {
         let found = self.place().len();
         let (wanted, bytes) = (type_name::<T>(), size_of::<T>());
         value.write_to(self.place()).map_err(|_| ValueError::Length { wanted, bytes, found })
     }
 
-    /// Writes a value there in postcard's format, and says how many bytes it has: a loan is then
-    /// [truncated](crate::protocol::RecordLoan::truncate). Where it does not fit some of the bytes have
-    /// been written.
+    /// Writes a value there in postcard's format and returns its length; then
+    /// [truncate](crate::protocol::RecordLoan::truncate) a loan to that. If it does not fit, some
+    /// of the bytes have been written.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-serialize-{}", std::process::id()));
@@ -494,9 +493,9 @@ impl Written for [u8] {
     }
 }
 
-/// A value as bytes, in postcard's format, to be sent by any end point. The bytes do not say of what type
-/// they are: who reads an `u32` where an `i32` was written gets another number, and no error. So let both
-/// ends name the type, as in `serialize::<Order>(..)`, and not leave a literal to be an `i32`.
+/// A value as bytes, in postcard's format, for any end point. The bytes do not include the type:
+/// reading a `u32` after writing an `i32` gives another number, and no error. So let both ends name
+/// the type, as in `serialize::<Order>(..)`, instead of leaving a literal to be an `i32`.
 #[cfg(feature = "serde")]
 pub fn serialize<T: serde::Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, ValueError> {
     let unwritable = |e: postcard::Error| {
@@ -548,7 +547,7 @@ mod tests {
         }
         let longer = [ORDER.as_bytes(), &[0]].concat();
         assert!(matches!(longer.value::<Order>(), Err(ValueError::Length { found: 17, .. })));
-        // Wherever they lie.
+        // At any address.
         let moved = [&[0], ORDER.as_bytes()].concat();
         assert_eq!(moved[1..].value::<Order>(), Ok(ORDER));
     }
@@ -579,9 +578,9 @@ mod tests {
                 assert_eq!(order, Err(ValueError::Alignment { wanted, align: 8 }));
                 assert_eq!(came.value(), Ok(ORDER));
             }
-            // What has no alignment lies anywhere.
+            // A type without alignment can lie anywhere.
             assert_eq!(came[..8].value_ref::<U64>().unwrap().get(), 7);
-            // The length is looked at before that.
+            // The length is checked before that.
             for length in [0, 15, 17] {
                 let error = place.0[at..at + length].value_ref::<Order>().unwrap_err();
                 assert_eq!(error, ValueError::Length { wanted, bytes: 16, found: length });
@@ -695,7 +694,7 @@ mod tests {
             for message in [numbers, Message::Text("hello".into())] {
                 let bytes = serialize(&message).unwrap();
                 assert_eq!(bytes.deserialize::<Message>(), Ok(message.clone()));
-                // In place, where there is room.
+                // In place, if there is room.
                 let mut place = vec![9; bytes.len() + 5];
                 let length = Written::serialize(&mut place[..], &message).unwrap();
                 assert_eq!(place[..length], bytes[..]);

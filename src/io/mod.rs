@@ -1,24 +1,23 @@
-//! Byte streams for tokio's tasks: what speaks over a Unix socket speaks over this.
+//! Byte streams for tokio's tasks: protocols for Unix sockets run over these.
 //!
 //! ```text
 //!   Listener::bind(&manager, "name", access)       Connection::connect(&manager, "name", limit)
 //!   accept().await  ---- Connection ------ bytes both ways ------ Connection
 //!                        AsyncRead + AsyncWrite, into_split
 //! ```
-//! A [`Connection`] is a [`ByteStream`] whose waits are the
-//! runtime's: `poll_shutdown` closes one direction, a peer that dies or breaks the rules is an error
-//! with a kind and a sentence, and what it may send before it is read is its window
-//! ([`ByteConfig`]) and nothing beyond. So hyper, axum and tonic run over it as they are: see
-//! `examples/http`.
+//! A [`Connection`] is a [`ByteStream`] that waits in the runtime: `poll_shutdown` closes one
+//! direction, a peer that dies or breaks the rules is an error with a kind and a sentence, and a
+//! peer may send no more unread bytes than its window holds ([`ByteConfig`]). So hyper, axum and
+//! tonic run over it unchanged: see `examples/http`.
 //!
-//! One task of the runtime polls for all connections of a manager. How it waits is said by the
-//! manager's settings: with `wait_mode` adaptive, which is the default, it looks for as long as
-//! `spin_ns` says before it sleeps, and lets other tasks run meanwhile; blocking, it sleeps at once;
-//! polled, it never does, and takes a core.
+//! One task of the runtime polls for all connections of a manager. The manager's settings choose
+//! how it waits: with `wait_mode` adaptive, the default, it polls for `spin_ns` before it sleeps,
+//! and lets other tasks run meanwhile; blocking, it sleeps at once; polled, it never sleeps, and
+//! takes a core.
 //!
-//! Everything here may be dropped at any time. What [`accept`](Listener::accept) has not returned
-//! waits for the next; a read that is dropped has taken no byte, a write has sent none; no credit is
-//! lost.
+//! Every future here may be dropped at any time. A connection that [`accept`](Listener::accept) has
+//! not returned waits for the next `accept`; a dropped read has taken no byte, a dropped write has
+//! sent no byte; no credit is lost.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
@@ -67,9 +66,8 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::poll_proceed;
 
-/// Accepts byte streams in tasks. Dropping it takes its name away and closes the connections that
-/// were not accepted; those that were go on.
-/// The [module](self) shows both ends.
+/// Accepts byte streams in tasks. Dropping it frees its name and closes the connections that were
+/// not accepted; accepted ones go on. The [module](self) shows both ends.
 #[derive(Debug)]
 pub struct Listener {
     listener: ByteListener,
@@ -77,9 +75,9 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Serves `name` to those whom `access` lets in. Fails with
-    /// [`AddrInUse`](io::ErrorKind::AddrInUse) where the name is served already, with
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) where it is none; nothing is left then.
+    /// Serves `name` with this `access`. Fails with [`AddrInUse`](io::ErrorKind::AddrInUse) if the
+    /// name is served already, with [`InvalidInput`](io::ErrorKind::InvalidInput) if it is not
+    /// valid; nothing is left then.
     pub fn bind(manager: &AsyncManager, name: &str, access: Access) -> io::Result<Self> {
         Self::bind_with(manager, name, access, ByteConfig::default())
     }
@@ -96,27 +94,27 @@ impl Listener {
         Ok(Self::new(manager, listener))
     }
 
-    /// A listener that exists, in tasks: of which a [seed](ByteListener::seed) was made, say. Its
-    /// manager must be the same.
+    /// An existing listener, in tasks, for example one with a [seed](ByteListener::seed). It must
+    /// belong to the same manager.
     pub fn new(manager: &AsyncManager, listener: ByteListener) -> Self {
-        // Who connects is answered though no task waits.
+        // New connections are answered though no task waits.
         manager.driver();
         Self { listener, manager: manager.clone() }
     }
 
-    /// The listener itself: how many connections it has, and how many peers were sent away.
+    /// The listener itself, for its count of connections and of misbehaving peers.
     pub fn get_ref(&self) -> &ByteListener {
         &self.listener
     }
 
-    /// The next connection; [`Connection::peer`] says whose. Any number of tasks may accept. Dropped
-    /// before it is ready, it has taken none.
+    /// The next connection; [`Connection::peer`] is its other end. Any number of tasks may accept.
+    /// Dropped before it is ready, the future has taken no connection.
     pub async fn accept(&self) -> io::Result<Connection> {
         let wait = Awaiting::default();
         poll_fn(|context| self.poll_accepted(context, Some(&wait))).await
     }
 
-    /// [`accept`](Self::accept), for those who write futures by hand.
+    /// [`accept`](Self::accept), for hand-written futures.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Connection>> {
         self.poll_accepted(context, None)
     }
@@ -150,9 +148,9 @@ impl Listener {
     }
 }
 
-/// A byte stream for tasks: [`AsyncRead`] and [`AsyncWrite`], vectored writes included. Nothing is
-/// kept back, so there is nothing to flush. Dropping it closes it: the peer reads what was written,
-/// and then the end.
+/// A byte stream for tasks: [`AsyncRead`] and [`AsyncWrite`], including vectored writes. It does
+/// not buffer, so there is nothing to flush. Dropping it closes it: the peer reads the written
+/// bytes, and then the end.
 ///
 /// One task may read while another writes; see [`into_split`](Self::into_split).
 ///
@@ -168,8 +166,8 @@ pub struct ReadHalf {
     inner: Arc<Inner>,
 }
 
-/// The half that writes. Dropping it shuts this direction: the peer reads what was written, and then
-/// the end, which is said as soon as the link has room for it.
+/// The half that writes. Dropping it shuts this direction: the peer reads the written bytes, and
+/// then the end, which is sent as soon as the link has room for it.
 #[derive(Debug)]
 pub struct WriteHalf {
     inner: Arc<Inner>,
@@ -182,12 +180,11 @@ struct Inner {
 }
 
 impl Connection {
-    /// Connects to `[user@]name`, in one of the runtime's threads for what waits, within `limit`
-    /// (`None`: as long as it takes). Fails with [`NotFound`](io::ErrorKind::NotFound) where nobody
-    /// serves the name, [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) where its owner says
-    /// no, [`TimedOut`](io::ErrorKind::TimedOut) where it says nothing; the error within is a
-    /// [`GrowError`]. Dropped before it is ready, it leaves no connection, and nothing that waits for
-    /// one.
+    /// Connects to `[user@]name`, in one of the runtime's threads for blocking work, within `limit`
+    /// (`None`: without limit). Fails with [`NotFound`](io::ErrorKind::NotFound) if the name is not
+    /// served, [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) if its owner refuses, and
+    /// [`TimedOut`](io::ErrorKind::TimedOut) if its owner does not answer; the error within is a
+    /// [`GrowError`]. Dropped before it is ready, it leaves no connection and no attempt behind.
     pub async fn connect(
         manager: &AsyncManager,
         name: &str,
@@ -218,7 +215,7 @@ impl Connection {
     /// let (read, write) = accepted.into_split();
     /// assert_eq!(read.peer().node, write.peer().node);
     /// println!("{}: {}", connected.peer().node, connected.get_ref().explain());
-    /// // By a seed, where there is no name.
+    /// // By a seed, without a name.
     /// tokio::try_join!(Connection::grow(&manager, &seed, limit), listener.accept())?;
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
@@ -255,18 +252,18 @@ impl Connection {
         Ok(Self::new(manager, made.map_err(of_growing)?))
     }
 
-    /// A stream that exists, in tasks. Its manager must be the same.
+    /// An existing stream, in tasks. It must belong to the same manager.
     pub fn new(manager: &AsyncManager, stream: ByteStream) -> Self {
         manager.driver();
         Self { inner: Inner { stream, manager: manager.clone() } }
     }
 
-    /// Who is at the other end, as the kernel says.
+    /// The identity of the other end, from the kernel.
     pub fn peer(&self) -> &Peer {
         self.inner.stream.peer()
     }
 
-    /// The stream itself: which path the bytes take ([`ByteStream::explain`]).
+    /// The stream itself, for the path of its bytes ([`ByteStream::explain`]).
     pub fn get_ref(&self) -> &ByteStream {
         &self.inner.stream
     }
@@ -279,14 +276,14 @@ impl Connection {
 }
 
 impl ReadHalf {
-    /// Who is at the other end, as the kernel says.
+    /// The identity of the other end, from the kernel.
     pub fn peer(&self) -> &Peer {
         self.inner.stream.peer()
     }
 }
 
 impl WriteHalf {
-    /// Who is at the other end, as the kernel says.
+    /// The identity of the other end, from the kernel.
     pub fn peer(&self) -> &Peer {
         self.inner.stream.peer()
     }
@@ -294,7 +291,7 @@ impl WriteHalf {
 
 impl Drop for WriteHalf {
     fn drop(&mut self) {
-        // Where there is no room for that now, whoever polls says it when there is.
+        // If there is no room for that now, a polling thread sends it later.
         if self.inner.stream.shut_soon() {
             self.inner.manager.driver().kick();
         }
@@ -321,20 +318,20 @@ impl Inner {
 
     fn poll_shut(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.poll(context, |waker| self.stream.shut_or_wait(waker)) {
-            // As of a socket: the peer needs no more to be told.
+            // Like a socket: the peer needs no further message.
             Poll::Ready(Err(e)) if e.kind() == io::ErrorKind::BrokenPipe => Poll::Ready(Ok(())),
             polled => polled,
         }
     }
 
-    /// A look of a task, which is woken by whoever polls.
+    /// A look of a task, which polling threads wake.
     #[inline]
     fn poll<R>(
         &self,
         context: &mut Context<'_>,
         look: impl FnOnce(&core::task::Waker) -> Result<Turned<R>, ByteStreamError>,
     ) -> Poll<io::Result<R>> {
-        // Ready as it may always be, a task lets others run.
+        // It may always be ready, but lets other tasks run.
         let coop = ready!(poll_proceed(context));
         let driver = self.manager.driver();
         driver.check()?;
@@ -411,7 +408,7 @@ macro_rules! writes {
 
 writes!(Connection, WriteHalf);
 
-/// A connection that could not be made, as sockets say it.
+/// The error of a connection attempt, as sockets return it.
 fn of_growing(error: GrowError) -> io::Error {
     let kind = match &error {
         GrowError::Connect(error) => match error {

@@ -1,5 +1,5 @@
-//! Whether growing from another rank is tried again: it may offer nothing yet, or be asked by too many
-//! of the job at once.
+//! Whether growing from another rank is tried again: the rank may not offer it yet, or too many of
+//! the job may ask at once.
 
 use crate::control::ConnectError;
 #[cfg(feature = "tls")]
@@ -7,17 +7,18 @@ use crate::control::hosts::{ASKED_REFUSED, HostError, MeetingError};
 use crate::protocol::{GrowError, NOT_OFFERED};
 use core::time::Duration;
 
-/// For how long a rank that is reached and makes no link is asked again, and how long the pauses are
-/// at most: each attempt costs it a proof of who asks.
+/// The longest time for which a rank that is reached and makes no link is asked again, which also
+/// bounds the pauses: each attempt costs it a proof of the asking rank.
 pub const CROWDED: Duration = Duration::from_secs(60);
 pub const CROWDED_PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// Why it is tried again.
+/// The reason to try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// The receiver's process is there and has no such end point.
+    /// The receiver's process is there but has no such end point.
     NotOffered,
-    /// So many of the job ask at once that this one was sent away, or this process asks too many.
+    /// So many of the job ask at once that this rank was turned away, or this process asks too
+    /// often.
     #[cfg_attr(not(feature = "tls"), allow(dead_code, reason = "only other hosts are too many"))]
     Crowded,
 }
@@ -29,8 +30,7 @@ pub fn again(error: &GrowError) -> Option<Again> {
         #[cfg(feature = "tls")]
         GrowError::Full(why) if why == ASKED_REFUSED => Some(Again::Crowded),
         #[cfg(feature = "tls")]
-        // Of those who have proved nothing yet a host keeps a few for each address, and lets the
-        // oldest go without a word.
+        // A host keeps a few unproven peers for each address, and silently drops the oldest.
         GrowError::Connect(ConnectError::Host {
             error: HostError::Meeting(MeetingError::Gone(_)) | HostError::TooMany,
             ..
@@ -60,7 +60,7 @@ mod tests {
         let gone = HostError::Meeting(MeetingError::Gone("".into()));
         assert_eq!(of(gone), Some(Again::Crowded));
         assert_eq!(of(HostError::TooMany), Some(Again::Crowded));
-        // There are as many links as there may be; it is not the job's; it is no rank.
+        // The limit of links is reached; the refusal is not the job's; the peer is no rank.
         assert_eq!(refused(Reason::Connections, ""), None);
         assert_eq!(refused(Reason::User, ASKED_REFUSED), None);
         assert_eq!(refused(Reason::Application, "no"), None);

@@ -1,4 +1,4 @@
-//! What a job fails with.
+//! The errors of a job.
 
 use super::Launcher;
 use crate::config::ConfigError;
@@ -9,18 +9,18 @@ use std::io;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
-/// Something of a job that failed. Unless a case says otherwise nothing was changed.
+/// An operation of a job failed. Unless a variant says otherwise nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum JobError {
-    /// What the launcher has left in the environment makes no sense.
+    /// The launcher left an invalid value in the environment.
     #[error("{variable} is {value:?}; allowed is {allowed}")]
     Environment {
         /// The variable.
         variable: &'static str,
         /// Its value.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: String,
     },
     /// There is no such rank.
@@ -28,62 +28,63 @@ pub enum JobError {
     NoRank {
         /// The rank that was named.
         rank: u32,
-        /// How many there are.
+        /// The number of ranks.
         size: u32,
     },
-    /// Ranks did not come within the time limit. A fence stays begun: the next call of
+    /// Some ranks did not come within the time limit. A fence stays begun: the next call of
     /// [`Job::fence`](super::Job::fence) goes on waiting for the same one.
     #[error("within {} ms not all ranks came; {}", .limit_ms, missing(.ranks))]
     Missing {
-        /// Who was missing when the launcher was asked last, a little before or, in a fence that is
-        /// gone on with, at most some seconds; empty where it has not said.
+        /// The missing ranks by the launcher's last answer, from shortly before or, for a fence
+        /// that was begun by an earlier call, at most some seconds old; empty if there was no
+        /// answer.
         ranks: Vec<u32>,
-        /// Milliseconds that were waited.
+        /// Milliseconds that the call waited.
         limit_ms: u64,
     },
-    /// Ranks have ended, so that this one waits for them in vain; empty where the launcher does not
-    /// say which.
+    /// Ranks have ended, so that this one waits for them in vain; empty if the launcher does not
+    /// name them.
     #[error("{} ended already, and can be waited for no more", named(.0))]
     Ended(Vec<u32>),
     /// The launcher went away, or ended the connection.
     #[error("{launcher} went away while {doing}")]
     LauncherGone {
-        /// Which.
+        /// The launcher.
         launcher: Launcher,
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
     },
     /// The launcher does not answer.
     #[error("{launcher} did not answer within {limit_ms} ms while {doing}")]
     LauncherSilent {
-        /// Which.
+        /// The launcher.
         launcher: Launcher,
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// Milliseconds that were waited: the call's own time limit, or 30,000 if that is less.
+        /// Milliseconds that the call waited: the call's own time limit, or 30,000 if that is less.
         limit_ms: u64,
     },
-    /// The conversation with the launcher is over: what was said could not be told apart any more.
+    /// The conversation with the launcher is over: its answers could no longer be told apart.
     #[error("nothing more can be asked of {launcher}, as for {doing}: {why}")]
     LauncherLost {
-        /// Which.
+        /// The launcher.
         launcher: Launcher,
-        /// What was to be done.
+        /// The operation.
         doing: &'static str,
-        /// What has ended it.
+        /// The reason for the end.
         why: &'static str,
     },
-    /// The launcher's answer cannot be, or it refused.
+    /// The launcher's answer is not valid, or a refusal.
     #[error("{launcher}, while {doing}, said {text:?}")]
     Launcher {
-        /// Which.
+        /// The launcher.
         launcher: Launcher,
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// The beginning of what it said.
+        /// The beginning of the answer.
         text: String,
     },
-    /// The rank has put nothing under this name, or no fence has followed.
+    /// The rank has put no bytes under this name, or no fence has followed.
     #[error("rank {rank} has put nothing under {found:?} before the last fence")]
     NothingPut {
         /// The rank.
@@ -91,7 +92,7 @@ pub enum JobError {
         /// The name.
         found: String,
     },
-    /// This rank has put something under this name already, which stays.
+    /// This rank has put bytes under this name already, which stay.
     #[error("this rank has put something under {found:?} already")]
     PutAlready {
         /// The name.
@@ -100,30 +101,30 @@ pub enum JobError {
     /// A name or bytes that are longer than the launcher takes.
     #[error("{what} has {bytes} bytes, and {launcher} takes {max} at most")]
     TooLong {
-        /// Whose they are.
+        /// What is too long: the name or the bytes.
         what: &'static str,
-        /// How many.
+        /// Its length.
         bytes: usize,
-        /// How many are allowed.
+        /// The longest allowed.
         max: usize,
-        /// Which launcher.
+        /// The launcher.
         launcher: Launcher,
     },
-    /// Not the name of something that is put or offered.
+    /// A name that is not valid for `put` or `offer`.
     #[error("{found:?} is no name: allowed are 1 to {max} of a-z A-Z 0-9 . _ -")]
     Name {
-        /// What was named.
+        /// The name.
         found: String,
         /// Most bytes.
         max: usize,
     },
-    /// This rank offers something of the same kind under this name already.
+    /// This rank offers an end point of the same kind under this name already.
     #[error("this rank offers another end point of the same kind under {found:?} already")]
     Taken {
         /// The name.
         found: String,
     },
-    /// The end point is not one of the job's own manager.
+    /// The end point belongs to another manager than the job's.
     #[error("the end point was not made with the job's manager (Job::manager)")]
     OtherManager,
     /// The rank did not offer it within the time limit.
@@ -134,21 +135,23 @@ pub enum JobError {
         /// The name.
         found: String,
     },
-    /// The job has ranks on other hosts, and this library speaks with none.
+    /// The job has ranks on other hosts, but this library was built without connections to other
+    /// hosts.
     #[error("rank {rank} is on another host, and this library was built without the feature tls")]
     OtherHost {
-        /// One of those.
+        /// A rank on another host.
         rank: u32,
     },
-    /// The launcher speaks PMIx, whose library cannot be used. Each process would be a job of its own.
+    /// The launcher speaks PMIx, but its library cannot be used. Each process would be a job of its
+    /// own.
     #[error(
         "this process was started under PMIx ({variable} is set), and its library cannot be used; \
          HAMLYN_PMIX_LIBRARY names another: {why}"
     )]
     PmixLibrary {
-        /// What says that the launcher speaks PMIx.
+        /// The variable that shows that the launcher speaks PMIx.
         variable: &'static str,
-        /// The file, and what is wrong with it.
+        /// The file, and the fault in it.
         why: String,
     },
     /// A setting.
@@ -166,9 +169,9 @@ pub enum JobError {
     /// The system refused.
     #[error("while {doing}: {error}")]
     Os {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// What it said.
+        /// The system's error.
         error: io::Error,
     },
 }

@@ -1,18 +1,18 @@
-//! The launcher's space as all threads of a rank share it, and the fence at which they wait.
+//! The launcher's space, shared by all threads of a rank, and the fence at which they wait.
 //!
 //! ```text
 //!   a thread                              another
 //!   fence: has the fence's turn           fence: waits for that turn
 //!     begin_fence                         put, get: take the space between two looks
 //!     end_fence, again and again
-//!     (seldom: who is missing?)
-//!   the fence is over: gives it back      begins the next fence
-//!   the time is over: gives it back       goes on with the one that is begun
+//!     (seldom: which ranks are missing?)
+//!   the fence has ended: gives it back    begins the next fence
+//!   the time has passed: gives it back    goes on with the fence that is begun
 //! ```
 //! Each call that succeeds has had a fence to which all ranks came.
 //!
-//! Never: two calls take the end of one fence for theirs; a call waits beyond its time limit,
-//! whatever the launcher or another thread does.
+//! Never: two calls take the end of one fence for theirs; the launcher or another thread makes a
+//! call wait beyond its time limit.
 
 use super::space::{ANSWER, Space};
 use super::turn::{Turn, Within};
@@ -22,34 +22,35 @@ use crate::protocol::{GrowError, Manager};
 use core::time::Duration;
 use std::vec::Vec;
 
-/// While a fence is waited for the manager has a turn at least so often.
+/// The longest time between two turns of the manager during a wait for a fence.
 const TURN: Duration = Duration::from_millis(1);
-/// For so long other threads can take the space then.
+/// The pause in which other threads can take the space.
 const OTHERS: Duration = Duration::from_micros(100);
-/// So long before its time is over a call asks who is missing, or half of its time if that is less.
+/// A call asks for the missing ranks this long before its time limit, or at half of it if that is
+/// less.
 const LEAD: Duration = Duration::from_secs(1);
-/// At one fence that is not asked again before its age has doubled, or `SELDOM_MAX` have passed if
-/// that is less: every rank may ask, and each answer names up to all of them.
+/// At one fence the next such question waits until the fence's age has doubled, or for `SELDOM_MAX`
+/// if that is less: every rank may ask, and each answer names up to all of them.
 const SELDOM_MIN: Duration = Duration::from_millis(10);
 const SELDOM_MAX: Duration = Duration::from_secs(2);
 
-/// The launcher's space, of one thread at a time.
+/// The launcher's space, used by one thread at a time.
 pub struct SharedSpace {
     launcher: Launcher,
     space: Turn<Space>,
     fence: Turn<Fence>,
 }
 
-/// The fence that is begun.
+/// The current fence.
 #[derive(Debug, Default)]
 struct Fence {
     begun_ns: Option<u64>,
-    /// Before that nobody asks who is missing.
+    /// The earliest time of the next question for missing ranks.
     asks_at_ns: u64,
 }
 
 impl Fence {
-    /// Whether it is time to ask who is missing; if so, it is asked.
+    /// Whether it is time to ask for the missing ranks; counts the question.
     fn asks(&mut self) -> bool {
         let now_ns = sys::monotonic_ns();
         if now_ns < self.asks_at_ns {
@@ -62,17 +63,17 @@ impl Fence {
 }
 
 impl SharedSpace {
-    /// Of which no fence is begun.
+    /// The space, without a fence begun.
     pub fn new(space: Space) -> Self {
         Self { launcher: space.launcher(), space: Turn::new(space), fence: Turn::default() }
     }
 
-    /// Puts bytes, which others get after the next fence.
+    /// Puts bytes, which other ranks get after the next fence.
     pub fn put(&self, name: &str, value: &[u8]) -> Result<(), JobError> {
         self.space.lock().put(name, value)
     }
 
-    /// What a rank has put.
+    /// The bytes that a rank has put.
     pub fn get(&self, rank: u32, name: &str, within: Within) -> Result<Vec<u8>, JobError> {
         match self.space.take(within) {
             Some(mut space) => space.get(rank, name, within.at_most(ANSWER)),
@@ -85,8 +86,8 @@ impl SharedSpace {
         }
     }
 
-    /// Waits for a fence of its own, or until `limit`; then, where the launcher has been asked who is
-    /// missing, for its answer as long as `for_names` besides.
+    /// Waits for a fence of its own, or until `limit`; then, if the launcher has been asked for the
+    /// missing ranks, up to `for_names` more for its answer.
     pub fn fence(
         &self,
         manager: Option<&Manager>,
@@ -106,7 +107,7 @@ impl SharedSpace {
             if let Some(manager) = manager {
                 manager.poll().map_err(GrowError::from)?;
             }
-            // Taken again at once, the space would seldom be somebody else's.
+            // Without a pause, other threads would seldom get the space.
             thread::sleep(OTHERS);
         };
         *fence = Fence::default();
@@ -123,7 +124,7 @@ impl SharedSpace {
         let unknown = Look::Missing(Vec::new());
         let Some(mut space) = self.space.take(within) else { return Ok(unknown) };
         match space.begin_fence(within.at_most(ANSWER)) {
-            // It could not even be told.
+            // Not even the question was sent.
             Err(JobError::LauncherSilent { .. }) if within.is_over() => return Ok(unknown),
             begun => begun?,
         }
@@ -147,7 +148,7 @@ impl SharedSpace {
         Ok(Look::Missing(space.missing()?))
     }
 
-    /// This rank needs the launcher no more.
+    /// This rank no longer needs the launcher.
     pub fn finish(&self) {
         self.space.lock().finish();
     }
@@ -156,6 +157,6 @@ impl SharedSpace {
 enum Look {
     Ended,
     Begun,
-    /// The time is over; these are missing, as far as the launcher has said.
+    /// The time limit has passed; these ranks are missing, by the launcher's last answer.
     Missing(Vec<u32>),
 }

@@ -1,8 +1,8 @@
 //! The lines that a rank and its launcher exchange: `name=value name=value ..`, the first `cmd=..`.
 //!
-//! It is the text of PMI-1 (MPICH's process manager interface), which `hamlyn run` speaks, too, with
-//! words of its own. Either end may be anybody: a line is bounded, is checked whole, and is an error
-//! otherwise.
+//! It is the text of PMI-1 (MPICH's process manager interface), which `hamlyn run` speaks, too,
+//! with additional words. Neither end is trusted: a line is bounded, is checked whole, and is an
+//! error otherwise.
 
 use std::format;
 use std::string::{String, ToString};
@@ -10,7 +10,7 @@ use std::vec::Vec;
 
 /// Longest line, with its end.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
-/// Most `name=value` of a line.
+/// Most `name=value` words of a line.
 const WORDS_MAX: usize = 32;
 
 /// One line, checked.
@@ -25,7 +25,7 @@ impl Line {
         Self { words: [("cmd".to_string(), command.to_string())].into() }
     }
 
-    /// With another word. `value` must hold no blank.
+    /// Adds another word. `value` must hold no blank.
     pub fn with(mut self, name: &str, value: impl ToString) -> Self {
         let value = value.to_string();
         debug_assert!(is_word(value.as_bytes()), "{value:?}");
@@ -33,7 +33,7 @@ impl Line {
         self
     }
 
-    /// Reads a line that anybody may have written; `None`: it is none. Its end may be there or not.
+    /// Parses an untrusted line; `None`: it is not valid. The line's end may be included or not.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         let text = core::str::from_utf8(bytes).ok()?;
@@ -48,7 +48,7 @@ impl Line {
         (words.first()?.0 == "cmd").then_some(Self { words })
     }
 
-    /// What it asks or answers.
+    /// The command, of a question or an answer.
     pub fn command(&self) -> &str {
         &self.words[0].1
     }
@@ -63,12 +63,12 @@ impl Line {
         self.get(name)?.parse().ok()
     }
 
-    /// Whether it says that something was refused. One that says nothing says yes.
+    /// Whether it is a refusal. A line without a result is no refusal.
     pub fn is_refusal(&self) -> bool {
         self.get("rc").is_some_and(|rc| rc != "0")
     }
 
-    /// As it is sent.
+    /// The line in its wire form.
     pub fn to_bytes(&self) -> Vec<u8> {
         let words: Vec<String> = self.words.iter().map(|(n, v)| format!("{n}={v}")).collect();
         (words.join(" ") + "\n").into_bytes()
@@ -96,7 +96,7 @@ pub fn from_hex(text: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect()
 }
 
-/// Most ranks that a word names: a line has room for them, and whoever reads it wants no more.
+/// Most ranks that a word names: they fit into a line, and a reader needs no more.
 const RANKS_NAMED_MAX: usize = 1000;
 
 /// Numbers of ranks as a word, the first thousand of them: `2,3`.
@@ -147,7 +147,7 @@ mod tests {
             assert_eq!(ranks_of_word(word, 4), None, "{word}");
         }
         assert_eq!(ranks_to_word(&[2, 3]), "2,3");
-        // However many are missing, it fits into a line.
+        // Any number of missing ranks fits into a line.
         assert!(ranks_to_word(&[1_000_000; 100_000]).len() < LINE_BYTES_MAX / 2);
     }
 

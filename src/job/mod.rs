@@ -1,14 +1,14 @@
-//! Jobs: the processes of one parallel program, started together, which find one another with nothing
-//! configured. Each has a *rank*, from 0 up.
+//! Jobs: the processes of one parallel program, started together, which find one another without
+//! configuration. Each has a *rank*, from 0 up.
 //!
 //! ```text
 //!   hamlyn run -n 4 -- program           mpirun, srun (PMIx), mpiexec (PMI-1)
 //!            \                             /
 //!             +--- rank, size; put, fence, get of bytes
 //!                                          |
-//!   Job: a manager of its own; where each rank's node is; a token for each end point, made of
-//!        the job's secret by both ends. A link is made when it is first used: by a ring to a rank of
-//!        this host, by TLS to one of another (feature `tls`).
+//!   Job: a manager of its own; the address of each rank's node; a token for each end point, which
+//!        both ends derive from the job's secret. A link is made when it is first used: by a ring
+//!        to a rank of this host, by TLS to one of another (feature `tls`).
 //! ```
 //! ```
 //! # let dir = std::env::temp_dir().join(format!("hamlyn-doc-job-{}", std::process::id()));
@@ -28,15 +28,15 @@
 //! to.send(format!("hello from rank {}", job.rank()).as_bytes(), limit)?;
 //! to.flush(limit)?;
 //! assert_eq!(&*from.receive(limit)?, format!("hello from rank {before}").as_bytes());
-//! job.fence(limit)?; // Nobody ends before all have heard.
+//! job.fence(limit)?; // No rank ends before all have heard.
 //! # std::fs::remove_dir_all(&dir).ok();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//! Which launcher it was, and what was looked for in vain, says [`Job::explain`].
+//! [`Job::explain`] names the launcher, and those that were looked for in vain.
 //!
-//! - `space`: what launchers have in common; `talk`: PMI-1 and `hamlyn run`; PMIx is `os::pmix`
+//! - `space`: the common interface of launchers; `talk`: PMI-1 and `hamlyn run`; PMIx is `os::pmix`
 //! - `fence`: the space as threads share it; `turn`: time limits, and a lock that keeps them
-//! - `lines`: the text of PMI-1; `again`: what is tried again
+//! - `lines`: the text of PMI-1; `again`: the errors after which a rank tries again
 
 mod again;
 mod error;
@@ -73,17 +73,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::vec::Vec;
 use turn::Within;
 
-/// How much longer than its time limit coming together waits for the names of who is missing.
+/// Extra time beyond the time limit of the first meeting, for the names of missing ranks.
 const FOR_NAMES: Duration = Duration::from_secs(2);
-/// Pauses before a rank is asked again whether it offers something by now.
+/// Pauses before a rank is asked again for an offer.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
-/// Bytes that tell one host from another.
+/// Bytes that distinguish one host from another.
 const HOST_BYTES: usize = 16;
-/// What a rank's server of calls is offered as ([`Job::server`]).
+/// The name under which a rank's server of calls is offered ([`Job::server`]).
 const CALLS: &str = "calls";
 
-/// Who started this process.
+/// The program that started this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Launcher {
@@ -93,7 +93,7 @@ pub enum Launcher {
     Pmix,
     /// A launcher that speaks PMI-1: MPICH's (hydra).
     Pmi1,
-    /// None: the job has one rank.
+    /// No launcher: the job has one rank.
     None,
 }
 
@@ -108,8 +108,8 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// The job that this process is a rank of. Cloning shares it; with the last clone the launcher is
-/// told that this rank needs it no more.
+/// The job of this process. Cloning shares it; the last clone tells the launcher when it is dropped
+/// that this rank no longer needs it.
 #[derive(Clone)]
 pub struct Job {
     shared: Arc<Shared>,
@@ -129,11 +129,11 @@ struct Shared {
     ever_linked: Mutex<BTreeSet<u32>>,
 }
 
-/// Where a rank's node is.
+/// The address of a rank's node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Card {
     node: NodeId,
-    /// `host:port`, where it listens for other hosts.
+    /// `host:port`, at which it listens for other hosts.
     at: Option<String>,
 }
 
@@ -150,7 +150,7 @@ impl Card {
     }
 }
 
-/// The job of this process, which its launcher tells everything once.
+/// The job of this process; the launcher sends its contents only once.
 static CURRENT: Mutex<Weak<Shared>> = Mutex::new(Weak::new());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -158,19 +158,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Job {
-    /// The job that this process was started for, with a manager that has the settings of the
-    /// environment (`HAMLYN_*`). Launchers are looked for in this order: `hamlyn run`; PMIx; PMI-1; none
-    /// of them is a job of one rank. Waits until all ranks have come, for at most `job_timeout_ms`. In
-    /// a process that has the job already it is the same one.
+    /// The job for which this process was started, with a manager that has the settings of the
+    /// environment (`HAMLYN_*`). Launchers are looked for in this order: `hamlyn run`; PMIx; PMI-1;
+    /// without a launcher it is a job of one rank. Waits until all ranks have come, for at most
+    /// `job_timeout_ms`. In a process that has the job already it returns the same one.
     ///
-    /// On an error this process has no job. What a launcher said that makes no sense, one that went
-    /// away and ranks that did not come are errors of their own.
+    /// On an error this process has no job. An invalid answer of the launcher, a launcher that went
+    /// away and ranks that did not come are different errors.
     pub fn from_env() -> Result<Self, JobError> {
         Self::with_config(Config::from_env()?)
     }
 
-    /// The same with a manager that has these settings, but for `secret` and `listen` where the job has
-    /// several hosts: then they are the job's.
+    /// The same with a manager that has these settings, except for `secret` and `listen` if the job
+    /// has several hosts: then they are the job's.
     pub fn with_config(config: Config) -> Result<Self, JobError> {
         let mut current = lock(&CURRENT);
         if let Some(shared) = current.upgrade() {
@@ -188,30 +188,30 @@ impl Job {
         self.shared.rank
     }
 
-    /// How many ranks the job has.
+    /// The number of ranks in the job.
     pub fn size(&self) -> u32 {
         self.shared.size
     }
 
-    /// Who started it.
+    /// The launcher that started it.
     pub fn launcher(&self) -> Launcher {
         self.shared.launcher
     }
 
-    /// The manager that end points of the job are made with.
+    /// The manager for end points of the job.
     pub fn manager(&self) -> &Manager {
         &self.shared.manager
     }
 
-    /// Whether a rank is on this host, and messages to it go through a ring.
+    /// Whether a rank is on this host, so that messages to it go through a ring.
     pub fn is_local(&self, rank: u32) -> Result<bool, JobError> {
         self.shared.check(rank)?;
         Ok(self.shared.is_local(rank))
     }
 
     /// Bytes for all other ranks, which [`get`](Self::get) them after the next
-    /// [`fence`](Self::fence). A name is put once. The launcher carries them, and bounds them: Hydra to
-    /// 511 bytes, `hamlyn run` and PMIx to 32,256.
+    /// [`fence`](Self::fence). A name is put once. The launcher carries them, and bounds them:
+    /// Hydra to 511 bytes, `hamlyn run` and PMIx to 32,256.
     ///
     /// ```no_run
     /// # use hamlyn::job::Job;
@@ -224,7 +224,7 @@ impl Job {
     /// job.fence(limit)?;
     /// let next = (job.rank() + 1) % job.size();
     /// assert_eq!(job.get(next, "colour")?, b"green");
-    /// // Calls, and what a rank offers, found when first used.
+    /// // Calls, and offers of a rank, found when first used.
     /// let _server = job.server()?;
     /// let client = job.client(next, limit)?;
     /// println!("here: {}; {}", job.is_local(next)?, client.explain());
@@ -240,7 +240,7 @@ impl Job {
         })
     }
 
-    /// What `rank` has put under `name` before the last fence.
+    /// The bytes that `rank` put under `name` before the last fence.
     pub fn get(&self, rank: u32, name: &str) -> Result<Vec<u8>, JobError> {
         self.shared.check(rank)?;
         let own = own_name(name)?;
@@ -251,22 +251,23 @@ impl Job {
         })
     }
 
-    /// Waits until all ranks have called this, as often as this one; the manager has its turns
-    /// meanwhile. What was put before is there for all. With a time limit that is over the fence stays
-    /// begun: the next call goes on waiting for the same one. Threads that call this at once have a
-    /// fence each, in turn: two calls here are two calls of every other rank. It goes through the
-    /// launcher, and is for setting up: while messages are sent a barrier is a
-    /// [group](crate::protocol::Group)'s.
+    /// Waits until all ranks have called this as often as this one; meanwhile the manager has its
+    /// turns. Afterwards all ranks can get all bytes that were put before. If the time limit
+    /// passes, the fence stays begun: the next call goes on waiting for the same one. Threads that
+    /// call this at once have a fence each, in turn: two calls here match two calls of every other
+    /// rank. The launcher carries it, so use it for setting up: the barrier of a
+    /// [group](crate::protocol::Group) is for later phases.
     ///
-    /// `limit` bounds all of it, also where the launcher is silent or another thread asks it
-    /// something. Called again and again with a short one, it asks seldom who is missing.
+    /// `limit` bounds the whole call, even if the launcher is silent or another thread waits for
+    /// its answer. Repeated calls with a short `limit` rarely ask for the missing ranks.
     pub fn fence(&self, limit: Option<Duration>) -> Result<(), JobError> {
         self.shared.space.fence(Some(&self.shared.manager), limit, Duration::ZERO)
     }
 
     /// Offers an end point of [`manager`](Self::manager) to the other ranks, which
-    /// [`grow`](Self::grow) from it under this name, now or before: until it is offered they wait. One
-    /// of a kind has a name; all are withdrawn when the end point is dropped.
+    /// [`grow`](Self::grow) from it under this name; those that asked earlier wait until it is
+    /// offered. A name is unique among end points of one kind. Dropping the end point withdraws all
+    /// its names.
     pub fn offer(&self, receiver: &impl Offered, name: &str) -> Result<(), JobError> {
         self.offer_as(receiver, &own_name(name)?, name)
     }
@@ -280,10 +281,10 @@ impl Job {
         offered.ok_or_else(|| JobError::Taken { found: name.into() })
     }
 
-    /// Grows an end point from what `rank` offers under `name`, and makes the link for it: waits, until
-    /// `limit`, for the launcher to say where the rank is, for the rank to offer it, and to have
-    /// time where many ranks of other hosts ask at once (for that at most a minute). `with` is what
-    /// [`Grown`] says besides.
+    /// Grows an end point from the one that `rank` offers under `name`, and makes the link for it.
+    /// Waits, until `limit`, for the launcher to send the rank's address, for the rank to offer it,
+    /// and for the rank to have time if many ranks of other hosts ask at once (for that at most a
+    /// minute). `with` is the further argument of [`Grown`].
     pub fn grow<T: Grown>(
         &self,
         rank: u32,
@@ -319,14 +320,14 @@ impl Job {
             };
             let is_last = left.is_some_and(|left| left <= pause);
             let pause_max = match again(&error) {
-                // It may offer it yet.
+                // The rank may offer it later.
                 Some(Again::NotOffered) if is_last => return Err(not_offered()),
                 Some(Again::NotOffered) => {
                     has_answered = true;
                     PAUSE_MAX
                 }
                 Some(Again::Crowded) if !is_last && !crowded.is_over() => CROWDED_PAUSE_MAX,
-                // The last attempt has what is left of the time, which may be too little for an answer.
+                // The last attempt has the rest of the time, which may be too little for an answer.
                 None if has_answered && is_too_late(&error) => return Err(not_offered()),
                 _ => return Err(error.into()),
             };
@@ -336,14 +337,14 @@ impl Job {
         }
     }
 
-    /// A seed from which a sender grows what `rank` offers, now or later, under `name` and as `kind`:
-    /// for whoever has no use for [`grow`](Self::grow). A secret of the job.
+    /// A seed of the end point that `rank` offers, now or later, under `name` and as `kind`, for
+    /// programs that cannot use [`grow`](Self::grow). A secret of the job.
     pub fn seed_of(&self, rank: u32, kind: Kind, name: &str) -> Result<Seed, JobError> {
         self.shared.seed(rank, kind, &own_name(name)?, Within::new(None))
     }
 
-    /// The stream to a rank, which takes it with [`stream_from`](Self::stream_from): until it does
-    /// that, or `limit` is over, this waits.
+    /// The stream to a rank, which takes it with [`stream_from`](Self::stream_from): waits until it
+    /// does, or until `limit`.
     pub fn stream_to(&self, rank: u32, limit: Option<Duration>) -> Result<StreamSender, JobError> {
         let name = format!("from-{}", self.rank());
         self.grow_as(rank, &format!("s-{name}"), &name, (), limit)
@@ -358,20 +359,21 @@ impl Job {
         Ok(receiver)
     }
 
-    /// This rank's server of calls, which every rank may be a [`client`](Self::client) of.
+    /// This rank's server of calls. Every rank may be its [`client`](Self::client).
     pub fn server(&self) -> Result<Server, JobError> {
         let server = Server::new(self.manager(), ServerConfig::default())?;
         self.offer_as(&server, &format!("s-{CALLS}"), CALLS)?;
         Ok(server)
     }
 
-    /// A client of a rank's [`server`](Self::server): until it has one, or `limit` is over, this waits.
+    /// A client of a rank's [`server`](Self::server): waits until the rank has one, or until
+    /// `limit`.
     pub fn client(&self, rank: u32, limit: Option<Duration>) -> Result<Client, JobError> {
         self.grow_as(rank, &format!("s-{CALLS}"), CALLS, Default::default(), limit)
     }
 
-    /// Which launcher it was, why not another, how many ranks are on this host, and to which of them
-    /// this one has made links.
+    /// The launcher, the reasons against the others, the number of ranks on this host, and the
+    /// ranks to which this one has made links.
     pub fn explain(&self) -> String {
         let shared = &self.shared;
         let local = (0..shared.size).filter(|rank| shared.is_local(*rank)).count();
@@ -404,8 +406,8 @@ impl fmt::Debug for Job {
     }
 }
 
-/// What tells whether another process finds this one's services: the same system, since it started,
-/// and the same directory in the same file systems.
+/// Identifies the processes that find this one's services: the same system, since its start, and
+/// the same directory in the same file systems.
 fn own_host(config: &Config) -> [u8; HOST_BYTES] {
     use std::os::unix::ffi::OsStrExt;
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -482,7 +484,7 @@ impl Shared {
         host(rank) == host(self.rank)
     }
 
-    /// What both ends make of the job's secret; nobody else can.
+    /// A token that both ends derive from the job's secret; no other process can.
     fn token(&self, kind: Kind, rank: u32, name: &str) -> Token {
         let mut digest = Sha256::new();
         digest.update(b"hamlyn job token 1");
@@ -550,7 +552,7 @@ fn meet(
     config: &Config,
     limit: Option<Duration>,
 ) -> Result<([u8; 32], Vec<[u8; HOST_BYTES]>), JobError> {
-    // Rank 0 makes one, where the launcher did not.
+    // Rank 0 makes a secret, if the launcher did not.
     let random = || {
         let doing = "making the job's secret";
         sys::random().map_err(|error| JobError::Os { doing, error })
@@ -573,7 +575,7 @@ fn meet(
     let get = |rank, name| space.get(rank, name, Within::new(None));
     let secret = match made {
         Some(secret) => secret,
-        // Its bytes are in no error.
+        // No error contains its bytes.
         None => <[u8; 32]>::try_from(get(0, "secret")?)
             .map_err(|_| nonsense(launcher, "telling the job's secret", b"(not 32 bytes)"))?,
     };
@@ -586,7 +588,7 @@ fn meet(
     Ok((secret, hosts))
 }
 
-/// This rank's manager, and where the others find it.
+/// This rank's manager, and its address for the others.
 fn manager(
     config: Config,
     rank: u32,
@@ -631,7 +633,7 @@ fn manager(
     }
 }
 
-/// On no disk, and for its owner alone.
+/// On no disk, and only for its owner.
 #[cfg(feature = "tls")]
 fn secret_file(secret: &[u8; 32]) -> std::io::Result<std::fs::File> {
     use rustix::fs::{MemfdFlags, Mode, fchmod, memfd_create};
@@ -643,7 +645,7 @@ fn secret_file(secret: &[u8; 32]) -> std::io::Result<std::fs::File> {
     Ok(file)
 }
 
-/// Every address of this host, of both families where there are both.
+/// Every address of this host, of both families if there are both.
 #[cfg(feature = "tls")]
 fn any_address() -> core::net::SocketAddr {
     use core::net::{Ipv4Addr, Ipv6Addr};

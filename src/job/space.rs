@@ -1,5 +1,5 @@
-//! The launcher's key-value space, whichever launcher it is: names and bytes that one rank puts, a
-//! fence to which all come, and what the others get then.
+//! The key-value space of any launcher: names and bytes that one rank puts, a fence to which all
+//! come, and the bytes that the others get then.
 
 use super::lines::{LINE_BYTES_MAX, Line, from_hex, to_hex};
 use super::talk::{Fenced, Talk};
@@ -15,45 +15,45 @@ use std::path::Path;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
-/// Longest name that a rank puts something under.
+/// Longest name for `put`.
 pub const NAME_BYTES_MAX: usize = 32;
-/// Longest name as launchers have it: `hm-RANK-u-NAME`.
+/// Longest name in a launcher's space: `hm-RANK-u-NAME`.
 const KEY_BYTES_MAX: usize = NAME_BYTES_MAX + 16;
-/// What a value of no bytes is in PMI-1.
+/// The value of no bytes in PMI-1.
 const EMPTY: &str = "-";
 /// Most bytes under one name that fit into a line.
 const LINE_VALUE_BYTES_MAX: usize = (LINE_BYTES_MAX - 1024) / 2;
-/// Within which time a launcher answers.
+/// The time limit of a launcher's answer.
 pub const ANSWER: Duration = Duration::from_secs(30);
 /// Most ranks of a job.
 pub const RANKS_MAX: u32 = 1 << 20;
 
-/// By which variable the launcher is found, and which were looked for before it.
+/// The variable by which the launcher was found, and those that were looked for before it.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The variable.
     pub variable: &'static str,
-    /// What was looked for in vain.
+    /// Variables that were looked for in vain.
     pub not: Vec<&'static str>,
 }
 
-/// The space, and what its launcher has said at once.
+/// The space, and the launcher's first answers.
 #[derive(Debug)]
 pub struct Space {
     way: Way,
-    /// The names of what this rank has put.
+    /// The names of the values that this rank has put.
     names: BTreeSet<String>,
     /// This rank.
     pub rank: u32,
-    /// How many there are.
+    /// The number of ranks.
     pub size: u32,
     /// Most bytes under one name.
     pub value_bytes_max: usize,
-    /// The job's secret, where the launcher gives one.
+    /// The job's secret, if the launcher gives one.
     pub secret: Option<[u8; 32]>,
-    /// What this host is called by the others, where the launcher says so.
+    /// This host's name for other hosts, if the launcher gives it.
     pub host: Option<String>,
-    /// How it was found.
+    /// The way in which it was found.
     pub found: Found,
 }
 
@@ -65,7 +65,7 @@ enum Way {
     Alone(BTreeMap<String, Vec<u8>>),
 }
 
-/// Below which numbers ranks are counted.
+/// Ranks must be below this number.
 fn number(variable: &'static str, text: &str, min: u32, below: u32) -> Result<u32, JobError> {
     let number = text.parse().ok().filter(|number| (min..below).contains(number));
     number.ok_or_else(|| JobError::Environment {
@@ -76,7 +76,7 @@ fn number(variable: &'static str, text: &str, min: u32, below: u32) -> Result<u3
 }
 
 impl Space {
-    /// That of the launcher which started this process.
+    /// The space of the launcher that started this process.
     pub fn find(
         lookup: impl Fn(&str) -> Option<String>,
         pmix_library: Option<&Path>,
@@ -121,13 +121,13 @@ impl Space {
         }
         let word = |name: &str| answer.number(name).and_then(|number| u32::try_from(number).ok());
         let (Some(rank), Some(size)) = (word("rank"), word("size")) else {
-            // Nor here with the text, in which the secret is.
+            // The text must not be in the error here either, because it has the secret.
             let answer = Line::new("response_to_init");
             return Err(talk.nonsense(doing, &answer));
         };
         let secret = answer.get("secret").and_then(from_hex);
         let Some(secret) = secret.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok()) else {
-            // Not with the text, which may hold most of it.
+            // Without the text, which may hold most of the secret.
             let answer = Line::new("response_to_init");
             return Err(talk.nonsense("asking for the job's secret", &answer));
         };
@@ -166,7 +166,8 @@ impl Space {
         Self::with_pmix(pmix, namespace, rank, found)
     }
 
-    /// With a library that has connected to the launcher, which must say what the environment says.
+    /// With a library that has connected to the launcher, and whose answers must match the
+    /// environment.
     fn with_pmix(
         mut pmix: Pmix,
         namespace: &str,
@@ -235,7 +236,7 @@ impl Space {
         Ok(Self { way, names, rank, size, value_bytes_max, secret: None, host: None, found })
     }
 
-    /// Which launcher.
+    /// The launcher.
     pub fn launcher(&self) -> Launcher {
         match &self.way {
             Way::Run(talk) | Way::Pmi1 { talk, .. } => talk.launcher(),
@@ -244,7 +245,7 @@ impl Space {
         }
     }
 
-    /// Puts bytes, which others get after the next fence.
+    /// Puts bytes, which other ranks get after the next fence.
     pub fn put(&mut self, name: &str, value: &[u8]) -> Result<(), JobError> {
         let (launcher, max) = (self.launcher(), self.value_bytes_max);
         if value.len() > max {
@@ -266,7 +267,7 @@ impl Space {
             Way::Pmix(pmix) => pmix.put(&text(&key), value).map_err(|e| of_pmix_error(e, doing)),
             Way::Pmi1 { talk, space } => {
                 let line = line.with("kvsname", &*space).with("key", &key);
-                // Hydra of MPICH 5 takes an empty one for no command, and ends the job.
+                // Hydra of MPICH 5 takes an empty value for no command, and ends the job.
                 let said = if value.is_empty() { EMPTY.into() } else { to_hex(value) };
                 let answer = talk.ask(&line.with("value", said), "put_result", doing)?;
                 refused(talk, doing, &answer)
@@ -281,7 +282,7 @@ impl Space {
         Ok(())
     }
 
-    /// What a rank has put.
+    /// The bytes that a rank has put.
     pub fn get(&mut self, rank: u32, name: &str, within: Within) -> Result<Vec<u8>, JobError> {
         let key = key(rank, name);
         let doing = "getting a value";
@@ -357,7 +358,7 @@ impl Space {
         }
     }
 
-    /// Asks who has not come to the fence that this rank waits at, where the launcher says so.
+    /// Asks for the ranks that have not come to this rank's fence, if the launcher can tell.
     pub fn ask_missing(&mut self) -> Result<(), JobError> {
         match &mut self.way {
             Way::Run(talk) => talk.ask_missing(),
@@ -365,12 +366,12 @@ impl Space {
         }
     }
 
-    /// Whether the answer to that is on its way; it is heard while the fence is waited for.
+    /// Whether the answer to that is on its way; the wait for the fence receives it.
     pub fn asks_missing(&self) -> bool {
         matches!(&self.way, Way::Run(talk) if talk.asks_missing())
     }
 
-    /// Who had not come when that was answered last; nobody, where it was not.
+    /// The missing ranks of the last answer; empty without an answer.
     pub fn missing(&self) -> Result<Vec<u32>, JobError> {
         match &self.way {
             Way::Run(talk) => talk.missing(),
@@ -378,7 +379,7 @@ impl Space {
         }
     }
 
-    /// This rank needs the launcher no more. One that has gone need not be told.
+    /// This rank no longer needs the launcher. A launcher that has gone is not told.
     pub fn finish(&mut self) {
         match &mut self.way {
             Way::Run(_) | Way::Alone(_) => {}
@@ -397,7 +398,7 @@ fn refused(talk: &Talk, doing: &'static str, answer: &Line) -> Result<(), JobErr
     }
 }
 
-/// As a rank is told what became of PMIx.
+/// The error of a rank for an error of PMIx.
 fn of_pmix_error(error: PmixError, doing: &'static str) -> JobError {
     let launcher = Launcher::Pmix;
     match error {
@@ -415,12 +416,12 @@ fn text(key: &str) -> CString {
     CString::new(key).unwrap_or_default()
 }
 
-/// As launchers know it: a rank writes below its own number.
+/// A key in a launcher's form: a rank writes below its own number.
 fn key(rank: u32, name: &str) -> String {
     format!("hm-{rank}-{name}")
 }
 
-/// A name of the application's own; the job's are without the first letter.
+/// The key of an application's name; the job's own names have no `u-`.
 pub fn own_name(name: &str) -> Result<String, JobError> {
     check_name(name)?;
     Ok(format!("u-{name}"))

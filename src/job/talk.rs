@@ -1,5 +1,5 @@
-//! A rank's conversation with its launcher over a descriptor that it inherited: PMI-1, and what
-//! `hamlyn run` says beyond it.
+//! A rank's conversation with its launcher over a descriptor that it inherited: PMI-1, and the
+//! additions of `hamlyn run`.
 //!
 //! ```text
 //!   rank                                     launcher
@@ -16,13 +16,13 @@
 //!   cmd=finalize                        ->
 //!                                       <-   cmd=finalize_ack
 //! ```
-//! An answer that did not come in time still comes, before that to the next question, and is dropped then:
-//! it does not say which question it answers. So a launcher that was silent for a time, as one that
-//! is stopped, is spoken with as before once it answers again. That to `missing` is never waited
-//! for, and heard when it comes.
+//! A late answer still comes before the answer to the next question, and is dropped then: it does
+//! not name its question. So a launcher that was silent for a time, for example because it was
+//! stopped, works as before once it answers again. The answer to `missing` is never waited for; it
+//! is read when it comes.
 //!
-//! Never: what comes is believed before it was checked; more than one line is kept; anything is waited
-//! for without an end; a question gets the answer to another.
+//! Never: an answer is believed before it is checked; more than one line is kept; a wait has no
+//! end; a question gets the answer to another.
 
 use super::lines::{LINE_BYTES_MAX, Line, ranks_of_word};
 use super::turn::Within;
@@ -37,18 +37,18 @@ use std::collections::VecDeque;
 use std::string::String;
 use std::vec::Vec;
 
-/// Within which time a launcher answers.
+/// The time limit of a launcher's answer.
 const ANSWER: Duration = super::space::ANSWER;
-/// Answers that did not come in time, beyond which nothing more is asked until one of them comes.
+/// Most late answers; after that no question is sent until one of them comes.
 const LATE_MAX: usize = 16;
 const MISSING: &str = "missing_result";
-/// Bytes of an answer that are told in an error.
+/// Bytes of an answer that an error quotes.
 const TOLD_BYTES: usize = 80;
 
-/// How a fence ended.
+/// The end of a fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fenced {
-    /// All came.
+    /// All ranks came.
     All,
     /// These have ended before they came.
     Ended(Vec<u32>),
@@ -60,25 +60,25 @@ pub struct Talk {
     socket: OwnedFd,
     launcher: Launcher,
     size: u32,
-    /// What came, up to the end of a line.
+    /// Bytes received, up to the end of a line.
     came: Vec<u8>,
-    /// What did not leave of a line, whose beginning has left.
+    /// The rest of a line that has left in part.
     unsent: Vec<u8>,
     is_fencing: bool,
-    /// Whether an answer of who is missing is on its way which is about this fence.
+    /// Whether an answer about the missing ranks of this fence is on its way.
     asks_missing: bool,
-    /// The last of them.
+    /// The last such answer.
     missing: Option<Line>,
     /// The fence's end, which came before another answer.
     fenced: Option<Fenced>,
-    /// What the answers are called that did not come in time.
+    /// The commands of late answers.
     late: VecDeque<String>,
-    /// Why nothing more is said.
+    /// The reason why the conversation is over.
     over: Option<&'static str>,
 }
 
 impl Talk {
-    /// Over the descriptor whose number is in `variable`.
+    /// Over the descriptor with the number in `variable`.
     pub fn new(launcher: Launcher, variable: &'static str, number: &str) -> Result<Self, JobError> {
         let wrong = |allowed: String| JobError::Environment {
             variable,
@@ -104,12 +104,12 @@ impl Talk {
         })
     }
 
-    /// Who is at the other end.
+    /// The launcher at the other end.
     pub fn launcher(&self) -> Launcher {
         self.launcher
     }
 
-    /// Ranks that are named must be below it.
+    /// Ranks in answers must be below it.
     pub fn set_size(&mut self, size: u32) {
         self.size = size;
     }
@@ -136,7 +136,7 @@ impl Talk {
         }
     }
 
-    /// Until the socket can be read, or written; `false`: not within so long.
+    /// Waits until the socket can be read, or written; `false`: not within `limit`.
     fn wait(&self, flags: PollFlags, limit: Duration) -> Result<bool, Errno> {
         let limit = Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
         match poll(&mut [PollFd::new(&self.socket, flags)], Some(&limit)) {
@@ -146,13 +146,13 @@ impl Talk {
         }
     }
 
-    /// Until the launcher says something, or not longer than `limit`.
+    /// Waits until the launcher sends something, at most for `limit`.
     pub fn wait_for_word(&self, limit: Duration) {
-        // What is wrong with the socket is found when it is read.
+        // An error of the socket is found when it is read.
         let _ = self.wait(PollFlags::IN, limit);
     }
 
-    /// The same; `false`: the time was over before.
+    /// The same; `false`: the time limit passed first.
     fn wait_within(
         &self,
         flags: PollFlags,
@@ -167,7 +167,7 @@ impl Talk {
         waited.map(|_| true).map_err(|e| self.os(doing, e))
     }
 
-    /// Whether everything that was said has left.
+    /// Whether all bytes of sent lines have left.
     fn try_send(&mut self, doing: &'static str) -> Result<bool, JobError> {
         while !self.unsent.is_empty() {
             match send(&self.socket, &self.unsent, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
@@ -189,7 +189,7 @@ impl Talk {
         Ok(true)
     }
 
-    /// Says a line. On an error nothing of it was said. If a part of it has left in time, the rest
+    /// Sends a line. On an error no part of it was sent. If a part of it has left in time, the rest
     /// leaves later, before anything else.
     fn say(&mut self, line: &Line, doing: &'static str, within: Within) -> Result<(), JobError> {
         if let Some(why) = self.over {
@@ -207,8 +207,8 @@ impl Talk {
         Ok(())
     }
 
-    /// A line, if a whole one has come, that is neither an answer which is too late nor the fence's
-    /// end, which is kept.
+    /// A whole line, if one has come that is neither a late answer nor the fence's end, which is
+    /// kept.
     fn try_hear(&mut self, doing: &'static str) -> Result<Option<Line>, JobError> {
         while let Some(line) = self.try_hear_any(doing)? {
             if self.late.front().is_some_and(|late| line.command() == late) {
@@ -249,8 +249,8 @@ impl Talk {
         }
     }
 
-    /// Asks, and waits for the answer, which is called `answer`. That it is a refusal is for the
-    /// caller to see.
+    /// Asks, and waits for the answer with the command `answer`. The caller checks whether it is a
+    /// refusal.
     pub fn ask(
         &mut self,
         line: &Line,
@@ -260,7 +260,7 @@ impl Talk {
         self.ask_within(line, answer, doing, Within::new(Some(ANSWER)))
     }
 
-    /// The same, within so long.
+    /// The same, within a time limit.
     pub fn ask_within(
         &mut self,
         line: &Line,
@@ -268,7 +268,7 @@ impl Talk {
         doing: &'static str,
         within: Within,
     ) -> Result<Line, JobError> {
-        // It answers in turn, and so many answers were not waited for.
+        // It answers in turn, and too many answers are late.
         while self.late.len() >= LATE_MAX {
             if let Some(line) = self.try_hear(doing)? {
                 return Err(self.no_answer(doing, &line));
@@ -291,7 +291,7 @@ impl Talk {
         }
     }
 
-    /// Waits until it says something, while what was said leaves.
+    /// Waits for more bytes, and sends the rest of sent lines meanwhile.
     fn hears_more(&mut self, doing: &'static str, within: Within) -> Result<bool, JobError> {
         let flags = match self.try_send(doing)? {
             true => PollFlags::IN,
@@ -300,7 +300,7 @@ impl Talk {
         self.wait_within(flags, within, doing)
     }
 
-    /// Whatever comes next may be the answer to this question, or to another.
+    /// The next answer may belong to this question, or to another.
     fn no_answer(&mut self, doing: &'static str, line: &Line) -> JobError {
         self.over = Some("it has said what was no answer");
         self.error(doing, &line.to_bytes())
@@ -315,7 +315,7 @@ impl Talk {
         ended.map(Fenced::Ended).ok_or_else(refused)
     }
 
-    /// Begins a fence, or goes on with the one that is begun.
+    /// Begins a fence, or goes on with the current one.
     pub fn begin_fence(&mut self, within: Within) -> Result<(), JobError> {
         if !self.is_fencing && self.fenced.is_none() {
             self.say(&Line::new("barrier_in"), "coming to a fence", within)?;
@@ -324,7 +324,7 @@ impl Talk {
         Ok(())
     }
 
-    /// How the fence has ended, if it has.
+    /// The end of the fence, if it has ended.
     pub fn end_fence(&mut self) -> Result<Option<Fenced>, JobError> {
         let doing = "waiting for all ranks";
         self.try_send(doing)?;
@@ -336,7 +336,7 @@ impl Talk {
         Ok(self.fenced.take())
     }
 
-    /// Asks who is missing at the fence that is begun, unless an answer to that is on its way.
+    /// Asks for the missing ranks of the current fence, unless an answer to that is on its way.
     pub fn ask_missing(&mut self) -> Result<(), JobError> {
         let is_asked = self.late.iter().any(|late| late == MISSING);
         if !self.is_fencing || is_asked || self.late.len() >= LATE_MAX {
@@ -344,7 +344,7 @@ impl Talk {
         }
         let at_once = Within::new(Some(Duration::ZERO));
         match self.say(&Line::new("missing"), "asking who is missing", at_once) {
-            // There is no room for it now.
+            // The socket has no room for it now.
             Err(JobError::LauncherSilent { .. }) => return Ok(()),
             said => said?,
         }
@@ -358,14 +358,14 @@ impl Talk {
         self.asks_missing
     }
 
-    /// Who was missing when the last answer came; nobody, if none has come.
+    /// The missing ranks of the last answer; empty without an answer.
     pub fn missing(&self) -> Result<Vec<u32>, JobError> {
         let Some(line) = &self.missing else { return Ok(Vec::new()) };
         let ranks = line.get("ranks").and_then(|word| ranks_of_word(word, self.size));
         ranks.ok_or_else(|| self.nonsense("asking who is missing", line))
     }
 
-    /// An error for an answer that lacks something.
+    /// An error for an incomplete answer.
     pub fn nonsense(&self, doing: &'static str, line: &Line) -> JobError {
         self.error(doing, &line.to_bytes())
     }
@@ -427,7 +427,8 @@ mod tests {
         let asked = talk.ask(&Line::new("get"), "get_result", DOING);
         assert!(matches!(asked, Err(JobError::Launcher { .. })));
         assert!(talk.came.len() <= LINE_BYTES_MAX + 4096);
-        // The inherited number stays open in this process, as it would: it is closed with `own`.
+        // The inherited number stays open in this process, as it would in a rank: it is closed with
+        // `own`.
         drop(talk);
         writer.join().unwrap();
     }
@@ -439,7 +440,7 @@ mod tests {
         assert_eq!(talk.end_fence().unwrap(), None);
         launcher.write_all(b"cmd=barrier_out\ncmd=missing_result ranks=\n").unwrap();
         talk.ask(&Line::new("missing"), "missing_result", DOING).unwrap();
-        // Begun again, it is the same one.
+        // A second begin goes on with the same fence.
         talk.begin_fence(Within::new(None)).unwrap();
         assert_eq!(talk.end_fence().unwrap(), Some(Fenced::All));
         let mut said = [0; 64];
@@ -459,7 +460,8 @@ mod tests {
         launcher.write_all(b"cmd=get_result value=1\ncmd=get_result value=2\n").unwrap();
         launcher.write_all(b"cmd=get_result value=3\n").unwrap();
         assert_eq!(talk.ask(&get, "get_result", DOING).unwrap().get("value"), Some("3"));
-        // Nor does it end a fence, and of one that never answers there is an end to the questions.
+        // It does not end a fence either, and a launcher that never answers gets a bounded number
+        // of questions.
         talk.begin_fence(soon()).unwrap();
         talk.ask_within(&get, "get_result", DOING, soon()).unwrap_err();
         launcher.write_all(b"cmd=get_result value=4\ncmd=barrier_out\n").unwrap();
@@ -476,7 +478,7 @@ mod tests {
         assert_eq!(talk.late.len(), 1);
         launcher.write_all(b"cmd=get_result value=7\ncmd=get_result value=6\n").unwrap();
         assert_eq!(talk.ask(&get, "get_result", DOING).unwrap().get("value"), Some("6"));
-        // Nor is it one that comes behind something that answers nothing.
+        // An answer behind a line that answers nothing is not taken either.
         let (mut talk, mut launcher) = self::talk();
         launcher.write_all(b"cmd=error\ncmd=get_result value=1\n").unwrap();
         talk.ask(&get, "get_result", DOING).unwrap_err();
@@ -489,7 +491,7 @@ mod tests {
         let (mut talk, mut launcher) = talk();
         let long = Line::new("put").with("value", "7".repeat(LINE_BYTES_MAX - 100));
         let soon = || Within::new(Some(Duration::from_millis(1)));
-        // A part of it has left, when there is room for no more than a part.
+        // A part of the line has left, once there is room for only a part.
         let mut lines = 0;
         let mut heard = Vec::new();
         while talk.unsent.is_empty() {
@@ -503,7 +505,7 @@ mod tests {
                 }
             }
         }
-        // As long as there is no room nothing else is said.
+        // As long as there is no room, no other line is sent.
         let said = talk.say(&Line::new("get"), DOING, soon());
         assert!(matches!(said, Err(JobError::LauncherSilent { .. })));
         let reader = std::thread::spawn(move || {
@@ -511,7 +513,7 @@ mod tests {
             heard
         });
         talk.say(&Line::new("get"), DOING, Within::new(None)).unwrap();
-        // Both copies of the descriptor, of which the test has one.
+        // For both copies of the descriptor; the test has one.
         rustix::net::shutdown(&talk.socket, rustix::net::Shutdown::Write).unwrap();
         let wanted = [long.to_bytes().repeat(lines), b"cmd=get\n".to_vec()].concat();
         assert!(reader.join().unwrap() == wanted);
@@ -520,7 +522,7 @@ mod tests {
     #[test]
     fn who_is_missing_is_asked_once_and_heard_when_it_is_answered() {
         let (mut talk, mut launcher) = talk();
-        // At no fence nobody is.
+        // Without a fence no rank is missing.
         talk.ask_missing().unwrap();
         talk.begin_fence(Within::new(None)).unwrap();
         for _ in 0..3 {
@@ -532,7 +534,7 @@ mod tests {
         assert_eq!(talk.end_fence().unwrap(), None);
         assert!(!talk.asks_missing());
         assert_eq!(talk.missing().unwrap(), [1, 3]);
-        // An answer that comes when the fence is over says nothing of the next one.
+        // An answer after the end of a fence is not about the next one.
         talk.ask_missing().unwrap();
         launcher.write_all(b"cmd=barrier_out\n").unwrap();
         assert_eq!(talk.end_fence().unwrap(), Some(Fenced::All));

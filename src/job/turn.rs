@@ -1,8 +1,8 @@
-//! Time limits of a call, and a lock that is waited for no longer than they say.
+//! Time limits of a call, and a lock that keeps to them.
 //!
 //! ```text
-//!   Within: until when, and what an error says of it
-//!   Turn:   take(within) --> Taken, until it is dropped; or the time is over
+//!   Within: a deadline, and its wording in an error
+//!   Turn:   take(within) --> Taken, until it is dropped; or the time limit passes
 //! ```
 //! Never: a call waits beyond its time limit because another thread has the lock.
 
@@ -11,7 +11,7 @@ use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Until when something is waited for.
+/// The deadline of a wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Within {
     until_ns: u64,
@@ -19,20 +19,20 @@ pub struct Within {
 }
 
 impl Within {
-    /// From now on; `None`: without an end.
+    /// From now on; `None`: without a limit.
     pub fn new(limit: Option<Duration>) -> Self {
         let ns = limit.and_then(|limit| u64::try_from(limit.as_nanos()).ok());
         let until_ns = ns.and_then(|ns| monotonic_ns().checked_add(ns)).unwrap_or(u64::MAX);
         Self { until_ns, limit }
     }
 
-    /// This, or so long from now on, whichever is over first.
+    /// This deadline, or `limit` from now on, whichever is earlier.
     pub fn at_most(self, limit: Duration) -> Self {
         let other = Self::new(Some(limit));
         if other.until_ns < self.until_ns { other } else { self }
     }
 
-    /// The time limit as it was given.
+    /// The time limit that was given.
     pub fn limit(self) -> Option<Duration> {
         self.limit
     }
@@ -42,12 +42,12 @@ impl Within {
         self.limit.map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// What is left of it.
+    /// The time left.
     pub fn left(self) -> Duration {
         Duration::from_nanos(self.until_ns.saturating_sub(monotonic_ns()))
     }
 
-    /// Whether nothing is left.
+    /// Whether no time is left.
     pub fn is_over(self) -> bool {
         self.left().is_zero()
     }
@@ -57,7 +57,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Something of which one thread at a time has a turn.
+/// A value that one thread at a time may use.
 #[derive(Debug, Default)]
 pub struct Turn<T> {
     is_taken: Mutex<bool>,
@@ -66,12 +66,13 @@ pub struct Turn<T> {
 }
 
 impl<T> Turn<T> {
-    /// Which nobody has.
+    /// The value, not in use.
     pub fn new(value: T) -> Self {
         Self { is_taken: Mutex::new(false), freed: Condvar::new(), value: Mutex::new(value) }
     }
 
-    /// Once nobody else has it; `None`: not in time. Where nobody has it, no time is needed.
+    /// The value as soon as it is free; `None`: not within the time limit. A free one needs no
+    /// time.
     pub fn take(&self, within: Within) -> Option<Taken<'_, T>> {
         let guard = lock(&self.is_taken);
         let waited = self.freed.wait_timeout_while(guard, within.left(), |is_taken| *is_taken);
@@ -81,11 +82,11 @@ impl<T> Turn<T> {
         }
         *is_taken = true;
         drop(is_taken);
-        // Whoever had it is about to unlock it, at most.
+        // Its previous user is at most about to unlock it.
         Some(Taken { turn: self, value: lock(&self.value) })
     }
 
-    /// Once nobody else has it, however long that takes.
+    /// The value as soon as it is free, without a limit.
     pub fn lock(&self) -> Taken<'_, T> {
         loop {
             if let Some(taken) = self.take(Within::new(None)) {
@@ -135,7 +136,7 @@ mod tests {
         assert!(turn.take(soon()).is_none());
         assert!(turn.take(Within::new(Some(Duration::ZERO))).is_none());
         drop(taken);
-        // Without any time, too, where nobody has it.
+        // A free one can be taken without any time, too.
         *turn.take(Within::new(Some(Duration::ZERO))).unwrap() += 1;
         std::thread::scope(|scope| {
             let taken = turn.lock();

@@ -11,16 +11,16 @@
 //!                                               Event::Aperture { Revoked }
 //! ```
 //! An aperture (CLAN; SHRIMP's import and export) is memory of its owner whose whole pages are
-//! mapped into one holder, at the other end of one link; a read-only one into as many as it is
-//! [exported to](Node::export_also). Data moves by the holder's own stores and
-//! loads; what announces it is a message, through a slot elsewhere, whose packets are checked like
-//! any other. So an aperture has no slot, takes no deposits, and is no message area: its bytes may
-//! change at any time, and nothing here lends them out. Copy what must stand still, or
-//! [`Node::reclaim_aperture`], which makes a message area of it.
+//! mapped into one holder, at the other end of one link; a read-only one into each holder that it
+//! is [exported to](Node::export_also). Data moves by the holder's own stores and loads. A message
+//! announces it, through a slot elsewhere, and its packets are checked like all others. So an
+//! aperture has no slot, takes no deposits, and is no message area: its bytes may change at any
+//! time, and the library does not lend them out. Copy bytes that must be stable, or call
+//! [`Node::reclaim_aperture`], which makes a message area of the aperture.
 //!
-//! [`Aperture`] and [`ApertureView`] are used by any thread, without the node.
+//! Any thread can use [`Aperture`] and [`ApertureView`], without the node.
 //!
-//! Never: an aperture outlives its link; what a holder does to its pages is seen anywhere else.
+//! Never: an aperture outlives its link; a holder's use of its pages has an effect anywhere else.
 
 mod error;
 mod other_host;
@@ -42,13 +42,13 @@ use std::string::String;
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// An aperture of one link, by the same name at both ends.
+/// An aperture of one link. Both ends use the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ApertureId {
     /// The link between owner and holder. Each end has its own name for it.
     pub link: LinkId,
-    /// Its number on that link, the same at both ends, and never used again there: what a message
-    /// says to name it.
+    /// Its number on that link, the same at both ends, and never used again there: messages name
+    /// the aperture by it.
     pub number: u32,
 }
 
@@ -58,19 +58,19 @@ impl core::fmt::Display for ApertureId {
     }
 }
 
-/// What became of an aperture.
+/// A change of an aperture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ApertureEvent {
     /// Owner: the holder has it.
     Ready,
-    /// Owner: nobody will hold it, and its memory was given back, unless others hold it.
+    /// Owner: no process will hold it. Its memory was given back, unless others hold it.
     Refused(Reason),
-    /// Owner: the holder has let go of it. Its memory stays until it is revoked or reclaimed.
+    /// Owner: the holder has released it. Its memory stays until it is revoked or reclaimed.
     Released,
     /// Holder: it can be used.
     Held,
-    /// Holder: its owner took it back; [`Aperture`]s of it answer [`AccessError::Revoked`].
+    /// Holder: its owner revoked it; its [`Aperture`]s return [`AccessError::Revoked`].
     Revoked,
 }
 
@@ -86,11 +86,11 @@ pub enum NoSuchAperture {
     Pool(ApertureId),
 }
 
-/// An aperture whose bytes could not be kept. It is as it was.
+/// An aperture could not be reclaimed. It is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ReclaimError {
-    /// There is none.
+    /// There is no such aperture.
     #[error(transparent)]
     NoSuchAperture(#[from] NoSuchAperture),
     /// There is no room for the message area.
@@ -101,11 +101,11 @@ pub enum ReclaimError {
     Forked(#[from] Forked),
 }
 
-/// The holder's side of an aperture: the memory of a process at the other end of a link. Any
-/// thread may use it, without the node.
+/// The holder's side of an aperture: the memory of a process at the other end of a link. Any thread
+/// may use it, without the node.
 ///
-/// Its owner may change the bytes at any time, and may take it back at any time: then every call
-/// answers [`AccessError::Revoked`], and what was written since reached nobody.
+/// Its owner may change the bytes, and may revoke the aperture, at any time. Afterwards every call
+/// returns [`AccessError::Revoked`], and no process sees later writes.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-aperture-{}", std::process::id()));
@@ -139,11 +139,11 @@ pub enum ReclaimError {
 ///     }
 /// };
 /// assert_eq!((aperture.bytes(), aperture.access()), (4096, ApertureAccess::ReadWrite));
-/// aperture.populate()?; // All pages now, not when they are first used.
+/// aperture.populate()?; // All pages now, not at the first access.
 /// aperture.write(0, b"in place")?;
 /// aperture.write_u64(8, 42)?;
 ///
-/// // The holder can still change them: what is needed is copied, then checked, then used.
+/// // The holder can still change them: copy, then check, then use.
 /// let mut bytes = [0; 8];
 /// let view = owner.aperture_view(exported)?;
 /// view.read(0, &mut bytes)?;
@@ -151,14 +151,14 @@ pub enum ReclaimError {
 /// assert_eq!((view.id(), view.bytes(), view.is_revoked()), (exported, 4096, false));
 /// assert!(owner.apertures_exported().eq([exported]));
 /// assert!(holder.apertures_held().eq([aperture.id()]) && owner.aperture_bytes().0 > 0);
-/// // From here on it cannot: what it writes is an error, or reaches nobody.
+/// // From here on it cannot: its writes are errors, or have no effect.
 /// let area = owner.reclaim_aperture(exported)?;
 /// aperture.write(0, b"too late").ok();
 /// assert_eq!(&owner.area(area)?[..8], b"in place");
-/// // Where nobody needs the bytes:
+/// // If the bytes are no longer needed:
 /// let looked_at = owner.export(link, 4096, ApertureAccess::ReadOnly)?;
 /// owner.revoke_aperture(looked_at)?;
-/// holder.release_aperture(aperture.id()).ok(); // An error: it has been told already.
+/// holder.release_aperture(aperture.id()).ok(); // An error: the holder knows already.
 /// assert!(view.populate().is_err() && view.access() == ApertureAccess::ReadWrite);
 /// # drop((owner, holder));
 /// # std::fs::remove_dir_all(&dir).ok();
@@ -174,9 +174,9 @@ pub struct Aperture {
 /// [`Aperture`] shows both ends.
 ///
 /// *Volatile*: the holder of a read-write aperture may change the bytes, or make pages of them
-/// zero, between any two calls and during each. So bytes are only ever copied, and what was copied
-/// is checked, then used. When the link ends the aperture is over, but its bytes can be read here
-/// until the last view is dropped, so that nothing that was announced is lost.
+/// zero, between any two calls and during each. So bytes can only be copied: check the copy, then
+/// use it. The aperture ends with its link, but its bytes can be read here until the last view is
+/// dropped, so that announced data is not lost.
 #[derive(Clone, Debug)]
 pub struct ApertureView {
     id: ApertureId,
@@ -196,46 +196,47 @@ macro_rules! pages {
                 $pages.bytes()
             }
 
-            /// Copies `from` to `offset`. A message that is sent afterwards, by this thread, finds
-            /// the bytes there; of an aperture of another host one that is sent over its own link, where
-            /// several lead there ([`Node::send_over`]), and [`AccessError::Busy`] says that too much
-            /// waits for its owner already; a part of `from` may have been written then.
+            /// Copies `from` to `offset`. A message that this thread sends afterwards finds the
+            /// bytes there. For an aperture of another host, that holds for a message over the
+            /// aperture's own link, if several links lead there ([`Node::send_over`]);
+            /// [`AccessError::Busy`] means that too many writes already wait for its owner, and a
+            /// part of `from` may have been written then.
             #[inline]
             pub fn write(&$self, offset: u64, from: &[u8]) -> Result<(), AccessError> {
                 $pages.write(offset, from)
             }
 
-            /// Copies from `offset` into `to`. Of an aperture of another host: waits for its owner's
-            /// program, for `host_timeout_ms` at most ([`AccessError::Silent`]).
+            /// Copies from `offset` into `to`. For an aperture of another host, waits for its
+            /// owner's program, at most `host_timeout_ms` ([`AccessError::Silent`]).
             #[inline]
             pub fn read(&$self, offset: u64, to: &mut [u8]) -> Result<(), AccessError> {
                 $pages.read(offset, to)
             }
 
-            /// Stores the word at `offset`, a multiple of 8, whole, after everything that this
-            /// thread wrote before.
+            /// Stores the word at `offset`, a multiple of 8, as a whole, after all earlier writes
+            /// of this thread.
             #[inline]
             pub fn write_u64(&$self, offset: u64, value: u64) -> Result<(), AccessError> {
                 $pages.write_u64(offset, value)
             }
 
-            /// The word at `offset`, a multiple of 8, whole; what its writer wrote before it can
+            /// The word at `offset`, a multiple of 8, as a whole; its writer's earlier writes can
             /// be read after it.
             #[inline]
             pub fn read_u64(&$self, offset: u64) -> Result<u64, AccessError> {
                 $pages.read_u64(offset)
             }
 
-            /// Enters every page into this process's page table now, if the system can, so that
-            /// no first access to a page has to wait for that later: a first copy of 64 KiB at a
-            /// time took 0.7 ms a MiB, every later one 0.025. A revocation meanwhile waits until it is done.
+            /// Enters every page into this process's page table now, if the system can, so that the
+            /// first accesses need not wait for that: a first copy of 64 KiB at a time took 0.7 ms
+            /// a MiB, every later one 0.025 ms. A revocation meanwhile waits until it is done.
             pub fn populate(&$self) -> Result<(), AccessError> {
                 $pages.populate()
             }
 
-            /// Whether it was revoked, or, at its holder, its link has ended. At its owner, where
-            /// [others](Node::export_also) hold it as well, `false` until it was taken from the last
-            /// of them, or reclaimed.
+            /// Whether it was revoked, or, at its holder, its link has ended. At its owner, if
+            /// [others](Node::export_also) hold it as well, `false` until it was revoked from the
+            /// last of them, or reclaimed.
             pub fn is_revoked(&$self) -> bool {
                 $pages.is_gone()
             }
@@ -251,7 +252,7 @@ impl Aperture {
         &self.pages
     }
 
-    /// What this process may do with it.
+    /// This process's access to it.
     pub fn access(&self) -> ApertureAccess {
         if self.pages.may_write() { ApertureAccess::ReadWrite } else { ApertureAccess::ReadOnly }
     }
@@ -263,7 +264,7 @@ impl ApertureView {
         self.owned.pages()
     }
 
-    /// What the holder may do with it. The owner may always write.
+    /// The holder's access to it. The owner may always write.
     pub fn access(&self) -> ApertureAccess {
         self.owned.access()
     }
@@ -275,7 +276,7 @@ struct Exported {
     memory: Exports,
 }
 
-/// What is exported.
+/// The exported memory.
 #[derive(Debug)]
 enum Exports {
     /// The same for each of its holders.
@@ -293,7 +294,7 @@ impl Exported {
     }
 }
 
-/// Who is to hold one.
+/// The holder of an export.
 #[derive(Clone, Copy, Debug)]
 enum To {
     /// A process of this host.
@@ -302,13 +303,13 @@ enum To {
     Host,
 }
 
-/// All of a node.
+/// All apertures of a node.
 #[derive(Debug, Default)]
 pub(super) struct Apertures {
     ledger: Arc<Ledger>,
     exported: HashMap<ApertureId, Exported>,
     held: HashMap<ApertureId, Aperture>,
-    /// Why an aperture was refused last.
+    /// The reason for the last refusal of an aperture.
     refused: HashMap<LinkId, String>,
 }
 
@@ -318,7 +319,7 @@ impl Apertures {
         of.fold((0, 0), |(count, bytes), row| (count + 1, bytes + row.1.bytes))
     }
 
-    /// What the same memory is called, over each link to a holder.
+    /// The names of the same memory, over each link to a holder.
     fn names_of(&self, owned: &Arc<Owned>) -> Vec<ApertureId> {
         let is_same =
             |memory: &Exports| matches!(memory, Exports::Own(of) if Arc::ptr_eq(of, owned));
@@ -326,7 +327,7 @@ impl Apertures {
         names.map(|(id, _)| *id).collect()
     }
 
-    /// With a link its apertures end. The owner's memory goes with its last view.
+    /// Ends the apertures of a link. The owner's memory goes with its last view.
     pub(super) fn link_ended(&mut self, link: LinkId) {
         self.exported.retain(|id, _| id.link != link);
         self.held.retain(|id, aperture| {
@@ -359,20 +360,21 @@ impl Apertures {
 }
 
 impl Node {
-    /// Exports `bytes` of new memory, zero, as an aperture to the other end of `link`: whole pages,
-    /// one holder, and what it may do decided for good. All of it is charged to this process now.
-    /// [`Event::Aperture`](super::Event::Aperture) says when the holder has it, or why not.
+    /// Exports `bytes` of new zeroed memory as an aperture to the other end of `link`: whole pages,
+    /// one holder, and a fixed access. All of it is charged to this process now.
+    /// [`Event::Aperture`](super::Event::Aperture) reports that the holder has it, or the reason
+    /// why not.
     ///
-    /// The holder gets [`ApertureEvent::Held`] and asks for its [`aperture`](Self::aperture); this
-    /// node has an [`aperture_view`](Self::aperture_view). Data is announced by messages, through
-    /// a slot elsewhere, that name the aperture by its number. It ends with
+    /// The holder gets [`ApertureEvent::Held`] and calls [`aperture`](Self::aperture); this node
+    /// has an [`aperture_view`](Self::aperture_view). Messages announce the data, through a slot
+    /// elsewhere, and name the aperture by its number. It ends with
     /// [`revoke_aperture`](Self::revoke_aperture), [`reclaim_aperture`](Self::reclaim_aperture), or
     /// its link.
     ///
-    /// To another host only over libfabric, with a provider that does what is needed: the holder then has
-    /// no mapping. What it writes is on its way when the call returns, moves while both programs make
-    /// calls, and is there before any message that it sends afterwards over this link; what it reads it
-    /// waits for; words it has none.
+    /// Exports to another host need libfabric and a suitable provider. The holder then has no
+    /// mapping: its writes are on their way when the call returns, move while both programs make
+    /// calls, and arrive before any message that it sends afterwards over this link; its reads
+    /// wait; single words are not available.
     pub fn export(
         &mut self,
         link: LinkId,
@@ -407,7 +409,7 @@ impl Node {
         self.offer(link, to, access, bytes, file, Exports::Own(Arc::new(owned)))
     }
 
-    /// Who is at the other end of a link over which so many bytes may be exported.
+    /// The other end of a link over which this many bytes may be exported.
     fn check_export(&self, link: LinkId, bytes: u64) -> Result<(To, Option<u32>), ExportError> {
         let found = self.link(link)?;
         let (token, uid) = (found.token.ok_or(ExportError::ToSelf)?, found.peer.uid);
@@ -460,17 +462,17 @@ impl Node {
 
     /// Exports a read-only aperture of this node to the other end of `link` as well, where it has a
     /// name of its own: both holders see the same pages, and so does this node in any view of them.
-    /// Its bytes count once in `aperture_bytes_max` and once in the share of each user who was given
-    /// them, as long as anybody has them, and for each link in `aperture_link_bytes_max`.
+    /// Its bytes count once in `aperture_bytes_max`, and once in the share of each user that got
+    /// them, until the last holder releases them, and for each link in `aperture_link_bytes_max`.
     ///
-    /// [`revoke_aperture`](Self::revoke_aperture) takes it from one holder; the memory goes with the
-    /// last. Whoever has been revoked and does not let go sees what is written there as long as it
-    /// stays: for what it is not to see, revoke all of them, and export new memory.
+    /// [`revoke_aperture`](Self::revoke_aperture) revokes it from one holder; the memory goes with
+    /// the last. A revoked holder that does not release it sees later writes as long as the memory
+    /// stays: to hide new data from it, revoke all holders, and export new memory.
     ///
-    /// Holders of one user can use up the shares of the others: as long as somebody keeps what was
-    /// revoked, it stays charged to every user who was given it, those who have let go included, and
-    /// after 256 such apertures nothing more is exported to any of these users. Where users distrust
-    /// one another, [`export`](Self::export) an aperture to each.
+    /// Holders of one user can use up the shares of the others: until a revoked aperture is
+    /// released by all its holders, it stays charged to every user that got it, even to users whose
+    /// holders released it. After 256 such apertures no more is exported to any of these users. If
+    /// users distrust one another, [`export`](Self::export) an aperture to each.
     pub fn export_also(&mut self, id: ApertureId, link: LinkId) -> Result<ApertureId, ExportError> {
         self.check_fork()?;
         self.link(link)?;
@@ -499,8 +501,9 @@ impl Node {
         offered
     }
 
-    /// Sets bytes aside for memory that many may hold, each over a link of its own, and read: a
-    /// publisher's pool. It counts once. [`Pool::make`] fills it, which takes long, and needs no node.
+    /// Reserves bytes for memory that many processes may hold, each over a link of its own, and
+    /// read: a publisher's pool. It counts once. [`Pool::make`] fills it, which takes long, and
+    /// needs no node.
     pub(crate) fn reserve_pool(&mut self, layout: Layout) -> Result<Reservation, ExportError> {
         self.check_fork()?;
         let bytes = layout.bytes().ok_or(ExportError::Unaligned(0))?;
@@ -509,8 +512,8 @@ impl Node {
         reserved.map_err(|exceeded| self.exceeded(bytes, exceeded))
     }
 
-    /// Exports a pool to the other end of `link`, as [`export`](Self::export) does memory of its own:
-    /// read-only. It counts once for each user who holds it.
+    /// Exports a pool to the other end of `link`, read-only, as [`export`](Self::export) does with
+    /// its own memory. It counts once for each user that holds it.
     pub(crate) fn export_pool(
         &mut self,
         link: LinkId,
@@ -533,16 +536,16 @@ impl Node {
         offered
     }
 
-    /// The owner's view of an aperture that it has exported. It is there before the holder's
-    /// first message about it can be.
+    /// The owner's view of an aperture that it has exported. It exists before the holder's first
+    /// message about it can arrive.
     pub fn aperture_view(&mut self, id: ApertureId) -> Result<ApertureView, NoSuchAperture> {
         self.take_news();
         let exported = self.apertures.exported.get(&id).ok_or(NoSuchAperture::Gone(id))?;
         Ok(ApertureView { id, owned: exported.owned(id)?.clone() })
     }
 
-    /// An aperture that this node holds. It is there before the owner's first message about it
-    /// can be, if the owner waited for [`ApertureEvent::Ready`].
+    /// An aperture that this node holds. It exists before the owner's first message about it can
+    /// arrive, if the owner waited for [`ApertureEvent::Ready`].
     pub fn aperture(&mut self, id: ApertureId) -> Result<Aperture, NoSuchAperture> {
         self.take_news();
         self.apertures.held.get(&id).cloned().ok_or(NoSuchAperture::Gone(id))
@@ -559,25 +562,26 @@ impl Node {
     }
 
     /// Bytes that this node has exported, and how many of them are in revoked read-only apertures
-    /// whose holders have not yet let go: those cannot be given back before.
+    /// whose holders have not yet released them: those cannot be given back before.
     pub fn aperture_bytes(&self) -> (u64, u64) {
         if self.check_fork().is_err() {
-            // Its lock may be held for ever, by a thread that the child does not have.
+            // A thread that the child does not have may hold its lock for ever.
             return (0, 0);
         }
         self.apertures.ledger.settle();
         (self.apertures.ledger.bytes(), self.apertures.ledger.orphan_bytes())
     }
 
-    /// Takes an aperture back, at once: what the holder still writes is seen by nobody, and views
-    /// answer [`AccessError::Revoked`]. The pages are given back when the holder has let go of
-    /// them, too; until then they count against `aperture_bytes_max` and its user's share. Of one that
-    /// [others](Self::export_also) hold, this holder alone is told; views, and the pages, stay.
+    /// Revokes an aperture at once: later writes of the holder have no effect here, and views
+    /// return [`AccessError::Revoked`]. The pages are given back when the holder has released them,
+    /// too; until then they count against `aperture_bytes_max` and its user's share. If
+    /// [others](Self::export_also) hold it, too, only this holder is told; views, and the pages,
+    /// stay.
     pub fn revoke_aperture(&mut self, id: ApertureId) -> Result<(), NoSuchAperture> {
         self.check_fork().map_err(|Forked| NoSuchAperture::Gone(id))?;
         self.take_news();
         let exported = self.apertures.exported.remove(&id).ok_or(NoSuchAperture::Gone(id))?;
-        // Memory with other holders stays for them, as a pool's does.
+        // Memory with other holders stays for them, like a pool's.
         if let Exports::Own(owned) = exported.memory
             && self.apertures.names_of(&owned).is_empty()
         {
@@ -587,16 +591,16 @@ impl Node {
         Ok(())
     }
 
-    /// Takes an aperture back, at once, and makes a message area of its bytes as they are: from
-    /// then on they stand still, and slots may name them. They are copied once, into fresh pages:
-    /// 0.3 ms for 1 MiB, and 0.9 to 1.3 ms a MiB for 8 and 64 MiB (medians of 7; two virtual cores,
-    /// both busy). Views in other threads wait for that long. It is taken from all who
-    /// [hold](Self::export_also) it. Refused, the aperture is as it was.
+    /// Revokes an aperture at once, and makes a message area of its current bytes: from then on
+    /// they are stable, and slots may name them. They are copied once, into fresh pages: 0.3 ms for
+    /// 1 MiB, and 0.9 to 1.3 ms a MiB for 8 and 64 MiB (medians of 7; two virtual cores, both
+    /// busy). Views in other threads wait for that long. The aperture is revoked from all
+    /// [holders](Self::export_also). On an error it is unchanged.
     pub fn reclaim_aperture(&mut self, id: ApertureId) -> Result<AreaId, ReclaimError> {
         self.check_fork()?;
         let view = self.aperture_view(id)?;
         let bytes = usize::try_from(view.bytes()).unwrap_or(usize::MAX);
-        // A new area is of this node alone; nothing else can have named it yet.
+        // A new area is of this node alone; no slot can have named it yet.
         let area = self.message_area(bytes)?;
         let memory = self.area_mut(area).map_err(MemoryError::from)?;
         view.owned.revoke(Some(memory));
@@ -616,8 +620,8 @@ impl Node {
         }
     }
 
-    /// Lets go of an aperture that this node holds; its owner is told. One that its owner has taken back
-    /// is gone by itself, from then on or when this node hears of it.
+    /// Releases an aperture that this node holds, and tells its owner. An aperture that its owner
+    /// has revoked is gone by itself, at once or when this node hears of it.
     pub fn release_aperture(&mut self, id: ApertureId) -> Result<(), NoSuchAperture> {
         self.check_fork().map_err(|Forked| NoSuchAperture::Gone(id))?;
         self.take_news();
@@ -642,13 +646,13 @@ impl Node {
         }
     }
 
-    // ---- what the control plane says
+    // ---- reports of the control plane
 
     pub(super) fn aperture_held(&mut self, id: ApertureId, pages: Pages) {
         self.apertures.held.insert(id, Aperture { id, pages: Arc::new(pages) });
     }
 
-    /// Says what is to be told the application, if anything is.
+    /// Whether the application has to hear of it.
     pub(super) fn aperture_refused(&mut self, id: ApertureId, why: Reason) -> bool {
         let Some(exported) = self.apertures.exported.remove(&id) else { return false };
         let why = format!("{} bytes: {}", exported.bytes, why);
@@ -665,7 +669,7 @@ impl Node {
         self.apertures.exported.contains_key(&id)
     }
 
-    /// The owner took it back; this process lets go before it says so.
+    /// The owner revoked it; this process releases it before it confirms.
     pub(super) fn aperture_revoked(&mut self, id: ApertureId) -> bool {
         self.let_go(id)
     }

@@ -1,5 +1,4 @@
-//! What the application is told: what the control plane has said, in order, and as much of it as there
-//! is room for.
+//! The application's events: the reports of the control plane, in order, in bounded memory.
 
 use super::Node;
 use super::aperture::{ApertureEvent, ApertureId};
@@ -14,39 +13,39 @@ use std::collections::{HashSet, VecDeque};
 use std::string::String;
 use std::vec::Vec;
 
-/// Why a link ended.
+/// The reason why a link ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum CloseReason {
-    /// The peer closed it, and everything that it had queued has left.
+    /// The peer closed it, and all its queued messages have left.
     Closed,
     /// The peer's process died.
     Died,
-    /// The peer's process lives, and closed the connection without a goodbye: it had messages
-    /// that did not leave; or a stream's sender, or a relay, went without saying that this was all.
+    /// The peer's process lives, and closed the connection without a goodbye: some of its messages
+    /// did not leave; or a stream's sender, or a relay, went without marking its end.
     HungUp,
-    /// The peer broke the rules, or what came from another host was changed on the way, and this node
+    /// The peer broke the rules, or data from another host was changed on the way, and this node
     /// closed the link.
     Misbehaved(String),
-    /// The peer says that this node broke the rules, and closed the link.
+    /// The peer reports that this node broke the rules, and closed the link.
     Expelled,
-    /// The peer sent this node away, which did not take what it was sent as fast as the peer wanted
-    /// ([`WhenSlow::SendAway`](crate::protocol::WhenSlow::SendAway)); or it was a publisher that went
-    /// before it had sent everything, or had left out the last.
+    /// The peer disconnected this node because it did not take messages fast enough
+    /// ([`WhenSlow::SendAway`](crate::protocol::WhenSlow::SendAway)); or a publisher went before it
+    /// had sent everything, or left out the last samples.
     TooSlow,
-    /// This process can no longer watch over its links, because the system refuses its housekeeping
-    /// what it needs; the peer may live, and sees [`HungUp`](Self::HungUp).
+    /// This process can no longer watch over its links, because the system refuses a resource to
+    /// its housekeeping; the peer may live, and sees [`HungUp`](Self::HungUp).
     Unwatched,
 }
 
-/// As the end of a sentence, behind a colon.
+/// The reason as the end of a sentence, behind a colon.
 impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => f.write_str("it closed the connection"),
             Self::Died => f.write_str("its process died"),
             Self::HungUp => f.write_str("it hung up without saying that this was all"),
-            // Of another host, somebody between may be to blame.
+            // On the way from another host, a third party may be to blame.
             Self::Misbehaved(why) => write!(f, "this side sent it away: {why}"),
             Self::Expelled => f.write_str("it says that this side broke the rules"),
             Self::TooSlow => f.write_str(
@@ -61,43 +60,43 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// Something that the application may want to know or decide.
+/// An event that the application may want to know or decide about.
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Event {
-    /// Somebody wants to connect to a service that was offered with `Accept::Ask`. Answer with
+    /// A peer wants to connect to a service that was offered with `Accept::Ask`. Answer with
     /// [`Node::accept`] or [`Node::refuse`]; without an answer the connection times out.
     Request {
-        /// What to name in the answer.
+        /// The name for the answer.
         id: RequestId,
-        /// Who, as the kernel says.
+        /// Its identity, from the kernel.
         peer: Peer,
-        /// What it sent along.
+        /// Its greeting.
         greeting: Vec<u8>,
     },
     /// A request was withdrawn before it was answered, or did not become a link afterwards.
     RequestGone {
-        /// Which.
+        /// The request's name.
         id: RequestId,
     },
     /// A link from another node is there.
     Connected {
         /// Its name.
         link: LinkId,
-        /// The request that it comes from, if it was asked for.
+        /// Its request, if it came by one.
         request: Option<RequestId>,
     },
-    /// A link is gone. What its peer had committed before has been taken.
+    /// A link is gone. All messages that its peer had committed before have been taken.
     Closed {
         /// Its name, not used again for long.
         link: LinkId,
-        /// Why.
+        /// The reason.
         reason: CloseReason,
         /// Queued messages that did not leave.
         unsent: usize,
     },
-    /// The peer refused packets of this node because a ticket of its has been revoked: it is of no
-    /// use any more.
+    /// The peer refused packets of this node because their ticket has been revoked. The ticket is
+    /// of no more use.
     TicketRevoked {
         /// The link over which they were sent.
         link: LinkId,
@@ -106,19 +105,19 @@ pub enum Event {
         /// The ticket's metadata index.
         index: MetadataIndex,
     },
-    /// Something became of an aperture, exported or held.
+    /// An exported or held aperture has changed.
     Aperture {
-        /// Which.
+        /// Its name.
         aperture: ApertureId,
-        /// What.
+        /// The change.
         what: ApertureEvent,
     },
 }
 
-/// Drops the events of links, requests and apertures of others' that began and ended while the
-/// application took none; says how many. Those that are left are of what there is, or of the end of
-/// what the application knows: as many as there may be links, requests and apertures, whatever peers
-/// do.
+/// Drops the events of other processes' links, requests and apertures that began and ended without
+/// the application taking an event; returns their number. The events that stay are about current
+/// objects, or about the end of objects that the application knows: so they are bounded by the
+/// limits of links, requests and apertures, for any behaviour of peers.
 pub(super) fn drop_what_came_to_nothing(events: &mut VecDeque<Event>) -> usize {
     let mut begun = (HashSet::new(), HashSet::new(), HashSet::new());
     let mut ended = (HashSet::new(), HashSet::new(), HashSet::new());
@@ -140,7 +139,7 @@ pub(super) fn drop_what_came_to_nothing(events: &mut VecDeque<Event>) -> usize {
         }
     }
     let before = events.len();
-    // Whoever answered a request hears that nothing came of it.
+    // The application that answered a request hears that it became no link.
     let mut answered = Vec::new();
     for event in events.iter() {
         if let Event::Connected { link, request: Some(id) } = event
@@ -166,27 +165,27 @@ pub(super) fn drop_what_came_to_nothing(events: &mut VecDeque<Event>) -> usize {
 /// Most events that wait for a link which is being connected.
 const EARLY_EVENTS_MAX: usize = 1024;
 
-/// A link that somebody here is connecting.
+/// A link that a caller here is connecting.
 #[derive(Debug, Default)]
 pub(super) struct Connecting {
-    /// What became of it, until that is asked for.
+    /// The result, until the caller takes it.
     ended: Option<Result<LinkId, ConnectError>>,
-    /// What was told of the link since then: whoever connects hears of the link first.
+    /// Later events of the link: the caller hears of the link first.
     told: Vec<ControlEvent>,
 }
 
-/// Events that wait for the application before those are dropped, and counted, that came to
-/// nothing: see [`drop_what_came_to_nothing`].
+/// The number of waiting events at which events without a result are dropped and counted: see
+/// [`drop_what_came_to_nothing`].
 pub(super) const EVENTS_MAX: usize = 4096;
 
 impl Node {
     #[cold]
     #[inline(never)]
     pub(super) fn take_control_events(&mut self) {
-        // What happened after a link's end is told after it: a peer may connect anew while what it
-        // had left in its rings is still being taken. Until then it waits where it is counted to
-        // whose it is. So does what there is no room for in this turn: whoever takes what it is told
-        // after each turn loses nothing, however much there is.
+        // Events after a link's end are delivered after it: a peer may connect anew while the rest
+        // of its old rings is still being taken. Until then an event waits where it is counted to
+        // its peer. So does an event without room in this turn: an application that takes its
+        // events after each turn loses none, however many there are.
         let was_full = self.events.len() >= EVENTS_MAX;
         while self.leaving.is_empty()
             && (was_full || self.events.len() < EVENTS_MAX)
@@ -216,7 +215,7 @@ impl Node {
             ControlEvent::RequestGone { id } => {
                 self.push_event(Event::RequestGone { id });
             }
-            // Nobody waits for it any more, and it was there already when that was said.
+            // The caller no longer waits, and the link was there already when it gave up.
             ControlEvent::Connected(link) if link.initiated_by_us => {
                 self.control().close(link.token);
             }
@@ -238,7 +237,7 @@ impl Node {
             ControlEvent::BulkOutgoing { token, lines } => self.add_bulk_outgoing(token, lines),
             ControlEvent::BulkIncoming { token, lines } => self.add_bulk_incoming(token, lines),
             ControlEvent::BulkRefused { .. } => {}
-            // Nobody waits for it any more.
+            // The caller no longer waits for it.
             ControlEvent::ConnectFailed { .. } => {}
             ControlEvent::TicketRevoked { token, slot, index } => {
                 if let Some(index_of_link) = self.index_of(token)
@@ -300,7 +299,7 @@ impl Node {
         }
     }
 
-    /// What broke the rules was not the interface's to judge.
+    /// A violation that the interface cannot judge.
     #[cold]
     fn of_violation(&mut self, token: LinkToken) -> CloseReason {
         #[cfg(feature = "tls")]
@@ -317,15 +316,15 @@ impl Node {
         CloseReason::Misbehaved("it sent nonsense on its control socket".into())
     }
 
-    /// The link is used from the moment at which it is told of, in the order of all links: the first
-    /// that leads to a node is its route.
+    /// The link is used from the moment when its event is taken, in the order of all links: the
+    /// first that leads to a node is its route.
     fn take_event_of_connecting(&mut self, token: LinkToken, event: ControlEvent) {
         let ended = match event {
             ControlEvent::Connected(link) => self.install_link(link),
             ControlEvent::ConnectFailed { error, .. } => Err(error),
             event => {
-                // Of most events a link has a few; of revoked tickets it is told as often as its
-                // peer likes.
+                // A link has a few of most events; but a peer can cause any number of events about
+                // revoked tickets.
                 let is_hint = matches!(event, ControlEvent::TicketRevoked { .. });
                 if let Some(connecting) = self.connecting.get_mut(&token)
                     && (!is_hint || connecting.told.len() < EARLY_EVENTS_MAX)
@@ -351,12 +350,12 @@ impl Node {
         self.push_event(Event::Aperture { aperture, what });
     }
 
-    /// What connecting by name does here where nobody is yet.
+    /// Whether connecting waits for a name that is not served yet.
     pub(crate) fn wait_for_names(&self) -> Wait {
         control::wait_of(&self.config)
     }
 
-    /// Begins to connect; [`end_connect`](Self::end_connect) says what became of it.
+    /// Begins to connect; [`end_connect`](Self::end_connect) returns the result.
     pub(crate) fn begin_connect(
         &mut self,
         name: &str,
@@ -378,7 +377,7 @@ impl Node {
         begun
     }
 
-    /// To a service of another host.
+    /// Begins to connect to a service of another host.
     #[cfg(feature = "tls")]
     fn begin_connect_host(
         &mut self,
@@ -407,7 +406,7 @@ impl Node {
         Err(ConnectError::NoHosts(control::printable(name)))
     }
 
-    /// What became of it, when that is known: within its time limit.
+    /// The result, when it is known: within the time limit.
     pub(crate) fn end_connect(&mut self, token: LinkToken) -> Option<Result<LinkId, ConnectError>> {
         if self.inbox.is_pending() {
             self.take_control_events();
@@ -425,22 +424,22 @@ impl Node {
         self.connecting.remove(&token)
     }
 
-    /// Nobody waits for a link any more that was begun.
+    /// The caller no longer waits for the link.
     pub(crate) fn give_up_connecting(&mut self, token: LinkToken) {
         let ended = self.forget_connecting(token).and_then(|connecting| connecting.ended);
         self.control().give_up(token);
-        // If it was there already, it is not wanted.
+        // If it was there already, it is closed.
         match ended {
             Some(Ok(link)) => drop(self.disconnect(link)),
             _ => self.control().close(token),
         }
     }
 
-    /// Keeps an event for the application. One that takes none must not be made to pay for them;
-    /// but no event of one peer's pushes out another's.
+    /// Keeps an event for the application. The memory for events that are never taken is bounded;
+    /// but no peer's events push out another's.
     pub(super) fn push_event(&mut self, event: Event) {
         if self.events.len() >= EVENTS_MAX {
-            // A peer can send as many of these as it likes: they push out nothing but each other.
+            // A peer can cause any number of these: they push out only each other.
             let is_hint = |event: &Event| matches!(event, Event::TicketRevoked { .. });
             if let Some(at) = self.events.iter().position(is_hint) {
                 self.counters.events_dropped.add(1);
@@ -488,7 +487,7 @@ mod tests {
         let counters = node.counters();
         let dropped = counters.iter().find(|row| row.0 == "events_dropped").unwrap().1;
         assert_eq!(dropped + node.events.len() as u64, 4 * EVENTS_MAX as u64);
-        // Whoever answered a request hears that nothing came of it.
+        // The application that answered a request hears that it became no link.
         node.events.clear();
         let (link, id) = (named(7), RequestId(9));
         node.push_event(Event::Connected { link, request: Some(id) });

@@ -1,13 +1,13 @@
-//! What an operator may know of each link while the node goes on: who is at the other end, how much
-//! has gone each way, what waits.
+//! Figures of each link for operators while the node goes on: the other end, the traffic each way,
+//! the waiting messages.
 //!
-//! The housekeeping thread reads it, and is asked by [`stat_of`](crate::control::stat_of). How much
-//! was taken out of a ring stands in a word that its reader writes for its writer anyway; what only
-//! the node knows it leaves here in its long turns and before it sleeps. So no message pays for it,
-//! and of a program that makes no calls there are the figures of its last one; that it makes none is
-//! one of them.
+//! The housekeeping thread reads them when [`stat_of`](crate::control::stat_of) asks. The count of
+//! bytes taken out of a ring is in a word that its reader writes for its writer anyway; the node's
+//! other figures are stored here in its long turns and before it sleeps. So they cost a message
+//! nothing. For a program that makes no calls they are those of its last call, and one of them
+//! shows the lack of calls.
 //!
-//! Never: the node waits for whoever reads; what a peer wrote is used for anything but printing.
+//! Never: the node waits for a reader of figures; a peer's word is used other than for printing.
 
 use super::Node;
 use super::kept::{Kept, Shown};
@@ -27,15 +27,15 @@ use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::vec::Vec;
 
-/// More links than these are not listed; how many there are is.
+/// More links than these are not listed; their number is.
 const LINKS_LISTED_MAX: usize = 1000;
 
-/// What counts the requests of a link that were received and are not replied to.
+/// Counts the requests of a link that were received and have no reply yet.
 #[derive(Debug)]
 pub(crate) struct Held {
-    /// Of each call, which its server alone stores.
+    /// One for each call; its server alone stores it.
     pub states: Arc<[AtomicU8]>,
-    /// Whether in this state a request was received and is not replied to.
+    /// Whether a request in this state was received and has no reply yet.
     pub is_held: fn(u8) -> bool,
 }
 
@@ -50,23 +50,25 @@ impl Held {
 #[derive(Debug)]
 pub(super) struct Figures {
     counters: Arc<Counters>,
-    /// Packets received when a look first found requests that wait for a reply and, since then, has
-    /// found that number; and when that was, 0: no request waits.
+    /// The count of packets received when a look first found the current number of unanswered
+    /// requests, and the time of that look; 0: no request waits.
     held_since: Mutex<(u64, u64)>,
     node: NodeId,
-    /// When it was made, by the monotonic clock.
+    /// The time when it was made, by the monotonic clock.
     made_ns: u64,
     links: Mutex<BTreeMap<u32, Arc<OfLink>>>,
     /// Long turns of the node.
     turns: AtomicU64,
-    /// Since when it sleeps in a call, or in its event loop, as far as it has said; 0: it does not.
+    /// The time since when it sleeps in a call, or in its event loop, as last reported; 0: it does
+    /// not.
     waits_since_ns: AtomicU64,
-    /// The same of a wait that was over without anything having come, and when it was, and the packets
+    /// The same for a wait that ended without an arrival, the time of its end, and the packets
     /// received by then: a program may wait in pieces.
     waited: [AtomicU64; 3],
-    /// When the last sleep in a call was over; 0: it waits again since then, or sleeps in its event loop.
+    /// The end of the last sleep in a call; 0: it waits again since then, or sleeps in its event
+    /// loop.
     slept_ns: AtomicU64,
-    /// Samples that subscribers were not sent whose links have ended.
+    /// Samples that subscribers whose links have ended did not get.
     samples_dropped: AtomicU64,
     room_waits: Arc<RoomWaits>,
 }
@@ -80,7 +82,7 @@ pub(super) struct OfLink {
     path: Mutex<String>,
     /// Lines of the ring and the bulk ring that this process has taken.
     taken: [RegionWord; 2],
-    /// Those that the peer says that it has taken.
+    /// Lines that the peer claims to have taken.
     given: [RegionWord; 2],
     written: AtomicU64,
     messages: AtomicU64,
@@ -90,41 +92,42 @@ pub(super) struct OfLink {
     wakes: AtomicU64,
     ring_bytes: u64,
     made_ns: u64,
-    /// The word by which the peer says that it sleeps until there is room in its ring, and the last
-    /// one for which it was woken.
+    /// The word by which the peer reports that it sleeps until there is room in its ring, and the
+    /// last value for which it was woken.
     peer_room: RegionWord,
     peer_told: AtomicU64,
-    /// When somebody here began to wait for room, and what the peer had taken by then. Once it has
-    /// taken more, nobody waits any more, or waits anew.
+    /// The time when a sender here began to wait for room, and the peer's taken count at that time.
+    /// Once the peer has taken more, that wait is over.
     no_room_since_ns: AtomicU64,
     no_room_given: AtomicU64,
     room_waits: Arc<RoomWaits>,
-    /// Since when a sender here finds no buffer of the peer's free, and what had been written by then.
-    /// Once the peer has taken more, that is over.
+    /// The time since when a sender here finds no free buffer of the peer, and the written count at
+    /// that time. Once the peer has taken more, that is over.
     no_buffer_since_ns: AtomicU64,
     no_buffer_written: AtomicU64,
-    /// The same of whoever has given up just now, and when: a program may wait in pieces.
+    /// The same for a sender that has just given up, and the time of that: a program may wait in
+    /// pieces.
     gave_up_since_ns: AtomicU64,
     gave_up_ns: AtomicU64,
     /// Of a server's link.
     held: OnceLock<Held>,
-    /// What came over it, and the program here keeps.
+    /// Records that came over it, and that the program here keeps.
     kept: OnceLock<Vec<Shown>>,
-    /// Of a publisher's link: samples that its subscriber was not sent.
+    /// For a publisher's link: samples that its subscriber did not get.
     samples_dropped: OnceLock<Arc<AtomicU64>>,
 }
 
-/// The words of a link's pages that are looked at here.
+/// The words of a link's pages that are read here.
 pub(super) struct Words {
     /// Lines of the ring and the bulk ring that this process has taken.
     pub taken: [RegionWord; 2],
-    /// Those that the peer says that it has taken.
+    /// Lines that the peer claims to have taken.
     pub given: [RegionWord; 2],
     /// The peer's room generation.
     pub peer_room: RegionWord,
 }
 
-/// What the node knows of a link at one moment.
+/// The node's figures of a link at one moment.
 pub(super) struct Moment {
     pub written: u64,
     pub messages: u64,
@@ -132,7 +135,7 @@ pub(super) struct Moment {
     pub queued: usize,
     pub refused: u64,
     pub wakes: u64,
-    /// The last word of the peer's room generation for which it was woken.
+    /// The last value of the peer's room generation for which it was woken.
     pub peer_told: u64,
 }
 
@@ -144,14 +147,14 @@ fn total(words: &[RegionWord; 2]) -> u64 {
     words.iter().fold(0, |sum, word| sum.wrapping_add(word.word().load(Ordering::Relaxed)))
 }
 
-/// Whoever waits anew so soon, nothing having been sent, or received, meanwhile, has waited all the while.
+/// A wait that begins so soon after another, without a message in between, continues it.
 const WAITS_ON_NS: u64 = 100_000_000;
 
-/// Milliseconds from `since_ns` until now; 0 where there is no beginning.
+/// Milliseconds from `since_ns` until now; 0 without a beginning.
 pub(super) fn ms_since(since_ns: u64) -> u64 {
     match since_ns {
         0 => 0,
-        // What has just begun has begun.
+        // A wait that has just begun counts, too.
         since_ns => (sys::monotonic_ns().saturating_sub(since_ns) / 1_000_000).max(1),
     }
 }
@@ -209,14 +212,14 @@ impl Figures {
         of_link
     }
 
-    /// Requests come over a link, of which `held` counts those that wait for a reply.
+    /// Requests come over a link; `held` counts those without a reply.
     pub fn show_held(&self, index: u32, held: Held) {
         if let Some(link) = locked(&self.links).get(&index) {
             let _ = link.held.set(held);
         }
     }
 
-    /// What comes over a link may be kept here.
+    /// The program may keep records that come over a link.
     pub fn show_kept(&self, index: u32, kept: Vec<(&'static str, Arc<dyn Kept>)>) {
         if let Some(link) = locked(&self.links).get(&index) {
             let shown = kept.into_iter().map(|(what, kept)| Shown::new(what, kept));
@@ -224,15 +227,16 @@ impl Figures {
         }
     }
 
-    /// A subscriber is at the other end of a link; `dropped` counts the samples that it was not sent.
+    /// A subscriber is at the other end of a link; `dropped` counts the samples that it did not
+    /// get.
     pub fn show_dropped(&self, index: u32, dropped: Arc<AtomicU64>) {
         if let Some(link) = locked(&self.links).get(&index) {
             let _ = link.samples_dropped.set(dropped);
         }
     }
 
-    /// At least so long ago the oldest of `held` requests was received, in milliseconds: nothing has
-    /// been received since an earlier look. 0: that is not known.
+    /// A lower bound of the age of the oldest of `held` requests, in milliseconds: no request has
+    /// been received since an earlier look. 0: unknown.
     fn held_ms(&self, held: u64) -> u64 {
         // Read after the requests were counted, so that theirs are among these packets.
         let received = self.counters.packets();
@@ -253,7 +257,7 @@ impl Figures {
         }
     }
 
-    /// A long turn of the node; what it does next is no waiting.
+    /// A long turn of the node; its next steps are no waiting.
     pub fn turned(&self) {
         self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         let since_ns = self.waits_since_ns.load(Ordering::Relaxed);
@@ -275,7 +279,7 @@ impl Figures {
         self.slept_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
     }
 
-    /// The node is about to wait: anew, or on.
+    /// The node is about to wait: again, or still.
     pub fn waits(&self) {
         let slept_ns = self.slept_ns.load(Ordering::Relaxed);
         if slept_ns == 0 && self.waits_since_ns.load(Ordering::Relaxed) != 0 {
@@ -283,7 +287,7 @@ impl Figures {
         }
         let now_ns = sys::monotonic_ns();
         self.slept_ns.store(0, Ordering::Relaxed);
-        // Its program has done something else meanwhile, with or without a long turn in between.
+        // Its program has done other work meanwhile, with or without a long turn in between.
         if slept_ns != 0 && now_ns.saturating_sub(slept_ns) >= WAITS_ON_NS {
             self.awake();
         }
@@ -296,8 +300,8 @@ impl Figures {
         }
     }
 
-    /// Something has come: whoever waited does not. Messages that are taken at once after that take
-    /// no long turn.
+    /// A packet has come: the wait is over. Messages that are taken right after that take no long
+    /// turn.
     pub fn awake(&self) {
         self.waited[1].store(0, Ordering::Relaxed);
         self.waits_since_ns.store(0, Ordering::Relaxed);
@@ -318,10 +322,10 @@ impl Figures {
             ms_since(self.made_ns),
             ms_since(since_ns),
         );
-        // Links come and go while this is written: nobody waits for it.
+        // Links come and go while this is written: they do not wait for it.
         let (links, gone): (Vec<Arc<OfLink>>, u64) = {
             let links = locked(&self.links);
-            // What a link counts that goes meanwhile is in one of the two.
+            // The counts of a link that goes meanwhile are in one of the two.
             (links.values().cloned().collect(), self.samples_dropped.load(Ordering::Relaxed))
         };
         let count = links.len();
@@ -340,22 +344,22 @@ impl Figures {
 }
 
 impl Node {
-    /// Of a link over which requests come: what counts those that wait for a reply.
+    /// For a link over which requests come: the counter of requests without a reply.
     pub(crate) fn show_held(&self, id: LinkId, held: Held) {
         self.figures.show_held(id.index, held);
     }
 
-    /// Of a link to a receiver: what of that which comes over it is counted as kept, by name.
+    /// For a link to a receiver: counters of the records it keeps, by name.
     pub(crate) fn show_kept(&self, id: LinkId, kept: Vec<(&'static str, Arc<dyn Kept>)>) {
         self.figures.show_kept(id.index, kept);
     }
 
-    /// Of a link to a subscriber: what counts the samples that it was not sent.
+    /// For a link to a subscriber: the counter of samples that it did not get.
     pub(crate) fn show_dropped(&self, id: LinkId, dropped: Arc<AtomicU64>) {
         self.figures.show_dropped(id.index, dropped);
     }
 
-    /// A sender over this link waits until its receiver's program releases something; or does no longer.
+    /// Whether a sender over this link waits until its receiver's program releases something.
     #[cold]
     pub(crate) fn waits_for_buffer(&self, id: LinkId, waits: bool) {
         if let Ok(link) = self.link(id) {
@@ -365,7 +369,7 @@ impl Node {
 }
 
 impl OfLink {
-    /// How things stand. Seven stores.
+    /// Stores the current figures. Seven stores.
     pub fn publish(&self, now: Moment) {
         self.written.store(now.written, Ordering::Relaxed);
         self.messages.store(now.messages, Ordering::Relaxed);
@@ -379,7 +383,7 @@ impl OfLink {
         }
     }
 
-    /// Somebody has waited for room: if the peer has taken something, no longer.
+    /// If a sender waited for room and the peer has taken lines since, that wait is over.
     #[cold]
     fn see_room(&self) {
         if self.no_room_given.load(Ordering::Relaxed) != total(&self.given) {
@@ -388,7 +392,7 @@ impl OfLink {
         }
     }
 
-    /// Somebody here is about to wait until the peer has taken something.
+    /// A sender here is about to wait until the peer has taken something.
     pub fn waits_for_room(&self) {
         let given = total(&self.given);
         if self.no_room_since_ns.load(Ordering::Relaxed) != 0 {
@@ -401,7 +405,8 @@ impl OfLink {
         }
     }
 
-    /// Somebody here waits until the peer has released something, `written` lines after the link was made.
+    /// A sender here waits until the peer has released something, `written` lines after the link
+    /// was made.
     pub fn waits_for_buffer(&self, written: u64) {
         let since_ns = self.no_buffer_since_ns.load(Ordering::Relaxed);
         let is_new = self.no_buffer_written.swap(written, Ordering::Relaxed) != written;
@@ -418,7 +423,7 @@ impl OfLink {
         self.no_buffer_since_ns.store(since_ns, Ordering::Relaxed);
     }
 
-    /// It has, or whoever waited has given up.
+    /// The peer has released something, or the sender has given up.
     pub fn waits_no_more(&self) {
         let since_ns = self.no_buffer_since_ns.swap(0, Ordering::Relaxed);
         if since_ns != 0 {
@@ -431,7 +436,7 @@ impl OfLink {
         self.samples_dropped.get().map_or(0, |dropped| dropped.load(Ordering::Relaxed))
     }
 
-    /// Which path its messages take, and why.
+    /// The path of its messages, and the reason for it.
     pub fn explain(&self, path: String) {
         *locked(&self.path) = path;
     }
@@ -439,7 +444,7 @@ impl OfLink {
     fn text(&self, text: &mut String) {
         let bytes = |lines: u64| lines.saturating_mul(LINE_BYTES as u64);
         let (taken, given) = (total(&self.taken), total(&self.given));
-        // The peer's word may say anything; the node's own is of its last turn, and may be behind:
+        // The peer's word may be any value; the node's own is of its last turn, and may lag behind:
         // a program that sends and makes no other call has no turns.
         let written = self.written.load(Ordering::Relaxed);
         let waiting = written.saturating_sub(given);
@@ -453,7 +458,8 @@ impl OfLink {
             true => self.no_buffer_since_ns.load(Ordering::Relaxed),
             false => 0,
         };
-        // Whoever sleeps until there is room has changed its word, and has not been woken for that.
+        // A peer that sleeps until there is room has changed its word, and has not been woken for
+        // that.
         let peer_room = self.peer_room.word().load(Ordering::Relaxed);
         let peer_waits = is_another_sleep(peer_room, self.peer_told.load(Ordering::Relaxed));
         let host = self.peer.host.as_ref();

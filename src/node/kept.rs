@@ -1,7 +1,8 @@
-//! What came over a link and its receiver's program keeps, or has not received: what a sender may wait
-//! for. Read by whoever asks for figures, which costs the program nothing, or a store.
+//! Records that came over a link and that its receiver's program keeps, or has not received: the
+//! cause of a sender's wait. The reader of figures reads these, which costs the program at most a
+//! store.
 //!
-//! Never: whoever asks takes a lock that the program takes on its way.
+//! Never: the reader takes a lock that the program takes on its way.
 
 use crate::interface::notification::Waiting;
 use crate::os::sys;
@@ -10,30 +11,30 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::string::String;
 use std::sync::{Arc, Mutex};
 
-/// What is kept now.
+/// The current state of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeptNow {
-    /// So much, of at most `max`.
+    /// The count in use, of at most `max`.
     pub held: u64,
     pub max: u64,
-    /// Changes whenever something is given back.
+    /// Changes at each release.
     pub given_back: u64,
-    /// The sender may find none left.
+    /// The sender may have no free one left.
     pub is_short: bool,
 }
 
-/// Something of which a receiver has a bounded number, or size.
+/// A resource of which a receiver has a bounded number, or size.
 pub(crate) trait Kept: Send + Sync + Debug {
     fn now(&self) -> KeptNow;
 }
 
-/// One such thing as it is shown: `buffers_held`, `buffers_max` and so on.
+/// One such resource as shown: `buffers_held`, `buffers_max` and so on.
 #[derive(Debug)]
 pub(super) struct Shown {
     what: &'static str,
     kept: Arc<dyn Kept>,
-    /// What had been given back when a look first found something held and, since then, has found that
-    /// number; and when that was, 0: nothing is held.
+    /// The released count when a look first found the current held count, and the time of that
+    /// look; 0: no resource is held.
     since: Mutex<(u64, u64)>,
 }
 
@@ -45,7 +46,7 @@ impl Shown {
     pub fn text(&self, link: u32, text: &mut String) {
         let KeptNow { held, max, given_back, is_short } = self.kept.now();
         let mut since = super::figures::locked(&self.since);
-        // At least so long; a later look knows more.
+        // A lower bound; a later look knows more.
         let ms = match *since {
             (then, since_ns) if held > 0 && then == given_back && since_ns != 0 => {
                 super::figures::ms_since(since_ns)
@@ -64,16 +65,16 @@ impl Shown {
     }
 }
 
-/// The buffers of a receiver whose records its program has taken and not released. It stores them, and
-/// only where a buffer is taken, released or wanted.
+/// The buffers of a receiver whose records its program has taken and not released. The program
+/// stores the counts, and only when a buffer is taken, released or wanted.
 #[derive(Debug)]
 pub(crate) struct BuffersHeld {
     held: AtomicU32,
     /// How many were released, modulo 2^32.
     released: AtomicU32,
-    /// None is left for a ticket that the sender is to have.
+    /// No buffer is left for a ticket that is due to the sender.
     is_short: AtomicBool,
-    /// As many of the usual size may be there.
+    /// Most buffers of the usual size.
     max: u32,
 }
 
@@ -111,11 +112,11 @@ impl Kept for BuffersHeld {
     }
 }
 
-/// Samples of a publisher's pool that a subscriber's program has and has not dropped.
+/// Samples of a publisher's pool that a subscriber's program holds.
 #[derive(Debug)]
 pub(crate) struct SamplesHeld {
-    /// A bit for each lease that a sample has, or of which the publisher has yet to be told that it is
-    /// released.
+    /// A bit for each lease that a sample has, or whose release has yet to be reported to the
+    /// publisher.
     pub leases: AtomicU64,
     /// How many were dropped.
     pub dropped: AtomicU64,
@@ -146,7 +147,7 @@ impl Kept for PlacesHeld {
     fn now(&self) -> KeptNow {
         let (held, received) = self.waiting.count();
         let max = self.depth.into();
-        // Of a quarter the publisher may not have been told that they are free.
+        // The publisher may not have heard yet that a quarter of them is free.
         KeptNow { held, max, given_back: received, is_short: nearly_all(held, max) }
     }
 }
@@ -157,16 +158,16 @@ impl Kept for PlacesHeld {
 pub(crate) struct MessagesHeld {
     pub waiting: Waiting,
     pub small: bool,
-    /// As many may be there.
+    /// Most such messages.
     pub max: u64,
 }
 
 impl Kept for MessagesHeld {
     fn now(&self) -> KeptNow {
         let (_, held, received) = self.waiting.sum(|is_fast, _| u64::from(is_fast == self.small));
-        // What the sender asks for comes in the same way as a small message.
+        // The sender's asks come in the same way as small messages.
         let held = held.min(self.max);
-        // Of a quarter the sender may not have been told that they are free.
+        // The sender may not have heard yet that a quarter of them is free.
         let is_short = nearly_all(held, self.max);
         KeptNow { held, max: self.max, given_back: received, is_short }
     }
@@ -176,11 +177,11 @@ impl Kept for MessagesHeld {
 #[derive(Debug)]
 pub(crate) struct WindowHeld {
     pub waiting: Waiting,
-    /// How many bytes a packet's word says that it has.
+    /// The byte count in a packet's word.
     pub bytes_of: fn(u32) -> u64,
     pub packets: u32,
     pub window: u64,
-    /// Of the packets that were taken out of the queue, what was not read; and bytes that were.
+    /// Unread bytes of the packets that were taken out of the queue; and the count of read bytes.
     pub unread: AtomicU64,
     pub read: AtomicU64,
 }
@@ -189,7 +190,7 @@ impl Kept for WindowHeld {
     fn now(&self) -> KeptNow {
         let (packets, bytes, _) = self.waiting.sum(|_, word| (self.bytes_of)(word));
         let held = (bytes + self.unread.load(Ordering::Relaxed)).min(self.window);
-        // Of a quarter the writer may not have been told that it is free.
+        // The writer may not have heard yet that a quarter of it is free.
         let is_short = nearly_all(held, self.window) || nearly_all(packets, self.packets.into());
         let given_back = self.read.load(Ordering::Relaxed);
         KeptNow { held, max: self.window, given_back, is_short }

@@ -1,10 +1,10 @@
 //! Messages of one line: up to 16 bytes of metadata and data, beside their header, written into the
 //! ring by ordinary stores (direct I/O, Hamlyn 2.3).
 //!
-//! Each call here says whether it wrote the line. Never: a line is written where messages wait in
-//! work queues, for an end point where the control plane has told of something that nobody has heeded
-//! (the end of the link, say), or where the process is a forked child; what is longer, or must wait, or
-//! cannot be sent, is looked into here: that is for `send.rs`.
+//! Each call here returns whether it wrote the line. Never: a line is written while messages wait
+//! in work queues, for an end point with an unread report of the control plane (of the link's end,
+//! for example), or in a forked child; a message is examined here that is longer, or must wait, or
+//! cannot be sent: that is for `send.rs`.
 
 use super::{Node, NodeSendError};
 use crate::interface::LinkId;
@@ -22,7 +22,7 @@ pub struct PreparedTicket {
     /// The header of a message of one packet, but for its length.
     words: [u64; HEADER_WORDS],
     capacity: u64,
-    /// At how many offsets a whole line's bytes fit.
+    /// The number of offsets at which a whole line's bytes fit.
     line_offsets: u64,
     link: LinkId,
     ticket: Ticket,
@@ -51,7 +51,8 @@ impl PreparedTicket {
 impl Node {
     /// One line: header and body by ordinary stores (direct I/O, Hamlyn 2.3), with the conditions
     /// of `Segmenter::new` for a message of one packet. False: it is longer, or must wait, or
-    /// cannot be sent. The link leads to the ticket's destination, and the process is the parent.
+    /// cannot be sent. The caller has checked that the link leads to the ticket's destination, and
+    /// that the process is the parent.
     #[inline(always)]
     pub(super) fn push_line(
         &mut self,
@@ -62,7 +63,7 @@ impl Node {
         word: u32,
     ) -> bool {
         let Some(body) = body_of(ticket, data, metadata) else { return false };
-        // Where messages wait in work queues, for whatever link, it is their turn, too.
+        // Messages that wait in work queues, for any link, have their turn, too.
         if self.queued.total() > 0 {
             return false;
         }
@@ -83,7 +84,7 @@ impl Node {
         self.counters.bytes_sent.add(bytes as u64);
     }
 
-    /// Looks up what a ticket needs once, for whoever sends with it again and again: see
+    /// Does the look-ups for a ticket once, for a sender that uses it repeatedly: see
     /// [`send_prepared`](Self::send_prepared).
     ///
     /// ```
@@ -115,8 +116,8 @@ impl Node {
         Ok(PreparedTicket::new(ticket, link.id))
     }
 
-    /// [`send`](Self::send) with a ticket that was prepared. Where the link that led to its
-    /// destination has ended since, over another one that does.
+    /// [`send`](Self::send) with a prepared ticket. If the link to its destination has ended since,
+    /// it uses another one that leads there.
     #[inline]
     pub fn send_prepared(
         &mut self,
@@ -132,9 +133,9 @@ impl Node {
         self.send_on(self.primary(), &prepared.ticket, data, metadata, timeout)
     }
 
-    /// One line over the link of a prepared ticket, `offset` bytes behind its base; `word` is that of
-    /// a fast packet. False: nothing was done, for it is longer, or must wait, or cannot be sent, or the
-    /// control plane has told of something, which is to be heeded first.
+    /// One line over the link of a prepared ticket, `offset` bytes behind its base; `word` is that
+    /// of a fast packet. False: nothing was done, because the message is longer, or must wait, or
+    /// cannot be sent, or the control plane has a report that must be handled first.
     #[inline(always)]
     pub(crate) fn push_prepared(
         &mut self,
@@ -198,8 +199,8 @@ impl Node {
         let Some(Some(link)) = self.links.get_mut(prepared.link.index as usize) else {
             return false;
         };
-        // The index is that of its place. A generation comes again after 65,536 links; who is there
-        // then must be who the ticket is for.
+        // The index is that of its place. A generation comes again after 65,536 links; the ticket
+        // must be for the peer that is there then.
         if self.queued.total() > 0
             || link.id.generation != prepared.link.generation
             || link.peer.node != prepared.ticket.destination
@@ -238,8 +239,8 @@ impl Node {
         }
     }
 
-    /// [`push_line_again`](Self::push_line_again) without metadata, of `length` bytes in the two words of
-    /// `body`, with a ticket as it travels. False, too: it is no ticket.
+    /// [`push_line_again`](Self::push_line_again) without metadata, of `length` bytes in the two
+    /// words of `body`, with a ticket in its wire form. False, too, if the bytes are no ticket.
     #[cfg(feature = "unstable-internals")]
     #[inline(always)]
     pub(super) fn push_bytes_again(
@@ -264,8 +265,8 @@ impl Node {
     }
 
     /// Sends a message that is one line, over one link, if it can be taken now; `false`: it is
-    /// longer, or must wait, or cannot be sent, as [`prepare_send`](Self::prepare_send) and
-    /// [`advance_send`](Self::advance_send) will say. `word` is that of a fast packet.
+    /// longer, or must wait, or cannot be sent, and [`prepare_send`](Self::prepare_send) and
+    /// [`advance_send`](Self::advance_send) give the reason. `word` is that of a fast packet.
     #[inline]
     pub(crate) fn try_send_line_over(
         &mut self,
@@ -281,14 +282,14 @@ impl Node {
     }
 }
 
-/// Metadata and data of up to 16 bytes together, in the order of the wire; `None`: they are more, or
-/// more than the ticket allows.
+/// Metadata and data of up to 16 bytes together, in the order of the wire; `None`: they are longer,
+/// or longer than the ticket allows.
 #[inline(always)]
 fn body_of(ticket: &Ticket, data: &[u8], metadata: &[u8]) -> Option<[u64; 2]> {
     if ticket.bound < ticket.base || ticket.bound - ticket.base < data.len() as u64 {
         return None;
     }
-    // Words where the length is a word's: a copy of variable length is a call.
+    // Whole words if the length fits: a copy of variable length is a call.
     match (<&[u8; 16]>::try_from(data), metadata) {
         (Ok(data), []) => Some(words_of(data)),
         _ => short_body_of(ticket, data, metadata),

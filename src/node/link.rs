@@ -1,5 +1,5 @@
 //! One link of a node: a ring each way, a bulk ring each way when large copies have begun, the
-//! words by which either side says that it sleeps, and the bell and the socket that wake it.
+//! words by which either side announces its sleep, and the bell and the socket that wake it.
 //!
 //! ```text
 //!   sender                                         receiver
@@ -8,10 +8,10 @@
 //!               ----- BELL, or one byte -------->
 //!   room.arm(): ROOM += 1; barrier; look; sleep    after FREED was written: tell_of_room()
 //! ```
-//! SLEEP and ROOM are the generations of [`crate::link::sleep`]. The fence that this needs between a
-//! packet and the look at SLEEP is made by the sleeper (membarrier), so that sending has none;
-//! where the kernel refuses that, the sender fences, and `explain` says so. Whoever sleeps in a call
-//! is woken by the bell, a word of the waker's page; in an event loop, by a byte on the socket.
+//! SLEEP and ROOM are the generations of [`crate::link::sleep`]. A fence is needed between a packet
+//! and the look at SLEEP. The sleeper makes it (membarrier), so that sending has none; if the
+//! kernel refuses that, the sender fences, and `explain` says so. A sleeper in a call is woken by
+//! the bell, a word of the waker's page; one in an event loop, by a byte on the socket.
 
 use super::figures::{Moment, OfLink};
 use super::receive::Misbehaviour;
@@ -41,7 +41,7 @@ use std::vec::Vec;
 type Writer = RingWriter<RegionLines, RegionWord>;
 type Reader = RingReader<RegionLines, RegionWord>;
 
-/// From this many data bytes on, a packet goes into the bulk ring where there is one.
+/// From this many data bytes on, a packet goes into the bulk ring if there is one.
 pub(super) const BULK_PACKET_MIN: u32 = 2048;
 
 /// Whether a message can be taken at once.
@@ -58,15 +58,15 @@ pub(crate) enum Room {
     },
 }
 
-/// What has left over a link in one go.
+/// The packets that have left over a link in one go.
 #[derive(Debug)]
 pub(crate) struct Left {
     pub packets: u64,
-    /// Of data.
+    /// Their data bytes.
     pub bytes: u64,
-    /// Messages of which the last packet has left.
+    /// Messages whose last packet has left.
     pub messages: u64,
-    /// Theirs.
+    /// Their flags.
     pub flags: Flags,
     /// Some are of messages for which a bulk ring is made.
     pub is_long: bool,
@@ -86,7 +86,7 @@ pub(crate) struct SendHalf {
     /// This process's room generation, which the receiver reads.
     pub room: Sleeper<RegionWord>,
     pub waker: Waker,
-    /// Messages that were cut into packets, of which the last was written.
+    /// Messages that were cut into packets, and whose last packet was written.
     pub cut_messages: u64,
     /// Lines of the ring that their packets took. Each other line is a message by itself.
     cut_lines: u64,
@@ -128,8 +128,8 @@ impl SendHalf {
         }
     }
 
-    /// Messages of which the last packet was written. Not counted one by one: a store for each would
-    /// wait in the processor's queue behind the message's own.
+    /// Messages whose last packet was written. Not counted one by one: a store for each would wait
+    /// in the processor's queue behind the message's own.
     pub fn messages(&self) -> u64 {
         self.cut_messages + (self.ring.written() - self.cut_lines)
     }
@@ -140,8 +140,9 @@ impl SendHalf {
         self.ring.packet_bytes()
     }
 
-    /// After a packet with `flags` was committed: wakes the receiver if it asked for that and
-    /// sleeps, or if it sleeps on a ring that is half full, or tells it if it looks no more.
+    /// Call after a packet with `flags` was committed: wakes the receiver if the packet asks for
+    /// that and the receiver sleeps, or if it sleeps on a ring that is half full; signals it if it
+    /// no longer looks.
     #[inline(always)]
     pub fn signal_if_asleep(&mut self, flags: impl FnOnce() -> Flags) {
         if let Some(announced) = self.sleep.pending() {
@@ -168,8 +169,8 @@ impl SendHalf {
         }
     }
 
-    /// Packets of messages that are cut were committed: counts them, and wakes the receiver if it is to
-    /// be woken for them. Says whether to consider asking for a bulk ring.
+    /// Packets of cut messages were committed: counts them, and wakes the receiver if their flags
+    /// say so. Returns whether to consider asking for a bulk ring.
     #[inline(always)]
     pub fn have_left(&mut self, left: &Left) -> bool {
         self.cut_messages += left.messages;
@@ -185,7 +186,7 @@ impl SendHalf {
     }
 
     /// Whether the ring that was full when a packet was last refused now has room for any packet,
-    /// or will never have. If it says no, the receiver has lines to read, and will tell of room.
+    /// or will never have. If not, the receiver has lines to read, and will report room.
     pub fn has_room(&mut self) -> bool {
         let ring = match &mut self.bulk {
             Some(bulk) if self.full_is_bulk => bulk,
@@ -226,7 +227,7 @@ impl SendHalf {
         header.length >= BULK_PACKET_MIN || header.length > self.ring.packet_bytes()
     }
 
-    /// What the receiver did that no honest one does.
+    /// The receiver's violation: an act that no honest one commits.
     pub fn violation(&self) -> Option<RingViolation> {
         self.ring.violation().or_else(|| self.bulk.as_ref().and_then(|bulk| bulk.violation()))
     }
@@ -260,7 +261,7 @@ impl Transmit for SendHalf {
         };
         if result.is_err() {
             self.full_is_bulk = bulk_packet;
-            // Nobody reads that ring but this process: what is in it may leave now.
+            // Only this process reads that ring: its packets may leave now.
             #[cfg(feature = "tls")]
             self.waker.turn_of_sender();
         }
@@ -268,20 +269,20 @@ impl Transmit for SendHalf {
     }
 }
 
-/// How this process wakes the other end of a link.
+/// The means by which this process wakes the other end of a link.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waker {
-    /// `None`: a link of a node to itself, on which nobody sleeps.
+    /// `None`: a link of a node to itself, on which no thread sleeps.
     pub socket: Option<Arc<Connection>>,
     /// This process's own word; `None`: the other end knows bytes only.
     pub bell: Option<RegionWord>,
-    /// The other end is on another host, and this carries what is sent there.
+    /// The transport to the other end, if that is on another host.
     #[cfg(feature = "tls")]
     pub host: Option<HostLink>,
 }
 
 impl Waker {
-    /// Whether the other end understands all that a sleep word can say.
+    /// Whether the other end understands all values of a sleep word.
     fn is_understood(&self) -> bool {
         #[cfg(feature = "tls")]
         if self.host.is_some() {
@@ -299,7 +300,7 @@ impl Waker {
         }
     }
 
-    /// Moves what can be moved, if the other end is on another host.
+    /// Moves as much as possible now, if the other end is on another host.
     #[cfg(feature = "tls")]
     fn turn(&self) -> Option<Moved> {
         self.host.as_ref().map(|host| hosts::lock(host).turn())
@@ -317,7 +318,7 @@ impl Waker {
                 sys::wake_word(bell.word());
             }
             (_, _, Some(socket)) => {
-                // Never blocking; a full socket means that the other end was told already.
+                // Never blocking; a full socket means that the other end has a signal already.
                 let _ = socket::send(socket, &[1], &[]);
             }
             (_, _, None) => {}
@@ -339,16 +340,16 @@ pub(crate) struct ReceiveHalf {
     room: Signaller<RegionWord>,
     /// Packets taken, refused ones included.
     pub packets: u64,
-    /// What the sender knows of that.
+    /// The sender's knowledge of that.
     arming: Arming,
-    /// Signals that an honest sender may have left in its socket, or more: one for each time that this
-    /// end was armed since none was there.
+    /// An upper bound of the signals that an honest sender may have left in its socket: one for
+    /// each time that this end was armed since the socket was empty.
     signals_due: u32,
     waker: Waker,
     /// The sender's bell; `None`: it does not ring.
     pub ear: Option<Ear<RegionWord>>,
     barrier: Barrier,
-    /// The words that say on which processor either end last waited: this one's, and the other's.
+    /// The words with the processor on which either end last waited: this one's, and the other's.
     pub processors: Option<(RegionWord, RegionWord)>,
     processor_told: u32,
 }
@@ -392,20 +393,20 @@ impl ReceiveHalf {
         self.ring.position() + self.bulk.as_ref().map_or(0, |bulk| bulk.position())
     }
 
-    /// Something has arrived: the sender may have used its one signal.
+    /// A packet has arrived: the sender may have used its one signal.
     #[inline(always)]
     pub fn has_taken(&mut self) {
         self.arming.has_taken();
     }
 
-    /// A long turn has passed: a sender need not fence any more for a receiver that has not slept
-    /// for a while, though something came.
+    /// A long turn has passed: for a receiver that has not slept for a while, though packets came,
+    /// a sender no longer needs to fence.
     pub fn count_awake_turn(&mut self) {
         self.arming.count_awake_turn(&mut self.sleep);
     }
 
-    /// Tells the other end on which processor this process waits; says on which the other end last
-    /// did, if it has said so.
+    /// Stores the processor on which this process waits for the other end; returns the one on which
+    /// the other end last did, if it is known.
     pub fn peer_processor(&mut self, here: u32) -> Option<u32> {
         let (own, peer) = self.processors.as_ref()?;
         if self.processor_told != here {
@@ -425,7 +426,7 @@ impl ReceiveHalf {
         has_rung
     }
 
-    /// This process is about to sleep; the sender is told, unless it knows.
+    /// This process is about to sleep: announces it to the sender, unless it knows.
     pub fn arm(&mut self, by: WakeBy) -> Announced {
         let announced = self.arming.arm(&mut self.sleep, by);
         if announced != Announced::Already {
@@ -434,7 +435,7 @@ impl ReceiveHalf {
         announced
     }
 
-    /// This process looks no more until the sender signals, whatever comes. `None`: the sender does not
+    /// This process looks no more until the sender signals any packet. `None`: the sender does not
     /// know how.
     pub fn arm_for_any(&mut self) -> Option<Announced> {
         let announced = self.arming.arm_for_any(&mut self.sleep);
@@ -462,7 +463,7 @@ impl ReceiveHalf {
         self.waker.socket.as_ref()
     }
 
-    /// Moves what can be moved, if the other end is on another host.
+    /// Moves as much as possible now, if the other end is on another host.
     #[cfg(feature = "tls")]
     pub fn turn_of_host(&self) -> Option<Moved> {
         self.waker.turn()
@@ -474,13 +475,13 @@ impl ReceiveHalf {
         self.waker.host.as_ref()
     }
 
-    /// The sender may signal once more, that there is room.
+    /// The sender may signal room once more.
     pub fn room_signal_is_due(&mut self) {
         self.signals_due = self.signals_due.saturating_add(1);
     }
 
-    /// Takes the bytes that signals left, at most so many. Where one is due, one is taken: a second
-    /// look would find nothing, and what a sender leaves beyond keeps the descriptor readable.
+    /// Takes the bytes that signals left, at most `most`. If one is due, it takes one: a second
+    /// look would find nothing, and further bytes of a sender keep the descriptor readable.
     pub fn take_signals(&mut self, most: usize) -> Signals {
         self.arming.has_taken();
         #[cfg(feature = "tls")]
@@ -491,7 +492,7 @@ impl ReceiveHalf {
         for _ in 0..most {
             match socket::receive(wake, &mut [0; 8]) {
                 Ok(received) if !received.descriptors.is_empty() => {
-                    // Closing a stranger's descriptor may block; no one waits for it.
+                    // Closing a stranger's descriptor may block; this does not wait for it.
                     close_elsewhere(received.descriptors);
                     return Signals::Misbehaved;
                 }
@@ -512,12 +513,12 @@ impl ReceiveHalf {
     }
 }
 
-/// What was found on a wake socket.
+/// The find on a wake socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signals {
     /// Signals, or nothing.
     Taken,
-    /// The other end is gone; the control plane will say why.
+    /// The other end is gone; the control plane will report the reason.
     Gone,
     /// A descriptor, which no honest peer sends there.
     Misbehaved,
@@ -592,7 +593,7 @@ impl Conduct {
     }
 }
 
-/// A link and what this node knows of its other end.
+/// A link and this node's knowledge of its other end.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub rx: ReceiveHalf,
@@ -602,26 +603,25 @@ pub(crate) struct Link {
     pub token: Option<LinkToken>,
     pub peer: Peer,
     pub greeting: Vec<u8>,
-    /// The peer is gone: what it committed is being taken, and nothing is sent any more.
+    /// The peer is gone: its committed packets are being taken, and no more is sent.
     pub has_left: bool,
     pub conduct: Conduct,
     pub flow: Flow,
-    /// Whose turn it is among the termini.
+    /// The next terminus in turn.
     pub next_terminus: usize,
-    /// Somebody gave up waiting for room, and may wait for it where the node cannot see that: in a
-    /// task.
+    /// A caller gave up waiting for room, and may wait for it in a task, outside the node's view.
     pub awaits_room: bool,
-    /// What others may know of it; `None`: a link of the node to itself.
+    /// Its public figures; `None`: a link of the node to itself.
     pub figures: Option<Arc<OfLink>>,
-    /// What there is to say of how it was found.
+    /// A remark on how it was found.
     pub how: Option<Box<str>>,
     /// While tickets for the peer's node may be routed over it.
     pub route: Option<Route<NodeId>>,
 }
 
 impl Link {
-    /// A link of this node to itself; what another node's has besides is set by whoever makes it,
-    /// and its name when it gets its place.
+    /// A link of this node to itself. The caller sets the further fields of a link to another node,
+    /// and the name when the link gets its place.
     pub fn new(rx: ReceiveHalf, tx: SendHalf, peer: Peer) -> Self {
         Self {
             rx,
@@ -647,7 +647,7 @@ impl Link {
         self.id == id && self.peer.node == destination && !self.has_left
     }
 
-    /// Leaves for others how things stand; so many messages wait for it.
+    /// Publishes the link's figures; `queued` messages wait for it.
     #[inline]
     pub fn publish(&self, queued: usize) {
         let (Some(figures), Some(tx)) = (&self.figures, &self.tx) else { return };
@@ -663,7 +663,7 @@ impl Link {
         });
     }
 
-    /// A sender here finds that the peer has released nothing for it to write to; or does no longer.
+    /// Whether a sender here finds that the peer has released no buffer for it.
     #[cold]
     pub fn waits_for_buffer(&self, waits: bool) {
         let (Some(figures), Some(tx)) = (&self.figures, &self.tx) else { return };
@@ -675,7 +675,7 @@ impl Link {
         }
     }
 
-    /// Whether the other end fences nothing, because this process can do it for both.
+    /// Whether the other end never fences, because this process can do it for both.
     pub fn relies_on_barrier(&self) -> bool {
         self.token.is_some() && self.rx.barrier == Barrier::Asymmetric
     }

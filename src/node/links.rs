@@ -1,4 +1,4 @@
-//! Links come and go: connecting, accepting, death, closing, bulk rings, who is who.
+//! Links come and go: connecting, accepting, death, closing, bulk rings, identities.
 
 use super::events::{CloseReason, Event};
 use super::figures::Words;
@@ -30,7 +30,7 @@ impl From<Forked> for ConnectError {
     }
 }
 
-/// What is remembered of a link that has ended.
+/// The record of a link that has ended.
 #[derive(Debug)]
 pub(super) struct Departed {
     link: LinkId,
@@ -42,13 +42,13 @@ pub(super) struct Departed {
 #[derive(Debug)]
 pub(super) struct Leaving {
     link: LinkId,
-    /// Nothing is taken once this many lines of its rings have been, since the link was made.
+    /// Nothing more is taken once this many lines of its rings have been taken in all.
     until: u64,
     reason: CloseReason,
     unsent: usize,
 }
 
-/// How many links that have ended are remembered.
+/// The number of ended links that are remembered.
 const DEPARTED_MAX: usize = 64;
 
 /// A link that cannot be named.
@@ -56,23 +56,23 @@ const DEPARTED_MAX: usize = 64;
 #[error("{0} is gone, or belongs to another node")]
 pub struct LinkError(pub LinkId);
 
-/// How long whoever connects waits for the control plane behind the time limit, which the control
-/// plane keeps itself: it says what was being done, and has to be given the processor first.
+/// Extra time that a connecting caller waits for the control plane, which keeps the time limit
+/// itself: it reports the step that was under way, and must get the processor for that.
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// What was being done, where the control plane does not say.
+/// The step under way, if the control plane does not report it.
 pub(crate) const NO_WORD: &str = "waiting for this process's own thread for connections";
 
-/// The time limit of connecting, for whoever waits for what becomes of it.
+/// The time limit for the result of a connection attempt.
 pub(crate) fn with_answer(timeout: Duration) -> Duration {
     timeout.saturating_add(ANSWER)
 }
 
 impl Node {
-    /// Connects to the service `[user@]name`, waiting at most `timeout` for everything: for somebody
-    /// to serve the name, too, unless the setting `wait_for_names` is off. What arrives meanwhile is
-    /// received. `greeting`, up to 4 KiB, reaches the server before it decides; what the server
-    /// answered is in [`greeting`](Self::greeting). Both ends know the other's user from the
+    /// Connects to the service `[user@]name`, waiting at most `timeout` for everything, including
+    /// the wait for the name to be served (unless the setting `wait_for_names` is off). Arrivals
+    /// meanwhile are received. `greeting`, up to 4 KiB, reaches the server before it decides; the
+    /// server's answer is in [`greeting`](Self::greeting). Both ends know the other's user from the
     /// kernel.
     pub fn connect(
         &mut self,
@@ -105,7 +105,7 @@ impl Node {
         }
     }
 
-    /// What the other end sent along when the link was made: often tickets. Also of the links that
+    /// The other end's greeting when the link was made: often tickets. Also for the links that
     /// ended last.
     pub fn greeting(&self, link: LinkId) -> Result<&[u8], LinkError> {
         match self.link(link) {
@@ -118,8 +118,8 @@ impl Node {
         self.departed.iter().rev().find(|departed| departed.link == link)
     }
 
-    /// Who is at the other end of a link, as the kernel says. Also of the links that ended last,
-    /// since a message may be read after its sender has left.
+    /// The identity of the other end of a link, from the kernel. Also for the links that ended
+    /// last, since a message may be read after its sender has left.
     pub fn peer(&self, link: LinkId) -> Result<&Peer, LinkError> {
         match self.link(link) {
             Ok(link) => Ok(&link.peer),
@@ -127,7 +127,7 @@ impl Node {
         }
     }
 
-    /// The links that there are.
+    /// All current links.
     pub fn links(&self) -> impl Iterator<Item = LinkId> + '_ {
         self.links.iter().flatten().map(|link| link.id)
     }
@@ -139,7 +139,7 @@ impl Node {
         }
     }
 
-    /// Which path a link takes, and why.
+    /// The path that a link takes, and the reason.
     pub fn explain(&self, id: LinkId) -> Result<String, LinkError> {
         let link = self.link(id)?;
         let mut text = match link.token {
@@ -199,7 +199,7 @@ impl Node {
         Ok(text)
     }
 
-    /// Leaves for others which path a link takes: it has changed.
+    /// Publishes the path of a link, which has changed.
     fn tell_path(&self, id: LinkId) {
         if let (Ok(path), Ok(link)) = (self.explain(id), self.link(id))
             && let Some(figures) = &link.figures
@@ -208,10 +208,10 @@ impl Node {
         }
     }
 
-    /// The next event, if any. Events appear in `poll`, `recv`, `send` and `wait`.
+    /// The next event, if there is one. Events appear in `poll`, `recv`, `send` and `wait`.
     pub fn next_event(&mut self) -> Option<Event> {
         if self.events.is_empty() && self.fork_guard.is_parent() {
-            // Whoever asks for events and nothing else learns of an end as well.
+            // A program that only asks for events must learn of an end as well.
             self.drain_leaving();
             if self.inbox.is_pending() {
                 self.take_control_events();
@@ -232,12 +232,12 @@ impl Node {
         self.control().accept(request, greeting)
     }
 
-    /// Refuses a request; the other end is told `reason`.
+    /// Refuses a request; the other end gets `reason`.
     pub fn refuse(&mut self, request: RequestId, reason: &str) -> Result<(), AcceptError> {
         self.control().refuse(request, reason)
     }
 
-    /// The same, where it is not the application that refuses.
+    /// The same for a refusal that is not the application's.
     pub(crate) fn refuse_as(
         &mut self,
         request: RequestId,
@@ -247,10 +247,10 @@ impl Node {
         self.control().refuse_as(request, by, reason)
     }
 
-    /// Ends one link. Queued messages that have not left are lost, and their number returned; the
-    /// other end then sees [`CloseReason::HungUp`] instead of [`CloseReason::Closed`]. What is in
-    /// the ring reaches the other end; what has come from there and was not polled for is
-    /// dropped. See [`flush`](Self::flush).
+    /// Ends one link. Queued messages that have not left are lost; their number is returned, and
+    /// the other end then sees [`CloseReason::HungUp`] instead of [`CloseReason::Closed`]. Packets
+    /// in the ring reach the other end; packets that have come from there and were not polled for
+    /// are dropped. See [`flush`](Self::flush).
     pub fn disconnect(&mut self, id: LinkId) -> Result<usize, LinkError> {
         // In a forked child the link is the parent's.
         self.check_fork().map_err(|Forked| LinkError(id))?;
@@ -265,18 +265,17 @@ impl Node {
         Ok(unsent)
     }
 
-    /// [`disconnect`](Self::disconnect), because the peer broke the rules of a protocol: an operator
-    /// is told why.
+    /// [`disconnect`](Self::disconnect), because the peer broke the rules of a protocol: the log
+    /// has the reason for operators.
     pub(crate) fn send_away(&mut self, id: LinkId, why: &str) {
         if let Ok((Some(token), peer)) = self.link(id).map(|link| (link.token, &link.peer)) {
             self.control().note_sent_away(token, peer, why);
         }
-        // One that has ended is gone already.
+        // An ended link is gone already.
         let _ = self.disconnect(id);
     }
 
-    /// [`disconnect`](Self::disconnect) without saying that this was all: the peer sees
-    /// [`CloseReason::HungUp`].
+    /// [`disconnect`](Self::disconnect) without a goodbye: the peer sees [`CloseReason::HungUp`].
     pub(crate) fn hang_up(&mut self, id: LinkId) {
         if let Ok(Some(token)) = self.link(id).map(|link| link.token)
             && self.fork_guard.is_parent()
@@ -286,7 +285,7 @@ impl Node {
         }
     }
 
-    /// The same because the peer does not keep up, which it is told.
+    /// The same for a peer that does not keep up; the peer is told so.
     pub(crate) fn send_away_slow(&mut self, id: LinkId, why: &str) {
         let link = self.link(id).map(|link| (link.token, &link.peer));
         if let Ok((Some(token), peer)) = link
@@ -298,10 +297,10 @@ impl Node {
         }
     }
 
-    /// Closes the node: queued messages leave first, for at most `timeout`; then every peer is
-    /// told goodbye, except those for which messages still wait, which see
-    /// [`CloseReason::HungUp`]. Returns how many queued messages did not leave. Dropping a node
-    /// does the same without waiting.
+    /// Closes the node: queued messages leave first, for at most `timeout`; then every peer gets a
+    /// goodbye, except those for which messages still wait, which see [`CloseReason::HungUp`].
+    /// Returns how many queued messages did not leave. Dropping a node does the same without
+    /// waiting.
     pub fn close(mut self, timeout: Option<Duration>) -> Result<usize, super::NodeSendError> {
         self.check_fork()?;
         self.flush(timeout)?;
@@ -312,8 +311,8 @@ impl Node {
         self.by_token.get(&token).copied()
     }
 
-    /// Death is not the end of data: what was committed, at most the rings, is taken first, by
-    /// turns as bounded as any other. Nothing is sent there any more.
+    /// Death is not the end of data: committed packets, at most the rings, are taken first, by
+    /// turns as bounded as all others. No more is sent there.
     pub(super) fn begin_leaving(&mut self, index: u32, reason: CloseReason) {
         let Some(Some(link)) = self.links.get_mut(index as usize) else { return };
         if link.has_left {
@@ -328,14 +327,14 @@ impl Node {
         self.turns.remove(index);
         self.queued.drop_link(index);
         let unsent = self.termini.iter_mut().map(|terminus| terminus.drop_link(id)).sum();
-        // What is left in one turn's time is told of in the order in which it happened.
+        // Links that are drained within one turn are reported in the order of their ends.
         self.drain(Leaving { link: id, until, reason, unsent });
     }
 
-    /// One turn of a link whose peer is gone; one from which everything has been taken is reported.
-    /// Returns how many packets were taken.
+    /// One turn of a link whose peer is gone; reports the link once all its packets have been
+    /// taken. Returns how many packets were taken.
     fn drain(&mut self, leaving: Leaving) -> usize {
-        // Where many end at once, the others' turn comes first.
+        // If many links end at once, the others' turn comes first.
         let taken = match self.leaving_budget.is_spent() {
             true => 0,
             false => {
@@ -344,7 +343,7 @@ impl Node {
                 taken.packets
             }
         };
-        // It may have ended for misbehaviour; then that has been said.
+        // A link that ended for misbehaviour has been reported already.
         let Ok(link) = self.link(leaving.link) else { return taken };
         // A peer that goes on writing is not waited for.
         if link.rx.is_ready() && link.rx.lines_taken() < leaving.until {
@@ -368,7 +367,7 @@ impl Node {
         {
             taken += self.drain(leaving);
         }
-        // Those that had no turn are the first in the next.
+        // Links that had no turn are the first in the next.
         let had_one = core::mem::replace(&mut self.leaving, leaving.collect());
         self.leaving.extend(had_one);
         if self.inbox.is_pending() {
@@ -381,7 +380,7 @@ impl Node {
         self.end_misbehaving(index as u32, Misbehaviour::Violation(violation));
     }
 
-    /// Sends a peer away that broke the rules.
+    /// Disconnects a peer that broke the rules.
     #[cold]
     #[inline(never)]
     pub(super) fn end_misbehaving(&mut self, index: u32, misbehaviour: Misbehaviour) {
@@ -446,7 +445,7 @@ impl Node {
 
     // ---- making links
 
-    /// A place that a link may be [added](Self::add_link) in. Place 0 is that of the node's link to itself.
+    /// A free place for [`add_link`](Self::add_link). Place 0 is that of the node's link to itself.
     fn free_place(&mut self) -> usize {
         if let Some(place) = self.free_places.last() {
             return *place as usize;
@@ -470,8 +469,8 @@ impl Node {
         id
     }
 
-    /// Makes a link of what the control plane has agreed with a peer. Tickets are routed over it
-    /// only if the peer has proved which node it is.
+    /// Makes a link as the control plane has agreed with a peer. Tickets are routed over it only if
+    /// the peer has proved its node's identity.
     pub(crate) fn install_link(&mut self, new: NewLink) -> Result<LinkId, ConnectError> {
         let (node, is_proved) = (new.peer.node, new.peer.is_proved);
         let token = new.token;
@@ -499,7 +498,7 @@ impl Node {
         Ok(id)
     }
 
-    /// What wakes this node for a link.
+    /// Lets a link's descriptors wake this node.
     fn watch(&self, link: &Link, tag: u64) -> std::io::Result<()> {
         #[cfg(feature = "tls")]
         if let Some(host) = link.rx.host() {
@@ -508,7 +507,7 @@ impl Node {
         link.rx.wake().map_or(Ok(()), |wake| self.poller.add(wake, tag))
     }
 
-    /// Nothing wakes it for that link any more.
+    /// The link's descriptors no longer wake the node.
     pub(super) fn unwatch(&self, link: &Link) {
         #[cfg(feature = "tls")]
         if let Some(host) = link.rx.host() {
@@ -583,8 +582,8 @@ impl Node {
             && tx.bulk.is_none()
         {
             let bulk = RingWriter::new(lines, tx.bulk_freed.clone(), packet_bytes);
-            // A smaller ring than the base ring would make packets smaller than was counted on
-            // when a message in fast mode, or one of a small share, was allowed.
+            // A ring smaller than the base ring would make packets smaller than assumed when a
+            // message in fast mode, or one of a small share, was allowed.
             if bulk.packet_bytes() >= tx.packet_bytes_min() {
                 tx.bulk = Some(bulk);
             }
@@ -605,7 +604,7 @@ impl Node {
     }
 }
 
-/// Which path a link to another host takes.
+/// The path that a link to another host takes.
 #[cfg(feature = "tls")]
 fn explain_host(link: &Link) -> String {
     let (Some(host), Some(carrier)) = (&link.peer.host, link.rx.host()) else {
@@ -723,7 +722,7 @@ mod tests {
         let token = node.begin_connect("hamlyn://x", b"", Some(limit), Wait::ForName).unwrap();
         let (mut begun, _) = stopped.accept().unwrap();
         node.give_up_connecting(token);
-        // The connection is closed: it ends behind what was said.
+        // The connection is closed: it ends after its last words.
         std::io::copy(&mut begun, &mut std::io::sink()).unwrap();
         std::thread::sleep(2 * limit);
         assert_eq!(other.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
@@ -743,7 +742,7 @@ mod tests {
         while !matches!(other.next_event(), Some(Event::Connected { .. })) {
             std::thread::yield_now();
         }
-        // There is its link already, and `one` has yet to ask for its own.
+        // Its link exists already, and `one` has yet to ask for its own.
         other.connect("one", b"", limit).unwrap();
         let first = loop {
             one.poll().unwrap();
@@ -755,7 +754,7 @@ mod tests {
         assert_eq!(one.routes.find(other.id()), Some(first.index));
     }
 
-    /// A server that says more than anybody remembers before its client has taken the link.
+    /// A server that sends more events than are remembered before its client has taken the link.
     #[test]
     fn a_link_that_ended_before_it_was_taken_is_reported_however_much_its_server_said() {
         let dir = std::env::temp_dir().join(format!("hamlyn-early-{}", std::process::id()));

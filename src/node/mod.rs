@@ -9,17 +9,17 @@
 //! - `mod.rs`: making a node; `parts.rs`: the parts of its interface
 //! - `send.rs`: messages out; `line.rs`: those of one line; `queued.rs`: those that wait
 //! - `receive.rs`: messages in, the turn over the links
-//! - `figures.rs`: what whoever asks for statistics is told; `kept.rs`: what receivers
-//!   keep of what came; `room_waits.rs`: how long senders waited
-//! - `links.rs`: links come and go; `events.rs`: what the application is told; `link.rs`: one link
+//! - `figures.rs`: the node's figures for statistics; `kept.rs`: records that receivers keep;
+//!   `room_waits.rs`: how long senders waited
+//! - `links.rs`: links come and go; `events.rs`: the application's events; `link.rs`: one link
 //! - `aperture.rs`: memory mapped into a holder, or read-only into several: exported, held, revoked
-//! - `wait.rs`: waiting; `sleep.rs`: sleeping, and being woken. What is decided about either, about
-//!   turns and about routes is in `crate::engine`
+//! - `wait.rs`: waiting; `sleep.rs`: sleeping and waking. The decisions about both, about turns and
+//!   about routes are in `crate::engine`
 //! - `shared/`: a node used by several threads
 //!
-//! A node is owned by one thread at a time: whoever can call it is the only one who can, so the
-//! fast path has no lock, and a slice of a message area stands still while it is borrowed.
-//! After a fork, the child's calls return [`Forked`] and touch nothing.
+//! A node is owned by one thread at a time: no other thread can call it meanwhile, so the fast path
+//! has no lock, and a slice of a message area is stable while it is borrowed. After a fork, the
+//! child's calls return [`Forked`] and touch nothing.
 
 mod aperture;
 mod events;
@@ -37,7 +37,7 @@ mod shared;
 mod sleep;
 mod wait;
 
-// What its parts and its control plane fail with.
+// The errors of its parts and its control plane.
 #[cfg(feature = "tls")]
 pub use crate::control::hosts::{
     HostDirectory, HostDirectoryError, HostError, HostNameError, HostsError, KeysError,
@@ -93,8 +93,8 @@ use std::io;
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// This process was forked from the one that made the node. The node is the parent's; the child
-/// can make one of its own. Nothing was touched.
+/// This process was forked from the one that made the node. The node is the parent's; the child can
+/// make one of its own. Nothing was touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this process was forked from the one that made the node; make a node here")]
 pub struct Forked;
@@ -112,9 +112,9 @@ pub enum BuildError {
     /// The system refused something that every node needs.
     #[error("{what}: {error}")]
     Os {
-        /// What was asked for.
+        /// The request to the system.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -123,13 +123,13 @@ pub enum BuildError {
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum OfferError {
-    /// This is no name of a service.
+    /// This is not a valid name of a service.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The control plane says why.
+    /// The control plane's error.
     #[error(transparent)]
     Serve(#[from] ServeError),
-    /// It is a server's, which drains or has drained: nobody could be connected to it.
+    /// The name is for a server that drains or has drained: it would admit no client.
     #[error("this server drains, or has drained, and takes nobody: another is to be made")]
     Drained,
 }
@@ -149,8 +149,8 @@ impl core::fmt::Display for TerminusId {
 #[error("{0} does not exist: it belongs to another node")]
 pub struct NoSuchTerminus(pub TerminusId);
 
-/// What one process has of Hamlyn: its interface, links, names and waiting. See the
-/// [module](self) for how the parts fit.
+/// A process's part in Hamlyn: its interface, links, names and waiting. See the [module](self) for
+/// how the parts fit.
 ///
 /// ```
 /// use hamlyn::{Accept, Access, MetadataIndex, Node, SlotConfig, Ticket};
@@ -159,7 +159,7 @@ pub struct NoSuchTerminus(pub TerminusId);
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-node-{}", std::process::id()));
 /// # let config = hamlyn::Config::from_env()?.dir(&dir);
 /// # let config2 = config.clone();
-/// // The receiver makes memory, a slot over it, and a ticket that it gives to whoever connects.
+/// // The receiver makes memory, a slot over it, and a ticket for the peers that connect.
 /// let mut receiver = Node::with_config(config)?;
 /// let area = receiver.message_area(4096)?;
 /// let queue = receiver.notification_queue(16)?;
@@ -188,57 +188,57 @@ pub struct Node {
     interface: Interface<AreaMemory>,
     termini: Vec<Terminus<AreaMemory>>,
     links: Vec<Option<Link>>,
-    /// Where the links are that the control plane knows.
+    /// The places of the links that the control plane knows.
     by_token: HashMap<LinkToken, u32>,
-    /// Places without a link, but for that of the link to itself.
+    /// Places without a link, other than that of the link to itself.
     free_places: Vec<u32>,
     /// Generation of the next link in each place.
     generations: Vec<u16>,
-    /// Which links are looked at, and when.
+    /// The links in their turns.
     turns: Turns,
-    /// There is a bulk ring from which packets are taken, or there was.
+    /// There is, or was, a bulk ring to take packets from.
     has_bulk_incoming: bool,
     /// Links to other hosts, whose packets this node carries.
     #[cfg(feature = "tls")]
     hosts: Vec<u32>,
-    /// When something was last carried, and when it was last looked.
+    /// The times of the last transfer and of the last look.
     #[cfg(feature = "tls")]
     host_times: receive::HostTimes,
-    /// Which link leads to a node.
+    /// The link that leads to each node.
     routes: Routes<NodeId>,
-    /// Links whose peers are gone, and from which what was committed is being taken.
+    /// Links whose peers are gone, with committed packets still to be taken.
     leaving: Vec<links::Leaving>,
-    /// What may still be taken of those in this turn.
+    /// The remaining budget for those in this turn.
     leaving_budget: Budget,
     /// Packets with changed keys of which their senders are to be told.
     stale: Vec<(LinkId, SlotIndex, MetadataIndex)>,
     /// Messages that wait in work queues.
     queued: Queued,
-    /// Links for whose room somebody waits where the node cannot see it; and some that have ended.
+    /// Links for whose room a task waits outside the node's view; and some that have ended.
     awaiting_room: Vec<u32>,
-    /// The armed link whose figures are left for others next.
+    /// The armed link whose figures are published next.
     next_to_publish: usize,
-    /// What whoever asks for statistics is told.
+    /// The figures for statistics.
     figures: Arc<figures::Figures>,
     /// See `wake_waiters`.
     wakes_of_waiters: u64,
     apertures: aperture::Apertures,
     events: VecDeque<Event>,
-    /// When so many wait, those that came to nothing are dropped.
+    /// At this number of waiting events, those without a result are dropped.
     events_room: usize,
-    /// Links that somebody here is connecting.
+    /// Links that a caller here is connecting.
     connecting: HashMap<LinkToken, events::Connecting>,
-    /// Of those, links of this host that were to be links to another: what they were called before.
+    /// Former names of links of this host among those, for links that were to lead to another host.
     asked: HashMap<LinkToken, LinkToken>,
-    /// Who was at the other end of the links that ended last.
+    /// The other ends of the links that ended last.
     departed: VecDeque<links::Departed>,
     poller: Poller,
-    /// The inbox's: says, too, whether events wait there.
+    /// The inbox's; it also shows whether events wait there.
     fork_guard: ForkGuard,
     /// Slots of removed keys cannot be guessed: keys come from the system's generator, in batches.
     keys: Keys,
     area_bytes: usize,
-    /// A watchdog is set: something other than the application makes the calls.
+    /// A watchdog is set, and another caller than the application makes the calls.
     watched: bool,
     /// The application waits in an event loop, and has not been woken since.
     waits_outside: bool,
@@ -246,15 +246,15 @@ pub struct Node {
     runs_control: bool,
     control_turns: u32,
     learnt: Learnt,
-    /// What may be slept on.
+    /// The ways to sleep.
     ways: Ways,
     naps: Naps,
-    /// Ends a nap in somebody else's event loop.
+    /// Ends a nap in another program's event loop.
     nap_timer: Option<sys::Timer>,
     config: Config,
     counters: Arc<Counters>,
     inbox: Arc<Inbox>,
-    /// Last, so that it outlives whatever it told about. `None` only while dropping.
+    /// Last, so that it outlives the objects that it reported. `None` only while dropping.
     control: Option<Arc<Control>>,
 }
 
@@ -265,9 +265,9 @@ impl Node {
     }
 
     /// A node with these settings. Its interface accepts packets at once; see
-    /// [`disable`](Self::disable). In a process that has threads already, the first node takes some
-    /// 20 ms, in which the kernel registers the process for barriers; a program that minds calls
-    /// [`register_barrier`](crate::register_barrier) before it starts threads.
+    /// [`disable`](Self::disable). If the process has threads already, the first node takes some 20
+    /// ms, in which the kernel registers the process for barriers; to avoid that, call
+    /// [`register_barrier`](crate::register_barrier) before you start threads.
     pub fn with_config(config: Config) -> Result<Self, BuildError> {
         let os = |what| move |error| BuildError::Os { what, error };
         config.validate()?;
@@ -297,7 +297,7 @@ impl Node {
         if runs_control {
             poller.add(&control, sleep::CONTROL_TAG).map_err(os("watching the control plane"))?;
         }
-        // Whoever runs the control plane is woken for it, too, by its descriptor.
+        // A thread that runs the control plane also needs wake-ups for it, by its descriptor.
         let by_words = !runs_control && sys::can_wait_for_words();
         let mut node = Self {
             interface,
@@ -360,7 +360,7 @@ impl Node {
         self.counters.packets() + links + self.wakes_of_waiters
     }
 
-    /// What a layer above keeps has changed, for which others may wait.
+    /// The state of a layer above has changed, and other threads may wait for that.
     pub(crate) fn wake_waiters(&mut self) {
         self.wakes_of_waiters += 1;
     }
@@ -369,7 +369,7 @@ impl Node {
         self.control.as_ref().expect("present until the node is dropped")
     }
 
-    /// The control plane, for what may wait for others and is done without the node.
+    /// The control plane, for slow work that is done without the node.
     pub(crate) fn control_apart(&self) -> Arc<Control> {
         self.control.clone().expect("present until the node is dropped")
     }
@@ -393,7 +393,7 @@ impl Node {
         Ok(self.control().serve(&name, access, accept)?)
     }
 
-    /// No longer offers a service; links made through it stay. `false`: it was not offered.
+    /// Stops offering a service; links made through it stay. `false`: it was not offered.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-serving-{}", std::process::id()));
@@ -436,18 +436,18 @@ impl Node {
             && name.parse().is_ok_and(|name| self.control().stop_serving(&name))
     }
 
-    /// Where other hosts connect to this node's services: the setting `listen`, with the port that the
-    /// system chose where that was 0. `None`: nothing listens.
+    /// The address at which other hosts connect to this node's services: the setting `listen`, with
+    /// the port that the system chose for port 0. `None`: the node does not listen.
     #[cfg(feature = "tls")]
     pub fn listens_at(&self) -> Option<core::net::SocketAddr> {
         self.control().listens_at()
     }
 
-    /// Where services of other hosts are looked up from now on whose names say no place,
-    /// `hamlyn://service`; `None`: where the setting `directory` says. Whoever is connecting and has been
-    /// looked up stays with what was found.
+    /// Sets the directory for services of other hosts whose names give no address,
+    /// `hamlyn://service`; `None`: the one in the setting `directory`. Connection attempts that
+    /// have been looked up keep the address found.
     ///
-    /// A directory that has this node, or a manager of it, keeps it from ending.
+    /// A directory that owns this node, or a manager of it, keeps it alive.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-directory-{}", std::process::id()));
@@ -489,7 +489,7 @@ impl Node {
         Ok(())
     }
 
-    /// What was done or is missing, in words, because of this system or its limits.
+    /// Sentences about steps that were taken or left out because of this system or its limits.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-notes-{}", std::process::id()));
@@ -508,9 +508,9 @@ impl Node {
         self.control().notes()
     }
 
-    /// For [`Housekeeping::Application`](crate::config::Housekeeping): does what the housekeeping
-    /// thread would do, waiting at most `timeout` (`None`: as long as it takes) for something to do.
-    /// Watch [`housekeeping_fd`](Self::housekeeping_fd) to know when.
+    /// For [`Housekeeping::Application`](crate::config::Housekeeping): does the work of the
+    /// housekeeping thread, waiting at most `timeout` (`None`: without limit) for something to do.
+    /// [`housekeeping_fd`](Self::housekeeping_fd) tells you when to call it.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-housekeeping-{}", std::process::id()));
@@ -531,8 +531,9 @@ impl Node {
         self.control().run_once(timeout.unwrap_or(Duration::MAX))
     }
 
-    /// When [`run_housekeeping`](Self::run_housekeeping) must be called though its descriptor is
-    /// not readable, in nanoseconds of the monotonic clock: time limits of peers that connect.
+    /// The time at which [`run_housekeeping`](Self::run_housekeeping) must be called even if its
+    /// descriptor is not readable, in nanoseconds of the monotonic clock: for time limits of peers
+    /// that connect.
     pub fn housekeeping_deadline_ns(&self) -> Option<u64> {
         self.control().deadline_ns()
     }
@@ -569,7 +570,7 @@ impl Node {
     /// node.enable();
     /// node.send(&ticket, b"now", b"", limit)?;
     /// node.recv(queue, limit)?;
-    /// node.reset_watchdog(); // Only where the setting `watchdog_ms` is not 0.
+    /// node.reset_watchdog(); // Only if the setting `watchdog_ms` is not 0.
     /// assert_eq!(node.config().watchdog_ms, 0);
     /// # drop(node);
     /// # std::fs::remove_dir_all(&dir).ok();
@@ -579,10 +580,10 @@ impl Node {
         self.interface.disable();
     }
 
-    /// The application lives: packets are not discarded for another `watchdog_ms`. Only for a
-    /// node that a progress thread drives, and only if the setting is not 0. Whatever receives says
-    /// so, too, and waiting is no silence, in a call or in an event loop: this is for a program that
-    /// is busy with something else.
+    /// Resets the watchdog: packets are not discarded for another `watchdog_ms`. Only for a node
+    /// that a progress thread drives, and only if the setting is not 0. Receiving calls reset it,
+    /// too, and a wait, in a call or in an event loop, does not count as silence: so call this in a
+    /// program that is busy with other work.
     pub fn reset_watchdog(&mut self) {
         self.interface.reset_watchdog(sys::monotonic_ns());
     }
@@ -593,7 +594,7 @@ impl Node {
         self.reset_watchdog();
     }
 
-    /// Something other than the application makes the calls from now on, or no longer.
+    /// Whether another caller than the application makes the calls from now on.
     fn set_watched(&mut self, by_another: bool) {
         let watchdog_ms = if by_another { self.config.watchdog_ms } else { 0 };
         self.watched = watchdog_ms != 0;
@@ -612,8 +613,8 @@ impl Node {
 }
 
 impl Node {
-    /// Each link is told goodbye, except those for which messages still wait: their peers must
-    /// not take for whole what they have. Returns how many messages did not leave.
+    /// Says goodbye on each link, except those for which messages still wait: their peers must not
+    /// take their data for complete. Returns how many messages did not leave.
     fn part(&mut self) -> usize {
         for link in self.links.iter_mut().flatten() {
             if let (Some(token), Some(control)) = (link.token, &self.control) {
@@ -632,7 +633,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         if !self.fork_guard.is_parent() {
             // The parent's node: its links are not mapped here, its thread does not run here, and
-            // its sockets must not be told goodbye.
+            // its sockets must not say goodbye.
             core::mem::forget(self.control.take());
             core::mem::forget(core::mem::take(&mut self.links));
             return;

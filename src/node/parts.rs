@@ -1,7 +1,7 @@
 //! The parts of a node's interface: message areas, notification queues, slots and their tickets,
 //! termini and send buffer areas.
 //!
-//! Whether a change is allowed is for the interface to say, in its own errors. Never: there are more
+//! The interface decides whether a change is allowed, with its own errors. Never: there are more
 //! areas, slots or bytes than the settings allow; a key is used twice.
 
 use super::{NoSuchTerminus, Node, TerminusId};
@@ -60,8 +60,8 @@ impl Keys {
 
     fn next(&mut self) -> Key {
         if self.used == self.batch.len() {
-            // Linux's generator does not fail once it is seeded, and it is before any process
-            // runs; without keys there is no protection, so nothing goes on.
+            // Linux's generator does not fail once it is seeded, which happens before any process
+            // runs; without keys there is no protection, so the process must not go on.
             self.batch = sys::random().expect("the system's random number generator");
             self.used = 0;
         }
@@ -93,7 +93,7 @@ impl Node {
         Ok(memory)
     }
 
-    /// The library's view of pages of the application's, counted as memory of areas.
+    /// The library's view of the application's pages, counted as memory of areas.
     fn memory_of(&mut self, pages: AreaPages) -> Result<AreaMemory, MemoryError> {
         self.check_bytes(pages.bytes())?;
         let memory = AreaMemory::of_pages(pages, self.config.huge_pages, self.config.mlock);
@@ -101,18 +101,18 @@ impl Node {
         Ok(memory)
     }
 
-    /// A message area of `bytes` zero bytes, beginning on a page. Wired down and of huge pages
-    /// when the settings ask for it; [`area_report`](Self::area_report) says what was granted.
+    /// A message area of `bytes` zero bytes, beginning on a page. Locked and with huge pages if the
+    /// settings ask for it; [`area_report`](Self::area_report) returns the grants.
     pub fn message_area(&mut self, bytes: usize) -> Result<AreaId, MemoryError> {
         self.check_areas()?;
         let memory = self.new_memory(bytes)?;
         Ok(self.interface.create_area(memory))
     }
 
-    /// A message area over pages that the application has at an address of its own, with whatever is in
-    /// them, and which it may protect at any time: messages are deposited, and sent, through a view of
-    /// the library's, so no deposit causes a fault. Wired down as
-    /// [`message_area`](Self::message_area) says. On an error the library's view is unmapped; the
+    /// A message area over pages of the application, with their current contents. They keep their
+    /// own address, where the application may protect them at any time: messages are deposited, and
+    /// sent, through a view of the library's, so no deposit causes a fault. Locked like a
+    /// [`message_area`](Self::message_area). On an error the library's view is unmapped; the
     /// application's stays.
     ///
     /// `examples/shared_memory.rs` fetches pages by messages when they are touched.
@@ -130,8 +130,8 @@ impl Node {
         Ok(())
     }
 
-    /// Gives an area's memory back. Refused while slots name it. Of
-    /// [pages of the application's](Self::message_area_of), the library's view ends, and nothing else.
+    /// Gives an area's memory back. Refused while slots name it. For [pages of the
+    /// application](Self::message_area_of), only the library's view ends.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-remove-{}", std::process::id()));
@@ -145,7 +145,7 @@ impl Node {
     /// assert_eq!(node.area_address(area)?.1, 8192);
     /// assert_eq!(node.slot_range(slot)?, (area, 4096..8192));
     /// println!("slot {}: {:?}", slot.index().0, node.area_report(area)?);
-    /// // Each is a number, too, where it goes through another language.
+    /// // Each is a number, too, for use in another language.
     /// node.remove_slot(SlotId::from_bits(slot.to_bits()))?;
     /// node.remove_queue(QueueId::from_bits(queue.to_bits()))?;
     /// node.remove_area(AreaId::from_bits(area.to_bits()))?;
@@ -165,13 +165,13 @@ impl Node {
         Ok(memory)
     }
 
-    /// Memory of [`new_memory`](Self::new_memory) that is in no area is no longer needed.
+    /// Memory of [`new_memory`](Self::new_memory) that belongs to no area is no longer needed.
     pub(crate) fn drop_memory(&mut self, memory: AreaMemory) {
         self.area_bytes -= memory.as_ref().len();
     }
 
-    /// Puts other memory in the place of that of a slot which alone uses the whole of its area, and
-    /// returns what was there; see [`Interface::replace_memory`].
+    /// Replaces the memory of a slot that alone uses the whole of its area, and returns the old
+    /// memory; see [`Interface::replace_memory`].
     pub(crate) fn replace_memory(
         &mut self,
         slot: SlotId,
@@ -180,24 +180,23 @@ impl Node {
         self.interface.replace_memory(slot, memory)
     }
 
-    /// The bytes of an area. They stand still while they are borrowed: deposits happen in calls
-    /// of `poll`, `recv` and `send`, which need the node for themselves.
+    /// The bytes of an area. They are stable while they are borrowed: deposits happen in calls of
+    /// `poll`, `recv` and `send`, which need the node for themselves.
     #[inline]
     pub fn area(&self, area: AreaId) -> Result<&[u8], AreaError> {
         self.interface.area(area)
     }
 
-    /// The bytes of an area, to be written.
+    /// The bytes of an area, for writing.
     #[inline]
     pub fn area_mut(&mut self, area: AreaId) -> Result<&mut [u8], AreaError> {
         self.interface.area_mut(area)
     }
 
-    /// Where an area begins, and its bytes, for other languages. It stays there until the area is
-    /// removed or the node goes. (Of pages of the application's, this is the library's view, which
-    /// nothing protects.) Its bytes change in calls of `poll`, `recv` and `send`, whichever
-    /// thread makes them: who uses the address keeps away from bytes for which a message may be on
-    /// its way.
+    /// The address of an area, and its length, for other languages. The address holds until the
+    /// area is removed or the node goes. (For pages of the application, this is the library's view,
+    /// which is never protected.) The bytes change in calls of `poll`, `recv` and `send` of any
+    /// thread: do not access bytes for which a message may be on its way.
     pub fn area_address(&self, area: AreaId) -> Result<(*mut u8, usize), AreaError> {
         let memory = self.interface.area_memory(area)?;
         Ok((memory.address(), memory.as_ref().len()))
@@ -246,12 +245,12 @@ impl Node {
         self.interface.take_consumer(queue)
     }
 
-    /// What waits in a queue, for whoever takes nothing from it.
+    /// The waiting notifications of a queue, for a reader that takes none of them.
     pub(crate) fn watch_queue(&mut self, queue: QueueId) -> Result<Waiting, QueueError> {
         self.interface.watch_queue(queue)
     }
 
-    /// Removes a queue that no slot uses. Notifications that wait in it are lost.
+    /// Removes a queue that no slot uses. Its waiting notifications are lost.
     pub fn remove_queue(&mut self, queue: QueueId) -> Result<(), QueueError> {
         self.interface.remove_queue(queue)
     }
@@ -274,7 +273,7 @@ impl Node {
         self.interface.remove_slot(slot)
     }
 
-    /// Gives the slot a new random key: every ticket made before is worthless at once, also for
+    /// Gives the slot a new random key: every ticket made before is worthless at once, even for
     /// packets that have left their sender but have not been handled here. In paranoid slots the
     /// entries' keys decide; [`arm`](Self::arm) or [`close_entry`](Self::close_entry) changes
     /// those.
@@ -285,10 +284,10 @@ impl Node {
 
     /// Arms a metadata entry for the next message: its accumulator becomes zero. In a paranoid slot
     /// it also gets a new random key and the limits `limits` (bytes from the slot's base), so that
-    /// whatever still arrives of an unfinished message is refused; no control plane is involved
-    /// (Hamlyn 2.7). In a normal slot `limits` is `None`, and an entry has no key of its own: if
-    /// the sender of an unfinished message may still be sending, [`revoke`](Self::revoke) the
-    /// slot's key first, or its last packets will be counted to the next message.
+    /// late packets of an unfinished message are refused; no control plane is involved (Hamlyn
+    /// 2.7). In a normal slot `limits` is `None`, and an entry has no key of its own: if the sender
+    /// of an unfinished message may still be sending, [`revoke`](Self::revoke) the slot's key
+    /// first, or its last packets will be counted to the next message.
     pub fn arm(
         &mut self,
         slot: SlotId,
@@ -299,7 +298,7 @@ impl Node {
         self.interface.arm_entry(slot, index, paranoid)
     }
 
-    /// Revokes one sender's right: the paranoid entry accepts nothing until it is armed again.
+    /// Revokes one sender's right: the paranoid entry accepts no packet until it is armed again.
     pub fn close_entry(&mut self, slot: SlotId, index: MetadataIndex) -> Result<(), SlotError> {
         let key = self.keys.next();
         self.interface.close_entry(slot, index, key)
@@ -315,7 +314,7 @@ impl Node {
         self.interface.reopen_entry(slot, index)
     }
 
-    /// Lets several senders use the ticket of a one-shot entry whenever they like.
+    /// Lets several senders use the ticket of a one-shot entry at any time.
     pub(crate) fn share_entry(
         &mut self,
         slot: SlotId,
@@ -338,7 +337,7 @@ impl Node {
     /// let slot = node.slot(SlotConfig::new(area, queue).mode(Mode::Paranoid))?;
     /// let entry = MetadataIndex(0);
     /// node.arm(slot, entry, Some(0..64))?;
-    /// node.set_receiver(slot, entry, 42)?; // Any word: which part of the program it is for.
+    /// node.set_receiver(slot, entry, 42)?; // Any word: the part of the program.
     /// node.send(&node.ticket(slot, entry)?, b"data", b"about it", limit)?;
     /// node.recv(queue, limit)?;
     /// let found: &MetadataEntry = node.metadata(slot, entry)?;
@@ -371,14 +370,14 @@ impl Node {
         self.interface.set_receiver(slot, index, receiver)
     }
 
-    /// From now on what arrives in the slot is `receiver`'s to see: a hook, an observer, a sink (Hamlyn
-    /// 3.3). Returns the one before it. Who waits for messages that a hook consumes
-    /// [waits](Self::wait) for whatever arrives: they are in no queue.
+    /// Passes arrivals in the slot to `receiver` from now on: a hook, an observer, a sink (Hamlyn
+    /// 3.3). Returns the previous receiver. To wait for messages that a hook consumes,
+    /// [wait](Self::wait) for any arrival: they are in no queue.
     ///
     /// ```
     /// use hamlyn::{Message, MetadataIndex, Node, Receiver, SlotConfig, Then};
     ///
-    /// /// Adds up what arrives, and queues nothing.
+    /// /// Adds up arrivals, and queues none.
     /// struct Sum(u64);
     ///
     /// impl Receiver for Sum {
@@ -414,17 +413,17 @@ impl Node {
         self.interface.install(slot, Box::new(receiver))
     }
 
-    /// Takes the receiver of a slot back, if it has one: what arrives is queued again.
+    /// Removes the receiver of a slot, if it has one: arrivals are queued again.
     pub fn uninstall(&mut self, slot: SlotId) -> Result<Option<Box<dyn Receiver>>, SlotError> {
         self.interface.uninstall(slot)
     }
 
-    /// The receiver of a slot. `None`: it has none of this type, or it panicked.
+    /// The receiver of a slot. `None`: it has no receiver of this type, or that one panicked.
     pub fn installed<R: Receiver>(&self, slot: SlotId) -> Result<Option<&R>, SlotError> {
         self.interface.installed(slot)
     }
 
-    /// The receiver of a slot, to be changed between two calls, or to take from it what it kept.
+    /// The receiver of a slot, to change it between two calls, or to take its contents.
     pub fn installed_mut<R: Receiver>(
         &mut self,
         slot: SlotId,
@@ -432,8 +431,8 @@ impl Node {
         self.interface.installed_mut(slot)
     }
 
-    /// The ticket that sends one message to an entry of a slot; in paranoid slots with the
-    /// entry's key and limits as they are now.
+    /// The ticket that sends one message to an entry of a slot; in paranoid slots with the entry's
+    /// current key and limits.
     pub fn ticket(&self, slot: SlotId, index: MetadataIndex) -> Result<Ticket, SlotError> {
         self.interface.ticket(slot, index)
     }
@@ -486,7 +485,7 @@ impl Node {
     /// let slot = node.slot(SlotConfig::new(area, queue).metadata(2).credit(2))?;
     /// let urgent = node.terminus();
     /// node.set_priority(urgent, 1)?;
-    /// // Before whatever still waits in the work queues of others.
+    /// // Before messages that wait in other work queues.
     /// node.send_on(urgent, &node.ticket(slot, MetadataIndex(0))?, b"stop", b"", limit)?;
     /// node.try_send_on(urgent, &node.ticket(slot, MetadataIndex(1))?, b"now or not", b"")?;
     /// # drop(node);
@@ -505,8 +504,8 @@ impl Node {
         self.add_send_buffer(id, memory)
     }
 
-    /// A send buffer area over pages that the application has at an address of its own, however they
-    /// are protected; see [`message_area_of`](Self::message_area_of).
+    /// A send buffer area over pages of the application at an address of its own, under any
+    /// protection; see [`message_area_of`](Self::message_area_of).
     pub fn send_buffer_of(
         &mut self,
         id: TerminusId,
@@ -547,8 +546,8 @@ impl Node {
         Ok(terminus.buffer(tag)?)
     }
 
-    /// The bytes of a send buffer area, to be filled. What a queued message still needs is sent
-    /// as it is when its packet leaves; see [`is_reusable`](Self::is_reusable).
+    /// The bytes of a send buffer area, for writing. Bytes that a queued message still needs are
+    /// sent as they are when its packet leaves; see [`is_reusable`](Self::is_reusable).
     pub fn send_buffer_mut(
         &mut self,
         id: TerminusId,

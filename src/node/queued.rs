@@ -1,6 +1,6 @@
 //! Messages that wait in work queues: gathered from send buffer areas (Hamlyn 3.2), or short ones
-//! that found no room; they leave in the node's turns. Whose turn it is decides
-//! [`engine::queued`](crate::engine::queued).
+//! that found no room; they leave in the node's turns, in an order that
+//! [`engine::queued`](crate::engine::queued) decides.
 
 use super::link::Left;
 use super::send::NodeSendError;
@@ -47,14 +47,14 @@ impl Node {
     }
 
     /// Whether all bytes of a message have been copied out, so that its buffer may be used again.
-    /// Not whether it has arrived.
+    /// It does not mean that the message has arrived.
     #[inline]
     pub fn is_reusable(&self, handle: &SendHandle) -> bool {
         self.termini.get(handle.terminus as usize).is_none_or(|t| t.is_reusable(handle))
     }
 
-    /// Waits until the bytes of one message have been copied out, at most `timeout`; says whether
-    /// they have.
+    /// Waits until the bytes of one message have been copied out, at most `timeout`; returns
+    /// whether they have.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-reusable-{}", std::process::id()));
@@ -71,9 +71,9 @@ impl Node {
     /// let tag = node.send_buffer(terminus, 64)?;
     /// let handle = node.post_send(terminus, &ticket, &[Piece { tag, offset: 0, length: 5 }], b"")?;
     /// assert!(node.wait_reusable(&handle, limit)?, "the receiver is behind");
-    /// // As three numbers, where a handle goes through another language.
+    /// // As three numbers, for a handle in another language.
     /// assert!(node.is_reusable(&SendHandle::from_bits(handle.to_bits())));
-    /// // All that waits, of every terminus.
+    /// // All waiting messages, of every terminus.
     /// assert!(node.flush(limit)? && node.queued() == 0);
     /// assert_eq!(node.send_buffer_ref(terminus, tag)?.len(), 64);
     /// node.remove_send_buffer(terminus, tag)?;
@@ -94,7 +94,7 @@ impl Node {
         self.queued.total()
     }
 
-    /// Waits until every queued message has left, at most `timeout`; says whether they have.
+    /// Waits until every queued message has left, at most `timeout`; returns whether they have.
     pub fn flush(&mut self, timeout: Option<Duration>) -> Result<bool, NodeSendError> {
         self.wait_sent(timeout, |node| node.queued.total() == 0)
     }
@@ -130,14 +130,14 @@ impl Node {
         self.turns.call_attention();
     }
 
-    /// How a message of a terminus goes over a link now.
+    /// The way of a terminus's message over a link now.
     #[inline]
     pub(super) fn way(&mut self, terminus: TerminusId, link: LinkId) -> Way {
         let Self { queued, termini, .. } = self;
         queued.way(link.index, || comes_behind(termini, terminus.0 as usize, link))
     }
 
-    /// Before a message that does not wait: packets of those that do.
+    /// Before a message that does not wait: sends packets of waiting ones.
     #[cold]
     #[inline(never)]
     pub(super) fn advance_queued(&mut self, terminus: TerminusId, index: usize) {

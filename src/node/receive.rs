@@ -1,9 +1,10 @@
 //! Messages in: the turn over the links, and `h_recv`, `h_recv_block` of Hamlyn 3.2.
 //!
-//! A turn takes a bounded number of packets from each active link, refused ones included, and where
-//! there are many links, from all together; looks at a few idle links, then gives queued packets to links that have room. A link in which nothing
-//! was found for a while becomes idle; the number of idle links looked at in a turn is chosen so
-//! that all of them are seen within a bounded time, however long the application's turns are.
+//! A turn takes a bounded number of packets from each active link, including refused ones, and, if
+//! there are many links, from all together; looks at a few idle links, then gives queued packets to
+//! links that have room. A link becomes idle after a while without arrivals; the number of idle
+//! links looked at in a turn is chosen so that all of them are seen within a bounded time, however
+//! long the application's turns are.
 
 use super::link::Link;
 use super::wait::{Look, Waited};
@@ -23,12 +24,12 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// A [`Node`]'s notification that could not be had. Nothing was taken. (Of an end point:
+/// A [`Node`]'s receive failed. Nothing was taken. (For an end point:
 /// [`ReceiveError`](crate::protocol::ReceiveError).)
 #[derive(Clone, Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum NodeReceiveError {
-    /// The time is over.
+    /// The time limit has passed.
     #[error("no message arrived within the time limit")]
     TimedOut,
     /// No such queue, or its consuming end is elsewhere.
@@ -42,42 +43,43 @@ pub enum NodeReceiveError {
     Wait(Arc<std::io::Error>),
 }
 
-/// When other hosts are looked at: a look is a system call, and a turn without one takes a hundredth of it.
+/// The times of looks at other hosts: a look is a system call, and a turn without one takes a
+/// hundredth of its time.
 #[cfg(feature = "tls")]
 #[derive(Debug, Default)]
 pub(super) struct HostTimes {
-    /// When something was carried to or from one last.
+    /// The time of the last transfer to or from another host.
     carried_ns: u64,
     looked_ns: u64,
-    /// The link of this host that packets were taken from last, and the lines taken from it, then.
+    /// The link of this host that packets were taken from last, and the lines taken from it then.
     here: Option<(u32, u64)>,
-    /// Whose turn it is first.
+    /// The link that comes first in the next look.
     pub next: usize,
 }
 
-/// For so long after something was carried each turn looks for more,
+/// For this long after a transfer each turn looks for more,
 #[cfg(feature = "tls")]
 const HOSTS_BUSY_NS: u64 = 200_000;
-/// .. but where processes of this host send meanwhile, only so often, which costs them a twentieth of the
-/// time; `hamlyn perf remote` measures it.
+/// .. but while processes of this host send, only at this interval, which costs them a twentieth of
+/// the time; `hamlyn perf remote` measures it.
 #[cfg(feature = "tls")]
 const HOSTS_BESIDE_NS: u64 = 10_000;
-/// So often it is looked otherwise.
+/// The interval between looks otherwise.
 #[cfg(feature = "tls")]
 const HOSTS_LOOK_NS: u64 = 20_000;
 
-/// What follows from the times.
+/// The consequence of the times.
 #[cfg(feature = "tls")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HostLook {
     is_due: bool,
-    /// The next turn is to ask again.
+    /// The next turn has to ask again.
     again_at_once: bool,
 }
 
 #[cfg(feature = "tls")]
 impl HostTimes {
-    /// Whether to look now; `here` is from where packets of this host were taken last.
+    /// Whether to look now; `here` is the last source of packets of this host.
     fn look(&mut self, now_ns: u64, here: Option<(u32, u64)>) -> HostLook {
         let is_busy = now_ns.saturating_sub(self.carried_ns) < HOSTS_BUSY_NS;
         let is_beside = here.is_some() && here != self.here;
@@ -93,7 +95,7 @@ impl HostTimes {
         HostLook { is_due, again_at_once: is_busy && !is_beside }
     }
 }
-/// Links to other hosts of which one turn carries something.
+/// Links to other hosts that one turn carries data for.
 #[cfg(feature = "tls")]
 pub(super) const HOSTS_PER_TURN: usize = 16;
 
@@ -131,8 +133,8 @@ impl Node {
         self.interface.is_ready(queue)
     }
 
-    /// `h_recv_block`: waits for the next notification of `queue`, at most `timeout` (`None`: as
-    /// long as it takes); spins, yields and sleeps as the settings say.
+    /// `h_recv_block`: waits for the next notification of `queue`, at most `timeout` (`None`:
+    /// without limit); spins, yields and sleeps as the settings say.
     #[inline]
     pub fn recv(
         &mut self,
@@ -166,8 +168,8 @@ impl Node {
         Ok(found??)
     }
 
-    /// The next notification of any of several queues, in the order in which they are given;
-    /// waits at most `timeout`.
+    /// The next notification of any of several queues, in the given order of the queues; waits at
+    /// most `timeout`.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-any-{}", std::process::id()));
@@ -183,7 +185,7 @@ impl Node {
     /// node.try_send(&node.ticket(slot, MetadataIndex(0))?, b"for the second", b"")?;
     /// let (queue, message) = node.recv_any(&[first, second], limit)?;
     /// assert!(queue == second && message.is_for(slot));
-    /// // What waits in a queue already, without a look at the links.
+    /// // A notification that waits in a queue already, without a look at the links.
     /// assert!(!node.is_ready(first)?);
     /// assert_eq!(node.pop(first)?, None);
     /// # drop(node);
@@ -208,7 +210,7 @@ impl Node {
         Ok(self.wait_until(timeout, |_| None, pop_any)??)
     }
 
-    /// Waits until a packet or an event has arrived, at most `timeout`; says whether one has.
+    /// Waits until a packet or an event has arrived, at most `timeout`; returns whether one has.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, NodeReceiveError> {
         let look = |node: &mut Self, taken| match taken > 0 || !node.events.is_empty() {
             true => Look::Found(()),
@@ -221,9 +223,9 @@ impl Node {
         }
     }
 
-    /// One turn: takes what has arrived from the links, a bounded number of packets from each, and
-    /// from all together (the rest comes in the next turn: each link in its turn); and gives queued packets to those that have room. Returns how many packets were taken,
-    /// refused ones included.
+    /// One turn: takes arrivals from the links, a bounded number of packets from each, and from all
+    /// together (the rest comes in the next turn: each link in its turn); and gives queued packets
+    /// to links that have room. Returns how many packets were taken, including refused ones.
     #[inline]
     pub fn poll(&mut self) -> Result<usize, Forked> {
         self.check_fork()?;
@@ -234,11 +236,11 @@ impl Node {
         Ok(self.look_at_active())
     }
 
-    /// [`poll`](Self::poll) of something other than the application, which makes calls for it.
+    /// [`poll`](Self::poll) of another caller than the application, for the application.
     /// `is_alive`: the application is in a call, or has made one since the last of these.
     pub(crate) fn poll_for_application(&mut self, is_alive: bool) -> Result<usize, Forked> {
         self.check_fork()?;
-        // One that waits in its event loop is to be woken before it can do anything.
+        // An application that waits in its event loop cannot act before it is woken.
         if is_alive || self.waits_outside {
             self.is_called();
         }
@@ -252,13 +254,13 @@ impl Node {
         Ok(taken)
     }
 
-    /// Whether the control plane has told of something that nobody has heeded yet.
+    /// Whether a report of the control plane has not been handled yet.
     #[inline]
     pub(crate) fn is_told(&self) -> bool {
         self.inbox.is_pending() || !self.events.is_empty()
     }
 
-    /// Whether a turn may show that somebody has come or gone. Of other hosts nothing else does.
+    /// Whether a turn may show a new or a departed peer. For other hosts, only a turn does.
     pub(crate) fn may_be_told(&self) -> bool {
         #[cfg(feature = "tls")]
         if !self.hosts.is_empty() {
@@ -267,7 +269,7 @@ impl Node {
         self.is_told()
     }
 
-    /// The application lives, for it has made a call that receives.
+    /// The application is alive, because it has made a receiving call.
     #[inline(always)]
     pub(super) fn is_called(&mut self) {
         if self.watched {
@@ -275,7 +277,7 @@ impl Node {
         }
     }
 
-    /// The next message for `queue`: from there, or [straight from a ring](Self::take_direct).
+    /// The next message for `queue`, from the queue or [straight from a ring](Self::take_direct).
     #[inline(always)]
     pub(crate) fn take_next(&mut self, queue: QueueId) -> Option<Notification> {
         match self.take_direct(queue, None) {
@@ -284,8 +286,9 @@ impl Node {
         }
     }
 
-    /// The same, and nothing in a forked child, whose copy of the queue is the parent's. `to` has it at
-    /// once: two ways to it, of which each would have to make the same of it first.
+    /// The same, and `None` in a forked child, whose copy of the queue is the parent's. `to` gets
+    /// it at once, on each of the two paths, so that the notification need not be brought into one
+    /// form first.
     #[cfg(feature = "unstable-internals")]
     #[inline(always)]
     pub(crate) fn take_own<R>(
@@ -300,7 +303,7 @@ impl Node {
         }
     }
 
-    /// The next message for `queue`, of which the caller has the consuming end: from there, or
+    /// The next message for `queue` when the caller has the consuming end: from the queue, or
     /// [straight from a ring](Self::take_direct).
     #[inline(always)]
     pub(crate) fn take_past(
@@ -322,8 +325,8 @@ impl Node {
     }
 
     /// Takes the next message for `queue` out of the ring from which the last one came, past the
-    /// queue, if the queue is empty and nothing else is to be done. `None`: nothing was done.
-    /// `consumer`: the queue's consuming end, if that was handed out.
+    /// queue, if the queue is empty and no other work is due. `None`: nothing was done. `consumer`:
+    /// the queue's consuming end, if that was handed out.
     #[inline(always)]
     pub(crate) fn take_direct(
         &mut self,
@@ -345,7 +348,7 @@ impl Node {
         Some(taken.handed(&link.flow, link.id))
     }
 
-    /// A turn with everything that not every turn does.
+    /// A turn with all the work that not every turn does.
     #[cold]
     #[inline(never)]
     fn long_turn(&mut self) -> usize {
@@ -387,7 +390,7 @@ impl Node {
         }
         let is_busy =
             hosts_are_busy || self.watched || self.queued.total() > 0 || !self.leaving.is_empty();
-        // Another host is looked at in long turns alone.
+        // Only long turns look at other hosts.
         #[cfg(feature = "tls")]
         let has_hosts = !self.hosts.is_empty();
         #[cfg(not(feature = "tls"))]
@@ -403,7 +406,7 @@ impl Node {
         self.hosts[(self.host_times.next + at) % self.hosts.len()]
     }
 
-    /// Whatever has come over the link is carried in the next turn, if its other end is on another host.
+    /// The next turn carries data of this link, if its other end is on another host.
     #[cfg(feature = "tls")]
     #[cold]
     pub(super) fn look_at_host_soon(&mut self, index: u32) {
@@ -413,8 +416,8 @@ impl Node {
         }
     }
 
-    /// Carries what there is between this node and other hosts, if it is time to look. Whether the next
-    /// turn is to ask that, too.
+    /// Carries data between this node and other hosts, if a look is due. Returns whether the next
+    /// turn has to check that, too.
     #[cfg(feature = "tls")]
     #[cold]
     fn look_at_hosts(&mut self) -> bool {
@@ -446,8 +449,8 @@ impl Node {
         look.again_at_once
     }
 
-    /// Takes packets from a link: at most so many, and so many lines, from each of its rings. Says
-    /// how much.
+    /// Takes packets from a link: at most `budget`, and `lines_max` lines, from each of its rings.
+    /// Returns the amount.
     #[inline(always)]
     fn take_packets(&mut self, index: u32, budget: usize, lines_max: u64) -> Portion {
         let mut taken = 0;
@@ -565,14 +568,14 @@ impl TakesTurns for Node {
     }
 }
 
-/// What one packet came to.
+/// The result of one packet.
 struct Step {
     lines: u64,
     freed: bool,
     ended: Option<Misbehaviour>,
 }
 
-/// What a packet is taken with, beside its link.
+/// The parts needed to take a packet, beside its link.
 struct Taking<'a> {
     interface: &'a mut Interface<AreaMemory>,
     config: &'a Config,
@@ -580,7 +583,7 @@ struct Taking<'a> {
 }
 
 impl Taking<'_> {
-    /// Takes the packet that begins with this line, whatever it is.
+    /// Takes the packet that begins with this line, of any kind.
     #[inline(never)]
     fn packet(self, link: &mut Link, words: &[u64; LINE_WORDS], is_bulk: bool) -> Step {
         let ring = match &mut link.rx.bulk {
@@ -650,7 +653,7 @@ impl Taking<'_> {
     }
 }
 
-/// Why a link is to end.
+/// The reason to end a link.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Misbehaviour {
     Guessing {
@@ -660,7 +663,7 @@ pub(super) enum Misbehaviour {
         refusals: u32,
     },
     Violation(crate::link::ring::RingViolation),
-    /// It sent a descriptor where none may come.
+    /// It sent a descriptor, which this socket does not allow.
     Descriptor,
 }
 
@@ -668,7 +671,7 @@ pub(super) enum Misbehaviour {
 mod tests {
     use super::*;
 
-    /// How often another host is looked at in a millisecond of turns of 100 ns.
+    /// The number of looks at another host in a millisecond of turns of 100 ns.
     fn looks(carried: bool, here: impl Fn(u64) -> Option<(u32, u64)>) -> (u32, u32) {
         let start_ns = 1_000_000_000;
         let mut times = HostTimes::default();

@@ -1,7 +1,7 @@
 //! How long senders of a node have waited for room, as a histogram.
 //!
-//! It is measured where a thread has waited already, so that no message pays for it: the clock is read
-//! when somebody begins to wait, and once when the peer is seen to have taken something. See
+//! Only a thread that has waited already measures, so that no message pays for it: the clock is
+//! read when a sender begins to wait, and once when it sees that the peer has taken something. See
 //! docs/decisions/no-clock-on-the-path.md.
 //!
 //! One writer, any number of readers, as with [`crate::interface::Counters`].
@@ -13,7 +13,7 @@ use std::string::String;
 /// Bounds in microseconds: 1, 4, 16 and so on, up to some 17 seconds.
 const BOUNDS: usize = 13;
 
-/// Waits, by how long they were.
+/// Waits, by their length.
 #[derive(Debug, Default)]
 pub(super) struct RoomWaits {
     /// Those of at most 4^i microseconds, and of more than the bound before; the last has no bound.
@@ -34,7 +34,7 @@ impl RoomWaits {
     }
 
     /// Lines of a name, a space and a value: `room_waits.le_us_BOUND` counts the waits up to that
-    /// bound, shorter ones included.
+    /// bound, including shorter ones.
     pub fn text(&self, text: &mut String) {
         let mut count = 0;
         for (i, word) in self.counts.iter().enumerate() {

@@ -1,9 +1,9 @@
 //! Messages out: `h_send_msg` of Hamlyn 3.2, in its blocking, trying and timed forms.
 //!
 //! A message of one packet goes from the caller's slice into the ring: direct I/O (one of a single
-//! line: `line.rs`). A longer one is cut into packets while the call lasts, the node accepting
-//! whatever arrives whenever the ring is full; or it is gathered from send buffer areas and leaves
-//! in later calls.
+//! line: `line.rs`). A longer one is cut into packets during the call, and the node receives
+//! arrivals whenever the ring is full; or it is gathered from send buffer areas and leaves in later
+//! calls.
 
 use super::link::{BULK_PACKET_MIN, Left, Room};
 use super::{Forked, NoSuchTerminus, Node, TerminusId};
@@ -14,8 +14,8 @@ use crate::link::Transmit;
 use crate::wire::{Flags, NodeId, Ticket};
 use core::time::Duration;
 
-/// A [`Node`]'s message that was not sent. Unless it says otherwise, nothing of it has left. (Of an
-/// end point: [`SendError`](crate::protocol::SendError).)
+/// A [`Node`]'s send failed. Unless the variant says otherwise, no packet has left. (For an end
+/// point: [`SendError`](crate::protocol::SendError).)
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum NodeSendError {
@@ -25,7 +25,7 @@ pub enum NodeSendError {
     /// No link leads to the ticket's destination.
     #[error("no link leads to node {0}: connect to it first, or it is gone")]
     Unreachable(NodeId),
-    /// Too long to be taken at once, however empty the link is.
+    /// Too long to be taken at once, even by an empty link.
     #[error(
         "a message of {length} bytes cannot be taken at once by a link that holds {at_once}: use `send`, or `post_send` from a send buffer area"
     )]
@@ -38,12 +38,12 @@ pub enum NodeSendError {
     /// The peer died or closed. Part of the message may have left; it will never be complete.
     #[error("the link to node {0} ended before the message had left")]
     LinkEnded(NodeId),
-    /// The time is over. If packets have left, `unfinished` finishes the message with
-    /// [`Node::send_rest`]; dropped, it leaves the receiver with an incomplete message, which its
-    /// owner ends by arming the entry again.
+    /// The time limit has passed. If packets have left, `unfinished` finishes the message with
+    /// [`Node::send_rest`]; dropped, it leaves the receiver with an incomplete message, until the
+    /// receiver's owner arms the entry again.
     #[error("the link stayed full for the whole time limit; {} packets have left: the receiver is behind, or its program makes no calls and has no progress thread (start_progress)", .unfinished.as_ref().map_or(0, |u| u.segmenter.packets()))]
     TimedOut {
-        /// What is left, if anything has left.
+        /// The rest, if packets have left.
         unfinished: Option<std::boxed::Box<Unfinished>>,
     },
     /// The message is not allowed.
@@ -60,7 +60,7 @@ pub enum NodeSendError {
     Wait(std::sync::Arc<std::io::Error>),
 }
 
-/// A message of which packets have left and others have not. It can be finished once.
+/// A message that has left in part. It can be finished once.
 #[derive(Debug)]
 pub struct Unfinished {
     pub(super) terminus: TerminusId,
@@ -80,21 +80,21 @@ impl Unfinished {
     }
 }
 
-/// What became of a message that was to be sent.
+/// The result of beginning a message.
 pub(crate) enum Begun {
     /// It has left.
     Sent,
-    /// Nothing of it has left.
+    /// No packet has left.
     Waits(Unfinished),
 }
 
-/// What became of a try to go on with a message.
+/// The result of going on with a message.
 pub(crate) enum Advanced {
-    /// All of it has left.
+    /// All packets have left.
     Sent,
-    /// Some of it has.
+    /// Some more packets have left.
     Part,
-    /// Nothing more has.
+    /// No more packets have left.
     Blocked,
 }
 
@@ -119,12 +119,12 @@ impl Node {
         route.map(|index| index as usize).ok_or(NodeSendError::Unreachable(destination))
     }
 
-    /// Sends one message if it can be taken now: `h_send_msg` (Hamlyn 3.2) of the primary
-    /// terminus. The data lands at the ticket's base. `Full` means try again, best after a `poll`:
-    /// messages that wait in work queues leave in this call, too, but nothing is received.
+    /// Sends one message if it can be taken now: `h_send_msg` (Hamlyn 3.2) of the primary terminus.
+    /// The data lands at the ticket's base. `Full` means try again, best after a `poll`: messages
+    /// that wait in work queues leave in this call, too, but it receives none.
     ///
-    /// A message of one packet is never refused while the work queue (63 entries) has room and the
-    /// message is at most 256 bytes; one that is longer must fit into the ring's free space.
+    /// A message of one packet and at most 256 bytes is never refused while the work queue (63
+    /// entries) has room; a longer one must fit into the ring's free space.
     #[inline]
     pub fn try_send(
         &mut self,
@@ -172,8 +172,8 @@ impl Node {
     }
 
     /// [`try_send_fast`](Self::try_send_fast) over one link, and only if that link leads to the
-    /// ticket's destination. Never queued: once it is sent, the peer gets it whatever becomes of
-    /// this process. Up to 16 bytes are one line, written here.
+    /// ticket's destination. Never queued: once it is sent, the peer gets it even if this process
+    /// ends. Up to 16 bytes are one line, written here.
     #[inline]
     pub fn try_send_fast_over(
         &mut self,
@@ -292,13 +292,12 @@ impl Node {
         }
     }
 
-    /// Sends one message, waiting for room at most `timeout` (`None`: as long as it takes), and
-    /// accepting whatever arrives meanwhile, so that two nodes that send to each other never
-    /// deadlock. Of any length.
+    /// Sends one message, waiting for room at most `timeout` (`None`: without limit). It receives
+    /// arrivals meanwhile, so that two nodes that send to each other never deadlock. Of any length.
     ///
-    /// Messages leave in order, but nothing promises that they arrive in it: packets are counted,
-    /// not sequenced, and those of a long message take another ring. So a metadata entry has one
-    /// message on its way at a time, unless each is a single packet.
+    /// Messages leave in order, but may arrive in another: packets are counted, not sequenced, and
+    /// those of a long message take another ring. So send a metadata entry one message at a time,
+    /// unless each is a single packet.
     #[inline]
     pub fn send(
         &mut self,
@@ -313,9 +312,9 @@ impl Node {
         self.send_on(self.primary(), ticket, data, metadata, timeout)
     }
 
-    /// [`send`](Self::send) over one link, whatever other links lead to the ticket's destination,
-    /// and only if that link leads there: a ticket that came from a peer is then used towards
-    /// that peer and nobody else.
+    /// [`send`](Self::send) over one link, even if other links lead to the ticket's destination,
+    /// and only if that link leads there: so a ticket that came from a peer is used only towards
+    /// that peer.
     pub fn send_over(
         &mut self,
         link: LinkId,
@@ -365,7 +364,8 @@ impl Node {
         self.send_fast_waiting(ticket, data, word, timeout)
     }
 
-    /// What is left of [`send_fast`](Self::send_fast) where it was not a line that could leave at once.
+    /// The rest of [`send_fast`](Self::send_fast), for anything but a line that could leave at
+    /// once.
     #[inline(never)]
     fn send_fast_waiting(
         &mut self,
@@ -439,7 +439,7 @@ impl Node {
     /// let mut node = Node::with_config(config)?;
     /// let link = node.connect("slow", b"", limit)?;
     /// let (ticket, data) = (Ticket::from_bytes(node.greeting(link)?)?, vec![7; 1 << 20]);
-    /// // Nobody takes it yet, and the link has no room for all of it.
+    /// // The receiver takes nothing yet, and the link has no room for all of it.
     /// let sent = node.send_over(link, &ticket, &data, b"", Some(Duration::ZERO));
     /// let Err(NodeSendError::TimedOut { unfinished: Some(unfinished) }) = sent else { panic!() };
     /// assert!(unfinished.bytes_sent() < 1 << 20);
@@ -467,7 +467,7 @@ impl Node {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        // A blocked sender always goes on accepting what arrives.
+        // A blocked sender always goes on receiving arrivals.
         let look = |node: &mut Self, _| node.look_to_send(&mut unfinished, data, metadata);
         match self.wait_until(timeout, |_| None, look) {
             Ok(sent) => sent,
@@ -476,7 +476,7 @@ impl Node {
     }
 
     /// Sends a message over the link that leads to the ticket's destination, if it can be taken
-    /// now; else what to give [`advance_send`](Self::advance_send).
+    /// now; otherwise returns a message for [`advance_send`](Self::advance_send).
     pub(crate) fn begin_send(
         &mut self,
         ticket: &Ticket,
@@ -489,8 +489,8 @@ impl Node {
         self.begin_over(self.primary(), index, ticket, data, metadata, word)
     }
 
-    /// A message of which nothing has left, for [`advance_send`](Self::advance_send). The link
-    /// must lead to the ticket's destination.
+    /// A message that has yet to begin, for [`advance_send`](Self::advance_send). The link must
+    /// lead to the ticket's destination.
     pub(crate) fn prepare_send(
         &self,
         link: LinkId,
@@ -588,7 +588,7 @@ impl Node {
     }
 }
 
-/// Whether packets of a message go into the bulk ring where there is one.
+/// Whether packets of a message go into the bulk ring if there is one.
 #[inline]
 fn is_long(segmenter: &Segmenter) -> bool {
     segmenter.packets() > 1 || segmenter.length() >= BULK_PACKET_MIN as u64

@@ -1,16 +1,17 @@
-//! Sleeping: what a thread sleeps on, and how it makes sure that it is woken.
+//! Sleeping: the words or the descriptor that a thread sleeps on, and the steps that ensure a
+//! wake-up.
 //!
 //! ```text
 //!   in a call          on words: the bell of each link's peer, and the inbox's   (a futex; of several words, `futex_waitv`)
 //!   in an event loop   on one descriptor: each link's socket, and the inbox's    (epoll)
 //! ```
-//! Words are quicker, and there is nothing to take afterwards. The descriptor serves a program that
-//! watches it ([`Node::prepare_to_wait`]; the threads that share its node use it, too, from then on,
-//! so that one signal reaches all), a node with more links than the kernel takes words, a peer that
-//! does not ring, and a kernel that cannot wait for several words.
+//! Words are quicker, and leave nothing to take afterwards. The descriptor serves a program that
+//! watches it ([`Node::prepare_to_wait`]; the threads that share its node use it, too, from then
+//! on, so that one signal reaches all), a node with more links than the kernel takes words, a peer
+//! that does not ring, and a kernel that cannot wait for several words.
 //!
-//! When to sleep on which, what is announced before, and what is looked at once more, is decided in
-//! [`crate::engine::sleep`]: here is what performs it.
+//! [`crate::engine::sleep`] decides on which to sleep and when, the announcements before it, and
+//! the last checks: this file performs them.
 
 use super::Node;
 use super::link::{SIGNALS_PER_TURN, Signals};
@@ -32,14 +33,14 @@ use std::vec::Vec;
 
 /// The tag of the control plane's inbox among those of the links.
 pub(super) const INBOX_TAG: u64 = u64::MAX;
-/// That of the control plane itself, where the application runs it.
+/// The tag of the control plane itself, if the application runs it.
 pub(super) const CONTROL_TAG: u64 = u64::MAX - 1;
-/// That of the timer that ends a nap.
+/// The tag of the timer that ends a nap.
 const NAP_TAG: u64 = u64::MAX - 2;
-/// Long turns between two runs of the control plane, where the application runs it.
+/// Long turns between two runs of the control plane, if the application runs it.
 const TURNS_PER_CONTROL: u32 = 16;
 
-/// What a thread sleeps on. Made with the node at hand, and used without it.
+/// The objects that a thread sleeps on. Made with the node at hand, and used without it.
 pub(super) struct Sleep {
     on: On,
     /// `u64::MAX`: no nap.
@@ -47,7 +48,7 @@ pub(super) struct Sleep {
 }
 
 enum On {
-    /// The first bell apart: where there is no other, nothing is allocated.
+    /// The first bell apart: if there is no other, nothing is allocated.
     Words {
         bell: Option<(RegionWord, u32)>,
         bells: Vec<(RegionWord, u32)>,
@@ -58,8 +59,8 @@ enum On {
 }
 
 impl Sleep {
-    /// Sleeps until something may have come, or what `others` are, a bell or a word with its value,
-    /// tells of other threads; at most until `deadline_ns`. `descriptor` is the node's.
+    /// Sleeps until something may have come, or until another thread signals through `others`, a
+    /// bell and a word with its value; at most until `deadline_ns`. `descriptor` is the node's.
     pub fn sleep(
         self,
         descriptor: BorrowedFd<'_>,
@@ -100,7 +101,7 @@ impl Sleep {
 pub(super) enum SleepError {
     /// The kernel no longer waits for words: a filter of its calls came after the node was made.
     Words,
-    /// Something else.
+    /// Another error.
     Os(io::Error),
 }
 
@@ -112,16 +113,16 @@ impl AsFd for Node {
 }
 
 impl Node {
-    /// How whoever sleeps in a call is to be woken.
+    /// The way to wake a thread that sleeps in a call.
     fn sleeps_by(&self, others: Others) -> WakeBy {
         let rings = |link: &super::link::Link| link.token.is_none() || link.rx.ear.is_some();
         let all_ring = || self.links.iter().flatten().all(rings);
         self.ways.choose(others, self.turns.len(), all_ring)
     }
 
-    /// Announces on every link, where its other end does not know it, that this side sleeps: until
-    /// packets come, and until there is room where somebody waits for that. `false`: something has
-    /// come; do not sleep, call `poll`.
+    /// Announces on every link whose other end does not know it that this side sleeps: until
+    /// packets come, and until there is room on links that a caller waits for. `false`: something
+    /// has come; do not sleep, call `poll`.
     fn arm_all(&mut self, room: Option<LinkId>, by: WakeBy) -> bool {
         self.figures.waits();
         let links = &mut self.links;
@@ -130,7 +131,8 @@ impl Node {
         let own = room.filter(|id| self.link(*id).is_ok());
         let waiting = self.queued.links().iter().chain(&self.awaiting_room).copied();
         let full: Vec<u32> = waiting.chain(own.map(|id| id.index)).collect();
-        // A link that ended meanwhile tells of nothing any more; whoever waits for it must see that.
+        // A link that ended meanwhile sends no signal any more; a caller that waits for it must see
+        // that.
         let falls_asleep = self.fall_asleep(by, &full) && own == room;
         if !falls_asleep {
             self.figures.awake();
@@ -138,8 +140,8 @@ impl Node {
         falls_asleep
     }
 
-    /// Before a sleep: carries what there is between this node and other hosts; the socket of one that
-    /// takes nothing more wakes when it does. Whether something was carried.
+    /// Before a sleep: carries data between this node and other hosts; a full socket wakes the node
+    /// when it takes more. Returns whether data was carried.
     #[cfg(feature = "tls")]
     fn arm_hosts(&mut self) -> bool {
         let mut any = 0;
@@ -156,7 +158,7 @@ impl Node {
                 is_awake = !host.may_sleep();
             }
             if moved.any || is_awake {
-                // What came for a link that is not looked at is looked at.
+                // Arrivals on an unwatched link must be seen.
                 self.turns.promote(index);
                 any += 1;
                 if any == super::receive::HOSTS_PER_TURN {
@@ -168,13 +170,13 @@ impl Node {
         any > 0
     }
 
-    /// A link may have something, and is looked at in each turn.
+    /// A link may have packets, and is looked at in each turn.
     fn promote(&mut self, index: u32) {
         self.figures.awake();
         self.look_again(index);
     }
 
-    /// What a link has brought is wanted: it is looked at in the next turn, though it may be idle.
+    /// A caller wants the packets of a link: the next turn looks at it, though it may be idle.
     pub(crate) fn look_at_soon(&mut self, id: LinkId) {
         if self.link(id).is_err() {
             return;
@@ -193,14 +195,15 @@ impl Node {
         if self.poller.wait(Some(0), &mut ready).is_err() || ready.is_empty() {
             return;
         }
-        // Of others nothing is read: whoever fills its socket would have this node empty it.
+        // Other sockets are not read: otherwise a peer that fills its socket would have this node
+        // empty it.
         ready.retain(|ready| u32::try_from(ready.tag).is_ok_and(|tag| self.turns.is_armed(tag)));
         if self.ways.is_watched() {
-            // Left there, for whoever watches the descriptor is to see them, too.
+            // The bytes stay, because the thread that watches the descriptor must see them, too.
             ready.iter().for_each(|ready| self.promote(ready.tag as u32));
         } else if !ready.is_empty() {
             self.take_signals(&ready, 1);
-            // They may have been meant for a thread that sleeps.
+            // The signals may have been meant for a sleeping thread.
             self.wake_waiters();
         }
         if before.saturating_sub(self.turns.all_armed().len()) >= READY_AT_A_TIME / 2 {
@@ -208,8 +211,7 @@ impl Node {
         }
     }
 
-    /// What was sent over a link from which nothing comes is told of by and by: of one such link in each
-    /// long turn.
+    /// Publishes the figures of links without arrivals in turn: of one such link in each long turn.
     pub(super) fn publish_quiet(&mut self) {
         if let Some(index) = self.turns.quiet(self.next_to_publish) {
             self.next_to_publish += 1;
@@ -221,8 +223,8 @@ impl Node {
         }
     }
 
-    /// From now on whoever prepares to sleep waits for room on this link, too, and tells the others
-    /// when there is; until there has been.
+    /// From now on each thread that prepares to sleep waits for room on this link, too, and wakes
+    /// the others when there is; until there has been.
     #[cold]
     pub(crate) fn await_room(&mut self, id: LinkId) {
         if let Some(Some(link)) = self.links.get_mut(id.index as usize)
@@ -281,7 +283,7 @@ impl Node {
         others: Others,
     ) -> io::Result<()> {
         self.figures.slept();
-        // One that always sleeps at once has no use for that.
+        // A node that always sleeps at once has no use for that.
         if self.config.wait_mode != WaitMode::Blocking {
             self.learnt.slept(sys::monotonic_ns() - began_ns, self.config.spin_ns);
         }
@@ -324,12 +326,12 @@ impl Node {
         }
     }
 
-    /// Takes the bytes that signals left, so that the descriptor is no longer readable for them: at
-    /// most so many from each link, since a peer may send any.
+    /// Takes the bytes that signals left, so that they no longer make the descriptor readable: at
+    /// most `most` from each link, since a peer may send any number.
     fn take_signals(&mut self, ready: &[Ready], most: usize) {
         for ready in ready {
             if ready.tag == CONTROL_TAG {
-                // What fails here fails again where it is waited for.
+                // An error here comes again in the next wait.
                 let _ = self.control().run_once(Duration::ZERO);
                 continue;
             }
@@ -356,14 +358,14 @@ impl Node {
                     continue;
                 }
             }
-            // It may have told of room, for which somebody else waits who has yet to look.
+            // It may have signalled room to another waiter that has yet to look.
             self.wakes_of_waiters += u64::from(link.awaits_room);
             self.promote(ready.tag as u32);
         }
     }
 
-    /// Where the application runs the control plane: a program that only sends and receives runs
-    /// it, too, or it would never learn of a death.
+    /// If the application runs the control plane: a program that only sends and receives runs it,
+    /// too, or it would never learn of a death.
     #[inline]
     pub(super) fn run_control_sometimes(&mut self) {
         self.control_turns = self.control_turns.wrapping_add(1);
@@ -373,16 +375,17 @@ impl Node {
     }
 
     /// A descriptor for epoll, tokio, asyncio and the like. Readable when something may have
-    /// arrived after [`prepare_to_wait`](Self::prepare_to_wait) said `true`; then call
+    /// arrived after [`prepare_to_wait`](Self::prepare_to_wait) returned `true`; then call
     /// [`poll`](Self::poll).
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
 
-    /// To be called before waiting on [`as_fd`](Self::as_fd), after every notification queue and
-    /// [`next_event`](Self::next_event) have been emptied. `true`: nothing waits, and whatever
-    /// comes makes the descriptor readable. `false`: something has come; call `poll` first. Holds until
-    /// the next call that receives or waits, which takes what comes, and its signal: prepare again.
+    /// Call it before you wait on [`as_fd`](Self::as_fd), after you emptied every notification
+    /// queue and [`next_event`](Self::next_event). `true`: nothing waits, and an arrival will make
+    /// the descriptor readable. `false`: something has come; call `poll` first. This holds until
+    /// the next call that receives or waits, because that takes arrivals, and their signal: prepare
+    /// again.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-wait-{}", std::process::id()));
@@ -421,8 +424,9 @@ impl Node {
         Ok(may_wait)
     }
 
-    /// Before whoever watches the descriptor sleeps: a nap, where one is needed, makes it readable
-    /// when it is over. `false`: it would not, so there must be no sleep.
+    /// Before the thread that watches the descriptor sleeps: sets a timer for a nap, if one is
+    /// needed, which makes the descriptor readable at the nap's end. `false`: no timer, so it must
+    /// not sleep.
     fn may_nap(&mut self) -> bool {
         let Some(nap) = self.naps.take() else { return true };
         self.counters.naps.add(1);
@@ -440,7 +444,7 @@ impl FallsAsleep for Node {
             return Announced::Already;
         };
         link.publish(self.queued.of(index));
-        // Nobody sleeps on a link of the node to itself.
+        // No thread sleeps on a link of the node to itself.
         if link.token.is_none() { Announced::Already } else { link.rx.arm(by) }
     }
 
@@ -501,7 +505,7 @@ impl FallsAsleep for Node {
     }
 
     fn has_news(&mut self) -> bool {
-        // First of all: the signal that told of it is taken, and nobody else looks at it.
+        // First of all: the signal for it has been taken, and no other thread looks at it.
         let mut room_came = false;
         for index in &self.awaiting_room {
             if let Some(Some(link)) = self.links.get_mut(*index as usize)
@@ -512,7 +516,7 @@ impl FallsAsleep for Node {
             }
         }
         if room_came {
-            // Whoever wakes the tasks sees that something has changed.
+            // The thread that wakes the tasks must see that something has changed.
             self.wakes_of_waiters += 1;
             return true;
         }
@@ -571,7 +575,7 @@ mod tests {
         (Region::map_writable(&file, bytes).unwrap(), Region::map_read_only(&file, bytes).unwrap())
     }
 
-    /// A link as the control plane would have made it: what either end has of it.
+    /// A link as the control plane would have made it, at either end.
     fn link(features: LinkFeatures, ends: [(u64, NodeId); 2]) -> [NewLink; 2] {
         let ((a, a_read), (b, b_read)) = (pages(), pages());
         let (a_wake, b_wake) = socket::pair().unwrap();
@@ -615,7 +619,7 @@ mod tests {
         ((to, queue, ticket), from)
     }
 
-    /// Until the process whose thread sleeps there has counted so many sleeps.
+    /// Waits until the process of the sleeping thread has counted that many sleeps.
     fn until_asleep(counters: &crate::interface::Counters, sleeps: u64) {
         while counters.sleeps.get() < sleeps {
             std::thread::yield_now();
@@ -655,7 +659,7 @@ mod tests {
     fn with_more_links_than_the_kernel_takes_words_bytes_wake() {
         let features = LinkFeatures::all();
         let ((mut to, queue, ticket), mut from) = pair("many-links", features);
-        // The other ends stay, and say nothing.
+        // The other ends stay, and send nothing.
         let mut silent = Vec::new();
         for i in 0..sys::WORDS_MAX as u64 {
             let [here, there] = link(features, [(100 + i, NodeId(i)), (1, to.id())]);
@@ -672,8 +676,8 @@ mod tests {
         assert_eq!(from.counters.rings_sent.get(), 0);
     }
 
-    // Links beyond those whose bells a thread can wait for are not looked at; what comes there, also
-    // what wakes nobody, is found all the same, by who is awake and by who sleeps.
+    // Links beyond those whose bells a thread can wait for are not looked at; but their arrivals,
+    // even those that wake no thread, are found, by a thread that is awake and by one that sleeps.
     #[test]
     fn what_comes_on_a_link_that_is_armed_is_found_awake_and_asleep() {
         for features in [LinkFeatures::all(), LinkFeatures::BELL] {
@@ -697,7 +701,7 @@ mod tests {
                 armed(&mut to);
                 let (wakes, sleeps) = (from.counters.wakes_sent.get(), to.counters.sleeps.get());
                 send(&mut from, &quiet);
-                // Once told, it looks again.
+                // After a signal, the node looks at it again.
                 send(&mut from, &quiet);
                 assert_eq!(from.counters.wakes_sent.get(), wakes + 1);
                 for _ in 0..2 {
@@ -723,8 +727,8 @@ mod tests {
         }
     }
 
-    // Of a link that is armed one signal is taken each time; how often it is armed, the engine's tests
-    // count.
+    // For an armed link one signal is taken each time; the engine's tests count how often it is
+    // armed.
     #[test]
     fn of_a_peer_that_signals_all_the_time_one_signal_is_read_for_each_time_it_was_asked_for() {
         let ((mut to, ..), _from) = pair("floods", LinkFeatures::all());
@@ -732,14 +736,15 @@ mod tests {
         for i in 0..2 * sys::WORDS_MAX as u64 {
             let [here, there] = link(LinkFeatures::all(), [(100 + i, NodeId(i)), (1, to.id())]);
             to.install_link(here).unwrap();
-            // As the control plane has it.
+            // In the same way as the control plane.
             socket::send_little(there.way.wake().unwrap());
             others.push(there);
         }
         while to.turns.all_armed().len() < to.turns.len() {
             to.poll().unwrap();
         }
-        // Some stay armed, so that signals are looked for; of the others each sends all that it can.
+        // Some stay armed, so that signals are looked for; each of the others sends as many as it
+        // can.
         let hostile = &others[sys::WORDS_MAX..];
         for other in hostile {
             while socket::send(other.way.wake().unwrap(), &[1], &[]).is_ok() {}
@@ -761,8 +766,8 @@ mod tests {
         }
     }
 
-    // One look for a second signal is spared where one is due; a peer that sends more has it looked at
-    // once more, and no longer.
+    // The check for a second signal is spared if one is due; a peer that sends more causes one more
+    // check, and no longer.
     #[test]
     fn where_one_signal_is_due_one_is_taken_and_what_is_beyond_the_next_time() {
         let (mut to, ..) = node("due");
@@ -839,7 +844,7 @@ mod tests {
         let features = LinkFeatures::BELL | LinkFeatures::BARRIER;
         let ((mut to, queue, ticket), mut from) = pair("borrowed", features);
         while !to.prepare_to_wait().unwrap() {}
-        // What was sent to whoever watched is found, and its byte is no longer in the way later.
+        // A message to a watching thread is found, and its byte is gone from the descriptor later.
         send(&mut from, &ticket);
         to.recv(queue, LONG).unwrap();
         let counters = to.counters.clone();
@@ -858,7 +863,7 @@ mod tests {
         assert!(ready.is_empty(), "a signal of before keeps the descriptor readable");
     }
 
-    // A thread whose wait ends just then looks at nothing of what a task waits for.
+    // A thread whose wait ends just then does not look at a task's condition.
     #[test]
     fn whoever_takes_the_signal_of_room_tells_those_who_wait_for_it() {
         let ((mut to, ..), mut from) = pair("room", LinkFeatures::empty());
@@ -880,13 +885,13 @@ mod tests {
         let moved = from.moved();
         from.after_sleep(Ok(()), sys::monotonic_ns(), Others::Any).unwrap();
         assert_ne!(from.moved(), moved);
-        // Nobody else has anything to look at.
+        // No other thread has anything to look at.
         let moved = from.moved();
         from.after_sleep(Ok(()), sys::monotonic_ns(), Others::Any).unwrap();
         assert_eq!(from.moved(), moved);
     }
 
-    // The link comes while its receiver sleeps on the words of the links that there were.
+    // The link comes while its receiver sleeps on the words of the earlier links.
     #[test]
     fn a_link_that_comes_later_wakes_a_thread_that_sleeps_already() {
         let ((to, queue, ticket), _first) = pair("later", LinkFeatures::all());

@@ -1,8 +1,8 @@
 //! Waiting, performed: turns and looks until something is found, spinning, yielding and sleeping in
 //! between as [`crate::engine::wait`] decides.
 //!
-//! Whoever has a node for itself waits by [`Node::wait_until`], for whatever it is; whoever shares one,
-//! by that of [`SharedNode`](super::SharedNode).
+//! A caller that has a node for itself waits by [`Node::wait_until`], for any condition; callers
+//! that share one, by that of [`SharedNode`](super::SharedNode).
 
 use super::{Forked, Node, NodeReceiveError, NodeSendError, Unfinished};
 use crate::config::{Config, WaitMode};
@@ -14,9 +14,9 @@ use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
-/// What was found.
+/// The result of a look.
 pub(crate) enum Look<R> {
-    /// What was waited for.
+    /// The awaited result.
     Found(R),
     /// Something moved, and there may be more at once.
     Again,
@@ -27,7 +27,7 @@ pub(crate) enum Look<R> {
 }
 
 impl<R> Look<R> {
-    /// What was waited for, if it was found.
+    /// The awaited result, if it was found.
     pub(crate) fn found(self) -> Option<R> {
         match self {
             Self::Found(result) => Some(result),
@@ -45,10 +45,10 @@ impl<R> Look<R> {
     }
 }
 
-/// Why waiting ended without a result.
+/// The reason why waiting ended without a result.
 #[derive(Debug)]
 pub(crate) enum Waited {
-    /// The time is over.
+    /// The time limit has passed.
     TimedOut,
     /// This process was forked from the one that made the node.
     Forked(Forked),
@@ -79,7 +79,7 @@ impl From<Waited> for NodeReceiveError {
     }
 }
 
-/// How to wait as the settings say, for at most `timeout` (`None`: as long as it takes).
+/// The way to wait under the settings, for at most `timeout` (`None`: without limit).
 pub(super) fn backoff(config: &Config, timeout: Option<Duration>) -> Backoff {
     let (spin_ns, yields) = (config.spin_ns, config.yield_count);
     let manner = match config.wait_mode {
@@ -92,9 +92,10 @@ pub(super) fn backoff(config: &Config, timeout: Option<Duration>) -> Backoff {
 }
 
 impl Node {
-    /// Takes turns until `look` has a result, spinning, yielding and sleeping as the settings say, at
-    /// most for `timeout`. `look` is told how many packets the turn before it took; it names the link
-    /// on which it waits for room, if it does. `at_once` is what can be had without a turn.
+    /// Takes turns until `look` has a result, spinning, yielding and sleeping as the settings say,
+    /// at most for `timeout`. `look` gets the number of packets that the turn before it took; it
+    /// names the link on which it waits for room, if it does. `at_once` returns a result that needs
+    /// no turn.
     #[inline(always)]
     pub(super) fn wait_until<R>(
         &mut self,
@@ -126,7 +127,7 @@ impl Node {
             match self.step(&mut backoff) {
                 Step::Spin => {}
                 Step::Yield => {
-                    // One that never sleeps says here that it waits.
+                    // A caller that never sleeps shows here that it waits.
                     if let Some(Ok(link)) = room.map(|id| self.link(id))
                         && let Some(figures) = &link.figures
                     {
@@ -142,7 +143,7 @@ impl Node {
         }
     }
 
-    /// What to do next for whoever waits.
+    /// The next step of a waiting caller.
     #[inline]
     pub(super) fn step(&mut self, backoff: &mut Backoff) -> Step {
         if backoff.spins_on(&self.learnt) { Step::Spin } else { self.decide(backoff) }
@@ -152,7 +153,7 @@ impl Node {
     fn decide(&mut self, backoff: &mut Backoff) -> Step {
         let here = sys::processor();
         let links = &mut self.links;
-        // Each is told where this thread runs, too.
+        // This tells each peer, too, on which processor this thread runs.
         let peers = self.turns.all_active().iter().filter_map(|index| {
             match links.get_mut(*index as usize) {
                 Some(Some(link)) if link.token.is_some() => Some(link.rx.peer_processor(here)),
@@ -168,8 +169,8 @@ impl Node {
 mod tests {
     use super::*;
 
-    // What keeps it from waiting is no reason to go on for ever: the engine's tests say after how many
-    // turns the time is looked at.
+    // Arrivals or repeated looks must not prolong a wait for ever: the engine's tests check after
+    // how many turns the clock is read.
     #[test]
     fn a_time_limit_ends_a_wait_though_something_else_comes_in_each_turn_or_asks_for_another_look()
     {

@@ -1,23 +1,22 @@
 //! A stream whose long records go straight into the receiver's memory, without a ring in between.
 //!
 //! ```text
-//!   send: copied into the aperture,        receive: where it lies
+//!   send: copied into the aperture,        receive: in place
 //!   at a place that the sender chose       bytes: a slice of a short one, a volatile view of a
 //!         ---- a frame of the stream --->         long one
 //!   a count    <------ credit word ------  release: that many long ones are free
 //! ```
 //! With the sender's first message the receiver exports an aperture to it over the stream's own
-//! link, read-write, and the sender manages it: round and round, each record in one piece. What announces a record is a
-//! frame among the stream's others, so order, end and flow are the stream's. A long record costs
-//! one copy at the sender; the receiver reads it where it lies.
+//! link, read-write. The sender manages it as a ring, each record in one piece. A frame among the
+//! stream's others announces a record, so order, end and flow are the stream's. A long record costs
+//! one copy at the sender; the receiver reads it in place.
 //!
-//! The price stands in the types: the sender can change these bytes at any time, after they were
-//! announced, too. So a long record is a [`VolatileBytes`], which only copies, and a short one is
-//! a slice. Who must have long records that stand still uses a plain stream.
+//! The price shows in the types: the sender can change these bytes at any time, even after it
+//! announced them. So a long record is a [`VolatileBytes`], which only copies, and a short one is a
+//! slice. If you need long records with stable bytes, use a plain stream.
 //!
-//! Where the aperture cannot be, because of a limit of either side, or while it is not there yet,
-//! long records go through the link as in a plain stream;
-//! [`explain`](ApertureStreamSender::explain) says which.
+//! If a limit of either side rules out the aperture, or until it is there, long records go through
+//! the link as in a plain stream; [`explain`](ApertureStreamSender::explain) says which.
 
 use super::credit::{CreditReturn, CreditWord};
 use super::ends::{Deadline, ended, grown, offered};
@@ -42,23 +41,23 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::vec;
 use std::vec::Vec;
 
-/// Records of at least so many bytes go through the aperture.
+/// Records of at least this many bytes go through the aperture.
 const FAR_BYTES_MIN: usize = 64 << 10;
-/// The same where it is one of another host: of shorter ones as many go by messages, or more (measured;
-/// `docs/providers.md`).
+/// The same for an aperture of another host: for shorter records, messages are as fast or faster
+/// (measured; `docs/providers.md`).
 const FAR_BYTES_MIN_OF_HOST: usize = 256 << 10;
 
 fn far_bytes_min(connection: &Connection) -> usize {
     if connection.peer().host.is_some() { FAR_BYTES_MIN_OF_HOST } else { FAR_BYTES_MIN }
 }
 
-/// The receiver's offer of an aperture, and what became of it.
+/// The receiver's offer of an aperture, and the result.
 #[derive(Debug)]
 pub(super) struct FarOffer {
     bytes: u64,
-    /// Where the sender that was admitted last takes its credit.
+    /// The ticket for returning credit to the sender that was admitted last.
     credit: Mutex<Option<Ticket>>,
-    /// The sender has joined: its credit, and the aperture, or why there is none.
+    /// The sender has joined: its credit, and the aperture, or the reason why there is no aperture.
     joined: OnceLock<(Ticket, LinkId, Result<ApertureView, String>)>,
 }
 
@@ -80,7 +79,7 @@ impl FarOffer {
     /// Exports the aperture: its pages are charged to this process now, once a stream.
     pub fn joined(&self, node: &mut Node, link: LinkId) {
         let credit = *self.credit.lock().unwrap_or_else(PoisonError::into_inner);
-        // A plain sender has none, and needs no aperture.
+        // A plain sender has no credit ticket, and needs no aperture.
         let Some(credit) = credit else { return };
         let exported = node.export(link, self.bytes, ApertureAccess::ReadWrite);
         let view = exported
@@ -104,7 +103,7 @@ pub struct ApertureRecord {
 }
 
 impl ApertureRecord {
-    /// How many records came before it.
+    /// The number of records before it.
     pub fn number(&self) -> u64 {
         self.record.number()
     }
@@ -121,16 +120,16 @@ impl ApertureRecord {
     }
 }
 
-/// A record that has arrived, in a buffer or in the aperture. Dropped, it is released: its place is used
-/// again, and a sender that waits for room goes on. Whoever needs several at once [keeps](Self::keep)
-/// them.
+/// A record that has arrived, in a buffer or in the aperture. Dropping it releases the record: its
+/// place is used again, and a sender that waits for room goes on. [Keep](Self::keep) records that
+/// you need several at a time.
 pub struct ApertureRecordGuard<'a> {
     receiver: &'a mut ApertureStreamReceiver,
     record: ApertureRecord,
 }
 
 impl ApertureRecordGuard<'_> {
-    /// How many records came before it.
+    /// The number of records before it.
     pub fn number(&self) -> u64 {
         self.record.number()
     }
@@ -146,14 +145,14 @@ impl ApertureRecordGuard<'_> {
         self.record.is_volatile()
     }
 
-    /// Its bytes, where they arrived.
+    /// Its bytes, in the memory in which they arrived.
     #[inline]
     pub fn bytes(&self) -> Result<RecordBytes<'_>, ReceiveError> {
         self.receiver.bytes(&self.record)
     }
 
-    /// The record is not released when this is dropped, but by [`ApertureStreamReceiver::release`], to
-    /// which it must come some time: until then it, and whatever comes after it, stays where it is.
+    /// Keeps the record when this is dropped. [`ApertureStreamReceiver::release`] releases it, and
+    /// must be called some time: until then the record and all later ones stay in memory.
     #[inline]
     pub fn keep(self) -> ApertureRecord {
         let record = self.record;
@@ -180,14 +179,14 @@ impl Drop for ApertureRecordGuard<'_> {
 /// The bytes of a record.
 #[derive(Debug)]
 pub enum RecordBytes<'a> {
-    /// Nobody can change them any more.
+    /// Stable bytes.
     Still(&'a [u8]),
-    /// The sender can.
+    /// Bytes that the sender can still change.
     Volatile(VolatileBytes<'a>),
 }
 
 impl RecordBytes<'_> {
-    /// A copy, which stands still whatever the sender does.
+    /// A copy, which the sender cannot change.
     pub fn to_vec(&self) -> Result<Vec<u8>, AccessError> {
         match self {
             Self::Still(bytes) => Ok(bytes.to_vec()),
@@ -200,8 +199,8 @@ impl RecordBytes<'_> {
     }
 }
 
-/// Bytes in an aperture that who wrote them may change between any two calls and during each. What
-/// is needed is copied, then checked, then used.
+/// Bytes in an aperture that their writer may change between any two calls and during each. Copy
+/// them first, then check the copy, then use it.
 #[derive(Clone, Copy, Debug)]
 pub struct VolatileBytes<'a> {
     pub(super) pages: &'a Pages,
@@ -269,9 +268,9 @@ pub struct ApertureStreamReceiver {
 
 impl ApertureStreamReceiver {
     /// A receiver that will export an aperture of `aperture_bytes` to its sender, rounded up to
-    /// whole pages: a few times the longest record, so that one is written while another is read.
-    /// It has at least `aperture_stream_bytes_min` (4 MiB unless set), for in a smaller one the link
-    /// would be faster. A record that is longer than the aperture goes through the link.
+    /// whole pages: choose a few times the longest record, so that one is written while another is
+    /// read. At least `aperture_stream_bytes_min` (4 MiB unless set), because the link would be
+    /// faster than a smaller one. A record that is longer than the aperture goes through the link.
     pub fn new(
         manager: &Manager,
         config: StreamConfig,
@@ -300,7 +299,7 @@ impl ApertureStreamReceiver {
         &mut self,
         timeout: Option<Duration>,
     ) -> Result<ApertureRecordGuard<'_>, ReceiveError> {
-        // Where the link was full before.
+        // If the link was full before.
         self.tell();
         self.inner.receive_record(timeout)?;
         let record = self.inner.latest();
@@ -330,7 +329,7 @@ impl ApertureStreamReceiver {
     /// sender.flush(limit)?;
     /// assert!(sender.try_flush()?, "without waiting: whether everything is on its way");
     /// std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
-    ///     // Until the aperture is there a long record needs a buffer of the receiver's, too.
+    ///     // Until the aperture is there a long record needs one of the receiver's buffers, too.
     ///     let sending = scope.spawn(|| {
     ///         sender.send(&vec![7; 1 << 19], limit)?;
     ///         sender.flush(limit)
@@ -350,7 +349,7 @@ impl ApertureStreamReceiver {
     ///     Ok(sending.join().expect("a thread")?)
     /// })?;
     /// assert!(receiver.try_receive()?.is_none() && receiver.connection().is_some());
-    /// sender.abandon(); // There will be no end: see `StreamSender::abandon`.
+    /// sender.abandon(); // The stream stays without an end: see `StreamSender::abandon`.
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -386,7 +385,7 @@ impl ApertureStreamReceiver {
         self.inner.far()?.view()
     }
 
-    /// The bytes of a record that was kept, where they arrived.
+    /// The bytes of a kept record, in the memory in which they arrived.
     #[inline]
     pub fn bytes(&self, record: &ApertureRecord) -> Result<RecordBytes<'_>, ReceiveError> {
         let still = self.inner.bytes(&record.record)?;
@@ -401,7 +400,7 @@ impl ApertureStreamReceiver {
         }
     }
 
-    /// Frees all records up to and including this one, which was kept, and tells a sender that waits for
+    /// Releases all records up to and including this kept one, and tells a sender that waits for
     /// room.
     #[inline]
     pub fn release(&mut self, record: &ApertureRecord) -> Result<(), ReceiveError> {
@@ -441,12 +440,12 @@ impl ApertureStreamReceiver {
         }
     }
 
-    /// The sender, once it has one.
+    /// The connection to the sender, once there is one.
     pub fn connection(&self) -> Option<&Connection> {
         self.inner.connection()
     }
 
-    /// Which path the records take, and why.
+    /// The path of the records, and the reason for it.
     pub fn explain(&self) -> String {
         let far = match self.inner.far().and_then(|far| far.joined.get()) {
             None => "no aperture: no sender that wants one yet".into(),
@@ -456,7 +455,7 @@ impl ApertureStreamReceiver {
         format!("{far}; {}", self.inner.explain())
     }
 
-    /// As of a [`StreamReceiver`].
+    /// The same as for a [`StreamReceiver`].
     #[cfg(feature = "unstable-internals")]
     pub fn held_up(&self) -> Option<String> {
         self.inner.held_up()
@@ -478,8 +477,8 @@ impl EndPoint for ApertureStreamReceiver {
     }
 }
 
-/// Sends a stream of records, long ones straight into the receiver's memory. `Send`.
-/// The first long record waits until the receiver's program receives: that makes the aperture ready.
+/// Sends a stream of records, long ones straight into the receiver's memory. `Send`. The first long
+/// record waits until the receiver's program receives: that makes the aperture ready.
 /// [`ApertureStreamReceiver`] shows both ends.
 pub struct ApertureStreamSender {
     inner: StreamSender,
@@ -503,7 +502,7 @@ impl ApertureStreamSender {
         let path = [&[THROUGH_AN_APERTURE][..], &ticket.to_bytes()].concat();
         match StreamSender::over(manager, target, &path, timeout) {
             Ok(inner) => {
-                // The receiver exports it with the first message, which is yet to leave.
+                // The receiver exports it with the first message, which has yet to leave.
                 inner.connection().take_aperture();
                 let (manager, far_bytes_min) = (manager.clone(), far_bytes_min(inner.connection()));
                 Ok(Self { inner, manager, credit, sent: 0, aperture: None, far_bytes_min })
@@ -568,7 +567,7 @@ impl ApertureStreamSender {
                 }
             }
         });
-        // Who does not wait in a call tries again.
+        // A caller that does not wait in a call tries again.
         if waited && (place.is_ok() || timeout != Some(Duration::ZERO)) {
             manager.lock().waits_for_buffer(connection.link(), false);
         }
@@ -577,9 +576,10 @@ impl ApertureStreamSender {
         // No lock is held while the bytes are copied.
         match pages.write(offset, record) {
             Ok(()) => {}
-            // Too much waits to go there: this one goes through the link, and the aperture stays as it is.
+            // Too many writes wait there: this record goes through the link, and the aperture
+            // stays.
             Err(AccessError::Busy(_)) => return inner.send(record, deadline.left()),
-            // It was taken back, or the link has ended, as the link will say.
+            // It was taken back, or the link has ended, as the link will report.
             Err(_) => {
                 *aperture = None;
                 return inner.send(record, deadline.left());
@@ -597,13 +597,13 @@ impl ApertureStreamSender {
         self.inner.flush(timeout)
     }
 
-    /// [`send`](Self::send) without waiting: `false`, and nothing of this record was taken, if that
-    /// would be needed.
+    /// [`send`](Self::send) without waiting: `false` if it would have to wait, and then no part of
+    /// this record was taken.
     pub fn try_send(&mut self, record: &[u8]) -> Result<bool, SendError> {
         SendError::unless_timed_out(self.send(record, Some(Duration::ZERO)))
     }
 
-    /// [`flush`](Self::flush) without waiting: whether everything is on its way.
+    /// [`flush`](Self::flush) without waiting; returns whether everything is on its way.
     pub fn try_flush(&mut self) -> Result<bool, SendError> {
         SendError::unless_timed_out(self.flush(Some(Duration::ZERO)))
     }
@@ -623,7 +623,7 @@ impl ApertureStreamSender {
         self.inner.connection()
     }
 
-    /// Which path the records take, and why.
+    /// The path of the records, and the reason for it.
     pub fn explain(&mut self) -> String {
         self.find();
         let far = match &self.aperture {

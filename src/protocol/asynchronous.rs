@@ -3,11 +3,12 @@
 //! ```text
 //!   task: try; nothing there -> leave a waker with the manager, try, arm, sleep on the descriptor
 //!   a packet comes     -> the sender saw the arming: the descriptor is readable: all tasks look
-//!   a thread polls     -> the manager wakes the tasks: what it took may be theirs
+//!   a thread polls     -> the manager wakes the tasks: it may have taken their packets
 //! ```
 //! Never: a task sleeps between another's poll and its own look; it leaves its waker first, looks
-//! once more, and arms after that: also for room, where that look found none. Every future here may be dropped at any time: what had arrived
-//! waits for the next receive, and a call that was dropped is forgotten.
+//! once more, and arms after that; likewise for room, if that look found no room. Every future here
+//! may be dropped at any time: an arrival waits for the next receive, and a call that was dropped
+//! is forgotten.
 
 use super::aperture_stream::{ApertureRecord, ApertureRecordGuard, ApertureStreamReceiver};
 use super::call::{Bytes, CallError, Client, Request, Server};
@@ -32,14 +33,14 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 
-/// An end point whose messages can be had without waiting.
+/// An end point that can receive without waiting.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-next-{}", std::process::id()));
 /// # let config = hamlyn::Config::from_env()?.dir(&dir);
 /// use hamlyn::protocol::{Manager, StreamConfig, StreamReceiver, TryReceive};
 ///
-/// /// Takes what is there, of whatever protocol.
+/// /// Takes the next message, of any protocol.
 /// fn empty<E: TryReceive>(end_point: &mut E) -> Result<usize, E::Error> {
 ///     let mut taken = 0;
 ///     while end_point.try_next()?.is_some() {
@@ -55,9 +56,9 @@ use tokio::task::AbortHandle;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait TryReceive {
-    /// What is received.
+    /// The received message.
     type Item;
-    /// Why nothing is.
+    /// The error of a receive.
     type Error: From<WaitError>;
     /// The next message, if it is there or comes in one turn.
     fn try_next(&mut self) -> Result<Option<Self::Item>, Self::Error>;
@@ -82,9 +83,9 @@ try_receive! {
     Subscriber: Sample, ReceiveError, try_receive;
 }
 
-/// The record is [kept](super::RecordGuard::keep), and is to be released when it has been looked at:
-/// by dropping what [`StreamReceiver::guard`] makes of it, or by [`StreamReceiver::release`]. Until then
-/// it, and all that come after it, stay where they are, and in the end the sender waits.
+/// The record is [kept](super::RecordGuard::keep); release it when you have read it, by dropping
+/// the guard that [`StreamReceiver::guard`] makes of it, or by [`StreamReceiver::release`]. Until
+/// then it and all later records stay in memory, and in the end the sender waits.
 impl TryReceive for StreamReceiver {
     type Item = Record;
     type Error = ReceiveError;
@@ -93,7 +94,7 @@ impl TryReceive for StreamReceiver {
     }
 }
 
-/// As of a [`StreamReceiver`].
+/// The same as for a [`StreamReceiver`].
 impl TryReceive for ApertureStreamReceiver {
     type Item = ApertureRecord;
     type Error = ReceiveError;
@@ -110,7 +111,7 @@ impl<'a> TryReceive for &'a Server {
     }
 }
 
-/// As many parts as are [wanted](Group::set_wanted) have arrived; then [`Group::parts`] has them.
+/// As many parts as are [wanted](Group::set_wanted) have arrived; [`Group::parts`] returns them.
 impl TryReceive for Group {
     type Item = ();
     type Error = GroupError;
@@ -135,7 +136,7 @@ impl core::fmt::Debug for AsyncManager {
     }
 }
 
-/// What ended a wait before its time.
+/// The error that ended a wait.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum WaitError {
@@ -160,7 +161,7 @@ macro_rules! from_wait_error {
 
 from_wait_error!(ReceiveError, SendError, CallError, GroupError, PublishError);
 
-/// Dropped before the task is done, it says that nobody waits for what that makes.
+/// Dropped before the task is done, it gives the task's work up.
 struct GivesUp {
     manager: Manager,
     given_up: Arc<AtomicBool>,
@@ -180,14 +181,14 @@ impl Drop for GivesUp {
 impl AsyncManager {
     /// Registers the manager's descriptor with the runtime that this is called in.
     pub fn new(manager: &Manager) -> io::Result<Self> {
-        // What is deprecated is a type whose descriptor may change; an `OwnedFd`'s does not.
+        // The deprecated part is a type whose descriptor may change; an `OwnedFd`'s does not.
         #[allow(deprecated)]
         let fd = AsyncFd::with_interest(manager.try_clone_fd()?, Interest::READABLE)?;
         let runtime = tokio::runtime::Handle::current();
         Ok(Self { manager: manager.clone(), fd: Arc::new(fd), runtime, driver: Arc::default() })
     }
 
-    /// What polls for tasks, from now on.
+    /// The task that polls for tasks, from now on.
     #[inline]
     pub(crate) fn driver(&self) -> &Driver {
         self.driver.get_or_init(|| Driver::start(&self.manager, &self.fd, &self.runtime))
@@ -201,9 +202,10 @@ impl AsyncManager {
     /// Growing and connecting wait in the calling thread; this runs them in one of the runtime's
     /// threads for such work.
     ///
-    /// Dropped before it is ready, it runs nothing that has not begun; what grows or connects in
-    /// there fails at once, then and from then on, with [`GrowError::GivenUp`](super::GrowError), and
-    /// leaves nothing behind, so that the thread is free again; what `make` returns is dropped.
+    /// If the future is dropped before it is ready, work that has not begun does not run. Growing
+    /// and connecting in there fails at once, now and later, with
+    /// [`GrowError::GivenUp`](super::GrowError), and leaves nothing behind, so that the thread is
+    /// free again; the result of `make` is dropped.
     pub async fn set_up<R: Send + 'static>(
         &self,
         make: impl FnOnce(&Manager) -> R + Send + 'static,
@@ -225,19 +227,19 @@ impl AsyncManager {
         }
     }
 
-    /// The next message of an end point: a tag, a datagram, a record, a published sample, what a group's
-    /// root sends, or (of `&mut &server`) a request; of a group's root, that its parts have arrived.
-    /// Dropped before it is ready, it has taken nothing.
-    /// A record is kept, and must be [released](StreamReceiver::release).
+    /// The next message of an end point: a tag, a datagram, a record, a published sample, a message
+    /// of a group's root, or (for `&mut &server`) a request; for a group's root, the arrival of its
+    /// parts. Dropped before it is ready, the future has taken no message. A record is kept, and
+    /// must be [released](StreamReceiver::release).
     ///
-    /// [`Request::reply`] waits in the calling thread where it must wait: for room, and for a reply
-    /// that is longer than the client's block. The runtime needs its threads meanwhile; so that is
-    /// to be done in `tokio::task::block_in_place` or `spawn_blocking`.
+    /// [`Request::reply`] blocks the calling thread when it has to wait: for room, and for a reply
+    /// that is longer than the client's block. The runtime needs its threads meanwhile, so call it
+    /// in `tokio::task::block_in_place` or `spawn_blocking`.
     pub async fn receive<E: TryReceive>(&self, end_point: &mut E) -> Result<E::Item, E::Error> {
         self.until(|| end_point.try_next()).await
     }
 
-    /// Repeats `send` until it says `true`, waiting for room or credit in between; for the
+    /// Repeats `send` until it returns `true`, waiting for room or credit in between; for the
     /// `try_send` or `try_flush` of a sender or a group's member.
     ///
     /// ```no_run
@@ -301,12 +303,12 @@ impl AsyncManager {
         loop {
             let mut readable = pin!(self.fd.readable());
             let found = poll_fn(|context| {
-                // What is there already needs no waker.
+                // A first look that succeeds needs no waker.
                 match look() {
                     Ok(None) => {}
                     found => return Poll::Ready(found),
                 }
-                // Another thread may take what this task waits for before its next look.
+                // Another thread may take the awaited message before this task's next look.
                 let wait = wait.get_or_insert_default();
                 self.manager.leave_waker(context.waker(), Some(wait));
                 match look() {
@@ -330,7 +332,7 @@ impl AsyncManager {
             if let Some(found) = found.await? {
                 return Ok(found);
             }
-            // Ready as it may always be, a task lets others run.
+            // It may always be ready, but lets other tasks run.
             tokio::task::consume_budget().await;
         }
     }

@@ -1,8 +1,8 @@
-//! How far a receiver has come, told to its sender: a counter that only grows, deposited into the
+//! A receiver's progress, reported to its sender: a counter that only grows, deposited into the
 //! sender's memory without a notification (Hamlyn 1: data movement and notification are separate).
 //!
-//! Links may reorder: an older count that arrives late is not taken. A count beyond what was sent
-//! is a lie, and is not taken either.
+//! Links may reorder: an older count that arrives late is ignored. A count beyond the messages sent
+//! is a lie, and is ignored, too.
 
 use crate::interface::{AreaId, LinkId, QueueId, SlotConfig, SlotId};
 use crate::node::{Node, NodeSendError};
@@ -18,7 +18,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// A cell, and the ticket for it: it moves data, wakes, and notifies nobody. Nothing is left
+    /// A cell, and the ticket for it: it moves data, wakes, and notifies no queue. Nothing is left
     /// behind if that fails.
     pub fn new(node: &mut Node, bytes: usize) -> Result<(Self, Ticket), String> {
         let area = node.message_area(bytes).map_err(|e| e.to_string())?;
@@ -53,13 +53,13 @@ impl Cell {
 #[derive(Debug)]
 pub(crate) struct CreditWord {
     cell: Cell,
-    /// The count as it was last believed.
+    /// The latest accepted count.
     known: u64,
 }
 
 impl CreditWord {
-    /// Makes the slot, and the ticket for the receiver: it moves data, wakes, and notifies nobody.
-    /// Nothing is left behind if that fails.
+    /// Makes the slot, and the ticket for the receiver: it moves data, wakes, and notifies no
+    /// queue. Nothing is left behind if that fails.
     pub fn new(node: &mut Node) -> Result<(Self, Ticket), String> {
         let (cell, ticket) = Cell::new(node, 8)?;
         Ok((Self { cell, known: 0 }, ticket))
@@ -83,13 +83,13 @@ impl CreditWord {
     }
 }
 
-/// The receiver's side: what has been consumed, and what the sender has been told of it.
+/// The receiver's side: the consumed count, and the count last reported to the sender.
 #[derive(Clone, Debug)]
 pub(crate) struct CreditReturn {
     ticket: Ticket,
     pub link: LinkId,
     pub consumed: u64,
-    /// The sender is told when so many have been consumed, and after so many more each.
+    /// The count at which the next report is due.
     due: u64,
     every: u64,
 }
@@ -101,23 +101,23 @@ impl CreditReturn {
         Self { ticket, link, consumed: 0, due: every, every }
     }
 
-    /// Whether it is time to tell.
+    /// Whether a report is due.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.consumed >= self.due
     }
 
-    /// Whether the sender has not been told of some.
+    /// Whether the sender has yet to hear of some.
     pub fn is_untold(&self) -> bool {
         self.consumed > self.due - self.every
     }
 
-    /// Tells the sender. `false`: the link has no room now, and the caller must try again.
+    /// Reports to the sender. `false`: the link has no room now, and the caller must try again.
     pub fn tell(&mut self, node: &mut Node) -> bool {
         let count = self.consumed.to_le_bytes();
         match node.try_send_fast_over(self.link, &self.ticket, &count, 0) {
             Err(NodeSendError::Full) => false,
-            // Otherwise the sender is gone, or gave a ticket that cannot be used: nobody to tell.
+            // Otherwise the sender is gone, or gave a useless ticket, and needs no report.
             Ok(_) | Err(_) => {
                 self.due = self.consumed + self.every;
                 true

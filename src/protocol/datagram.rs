@@ -3,21 +3,21 @@
 //! ```text
 //!   send(data, offset, reply)   ---- data, and metadata: offset, length, reply ticket ---->  receive
 //!                                                   ready: the entry takes one message
-//!                                                   not ready: what comes is dropped, counted
+//!                                                   not ready: datagrams are dropped, counted
 //! ```
 //! Raw semantics, and no more. A receiver has one metadata entry, in one-shot mode: it is *ready*
-//! or it is not. A datagram that arrives closes it, and its bytes stand still until
-//! [`ready`](DatagramReceiver::ready) opens it again. What is sent meanwhile is refused, packet by
-//! packet, and counted (`refused_entry_closed`); nobody is told. So whoever sends again must know
-//! that the receiver is ready: by a reply, usually. Of two datagrams on their way at once, a short
-//! one may overtake a long one, and is then the one that is taken.
+//! or it is not. A datagram that arrives closes it, and its bytes are stable until
+//! [`ready`](DatagramReceiver::ready) opens it again. Datagrams sent meanwhile are refused, packet
+//! by packet, and counted (`refused_entry_closed`); their senders get no error. So before it sends
+//! again, a sender must know that the receiver is ready, usually by a reply. If two datagrams are
+//! on their way at once, a short one may overtake a long one, and is then the one that is taken.
 //!
-//! All senders of a receiver have the same ticket, which stays good, so a ticket may be given away
-//! as a *reply ticket*. They share the entry, which takes one datagram at a time, from one link: of
-//! two long ones (of several packets) at once, the one that began last is taken, and of the other
-//! the rest is refused. So one that its sender never finishes keeps nobody from sending. But a
-//! sender that begins datagrams all the time, or finishes them, leaves others no room: senders that
-//! do not trust one another get a receiver each, or use another protocol.
+//! All senders of a receiver have the same ticket, which stays valid, so a ticket may be given away
+//! as a *reply ticket*. They share the entry, which takes one datagram at a time, from one link: if
+//! two long ones (of several packets) come at once, the one that began last is taken, and the rest
+//! of the other is refused. So an unfinished datagram does not keep others from sending. But a
+//! sender that begins datagrams all the time, or finishes them, leaves others no room: give senders
+//! that do not trust one another a receiver each, or use another protocol.
 
 use super::ends::{connected, grown, offered};
 use super::manager::{Offer, OfferId, Offering, Target, set_up};
@@ -42,21 +42,22 @@ const ENTRY: MetadataIndex = MetadataIndex(0);
 const PLACE_BYTES: usize = 16;
 const _: () = assert!(PLACE_BYTES + TICKET_BYTES == METADATA_MAX);
 
-/// A message has arrived. Offset and length are what its sender says, and lie inside the area.
+/// A message has arrived. Offset and length are its sender's claims, checked to lie inside the
+/// area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Where its bytes begin in the receiver's area.
+    /// Offset of its bytes in the receiver's area.
     pub offset: usize,
-    /// How many they are.
+    /// Number of its bytes.
     pub length: usize,
-    /// Where an answer is expected, if one is: see [`DatagramReceiver::reply`].
+    /// The ticket for an answer, if the sender expects one: see [`DatagramReceiver::reply`].
     pub reply: Option<Ticket>,
     /// The link over which it came.
     pub link: LinkId,
     serial: u64,
 }
 
-/// What the manager's side of the receiver and the end point share.
+/// The state that the receiver's end point and its offer share.
 #[derive(Debug)]
 struct Shared {
     ticket: Ticket,
@@ -65,7 +66,7 @@ struct Shared {
 
 type Senders = Arc<Mutex<Shared>>;
 
-// Always inside the node's lock, where both are held.
+// Always inside the node's lock, if both are held.
 fn lock(shared: &Senders) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -121,7 +122,7 @@ impl Offer for DatagramOffer {
 /// sender.send(b"one at a time", 0, None, limit)?;
 ///
 /// let datagram = receiver.receive(limit)?;
-/// // The bytes stand still until the receiver is ready for the next.
+/// // The bytes are stable until the receiver is ready for the next.
 /// assert_eq!(receiver.with_bytes(&datagram, <[u8]>::to_vec)?, b"one at a time");
 /// receiver.ready()?;
 /// # std::fs::remove_dir_all(&dir).ok();
@@ -193,21 +194,22 @@ impl DatagramReceiver {
 
     offered!(many "a [`DatagramSender`]");
 
-    /// The right to send one datagram to this receiver whenever it is ready; to be given as the
-    /// reply ticket of a datagram.
+    /// The right to send one datagram to this receiver whenever it is ready; pass it as the reply
+    /// ticket of a datagram.
     pub fn reply_ticket(&self) -> Ticket {
         lock(&self.shared).ticket
     }
 
-    /// Whether the entry takes a datagram now: nothing has arrived since [`ready`](Self::ready).
+    /// Whether the entry takes a datagram now: no datagram has arrived since
+    /// [`ready`](Self::ready).
     pub fn is_ready_for_one(&self) -> bool {
         let node = self.manager.lock();
         node.metadata(self.slot, ENTRY).is_ok_and(|entry| entry.state() != EntryState::Closed)
     }
 
-    /// Takes datagrams again: the bytes of the one before may change from now on. The tickets that
-    /// are out are good again. A datagram that has arrived and has not been received stays, and
-    /// so does a receiver that is ready already.
+    /// Takes datagrams again: the bytes of the previous one may change from now on. Tickets given
+    /// out earlier are valid again. A datagram that has arrived and has not been received stays,
+    /// and so does a receiver that is ready already.
     ///
     /// A long datagram that was sent too early may be half refused by now. The rest of it is
     /// refused as well.
@@ -223,10 +225,10 @@ impl DatagramReceiver {
         Ok(())
     }
 
-    /// [`ready`](Self::ready) with a new key: every ticket that is out is worthless from now on,
-    /// whatever has half arrived is forgotten, and what is still on its way of it is refused. Who
-    /// shall send from now on needs the new [`reply_ticket`](Self::reply_ticket), or grows another
-    /// sender. A datagram that was not received is lost.
+    /// [`ready`](Self::ready) with a new key. Every ticket given out is worthless from now on; a
+    /// datagram that has half arrived is dropped, and the rest of it is refused. Later senders need
+    /// the new [`reply_ticket`](Self::reply_ticket), or have to be grown anew. A datagram that was
+    /// not received is lost.
     pub fn ready_anew(&mut self) -> Result<(), ReceiveError> {
         let mut node = self.manager.lock();
         let bytes = node.area(self.area).map_err(misuse)?.len() as u64;
@@ -243,9 +245,9 @@ impl DatagramReceiver {
         ReceiveError::unless_timed_out(self.receive(Some(Duration::ZERO)))
     }
 
-    /// The datagram; waits at most `timeout`. After it the receiver is not ready. On
-    /// [`ReceiveError::Misbehaved`] nothing was received, and the receiver is ready: a peer sent a
-    /// datagram that makes no sense, and was sent away.
+    /// The datagram; waits at most `timeout`. Afterwards the receiver is not ready. On
+    /// [`ReceiveError::Misbehaved`] no datagram was received, and the receiver is ready: a peer
+    /// sent a datagram that makes no sense, and was disconnected.
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Datagram, ReceiveError> {
         let Self { manager, queue, consumer, slot, area, serial, is_open, .. } = self;
         let (slot, area) = (*slot, *area);
@@ -254,7 +256,7 @@ impl DatagramReceiver {
                 *is_open = false;
                 return Look::Found(read(node, slot, area, notification.link, *serial));
             }
-            // A message without the flag that notifies is none: an honest sender sets it.
+            // A message without the flag that notifies is ignored: an honest sender sets it.
             if *is_open && node.metadata(slot, ENTRY).is_ok_and(|e| e.state() == EntryState::Closed)
             {
                 let _ = node.reopen_entry(slot, ENTRY);
@@ -270,8 +272,8 @@ impl DatagramReceiver {
         })
     }
 
-    /// Copies the bytes of the datagram that was received last, as many as `to` holds; says how
-    /// many they were.
+    /// Copies the bytes of the datagram that was received last, as many as fit into `to`; returns
+    /// how many there were.
     pub fn read(&self, datagram: &Datagram, to: &mut [u8]) -> Result<usize, ReceiveError> {
         self.with_bytes(datagram, |bytes| {
             let n = bytes.len().min(to.len());
@@ -280,7 +282,7 @@ impl DatagramReceiver {
         })
     }
 
-    /// Shows the bytes of the datagram that was received last to `look`. Nothing arrives
+    /// Shows the bytes of the datagram that was received last to `look`. No packet arrives
     /// meanwhile, in any thread; so it should be quick.
     pub fn with_bytes<R>(
         &self,
@@ -297,8 +299,8 @@ impl DatagramReceiver {
         Ok(look(bytes.ok_or_else(|| misuse("the datagram is another receiver's"))?))
     }
 
-    /// Answers a datagram with the ticket that came with it, over the link over which it came and
-    /// no other; waits at most `timeout` for room. Whether the other end was ready is not known.
+    /// Answers a datagram with the ticket that came with it, only over the link over which it came;
+    /// waits at most `timeout` for room. Does not tell whether the other end was ready.
     pub fn reply(
         &mut self,
         datagram: &Datagram,
@@ -320,9 +322,9 @@ impl DatagramReceiver {
         sent
     }
 
-    /// After [`SendError::CutOff`] of a reply: waits at most `timeout` until the rest of what was
-    /// cut off on this datagram's link has left, which is [`SendError::CutOff`] again if it has
-    /// not. Otherwise returns at once. What is not flushed leaves first in the next reply over the
+    /// After [`SendError::CutOff`] of a reply: waits at most `timeout` until the rest of the reply
+    /// on this datagram's link has left, and returns [`SendError::CutOff`] again if it has not.
+    /// Otherwise returns at once. Without a flush, the rest leaves first in the next reply over the
     /// link, or never if the link ends.
     pub fn flush_reply(
         &mut self,
@@ -338,7 +340,7 @@ impl DatagramReceiver {
         flushed
     }
 
-    /// Drops what can be sent no more of replies that were cut off.
+    /// Drops the rests of replies that can no longer be sent.
     fn forget_replies(&mut self) {
         self.replies.retain(|_, (connection, outgoing)| {
             !outgoing.is_idle() && connection.ended().is_none()
@@ -351,7 +353,7 @@ impl DatagramReceiver {
     }
 }
 
-/// Reads what stands in the entry; else who sent it, and what is wrong with it.
+/// Reads the entry; on an error, returns the sender and the fault.
 fn read(
     node: &Node,
     slot: SlotId,
@@ -476,9 +478,9 @@ impl DatagramSender {
 
     /// Sends `data` to the receiver's area at `offset`, and with it a ticket for the answer: from
     /// [`DatagramReceiver::reply_ticket`] of a receiver of the same manager. Of any length; waits
-    /// at most `timeout` for room. Whether the receiver was ready is not known.
+    /// at most `timeout` for room. Does not tell whether the receiver was ready.
     ///
-    /// On an error nothing was sent, but for [`SendError::CutOff`].
+    /// On an error nothing was sent, except for [`SendError::CutOff`].
     pub fn send(
         &mut self,
         data: &[u8],
@@ -493,9 +495,9 @@ impl DatagramSender {
         send(manager, connection, outgoing, *ticket, data, offset, reply, timeout)
     }
 
-    /// [`send`](Self::send) without waiting: `false`, and nothing was sent, if that would be needed
-    /// to begin. What the link had no room for of a long one was copied, and leaves in later calls:
-    /// to be followed by [`try_flush`](Self::try_flush) until that says `true`.
+    /// [`send`](Self::send) without waiting: `false` if it would have to wait to begin, and then
+    /// nothing was sent. The part of a long datagram for which the link had no room was copied, and
+    /// leaves in later calls: call [`try_flush`](Self::try_flush) until that returns `true`.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-try-datagram-{}", std::process::id()));
@@ -521,7 +523,7 @@ impl DatagramSender {
     /// assert_eq!(receiver.read(&datagram, &mut question)?, 8);
     /// receiver.reply(&datagram, b"answer", limit)?;
     /// receiver.flush_reply(&datagram, limit)?; // Only after `SendError::CutOff`.
-    /// // Whoever has a ticket needs another from now on.
+    /// // Holders of an old ticket need a new one from now on.
     /// receiver.ready_anew()?;
     /// assert!(receiver.is_ready_for_one());
     /// println!("{} {}", sender.explain(), receiver.connections()[0].explain(&manager));
@@ -542,7 +544,7 @@ impl DatagramSender {
         }
     }
 
-    /// [`flush`](Self::flush) without waiting: whether everything has left.
+    /// [`flush`](Self::flush) without waiting; returns whether everything has left.
     pub fn try_flush(&mut self) -> Result<bool, SendError> {
         match self.flush(Some(Duration::ZERO)) {
             Err(SendError::CutOff) => Ok(false),
@@ -551,7 +553,7 @@ impl DatagramSender {
     }
 
     /// After [`SendError::CutOff`]: waits at most `timeout` until the rest of that datagram has
-    /// left, which is [`SendError::CutOff`] again if it has not. Otherwise returns at once.
+    /// left, and returns [`SendError::CutOff`] again if it has not. Otherwise returns at once.
     pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
         self.outgoing.flush(&self.manager, &self.connection, timeout)
     }
@@ -593,7 +595,7 @@ mod tests {
             let mut sender = DatagramSender::grow(&here, &seed, limit).unwrap();
             sender.send(b"question", 0, Some(&answers.reply_ticket()), limit).unwrap();
             let datagram = receiver.receive(limit).unwrap();
-            // Nobody polls here.
+            // No thread polls here.
             let short = Some(Duration::from_millis(20));
             let cut_off = receiver.reply(&datagram, &[1; 1 << 20], short);
             assert!(matches!(cut_off, Err(SendError::CutOff)), "{cut_off:?}");

@@ -1,13 +1,13 @@
-//! Who polls a manager while tasks wait at its byte streams: one task for all of them.
+//! Polls a manager while tasks wait at its byte streams: one task for all of them.
 //!
 //! ```text
 //!   a task:     look, turn, look; nothing -> leave a waker, all under one lock     kick
-//!   this task:  turn; something came -> whoever waits for it is woken, and runs first
+//!   this task:  turn; something came -> the waiting tasks are woken, and run first
 //!               nothing came  -> spin and yield as the settings say, letting tasks run in between
 //!               nothing still -> arm, sleep on the descriptor, or until it is kicked
 //! ```
-//! Never: it is asleep without being armed, or armed for less than a task waits for: a task that has
-//! begun to wait for room kicks it.
+//! Never: it sleeps without being armed, or armed for fewer events than a task waits for: a task
+//! that begins to wait for room kicks it.
 
 use super::manager::Manager;
 use crate::node::{Attached, NextTurn, Patience};
@@ -24,7 +24,7 @@ use std::task::Wake;
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 
-/// Turns without anything found between two looks at other tasks: a microsecond or two.
+/// Turns without an arrival between two runs of other tasks: a microsecond or two.
 const TURNS: u32 = 32;
 
 /// Ends its task when it is dropped.
@@ -37,7 +37,7 @@ struct Shared {
     is_asleep: AtomicBool,
     /// The task's.
     waker: OnceLock<Waker>,
-    /// Why nobody polls any more.
+    /// The reason why no thread polls any more.
     ended: OnceLock<String>,
 }
 
@@ -53,7 +53,7 @@ impl Driver {
         Self { task: runtime.spawn(driving).abort_handle(), shared }
     }
 
-    /// An error once nobody polls any more.
+    /// An error once no thread polls any more.
     #[inline]
     pub fn check(&self) -> io::Result<()> {
         match self.shared.ended.get() {
@@ -62,7 +62,7 @@ impl Driver {
         }
     }
 
-    /// A task has begun to wait, for something that may have come while nobody was listed for it: it
+    /// A task has begun to wait, and its event may have come before the task was listed: the driver
     /// looks, and arms, once more.
     #[inline]
     pub fn kick(&self) {
@@ -98,7 +98,7 @@ impl Drop for Driver {
     }
 }
 
-/// However the driver ends, those who wait are told.
+/// Notifies the waiting tasks of the driver's end, however it ends.
 struct Told {
     manager: Manager,
     shared: Arc<Shared>,
@@ -149,8 +149,8 @@ async fn drive(manager: Manager, fd: Arc<AsyncFd<OwnedFd>>, shared: Arc<Shared>)
             }
         }
         match next {
-            // Not by waking itself: a runtime of one thread would run this again before the future that
-            // it was started with, as often as it found nothing.
+            // Not by waking itself: a runtime of one thread would run this again before the future
+            // that it was started with, each time that nothing was found.
             NextTurn::Soon | NextTurn::LetRun => tokio::task::yield_now().await,
             NextTurn::LetOthers => {
                 thread::yield_now();
@@ -173,7 +173,7 @@ async fn drive(manager: Manager, fd: Arc<AsyncFd<OwnedFd>>, shared: Arc<Shared>)
                 };
                 shared.is_asleep.store(false, Ordering::Release);
                 match slept {
-                    // A kick says nothing of how soon messages come.
+                    // A kick says nothing about how soon messages come.
                     Ok(was_woken) => {
                         manager.shared.woken_in_event_loop(&mut patience, was_woken, since_ns);
                     }

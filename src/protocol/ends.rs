@@ -1,4 +1,4 @@
-//! What end points have in common: methods that each has, written once; time limits.
+//! The common part of end points: methods that each has, written once; time limits.
 
 use super::{Connection, Manager, SendError};
 use crate::control::{Peer, PeerUser};
@@ -26,10 +26,11 @@ impl Deadline {
     }
 }
 
-/// Whether `peer` may have one of an end point's `max` places, of which those of `holders` are taken;
-/// `what` they are for, and `setting` the setting that says how many there are. The last eighth, at least one, is for users who have none yet, so that no
-/// stranger has them all; a process's own user may do what it likes with it anyway. Users that cannot
-/// be told apart are one.
+/// Whether `peer` may have one of an end point's `max` places, some of which `holders` have taken.
+/// The error names `what` the places are for, and the `setting` that limits them. The last eighth
+/// of the places, at least one, is for users that have no place yet, so that no stranger takes them
+/// all; the limit does not hold for the process's own user, who controls the process anyway. Users
+/// that cannot be told apart count as one.
 pub(super) fn check_place(
     holders: impl Iterator<Item = PeerUser>,
     peer: &Peer,
@@ -58,7 +59,7 @@ pub(super) fn check_place(
     Ok(())
 }
 
-/// Why a connection is gone; [`CloseReason::Closed`] until the manager has heard more.
+/// The reason for a connection's end; [`CloseReason::Closed`] until the manager has heard more.
 pub(crate) fn ended(connection: &Connection) -> SendError {
     SendError::Ended(connection.ended().cloned().unwrap_or(CloseReason::Closed))
 }
@@ -72,14 +73,14 @@ pub(crate) fn explain(
 }
 
 /// The methods by which a receiver lets itself be found, over its fields `manager` and `offer`, or
-/// those of its field `inner`; of one that has many senders, also their connections. `$grown` is
-/// what is grown from it.
+/// those of its field `inner`; of one that has many senders, also their connections. `$grown` names
+/// the sender that is grown from it.
 macro_rules! offered {
     (many $grown:literal) => {
         offered!($grown);
 
-        /// The connections that it has now: who is at the other end of each, and which path the
-        /// messages take ([`Connection::explain`](crate::protocol::Connection::explain)).
+        /// Its current connections, each with the identity of the other end and the path of its
+        /// messages ([`Connection::explain`](crate::protocol::Connection::explain)).
         pub fn connections(&self) -> std::vec::Vec<std::sync::Arc<crate::protocol::Connection>> {
             self.manager.connections_of(|of| of == self.offer)
         }
@@ -87,14 +88,15 @@ macro_rules! offered {
     ($grown:literal $(, $inner:ident)?) => {
         #[doc = concat!("Bytes from which ", $grown, " can be grown, by whoever may connect")]
         /// ([`Manager::set_seed_access`](crate::protocol::Manager::set_seed_access)). Each call
-        /// makes another seed; all are good until this end point is dropped. Fails where the
-        /// manager cannot offer the service through which seeds are grown; nothing is left of it.
+        /// makes another seed; all are good until this end point is dropped. Fails if the manager
+        /// cannot offer the service through which seeds are grown; nothing is left of it.
         pub fn seed(&self) -> Result<crate::protocol::Seed, crate::node::OfferError> {
             self.$($inner.)?manager.seed(self.$($inner.)?offer)
         }
 
         #[doc = concat!("Lets ", $grown, " be grown by name, by those whom `access` lets in. On an")]
-        /// error the name is none, or taken, or its socket cannot be made; nothing has changed.
+        /// error the name is not valid, or taken, or its socket cannot be made; nothing has
+        /// changed.
         pub fn serve(
             &self,
             name: &str,
@@ -103,15 +105,16 @@ macro_rules! offered {
             self.$($inner.)?manager.serve(self.$($inner.)?offer, name, access)
         }
 
-        /// Nobody finds it any more: its names are free at once for another, its seeds are worthless, and
-        /// who is connected stays so. Who may read a name's directory can make this take seconds.
+        /// Stops new senders from finding it: its names are free at once for another, its seeds are
+        /// worthless, and its connections stay. A process that may read a name's directory can make
+        /// this take seconds.
         pub fn stop_serving(&self) {
             self.$($inner.)?manager.hide(self.$($inner.)?offer);
         }
 
         #[doc = concat!("Asks `admission` about each peer that wants to grow ", $grown)]
-        /// by name or from a [`seed`](Self::seed), from now on and in the stead of any other; its
-        /// error is what the peer is told. It runs in whichever thread polls, and must not wait.
+        /// by name or from a [`seed`](Self::seed), from now on and in place of an earlier one; the
+        /// peer gets its error. It runs in whichever thread polls, and must not wait.
         pub fn set_admission(
             &self,
             admission: impl FnMut(&crate::control::Peer) -> Result<(), std::string::String>
@@ -133,7 +136,7 @@ macro_rules! offered {
 }
 
 /// The constructors of an end point that is grown, over its `to(manager, target, .., timeout)`:
-/// `$what` is grown, of `$of`, and `$more` says what else is given.
+/// `$what` is grown, of `$of`, and `$more` documents a further argument.
 macro_rules! grown {
     ($what:literal, $of:literal $(, $arg:ident: $type:ty, $more:literal)?) => {
         grown!(grow, connect => to, $what, $of $(, $arg: $type, $more)?);
@@ -156,8 +159,8 @@ macro_rules! grown {
         }
 
         #[doc = concat!("Grows ", $what, " of ", $of, " that is served as `[user@]name`, waiting at")]
-        /// most `timeout` for somebody to serve that name (unless the setting `wait_for_names` is
-        /// off) and for its manager's answer. On an error nothing is left of the attempt.
+        /// most `timeout` for the name to be served (unless the setting `wait_for_names` is off)
+        /// and for its manager's answer. On an error nothing is left of the attempt.
         $(#[doc = $more])?
         pub fn $connect(
             manager: &crate::protocol::Manager,
@@ -171,11 +174,11 @@ macro_rules! grown {
     };
 }
 
-/// What an end point that was grown says of its connection, over its fields `manager` and
+/// The methods of a grown end point about its connection, over its fields `manager` and
 /// `connection`: `$what` it sends, by which protocol.
 macro_rules! connected {
     () => {
-        /// The connection: who is at the other end, and whether it has ended.
+        /// The connection, with the identity of the other end and the reason if it has ended.
         pub fn connection(&self) -> &crate::protocol::Connection {
             &self.connection
         }

@@ -1,14 +1,14 @@
-//! An end point of one thread at a time, for any number of threads: what a language needs whose
-//! programs hand objects to any thread.
+//! An end point of one thread at a time, for any number of threads: for languages whose programs
+//! hand objects to any thread.
 //!
 //! ```text
-//!   a call      lock -> T -> unlock -> what is owed meanwhile is done
+//!   a call      lock -> T -> unlock -> work owed meanwhile is done
 //!   a receive   lock, look for KEEP, unlock;  wait for the manager;  lock, look ..
 //!               one thread at a time waits, since an arrival would wake all of them
 //! ```
-//! Never: a receive that waits keeps others from the end point for longer than `KEEP`, since what
-//! another thread releases may be what the sender waits for; a [`Probe`] waits for the lock, whose
-//! holder may be waiting for the node, which is locked there.
+//! Never: a waiting receive keeps others from the end point for longer than `KEEP`, since the
+//! sender may be waiting for another thread's release; a [`Probe`] waits for the lock, whose holder
+//! may be waiting for the node, which is locked there.
 
 use super::ends::Deadline;
 use super::{EndPoint, Manager, ReceiveError};
@@ -23,8 +23,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 /// the library spins at most, unless configured.
 const KEEP: Duration = Duration::from_micros(50);
 
-/// An end point that belongs to one thread at a time, behind a lock, for any number of threads.
-/// A panic in a call leaves it as it was between two steps of that call, and no lock poisoned.
+/// An end point that belongs to one thread at a time, behind a lock, for any number of threads. A
+/// panic in a call leaves it as it was between two steps of that call, and does not poison the
+/// lock.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-exclusive-{}", std::process::id()));
@@ -50,7 +51,7 @@ pub struct Exclusive<T> {
     /// Whether a thread waits for an arrival.
     is_waited_for: Mutex<bool>,
     waited: Condvar,
-    /// Does what is owed.
+    /// Does the owed work.
     settle: Option<fn(&mut T)>,
     is_owed: AtomicBool,
 }
@@ -58,7 +59,7 @@ pub struct Exclusive<T> {
 /// The end point, for this thread alone.
 pub struct Held<'a, T> {
     of: &'a Exclusive<T>,
-    /// `None` only while this goes away.
+    /// `None` only while this is dropped.
     state: Option<MutexGuard<'a, T>>,
 }
 
@@ -85,7 +86,7 @@ impl<T> Drop for Held<'_, T> {
     }
 }
 
-/// An end point that is being waited for, and that other threads may be using: for
+/// An end point for which a thread waits, and that other threads may be using: for
 /// [`Manager::wait_any`].
 pub struct Probe<'a, T, F> {
     of: &'a Exclusive<T>,
@@ -94,7 +95,7 @@ pub struct Probe<'a, T, F> {
 }
 
 impl<T, F: Fn(&T, &Node) -> bool> EndPoint for Probe<'_, T, F> {
-    /// Also while another thread has it: what that leaves has to be looked at.
+    /// Ready also while another thread has it, since that thread's leftovers must be checked.
     fn is_ready_in(&self, node: &Node) -> bool {
         self.of.try_state().is_none_or(|state| (self.is_ready)(&state, node))
     }
@@ -115,12 +116,12 @@ impl<T> Drop for Waiting<'_, T> {
 }
 
 impl<T> Exclusive<T> {
-    /// One to which nothing is ever owed.
+    /// Makes one without owed work.
     pub fn new(state: T) -> Self {
         Self::settled_by(state, None)
     }
 
-    /// One to which something may be owed ([`owe`](Self::owe)), which `settle` does.
+    /// Makes one with owed work ([`owe`](Self::owe)), which `settle` does.
     pub fn settled_by(state: T, settle: Option<fn(&mut T)>) -> Self {
         Self {
             state: Mutex::new(state),
@@ -147,8 +148,8 @@ impl<T> Exclusive<T> {
         self.try_state().map(|state| self.held(state))
     }
 
-    /// The end point; waits at most `timeout` (`None`: as long as it takes) while other threads
-    /// have it. `None`: one had it all the time.
+    /// The end point; waits at most `timeout` (`None`: without limit) while other threads have it.
+    /// `None`: one had it all the time.
     #[inline]
     pub fn lock_within(&self, timeout: Option<Duration>) -> Option<Held<'_, T>> {
         match self.try_lock() {
@@ -192,19 +193,20 @@ impl<T> Exclusive<T> {
         }
     }
 
-    /// Notes that something is to be done as soon as nobody has the end point. It is done by the
-    /// next [`settle`](Self::settle), or by whoever has the end point now or next.
+    /// Notes work to be done as soon as the end point is free. The next [`settle`](Self::settle)
+    /// does it, or the current or next holder of the end point.
     pub fn owe(&self) {
         self.is_owed.store(true, Ordering::Release);
     }
 
-    /// Does what is owed, unless another thread has the end point, which does it afterwards. Never
+    /// Does the owed work, unless another thread has the end point, which does it afterwards. Never
     /// waits.
     #[inline]
     pub fn settle(&self) {
         let Some(settle) = self.settle else { return };
-        // Either who owes finds the lock free, or who gives it back finds what is owed: `is_owed`
-        // is written before the lock is tried, and read after it is given back.
+        // Either the thread that owes finds the lock free, or the one that gives it back finds the
+        // owed work: `is_owed` is written before the lock is tried, and read after it is given
+        // back.
         fence(Ordering::SeqCst);
         while self.is_owed.load(Ordering::Acquire) {
             let Some(mut state) = self.try_state() else { return };
@@ -216,7 +218,7 @@ impl<T> Exclusive<T> {
     }
 
     /// For [`Manager::wait_any`], which may be called while other threads use the end point;
-    /// `is_ready` says whether a receive would return at once.
+    /// `is_ready` tells whether a receive would return at once.
     pub fn probe<'a, F: Fn(&T, &Node) -> bool>(
         &'a self,
         manager: &'a Manager,
@@ -225,10 +227,10 @@ impl<T> Exclusive<T> {
         Probe { of: self, manager, is_ready }
     }
 
-    /// Receives, waiting at most `timeout` (`None`: as long as it takes), with `take`, which waits
-    /// no longer than it is told and says `None` where nothing was there. While nothing is there
-    /// other threads can use the end point. `is_ready` says whether `take` would find something.
-    /// `None`: the time is over, and nothing was taken; errors are those of `take`, and of waiting.
+    /// Receives with `take`, waiting at most `timeout` (`None`: without limit). `take` waits no
+    /// longer than its argument, and returns `None` if there was nothing. Meanwhile other threads
+    /// can use the end point. `is_ready` tells whether `take` would find something. `None`: the
+    /// time limit has passed, and nothing was taken; errors are those of `take`, and of waiting.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-exclusive-receive-{}", std::process::id()));
@@ -242,7 +244,7 @@ impl<T> Exclusive<T> {
     /// # manager.start_progress()?;
     /// let receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64))?;
     /// let seed = receiver.seed()?;
-    /// // What is owed is done by whoever has it next: here nothing but a word.
+    /// // The next holder does the owed work: here it prints a line.
     /// let receiver = Exclusive::settled_by(receiver, Some(|it| println!("{}", it.senders())));
     /// TaggedSender::grow(&Manager::with_config(config)?, &seed, limit)?.send(0, b"hi", 5, limit)?;
     /// let is_ready = |receiver: &TaggedReceiver, node: &_| receiver.is_ready_in(node);

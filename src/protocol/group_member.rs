@@ -1,11 +1,12 @@
-//! The members of a group, and their helpers; `group/mod.rs` says how the two sides fit.
+//! The members of a group, and their helpers; `group/mod.rs` describes the protocol of the two
+//! sides.
 //!
 //! ```text
 //!   cell   round and ticket    deposited by the root, silently; read when a part is to be sent
-//!   area   what the root sends one message, taken and counted before the next is sent
+//!   area   a message of the root, taken and counted before the next is sent
 //! ```
-//! What the root says is checked like anything else: a ticket must lead to it, hold a part, and be
-//! of a later round than the one before.
+//! The root's messages are checked like all others: a ticket must lead to the root, hold a part,
+//! and be of a later round than the one before.
 
 use super::credit::CreditReturn;
 use super::ends::{Deadline, connected, grown};
@@ -29,7 +30,7 @@ use std::vec::Vec;
 const ENTRY: MetadataIndex = MetadataIndex(0);
 const NO_GROUP: &str = "it is not that of a group";
 
-/// A share of a member's part, for a helper to send: bytes, in a message or a file. Good for once.
+/// A share of a member's part, for a helper to send: bytes, in a message or a file. Valid once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     ticket: Ticket,
@@ -46,7 +47,7 @@ impl Part {
         usize::try_from(self.ticket.capacity()).unwrap_or(usize::MAX)
     }
 
-    /// To be sent to the helper.
+    /// For a message to the helper.
     pub fn to_bytes(&self) -> [u8; PART_BYTES] {
         let mut bytes = [0; PART_BYTES];
         bytes[..TICKET_BYTES].copy_from_slice(&self.ticket.to_bytes());
@@ -54,7 +55,7 @@ impl Part {
         bytes
     }
 
-    /// Reads what anybody may have written. Whether it is good is decided by the root.
+    /// Parses untrusted bytes. The root decides whether the part is valid.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TicketError> {
         let (ticket, whole) =
             bytes.split_last_chunk::<8>().ok_or(TicketError::WrongLength(bytes.len()))?;
@@ -82,7 +83,7 @@ impl Part {
     }
 }
 
-/// A member's memory: the cell for its tickets, and the area for what the root sends.
+/// A member's memory: the cell for its tickets, and the area for the root's messages.
 #[derive(Debug, Default)]
 struct Memory {
     areas: Vec<AreaId>,
@@ -103,7 +104,7 @@ impl Memory {
         }
     }
 
-    /// Cell and area; the consumer of what the root sends; the greeting.
+    /// Cell and area; the consumer of the root's messages; the greeting.
     fn make(
         &mut self,
         node: &mut Node,
@@ -146,7 +147,7 @@ pub struct GroupMember {
     /// The round of the ticket that was used last.
     round: u64,
     received: CreditReturn,
-    /// What the root sent, not yet taken: kind, length.
+    /// The root's message that is not yet taken: kind, length.
     arrived: Option<(u64, usize)>,
     outgoing: Outgoing,
     at_barrier: bool,
@@ -214,14 +215,14 @@ impl GroupMember {
         self.part_bytes
     }
 
-    /// The round that the part counts to which was sent last; before the first, the one before
-    /// that of the ticket. Where it grows by more than one, parts came too late.
+    /// The round of the part that was sent last; before the first part, the round before the
+    /// ticket's. If it grows by more than one, parts came too late.
     pub fn round(&self) -> u64 {
         self.round
     }
 
     /// Sends this member's part of the round, waiting at most `timeout` for the round to begin and
-    /// for room. On an error nothing was sent, but for [`GroupError::CutOff`].
+    /// for room. On an error nothing was sent, except for [`GroupError::CutOff`].
     pub fn send(&mut self, part: &[u8], timeout: Option<Duration>) -> Result<(), GroupError> {
         let (length, allowed) = (part.len(), self.part_bytes);
         if length > allowed {
@@ -233,15 +234,16 @@ impl GroupMember {
         let message = Message::new(ticket, part, &whole);
         let Self { manager, connection, outgoing, .. } = self;
         let sent = outgoing.send(manager, connection, message, deadline.left());
-        // On another error the ticket is good still.
+        // After another error the ticket is still valid.
         if let Ok(()) | Err(SendError::CutOff) = sent {
             self.use_ticket();
         }
         sent.map_err(GroupError::from_send)
     }
 
-    /// [`send`](Self::send) without waiting: `false`, and nothing was sent, if that would be needed
-    /// to begin. What the link had no room for of a long part was copied, and leaves in later calls.
+    /// [`send`](Self::send) without waiting: `false` if it would have to wait to begin, and then
+    /// nothing was sent. The part of a long message for which the link had no room was copied, and
+    /// leaves in later calls.
     pub fn try_send(&mut self, part: &[u8]) -> Result<bool, GroupError> {
         match self.send(part, Some(Duration::ZERO)) {
             Ok(()) | Err(GroupError::CutOff) => Ok(true),
@@ -250,13 +252,12 @@ impl GroupMember {
         }
     }
 
-    /// Gives this member's part of the round, `length` bytes, away to `n` helpers, in nearly equal
-    /// pieces; each sends its own with [`GroupHelper::send`] or
-    /// [`send_part`](Self::send_part). The part has arrived when all of them have. Waits at most
-    /// `timeout` for the round to begin.
+    /// Delegates this member's part of the round, `length` bytes, to `n` helpers, in nearly equal
+    /// pieces; each sends its own with [`GroupHelper::send`] or [`send_part`](Self::send_part). The
+    /// part has arrived when all pieces have. Waits at most `timeout` for the round to begin.
     ///
-    /// The helpers trust one another, and this member answers for them: if one does not send, the
-    /// root waits for this member until it ends.
+    /// The helpers trust one another, and this member answers for them: if a helper does not send,
+    /// the root waits for this member until it ends.
     pub fn delegate(
         &mut self,
         length: usize,
@@ -328,12 +329,12 @@ impl GroupMember {
         GroupError::RootLost(self.connection.ended().cloned().unwrap_or(CloseReason::Closed))
     }
 
-    /// What the root scatters or broadcasts next; waits at most `timeout`.
+    /// The next scattered or broadcast message of the root; waits at most `timeout`.
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Vec<u8>, GroupError> {
         self.receive_with(timeout, <[u8]>::to_vec)
     }
 
-    /// What the root has scattered or broadcast, if it is there or comes in one turn.
+    /// The next scattered or broadcast message of the root, if it is there or comes in one turn.
     pub fn try_receive(&mut self) -> Result<Option<Vec<u8>>, GroupError> {
         match self.receive(Some(Duration::ZERO)) {
             Err(GroupError::NotInTime) => Ok(None),
@@ -341,7 +342,7 @@ impl GroupMember {
         }
     }
 
-    /// [`receive`](Self::receive) without a copy: shows the bytes to `look`. Nothing arrives
+    /// [`receive`](Self::receive) without a copy: shows the bytes to `look`. No packet arrives
     /// meanwhile, in any thread; so it should be quick.
     pub fn receive_with<R>(
         &mut self,
@@ -358,8 +359,8 @@ impl GroupMember {
         Ok(shown)
     }
 
-    /// Comes to the barrier: waits at most `timeout` until every member has, and the root lets all
-    /// go on. After a time limit the call is to be repeated.
+    /// Comes to the barrier: waits at most `timeout` until every member has, and the root releases
+    /// all. After a time-out, repeat the call.
     pub fn barrier(&mut self, timeout: Option<Duration>) -> Result<(), GroupError> {
         let deadline = Deadline::new(timeout);
         if !self.at_barrier {
@@ -372,7 +373,7 @@ impl GroupMember {
         Ok(())
     }
 
-    /// Waits for a message of the root, and says how long it is; it stays.
+    /// Waits for a message of the root, and returns its length; the message stays.
     fn wait_down(&mut self, wanted: u64, timeout: Option<Duration>) -> Result<usize, GroupError> {
         if self.arrived.is_none() {
             let Self { manager, connection, memory, consumer, received, outgoing, .. } = self;
@@ -413,7 +414,8 @@ impl GroupMember {
         tell(&mut self.received, &mut node);
     }
 
-    /// Waits at most `timeout` until what a time limit cut off ([`GroupError::CutOff`]) has left.
+    /// Waits at most `timeout` until the rest of a message that was cut off
+    /// ([`GroupError::CutOff`]) has left.
     pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), GroupError> {
         let sent = self.outgoing.flush(&self.manager, &self.connection, timeout);
         sent.map_err(GroupError::from_send)
@@ -422,7 +424,7 @@ impl GroupMember {
     connected!("parts", |_| "group: one message a round");
 }
 
-/// A member's look when nothing has come: the root may be gone, or wait for what was cut off.
+/// A member's look without an arrival: the root may be gone, or wait for the rest of a message.
 fn nothing_yet<R>(
     outgoing: &mut Outgoing,
     node: &mut Node,
@@ -434,8 +436,8 @@ fn nothing_yet<R>(
     outgoing.go_on(node, connection).map_or(Look::Nothing, Look::Room)
 }
 
-/// Tells the root how many messages were received, if it does not know. Where the link is full,
-/// the next call does.
+/// Reports how many messages were received, if the root does not know. If the link is full, the
+/// next call does it.
 fn tell(received: &mut CreditReturn, node: &mut Node) {
     if received.is_due() {
         received.tell(node);
@@ -457,7 +459,7 @@ fn read_down(node: &Node, memory: &Memory) -> Option<(u64, usize)> {
     (length <= size && (kind == DATA || kind == RELEASE)).then_some((kind, length))
 }
 
-/// What the root answers to a member.
+/// The root's answer to a member.
 struct Answer {
     number: u32,
     members: u32,
@@ -513,7 +515,7 @@ impl Drop for GroupMember {
 ///         let mut member = GroupMember::connect(&manager, "whole", 6, limit).unwrap();
 ///         let pieces = member.delegate(6, 2, limit).unwrap();
 ///         member.send_part(&pieces[0], b"hel", limit).unwrap();
-///         // .. and its helper, which is given the other as bytes.
+///         // .. and its helper, which gets the other half as bytes.
 ///         let piece = Part::from_bytes(&pieces[1].to_bytes()).unwrap();
 ///         let manager = Manager::with_config(config.clone()).unwrap();
 ///         let mut helper = GroupHelper::grow(&manager, &seed, limit).unwrap();
@@ -521,7 +523,7 @@ impl Drop for GroupMember {
 ///         helper.flush(limit).unwrap(); // Only after `GroupError::CutOff`.
 ///         assert!(helper.connection().ended().is_none());
 ///     });
-///     // The root is told once, when the whole part is there.
+///     // The root is notified once, when the whole part is there.
 ///     assert_eq!(group.gather(limit)?.part(0), Some(&b"helper"[..]));
 ///     Ok(())
 /// })?;
@@ -548,7 +550,7 @@ impl GroupHelper {
     }
 
     /// Sends the bytes of a part, all of them, waiting at most `timeout` for room. On an error
-    /// nothing was sent, but for [`GroupError::CutOff`].
+    /// nothing was sent, except for [`GroupError::CutOff`].
     pub fn send(
         &mut self,
         part: &Part,
@@ -558,7 +560,8 @@ impl GroupHelper {
         part.send(&self.manager, &self.connection, &mut self.outgoing, data, timeout)
     }
 
-    /// Waits at most `timeout` until what a time limit cut off ([`GroupError::CutOff`]) has left.
+    /// Waits at most `timeout` until the rest of a part that was cut off ([`GroupError::CutOff`])
+    /// has left.
     pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), GroupError> {
         let sent = self.outgoing.flush(&self.manager, &self.connection, timeout);
         sent.map_err(GroupError::from_send)

@@ -1,19 +1,19 @@
-//! Places that are taken by words alone.
+//! Places that a peer takes with words alone.
 //!
-//! Whoever wants to grow a sender is admitted by its greeting: place, memory and keys are its from
-//! then on, and the ring with which it pays comes later, or never. It is *half-joined* meanwhile. So
-//! that words hold few places: a user has at most [`HALF_JOINED_MAX`] half-joined peers at an end
-//! point, and whoever else asks is asked later, in turn; and one that takes longer than [`GRACE_NS`]
-//! gives way where there is no other place. The process's own user is not counted: it may do what it
-//! likes with it anyway.
+//! A greeting admits a peer that wants to grow a sender: it has a place, memory and keys from then
+//! on, and it pays for them with a ring that comes later, or never. It is *half-joined* meanwhile.
+//! Two limits keep words from holding many places: a user has at most [`HALF_JOINED_MAX`]
+//! half-joined peers at an end point, and further peers of that user wait for their turn; and a
+//! peer that takes longer than [`GRACE_NS`] gives way if there is no other place. The process's own
+//! user is not counted, since it controls the process anyway.
 //!
 //! ```text
 //!   a request ---> waiting ---admitted---> half-joined ---its link is there---> joined
 //!                     |                        |
 //!                     +--- it went away -------+--- it went away, or gave way
 //! ```
-//! Never: a request is both waiting and half-joined; one of a user overtakes an earlier one of that
-//! user at the same end point.
+//! Never: a request is both waiting and half-joined; a request of a user overtakes an earlier one
+//! of that user at the same end point.
 
 use super::manager::OfferId;
 use crate::control::{Peer, PeerUser, RequestId};
@@ -43,21 +43,21 @@ struct HalfJoined {
     since_ns: u64,
 }
 
-/// The requests of one user at one end point, in the order in which they came.
+/// The requests of one user at one end point, in the order of arrival.
 struct Queue {
     offer: OfferId,
     user: PeerUser,
     asking: VecDeque<Asking>,
 }
 
-/// Who is half-joined, and who waits.
+/// The half-joined peers, and the waiting ones.
 pub(super) struct Joining {
     own: PeerUser,
     half_joined: HashMap<RequestId, HalfJoined>,
     counts: HashMap<(OfferId, PeerUser), u32>,
-    /// None is empty. Those of users who have nobody half-joined come first.
+    /// No queue is empty. Queues of users without a half-joined peer come first.
     queues: VecDeque<Queue>,
-    /// Gave way, and may yet become links.
+    /// Requests that gave way, and may yet become links.
     displaced: HashSet<RequestId>,
 }
 
@@ -77,12 +77,12 @@ impl Joining {
         self.counts.get(&(offer, user.clone())).copied().unwrap_or(0)
     }
 
-    /// Whether one more of this user's may be half-joined.
+    /// Whether this user may have one more half-joined peer.
     pub fn has_room(&self, offer: OfferId, user: &PeerUser) -> bool {
         *user == self.own || self.count(offer, user) < HALF_JOINED_MAX
     }
 
-    /// Whether anybody is half-joined at an end point: its place may become free.
+    /// Whether any peer is half-joined at an end point: its place may become free.
     pub fn is_anybody_half(&self, offer: OfferId) -> bool {
         self.counts.keys().any(|(of, _)| *of == offer)
     }
@@ -92,7 +92,7 @@ impl Joining {
         let half = HalfJoined { offer, user: user.clone(), since_ns: now_ns };
         self.half_joined.insert(id, half);
         *self.counts.entry((offer, user.clone())).or_default() += 1;
-        // Others' turn comes first now.
+        // Other users' turn comes first now.
         let is_its = |queue: &Queue| queue.offer == offer && queue.user == user;
         if let Some(queue) =
             self.queues.iter().position(is_its).and_then(|at| self.queues.remove(at))
@@ -101,7 +101,7 @@ impl Joining {
         }
     }
 
-    /// It is no longer half-joined; says at which end point it was.
+    /// The request is no longer half-joined; returns its end point.
     pub fn exit(&mut self, id: RequestId) -> Option<OfferId> {
         let HalfJoined { offer, user, .. } = self.half_joined.remove(&id)?;
         let key = (offer, user);
@@ -124,7 +124,7 @@ impl Joining {
         !self.queues.is_empty()
     }
 
-    /// A request waits for its turn. Given back: as many of its user do as may.
+    /// A request waits for its turn. Returned: as many of its user wait as may.
     pub fn wait(&mut self, asking: Asking, offer: OfferId) -> Result<(), Asking> {
         let user = asking.peer.user();
         let is_its = |queue: &&mut Queue| queue.offer == offer && queue.user == user;
@@ -145,7 +145,7 @@ impl Joining {
         Ok(())
     }
 
-    /// A request that waited went away. `false`: it did not wait.
+    /// A waiting request went away. `false`: it did not wait.
     pub fn went_away(&mut self, id: RequestId) -> bool {
         for at in 0..self.queues.len() {
             let asking = &mut self.queues[at].asking;
@@ -160,9 +160,9 @@ impl Joining {
         false
     }
 
-    /// The next request whose turn may have come, in a walk over all that wait; `before` is 0 at its
-    /// beginning. Follows: [`enter`](Self::enter), [`put_back`](Self::put_back), or nothing if it was
-    /// refused.
+    /// The next request whose turn may have come, in a walk over all waiting requests; `before` is
+    /// 0 at the beginning. Call [`enter`](Self::enter) or [`put_back`](Self::put_back) next, or
+    /// nothing if the request was refused.
     pub fn next(&mut self, before: &mut usize) -> Option<(OfferId, Asking)> {
         while let Some(queue) = self.queues.get(*before) {
             let offer = queue.offer;
@@ -179,7 +179,7 @@ impl Joining {
         None
     }
 
-    /// It has to wait on, at the place in the order that it had.
+    /// Lets the request wait on, at its former position.
     pub fn put_back(&mut self, before: &mut usize, offer: OfferId, asking: Asking) {
         let user = asking.peer.user();
         match self.queues.get_mut(*before) {
@@ -194,8 +194,8 @@ impl Joining {
         *before += 1;
     }
 
-    /// The half-joined peer that gives way to one of `user`, where an end point has no place: the
-    /// oldest of another's that has had its time. It is no longer half-joined.
+    /// The half-joined peer that gives way to a peer of `user` if an end point has no place: the
+    /// oldest of another user whose time has passed. It is no longer half-joined.
     pub fn give_way(&mut self, offer: OfferId, user: &PeerUser, now_ns: u64) -> Option<RequestId> {
         let may = |half: &HalfJoined| {
             half.offer == offer
@@ -210,12 +210,12 @@ impl Joining {
         Some(id)
     }
 
-    /// Whether a request gave way; asked once, when it has become a link or has gone.
+    /// Whether a request gave way; ask once, when it has become a link or has gone.
     pub fn has_given_way(&mut self, id: RequestId) -> bool {
         self.displaced.remove(&id)
     }
 
-    /// An end point is dropped: those that waited for it.
+    /// Drops an end point; returns the requests that waited for it.
     pub fn withdraw(&mut self, offer: OfferId) -> Vec<RequestId> {
         let (gone, kept) = self.queues.drain(..).partition(|queue| queue.offer == offer);
         self.queues = kept;
@@ -240,12 +240,12 @@ mod tests {
         Asking { id: RequestId(id), peer, greeting: Vec::new() }
     }
 
-    /// What a manager does, with end points that have so many places, all of them half-joined.
+    /// A manager whose end points have this many places, all taken by half-joined peers.
     struct Doors {
         joining: Joining,
         places: Vec<usize>,
         now_ns: u64,
-        /// Requests in the order in which they were admitted.
+        /// Requests in the order of admission.
         admitted: Vec<u64>,
     }
 
@@ -310,7 +310,7 @@ mod tests {
         }
         assert_eq!(doors.admitted, (0..64).collect::<Vec<_>>());
         assert!(!doors.joining.is_anybody_waiting() && doors.joining.counts.is_empty());
-        // The process's own user does as it likes.
+        // The process's own user has no limit.
         (100..164).for_each(|id| doors.ask(0, id, OWN));
         assert_eq!(doors.taken(0), 64);
     }
@@ -322,7 +322,7 @@ mod tests {
         (100..104).for_each(|id| doors.ask(0, id, 2));
         assert_eq!(doors.admitted, [0, 1, 100, 101]);
         doors.ask(0, 200, 3);
-        // Whoever has nobody on the way has the next place; then each in turn.
+        // The user without a half-joined peer has the next place; then each in turn.
         for (gone, next) in [(0, 200), (100, 2), (101, 102), (2, 3), (102, 103)] {
             doors.exit(gone);
             assert_eq!(doors.admitted.last(), Some(&next), "after {gone}");
@@ -338,7 +338,7 @@ mod tests {
         doors.ask(0, 3, 2);
         assert_eq!(doors.admitted, [1, 2]);
         doors.now_ns = GRACE_NS;
-        // Whatever happens elsewhere, those that wait are asked again; not for its own user.
+        // Any change elsewhere lets those that wait be asked again; not for its own user.
         doors.ask(1, 4, 1);
         doors.exit(4);
         assert_eq!(doors.admitted, [1, 2, 3]);
@@ -346,7 +346,7 @@ mod tests {
         assert!(!doors.joining.has_given_way(RequestId(1)));
         doors.ask(1, 5, 3);
         assert_eq!(doors.admitted, [1, 2, 3, 5]);
-        // One that has given way may go away, too.
+        // A request that has given way may go away, too.
         doors.exit(2);
         assert!(doors.joining.displaced.is_empty());
     }

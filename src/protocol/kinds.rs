@@ -1,4 +1,4 @@
-//! What end points have in common, as traits, for code that is written once for several protocols:
+//! The common part of end points as traits, for code that is written once for several protocols:
 //! the bindings for other languages. Programs call the methods of the same names.
 
 use super::{
@@ -14,7 +14,7 @@ use std::boxed::Box;
 use std::string::String;
 use std::sync::Arc;
 
-/// Whether a peer may grow a sender; the error is what it is told.
+/// Whether a peer may grow a sender; the peer gets the error.
 pub type Admit = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 
 /// A receiver: senders find it, by name or by a seed.
@@ -26,7 +26,7 @@ pub type Admit = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 /// use hamlyn::protocol::{TaggedReceiver, TaggedSender};
 /// use std::time::Duration;
 ///
-/// /// Of whatever protocol.
+/// /// Of any protocol.
 /// fn join<R: Offered, S: Grown + Connected>(
 ///     receiver: &R,
 ///     manager: &Manager,
@@ -47,7 +47,7 @@ pub type Admit = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 /// # manager.start_progress()?;
 /// let receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64))?;
 /// let mut sender: TaggedSender = join(&receiver, &Manager::with_config(config)?, (), limit)?;
-/// assert!(!receiver.is_ready() && receiver.due().is_none()); // It waits for what comes alone.
+/// assert!(!receiver.is_ready() && receiver.due().is_none()); // It waits for arrivals alone.
 /// sender.send(0, b"hi", 5, limit)?;
 /// receiver.manager().wait_any(&[&receiver], limit)?;
 /// assert!(receiver.is_ready_in(&manager.lock()));
@@ -63,8 +63,8 @@ pub trait Offered: EndPoint {
     fn stop_serving(&self);
     /// As [`TaggedReceiver::set_admission`].
     fn set_admission(&self, admit: Admit);
-    /// Senders may be grown with a token that `make` makes of what this end point speaks. `None`: with
-    /// the same token senders of another end point are grown already, and nothing was changed.
+    /// Lets senders be grown with a token that `make` makes from this end point's protocol. `None`:
+    /// senders of another end point are grown with the same token already, and nothing was changed.
     #[doc(hidden)]
     fn offer_with(&self, make: &dyn Fn(Kind) -> [u8; 16]) -> Option<()>;
 }
@@ -79,9 +79,9 @@ pub trait Connected {
 
 /// An end point that is grown from a receiver's seed or name.
 pub trait Grown: Sized {
-    /// What is given besides.
+    /// The further argument.
     type With: Clone;
-    /// What the receiver speaks.
+    /// The receiver's protocol.
     const KIND: Kind;
     /// As [`TaggedSender::grow`].
     fn grow(
@@ -138,7 +138,7 @@ macro_rules! connected {
 connected!(TaggedSender, DatagramSender, StreamSender, ApertureStreamSender, Client, GroupMember);
 connected!(Subscriber, ByteStream);
 
-/// `with` is what is given besides, if anything.
+/// `with` is the further argument, if there is one.
 macro_rules! grown {
     (@) => { () };
     (@ $with:ident) => { $with };
@@ -177,7 +177,7 @@ grown! {
     ByteStream, Bytes, ByteConfig = config => grow_with, connect_with;
 }
 
-// What several threads use at once is shared by its bindings.
+// The bindings share an end point that several threads use at once.
 
 impl<T: EndPoint> EndPoint for Arc<T> {
     fn is_ready_in(&self, node: &crate::node::Node) -> bool {

@@ -11,49 +11,49 @@
 //!   Group                    GroupMember, GroupHelper  a part from each, and to each
 //!   Publisher                Subscriber                samples, each to all subscribers
 //!   --------------------------------------------------------------------------------------
-//!   Manager      one node, its lock, who polls, who sleeps, who may grow a sender
+//!   Manager      one node, its lock, polling, sleeping, admission of senders
 //!   Node         slots, termini, links                                 (the lower level)
 //! ```
-//! An end point that receives is made with a [`Manager`], and lets itself be found in one of two
-//! ways: `seed()` gives bytes that may travel in a message, a file or on a command line, from which
-//! a sender is *grown* elsewhere; `serve(name, access)` lets others grow one by name. Growing makes
-//! a link of its own for the pair: whoever closes it, or dies, ends this end point's connection and
-//! no other.
+//! A [`Manager`] makes the receiving end point. Senders find it in one of two ways: `seed()` gives
+//! bytes that may travel in a message, a file or on a command line, and from which a sender is
+//! *grown* elsewhere; `serve(name, access)` lets others grow one by name. Growing makes a link of
+//! its own for the pair, so closing it, or the death of either process, ends this end point's
+//! connection and no other.
 //!
-//! # Who receives
+//! # Which thread receives
 //!
-//! Each end point has a notification queue of its own, so an arrival stands where its owner looks,
-//! whichever thread polled. A thread that finds nothing takes the manager's lock and polls for
-//! everybody; it lets others have the lock between two turns. Of those that sleep, one leads (see
-//! [`SharedNode`](crate::SharedNode)). Without the manager's lock are received:
+//! Each end point has a notification queue of its own, so its owner finds an arrival there,
+//! whichever thread polled. A thread that finds nothing takes the manager's lock and polls for all
+//! threads; it lets others have the lock between two turns. One of the sleeping threads leads (see
+//! [`SharedNode`](crate::SharedNode)). These are received without the manager's lock:
 //!
-//! - of a [`TaggedReceiver`], each tag that has arrived; the lock is taken to tell a sender of its
-//!   credit, once in half as many tags as it may have in the queue;
-//! - of a [`StreamReceiver`] and an [`ApertureStreamReceiver`], the rest of the records that one look
-//!   took: all that had arrived by then, coalesced or not; the lock is taken for each look, and to
-//!   give memory back;
-//! - of a [`Server`], a request that another thread took in its turn and left for others.
+//! - a [`TaggedReceiver`]'s tags that have arrived; the lock is taken to return credit to a sender,
+//!   once in half as many tags as it may have in the queue;
+//! - a [`StreamReceiver`]'s and an [`ApertureStreamReceiver`]'s records that were taken together:
+//!   one look takes all that have arrived, coalesced or not; the lock is taken for each look, and
+//!   to give memory back;
+//! - a [`Server`]'s request that another thread took in its turn and left for others.
 //!
-//! Each other receive takes the manager's lock: of a [`DatagramReceiver`], a [`Client`] (its
-//! replies), a [`Group`], a [`GroupMember`], a [`Subscriber`], a [`ByteListener`] and a [`ByteStream`].
+//! The other receivers take the manager's lock for each receive: [`DatagramReceiver`], [`Client`]
+//! (its replies), [`Group`], [`GroupMember`], [`Subscriber`], [`ByteListener`] and [`ByteStream`].
 //!
 //! # Credit
 //!
-//! A receiver tells its senders how far it has come by depositing a counter into their memory,
+//! A receiver reports its progress to its senders by depositing a counter into their memory,
 //! without a notification (Hamlyn 1: data movement and notification are separate). So an honest
 //! sender is never refused, and waits instead.
 //!
-//! - `seed.rs`: seeds; `records.rs`: what a stream's messages hold. Pure: no operating system.
-//! - `manager.rs`: the manager, growing and closing; `joining.rs`: who waits for a place, and who has
-//!   one by words alone; `ends.rs`: what end points have in common, and `kinds.rs` as traits;
-//!   `exclusive.rs`: one of them for several threads, in languages that cannot tell;
+//! - `seed.rs`: seeds; `records.rs`: the records in a stream's messages. Pure: no operating system.
+//! - `manager.rs`: the manager, growing and closing; `joining.rs`: peers that wait to be admitted,
+//!   and peers admitted without memory; `ends.rs`: the common part of end points, and `kinds.rs` as
+//!   traits; `exclusive.rs`: one of them for several threads, in languages that cannot tell;
 //!   `asynchronous.rs`: all of them in tokio tasks; `tasks.rs`: calls; `reconnect/`: a client that
-//!   connects again; `driver.rs`: who polls for the tasks at byte streams.
-//! - `tickets.rs`: reads what peers send as tickets; `credit.rs`: counters that only grow;
+//!   connects again; `driver.rs`: the thread that polls for tasks at byte streams.
+//! - `tickets.rs`: reads the tickets that peers send; `credit.rs`: counters that only grow;
 //!   `outgoing.rs`: long messages that a time limit cuts off.
-//! - `datagram.rs`, `tagged.rs`, `stream/`, `byte_stream/`, `call/`: one protocol each; `aperture_stream.rs`: long
-//!   records through shared memory; `group/`: the root, `group_member.rs`: members and helpers;
-//!   `publish/`: one publisher, many subscribers.
+//! - `datagram.rs`, `tagged.rs`, `stream/`, `byte_stream/`, `call/`: one protocol each;
+//!   `aperture_stream.rs`: long records through shared memory; `group/`: the root,
+//!   `group_member.rs`: members and helpers; `publish/`: one publisher, many subscribers.
 
 // Its only user speaks through the operating system.
 #[cfg_attr(not(feature = "os"), allow(dead_code))]

@@ -1,4 +1,4 @@
-//! Messages of any length over one link: one at a time, in order, and none left half sent.
+//! Messages of any length over one link: one at a time, in order, each sent to its end.
 //!
 //! A time limit may cut a long message off when part of it has left. The receiver counts packets,
 //! so the rest must follow, or its entry never comes out at zero (Hamlyn 2.5); the caller's slice
@@ -12,7 +12,7 @@ use crate::wire::Ticket;
 use core::time::Duration;
 use std::vec::Vec;
 
-/// What a time limit has cut off.
+/// The message that a time limit has cut off.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     rest: Option<(Unfinished, Vec<u8>)>,
@@ -33,8 +33,8 @@ impl<'a> Message<'a> {
 }
 
 impl Outgoing {
-    /// A look of [`SharedNode::wait_until`](crate::SharedNode): what was cut off before, then the
-    /// message.
+    /// A look of [`SharedNode::wait_until`](crate::SharedNode): the rest of a message that was cut
+    /// off, then the message.
     pub fn look(
         &mut self,
         node: &mut Node,
@@ -60,7 +60,7 @@ impl Outgoing {
         sent.map(|sent| sent.map(|_| ()).map_err(|e| failed(e, connection)))
     }
 
-    /// A look that sends what was cut off before.
+    /// A look that sends the rest of a message that was cut off.
     fn look_at_rest(
         &mut self,
         node: &mut Node,
@@ -77,7 +77,7 @@ impl Outgoing {
         sent.map(|sent| sent.map(|_| ()).map_err(|e| failed(e, connection)))
     }
 
-    /// Waits at most `timeout` until what was cut off before has left.
+    /// Waits at most `timeout` until the rest of a message that was cut off has left.
     pub fn flush(
         &mut self,
         manager: &Manager,
@@ -112,7 +112,7 @@ impl Outgoing {
         }
     }
 
-    /// Goes on with what was cut off, as far as the link has room; names the link if it has none.
+    /// Goes on with the rest, as far as the link has room; names the link if it has none.
     pub fn go_on(&mut self, node: &mut Node, connection: &Connection) -> Option<LinkId> {
         let (unfinished, data) = self.rest.as_mut()?;
         loop {
@@ -126,13 +126,13 @@ impl Outgoing {
         None
     }
 
-    /// Whether nothing was cut off.
+    /// Whether no message was cut off.
     pub fn is_idle(&self) -> bool {
         self.rest.is_none()
     }
 
-    /// To be called when the time was over: keeps what has left in part. `true`: the message need
-    /// not be sent again.
+    /// Call it after the time limit has passed: keeps a message that has left in part. `true`: do
+    /// not send the message again.
     pub fn keep(&mut self, message: Message<'_>) -> bool {
         match message.begun {
             Some(unfinished) if unfinished.has_begun() => {

@@ -1,21 +1,21 @@
-//! What a stream's messages hold, and in which order they are taken. Values only: no operating
-//! system, and nothing here believes the other side.
+//! The contents of a stream's messages, and the order in which they are taken. Values only: no
+//! operating system, and no trust in the other side.
 //!
 //! ```text
 //!   a message of coalesced records    length  bytes  padding   length  bytes  padding  ..
 //!                                     u32     ..     to 4      u32     ..     to 4
 //!   its mark (the metadata)           length of the message: 30 bits; last, framed: 1 bit each
-//!                                     small messages before it: 4 bytes, none if there were none
+//!                                     small messages before it: 4 bytes, absent if there were none
 //!   a small message (a fast packet)   its word is length: 8 bits, framed: 1, place: 6,
 //!                                     messages with tickets before it: 17
 //!   a grant (a ticket on its way)     key: 8   number: 4   size, refused: 4      one cache line
 //!   a record in an aperture           length: 12, with its highest bit   offset: 8   length: 4
 //!   an ask for a larger buffer        number: 14 bits   pages: 18 bits           a fast packet's word
 //! ```
-//! All little-endian. A message's number is that of the ticket it used, or of the place: so numbers
-//! cannot be forged, repeated or skipped, and a link may reorder as it likes. Each of the two kinds
-//! says how many of the other were sent before it, and so both are taken in one order. Never: a
-//! panic, or a range outside the message, whatever the bytes are.
+//! All little-endian. A message's number is that of its ticket or its place: so numbers cannot be
+//! forged, repeated or skipped, and a link may reorder freely. Each message of one kind tells how
+//! many of the other kind were sent before it, so that both are taken in one order. Never: a panic,
+//! or a range outside the message, for any bytes.
 
 use alloc::{boxed::Box, collections::VecDeque, vec};
 use core::ops::Range;
@@ -24,10 +24,10 @@ use core::ops::Range;
 pub(crate) const HEAD_BYTES: usize = 4;
 /// Longest message: 30 bits, in whole pages.
 pub(crate) const MESSAGE_BYTES_MAX: usize = (1 << 30) - PAGE;
-/// What an ask counts in.
+/// The unit of an ask.
 pub(crate) const PAGE: usize = 4096;
-/// Most tickets out at one time: they fit into the growth answer, and are told apart by the bits
-/// of a number that an ask has.
+/// Most tickets out at one time: they fit into the growth answer, and the number's bits in an ask
+/// distinguish them.
 pub(crate) const TICKETS_MAX: u32 = 256;
 
 /// Coalesced records that make no sense.
@@ -41,8 +41,8 @@ pub(crate) enum FrameError {
     Rest(usize),
 }
 
-/// Puts a record behind `fill` bytes of coalesced ones; returns how many there are then, or `None`
-/// if it does not fit.
+/// Puts a record behind `fill` bytes of coalesced ones; returns the new count, or `None` if it does
+/// not fit.
 #[inline(always)]
 pub(crate) fn put(buffer: &mut [u8], fill: usize, record: &[u8]) -> Option<usize> {
     let room = buffer.get_mut(fill..)?;
@@ -54,8 +54,8 @@ pub(crate) fn put(buffer: &mut [u8], fill: usize, record: &[u8]) -> Option<usize
     Some(fill + HEAD_BYTES + padded)
 }
 
-/// The only record of `fill` bytes of coalesced ones, if there is no other. One in an aperture, of
-/// which its frame says where it lies, is none: its length is more than there is.
+/// The only record of `fill` bytes of coalesced ones, if there is no other. A record in an aperture
+/// does not count: its length is more than there is.
 #[inline(always)]
 pub(crate) fn alone(buffer: &[u8], fill: usize) -> Option<&[u8]> {
     let length = u32::from_le_bytes(*buffer.first_chunk::<HEAD_BYTES>()?) as usize;
@@ -63,7 +63,7 @@ pub(crate) fn alone(buffer: &[u8], fill: usize) -> Option<&[u8]> {
     if end.checked_next_multiple_of(4)? == fill { buffer.get(HEAD_BYTES..end) } else { None }
 }
 
-/// The record at `at` of a message of coalesced ones, and where the next one begins; `None` at its
+/// The record at `at` of a message of coalesced ones, and the offset of the next one; `None` at the
 /// end.
 #[inline(always)]
 pub(crate) fn next(message: &[u8], at: usize) -> Result<Option<(Range<usize>, usize)>, FrameError> {
@@ -72,7 +72,7 @@ pub(crate) fn next(message: &[u8], at: usize) -> Result<Option<(Range<usize>, us
         return if rest.is_empty() { Ok(None) } else { Err(FrameError::Rest(rest.len())) };
     };
     let length = u32::from_le_bytes(*head) as usize;
-    // 2^32 and a little fits into 64 bits; where it does not, the record does not fit either.
+    // 2^32 and a little fits into 64 bits; on smaller machines the record does not fit either.
     match length.checked_next_multiple_of(4) {
         Some(padded) if padded <= rest.len() => {
             let start = at + HEAD_BYTES;
@@ -82,11 +82,12 @@ pub(crate) fn next(message: &[u8], at: usize) -> Result<Option<(Range<usize>, us
     }
 }
 
-/// A length with this bit says that the record's bytes lie in an aperture, where its frame says.
+/// A length with this bit marks a frame that gives the position of the record's bytes in an
+/// aperture.
 const FAR: u32 = 1 << 31;
 const FAR_BYTES: usize = 12;
 
-/// Where the bytes of a record in an aperture are.
+/// The position of a record's bytes in an aperture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Far {
     pub offset: u64,
@@ -104,7 +105,7 @@ pub(crate) fn put_far(buffer: &mut [u8], fill: usize, far: Far) -> Option<usize>
     Some(end)
 }
 
-/// [`next`] where that found an error: the frame of a record in an aperture, if it is one.
+/// [`next`] after it returned an error: the frame of a record in an aperture, if it is one.
 pub(crate) fn next_far(message: &[u8], at: usize) -> Option<(Range<usize>, usize)> {
     let (head, rest) = message.get(at..)?.split_first_chunk::<HEAD_BYTES>()?;
     let is_far = u32::from_le_bytes(*head) == FAR | FAR_BYTES as u32;
@@ -120,15 +121,15 @@ impl Far {
     }
 }
 
-/// The sender's plan of an aperture: records one behind the other, each in one piece, round and
-/// round. The receiver tells how many it has released.
+/// The sender's plan of an aperture: records one behind the other, each in one piece, as a ring.
+/// The receiver reports how many it has released.
 #[derive(Debug)]
 pub(crate) struct Space {
     bytes: u64,
-    /// Positions count on; where they lie is modulo `bytes`.
+    /// Positions count on; the offset is the position modulo `bytes`.
     head: u64,
     tail: u64,
-    /// Where each record that is not released ends.
+    /// The end of each record that is not released.
     ends: VecDeque<u64>,
     released: u64,
 }
@@ -138,7 +139,7 @@ impl Space {
         Self { bytes, head: 0, tail: 0, ends: VecDeque::new(), released: 0 }
     }
 
-    /// Where a record of `length` bytes would begin, if there is room.
+    /// The position for a record of `length` bytes, if there is room.
     pub fn place(&self, length: u64) -> Option<u64> {
         let at = self.head % self.bytes;
         let skipped = if length > self.bytes - at { self.bytes - at } else { 0 };
@@ -160,7 +161,7 @@ impl Space {
             self.tail = end;
             self.released += 1;
         }
-        // Whatever fits into the whole fits into an empty one.
+        // A record that fits into the whole fits into an empty one.
         if self.ends.is_empty() {
             (self.head, self.tail) = (0, 0);
         }
@@ -175,12 +176,12 @@ impl Space {
 /// The bits of a mark that are the length.
 const LENGTH_MASK: u32 = (1 << 30) - 1;
 
-/// What a message with a ticket says of itself, in its metadata.
+/// The description of a message with a ticket, in its metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// Coalesced records; else one record as it is.
+    /// Coalesced records; otherwise one record as it is.
     pub framed: bool,
-    /// Nothing comes after it. A framed one of no bytes holds no record.
+    /// The last message. A framed one of no bytes holds no record.
     pub last: bool,
     /// Bytes.
     pub length: u32,
@@ -195,7 +196,7 @@ impl Mark {
         (word | (self.small_before as u64) << 32).to_le_bytes()
     }
 
-    /// How many of these bytes are sent.
+    /// The number of these bytes that are sent.
     pub fn len(self) -> usize {
         if self.small_before == 0 { 4 } else { 8 }
     }
@@ -220,12 +221,12 @@ impl Mark {
 /// Places for small messages, and bytes of each.
 pub(crate) const PLACES: u64 = 64;
 pub(crate) const PLACE_BYTES: usize = 128;
-/// What the receiver tells its sender of them: how many have been freed.
+/// The receiver's report to its sender: how many have been freed.
 pub(crate) const FREED_BYTES: usize = 8;
 
 const BEFORE_MASK: u32 = (1 << 17) - 1;
 
-/// What a small message says of itself, in the word of its packet.
+/// The description of a small message, in the word of its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Small {
     /// Bytes. Those of the packet may be more.
@@ -254,8 +255,8 @@ impl Small {
     }
 }
 
-/// The small messages that have come, and the places that are still in use. Of messages
-/// `freed..freed + PLACES` each has a place of its own, its number modulo the places.
+/// The small messages that have come, and the places that are still in use. Messages `freed..freed
+/// + PLACES` each have a place of their own, their number modulo the places.
 #[derive(Debug)]
 pub(crate) struct Places {
     freed: u64,
@@ -263,9 +264,9 @@ pub(crate) struct Places {
     /// One bit for each place.
     arrived: u64,
     words: [u32; PLACES as usize],
-    /// What the sender was told of `freed`.
+    /// The value of `freed` last reported to the sender.
     told: u64,
-    /// When so many are freed it is told again.
+    /// The value of `freed` at which the next report is due.
     due_at: u64,
 }
 
@@ -318,7 +319,7 @@ impl Places {
         }
         self.arrived &= !(1 << place);
         self.taken += 1;
-        // It may have none left: one is much to it.
+        // The sender may have no place left: one is much to it.
         if self.taken >= self.told + PLACES {
             self.due_at = self.told + 1;
         }
@@ -331,9 +332,9 @@ impl Places {
     pub fn pass(&mut self, word: u32, tickets: u64, longest: u32) -> bool {
         let place = (self.taken % PLACES) as u32;
         let next = Small { length: 0, framed: false, place, tickets_before: tickets as u32 };
-        // It differs from the word that is due by its length alone.
+        // It differs from the expected word in its length alone.
         let is_next = word.wrapping_sub(next.to_word()) <= longest && self.arrived == 0;
-        // The last place of which the sender knows makes it time to tell it.
+        // Using the last place that the sender knows to be free makes a report due.
         let passes = is_next && self.taken + 1 < self.told + PLACES;
         self.taken += passes as u64;
         passes
@@ -346,7 +347,8 @@ impl Places {
         self.freed += 1;
     }
 
-    /// Whether the sender is to be told: half the places are free again, or it may have none left.
+    /// Whether a report to the sender is due: half the places are free again, or it may have no
+    /// place left.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.freed >= self.due_at
@@ -356,7 +358,7 @@ impl Places {
         self.freed
     }
 
-    /// The sender was told.
+    /// The report was sent.
     pub fn tell(&mut self) {
         self.told = self.freed;
         let has_none = self.taken >= self.told + PLACES;
@@ -364,7 +366,8 @@ impl Places {
     }
 }
 
-/// What differs from ticket to ticket. It arrives whole: 16 bytes are one packet, one line.
+/// The part of a ticket that differs from one to the next. It arrives whole: 16 bytes are one
+/// packet, one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub key: u64,
@@ -372,7 +375,7 @@ pub(crate) struct Grant {
     pub number: u32,
     /// Bytes that the message may have.
     pub size: u32,
-    /// A larger buffer was asked for, and there will be none.
+    /// A larger buffer was asked for, and there will not be one.
     pub refused: bool,
 }
 
@@ -405,14 +408,14 @@ pub(crate) fn ask(number: u64, bytes: usize) -> u32 {
     (bytes.div_ceil(PAGE) as u32) << NUMBER_BITS | number as u32 & NUMBER_MASK
 }
 
-/// The tickets that are out, and the messages that have come with them. Of tickets `taken..armed`
-/// each has a slot of its own, its number modulo the slots.
+/// The tickets that are out, and the messages that have come with them. Tickets `taken..armed` each
+/// have a slot of their own, their number modulo the slots.
 #[derive(Debug)]
 pub(crate) struct Window {
     taken: u64,
     armed: u64,
     arrived: Box<[bool]>,
-    /// How many have come and wait: most often none, and then nothing is to be looked for.
+    /// How many have come and wait: usually 0, and then no check is needed.
     waiting: u32,
 }
 
@@ -453,7 +456,7 @@ impl Window {
         slot < self.arrived.len() && after < out && !self.arrived[slot]
     }
 
-    /// The ticket that an [`ask`] means, and the bytes; `None`: none that is out and unused.
+    /// The ticket that an [`ask`] names, and the bytes; `None`: no such ticket is out and unused.
     pub fn asked(&self, word: u32) -> Option<(u64, usize)> {
         let mask = NUMBER_MASK;
         let number =
@@ -492,7 +495,7 @@ impl Window {
         self.armed - self.taken
     }
 
-    /// Lanes without a ticket.
+    /// Slots without a ticket.
     #[inline]
     pub fn unarmed(&self) -> u64 {
         self.slots() - self.out()
@@ -540,7 +543,7 @@ mod tests {
         for record in [&b""[..], b"1", b"1234", b"12345"] {
             let fill = put(&mut buffer, 0, record).unwrap();
             assert_eq!(alone(&buffer, fill), Some(record));
-            // Also of one that lies there from before.
+            // Also bytes of an earlier record.
             let more = put(&mut buffer, fill, b"").unwrap();
             assert_eq!((alone(&buffer, more), alone(&buffer, fill)), (None, Some(record)));
         }
@@ -580,7 +583,7 @@ mod tests {
         assert!(places.arrive(small(0, 0), 0, 2));
         let long = Small { length: PLACE_BYTES as u32 + 1, ..Small::from_word(small(2, 0)) };
         assert!(!places.arrive(long.to_word(), 0, 2));
-        // With two tickets out, it comes after none, one, or both of their messages.
+        // With two tickets out, it comes after 0, 1 or 2 of their messages.
         assert!(!places.arrive(small(2, 3), 0, 2) && !places.arrive(small(2, 0), 1, 2));
         assert!(places.arrive(small(2, 1), 0, 2));
         assert_eq!(places.take(0), None);
@@ -625,7 +628,7 @@ mod tests {
     }
 
     proptest! {
-        // Against a map of who lies where.
+        // Against a map of the records' positions.
         #[test]
         fn records_in_an_aperture_never_overlap(
             steps in proptest::collection::vec(
@@ -675,7 +678,7 @@ mod tests {
             prop_assert_eq!(found, records);
         }
 
-        // The walk ends, and stays inside, whatever the bytes are.
+        // The walk ends, and stays inside, for any bytes.
         #[test]
         fn any_bytes_are_records_or_an_error(
             bytes in proptest::collection::vec(
@@ -700,12 +703,12 @@ mod tests {
             prop_assert_eq!(Grant::from_bytes(bytes).to_bytes(), bytes);
         }
 
-        // However a link reorders: small messages and those with tickets are taken in the order in
-        // which they were sent, each once.
+        // For any reordering by a link: small messages and those with tickets are taken in the
+        // order of sending, each once.
         #[test]
         fn both_kinds_are_taken_in_one_order(slots in 1u32..5, choices in proptest::collection::vec(any::<u16>(), 600)) {
             let (mut window, mut places) = (Window::new(slots), Places::new());
-            // What the sender has: tickets, and how many messages of each kind it sent.
+            // The sender's tickets, and its count of sent messages of each kind.
             let (mut armed, mut next, mut small) = (slots as u64, 0, 0);
             // Its messages in order, and those on the way: their place in that, and a word or not.
             let (mut sent, mut expected, mut on_the_way) = (0u64, 0u64, Vec::new());
@@ -768,8 +771,8 @@ mod tests {
             }
         }
 
-        // However a link reorders: messages are taken in the order of their numbers, and no more
-        // are kept than tickets were out.
+        // For any reordering by a link: messages are taken in the order of their numbers, and no
+        // more are kept than tickets were out.
         #[test]
         fn messages_are_taken_in_order(slots in 1u32..9, choices in proptest::collection::vec(any::<u16>(), 300)) {
             let mut window = Window::new(slots);

@@ -1,14 +1,14 @@
-//! Seeds (Hamlyn 3.3): what a receiver end point hands out so that a sender end point can be
-//! grown from it elsewhere.
+//! Seeds (Hamlyn 3.3): bytes that a receiver end point hands out so that a sender end point can be
+//! grown from them elsewhere.
 //!
 //! ```text
 //! 0      4        5     6      8      16       32     32 + n       36 + n
 //! magic  version  kind  n: u16 node   token    service checksum
 //! ```
-//! All little-endian. The paper's seeds hold tickets; these hold a random *token*, for which the
-//! receiver gives each sender tickets of its own when it is grown, so that what one sender holds
-//! tells nothing about another's memory, and a seed that was copied can be refused. The checksum
-//! finds accidents; that a seed is genuine is decided by the token, at the receiver alone.
+//! All little-endian. The paper's seeds hold tickets; these hold a random *token*. For it the
+//! receiver gives each sender tickets of its own when it is grown, so that one sender's tickets
+//! reveal nothing about another's memory, and a copied seed can be refused. The checksum finds
+//! accidents; the receiver alone decides by the token whether a seed is genuine.
 
 use crate::wire::NodeId;
 use alloc::string::{String, ToString};
@@ -25,7 +25,7 @@ pub const SEED_BYTES_MAX: usize = HEAD_BYTES + SERVICE_BYTES_MAX + CHECKSUM_BYTE
 /// `user@name`, as long as the control plane takes them; of another host, as long as they fit.
 const SERVICE_BYTES_MAX: usize = 97;
 
-/// What protocol an end point speaks.
+/// The protocol of an end point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
@@ -76,7 +76,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What proves to a receiver that it gave the seed out. Whoever has it may grow a sender.
+/// Proves to a receiver that it gave the seed out. The holder of a token may grow a sender.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token(pub [u8; 16]);
 
@@ -92,7 +92,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// A receiver end point, for whoever is to send to it. A secret: who has it can send.
+/// The address of a receiver end point for a sender. A secret: its holder can send.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-seed-{}", std::process::id()));
@@ -125,10 +125,10 @@ pub enum SeedError {
     /// Too few bytes, or too many.
     #[error("a seed of {0} bytes is cut off or has something behind it")]
     Length(usize),
-    /// Something else altogether.
+    /// Other bytes altogether.
     #[error("this is no seed: it does not begin with the bytes of one")]
     NotASeed,
-    /// Of a newer library.
+    /// From a newer library.
     #[error("the seed has version {0}, and this library reads version {VERSION}")]
     Version(u8),
     /// Bytes were changed on the way.
@@ -142,7 +142,7 @@ pub enum SeedError {
     Digit(char, usize),
 }
 
-/// A seed that cannot be for other hosts.
+/// A seed that cannot be used on other hosts.
 #[cfg(feature = "tls")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
@@ -158,9 +158,9 @@ pub enum SeedHostError {
 }
 
 impl Seed {
-    /// The same for bearers on other hosts, who find the receiver's host at `at`: `host:port`, as in a
-    /// name `hamlyn://host:port/service`. The receiver's node has to listen there (the setting
-    /// `listen`).
+    /// The same seed for bearers on other hosts, who find the receiver's host at `at`: `host:port`,
+    /// as in a name `hamlyn://host:port/service`. The receiver's node has to listen there (the
+    /// setting `listen`).
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-at-host-{}", std::process::id()));
@@ -171,7 +171,7 @@ impl Seed {
     /// let server = Server::new(&manager, ServerConfig::default())?;
     /// let seed = server.seed()?;
     /// assert_eq!((seed.kind(), seed.node()), (Kind::from_wire(4).unwrap(), manager.id()));
-    /// // For whoever is on another host, and finds this one there.
+    /// // For a sender on another host, which finds this one there.
     /// let far = seed.at_host("clock.example:4000")?;
     /// assert_eq!((far.kind(), far.node()), (Kind::Call, manager.id()));
     /// # drop(server);
@@ -191,7 +191,7 @@ impl Seed {
         Ok(Self { service, ..self.clone() })
     }
 
-    /// What the end point speaks.
+    /// The end point's protocol.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -201,7 +201,7 @@ impl Seed {
         self.node
     }
 
-    /// To be sent in a message, or written to a file. At most [`SEED_BYTES_MAX`] bytes.
+    /// For a message or a file. At most [`SEED_BYTES_MAX`] bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.service.len() + CHECKSUM_BYTES);
         bytes.extend_from_slice(&MAGIC);
@@ -214,8 +214,8 @@ impl Seed {
         bytes
     }
 
-    /// Reads a seed that anybody may have written. That it is well-formed does not make it valid:
-    /// the receiver decides when a sender is grown from it.
+    /// Parses an untrusted seed. A well-formed seed need not be valid: the receiver decides when a
+    /// sender is grown from it.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, SeedError> {
         if bytes.len() >= MAGIC.len() && bytes[..4] != MAGIC {
             return Err(SeedError::NotASeed);

@@ -4,10 +4,10 @@
 //!   send(offset, data, tag)   ---- one fast packet: the tag is its word ---->   area, tag queue
 //!   credit word               <--- how many tags have been taken ------------   get_tag
 //! ```
-//! One packet a message, so that up to 16 bytes are one cache line from end to end. Each sender
-//! has a slot of its own over the receiver's area, with a key and a share of the tag queue of its
-//! own: what one sender does uses up nobody else's. Nothing promises that messages arrive in the
-//! order in which they were sent, though a shared-memory link keeps it.
+//! One packet a message, so that up to 16 bytes are one cache line from end to end. Each sender has
+//! a slot of its own over the receiver's area, with its own key and its own share of the tag queue:
+//! one sender uses up no other's share. Messages may arrive in another order than they were sent,
+//! though a shared-memory link keeps it.
 //!
 //! The area's bytes change whenever a sender writes, so they are copied out, never lent.
 
@@ -29,7 +29,7 @@ use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// What a [`TaggedReceiver`] is made of.
+/// Configuration of a [`TaggedReceiver`].
 #[derive(Clone, Debug)]
 pub struct TaggedConfig {
     /// Bytes of the area that senders write into.
@@ -50,9 +50,9 @@ impl TaggedConfig {
 /// A message has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
-    /// What the sender gave.
+    /// The sender's number.
     pub tag: u32,
-    /// The sender's link; see [`Manager::lock`] and [`Node::peer`] for who that is.
+    /// The sender's link; see [`Manager::lock`] and [`Node::peer`] for the sender's identity.
     pub link: LinkId,
 }
 
@@ -65,7 +65,7 @@ struct Sender {
     link: Option<LinkId>,
 }
 
-/// What the manager's side of the receiver and the end point share.
+/// The state that the receiver's end point and its offer share.
 #[derive(Debug)]
 struct Shared {
     area: AreaId,
@@ -130,7 +130,7 @@ impl Offer for TaggedOffer {
     }
 
     fn left(&mut self, node: &mut Node, connection: &Connection) {
-        // Its tags that wait stay in the queue; nothing more comes.
+        // Its tags that wait stay in the queue; no more will come.
         lock(&self.0).senders.retain(|_, sender| {
             let leaves = sender.link == Some(connection.link());
             if leaves {
@@ -142,32 +142,32 @@ impl Offer for TaggedOffer {
 }
 
 /// Tags that `get_specific_tag` has passed over: at most as many as all senders at one time may
-/// have in the queue. Whoever connects again and again must neither fill the receiver with tags
-/// nobody takes, nor keep others from connecting.
+/// have in the queue. A sender that connects again and again must neither fill the receiver with
+/// tags that are never taken, nor keep others from connecting.
 #[derive(Default)]
 struct Kept {
     tags: VecDeque<Notification>,
-    /// How many came over each link, which is that of one sender alone.
+    /// The count of tags of each link; a link belongs to one sender alone.
     of_link: HashMap<LinkId, u32>,
     dropped: u64,
 }
 
 impl Kept {
-    /// Keeps a tag for later; else what its sender did wrong.
+    /// Keeps a tag for later; an error is the sender's violation.
     fn keep(&mut self, shared: &Shared, notification: Notification) -> Result<(), String> {
         let (slot, link) = (notification.slot.index(), notification.link);
-        // The link of one that has gone is not known any more.
+        // The link of a sender that has gone is no longer known.
         if shared.senders.get(&slot).is_some_and(|sender| sender.link != Some(link)) {
             return Err("it sent a tag with a ticket of another sender".into());
         }
         let tags = shared.tags;
-        // An honest sender never has more than its credit of them.
+        // An honest sender never has more tags than its credit.
         if self.of_link.get(&link).is_some_and(|count| *count >= tags) {
             return Err(format!("it sent more than {tags} tags, which is its credit"));
         }
         let most = tags as usize * shared.senders_max as usize;
         if self.tags.len() >= most && !self.drop_gone(shared) {
-            // Those that wait are of senders that are here; so it is this one's that has gone.
+            // The kept tags belong to connected senders, so this tag's sender has gone.
             self.dropped += 1;
             return Ok(());
         }
@@ -176,7 +176,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Of those senders that have gone, drops all tags of the one whose tag is the oldest.
+    /// Drops all tags of the gone sender whose tag is the oldest.
     fn drop_gone(&mut self, shared: &Shared) -> bool {
         let here: HashSet<LinkId> = shared.senders.values().filter_map(|s| s.link).collect();
         let Some(gone) = self.tags.iter().map(|kept| kept.link).find(|link| !here.contains(link))
@@ -212,7 +212,7 @@ impl Kept {
 /// let limit = Some(Duration::from_secs(10));
 /// let manager = Manager::with_config(config.clone())?;
 /// let mut receiver = TaggedReceiver::new(&manager, TaggedConfig::new(4096))?;
-/// // To whoever is to send, in a message, a file or on a command line.
+/// // For the sender, in a message, a file or on a command line.
 /// let seed = receiver.seed()?.to_bytes();
 /// manager.start_progress()?;
 ///
@@ -222,7 +222,7 @@ impl Kept {
 /// sender.send(0, b"left", 1, limit)?;
 /// sender.send(64, b"right", 2, limit)?;
 ///
-/// // Tags are taken in any order; the data lies where the sender put it.
+/// // Tags are taken in any order; the data is at the sender's offset.
 /// receiver.get_specific_tag(2, limit)?;
 /// let mut text = [0; 5];
 /// receiver.read(64, &mut text)?;
@@ -241,11 +241,11 @@ pub struct TaggedReceiver {
     returns: HashMap<SlotIndex, CreditReturn>,
     /// The sender whose tag came last.
     last: Option<(SlotIndex, CreditReturn)>,
-    /// A sender could not be told of its credit, because the link to it was full.
+    /// Credit could not be returned to a sender, because its link was full.
     untold: bool,
 }
 
-/// Tells each sender whose time it is; says whether all have been told.
+/// Returns credit to each sender for which it is due; returns whether all have it.
 #[cold]
 fn tell_all(
     last: &mut Option<(SlotIndex, CreditReturn)>,
@@ -255,7 +255,7 @@ fn tell_all(
 ) -> bool {
     let last = last.iter_mut().map(|(_, credit)| credit);
     let due = last.chain(returns.values_mut()).filter(|credit| whom(credit));
-    // Each is told, whether the one before could be or not.
+    // Tries each, even if the one before failed.
     due.map(|credit| credit.tell(node)).filter(|told| !told).count() == 0
 }
 
@@ -351,7 +351,7 @@ impl TaggedReceiver {
         }
     }
 
-    /// What is there already, or comes straight from a ring.
+    /// A tag that is there already, or comes straight from a ring.
     #[inline(always)]
     fn take_at_once(&mut self) -> Option<Notification> {
         if let Some(notification) = self.next() {
@@ -381,8 +381,8 @@ impl TaggedReceiver {
     }
 
     /// The next message with this tag; others that come meanwhile are kept for later calls, in
-    /// their order. At most `tags` times `senders_max` are kept: beyond, those of senders that have
-    /// gone are dropped, and [counted](Self::dropped).
+    /// their order. At most `tags` times `senders_max` are kept: beyond that, those of senders that
+    /// have gone are dropped, and [counted](Self::dropped).
     pub fn get_specific_tag(
         &mut self,
         tag: u32,
@@ -394,13 +394,14 @@ impl TaggedReceiver {
             return Ok(self.hand_out(notification));
         }
         let Self { consumer, kept, last, returns, untold, shared, .. } = self;
-        // With tags that are kept, a sender may have no credit left but what it has not been told of.
+        // With kept tags, a sender may have no credit left except the part that it has not yet got
+        // back.
         let mut owes = true;
         let found = self.manager.shared.wait_until(timeout, |node, protocols| {
             if *untold {
                 *untold = !tell_all(last, returns, node, CreditReturn::is_due);
             }
-            // So that the link of each sender whose tags are here is known.
+            // So that the link of each sender with tags here is known.
             protocols.take_events(node);
             while let Some(notification) = consumer.pop() {
                 if notification.word == tag {
@@ -418,7 +419,7 @@ impl TaggedReceiver {
             owes = !tell_all(last, returns, node, CreditReturn::is_untold);
             let mut credits = last.iter().map(|(_, credit)| credit).chain(returns.values());
             match credits.find(|credit| credit.is_untold()) {
-                // Its sender may wait for that, and then nothing comes from it.
+                // Its sender may wait for that, and then it sends nothing.
                 Some(credit) => Look::Room(credit.link),
                 None => Look::Nothing,
             }
@@ -426,8 +427,8 @@ impl TaggedReceiver {
         Ok(self.hand_out(found?))
     }
 
-    /// Tags that [`get_specific_tag`](Self::get_specific_tag) had passed over and that were dropped:
-    /// their senders had gone, and there was no room for those of others.
+    /// Tags that [`get_specific_tag`](Self::get_specific_tag) had passed over and that were
+    /// dropped: their senders had gone, and there was no room for tags of others.
     pub fn dropped(&self) -> u64 {
         self.kept.dropped
     }
@@ -440,7 +441,7 @@ impl TaggedReceiver {
         self.consumer.pop()
     }
 
-    /// Counts a tag as taken, and tells its sender when it is time.
+    /// Counts a tag as taken, and returns credit to its sender when it is due.
     #[inline]
     fn hand_out(&mut self, notification: Notification) -> Tag {
         match &mut self.last {
@@ -463,8 +464,8 @@ impl TaggedReceiver {
         let (slot, link) = (notification.slot.index(), notification.link);
         let known = self.returns.get(&slot).is_some_and(|known| known.link == link);
         let credit = if known { self.returns.remove(&slot) } else { self.credit_of(slot, link) };
-        // Of one that has gone nobody is told; its slot's index may be that of another by now, whose
-        // count must stay.
+        // A sender that has gone gets no credit; its slot's index may belong to another by now,
+        // whose count must stay.
         let Some(mut credit) = credit else { return };
         if let Some((slot, credit)) = self.last.take() {
             self.returns.insert(slot, credit);
@@ -476,7 +477,7 @@ impl TaggedReceiver {
         self.last = Some((slot, credit));
     }
 
-    /// The count of a sender of which nothing has been taken yet, unless `link` is another's.
+    /// The count of a sender whose first tag this is, unless `link` is another's.
     fn credit_of(&self, slot: SlotIndex, link: LinkId) -> Option<CreditReturn> {
         let shared = lock(&self.shared);
         let sender = shared.senders.get(&slot)?;
@@ -505,7 +506,7 @@ impl TaggedReceiver {
         })?
     }
 
-    /// Shows the area to `look`. Nothing arrives meanwhile, in any thread; so it should be quick.
+    /// Shows the area to `look`. No packet arrives meanwhile, in any thread; so it should be quick.
     pub fn with_bytes<R>(&self, look: impl FnOnce(&[u8]) -> R) -> Result<R, ReceiveError> {
         let area = lock(&self.shared).area;
         let node = self.manager.lock();
@@ -656,7 +657,8 @@ impl TaggedSender {
         })?
     }
 
-    /// [`send`](Self::send) without waiting: `false`, and nothing was sent, if that would be needed.
+    /// [`send`](Self::send) without waiting: `false` if it would have to wait, and then nothing was
+    /// sent.
     pub fn try_send(&mut self, offset: u64, data: &[u8], tag: u32) -> Result<bool, SendError> {
         SendError::unless_timed_out(self.send(offset, data, tag, Some(Duration::ZERO)))
     }

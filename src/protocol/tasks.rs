@@ -1,13 +1,13 @@
-//! Calls in tasks: a server and its clients whose waits are the runtime's.
+//! Calls in tasks: a server and its clients that wait in the runtime.
 //!
 //! ```text
 //!   AsyncServer    receive().await -> AsyncRequest     any number of tasks, each by a clone or a &
 //!   AsyncRequest   reply(..).await                     by whichever task has it, for as long as it likes
 //!   AsyncClient    call(..).await -> Bytes             any number of tasks, each by a clone or a &
 //! ```
-//! Each future may be dropped at any time, as `select!` does. What `receive` has not returned waits
-//! for the next; a call that is dropped is forgotten, and its place is free when the reply has come;
-//! a reply goes on once it no longer waits for room.
+//! Each future may be dropped at any time, as `select!` does. A request that `receive` has not
+//! returned waits for the next `receive`; dropping a call forgets it, and its place is free when
+//! the reply has come; a reply goes on once it no longer waits for room.
 
 mod watching;
 
@@ -49,7 +49,7 @@ use watching::{Watched, Watching};
 /// server.serve("shout", Access::SameUser)?;
 /// tokio::spawn(async move {
 ///     while let Ok(request) = server.receive().await {
-///         // Each by a task of its own, which may wait for whatever it needs.
+///         // Each by a task of its own, which may wait for other work.
 ///         tokio::spawn(async move { request.reply(&request.to_ascii_uppercase()).await });
 ///     }
 /// });
@@ -70,21 +70,22 @@ pub struct AsyncServer {
     watching: Arc<Watching>,
 }
 
-/// Long replies that clients have not taken.
+/// Long replies that their clients have not taken.
 ///
 /// ```text
 ///   reply --waits--> its client's turn --waits--> room among its user's copies --copied--> on its way
 /// ```
-/// What waits is the application's memory, and the request may be answered otherwise still.
+/// Replies that wait are the application's memory, and their requests may still be answered in
+/// another way.
 struct Untaken {
-    /// Most bytes of the copies, and of what waits, of each user's clients.
+    /// Most bytes of the copies, and of the waiting replies, of each user's clients.
     copied_max: u64,
     waiting_max: u64,
     users: Mutex<HashMap<Option<PeerUser>, OfUser>>,
     refused: AtomicU64,
     /// By client.
     lines: Mutex<HashMap<u64, Line>>,
-    /// A copy is gone.
+    /// A copy was dropped.
     freed: Notify,
 }
 
@@ -96,8 +97,8 @@ struct OfUser {
 }
 
 /// Long replies of one client that are on their way at a time; its others wait for their turn. Each
-/// that is on its way looks whenever anything comes, from whomever: a client that takes none must not
-/// make that cost as much as it has calls.
+/// of them looks at every arrival, from any client: a client that takes no replies must not
+/// multiply that cost by its number of calls.
 const AT_A_TIME: usize = 4;
 
 /// The long replies of one client.
@@ -109,7 +110,7 @@ struct Line {
     waiting: VecDeque<Arc<Mutex<Waits>>>,
 }
 
-/// One that waits for its turn.
+/// A reply that waits for its turn.
 #[derive(Default)]
 struct Waits {
     is_its_turn: bool,
@@ -138,7 +139,8 @@ impl Untaken {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a long reply to this client may be on its way. Dropped before, it has no turn.
+    /// Waits until a long reply to this client may be on its way. Dropped before, it gives its turn
+    /// up.
     async fn turn(self: &Arc<Self>, client: u64) -> Turn {
         let in_line = {
             let mut lines = self.lines();
@@ -164,7 +166,7 @@ impl Untaken {
         Turn { client, of: self.clone() }
     }
 
-    /// Counts a reply that is to wait; one is always allowed to.
+    /// Counts a reply that is to wait; one reply may always wait.
     fn wait(self: &Arc<Self>, user: Option<PeerUser>, length: u64) -> Result<Waiting, CallError> {
         let mut all = self.users();
         let of = all.entry(user.clone()).or_default();
@@ -177,14 +179,15 @@ impl Untaken {
         Ok(Waiting { length, user, of: self.clone() })
     }
 
-    /// A copy of a reply, if there is room: of its user's, a client may have as much as is left behind
-    /// it, so that one which takes nothing leaves something for the others; one it may always have.
+    /// A copy of a reply, if there is room. A client may have as many of its user's bytes as remain
+    /// free after it, so that a client that takes no replies leaves room for the others; it may
+    /// always have one copy.
     fn copy(self: &Arc<Self>, turn: Turn, waiting: &Waiting, data: &[u8]) -> Result<Copied, Turn> {
         let mut lines = self.lines();
         let mut all = self.users();
         let of = all.entry(waiting.user.clone()).or_default();
         let left = self.copied_max.saturating_sub(of.copied);
-        // As long as the turn.
+        // Exists as long as the turn.
         let line = lines.entry(turn.client).or_default();
         if line.copied > 0 && line.copied.saturating_add(waiting.length) > left {
             return Err(turn);
@@ -195,7 +198,7 @@ impl Untaken {
         Ok(Copied { data: data.to_vec(), user: waiting.user.clone(), of: self.clone(), turn })
     }
 
-    /// Some of a user's bytes are gone.
+    /// Subtracts freed bytes from a user's.
     fn less(&self, user: &Option<PeerUser>, less: impl FnOnce(&mut OfUser)) {
         let mut all = self.users();
         if let Some(of) = all.get_mut(user) {
@@ -217,7 +220,7 @@ impl Drop for InLine {
         if let Some(line) = lines.get_mut(&self.client) {
             line.waiting.retain(|waits| !Arc::ptr_eq(waits, &self.waits));
         }
-        // Its turn, which it does not take.
+        // Its turn, which it does not use.
         let is_its_turn = lock(&self.waits).is_its_turn;
         drop(lines);
         if is_its_turn {
@@ -247,7 +250,7 @@ impl Drop for Turn {
     }
 }
 
-/// One that waits, until it is dropped.
+/// A waiting reply, until it is dropped.
 struct Waiting {
     length: u64,
     user: Option<PeerUser>,
@@ -260,7 +263,7 @@ impl Drop for Waiting {
     }
 }
 
-/// One of the copies, until it is dropped; then its turn is over.
+/// A copy, until it is dropped; then its turn is over.
 struct Copied {
     data: Vec<u8>,
     user: Option<PeerUser>,
@@ -279,8 +282,8 @@ impl Drop for Copied {
     }
 }
 
-/// A call to be replied to, by any task. Dropped without a reply, it tells the client that none will
-/// come.
+/// A call to be replied to, by any task. Dropped without a reply, it tells the client that no reply
+/// will come.
 pub struct AsyncRequest {
     server: AsyncServer,
     /// Until a reply has begun.
@@ -296,12 +299,13 @@ pub struct AsyncRequest {
 pub struct AsyncClient {
     client: Arc<Client>,
     manager: AsyncManager,
-    /// A permit for each call that may be outstanding: tasks have them in the order in which they ask.
+    /// A permit for each call that may be outstanding: tasks get them in the order in which they
+    /// ask.
     turns: Arc<Semaphore>,
 }
 
 impl AsyncServer {
-    /// A server end point. Fails where the settings cannot be.
+    /// A server end point. Fails if a setting is out of range.
     pub fn new(manager: &AsyncManager, config: ServerConfig) -> Result<Self, GrowError> {
         let untaken = Arc::new(Untaken {
             copied_max: config.long_bytes_max,
@@ -318,12 +322,12 @@ impl AsyncServer {
 
     /// Lets clients find it by name: [`Server::serve`].
     pub fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
-        // Who connects is answered though no task waits for a request.
+        // New clients are answered though no task waits for a request.
         self.manager.driver();
         self.server.serve(name, access)
     }
 
-    /// The server itself: seeds, admission, who its clients are.
+    /// The server itself: for its seeds, admission and clients.
     pub fn get_ref(&self) -> &Server {
         &self.server
     }
@@ -333,8 +337,8 @@ impl AsyncServer {
         self.untaken.refused.load(Ordering::Relaxed)
     }
 
-    /// The next request. Any number of tasks may receive; each request goes to one. Dropped before it
-    /// is ready, it has taken none.
+    /// The next request. Any number of tasks may receive; each request goes to one of them. Dropped
+    /// before it is ready, the future has taken no request.
     pub async fn receive(&self) -> Result<AsyncRequest, ReceiveError> {
         let mut arrived = self.manager.receive(&mut &*self.server).await?.detach();
         let bytes = core::mem::take(&mut arrived.parts.bytes);
@@ -343,16 +347,16 @@ impl AsyncServer {
         Ok(AsyncRequest { server: self.clone(), arrived, bytes, deadline })
     }
 
-    /// Takes no new requests, waits at most `limit` (`None`: as long as it takes) until those that are
-    /// here have been received and replied to, and closes all connections: [`Server::drain`], which
-    /// says what others see. Returns how many requests had no reply by then.
-    /// [`receive`](Self::receive) goes on in other tasks, and fails with
-    /// [`ReceiveError::Draining`] when nothing is left. Dropped before it is ready, it leaves the
-    /// connections, and a server that takes nothing new, if it had begun; it may be called again.
+    /// Takes no new requests, waits at most `limit` (`None`: without limit) until the requests that
+    /// are here have been received and replied to, and closes all connections; see
+    /// [`Server::drain`] for the effect on others. Returns how many requests had no reply by then.
+    /// [`receive`](Self::receive) goes on in other tasks, and fails with [`ReceiveError::Draining`]
+    /// when no request is left. If the future is dropped before it is ready, the connections stay,
+    /// and the server takes no new requests if draining had begun; you may call it again.
     pub async fn drain(&self, limit: Option<Duration>) -> Result<usize, ReceiveError> {
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let server = self.server.clone();
-        // Giving up a name can take as long as others hold its directory.
+        // Giving up a name can take as long as other processes hold its directory.
         self.manager.set_up(move |_| server.begin_drain()).await?;
         let drained = self.manager.until(|| self.server.look_at_drain());
         match deadline {
@@ -368,7 +372,7 @@ impl AsyncRequest {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For good: another task may wait for its caller to give up, and is told.
+    /// For good: a task that waits for the caller to give up is notified.
     fn take(&self) -> Option<Arrived> {
         let arrived = self.arrived().take()?;
         self.tell_watcher(arrived.names());
@@ -381,28 +385,28 @@ impl AsyncRequest {
         }
     }
 
-    /// Who calls, as the kernel says; see [`Request::peer`](super::Request::peer). `None` also once a
-    /// reply has begun.
+    /// The caller's identity, from the kernel; see [`Request::peer`](super::Request::peer). `None`
+    /// also once a reply has begun.
     pub fn peer(&self) -> Option<Peer> {
         self.server.server.peer_of(self.arrived().as_ref()?)
     }
 
-    /// When its caller gives up: [`Request::deadline`](super::Request::deadline).
+    /// The time at which its caller gives up: [`Request::deadline`](super::Request::deadline).
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Whether nobody waits for the reply any more:
+    /// Whether the caller no longer waits for the reply:
     /// [`Request::is_cancelled`](super::Request::is_cancelled). Also once a reply has begun.
     pub fn is_cancelled(&self) -> bool {
         self.arrived().as_ref().is_none_or(|arrived| self.server.server.is_cancelled(arrived))
     }
 
-    /// Waits until nobody waits for the reply any more: the caller has dropped the call or given it
-    /// up, its client has gone, or its [`deadline`](Self::deadline) has passed (for which the runtime
-    /// must have its timers enabled). Ready at once where a reply has begun. For `select!`, beside
-    /// what makes the reply; dropped before it is ready, it has done nothing. To be awaited by one
-    /// task of a request at a time.
+    /// Waits until the caller no longer waits for the reply: it has dropped the call or given it
+    /// up, its client has gone, or its [`deadline`](Self::deadline) has passed (for which the
+    /// runtime must have its timers enabled). Ready at once if a reply has begun. For `select!`,
+    /// beside the future that makes the reply; dropping it has no effect. At most one task of a
+    /// request may await it at a time.
     pub async fn cancelled(&self) {
         let Some(of) = self.arrived().as_ref().map(Arrived::names) else { return };
         let watched = Watched::new(&self.server, of);
@@ -420,30 +424,31 @@ impl AsyncRequest {
     }
 
     /// Answers that the request has failed: the caller gets [`CallError::Application`] with this
-    /// code, which is the application's own, and this text. Ready when that has left, or is kept to
-    /// leave when there is room. Before it is first polled nothing has happened. Its errors are those
-    /// of [`Request::fail`](super::Request::fail); a second answer is [`CallError::Replied`].
+    /// code, which the application defines, and this text. Ready when the answer has left, or is
+    /// kept to leave when there is room. It does nothing before its first poll. Its errors are
+    /// those of [`Request::fail`](super::Request::fail); a second answer is [`CallError::Replied`].
     pub async fn fail(&self, code: u32, text: &str) -> Result<(), CallError> {
         let arrived = self.take().ok_or(CallError::Replied)?;
         Replying::new(self.server.server.attach(arrived)).fail(code, text)
     }
 
-    /// Replies. Ready when the reply has left, or, where a client takes nothing and the reply is no
-    /// longer than its block, is kept to leave when there is room.
+    /// Replies. Ready when the reply has left. If a client takes nothing, a reply no longer than
+    /// its block is ready, too: it is kept to leave when there is room.
     ///
-    /// Before it is first polled nothing has happened, and the request may be replied to still; so it
-    /// may, by this or otherwise, while a long reply waits for room, if this is dropped: of one client
-    /// four are on their way at a time, and of one user
-    /// [`long_bytes_max`](ServerConfig::long_bytes_max) bytes, but one of each client at least. Then it
-    /// is copied, and leaves in a task of its own, as long as the runtime lives, also if this is
-    /// dropped.
+    /// It does nothing before its first poll. If you drop it before then, or while a long reply
+    /// waits for room, you may still reply to the request, in this or another way. Four long
+    /// replies to one client are on their way at a time, and
+    /// [`long_bytes_max`](ServerConfig::long_bytes_max) bytes to one user, but at least one reply
+    /// to each client. A reply on its way is copied, and leaves in a task of its own as long as the
+    /// runtime lives, even if this future is dropped.
     ///
-    /// A client that takes no long replies keeps this waiting as long as it lives: whoever does not
-    /// trust clients gives it a limit (`tokio::time::timeout`), and answers by [`fail`](Self::fail) or
-    /// drops the request. What waits is the application's memory, of each user
-    /// [`waiting_bytes_max`](ServerConfig::waiting_bytes_max) bytes at most; beyond, a reply is
-    /// [`CallError::Untaken`], and the request may be answered otherwise. On any other error the client
-    /// is told that no reply will come. A second reply is [`CallError::Replied`].
+    /// A client that takes no long replies keeps this waiting as long as it lives. If you do not
+    /// trust your clients, set a limit (`tokio::time::timeout`), and then answer by
+    /// [`fail`](Self::fail) or drop the request. Waiting replies are the application's memory, at
+    /// most [`waiting_bytes_max`](ServerConfig::waiting_bytes_max) bytes for each user; a reply
+    /// beyond that is [`CallError::Untaken`], and its request may be answered in another way. On
+    /// any other error the client is told that no reply will come. A second reply is
+    /// [`CallError::Replied`].
     pub async fn reply(&self, data: &[u8]) -> Result<(), CallError> {
         // A long reply puts it back.
         let arrived = self.arrived().take().ok_or(CallError::Replied)?;
@@ -504,8 +509,8 @@ impl Drop for AsyncRequest {
 
 impl AsyncClient {
     /// Connects to the server that is served as `[user@]name`, in one of the runtime's threads for
-    /// what waits, within `limit` (`None`: as long as it takes). On an error nothing is left of the
-    /// attempt; nor if it is dropped before it is ready: the thread is free again.
+    /// blocking work, within `limit` (`None`: without limit). On an error, or if the future is
+    /// dropped before it is ready, nothing is left of the attempt, and the thread is free again.
     pub async fn connect(
         manager: &AsyncManager,
         name: &str,
@@ -564,7 +569,7 @@ impl AsyncClient {
         Ok(Self::new(manager, manager.set_up(grow).await?))
     }
 
-    /// A client that exists, in tasks. Its manager must be the same.
+    /// An existing client, in tasks. It must belong to the same manager.
     pub fn new(manager: &AsyncManager, client: Client) -> Self {
         let turns = Arc::new(Semaphore::new(client.outstanding_max().min(Semaphore::MAX_PERMITS)));
         Self { client: Arc::new(client), manager: manager.clone(), turns }
@@ -576,18 +581,18 @@ impl AsyncClient {
     }
 
     /// Sends a request and waits for the reply. Any number of tasks may call: those beyond
-    /// [`ClientConfig::outstanding`] wait for their turn, in the order in which they called. Dropped
-    /// before it is ready, it forgets the call, whose place is free again when the reply has come; a
-    /// request that had not left does not leave. A future that was polled is to be polled again or
-    /// dropped: it may be the one whose turn it is.
+    /// [`ClientConfig::outstanding`] wait for their turn, in the order of calling. Dropped before
+    /// it is ready, it forgets the call, whose place is free again when the reply has come; a
+    /// request that had not left does not leave. Once you have polled this future, poll it again or
+    /// drop it: the turn may be its own, and others wait behind it.
     pub async fn call(&self, request: &[u8]) -> Result<Bytes, CallError> {
         self.call_until(request, None, &mut false).await
     }
 
-    /// [`call`](Self::call) within a time limit, which the server is told: its handler sees when the
-    /// caller gives up ([`AsyncRequest::deadline`]). Costs 8 bytes of the request.
-    /// [`CallError::TimedOut`]: the call is forgotten. [`CallError::NoneFree`]: its turn did not come,
-    /// and nothing was sent. The runtime must have its timers enabled.
+    /// [`call`](Self::call) with a time limit that is sent to the server: its handler sees when the
+    /// caller gives up ([`AsyncRequest::deadline`]). Takes 8 bytes of the request.
+    /// [`CallError::TimedOut`]: the call is forgotten. [`CallError::NoneFree`]: its turn did not
+    /// come, and nothing was sent. The runtime must have its timers enabled.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
@@ -604,7 +609,7 @@ impl AsyncClient {
     /// server.serve("slow", Access::SameUser)?;
     /// let serving = async {
     ///     let request: AsyncRequest = server.receive().await?;
-    ///     // It knows how long it is waited for, and whether still; `cancelled` waits for that.
+    ///     // It knows the deadline; `cancelled` waits until the caller gives up.
     ///     assert!(request.deadline().is_some() && !request.is_cancelled());
     ///     assert!(request.peer().is_some_and(|peer| peer.is_proved));
     ///     request.reply(b"in time").await?;
@@ -629,8 +634,8 @@ impl AsyncClient {
         self.call_until(request, Instant::now().checked_add(limit), &mut false).await
     }
 
-    /// A call within a deadline; `may_be_there`: whether the server may have the whole request, also
-    /// where this fails or is dropped.
+    /// A call within a deadline; `may_be_there`: whether the server may have the whole request,
+    /// even if this fails or is dropped.
     pub(super) async fn call_until(
         &self,
         request: &[u8],

@@ -1,5 +1,5 @@
-//! Reads the tickets that peers send. Each leads to whoever sent it: with another's, a peer could
-//! have this process write where it may not write itself.
+//! Reads the tickets that peers send. Each must lead to its sender: a ticket of another process
+//! would have this process write where the sender may not write itself.
 
 use crate::control::Peer;
 use crate::wire::{MetadataIndex, TICKET_BYTES, Ticket};
@@ -24,7 +24,7 @@ pub(super) fn fast_ticket_from(bytes: &[u8], peer: &Peer) -> Result<Ticket, Stri
     Ok(ticket)
 }
 
-/// A ticket for a counted message of up to `length` bytes, and no byte behind it.
+/// A ticket for a counted message of up to `length` bytes, with no byte behind it.
 pub(super) fn message_ticket_from(
     bytes: &[u8],
     peer: &Peer,

@@ -1,4 +1,4 @@
-//! Why an aperture was not exported.
+//! The reasons why an aperture was not exported.
 
 use super::{ApertureId, Forked, LinkError, NoSuchAperture, PAGE_BYTES, control};
 use std::io;
@@ -8,7 +8,7 @@ use std::string::String;
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ExportError {
-    /// The size is none.
+    /// The size is not allowed.
     #[error("an aperture is at least one whole page of {PAGE_BYTES} bytes, and {0} bytes are none")]
     Unaligned(u64),
     /// More than one holder may have.
@@ -32,34 +32,35 @@ pub enum ExportError {
     Bytes {
         /// Bytes asked for.
         bytes: u64,
-        /// Bytes exported, of those that the limit is about.
+        /// Bytes exported under this limit.
         used: u64,
         /// Bytes in revoked apertures, of all users, that their holders still have.
         orphans: u64,
         /// The limit.
         limit: u64,
-        /// Whose limit.
+        /// The limit's setting.
         variable: &'static str,
     },
-    /// Too many that were revoked, and that processes of this user were given, are still in somebody's
-    /// hands: theirs or, of those that [several hold](crate::Node::export_also), another user's.
+    /// Processes of this user got too many apertures that were revoked and are not yet released: by
+    /// these processes or, for an aperture with [several holders](crate::Node::export_also), by
+    /// another user's.
     #[error(
         "somebody still has {0} revoked apertures that processes of this user were given; no more \
          are exported to this user until those are let go of"
     )]
     Orphans(usize),
-    /// A holder of it may write it, and so has it alone.
+    /// Its holder may write it, and so it cannot have another.
     #[error("{0} is read-write, and such an aperture has one holder")]
     OneHolder(ApertureId),
-    /// There is none to export once more.
+    /// There is no such aperture to export once more.
     #[error(transparent)]
     NoSuchAperture(#[from] NoSuchAperture),
-    /// A node needs none to itself.
+    /// A node needs no aperture to itself.
     #[error(
         "the link of a node to itself has no apertures: there is nobody to map its memory into"
     )]
     ToSelf,
-    /// The holder would be on another host, to which no memory is open, for this reason.
+    /// The holder would be on another host, to which no memory can be opened, for this reason.
     #[error(
         "the other end of the link is on another host, to which no memory is open ({0}); send messages, \
          which are copied"
@@ -76,7 +77,7 @@ pub enum ExportError {
     Os {
         /// Bytes asked for.
         bytes: u64,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// The calling process is a forked child.

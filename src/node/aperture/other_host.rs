@@ -1,4 +1,4 @@
-//! Apertures of a link to another host: what the way there does for them.
+//! Apertures of a link to another host, over the link's transport.
 
 use super::Link;
 use crate::os::aperture::ApertureAccess;
@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use std::string::String;
 
 impl Link {
-    /// Whether memory can be opened to the other end, if that is on another host. An error: why not.
+    /// Whether memory can be opened to the other end, if that is on another host. An error: the
+    /// reason.
     pub(super) fn host_can_lend(&self) -> Option<Result<(), String>> {
         #[cfg(feature = "tls")]
         return self.rx.host().map(|host| crate::control::hosts::lock(host).can_lend());
@@ -14,7 +15,7 @@ impl Link {
         None
     }
 
-    /// Opens memory to the other end, on another host. An error: why not.
+    /// Opens memory to the other end, on another host. An error: the reason.
     pub(super) fn lend_to_host(
         &self,
         file: OwnedFd,
@@ -29,7 +30,7 @@ impl Link {
         Err("the link has ended".into())
     }
 
-    /// Takes it back, if the other end is on another host.
+    /// Revokes it, if the other end is on another host.
     pub(super) fn revoke_from_host(&self, number: u32) -> bool {
         #[cfg(feature = "tls")]
         if let Some(host) = self.rx.host() {
@@ -40,7 +41,7 @@ impl Link {
         false
     }
 
-    /// Lets go of memory of the other end's, if that is on another host.
+    /// Releases memory of the other end, if that is on another host.
     pub(super) fn release_to_host(&self, number: u32) -> bool {
         #[cfg(feature = "tls")]
         if let Some(host) = self.rx.host() {

@@ -1,6 +1,6 @@
-//! A shared node in an event loop, on behalf of tasks: a turn at a time, and what to do next.
+//! A shared node in an event loop, on behalf of tasks: a turn at a time, and the next step.
 //!
-//! Never: a thread is blocked here; that is what the event loop does, on the node's descriptor.
+//! Never: a thread is blocked here; the event loop blocks on the node's descriptor instead.
 
 use super::super::Forked;
 use super::super::wait::backoff;
@@ -8,11 +8,11 @@ use super::{Attached, SharedNode};
 use crate::engine::wait::{Backoff, Step};
 use crate::os::sys;
 
-/// How long whoever polls for tasks has found nothing.
+/// How long a task that polls for others has found nothing.
 #[derive(Default)]
 pub(crate) struct Patience(Option<Backoff>);
 
-/// What [`SharedNode::turn_in_event_loop`] says is next.
+/// The next step, from [`SharedNode::turn_in_event_loop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextTurn {
     /// Another turn, at once.
@@ -21,7 +21,7 @@ pub(crate) enum NextTurn {
     LetRun,
     /// Other threads run first.
     LetOthers,
-    /// Nothing until the descriptor is readable.
+    /// No step until the descriptor is readable.
     Sleep {
         /// By the monotonic clock.
         since_ns: u64,
@@ -29,9 +29,9 @@ pub(crate) enum NextTurn {
 }
 
 impl<T: Attached> SharedNode<T> {
-    /// One step of whoever polls in an event loop on behalf of tasks: a turn, and what to do next.
-    /// `sleeps` is asked, where nothing is left but to sleep, whether to; the node is armed then, and
-    /// its descriptor becomes readable when anything comes.
+    /// One step of the task that polls in an event loop for the other tasks: a turn, and its next
+    /// step. `sleeps` decides whether to sleep, if no other step is left; the node is armed then,
+    /// and its descriptor becomes readable at the next arrival.
     pub(crate) fn turn_in_event_loop(
         &self,
         patience: &mut Patience,
@@ -54,7 +54,7 @@ impl<T: Attached> SharedNode<T> {
             Step::Yield => Ok(NextTurn::LetOthers),
             Step::Sleep { .. } | Step::TimedOut => {
                 if !node.prepare_to_wait()? {
-                    // What was found is taken, and told, in the next turn.
+                    // The arrivals found are taken, and their waiters woken, in the next turn.
                     return Ok(NextTurn::LetRun);
                 }
                 falls_asleep();
@@ -63,8 +63,8 @@ impl<T: Attached> SharedNode<T> {
         }
     }
 
-    /// After a sleep that began at `since_ns` of the monotonic clock. `by_peer`: it was ended by what
-    /// came, so that the next wait may learn from it.
+    /// Call after a sleep that began at `since_ns` of the monotonic clock. `by_peer`: an arrival
+    /// ended it, so that the next wait may learn from it.
     pub(crate) fn woken_in_event_loop(
         &self,
         patience: &mut Patience,

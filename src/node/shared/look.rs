@@ -1,4 +1,4 @@
-//! Looks: a thread looks for what it waits for, and takes turns until a look has found it.
+//! Looks: a thread checks its condition, and takes turns until a look has found it true.
 //!
 //! Never: the lock is held while yielding or sleeping; a look is left out after a turn in which
 //! something may have changed.
@@ -14,7 +14,7 @@ use crate::os::sys;
 use crate::os::thread;
 use core::time::Duration;
 
-/// How long a sender that waits for room sleeps beside a leader, who may take its signal.
+/// How long a sender that waits for room sleeps beside a leader, which may take its signal.
 const ROOM_SLEEP_MAX_NS: u64 = 1_000_000;
 
 impl Node {
@@ -36,10 +36,10 @@ impl Node {
 
 impl<T: Attached> SharedNode<T> {
     /// Polls until `look` has a result, spinning, yielding and sleeping as the settings say, at
-    /// most for `timeout`. `look` runs under the lock, before the first turn and after each in which
-    /// something may have changed; it names the link on which it waits for room, if it does. The lock is held while spinning,
-    /// which costs nothing in a turn, and given up between two turns when another thread wants
-    /// it; never while yielding or sleeping.
+    /// most for `timeout`. `look` runs under the lock, before the first turn and after each turn in
+    /// which something may have changed; it names the link on which it waits for room, if it does.
+    /// The lock is held while spinning, which costs nothing in a turn, and given up between two
+    /// turns when another thread wants it; never while yielding or sleeping.
     #[inline]
     pub(crate) fn wait_until<R>(
         &self,
@@ -49,7 +49,7 @@ impl<T: Attached> SharedNode<T> {
         self.inner.is_called();
         let mut guard = self.inner.lock_unless_forked().map_err(Waited::Forked)?;
         let (node, attached) = guard.parts();
-        // Who only sends, and always has room, must learn of an end, too, and of who comes.
+        // A program that only sends, and always has room, must learn of new and ended links, too.
         if node.is_told() {
             node.poll().map_err(Waited::Forked)?;
             attached.after_poll(node);
@@ -78,13 +78,13 @@ impl<T: Attached> SharedNode<T> {
         let mut looks = Looks::default();
         loop {
             let (node, attached) = guard.parts();
-            // Where a look has found nothing, and may now.
+            // After a look without a result, if there may be one now.
             if !looks.must() && room.is_none() && node.has_direct() {
                 if let Look::Found(result) = look(node, attached) {
                     attached.after_look(node);
                     return Ok(result);
                 }
-                // It may have taken what makes the next look find something.
+                // It may have taken a packet that makes the next look succeed.
                 looks.look_next();
             }
             let taken = match node.poll() {
@@ -108,7 +108,7 @@ impl<T: Attached> SharedNode<T> {
                         looks.look_next();
                         if backoff.is_over(sys::monotonic_ns) {
                             let (node, attached) = guard.parts();
-                            // Whoever goes on in a task need not wait for anything.
+                            // A caller that goes on in a task need not wait.
                             node.wake_waiters();
                             attached.after_look(node);
                             return Err(Waited::TimedOut);
@@ -129,7 +129,7 @@ impl<T: Attached> SharedNode<T> {
                     guard = self.lock();
                 }
                 Step::Sleep { deadline_ns } => {
-                    // What the look took from the control plane may be what a task waits for.
+                    // A task may wait for an event that the look took from the control plane.
                     let (node, attached) = guard.parts();
                     attached.after_look(node);
                     let deadline_ns = match room {
@@ -148,13 +148,13 @@ impl<T: Attached> SharedNode<T> {
                     return Err(Waited::TimedOut);
                 }
             }
-            // Somebody else may have changed anything.
+            // Another thread may have changed anything.
             looks.look_next();
         }
     }
 
-    /// What can be done at once, without all that waiting needs: with the lock, if that is free, and
-    /// where nobody waits for what is done. `None`: `act` was not called, or said so, and
+    /// Acts at once, without the preparations for a wait: with the lock, if that is free, and if no
+    /// other thread waits for the effect. `None`: `act` was not called, or returned that, and
     /// [`wait_until`](Self::wait_until) goes on.
     #[inline(always)]
     pub(crate) fn at_once<R>(&self, act: impl FnOnce(&mut Node, &mut T) -> Option<R>) -> Option<R> {
@@ -163,8 +163,8 @@ impl<T: Attached> SharedNode<T> {
         act(node, attached)
     }
 
-    /// [`at_once`](Self::at_once), where this thread alone uses the node of late: a few instructions less,
-    /// for what goes on by that where it is [`NotAlone`].
+    /// [`at_once`](Self::at_once), if lately this thread alone uses the node: a few instructions
+    /// less. After [`NotAlone`] the caller goes on with `at_once`.
     #[inline(always)]
     pub(crate) fn alone_at_once<R>(
         &self,
@@ -180,8 +180,8 @@ impl<T: Attached> SharedNode<T> {
         Ok(act(node, attached))
     }
 
-    /// The node, if nobody has the lock and nobody waits for what is done with it: for what returns out of
-    /// the middle, with values that stay in registers.
+    /// The node, if the lock is free and no other thread waits for the effect: for code that
+    /// returns from its middle, with values that stay in registers.
     #[inline(always)]
     pub(crate) fn alone(&self) -> Option<Alone<'_, T>> {
         let mut state = self.inner.state.try_lock()?;
@@ -196,7 +196,7 @@ impl<T: Attached> SharedNode<T> {
     }
 }
 
-/// Others use the node, or wait for what is done with it: nothing was done.
+/// Other threads use the node, or wait for the effect: nothing was done.
 #[derive(Debug)]
 pub(crate) struct NotAlone;
 
@@ -204,7 +204,7 @@ pub(crate) struct NotAlone;
 pub(crate) struct Alone<'a, T>(LockGuard<'a, State<T>>);
 
 impl<T> Alone<'_, T> {
-    /// The node and what is attached to it.
+    /// The node and the state attached to it.
     #[inline(always)]
     pub(crate) fn parts(&mut self) -> (&mut Node, &mut T) {
         let State { node, attached, .. } = &mut *self.0;
@@ -212,7 +212,7 @@ impl<T> Alone<'_, T> {
     }
 }
 
-/// A call where it is rare, so that it is none where the lock is given back after all else.
+/// A call of its own, because it is rare: the usual path needs no call to give the lock back.
 #[cold]
 #[inline(never)]
 fn give_back<T>(state: LockGuard<'_, State<T>>) {

@@ -1,16 +1,16 @@
-//! A node used by several threads: the lock around it, and who sleeps on it.
+//! A node used by several threads: the lock around it, and the sleepers on it.
 //!
 //! ```text
 //!   thread --- lock --- poll, take --- unlock        (any number, in turn)
-//!   nothing there:  nobody sleeps on the node yet -> lead: arm, unlock, sleep on its descriptor
-//!                   somebody does                 -> follow: wait on the condition variable
+//!   nothing there:  no thread sleeps on the node  -> lead: arm, unlock, sleep on its descriptor
+//!                   a thread sleeps on it already -> follow: wait on the condition variable
 //! ```
-//! One lock around the node, and whoever sleeps does not hold it. Of the threads that wait, one
-//! leads: it sleeps on what the node sleeps on, and on a word or a bell. Who leads, and whom a guard wakes
-//! that goes, decides [`engine::threads`](crate::engine::threads). Threads that must not wait for one
-//! another have a node each.
+//! One lock is around the node, and a sleeping thread does not hold it. Of the threads that wait,
+//! one leads: it sleeps on the node's own words or descriptor, and on a word or a bell for the
+//! other threads. [`engine::threads`](crate::engine::threads) decides which thread leads, and which
+//! threads a dropped guard wakes. Threads that must not wait for one another have a node each.
 //!
-//! - `look.rs`: a thread takes turns until it has found what it waits for
+//! - `look.rs`: a thread takes turns until its condition holds
 //! - `progress.rs`: the progress thread
 //! - `event_loop.rs`: turns on behalf of tasks
 
@@ -48,7 +48,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex};
 
 /// A node that several threads use. Cloning shares it; with the last clone the progress thread
-/// stops and the node is dropped. `T` is what a layer above keeps under the same lock.
+/// stops and the node is dropped. `T` is the state of a layer above, under the same lock.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-shared-{}", std::process::id()));
@@ -65,7 +65,7 @@ use std::sync::{Arc, Condvar, Mutex};
 ///
 /// let node = node.share()?;
 /// std::thread::scope(|scope| {
-///     // Two threads take what comes; the node is whole for each that holds the lock.
+///     // Two threads take messages; each that holds the lock has the whole node.
 ///     let takers = [(); 2].map(|()| scope.spawn(|| node.recv(queue, limit)));
 ///     for text in ["one", "two"] {
 ///         node.lock().send(&ticket, text.as_bytes(), b"", limit)?;
@@ -80,7 +80,7 @@ use std::sync::{Arc, Condvar, Mutex};
 /// ```
 pub struct SharedNode<T: Attached = ()> {
     inner: Arc<Inner<T>>,
-    /// What the progress thread does not have.
+    /// The part that the progress thread does not have.
     users: Arc<Users<T>>,
 }
 
@@ -96,28 +96,27 @@ impl<T: Attached> core::fmt::Debug for SharedNode<T> {
     }
 }
 
-/// What a layer above keeps under a node's lock: a hook for the protocols of this library, and of no use
-/// to others.
+/// The state of a layer above under a node's lock: a hook for the protocols of this library,
+/// without other uses.
 #[doc(hidden)]
 pub trait Attached: Send + 'static {
-    /// Whether [`after_poll`](Self::after_poll) takes the node's events. Where nobody does, one that
+    /// Whether [`after_poll`](Self::after_poll) takes the node's events. If not, an event that
     /// waits for the application keeps no thread from sleeping.
     const TAKES_EVENTS: bool = true;
 
-    /// A turn was taken, by whichever thread; to be quick about.
+    /// Called after a turn of any thread; must be quick.
     fn after_poll(&mut self, node: &mut Node);
 
-    /// A thread has found what it waited for, and may have changed what others wait for.
+    /// Called after a thread's wait has ended; it may have changed the conditions of others.
     #[inline(always)]
     fn after_look(&mut self, _: &mut Node) {}
 
-    /// A thread has slept, and taken the signals that there were: whoever sleeps without a thread is
-    /// to arm again.
+    /// Called after a thread has slept and taken the waiting signals: sleepers without a thread
+    /// have to arm again.
     #[inline(always)]
     fn after_sleep(&mut self) {}
 
-    /// How many wait for something without a thread, to whom [`after_look`](Self::after_look) tells
-    /// it.
+    /// The number of waiters without a thread, which [`after_look`](Self::after_look) wakes.
     #[inline(always)]
     fn waiting(&self) -> usize {
         0
@@ -146,22 +145,22 @@ impl<T: Attached> Drop for Users<T> {
 
 struct Inner<T> {
     state: Lock<State<T>>,
-    /// Threads that wait for the lock: whoever polls with the lock held lets them have it between
-    /// two turns.
+    /// Threads that wait for the lock: a thread that polls with the lock held lets them have it
+    /// between two turns.
     wanted: AtomicU32,
     /// Followers wait here.
     look_again: Condvar,
     /// The node's.
     descriptor: OwnedFd,
-    /// Wake the leader, who sleeps on the node's descriptor, or on words.
+    /// Wake the leader, which sleeps on the node's descriptor, or on words.
     bell: sys::Bell,
     word: sys::WakeWord,
     progress: Mutex<Option<Progress>>,
-    /// The application has made a receiving call since the progress thread looked last.
+    /// The application has made a receiving call since the progress thread's last check.
     called: AtomicBool,
     /// Threads that sleep in calls of the application.
     asleep: AtomicU32,
-    /// Can be asked without the lock, which in a child belongs to a thread that is not there.
+    /// Can be read without the lock, which in a child belongs to a thread that is not there.
     fork_guard: ForkGuard,
 }
 
@@ -175,7 +174,7 @@ struct State<T> {
 pub struct NodeGuard<'a, T = ()> {
     state: Option<LockGuard<'a, State<T>>>,
     inner: &'a Inner<T>,
-    /// What [`State::moved`] said before, where somebody waited for it then.
+    /// The earlier value of [`State::moved`], if other threads waited then.
     before: Moved,
 }
 
@@ -193,7 +192,7 @@ impl<T> DerefMut for NodeGuard<'_, T> {
 }
 
 impl<T> NodeGuard<'_, T> {
-    /// The thread falls asleep; what it has moved since it took the lock, the others hear of first.
+    /// The thread falls asleep; before that, other threads hear of the changes under its lock.
     fn fall_asleep(&mut self, for_room: bool) -> Asleep {
         let before = self.before;
         let state = self.state_mut();
@@ -204,7 +203,7 @@ impl<T> NodeGuard<'_, T> {
         asleep
     }
 
-    /// The node and what is attached to it.
+    /// The node and the state attached to it.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut Node, &mut T) {
         let state = self.state_mut();
@@ -223,7 +222,7 @@ impl<T> NodeGuard<'_, T> {
 }
 
 impl<T> State<T> {
-    /// Nobody else waits, so that nobody need be told of anything. Stays so while the lock is held.
+    /// No other thread waits, so none has to be woken. This holds while the lock is held.
     #[inline(always)]
     fn is_alone(&self) -> bool {
         self.threads.is_alone()
@@ -257,7 +256,7 @@ impl Node {
         self.share_with(())
     }
 
-    /// [`share`](Self::share), with something of a layer above under the same lock.
+    /// [`share`](Self::share), with the state of a layer above under the same lock.
     pub(crate) fn share_with<T: Attached>(self, attached: T) -> io::Result<SharedNode<T>> {
         let descriptor = self.as_fd().try_clone_to_owned()?;
         let state = State { node: self, attached, threads: Threads::default() };
@@ -278,7 +277,7 @@ impl Node {
 }
 
 impl<T> Inner<T> {
-    /// Gives the lock back; those who wait are told what was moved since `before`.
+    /// Gives the lock back; wakes waiting threads if anything moved since `before`.
     #[cold]
     #[inline(never)]
     fn tell_others(&self, state: LockGuard<'_, State<T>>, before: Moved) {
@@ -298,7 +297,8 @@ impl<T> Inner<T> {
 
     /// Wakes the leader.
     fn wake_leader(&self) {
-        // Who sleeps on words, or is about to, has read the value; who does not watches the bell.
+        // A thread that sleeps on words, or is about to, has read the value; any other watches the
+        // bell.
         if !self.word.wake() {
             self.bell.ring();
         }
@@ -328,7 +328,7 @@ impl<T: Attached> Inner<T> {
         Some(self.guard(self.state.try_lock()?))
     }
 
-    /// The lock, or at once an error in a forked child where another thread had it.
+    /// The lock, or at once an error in a forked child if another thread had it.
     #[inline]
     fn lock_unless_forked(&self) -> Result<NodeGuard<'_, T>, Forked> {
         match self.try_lock() {
@@ -378,18 +378,18 @@ impl<T: Attached> Inner<T> {
 
     #[inline(always)]
     fn is_called(&self) {
-        // Threads that find it so share the line.
+        // Threads that find it set share the line.
         if !self.called.load(Ordering::Relaxed) {
             self.called.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether the application has been in a call since this was asked last.
+    /// Whether the application has made a call since the last check.
     fn was_called(&self) -> bool {
         self.called.swap(false, Ordering::Relaxed) || self.asleep.load(Ordering::Relaxed) > 0
     }
 
-    /// [`sleep`](Self::sleep) of a thread of the application, which lives meanwhile.
+    /// [`sleep`](Self::sleep) of a thread of the application, which counts as alive meanwhile.
     fn sleep_in_call<'a>(
         &'a self,
         guard: NodeGuard<'a, T>,
@@ -422,7 +422,7 @@ impl<T: Attached> Inner<T> {
             return Ok(guard);
         }
         // A sender that waits for room sleeps beside a leader, and may take its signals: both look
-        // again, the leader because it is told.
+        // again, the leader because it is woken.
         if T::TAKES_EVENTS && guard.has_events() {
             return Ok(self.give_way(guard));
         }
@@ -447,7 +447,7 @@ impl<T: Attached> Inner<T> {
 const LET_OTHERS_TURNS: u32 = 64;
 
 impl<T: Attached> SharedNode<T> {
-    /// The application receives what was there already.
+    /// The application received a message that was there already.
     #[inline(always)]
     pub(crate) fn is_called(&self) {
         self.inner.is_called();
@@ -458,7 +458,7 @@ impl<T: Attached> SharedNode<T> {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// One turn, if no other thread is taking one; says how many packets it took.
+    /// One turn, if no other thread is taking one; returns how many packets it took.
     pub(crate) fn try_poll(&self) -> Result<usize, Forked> {
         self.inner.is_called();
         let Some(mut guard) = self.inner.try_lock() else {
@@ -470,7 +470,7 @@ impl<T: Attached> SharedNode<T> {
         Ok(taken)
     }
 
-    /// Whether this is a child of the process that shared the node, where nothing can be done.
+    /// Whether this is a child of the process that shared the node; then the node cannot be used.
     pub(crate) fn is_forked(&self) -> bool {
         !self.inner.fork_guard.is_parent()
     }
@@ -522,9 +522,9 @@ impl<T: Attached> SharedNode<T> {
         self.send_slowly(ticket, data, metadata, word, timeout)
     }
 
-    /// [`send`](Self::send) of one line that can leave now; `false`: nothing was done, and that says
-    /// why. To be called from one place in a library, as what follows: from several, what is done with
-    /// the lock becomes a call, whose results go through memory.
+    /// [`send`](Self::send) of one line that can leave now; `false`: nothing was done, and
+    /// [`send`](Self::send) gives the reason. Call this and the following from one place in a
+    /// library: otherwise the code under the lock becomes a call, whose results go through memory.
     #[cfg(feature = "unstable-internals")]
     #[inline(always)]
     pub(crate) fn send_at_once(&self, ticket: &Ticket, data: &[u8], metadata: &[u8]) -> bool {
@@ -532,8 +532,8 @@ impl<T: Attached> SharedNode<T> {
             .is_some()
     }
 
-    /// The same of 16 bytes, with a ticket as it travels, where this thread alone uses the node of late.
-    /// `false`, too: it is no ticket.
+    /// The same with 16 bytes and a ticket in its wire form, if lately this thread alone uses the
+    /// node. `false`, too, if the bytes are no ticket.
     #[cfg(feature = "unstable-internals")]
     #[inline(always)]
     pub(crate) fn send_line_alone(
@@ -546,7 +546,7 @@ impl<T: Attached> SharedNode<T> {
         matches!(self.alone_at_once(|node, _| push(node).then_some(())), Ok(Some(())))
     }
 
-    /// The same of fewer bytes.
+    /// The same with fewer bytes.
     #[cfg(feature = "unstable-internals")]
     #[inline(always)]
     pub(crate) fn send_short_alone(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
@@ -556,15 +556,15 @@ impl<T: Attached> SharedNode<T> {
         matches!(self.alone_at_once(|node, _| push(node).then_some(())), Ok(Some(())))
     }
 
-    /// [`recv_at_once`](Self::recv_at_once), where this thread alone uses the node of late.
+    /// [`recv_at_once`](Self::recv_at_once), if lately this thread alone uses the node.
     #[cfg(feature = "unstable-internals")]
     #[inline(always)]
     pub(crate) fn recv_alone(&self, queue: QueueId, to: impl Fn(Notification)) -> bool {
         matches!(self.alone_at_once(|node, _| node.take_own(queue, to)), Ok(Some(())))
     }
 
-    /// The next notification of `queue` that is there, or comes straight from a ring; `None`: nothing
-    /// was done, and [`recv`](Self::recv) goes on, or says why not.
+    /// The next notification of `queue` that is there, or comes straight from a ring; `None`:
+    /// nothing was done, and [`recv`](Self::recv) goes on, or gives the reason.
     #[cfg(feature = "unstable-internals")]
     #[inline(always)]
     pub(crate) fn recv_at_once(&self, queue: QueueId) -> Option<Notification> {
@@ -740,7 +740,7 @@ mod tests {
     #[test]
     fn a_look_that_has_taken_a_message_and_asks_for_another_look_gets_it() {
         let dir = tempfile::tempdir().unwrap();
-        // Asleep as soon as the clock is looked at, which is before the next look that is due.
+        // Asleep as soon as the clock is read, which is before the next due look.
         let config =
             crate::config::Config::default().dir(dir.path()).spin_ns(0u64).yield_count(0u32);
         let mut node = Node::with_config(config).unwrap();
@@ -749,7 +749,7 @@ mod tests {
         let slot = node.slot(crate::interface::SlotConfig::new(area, queue)).unwrap();
         let ticket = node.fast_ticket(slot).unwrap();
         let send = |node: &mut Node| node.send_fast(&ticket, &[1], 0, None).unwrap();
-        // The ring from which the last message came is the first that is looked at.
+        // The ring of the last message is looked at first.
         for _ in 0..4 {
             send(&mut node);
             node.recv(queue, None).unwrap();
@@ -786,7 +786,7 @@ mod tests {
         node.set_watched(true);
         let shared = node.share().unwrap();
         let inner = &shared.inner;
-        // What the progress thread does.
+        // The steps of the progress thread.
         let progress = || {
             let mut guard = inner.lock();
             guard.poll_for_application(inner.was_called()).unwrap();
@@ -797,7 +797,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(3));
             assert_eq!(progress(), Some(Discard::Watchdog));
         };
-        // Nothing but the call comes between its time and the look.
+        // No other call comes between its time and the look.
         let lives = |what: &str, call: &dyn Fn()| {
             silence();
             call();
@@ -816,7 +816,7 @@ mod tests {
         lives("wait", &|| drop(shared.lock().wait(now)));
         lives("recv_any", &|| drop(shared.lock().recv_any(&[queue], now)));
         lives("reset_watchdog", &|| shared.lock().reset_watchdog());
-        // One that waits is not silent, however long, in an event loop and in a call.
+        // A waiting application is not silent, for any time, in an event loop and in a call.
         silence();
         while !shared.lock().prepare_to_wait().unwrap() {}
         std::thread::sleep(Duration::from_millis(3));
@@ -856,7 +856,7 @@ mod tests {
                 std::thread::yield_now();
             }
             let mut guard = inner.lock();
-            // Stands for a packet that this thread took, and another waits for.
+            // Stands for a packet that this thread took, and that another waits for.
             guard.wake_waiters();
             let moved = sys::monotonic_ns();
             drop(inner.sleep(guard, None, moved + 15 * second).unwrap());

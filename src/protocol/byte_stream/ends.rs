@@ -19,11 +19,11 @@ use std::format;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// One connection, as whoever polls sees it. Its lock is taken under the manager's.
+/// One connection, as a polling thread sees it. Its lock is taken under the manager's.
 pub(super) struct StreamCore {
     state: Mutex<State>,
     pub(super) connection: OnceLock<Arc<Connection>>,
-    /// The listener's, which counts it.
+    /// The listener's place, by number.
     place: Option<(u64, Arc<Places>)>,
 }
 
@@ -32,14 +32,14 @@ struct State {
     /// The tasks that wait to read and to write.
     reader: Option<Waker>,
     writer: Option<Waker>,
-    /// Whoever polls looks at it.
+    /// The polling threads look at it.
     is_listed: bool,
-    /// Nobody writes any more, and the peer could not be told so: the link was full.
+    /// The end of this side's bytes could not be sent: the link was full.
     owes_end: bool,
 }
 
 impl State {
-    /// Says that there are no more bytes, if that is owed.
+    /// Sends the end of this side's bytes, if that is owed.
     fn say_end(&mut self, node: &mut Node) {
         if !self.owes_end {
             return;
@@ -47,23 +47,24 @@ impl State {
         match self.flow.shut(node) {
             Look::Room(link) => node.await_room(link),
             Look::Again | Look::Nothing => {}
-            // Otherwise the peer is gone, or gave a ticket that cannot be used: nobody to tell.
+            // Otherwise the peer is gone, or gave a useless ticket, and needs no message.
             Look::Found(_) => self.owes_end = false,
         }
     }
 }
 
-/// What a look of a task found.
+/// The result of a task's look.
 #[cfg(feature = "tokio")]
 pub(crate) struct Turned<R> {
-    /// What it waits for; `None`: the waker was left.
+    /// The awaited result; `None`: the waker was left.
     pub ready: Option<R>,
-    /// Whoever sleeps on the descriptor is to look and to arm once more: there is to be room in a link,
-    /// or this look polled, and may have taken the signal that would have woken him.
+    /// Tasks that sleep on the descriptor have to look and to arm once more: one of them now waits
+    /// for room in a link, or this look polled, and may have taken the signal that would have woken
+    /// them.
     pub arm: bool,
 }
 
-/// Which of a stream's two wakers.
+/// One of a stream's two wakers.
 #[cfg(feature = "tokio")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -91,7 +92,7 @@ impl StreamCore {
         self.state().flow.go_over(node, connection.link());
     }
 
-    /// It will not be read from or written to: its memory goes back to the node, and its place to
+    /// The stream is no longer read or written: its memory goes back to the node, and its place to
     /// the listener.
     pub(super) fn forget(&self, node: &mut Node) {
         self.state().flow.remove(node);
@@ -104,7 +105,7 @@ impl StreamCore {
         }
     }
 
-    /// Sends a peer away that broke the rules, if it did.
+    /// Disconnects a peer that broke the rules.
     fn judge(&self, node: &mut Node, protocols: &mut Protocols, fault: Option<&str>) {
         if let (Some(why), Some(connection)) = (fault, self.connection.get())
             && connection.ended().is_none()
@@ -137,22 +138,22 @@ impl StreamCore {
             return Look::Found(Ok(count));
         }
         let (is_at_end, fault) = (flow.is_at_end(), flow.fault.clone());
-        // The end of the connection looks at whoever waits for it, this stream too.
+        // The end of the connection locks this stream, too.
         drop(state);
         self.judge(node, protocols, fault.as_deref());
         match (fault, self.ended()) {
             _ if count > 0 => Look::Found(Ok(count)),
             (Some(why), _) => Look::Found(Err(ByteStreamError::Misbehaved(why))),
-            // A stream that is dropped says the end of its bytes by closing.
+            // A dropped stream marks the end of its bytes by closing.
             _ if is_at_end => Look::Found(Ok(0)),
             (None, Some(CloseReason::Closed)) => Look::Found(Ok(0)),
             (None, Some(reason)) => Look::Found(Err(ByteStreamError::of(reason))),
-            // The peer may wait for what it could not be told.
+            // The peer may be waiting for the credit that could not be sent.
             (None, None) => untold.map_or(Look::Nothing, Look::Room),
         }
     }
 
-    /// Has whoever polls look at this.
+    /// Lists this for the polling threads.
     #[cold]
     fn list(self: &Arc<Self>, mut state: MutexGuard<'_, State>, protocols: &mut Protocols) {
         if !core::mem::replace(&mut state.is_listed, true) {
@@ -163,7 +164,7 @@ impl StreamCore {
         }
     }
 
-    /// One look for whoever sends: bytes, or that there are no more.
+    /// One look of a sender: of bytes, or of their end.
     #[inline]
     fn look_to_send<R>(
         &self,
@@ -217,12 +218,12 @@ impl Waiting for StreamCore {
     }
 }
 
-/// One side of a connection: bytes both ways, in order. `Send` and `Sync`: one thread may read while
-/// another writes.
+/// One side of a connection: bytes both ways, in order. `Send` and `Sync`: one thread may read
+/// while another writes.
 ///
-/// Bytes that a write took are on their way, and arrive also if this process ends; there is nothing to
-/// flush. Dropping a stream closes it: the peer reads what was written, and then the end. A peer that
-/// dies is [`ConnectionReset`](io::ErrorKind::ConnectionReset), after what it had written.
+/// Bytes that a write took are on their way, and arrive even if this process ends; there is nothing
+/// to flush. Dropping a stream closes it: the peer reads the written bytes, and then the end. If a
+/// peer dies, reads return its bytes and then [`ConnectionReset`](io::ErrorKind::ConnectionReset).
 ///
 /// For tokio's tasks see `hamlyn::io`, of the feature `tokio`.
 ///
@@ -262,7 +263,7 @@ pub struct ByteStream {
     manager: Manager,
     connection: Arc<Connection>,
     core: Arc<StreamCore>,
-    /// Nanoseconds; all ones: as long as it takes.
+    /// Nanoseconds; all ones: without limit.
     timeout_ns: AtomicU64,
 }
 
@@ -318,13 +319,13 @@ impl ByteStream {
         Self { manager: manager.clone(), connection, core, timeout_ns }
     }
 
-    /// Who is at the other end, as the kernel says.
+    /// The identity of the other end, from the kernel.
     pub fn peer(&self) -> &Peer {
         self.connection.peer()
     }
 
-    /// How long each read and write of [`io::Read`] and [`io::Write`] waits at most; as long as it
-    /// takes (`None`) unless set. A longer time than 500 years is as long as it takes.
+    /// Limits the wait of each read and write of [`io::Read`] and [`io::Write`]; `None`, the
+    /// default: no limit. More than 500 years count as no limit.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
         let ns = timeout.and_then(|timeout| u64::try_from(timeout.as_nanos()).ok());
         self.timeout_ns.store(ns.unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -337,8 +338,8 @@ impl ByteStream {
         }
     }
 
-    /// Reads what has come, at most as much as `to` holds, waiting at most `timeout` for the first
-    /// byte. 0: the peer has said that there is no more, and all that it wrote was read; or `to` is
+    /// Reads the bytes that have come, at most as many as fit into `to`, waiting at most `timeout`
+    /// for the first byte. 0: the peer has shut its side, and all its bytes were read; or `to` is
     /// empty.
     ///
     /// ```
@@ -363,7 +364,7 @@ impl ByteStream {
     /// assert_eq!(stream.read_within(&mut came, limit)?, 8);
     /// let late = stream.read_within(&mut came, Some(Duration::ZERO));
     /// assert!(matches!(late, Err(ByteStreamError::TimedOut)));
-    /// // Those of `io::Read` and `io::Write` have no argument for it.
+    /// // The calls of `io::Read` and `io::Write` have no argument for it.
     /// accepted.set_timeout(Some(Duration::from_millis(1)));
     /// assert!(accepted.read(&mut came).is_err());
     /// assert_eq!(accepted.peer().pid, Some(std::process::id()));
@@ -399,7 +400,8 @@ impl ByteStream {
         let written = self.manager.shared.wait_until(timeout, |node, protocols| {
             self.core.look_to_send(node, protocols, |flow, node| flow.write(node, slices))
         });
-        // Who does not wait in a call tries again; and a child that was forked has no lock to take.
+        // A caller that does not wait in a call tries again; and a forked child has no lock to
+        // take.
         let is_over = written.is_err() && timeout != Some(Duration::ZERO);
         if is_over && !self.manager.is_forked() {
             let mut node = self.manager.lock();
@@ -408,9 +410,9 @@ impl ByteStream {
         written?
     }
 
-    /// Says that this side writes nothing more, waiting at most `timeout` for room for that: the peer
-    /// reads what was written, and then the end. Reading goes on. On
-    /// [`ByteStreamError::TimedOut`] it was not said, and may be said again.
+    /// Ends this side's bytes, waiting at most `timeout` for room to say so: the peer reads the
+    /// written bytes, and then the end. Reading goes on. On [`ByteStreamError::TimedOut`] the end
+    /// was not sent, and you may call `shut` again.
     pub fn shut(&self, timeout: Option<Duration>) -> Result<(), ByteStreamError> {
         self.manager.shared.wait_until(timeout, |node, protocols| {
             self.core.look_to_send(node, protocols, |flow, node| flow.shut(node))
@@ -460,8 +462,8 @@ impl ByteStream {
         })
     }
 
-    /// [`shut`](Self::shut) of whoever writes nothing more and waits for nothing: where there is no
-    /// room for that, whoever polls says it as soon as there is. Whether that is so.
+    /// [`shut`](Self::shut) of a writer that does not wait: if there is no room now, a polling
+    /// thread sends the end as soon as there is. Returns whether that is so.
     pub(crate) fn shut_soon(&self) -> bool {
         if self.manager.is_forked() || self.core.ended().is_some() {
             return false;
@@ -479,7 +481,7 @@ impl ByteStream {
     }
 
     /// Looks, takes a turn if nothing is there, looks again, and then leaves a waker, all under one
-    /// lock: whatever comes later, whoever takes it sees the waker.
+    /// lock: any thread that takes a later arrival sees the waker.
     #[inline]
     fn turn<R>(
         &self,

@@ -1,11 +1,11 @@
-//! What one connection keeps under its manager's lock: the window that it lends, and the window that
-//! it was lent.
+//! A connection's state under its manager's lock: the window that it lends, and the window that it
+//! was lent.
 //!
-//! A word is the number of the packet (12 bits) and its length (20 bits); no bytes say that there are
-//! no more. At most 1,024 packets are on their way, so a number is never taken for an older one.
+//! A word is the number of the packet (12 bits) and its length (20 bits); length 0 marks the end of
+//! the bytes. At most 1,024 packets are on their way, so a number is never taken for an older one.
 //!
-//! Never: a length is used before the bytes are known to lie within what the writer was lent and has
-//! not been given back.
+//! Never: a length is used before its bytes are known to lie within the part of the window that the
+//! writer was lent and that has not been read.
 
 use super::{ByteConfig, ByteStreamError, PACKETS, WINDOW_BYTES};
 use crate::control::Peer;
@@ -34,43 +34,44 @@ fn word_of(number: u64, length: u32) -> u32 {
     (number as u32 & NUMBER_MASK) << LENGTH_BITS | length
 }
 
-/// What each side tells the other: a window and how many packets it takes, and where to write how far
-/// it was read.
+/// Each side's hello to the other: a window, the packets that it takes, and a ticket to return
+/// credit to.
 const HELLO_BYTES: usize = 2 * TICKET_BYTES + 8;
 
-/// What is lent to the other side, and what has come.
+/// The window lent to the other side, and its bytes that have come.
 #[derive(Debug)]
 pub(super) struct Incoming {
     area: AreaId,
     pub(super) queue: QueueId,
     slot: SlotId,
     window: u64,
-    /// Lengths of packets that came, by number; one more than the length, so that 0 is none.
+    /// Lengths of packets that came, by number; one more than the length, so that 0 means no
+    /// packet.
     lengths: Box<[u32]>,
-    /// Packets whose bytes can be read, as can those of all before them.
+    /// Packets that can be read, together with all earlier ones.
     packets: u64,
-    /// Bytes that have come in all, and that were read.
+    /// All bytes that have come, and all that were read.
     arrived: u64,
     taken: u64,
-    /// What the other side was told of: bytes, packets.
+    /// The credit last sent to the other side: bytes, packets.
     told: (u64, u64),
     has_ended: bool,
-    /// What of it waits, for whoever asks.
+    /// Its unread bytes, for statistics.
     held: Arc<WindowHeld>,
 }
 
-/// What the other side lends, and what was sent.
+/// The window of the other side, and the bytes sent into it.
 #[derive(Debug)]
 struct Outgoing {
     prepared: PreparedTicket,
     window: u64,
     packets_max: u64,
     packet_bytes: usize,
-    /// Where the other side is told how far its bytes were read.
+    /// The ticket for returning credit to the other side.
     credit: Ticket,
     sent: u64,
     packets: u64,
-    /// What the other side has taken, as it says and as can be.
+    /// The bytes and packets that the other side has taken; only possible claims are accepted.
     taken: (u64, u64),
 }
 
@@ -78,27 +79,27 @@ struct Outgoing {
 #[derive(Debug)]
 pub(super) struct Flow {
     pub(super) incoming: Incoming,
-    /// Where the other side says how far it has read.
+    /// The cell into which the other side deposits its credit.
     cell: Cell,
     lent: Option<Lent>,
     outgoing: Option<Outgoing>,
-    /// This side has said that it writes nothing more.
+    /// This side has ended its bytes.
     pub(super) is_shut: bool,
-    /// What the peer did wrong.
+    /// The peer's violation.
     pub(super) fault: Option<String>,
-    /// The other side could not be told how far its bytes were read: the link was full.
+    /// Credit could not be returned to the other side: the link was full.
     pub(super) untold: bool,
     /// A write found no room in the link.
     pub(super) wants_room: bool,
-    /// What waits is that there are no more bytes, for which a packet is kept.
+    /// The end of the bytes waits to be sent; a packet is kept for it.
     wants_shut: bool,
-    /// It is shown that a write waits for what the peer's program does not read.
+    /// The link shows that a write waits for the peer's program to read.
     waits: bool,
     /// Small pieces that leave together.
     scratch: Vec<u8>,
 }
 
-/// What the other side's hello says.
+/// The contents of the other side's hello.
 #[derive(Clone, Copy, Debug)]
 struct Lent {
     window: Ticket,
@@ -133,7 +134,7 @@ impl Lent {
 }
 
 impl Flow {
-    /// A window, and what the other side is told of it. Nothing is left behind if that fails.
+    /// A window, and its hello for the other side. Nothing is left behind if that fails.
     pub fn new(node: &mut Node, config: &ByteConfig) -> Result<(Self, Vec<u8>), String> {
         let (cell, credit) = Cell::new(node, CREDIT_BYTES)?;
         let made = Self::lend(node, config);
@@ -217,7 +218,7 @@ impl Flow {
         self.cell.remove(node);
     }
 
-    /// What the other side lends; it is used once the link is known.
+    /// Takes the other side's window; it is used once the link is known.
     pub fn lent(&mut self, hello: &[u8], peer: &Peer) -> Result<(), String> {
         self.lent = Some(Lent::from_bytes(hello, peer)?);
         Ok(())
@@ -252,7 +253,7 @@ impl Flow {
 
     // ---- reading
 
-    /// Takes what has come out of the queue; says what the peer did wrong in `fault`.
+    /// Takes arrivals out of the queue; `fault` receives a violation of the peer.
     #[inline]
     pub fn take_packets(&mut self, node: &mut Node) {
         if self.fault.is_some() {
@@ -292,7 +293,7 @@ impl Flow {
         incoming.advance()
     }
 
-    /// Hands out bytes that have come, at most `max` of them, piece by piece; says how many.
+    /// Hands out bytes that have come, at most `max` of them, piece by piece; returns their count.
     #[inline]
     pub fn copy_out(&mut self, node: &mut Node, max: usize, sink: &mut impl FnMut(&[u8])) -> usize {
         let incoming = &mut self.incoming;
@@ -312,7 +313,7 @@ impl Flow {
         length
     }
 
-    /// Tells the other side how far its bytes were read, when it is time.
+    /// Returns credit to the other side, when it is due.
     #[inline]
     fn tell(&mut self, node: &mut Node) {
         let incoming = &self.incoming;
@@ -335,7 +336,7 @@ impl Flow {
                 node.await_room(link);
                 true
             }
-            // Otherwise the peer is gone, or gave a ticket that cannot be used: nobody to tell.
+            // Otherwise the peer is gone, or gave a useless ticket, and needs no credit.
             _ => {
                 self.incoming.told = now;
                 false
@@ -343,7 +344,7 @@ impl Flow {
         };
     }
 
-    /// What could not be said before.
+    /// Returns the credit that could not be sent before.
     pub fn tell_rest(&mut self, node: &mut Node) {
         if self.untold {
             self.tell_now(node);
@@ -358,7 +359,7 @@ impl Flow {
         incoming.arrived > incoming.taken || incoming.has_ended || self.fault.is_some()
     }
 
-    /// The same by what has arrived, which is not looked into.
+    /// The same for arrivals, without a look into them.
     pub fn is_ready(&self, node: &Node) -> bool {
         let incoming = &self.incoming;
         incoming.arrived > incoming.taken
@@ -401,7 +402,7 @@ impl Flow {
                 (left, at) = (&left[1..], 0);
             }
             let Some(slice) = left.first() else { return Look::Found(Ok(wrote)) };
-            // The last packet is kept for saying that there are no more bytes.
+            // The last packet is kept for the end of the bytes.
             let most = outgoing.most(node, cell, 1);
             if most == 0 {
                 break;
@@ -426,7 +427,7 @@ impl Flow {
                     self.wants_room = true;
                     return Look::Room(outgoing.prepared.link());
                 }
-                // What left before is said first; the next call says this.
+                // The bytes that have left are reported first; the next call returns this error.
                 Err(_) if wrote > 0 => return Look::Found(Ok(wrote)),
                 Err(e) => return Look::Found(Err(e)),
             }
@@ -451,7 +452,7 @@ impl Flow {
         Look::Nothing
     }
 
-    /// Whoever waited for the peer's program to read has given up, or it has read.
+    /// A caller that waited for the peer's program to read has given up, or the peer has read.
     #[cold]
     pub fn waits_no_more(&mut self, node: &mut Node) {
         if let Some(link) = self.link().filter(|_| core::mem::take(&mut self.waits)) {
@@ -459,7 +460,7 @@ impl Flow {
         }
     }
 
-    /// Says that there are no more bytes.
+    /// Sends the end of the bytes.
     pub fn shut(&mut self, node: &mut Node) -> Look<Result<(), ByteStreamError>> {
         if self.is_shut {
             return Look::Found(Ok(()));
@@ -482,7 +483,7 @@ impl Flow {
         }
     }
 
-    /// Whether a write would send something, as far as credit and the link are concerned.
+    /// Whether a write would send something, by its credit and the link's room.
     pub fn is_writable(&mut self, node: &mut Node) -> bool {
         let Self { outgoing: Some(outgoing), cell, .. } = self else { return false };
         if self.wants_room {
@@ -499,7 +500,7 @@ impl Flow {
 }
 
 impl Incoming {
-    /// Leaves for others what was not read.
+    /// Publishes the unread count.
     #[inline]
     fn show(&self) {
         self.held.unread.store(self.arrived - self.taken, Ordering::Relaxed);
@@ -544,7 +545,7 @@ impl Outgoing {
         left(self)
     }
 
-    /// Bytes of the next packet at most, with `kept` packets left over; 0: there is no credit.
+    /// Most bytes of the next packet, with `kept` packets left over; 0: there is no credit.
     #[inline]
     fn most(&mut self, node: &Node, cell: &Cell, kept: u64) -> usize {
         if self.packets_left(node, cell) <= kept {
@@ -558,7 +559,7 @@ impl Outgoing {
         free(self).min(to_end).min(self.packet_bytes as u64) as usize
     }
 
-    /// Credit only grows, and more than was sent is a lie: neither is taken.
+    /// Credit only grows, and credit beyond the bytes sent is a lie: both are ignored.
     #[cold]
     fn read_credit(&mut self, node: &Node, cell: &Cell) {
         let Ok(bytes) = node.area(cell.area) else { return };

@@ -1,6 +1,6 @@
-//! Who listens for byte streams: what a listener offers, and those that wait to be accepted.
+//! Listens for byte streams: a listener's offer, and the connections that wait to be accepted.
 //!
-//! Never: more connections than the settings allow have places; one that was accepted ends with its
+//! Never: there are more connections than the settings allow; an accepted one ends with its
 //! listener.
 
 use super::ByteConfig;
@@ -27,7 +27,7 @@ use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// What a listener's offer and its end point share.
+/// The state that a listener's offer and its end point share.
 pub(super) struct Places {
     connections: Mutex<Connections>,
     pub(super) misbehaved: AtomicU64,
@@ -35,10 +35,10 @@ pub(super) struct Places {
 
 #[derive(Default)]
 struct Connections {
-    /// Those that wait to be accepted.
+    /// Connections that wait to be accepted.
     ready: VecDeque<Arc<StreamCore>>,
-    /// Whose all are, by number: those on their way here, those that wait, those that were accepted
-    /// and are not dropped.
+    /// The users of all connections, by number: those on their way here, those that wait, and
+    /// accepted ones that are not dropped.
     alive: HashMap<u64, PeerUser>,
     next: u64,
     wakers: Wakers,
@@ -50,7 +50,7 @@ impl Places {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection with this number is no more.
+    /// The connection with this number is gone.
     pub(super) fn give_back(&self, number: u64) {
         self.lock().alive.remove(&number);
     }
@@ -74,7 +74,7 @@ impl Waiting for Places {
 pub(in crate::protocol) struct Listening {
     config: ByteConfig,
     places: Arc<Places>,
-    /// Those that were admitted and are not there yet.
+    /// Admitted connections that have not joined yet.
     joining: HashMap<RequestId, Arc<StreamCore>>,
 }
 
@@ -122,13 +122,13 @@ impl Offer for Listening {
         }
     }
 
-    // It is accepted all the same: what it wrote is read.
+    // The connection is still accepted, so that its written bytes can be read.
     fn left(&mut self, _: &mut Node, _: &Connection) {}
 }
 
 /// Accepts byte streams. `Send` and `Sync`: several threads may accept.
 ///
-/// Dropping it closes the connections that were not accepted; those that were go on. See
+/// Dropping it closes the connections that were not accepted; accepted ones go on. See
 /// [`ByteStream`] for an example.
 pub struct ByteListener {
     manager: Manager,
@@ -137,8 +137,8 @@ pub struct ByteListener {
 }
 
 impl ByteListener {
-    /// A listener; streams find it by name ([`serve`](Self::serve)) or grow from its seed. Fails
-    /// where the settings cannot be.
+    /// A listener; streams find it by name ([`serve`](Self::serve)) or grow from its seed. Fails if
+    /// a setting is out of range.
     pub fn new(manager: &Manager, config: ByteConfig) -> Result<Self, GrowError> {
         config.check()?;
         let (connections, misbehaved) = (Mutex::default(), AtomicU64::new(0));
@@ -150,8 +150,8 @@ impl ByteListener {
 
     offered!("a [`ByteStream`]");
 
-    /// The next connection; waits at most `timeout`. Its bytes may be there already. Nothing is lost
-    /// on an error.
+    /// The next connection; waits at most `timeout`. Its bytes may be here already. An error loses
+    /// no connection.
     pub fn accept(&self, timeout: Option<Duration>) -> Result<ByteStream, ReceiveError> {
         let core = self.manager.shared.wait_until(timeout, |_, _| match self.next() {
             Some(core) => Look::Found(core),
@@ -182,7 +182,7 @@ impl ByteListener {
     /// let stream = ByteStream::connect_with(&other, "bytes", small, limit)?;
     /// manager.wait_any(&[&listener], limit)?;
     /// let accepted = listener.try_accept()?.expect("it waits");
-    /// listener.stop_serving(); // Those that are there go on.
+    /// listener.stop_serving(); // Existing connections go on.
     /// assert_eq!((listener.connections(), listener.misbehaved()), (1, 0));
     /// println!("{}", accepted.explain());
     /// assert!(stream.connection().ended().is_none());
@@ -204,7 +204,7 @@ impl ByteListener {
         ByteStream::new(&self.manager, connection, core)
     }
 
-    /// [`accept`](Self::accept) of a task, in this wait of its.
+    /// [`accept`](Self::accept) of a task, in its own wait.
     #[cfg(feature = "tokio")]
     pub(crate) fn accept_or_wait(
         &self,
@@ -235,12 +235,12 @@ impl ByteListener {
         Ok(Turned { ready: None, arm })
     }
 
-    /// Connections that there are: accepted and not dropped, waiting to be accepted, or on their way.
+    /// All connections: accepted and not dropped, waiting to be accepted, or on their way.
     pub fn connections(&self) -> usize {
         self.places.lock().alive.len()
     }
 
-    /// Peers that were sent away because they broke the rules.
+    /// Peers whose link was ended because they broke the rules.
     pub fn misbehaved(&self) -> u64 {
         self.places.misbehaved.load(Ordering::Relaxed)
     }

@@ -1,24 +1,24 @@
-//! A byte stream: bytes both ways over one link, between whoever connects and a listener.
+//! A byte stream: bytes both ways over one link, between a connecting process and a listener.
 //!
 //! ```text
 //!   writer                                                              reader
 //!   write  ---- fast packets: the bytes, word = number and length ---->  window     read
-//!          <--- one line, nobody is told: bytes and packets taken -----  credit
+//!          <--- one line, silent: bytes and packets taken -------------  credit
 //!   shut   ---- a packet of no bytes ------------------------------->   end of file
 //! ```
 //! Each side lends the other a *window*: a ring of bytes in its own memory, and a credit word that
-//! it deposits into the other's. A writer puts bytes behind those that it sent before, as far as the
-//! window has been read, and keeps none itself: what [`write_within`](ByteStream::write_within) took is on its way,
-//! and arrives also if this process ends. So nothing that a peer sends is held beyond its window, and
+//! it deposits into the other's. A writer appends its bytes, as far as the window has been read,
+//! and keeps no copy: bytes that [`write_within`](ByteStream::write_within) took are on their way,
+//! and arrive even if this process ends. So a peer's bytes never take memory beyond its window, and
 //! a writer whose reader does not read waits.
 //!
-//! Links may reorder, so each packet carries a number; bytes are handed out as far as the numbers are
-//! complete. They are copied out of the window under the manager's lock, when nothing can be
-//! deposited. A peer that writes into its window what it should not, or where it should not, changes
+//! Links may reorder, so each packet carries a number; bytes are handed out as far as the numbers
+//! are complete. They are copied out of the window under the manager's lock, when no packet can be
+//! deposited. A peer that writes wrong bytes into its window, or to the wrong place in it, changes
 //! its own bytes only.
 //!
-//! The end of the bytes is said by a packet of its own, so each direction ends by itself. Dropping a
-//! stream says it, too, and closes the connection.
+//! A packet of its own marks the end of the bytes, so each direction ends by itself. Dropping a
+//! stream sends it, too, and closes the connection.
 
 mod ends;
 mod flow;
@@ -37,16 +37,16 @@ use std::io;
 use std::string::String;
 use std::sync::Arc;
 
-/// What a [`ByteListener`] or a [`ByteStream`] is made of.
+/// Configuration of a [`ByteListener`] or a [`ByteStream`].
 #[derive(Clone, Debug)]
 pub struct ByteConfig {
-    /// Bytes that the other side may send before they are read: a power of two from 4 KiB to
-    /// 16 MiB. 256 KiB unless set. Memory is used as it is written.
+    /// Bytes that the other side may send before they are read: a power of two from 4 KiB to 16
+    /// MiB. 256 KiB unless set. Pages are used when they are first written.
     pub window_bytes: u32,
     /// Packets that the other side may send before they are looked at, from 8 to 1,024. 256 unless
     /// set.
     pub packets: u32,
-    /// Of a listener: connections at one time, whether they were accepted or not. 256 unless set.
+    /// For a listener: connections at one time, accepted or not. 256 unless set.
     pub connections_max: u32,
 }
 
@@ -78,15 +78,15 @@ impl ByteConfig {
     }
 }
 
-/// Why a byte stream carries nothing more: the error within the [`io::Error`] of a read or a write.
+/// The reason why a byte stream has ended: the error within the [`io::Error`] of a read or a write.
 #[derive(Clone, Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ByteStreamError {
-    /// The peer is gone ([`ConnectionReset`](io::ErrorKind::ConnectionReset); of a write to a peer
+    /// The peer is gone ([`ConnectionReset`](io::ErrorKind::ConnectionReset); for a write to a peer
     /// that closed its stream, [`BrokenPipe`](io::ErrorKind::BrokenPipe)).
     #[error("the peer is gone: {0}")]
     Ended(CloseReason),
-    /// The peer says that this side broke the rules, or nobody watches over links any more
+    /// The peer reports that this side broke the rules, or no thread watches over links any more
     /// ([`ConnectionAborted`](io::ErrorKind::ConnectionAborted)).
     #[error("the connection was given up: {0}")]
     Aborted(CloseReason),
@@ -94,10 +94,11 @@ pub enum ByteStreamError {
     /// ([`InvalidData`](io::ErrorKind::InvalidData)).
     #[error("the peer broke the rules and was sent away: {0}")]
     Misbehaved(String),
-    /// This side has said that it writes nothing more ([`BrokenPipe`](io::ErrorKind::BrokenPipe)).
+    /// This side was [shut](ByteStream::shut) ([`BrokenPipe`](io::ErrorKind::BrokenPipe)).
     #[error("this side has shut its direction of the stream, and can write nothing more")]
     Shut,
-    /// The time is over; nothing was read or written ([`TimedOut`](io::ErrorKind::TimedOut)).
+    /// The time limit has passed; nothing was read or written
+    /// ([`TimedOut`](io::ErrorKind::TimedOut)).
     #[error(
         "the peer did not go on within the time limit: it is behind, or its program makes no calls"
     )]
@@ -138,7 +139,7 @@ impl From<crate::node::Waited> for ByteStreamError {
 }
 
 impl ByteStreamError {
-    /// What the end of a connection means to whoever reads or writes.
+    /// The error of a read or write at the end of a connection.
     fn of(reason: &CloseReason) -> Self {
         match reason {
             CloseReason::Misbehaved(why) => Self::Misbehaved(why.clone()),

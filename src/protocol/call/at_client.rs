@@ -1,4 +1,4 @@
-//! What a client keeps under its manager's lock: its calls, and where each stands.
+//! A client's state under its manager's lock: its calls, and the progress of each.
 
 use super::client::CallId;
 use super::handling::{LIMIT_BYTES, application_error, limit_us, limited};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::vec::Vec;
 
-/// Where one call stands, at the client.
+/// The state of one call, at the client.
 #[derive(Clone, Copy)]
 pub(super) enum AtClient {
     Free,
@@ -29,7 +29,7 @@ pub(super) enum AtClient {
     /// A reply lies in the block.
     Done,
     Declined,
-    /// An error of the application's lies in the block.
+    /// An application error lies in the block.
     Failed,
     /// The server drains, and has not taken the request.
     Draining,
@@ -37,7 +37,7 @@ pub(super) enum AtClient {
     Left,
     /// The reply is too long for this side, and the server does not know that yet.
     TooLong,
-    /// It does.
+    /// The reply is too long for this side, and the server knows.
     Refused,
     /// A long request was announced.
     Asked,
@@ -56,7 +56,7 @@ pub(super) struct Call {
     pub(super) state: AtClient,
     /// Bytes of the reply in the block.
     pub(super) length: u32,
-    /// Nobody waits for it any more: its number is free when the server has answered.
+    /// Its caller no longer waits: its number is free when the server has answered.
     pub(super) abandoned: bool,
     pub(super) generation: u32,
 }
@@ -75,9 +75,9 @@ pub(in crate::protocol) struct ClientState {
     pub(super) longs: HashMap<u32, LongAtClient>,
     pub(super) long_slots: HashMap<SlotIndex, u32>,
     pub(super) outbox: VecDeque<(u32, u32, Vec<u8>)>,
-    /// Where a request with a time limit is put together.
+    /// The buffer in which a request with a time limit is put together.
     pub(super) scratch: Vec<u8>,
-    /// It takes no request any more.
+    /// The server takes no more requests.
     pub(super) server_closes: bool,
 }
 
@@ -134,14 +134,14 @@ impl ClientState {
         }
         match (call.state, code) {
             (AtClient::Waiting, 0..=LENGTH_MAX) if code <= self.blocks.block => {
-                // Apart from the state: a word that is read after its halves were written stalls.
+                // Apart from the state: reading a word right after its halves were written stalls.
                 call.length = code;
-                // The server does not know what a reply may have.
+                // The server does not know the length limit of a reply.
                 let is_too_long = code > self.blocks.at_once();
                 call.state = if is_too_long { AtClient::Refused } else { AtClient::Done };
             }
             (AtClient::Waiting | AtClient::Asked, DECLINED) => call.state = AtClient::Declined,
-            // What it says is read when it is taken: the server can write there until then.
+            // The error is read when it is taken: the server can write there until then.
             (AtClient::Waiting, FAILED) => call.state = AtClient::Failed,
             (AtClient::Waiting | AtClient::Asked, DRAINING) => call.state = AtClient::Draining,
             (AtClient::Asked, ASK) => {
@@ -215,7 +215,7 @@ impl ClientState {
         Ok(())
     }
 
-    /// The server closes: it says of one call that it took it, or of all others that it did not.
+    /// The server closes: it took one call, or it took none of the others.
     #[cold]
     fn handle_closing(&mut self, node: &mut Node, number: u32, code: u32) -> Result<(), Broken> {
         let over = if code == CLOSING { AtClient::Draining } else { AtClient::Left };
@@ -240,7 +240,7 @@ impl ClientState {
         }
         if code == CLOSING {
             self.server_closes = true;
-            // Each request is looked at from now on.
+            // Each request is checked from now on.
             self.lent.go_slowly();
         }
         Ok(())
@@ -260,7 +260,7 @@ impl ClientState {
         }
     }
 
-    /// What has not left must not be taken for the next call's of this number.
+    /// A message that has not left must not be taken for the next call of this number.
     #[cold]
     fn free_abandoned(&mut self, node: &mut Node, number: u32) {
         self.outbox.retain(|(of, code, _)| (*of, *code) != (number, CANCEL));
@@ -269,7 +269,7 @@ impl ClientState {
 
     #[inline(always)]
     pub(super) fn free(&mut self, node: &mut Node, number: u32) {
-        // Somebody may wait for a number, and nothing that arrives would say that there is one.
+        // A caller may be waiting for a number, and no arrival would announce a free one.
         if self.free.is_empty() {
             node.wake_waiters();
         }
@@ -280,7 +280,7 @@ impl ClientState {
         self.free.push(number);
     }
 
-    /// Takes a reply, if it is there.
+    /// Takes a reply, if there is one.
     #[inline(always)]
     pub(super) fn take(
         &mut self,
@@ -308,7 +308,7 @@ impl ClientState {
                 Err(application_error(block))
             }
             AtClient::TooLong => {
-                // The number is free when the server has heard of it.
+                // The number is free when the server has been told.
                 let call = &mut self.calls[id.call as usize];
                 call.abandoned = true;
                 call.generation = call.generation.wrapping_add(1);
@@ -468,12 +468,12 @@ impl ClientState {
         }
     }
 
-    /// Whether a call that was to begin waits for another to be over.
+    /// Whether a call that is to begin waits for another to end.
     pub(super) fn waits_for_a_call(&self, begun: &Begun) -> bool {
         matches!(begun, Begun::Nothing) && self.free.is_empty()
     }
 
-    /// A call's beginning where nothing need be waited for; `None`: nothing was done.
+    /// A call's beginning if it needs no wait; `None`: nothing was done.
     #[inline(always)]
     pub(super) fn begin_at_once(&mut self, node: &mut Node, request: &[u8]) -> Option<CallId> {
         let number = *self.free.last()?;
@@ -486,8 +486,8 @@ impl ClientState {
         Some(CallId { call: number, generation: call.generation })
     }
 
-    /// Takes one reply of up to 16 bytes that comes straight from a ring, if it is the one that is
-    /// waited for.
+    /// Takes one reply of up to 16 bytes that comes straight from a ring, if it is the reply to
+    /// this call.
     #[inline(always)]
     pub(super) fn take_words(&mut self, node: &mut Node, id: CallId) -> Taken {
         let Some(call) = self.calls.get(id.call as usize) else { return Taken::Nothing };
@@ -508,7 +508,7 @@ impl ClientState {
         Taken::Other(notification)
     }
 
-    /// What was taken and is no such reply. `None`: it says no more of this call.
+    /// Handles a notification of another kind. `None`: the call has no result yet.
     #[inline(never)]
     pub(super) fn take_rest(
         &mut self,
@@ -532,7 +532,7 @@ impl ClientState {
         Some(taken.map(|()| reply))
     }
 
-    /// Takes one reply, if it is the one that is waited for; anything else goes the general way.
+    /// Takes one reply, if it is the reply to this call; anything else goes the general way.
     #[inline(always)]
     pub(super) fn take_at_once(
         &mut self,
@@ -597,7 +597,7 @@ impl ClientState {
         }
     }
 
-    /// One look of a whole call, of which as much is done as can be without waiting, within reason.
+    /// One look of a whole call: does as much as it can without waiting, within reason.
     #[cfg(feature = "tokio")]
     pub(super) fn look_at_all(
         &mut self,
@@ -619,14 +619,14 @@ impl ClientState {
         Look::Again
     }
 
-    /// Nobody waits for a call any more.
+    /// The caller no longer waits for a call.
     pub(super) fn abandon(&mut self, node: &mut Node, id: CallId) {
         let Some(call) = self.calls.get_mut(id.call as usize) else { return };
         if call.generation != id.generation || call.abandoned {
             return;
         }
         call.abandoned = true;
-        // It does not exist any more, also for whoever waits for it.
+        // The call no longer exists, not even for a thread that waits for it.
         call.generation = call.generation.wrapping_add(1);
         node.wake_waiters();
         let gives_up = matches!(call.state, AtClient::Asked)
@@ -644,20 +644,20 @@ impl ClientState {
     }
 }
 
-/// What was taken for a call that waits for its reply. In registers, and not in memory that is written
-/// piece by piece and read at once.
+/// A notification for a call that waits for its reply. In registers, and not in memory that is
+/// written piece by piece and read at once.
 pub(super) enum Taken {
     /// The reply: its words, and how many bytes of them.
     Words([u64; 2], u32),
     /// Something else came straight from a ring.
     Other(Notification),
-    /// Nothing did, and something may be in the queue.
+    /// Nothing came straight from a ring; the queue may hold something.
     Queued,
-    /// It does not wait any more, or is none.
+    /// The call no longer waits, or does not exist.
     Nothing,
 }
 
-/// How far a call's beginning has come.
+/// The progress of a call's beginning.
 pub(super) enum Begun {
     Nothing,
     Long(CallId, Sending),

@@ -1,4 +1,5 @@
-//! What a server keeps under its manager's lock: its clients, their calls, what they are owed.
+//! A server's state under its manager's lock: its clients, their calls, and the messages owed to
+//! them.
 
 use super::handling::{LIMIT_BYTES, Which, deadline_from, limit_from};
 use super::server::{Arrived, ServerConfig, Spares};
@@ -24,14 +25,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use std::vec::Vec;
 
-/// What a server found.
+/// The result of a server's look.
 pub(super) enum Pumped {
     Nothing,
     Request(Arrived),
     Broken(LinkId, String),
 }
 
-/// Where a call with a long message stands, at the server.
+/// The state of a call with a long message, at the server.
 pub(super) enum AtServer {
     /// A long request was announced, and waits for its turn or for its bytes.
     Receiving {
@@ -42,8 +43,8 @@ pub(super) enum AtServer {
     Asked(u64),
     Granted(Ticket),
     Refused,
-    /// The caller gave up while its long reply was announced, or was on its way: whoever replies is to
-    /// leave it. `has_answered`: the client, whether it makes room.
+    /// The caller gave up after its long reply was announced, or on its way: the replying thread is
+    /// to abandon it. `has_answered`: the client has answered whether it makes room.
     Cancelled {
         has_answered: bool,
     },
@@ -54,22 +55,22 @@ pub(super) struct ClientOf {
     pub(super) blocks: Blocks,
     pub(super) lent: Lent,
     pub(super) at_once: usize,
-    /// By number: one of the states below, of which `others` says more where it is `OTHER`.
+    /// By number: one of the states below; `others` has the details of a call that is `OTHER`.
     pub(super) calls: Calls,
-    /// What a call is when it is over: `IDLE`, or `SHUT` once the server drains.
+    /// The state of a finished call: `IDLE`, or `SHUT` once the server drains.
     pub(super) idle: u8,
     pub(super) others: HashMap<u32, AtServer>,
     pub(super) longs: HashMap<u32, Long>,
     pub(super) long_waiting: VecDeque<(u32, u64)>,
-    /// Bytes of each long request that has memory here and is not replied to, and of all.
+    /// Bytes of each long request that has memory here and has no reply yet, and their sum.
     pub(super) alive: HashMap<u32, u64>,
     pub(super) alive_bytes: u64,
-    /// Some of these have gone, for which a long request of the user may wait.
+    /// Some of these have gone; a long request of the user may be waiting for them.
     pub(super) freed: bool,
-    /// What could not be sent at once.
+    /// Messages that could not be sent at once.
     pub(super) outbox: VecDeque<(u32, u32, Vec<u8>)>,
     pub(super) waits: bool,
-    /// It has broken the rules, and is about to be sent away.
+    /// The client has broken the rules, and is about to be disconnected.
     pub(super) has_misbehaved: bool,
     pub(super) peer: Peer,
     /// Distinguishes clients that have had the same slot, also of other servers.
@@ -79,9 +80,9 @@ pub(super) struct ClientOf {
 pub(super) static NEXT_CLIENT: AtomicU64 = AtomicU64::new(0);
 
 impl ClientOf {
-    /// At most two words are owed for a call at a time, a grant and that it was given up after all,
-    /// to a client that takes what it is sent. One that does not, and goes on asking, must not fill
-    /// this process's memory.
+    /// At most two words are owed for a call at a time to a client that takes its messages: a
+    /// grant, and that the message was given up after all. A client that takes none and goes on
+    /// asking must not fill this process's memory.
     pub(super) fn check_owed(&self) -> Result<(), String> {
         let (owed, calls) = (self.outbox.len(), self.calls.len());
         if owed <= 2 * calls {
@@ -91,8 +92,8 @@ impl ClientOf {
     }
 }
 
-/// The states of a client's calls. Whoever asks for statistics reads them, too, at any time: so they
-/// are words that are loaded and stored without order, which costs what a byte costs.
+/// The states of a client's calls. Readers of statistics read them, too, at any time: so they are
+/// words that are loaded and stored without order, which costs as little as a byte.
 pub(super) struct Calls(Arc<[AtomicU8]>);
 
 impl Calls {
@@ -126,7 +127,7 @@ impl Calls {
         (0..).zip(self.0.iter().map(|state| state.load(Ordering::Relaxed)))
     }
 
-    /// What counts those that were received and are not replied to, for statistics.
+    /// A counter, for statistics, of the calls that were received and have no reply yet.
     fn held(&self) -> Held {
         Held { states: self.0.clone(), is_held }
     }
@@ -144,7 +145,7 @@ pub(super) const CANCELLED: u8 = 3;
 /// Idle, and the server drains.
 pub(super) const SHUT: u8 = 4;
 
-/// Its long reply was given up, which the client is told when it has answered that it makes room.
+/// Its long reply was given up; the client is told when it has answered that it makes room.
 pub(super) const GIVEN_UP: u8 = 5;
 
 /// Whether a call was received, or is being received, and its program has yet to reply to it.
@@ -158,29 +159,29 @@ pub(in crate::protocol) struct ServerState {
     pub(super) config: ServerConfig,
     pub(super) clients: Vec<Option<Box<ClientOf>>>,
     pub(super) client_count: u32,
-    /// Slots of long messages: the client's slot and the call.
+    /// Slots of long messages, with the client's slot and the call.
     pub(super) long_slots: HashMap<SlotIndex, (SlotIndex, u32)>,
     pub(super) requests: HashMap<RequestId, SlotIndex>,
     pub(super) ready: Arc<Ready>,
     pub(super) misbehaved: u64,
     /// Calls that are `GIVEN_UP`.
     pub(super) given_up: usize,
-    /// Clients to which something could not be sent.
+    /// Clients with messages that could not be sent.
     pub(super) outboxes: usize,
-    /// Links that are to be closed, each once, and why.
+    /// Links to be closed, each once, with the reasons.
     pub(super) guilty: Vec<(LinkId, String)>,
-    /// Who they were that left requests behind that were received and not replied to; as many of
-    /// the last as there may be clients.
+    /// Clients that left received requests without a reply; as many of the last of these as there
+    /// may be clients.
     pub(super) departed: VecDeque<(u64, Peer, CloseReason)>,
-    /// Whoever waits to be told that a caller has given up: by client and call.
+    /// Tasks that wait for a caller to give up: by client and call.
     pub(super) watchers: HashMap<(u64, u32), (u64, Waker)>,
-    /// No request is taken any more.
+    /// No more requests are taken.
     pub(super) drains: bool,
     pub(super) spares: Spares,
 }
 
-/// What arrived beside the request that a thread was waiting for: any thread takes it, without the
-/// manager's lock.
+/// Requests that arrived beside the one that a thread was waiting for: any thread takes them,
+/// without the manager's lock.
 #[derive(Default)]
 pub(super) struct Ready {
     pub(super) count: AtomicUsize,
@@ -205,7 +206,7 @@ impl Ready {
         arrived
     }
 
-    /// How many clients have requests here, other than those that `but` knows.
+    /// The count of clients that have requests here, without those that `but` knows.
     pub(super) fn clients_but(&self, but: impl Fn(u64) -> bool) -> usize {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let mut clients: Vec<u64> = requests.iter().map(|arrived| arrived.parts.client).collect();
@@ -219,7 +220,8 @@ impl Ready {
 impl Offer for ServerState {
     fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
         let max = self.config.clients_max;
-        // Who connects again and again must not fill this process with what it leaves behind.
+        // A client that connects again and again must not fill this process with the requests it
+        // leaves.
         let gone = self.ready.clients_but(|number| {
             self.clients.iter().flatten().any(|client| client.number == number)
         });
@@ -245,7 +247,7 @@ impl Offer for ServerState {
         let calls = wanted.min(state.config.outstanding);
         let sizes = (state.config.request_bytes, state.config.request_bytes_max);
         let (blocks, mut answer) =
-            // Of each call a request, and that its caller has given up, may wait here.
+            // For each call a request and its cancellation may wait here.
             Blocks::lend(node, state.queue, calls, sizes, 2 * calls)?;
         answer.extend_from_slice(&state.config.request_bytes_max.to_le_bytes());
         let slot = blocks.slot.index();
@@ -296,7 +298,7 @@ impl Offer for ServerState {
             }
             node.show_held(connection.link(), client.calls.held());
             client.connection = Some(connection.clone());
-            // What it sent may have been heard before the manager heard of its connection.
+            // Its messages may have been read before the manager heard of its connection.
             state.advance(node, slot);
         } else {
             // The server has drained meanwhile.
@@ -306,8 +308,8 @@ impl Offer for ServerState {
 
     fn left(&mut self, node: &mut Node, connection: &Connection) {
         let state = self;
-        // What it had sent, and is whole, is still handed out: send-then-exit loses nothing.
-        // Nobody else's nonsense hides it.
+        // Complete requests that it had sent are still delivered: send-then-exit loses nothing.
+        // Another client's violation does not hide them.
         loop {
             match state.pump_queue(node) {
                 Pumped::Request(arrived) => state.ready.push(arrived),
@@ -343,7 +345,7 @@ impl ClientOf {
         }
     }
 
-    /// The same, where no long request of its client's is here.
+    /// The same if no long request of its client is here.
     #[inline(always)]
     pub(super) fn end_short(&mut self, call: u32) {
         self.calls.set(call, self.idle);
@@ -377,8 +379,8 @@ impl ServerState {
         }
     }
 
-    /// A client has broken the rules: it is counted once, though more of its nonsense may be here
-    /// before it has been sent away.
+    /// A client has broken the rules: it is counted once, though more of its violations may be here
+    /// before it is disconnected.
     #[cold]
     pub(super) fn count_broken(&mut self, slot: SlotIndex) {
         let client = self.clients.get_mut(slot.0 as usize).and_then(Option::as_mut);
@@ -387,7 +389,7 @@ impl ServerState {
         self.misbehaved += u64::from(!is_known);
     }
 
-    /// Remembers, until somebody looks, whom to send away.
+    /// Remembers, until the next look, a client to disconnect.
     #[cold]
     pub(super) fn accuse(&mut self, node: &Node, link: LinkId, why: String) {
         let here: HashSet<LinkId> = node.links().collect();
@@ -395,7 +397,7 @@ impl ServerState {
         self.guilty.push((link, why));
     }
 
-    /// Who sent a request.
+    /// The sender of a request.
     pub(super) fn peer_of(&mut self, which: Which) -> Option<Peer> {
         if let Some(client) = self.client_at(which.slot, which.client) {
             return Some(client.peer.clone());
@@ -407,18 +409,18 @@ impl ServerState {
         self.departed.iter().find(|(number, ..)| *number == client)
     }
 
-    /// Why the client of a request has gone.
+    /// The reason why the client of a request has gone.
     pub(super) fn why_gone(&self, arrived: &Arrived) -> Option<CloseReason> {
         self.departed(arrived.parts.client).map(|(.., reason)| reason.clone())
     }
 
-    /// Whether a client has yet to say that it has heard of a long reply which will not come.
+    /// Whether a client has yet to answer for a long reply that will not come.
     pub(in crate::protocol) fn waits_for_given_up(&self) -> bool {
         self.given_up > 0
     }
 
-    /// The request that comes straight from a ring, when the queue is empty; nobody else has anything
-    /// to take then. `None`: there was none.
+    /// The request that comes straight from a ring when the queue is empty; other threads have
+    /// nothing to take then. `None`: there was no request.
     #[inline(always)]
     pub(super) fn take_at_once(&mut self, node: &mut Node) -> Option<Arrived> {
         let Handed { notification, body } = node.take_direct(self.queue, None)?;
@@ -440,7 +442,7 @@ impl ServerState {
         self.handle_long(node, notification).ok()?
     }
 
-    /// Handles what has arrived, up to the first request or the first client that broke the rules.
+    /// Handles arrivals, up to the first request or the first client that broke the rules.
     #[inline(always)]
     pub(super) fn pump(&mut self, node: &mut Node) -> Pumped {
         match self.pump_queue(node) {
@@ -500,8 +502,8 @@ impl ServerState {
         self.handle_other(node, notification, call, code)
     }
 
-    /// A request with a time limit, or a message that belongs to a long one, or to nothing. Whether it
-    /// is a request.
+    /// Handles a request with a time limit, or a message that belongs to a long one, or to nothing.
+    /// Returns whether it is a request.
     #[cold]
     pub(super) fn handle_other(
         &mut self,
@@ -563,7 +565,7 @@ impl ServerState {
                     self.long_slots.remove(&long.slot.index());
                     long.remove(node);
                 }
-                // So that the client knows that the call's number is free again.
+                // This tells the client that the call's number is free again.
                 client.outbox.push_back((call, DECLINED, Vec::new()));
             }
             (ASK, OTHER, Some(other @ AtServer::Asked(_))) => {
@@ -587,7 +589,7 @@ impl ServerState {
             }
             // A long request was given up while its refusal was on its way.
             (DECLINED, IDLE | BUSY | CANCELLED | SHUT, _) => {}
-            // A caller gives up; each once, and it may be replied to already.
+            // A caller gives up; each once, and the reply may have been sent already.
             (CANCEL, BUSY, _) => {
                 client.calls.set(call, CANCELLED);
                 let number = client.number;
@@ -600,7 +602,7 @@ impl ServerState {
             (CANCEL, OTHER, Some(other @ (AtServer::Asked(_) | AtServer::Granted(_)))) => {
                 let has_answered = matches!(other, AtServer::Granted(_));
                 *other = AtServer::Cancelled { has_answered };
-                // Whoever replies waits for it.
+                // The replying thread waits for it.
                 node.wake_waiters();
                 return Ok(None);
             }
@@ -618,7 +620,7 @@ impl ServerState {
         Ok(None)
     }
 
-    /// Opens places for long requests, and sends what waits.
+    /// Opens places for long requests, and sends waiting messages.
     pub(super) fn advance(&mut self, node: &mut Node, slot: SlotIndex) {
         self.open_longs(node, slot);
         self.send_owed(node, slot);
@@ -628,7 +630,7 @@ impl ServerState {
         }
     }
 
-    /// Sends what waits.
+    /// Sends waiting messages.
     pub(super) fn send_owed(&mut self, node: &mut Node, slot: SlotIndex) {
         let Some(Some(client)) = self.clients.get_mut(slot.0 as usize) else { return };
         let Some(connection) = &client.connection else { return };
@@ -638,17 +640,17 @@ impl ServerState {
             match client.lent.send(node, link, *call, *code, data) {
                 Err(NodeSendError::Full) => {
                     client.waits = true;
-                    // Also where nobody waits for anything of this server.
+                    // Also if no thread waits for anything of this server.
                     node.await_room(link);
                     break;
                 }
                 _ => {
                     let (call, code) = (*call, *code);
                     client.outbox.pop_front();
-                    // A reply that was kept: the call's number is free from now on.
+                    // A kept reply: the call's number is free from now on.
                     if code <= LENGTH_MAX || code == FAILED {
                         client.end(call);
-                        // Whoever drains waits for that.
+                        // A draining thread waits for that.
                         node.wake_waiters();
                     }
                 }
@@ -657,7 +659,7 @@ impl ServerState {
         self.outboxes = self.outboxes + client.waits as usize - waited as usize;
     }
 
-    /// Sends what could not be sent before.
+    /// Sends messages that could not be sent before.
     #[cold]
     pub(super) fn advance_all(&mut self, node: &mut Node) {
         let slots: Vec<SlotIndex> = self
@@ -672,7 +674,7 @@ impl ServerState {
         }
     }
 
-    /// What else has arrived is for other threads.
+    /// All other arrivals are for other threads.
     pub(in crate::protocol) fn share_rest(&mut self, node: &mut Node) -> Option<(LinkId, String)> {
         loop {
             match self.pump(node) {

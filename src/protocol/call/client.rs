@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::vec::Vec;
 
-/// What a [`Client`] is made of.
+/// Configuration of a [`Client`].
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Calls that may be outstanding, if the server allows as many: those beyond wait for one of
-    /// these to end, those of one `AsyncClient` in the order in which they called. 64 unless set.
+    /// Calls that may be outstanding, if the server allows as many. Further calls wait for one of
+    /// these to end; those of one `AsyncClient` in the order of calling. 64 unless set.
     pub outstanding: u32,
-    /// Bytes of a reply that are sent at once; 4,088 unless set, which is the most.
+    /// Bytes of a reply that are sent at once; at most 4,088, the default.
     pub reply_bytes: u32,
     /// Longest reply, in bytes. 16 MiB unless set.
     pub reply_bytes_max: u64,
@@ -52,7 +52,7 @@ impl CallId {
         (self.call as u64) << 32 | self.generation as u64
     }
 
-    /// From [`to_bits`](Self::to_bits). A number that names no call is refused where it is used.
+    /// From [`to_bits`](Self::to_bits). Using a number that names no call is an error.
     pub fn from_bits(bits: u64) -> Self {
         Self { call: (bits >> 32) as u32, generation: bits as u32 }
     }
@@ -75,7 +75,7 @@ static NEXT_CLIENT: AtomicU32 = AtomicU32::new(0);
 /// server.serve("lengths", Access::SameUser)?;
 /// manager.start_progress()?;
 ///
-/// // Usually another process. Calls need not be finished in the order in which they were started.
+/// // Usually another process. Calls may be finished in any order.
 /// let client = Client::connect(&Manager::with_config(config)?, "lengths", limit)?;
 /// let first = client.start(b"one", limit)?;
 /// let second = client.start(b"three", limit)?;
@@ -92,7 +92,7 @@ static NEXT_CLIENT: AtomicU32 = AtomicU32::new(0);
 pub struct Client {
     manager: Manager,
     connection: Arc<Connection>,
-    /// Where the manager keeps the state; nobody can grow anything from it.
+    /// Registers the state with the manager; no sender can be grown from it.
     state: OfferId,
     outstanding: usize,
     at_once: usize,
@@ -127,7 +127,7 @@ impl Client {
         super::check_block("reply_bytes", config.reply_bytes)?;
         let (queue, blocks, body) = {
             let mut node = manager.lock();
-            // Of each call an answer, and that the server leaves it, may wait here; and that it closes.
+            // An answer and `LEFT` for each call may wait here, and one `CLOSING`.
             let words = calls.saturating_mul(2).saturating_add(1);
             // Long replies notify here, too: at most one for each call.
             let queue = node.notification_queue(words.saturating_add(calls)).map_err(set_up)?;
@@ -192,9 +192,9 @@ impl Client {
         self.go_on(request, timeout, None, begun)
     }
 
-    /// [`call`](Self::call) within a time limit, which the server is told: its handler sees when the
-    /// caller gives up ([`Request::deadline`](super::Request::deadline)). Costs 8 bytes of the request,
-    /// so that one of more than 8 bytes is no longer one cache line.
+    /// [`call`](Self::call) with a time limit that is sent to the server: its handler sees when the
+    /// caller gives up ([`Request::deadline`](super::Request::deadline)). Takes 8 bytes of the
+    /// request, so a request of more than 8 bytes no longer fits one cache line.
     pub fn call_within(&self, request: &[u8], limit: Duration) -> Result<Bytes, CallError> {
         self.go_on(request, Some(limit), Instant::now().checked_add(limit), Begun::Nothing)
     }
@@ -232,8 +232,8 @@ impl Client {
         }
     }
 
-    /// A call within a deadline, of which the server is told another, or nothing; `may_be_there`:
-    /// whether the server may have the whole request, also where this fails.
+    /// A call until one deadline, where the server gets another deadline, or no deadline;
+    /// `may_be_there`: whether the server may have the whole request, even if this fails.
     pub(crate) fn call_until(
         &self,
         request: &[u8],
@@ -254,7 +254,7 @@ impl Client {
         finished.map_err(|e| e.at(told))
     }
 
-    /// A call to be advanced one turn at a time.
+    /// A call that is advanced one turn at a time.
     #[cfg(feature = "tokio")]
     pub(crate) fn prepare<'a>(
         &'a self,
@@ -265,8 +265,8 @@ impl Client {
         Prepared { client: self, request, deadline, begun, may_be_there, none_free }
     }
 
-    /// Sends a request, waiting at most `timeout` for a free call ([`CallError::NoneFree`]) and, if it
-    /// is long, for the server to make room for it. The reply is had with [`finish`](Self::finish).
+    /// Sends a request, waiting at most `timeout` for a free call ([`CallError::NoneFree`]) and, if
+    /// it is long, for the server to make room for it. Get the reply with [`finish`](Self::finish).
     #[inline]
     pub fn start(&self, request: &[u8], timeout: Option<Duration>) -> Result<CallId, CallError> {
         match self.start_at_once(request) {
@@ -275,8 +275,8 @@ impl Client {
         }
     }
 
-    /// [`start`](Self::start), and the server is told that the reply is waited for until `limit` from
-    /// now: see [`call_within`](Self::call_within). Whoever gives up then [forgets](Self::forget) the
+    /// [`start`](Self::start), and tells the server that the reply is wanted until `limit` from
+    /// now: see [`call_within`](Self::call_within). If you give up then, [forget](Self::forget) the
     /// call.
     ///
     /// ```
@@ -296,11 +296,11 @@ impl Client {
     /// let call = client.start_within(b"ha", Duration::from_secs(10))?;
     /// assert!(client.try_finish(call)?.is_none());
     /// let request = server.receive(limit)?;
-    /// // The handler knows how long it is waited for, and whether still.
+    /// // The handler knows the deadline, and whether the caller still waits.
     /// assert!(request.deadline().is_some() && !request.is_cancelled());
     /// let reply = request.repeat(2);
     /// request.reply(&reply, limit)?;
-    /// // As a number, where it goes through another language.
+    /// // As a number, for use in another language.
     /// assert_eq!(&*client.finish(CallId::from_bits(call.to_bits()), limit)?, b"haha");
     /// let unwanted = client.start(b"no", limit)?;
     /// client.forget(unwanted);
@@ -313,7 +313,7 @@ impl Client {
         self.start_slowly(request, Some(limit), Instant::now().checked_add(limit))
     }
 
-    /// [`start_within`](Self::start_within) of a caller who waits in parts of the time: `timeout` now,
+    /// [`start_within`](Self::start_within) for a caller who waits in parts: at most `timeout` now,
     /// until `deadline` in all.
     #[cfg(feature = "unstable-internals")]
     pub fn start_until(
@@ -349,8 +349,9 @@ impl Client {
         self.settle(self.or_none_free(result, none_free), begun.id())
     }
 
-    /// Waits for the reply of a call, at most `timeout`. Unless the time is over the call does not
-    /// exist afterwards; then it may be finished later, or [forgotten](Self::forget).
+    /// Waits for the reply of a call, at most `timeout`. If that time passes, the call goes on, and
+    /// can be finished later or [forgotten](Self::forget). Otherwise the call no longer exists
+    /// afterwards.
     #[inline]
     pub fn finish(&self, call: CallId, timeout: Option<Duration>) -> Result<Bytes, CallError> {
         if let Some(mut alone) = self.manager.shared.alone() {
@@ -394,10 +395,10 @@ impl Client {
         }
     }
 
-    /// The reply is not wanted any more; it will be dropped when it comes. The server's handler can
-    /// see that ([`Request::is_cancelled`](super::Request::is_cancelled)). The call does not exist from
-    /// now on, also for a thread that waits for it; its place among those that may be outstanding is
-    /// free when the server has answered.
+    /// Abandons a call: its reply will be dropped when it comes, and the server's handler can see
+    /// the cancellation ([`Request::is_cancelled`](super::Request::is_cancelled)). The call does
+    /// not exist from now on, not even for a thread that waits for it; its place among the
+    /// outstanding calls is free when the server has answered.
     pub fn forget(&self, call: CallId) {
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
@@ -425,7 +426,7 @@ impl Client {
         this.at_once
     ));
 
-    /// After waiting for a call that was to be sent: none was free.
+    /// After a wait to send a call: no call was free.
     fn or_none_free<R>(
         &self,
         result: Result<Result<R, CallError>, Waited>,
@@ -437,7 +438,8 @@ impl Client {
         }
     }
 
-    /// After waiting: a call whose time is over is abandoned, a peer that broke the rules leaves.
+    /// After a wait: abandons a call whose time limit has passed, disconnects a peer that broke the
+    /// rules.
     #[inline(always)]
     fn settle<R>(
         &self,
@@ -460,7 +462,7 @@ impl Client {
     }
 }
 
-/// A call that somebody advances, and forgets by dropping this.
+/// A call that its owner advances, and forgets by dropping this.
 #[cfg(feature = "tokio")]
 pub(crate) struct Prepared<'a> {
     client: &'a Client,
@@ -468,13 +470,13 @@ pub(crate) struct Prepared<'a> {
     deadline: Option<Instant>,
     begun: Begun,
     may_be_there: bool,
-    /// No call was free when it was looked for last.
+    /// No call was free at the last look.
     none_free: bool,
 }
 
 #[cfg(feature = "tokio")]
 impl Prepared<'_> {
-    /// What it has come to where its time is over.
+    /// The error if its time limit has passed.
     pub fn timed_out(&self) -> CallError {
         match self.none_free {
             true => CallError::NoneFree(self.client.outstanding),
@@ -487,7 +489,7 @@ impl Prepared<'_> {
         self.may_be_there
     }
 
-    /// One turn: the reply, if it is there.
+    /// One turn: the reply, if it has come.
     pub fn advance(&mut self) -> Result<Option<Bytes>, CallError> {
         let Self { client, request, deadline, begun, may_be_there, none_free } = self;
         let mut reply = Bytes::default();
@@ -507,7 +509,7 @@ impl Prepared<'_> {
             };
             match look {
                 Look::Room(link) => node.await_room(link),
-                // The task is woken by this.
+                // This wakes the task.
                 Look::Again => node.wake_waiters(),
                 _ => {}
             }

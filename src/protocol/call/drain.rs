@@ -1,14 +1,14 @@
-//! A server that is about to close: it takes nothing new, finishes what it has, and ends.
+//! A server that is about to close: it takes no new requests, finishes those it has, and ends.
 //!
 //! ```text
-//!   drain: no name, no seed; each idle call is Shut -> whoever uses it is told DRAINING
+//!   drain: no name, no seed; each idle call is Shut -> a caller that uses it gets DRAINING
 //!          Busy, and long requests for which there is room -> received, replied to -> Shut
-//!          all are Shut, or the time is over -> the connections are closed
+//!          all are Shut, or the time limit passes -> the connections are closed
 //! ```
-//! A client that is told `DRAINING` knows that its request was not taken, so that it can be sent to
-//! another server. At the end the server says of each call that it took and leaves that it is
-//! `LEFT`, and then `CLOSING`: whatever else comes was not taken. Never: a client is told that a
-//! request was not taken which anybody had a chance to receive.
+//! `DRAINING` tells a client that its request was not taken, so the client can send it to another
+//! server. At the end the server sends `LEFT` for each call that it took and does not answer, and
+//! then `CLOSING`: it took no other request. Never: a client hears that a request was not taken
+//! which the program had a chance to receive.
 
 use super::at_server::{AtServer, ClientOf, GIVEN_UP, IDLE, SHUT, ServerState, is_held};
 use super::{CLOSING, DRAINING, FAILED, LEFT, LENGTH_MAX, Server};
@@ -26,8 +26,8 @@ impl ClientOf {
         self.calls.iter().filter(|(_, state)| is_held(*state)).count()
     }
 
-    /// The last words to it, as far as there is room: what it took and leaves, and that it takes
-    /// nothing else.
+    /// The last messages to the client, as far as there is room: the calls that the server took and
+    /// leaves, and that it takes no others.
     fn say_goodbye(&mut self, node: &mut Node) {
         let Some(link) = self.connection.as_ref().map(|connection| connection.link()) else {
             return;
@@ -36,7 +36,7 @@ impl ClientOf {
             if self.lent.send(node, link, call, code, &data).is_err() {
                 return;
             }
-            // A reply that was kept.
+            // A kept reply.
             if code <= LENGTH_MAX || code == FAILED {
                 self.end(call);
             }
@@ -55,15 +55,15 @@ impl ClientOf {
         self.idle == SHUT
     }
 
-    /// Takes no request from now on; true: something is owed to it.
+    /// Takes no request from now on; true: messages are owed to the client.
     fn shut(&mut self) -> bool {
         self.idle = SHUT;
-        // Each reply goes where whoever drains is told of it.
+        // Each reply goes through the path that wakes a draining thread.
         self.lent.go_slowly();
         for (call, _) in self.calls.iter().filter(|(_, state)| *state == IDLE) {
             self.calls.set(call, SHUT);
         }
-        // Of these nothing has come but their length.
+        // Only the length of these has come.
         for (call, _) in core::mem::take(&mut self.long_waiting) {
             if let Some(AtServer::Receiving { .. }) = self.others.get(&call) {
                 self.others.remove(&call);
@@ -88,41 +88,41 @@ impl ServerState {
         for slot in owed {
             self.send_owed(node, slot);
         }
-        // Whoever receives may be at the end.
+        // A receiving thread may be at the end.
         node.wake_waiters();
     }
 
-    /// Whether it takes no request any more.
+    /// Whether it takes no more requests.
     pub(in crate::protocol) fn is_draining(&self) -> bool {
         self.drains
     }
 
-    /// Whether nothing is here, or on its way here, that nobody has received.
+    /// Whether all requests that are here, or on their way here, have been received.
     pub(super) fn has_drained(&self) -> bool {
         self.drains
             && self.ready.count.load(Ordering::Acquire) == 0
             && self.clients.iter().flatten().all(|client| client.longs.is_empty())
     }
 
-    /// Requests that were received, or are here to be, and are not replied to.
+    /// Requests that were received, or wait to be, and have no reply yet.
     fn held(&self) -> usize {
         self.clients.iter().flatten().map(|client| client.held()).sum()
     }
 }
 
 impl Server {
-    /// Takes no new requests, waits at most `timeout` until those that are here have been received and
-    /// replied to, and closes all connections. Returns how many had no reply by then: 0, if all is
-    /// well.
+    /// Takes no new requests, waits at most `timeout` until the requests that are here have been
+    /// received and replied to, and closes all connections. Returns how many had no reply by then:
+    /// 0 after a complete drain.
     ///
-    /// From the beginning its names are free for another server, its seeds are worthless, and whoever
-    /// calls is told [`CallError::Draining`](super::CallError::Draining), by a thread that receives or
-    /// drains, while there is one (a progress thread alone tells nobody); a client that
-    /// reconnects goes to the next server. Receiving goes on, in other threads, and fails with
-    /// [`ReceiveError::Draining`] when nothing is left to be received. Giving up a name can take
-    /// seconds beyond that, where somebody holds its directory. Afterwards nobody is connected,
-    /// and what is left of the server is to be dropped. On an error it takes nothing new, and its
-    /// connections are as they were.
+    /// From the beginning its names are free for another server, and its seeds are worthless.
+    /// Callers get [`CallError::Draining`](super::CallError::Draining) as long as a thread receives
+    /// or drains (a progress thread alone does not answer them); a client that reconnects goes to
+    /// the next server. Receiving goes on in other threads, and fails with
+    /// [`ReceiveError::Draining`] when all requests have been received. Giving up a name can take
+    /// seconds beyond `timeout` if another process holds its directory. Afterwards there are no
+    /// connections, and all you can do with the server is drop it. On an error it takes no new
+    /// requests, and its connections are unchanged.
     pub fn drain(&self, timeout: Option<Duration>) -> Result<usize, ReceiveError> {
         let deadline = Deadline::new(timeout);
         self.begin_drain()?;
@@ -140,11 +140,11 @@ impl Server {
         }
     }
 
-    /// Begins to [drain](Self::drain), and does not wait: for a program of one thread, which goes on
-    /// receiving until that fails with [`ReceiveError::Draining`], replies to what it still holds, and
-    /// then calls `drain`, which has nothing left to wait for. A client that has announced a long request
-    /// can keep it from that: whoever must end goes on for a time of its own, and then calls `drain` with
-    /// no limit left.
+    /// Begins to [drain](Self::drain) without waiting, for a program of one thread. Such a program
+    /// goes on receiving until that fails with [`ReceiveError::Draining`], replies to the requests
+    /// that it still holds, and then calls `drain`, which no longer has to wait. A client that has
+    /// announced a long request can delay that error: a program that must end sets a limit of its
+    /// own for receiving, and then calls `drain` with a `timeout` of zero.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-drain-{}", std::process::id()));
@@ -170,7 +170,7 @@ impl Server {
     /// }
     /// assert_eq!(server.drain(limit)?, 0);
     /// assert_eq!(&*client.finish(last, limit)?, b"the last");
-    /// // It was not taken: it can go to another server.
+    /// // The request was not taken: it can go to another server.
     /// assert!(matches!(client.finish(late, limit), Err(CallError::Draining)));
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -182,7 +182,7 @@ impl Server {
         self.manager.hide(self.offer);
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
-        // What came by now was taken.
+        // All earlier arrivals were taken.
         while let Some(state) = protocols.server(self.offer) {
             match state.share_rest(node) {
                 Some((link, why)) => protocols.expel(node, link, &why),
@@ -194,12 +194,12 @@ impl Server {
         }
         protocols.after_look(node);
         drop(guard);
-        // A name that was taken meanwhile; from now on none can be.
+        // A name that was taken meanwhile; from now on no name can be taken.
         self.manager.hide(self.offer);
         Ok(())
     }
 
-    /// One turn of whoever drains in a task: whether nothing is held any more.
+    /// One turn of a task that drains: whether all requests have a reply.
     #[cfg(feature = "tokio")]
     pub(crate) fn look_at_drain(&self) -> Result<Option<()>, ReceiveError> {
         match self.look_around(|state| state.held()) {
@@ -208,7 +208,7 @@ impl Server {
         }
     }
 
-    /// Closes all connections; how many requests have no reply.
+    /// Closes all connections; returns how many requests have no reply.
     pub(crate) fn end_drain(&self) -> usize {
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
@@ -225,8 +225,8 @@ impl Server {
                 (client.blocks.slot.index(), client.connection.as_ref().map(|c| c.link()))
             })
             .collect();
-        // As with a server that is dropped: the link ends first, so that nothing comes for what is
-        // taken away then.
+        // As with a server that is dropped: the link ends first, so that no packet comes for the
+        // objects that are taken away then.
         for (_, link) in &clients {
             if let Some(link) = link {
                 protocols.close(node, *link);

@@ -1,16 +1,16 @@
-//! What a handler can ask and answer beside a reply: when its caller gives up, whether it has, and
-//! that the request has failed.
+//! The means of a handler beside the reply: its caller's deadline, the caller's cancellation, and a
+//! failure of the request.
 //!
 //! ```text
 //!   LIMITED  8 bytes: the request's length (16 bits), the time limit in microseconds (48 bits); the request
-//!   ASK      8 bytes: the length; 8 bytes: the time limit in microseconds, 0: none
+//!   ASK      8 bytes: the length; 8 bytes: the time limit in microseconds, 0: no limit
 //!   CANCEL   no bytes
 //!   FAILED   8 bytes: the error's code, the length of its text (32 bits each); the text
 //! ```
-//! A limit is relative: the two sides need have no clock in common. It becomes a deadline when the
-//! server's process takes the request out of its queue, so a request that waits in a queue is given
-//! more time than its caller has; the caller's `CANCEL` makes up for that.
-//! Never: a length of the other side's is believed to be inside of the block, or its text to be text.
+//! A limit is relative: the two sides need no common clock. It becomes a deadline when the server's
+//! process takes the request out of its queue, so a request that waits in a queue gets more time
+//! than its caller has; the caller's `CANCEL` makes up for that. Never: the server trusts the other
+//! side's length to be inside of the block, or its text to be text.
 
 use super::at_server::{CANCELLED, ServerState};
 use super::replying::{Answer, look_to_reply};
@@ -34,22 +34,22 @@ use std::vec::Vec;
 /// Most bytes of the text of an application's error ([`Request::fail`]).
 pub const ERROR_TEXT_MAX: usize = 1024;
 
-/// Before the text.
+/// Bytes before the text.
 const ERROR_HEAD: usize = 8;
 
-/// Before a request whose time limit is told.
+/// Bytes before a request with a time limit.
 pub(super) const LIMIT_BYTES: usize = 8;
 
 const LIMIT_US_MAX: u64 = (1 << 48) - 1;
 
-/// What is left until `deadline`, in microseconds; 1 where nothing is, for 0 says that there is no
+/// The time left until `deadline`, in microseconds; at least 1, because 0 means that there is no
 /// limit.
 pub(super) fn limit_us(deadline: Instant) -> u64 {
     let left = deadline.saturating_duration_since(Instant::now()).as_micros();
     u64::try_from(left).unwrap_or(LIMIT_US_MAX).clamp(1, LIMIT_US_MAX)
 }
 
-/// `bytes` become a request and, before it, its length and limit.
+/// Fills `bytes` with the request's length and limit, and the request.
 pub(super) fn limited(bytes: &mut Vec<u8>, request: &[u8], deadline: Instant) {
     let head = request.len() as u64 | limit_us(deadline) << 16;
     bytes.clear();
@@ -62,8 +62,8 @@ pub(super) fn limit_from(head: u64) -> (u32, Option<Instant>) {
     ((head & 0xffff) as u32, deadline_from(head >> 16))
 }
 
-/// The deadline that is meant by a limit in microseconds. A limit that no clock of ours reaches is
-/// none.
+/// The deadline for a limit in microseconds. A limit beyond the range of our clock counts as no
+/// limit.
 pub(super) fn deadline_from(limit_us: u64) -> Option<Instant> {
     match limit_us {
         0 => None,
@@ -71,7 +71,7 @@ pub(super) fn deadline_from(limit_us: u64) -> Option<Instant> {
     }
 }
 
-/// What lies in a block of a call that failed: a stranger's bytes, of any kind.
+/// Reads the block of a call that failed: a stranger's bytes, of any kind.
 pub(super) fn application_error(block: &[u8]) -> CallError {
     let read = || {
         let (code, rest) = block.split_first_chunk::<4>()?;
@@ -86,7 +86,7 @@ pub(super) fn application_error(block: &[u8]) -> CallError {
     }
 }
 
-/// An error of the application's as it lies in a client's block.
+/// An application error in the format of a client's block.
 pub(super) struct Failure {
     bytes: [u8; ERROR_HEAD + ERROR_TEXT_MAX],
     length: usize,
@@ -109,7 +109,7 @@ impl Failure {
         &self.bytes[..self.length]
     }
 
-    /// It is longer than a client's block, which takes `at_once` bytes.
+    /// The error if it is longer than a client's block, which takes `at_once` bytes.
     pub fn beyond(bytes: &[u8], at_once: usize) -> CallError {
         let max = at_once.saturating_sub(ERROR_HEAD);
         text_too_long(bytes.len() - ERROR_HEAD, max, "the client's reply_bytes")
@@ -121,7 +121,7 @@ fn text_too_long(length: usize, max: usize, limit: &'static str) -> CallError {
 }
 
 impl ServerState {
-    /// Whether nobody waits for the reply of a request any more.
+    /// Whether the caller of a request no longer waits for the reply.
     fn is_given_up(&mut self, which: Which) -> bool {
         match self.client_at(which.slot, which.client) {
             Some(client) => client.calls.get(which.call) == Some(CANCELLED),
@@ -129,7 +129,7 @@ impl ServerState {
         }
     }
 
-    /// Whoever waits to be told that its caller has given up.
+    /// Wakes the task that waits for the caller to give up.
     pub(super) fn wake_watcher(&mut self, client: u64, call: u32) {
         if let Some((_, waker)) = self.watchers.remove(&(client, call)) {
             waker.wake();
@@ -144,23 +144,24 @@ impl ServerState {
 }
 
 impl Request<'_> {
-    /// When its caller gives up, if it said so ([`Client::call_within`](super::Client::call_within)):
-    /// its limit, counted from when this process took the request from its queue. A caller can say
-    /// what it likes; a server that cannot work so long has a limit of its own.
+    /// The time at which its caller gives up, if the caller told it
+    /// ([`Client::call_within`](super::Client::call_within)): the caller's limit, counted from the
+    /// moment when this process took the request from its queue. The limit is the caller's claim
+    /// and may be arbitrarily long; a server that cannot work so long has a limit of its own.
     pub fn deadline(&self) -> Option<Instant> {
         self.arrived().parts.deadline
     }
 
-    /// Whether nobody waits for the reply any more: the caller has dropped the call or given it up,
-    /// its client has gone, or its [`deadline`](Self::deadline) has passed. Takes a turn, so that it
-    /// sees what has been sent by now; requests that come in it are for other threads, or for later.
-    /// A reply is allowed as ever, and is dropped at the client.
+    /// Whether the caller no longer waits for the reply: it has dropped the call or given it up,
+    /// its client has gone, or its [`deadline`](Self::deadline) has passed. Takes a turn, so that
+    /// it sees cancellations sent by now; requests that come in it are for other threads, or for
+    /// later. A reply is still allowed, and is dropped at the client.
     pub fn is_cancelled(&self) -> bool {
         self.server.is_cancelled(self.arrived())
     }
 
-    /// Replies, if that waits for nobody; else it is handed back. On an error the client is told that no
-    /// reply will come.
+    /// Replies if it can without waiting; otherwise returns the request. On an error the client is
+    /// told that no reply will come.
     #[cfg(feature = "unstable-internals")]
     pub fn try_reply(self, data: &[u8]) -> Result<Option<Self>, CallError> {
         self.try_answer(Answer::Reply(data))
@@ -178,7 +179,7 @@ impl Request<'_> {
         max.min(ERROR_TEXT_MAX)
     }
 
-    /// [`fail`](Self::fail), likewise.
+    /// [`fail`](Self::fail) if it can without waiting; otherwise returns the request.
     #[cfg(feature = "unstable-internals")]
     pub fn try_fail(self, code: u32, text: &str) -> Result<Option<Self>, CallError> {
         self.try_answer(Answer::Failure(Failure::new(code, text)?.bytes()))
@@ -203,13 +204,13 @@ impl Request<'_> {
     }
 
     /// Answers that the request has failed: the caller gets
-    /// [`CallError::Application`](super::CallError::Application) with this code, which is the
-    /// application's own, and this text. Waits as [`reply`](Self::reply) does for one that the client
-    /// takes at once.
+    /// [`CallError::Application`](super::CallError::Application) with this code, which the
+    /// application defines, and this text. Waits as [`reply`](Self::reply) does for a reply of up
+    /// to one block.
     ///
-    /// Fails with [`CallError::TooLong`] where the text has more bytes than [`ERROR_TEXT_MAX`], or than
-    /// the client's `reply_bytes` less 8 (36 at least). On an error the client is told that no reply
-    /// will come.
+    /// Fails with [`CallError::TooLong`] if the text has more bytes than [`ERROR_TEXT_MAX`], or
+    /// than the client's `reply_bytes` less 8 (36 at least). On an error the client is told that no
+    /// reply will come.
     pub fn fail(
         mut self,
         code: u32,
@@ -243,7 +244,7 @@ impl Request<'_> {
     }
 }
 
-/// A request's client, and its call: of one that another thread may be replying to.
+/// A request's client and call, for a request that another thread may be replying to.
 #[derive(Clone, Copy, Debug)]
 pub struct Which {
     pub(super) slot: SlotIndex,
@@ -257,7 +258,7 @@ impl Arrived {
         self.parts.deadline
     }
 
-    /// Which it is, for [`Server::is_given_up`] and [`Server::peer_of_which`].
+    /// The request's name, for [`Server::is_given_up`] and [`Server::peer_of_which`].
     #[cfg(feature = "unstable-internals")]
     pub fn which(&self) -> Which {
         self.its_which()
@@ -283,13 +284,13 @@ impl Server {
         self.look_for(arrived.its_which())
     }
 
-    /// [`is_cancelled`](Self::is_cancelled), its deadline apart.
+    /// [`is_cancelled`](Self::is_cancelled) without the check of its deadline.
     #[cfg(feature = "unstable-internals")]
     pub fn is_given_up(&self, which: Which) -> bool {
         self.look_for(which)
     }
 
-    /// [`Request::peer`]. `None`, too, of one that was replied to, once its client has gone.
+    /// [`Request::peer`]. `None`, too, for an answered request once its client has gone.
     #[cfg(feature = "unstable-internals")]
     pub fn peer_of_which(&self, which: Which) -> Option<Peer> {
         self.with_state(|state| state.peer_of(which))
@@ -299,9 +300,9 @@ impl Server {
         self.look_around(|state| state.is_given_up(which)).unwrap_or(true)
     }
 
-    /// Whether a request's caller has given up; else `waker` is woken when it does, in whatever turn
-    /// that is seen, or when it is replied to. `watch`: a number that no other has, since that of a call is
-    /// used again.
+    /// Whether a request's caller has given up; otherwise `waker` is woken when it does, in any
+    /// turn that sees it, or when the request is answered. `watch`: a number that no other watch
+    /// has, since a call's number is used again.
     #[cfg(feature = "tokio")]
     pub(crate) fn watch(&self, arrived: &Arrived, watch: u64, waker: &Waker) -> bool {
         let is_given_up = |state: &mut ServerState| {
@@ -315,7 +316,7 @@ impl Server {
         guard.parts().1.server(self.offer).is_none_or(is_given_up)
     }
 
-    /// That watch is over.
+    /// Ends that watch.
     #[cfg(feature = "tokio")]
     pub(crate) fn watch_no_more(&self, of: (u64, u32), watch: u64) {
         if !self.manager.is_forked() {
@@ -327,7 +328,7 @@ impl Server {
         }
     }
 
-    /// Somebody replies to it: whoever watches it is woken.
+    /// A thread replies to it: the watching task is woken.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_replied_to(&self, (client, call): (u64, u32)) {
         if !self.manager.is_forked() {
@@ -335,13 +336,13 @@ impl Server {
         }
     }
 
-    /// One turn, in which callers that have given up are seen.
+    /// One turn, which sees the cancellations of callers.
     #[cfg(feature = "tokio")]
     pub(crate) fn look_for_cancelled(&self) -> Result<(), Forked> {
         self.look_around(|_| ()).ok_or(Forked)
     }
 
-    /// One turn, of which all requests are for others; then a look.
+    /// One turn, all requests of which are for other threads; then a look.
     pub(super) fn look_around<R>(&self, look: impl FnOnce(&mut ServerState) -> R) -> Option<R> {
         if self.manager.is_forked() {
             return None;

@@ -31,7 +31,7 @@ impl ClientOf {
 }
 
 impl ServerState {
-    /// Bytes of long requests have gone, for which others may have waited.
+    /// Bytes of long requests have gone; other requests may have waited for them.
     #[cold]
     pub(super) fn advance_waiting(&mut self, node: &mut Node) {
         loop {
@@ -52,8 +52,8 @@ impl ServerState {
         }
     }
 
-    /// The long requests of one user's clients have at most `long_bytes_max` bytes together, however
-    /// many clients those are; one request may always be there.
+    /// The long requests of one user's clients have at most `long_bytes_max` bytes together, for
+    /// any number of clients; one request may always be there.
     pub(super) fn open_longs(&mut self, node: &mut Node, slot: SlotIndex) {
         let of_user = |clients: &[Option<Box<ClientOf>>], user: &PeerUser| -> u64 {
             let its = clients.iter().flatten().filter(|client| client.peer.is_of(user));

@@ -10,9 +10,9 @@
 //!         <--- ASK, 44 bytes: a ticket for one message ------
 //!         ==== a message of many packets ===================>      (and a long reply, mirrored)
 //! ```
-//! When a client is grown each side lends the other one block for each outstanding call, so that
-//! a call of up to 16 bytes is one cache line each way, and an outstanding one costs a block and
-//! two or three entries of a queue. The reply's ticket of Hamlyn 3.3 is lent once, for all calls.
+//! When a client is grown, each side lends the other one block for each outstanding call. So a call
+//! of up to 16 bytes is one cache line each way, and an outstanding one costs a block and two or
+//! three entries of a queue. The reply's ticket of Hamlyn 3.3 is lent once, for all calls.
 //!
 //! A word is the number of the call (20 bits) and a code (12 bits): a length of up to
 //! [`LENGTH_MAX`], or one of the codes below. A call is in one state at a time on each side, so a
@@ -25,14 +25,13 @@
 //!             \         \-> Asked -> Granted -> Idle   (a long reply)
 //!              \-> Shut: the server drains           Busy -> Cancelled -> Idle
 //! ```
-//! A request whose caller says when it gives up is `LIMITED` and begins with 8 bytes; an announced
-//! one has room for that. `CANCEL` says that a caller has given up; the number of the call is free
-//! when the server has answered all the same. A server that closes says what it took and leaves
-//! (`LEFT`), and that it took nothing else (`CLOSING`).
+//! A request with a time limit is `LIMITED` and begins with 8 bytes; an announced one has room for
+//! that. `CANCEL` says that a caller has given up; the number of the call is free only when the
+//! server has answered. A closing server sends `LEFT` for each request that it took and does not
+//! answer, and `CLOSING`: it took no others.
 //!
-//! A message that fits no state is a violation: its sender is sent away. Bytes are copied out of
-//! the blocks under the manager's lock, before anybody else's turn, so they stand still for whoever
-//! reads them.
+//! A message that fits no state is a violation: its sender is disconnected. Bytes are copied out of
+//! the blocks under the manager's lock, before any other turn, so readers see stable bytes.
 
 mod at_client;
 mod at_server;
@@ -78,7 +77,7 @@ pub const OUTSTANDING_MAX: u32 = 1 << CALL_BITS;
 pub(super) const ASK: u32 = 4095;
 pub(super) const DECLINED: u32 = 4094;
 pub(super) const TOO_LONG: u32 = 4093;
-/// To a client: the reply is an error of the application's, which lies in the block.
+/// To a client: the reply is an application error, which lies in the block.
 pub(super) const FAILED: u32 = 4092;
 /// To a client: the server drains, and has not taken the request.
 pub(super) const DRAINING: u32 = 4091;
@@ -88,8 +87,8 @@ pub(super) const LIMITED: u32 = 4090;
 pub(super) const CANCEL: u32 = 4089;
 /// To a client: the server closes, and this request, which it took, gets no reply.
 pub(super) const LEFT: u32 = CANCEL;
-/// To a client: the server closes. It has taken no other request than those that it has answered, or
-/// said to be `LEFT`, and takes none.
+/// To a client: the server closes. It has taken no other requests than those that it has answered
+/// or named by `LEFT`, and takes no more.
 pub(super) const CLOSING: u32 = LIMITED;
 /// Most bytes that are sent at once; longer ones are asked for first.
 pub const LENGTH_MAX: u32 = 4088;
@@ -102,22 +101,22 @@ pub(super) fn word_of(call: u32, code: u32) -> u32 {
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum CallError {
-    /// The time is over. The server may still be at work: its handler can see that the caller has
-    /// given up ([`Request::is_cancelled`]), and its reply will be dropped.
+    /// The time limit has passed. The server may still be at work: its handler can see that the
+    /// caller has given up ([`Request::is_cancelled`]), and its reply will be dropped.
     #[error(
         "no reply came within the time limit: the server is at work on it, or looks for no requests \
          (a program that does other things meanwhile starts a progress thread, start_progress)"
     )]
     TimedOut,
-    /// Of a reply: the client has made no room for it within the time limit. It is told that none will
-    /// come.
+    /// Of a reply: the client has made no room for it within the time limit. The client is told
+    /// that no reply will come.
     #[error(
         "the reply did not leave within the time limit: the client takes nothing, or makes no room for a \
          long one; it is told that none will come"
     )]
     NoRoom,
-    /// All calls that may be outstanding wait for their replies, those that were given up among them,
-    /// and none was free within the time limit. Nothing was sent.
+    /// All calls that may be outstanding wait for their replies, including abandoned ones, and no
+    /// call became free within the time limit. Nothing was sent.
     #[error(
         "no call is free within the time limit: {0} of {0} (outstanding) wait for replies; nothing was \
          sent"
@@ -129,33 +128,33 @@ pub enum CallError {
          take its reply in time"
     )]
     Declined,
-    /// The server's program answered with an error of its own ([`Request::fail`]).
+    /// The server's program answered with an application error ([`Request::fail`]).
     #[error("the server answered with error {code}: {text}")]
     Application {
-        /// What its program means by it.
+        /// The application defines its meaning.
         code: u32,
-        /// In its words, of at most [`ERROR_TEXT_MAX`] bytes; what a terminal would obey, or nobody
-        /// would see, is spelt out as in `\u{202e}`.
+        /// The application's text, of at most [`ERROR_TEXT_MAX`] bytes; control and invisible
+        /// characters are escaped as in `\u{202e}`.
         text: String,
     },
-    /// The server drains, and has not taken the request: whoever serves its name next may be sent it.
+    /// The server drains, and has not taken the request: it can be sent to the next server of the
+    /// name.
     #[error("the server is about to close, and has not taken the request")]
     Draining,
     /// A reconnecting client has no connection, and the request was not sent.
     #[error("there is no connection to the server, and the request was not sent: {0}")]
     NotConnected(String),
-    /// More than the other side takes.
+    /// Longer than the other side takes.
     #[error("{}", too_long(*length, *max, limit))]
     TooLong {
         /// Bytes of the message; of a reply, 0: only the server knows.
         length: u64,
         /// Most bytes; 0: only the other side knows.
         max: u64,
-        /// The setting that says so, and whose it is.
+        /// The setting that limits it, and the side that set it.
         limit: &'static str,
     },
-    /// The peer is gone; all its calls fail at once. Whether it has done what they asked for is not
-    /// known.
+    /// The peer is gone; all its calls fail at once. It may or may not have executed them.
     #[error("the peer is gone: {0}")]
     Ended(CloseReason),
     /// The peer broke the protocol's rules; its link has been closed.
@@ -167,8 +166,8 @@ pub enum CallError {
     /// The request was replied to already, or is being replied to.
     #[error("the request was replied to already")]
     Replied,
-    /// A long reply of a task, to a user whose clients have not taken those before. The request may be
-    /// answered otherwise.
+    /// A task's long reply to a user whose clients have not taken earlier ones. The request may
+    /// still be answered in another way.
     #[error(
         "a reply of {length} bytes cannot wait: {held} bytes of long replies to this user's clients \
          wait for those before to be taken, and the server's waiting_bytes_max is {max}"
@@ -176,7 +175,7 @@ pub enum CallError {
     Untaken {
         /// Bytes of the reply.
         length: u64,
-        /// Bytes of those that wait.
+        /// Bytes of the replies that wait.
         held: u64,
         /// Most bytes.
         max: u64,
@@ -184,7 +183,7 @@ pub enum CallError {
     /// This process has no memory or slots left for a long message.
     #[error("a long message cannot be received here: {0}")]
     Memory(String),
-    /// The node says why.
+    /// The node's own error.
     #[error(transparent)]
     Node(#[from] NodeSendError),
     /// The calling process is a forked child.
@@ -196,9 +195,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Of a call whose server was told of `deadline`: a handler that drops the request then has seen
-    /// that its caller gives up, and says so before the caller's own clock does.
-    /// As a reply's failure.
+    /// The same as a reply's failure.
     pub(super) fn of_reply(self) -> Self {
         match self {
             Self::TimedOut => Self::NoRoom,
@@ -206,6 +203,8 @@ impl CallError {
         }
     }
 
+    /// The error of a call whose server was told of `deadline`: a request that the handler drops
+    /// after that has timed out, though the handler noticed first.
     pub(super) fn at(self, deadline: Option<Instant>) -> Self {
         match self {
             Self::Declined if deadline.is_some_and(|at| at <= Instant::now()) => Self::TimedOut,
@@ -236,20 +235,20 @@ impl From<Waited> for CallError {
     }
 }
 
-/// Bytes of a request or reply; they stand still.
+/// Bytes of a request or reply; they do not change.
 pub struct Bytes(Held);
 
-// Without a gap between what says which it is and the rest.
+// Without a gap between the discriminant and the rest.
 #[repr(u32)]
 enum Held {
-    /// How many bytes of these words; words, so that they are moved as such.
+    /// Words, so that they are moved as such, with the count of bytes.
     Inline(u32, [u64; INLINE / 8]),
     Heap(Box<[u8]>),
-    /// In a box, for these are moved about as often as short ones.
+    /// In a box, because these are moved about as often as short ones.
     Area(Box<AreaMemory>),
 }
 
-/// Bytes that are kept in place: a longer `Bytes` would be moved about longer.
+/// Bytes that are kept in place: a longer `Bytes` would take longer to move.
 pub(super) const INLINE: usize = 24;
 
 impl Default for Bytes {
@@ -259,8 +258,8 @@ impl Default for Bytes {
 }
 
 impl Bytes {
-    /// Becomes a copy of `bytes`. Filled where it lies: moving what was just written piece by piece
-    /// stalls the processor at each move.
+    /// Becomes a copy of `bytes`. Filled in place: moving freshly written pieces stalls the
+    /// processor at each move.
     #[inline(always)]
     pub(super) fn copy(&mut self, bytes: &[u8]) {
         let Held::Inline(length, inline) = &mut self.0 else {
@@ -268,7 +267,7 @@ impl Bytes {
             return;
         };
         let inline = inline.as_mut_bytes();
-        // A copy of a length that the compiler knows is no call.
+        // A copy of a length that the compiler knows needs no call.
         match bytes.len() {
             8 => inline[..8].copy_from_slice(bytes),
             16 => inline[..16].copy_from_slice(bytes),
@@ -283,19 +282,19 @@ impl Bytes {
 }
 
 impl Bytes {
-    /// Those that are kept in place.
+    /// The bytes, if they are kept in place.
     #[inline(always)]
     pub(super) fn is_inline(&self) -> bool {
         matches!(self.0, Held::Inline(..))
     }
 
-    /// Up to 16 bytes that are in two words, made where they go to.
+    /// Up to 16 bytes in two words, made in their final place.
     #[inline(always)]
     pub(super) fn of_words(words: [u64; 2], length: u32) -> Self {
         Self(Held::Inline(length, [words[0].to_le(), words[1].to_le(), 0]))
     }
 
-    /// [`copy`](Self::copy) of up to 16 bytes that are in two words.
+    /// [`copy`](Self::copy) of up to 16 bytes in two words.
     #[inline(always)]
     pub(super) fn set(&mut self, words: [u64; 2], length: u32) {
         match &mut self.0 {
@@ -325,9 +324,9 @@ impl core::fmt::Debug for Bytes {
     }
 }
 
-// ---- what both sides do
+// ---- both sides
 
-/// What a setting of this name says is sent at once.
+/// Checks the setting of this name, the bytes that are sent at once.
 pub(super) fn check_block(setting: &str, bytes: u32) -> Result<(), crate::protocol::GrowError> {
     if bytes <= LENGTH_MAX {
         return Ok(());
@@ -356,14 +355,14 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// Most bytes that are taken in a block.
+    /// Most bytes that a block takes.
     #[inline(always)]
     pub(super) fn at_once(&self) -> u32 {
         self.most
     }
 
-    /// Of `bytes` each, of which `max` are taken at most. `credit`: messages that may wait for this
-    /// side.
+    /// With `bytes` each, `max` of which at most are taken. `credit`: messages that may wait for
+    /// this side.
     fn new(
         node: &mut Node,
         queue: QueueId,
@@ -373,7 +372,7 @@ impl Blocks {
     ) -> Result<Self, String> {
         // A ticket for a long message must fit, too.
         let block = bytes.clamp(TICKET_BYTES as u32, LENGTH_MAX).next_multiple_of(16);
-        // The other side is told of the block, and sends at once what it holds.
+        // The other side knows the block's size, and sends at once up to that.
         let most = u64::from(block.min(LENGTH_MAX)).min(max) as u32;
         let bytes = (calls as usize).saturating_mul(block as usize);
         let area = node.message_area(bytes).map_err(|e| e.to_string())?;
@@ -386,7 +385,7 @@ impl Blocks {
         }
     }
 
-    /// Blocks, and what the other side is told of them. Nothing is left behind if that fails.
+    /// Blocks, and their description for the other side. Nothing is left behind if that fails.
     pub(super) fn lend(
         node: &mut Node,
         queue: QueueId,
@@ -410,8 +409,8 @@ impl Blocks {
         node.area(self.area).ok().and_then(|a| a.get(from..from + length)).unwrap_or(&[])
     }
 
-    /// The first `length` bytes of a block become `to`; `words`: what has just been written there, if
-    /// it came straight from a ring.
+    /// Copies the first `length` bytes of a block to `to`; `words`: the bytes that have just been
+    /// written there, if they came straight from a ring.
     #[inline(always)]
     pub(super) fn copy(
         &self,
@@ -438,14 +437,14 @@ impl Blocks {
 pub(super) struct Lent {
     pub(super) ticket: Ticket,
     pub(super) block: u32,
-    /// Once it is known over which link.
+    /// Once its link is known.
     prepared: Option<PreparedTicket>,
 }
 
 impl Lent {
     pub(super) const BYTES: usize = TICKET_BYTES + 8;
 
-    /// The blocks, and for how many calls.
+    /// The blocks, and the number of calls.
     fn from_bytes(bytes: &[u8], peer: &Peer) -> Result<(Self, u32), String> {
         let number = |i: usize| -> Option<u32> {
             Some(u32::from_le_bytes(bytes.get(i..i + 4)?.try_into().ok()?))
@@ -473,7 +472,7 @@ impl Lent {
         self.prepared = Some(PreparedTicket::new(&self.ticket, link));
     }
 
-    /// [`send`](Self::send) of one line over the link that is known; false: nothing was done.
+    /// [`send`](Self::send) of one line over the known link; false: nothing was done.
     #[inline(always)]
     pub(super) fn send_line(&self, node: &mut Node, call: u32, code: u32, data: &[u8]) -> bool {
         let offset = call as u64 * self.block as u64;
@@ -482,7 +481,7 @@ impl Lent {
             .is_some_and(|prepared| node.push_prepared(prepared, offset, data, word_of(call, code)))
     }
 
-    /// The other side takes `most` bytes, and no more. A line is sent without a look at that.
+    /// The other side takes at most `most` bytes. A line is sent without this check.
     pub(super) fn takes(&mut self, most: u64) {
         if most < INLINE_BYTES as u64 {
             self.go_slowly();
@@ -561,7 +560,7 @@ pub(super) enum Sending {
     Going(Box<Unfinished>),
 }
 
-/// One look of whoever sends a long message for which a ticket was given.
+/// One look of a thread that sends a long message for which a ticket was given.
 pub(super) fn go_on(
     node: &mut Node,
     link: LinkId,
@@ -583,7 +582,7 @@ pub(super) fn number_from(bytes: &[u8]) -> u64 {
     bytes.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// The peer broke the rules, in these words.
+/// The peer broke the rules; the text says how.
 pub(super) struct Broken(pub String);
 
 #[cold]

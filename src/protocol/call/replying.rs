@@ -1,5 +1,5 @@
-//! Replies that do not leave at once: one look of whoever replies, and replies that are longer than the
-//! client's block, which are asked for first.
+//! Replies that do not leave at once: one look of a replying thread, and replies that are longer
+//! than the client's block, for which room is asked first.
 
 use super::at_server::{AtServer, CANCELLED, GIVEN_UP, OTHER};
 use super::handling::Failure;
@@ -11,7 +11,7 @@ use crate::node::{CloseReason, Look, Node, NodeSendError};
 use crate::protocol::manager::{OfferId, Protocols};
 use std::vec::Vec;
 
-/// The client of a request is not here any more; why it went.
+/// The client of a request has gone; returns the reason.
 #[cold]
 fn gone<R>(
     node: &mut Node,
@@ -24,15 +24,15 @@ fn gone<R>(
     Look::Found(Err(CallError::Ended(reason.unwrap_or(CloseReason::Closed))))
 }
 
-/// What a request is answered with.
+/// The answer to a request.
 #[derive(Clone, Copy)]
 pub(super) enum Answer<'a> {
     Reply(&'a [u8]),
     Failure(&'a [u8]),
 }
 
-/// One look of whoever replies; `false`: the reply is longer than the client's block. `keeps`: what
-/// finds no room is kept, and leaves later.
+/// One look of a replying thread; `false`: the reply is longer than the client's block. `keeps`: a
+/// reply that finds no room is kept, and leaves later.
 pub(super) fn look_to_reply(
     node: &mut Node,
     protocols: &mut Protocols,
@@ -46,7 +46,7 @@ pub(super) fn look_to_reply(
     let Some(client) = state.and_then(|state| state.client_of(arrived)) else {
         return gone(node, protocols, offer, arrived);
     };
-    // A reply's code is its length, of which none that is sent at once is `FAILED`.
+    // A reply's code is its length; no reply that is sent at once has the length `FAILED`.
     let (code, data) = match answer {
         Answer::Reply(data) if data.len() > client.at_once => return Look::Found(Ok(false)),
         Answer::Reply(data) => (data.len() as u32, data),
@@ -81,8 +81,8 @@ pub(super) fn look_to_reply(
     }
 }
 
-/// A reply that is longer than the client's block: asked for first, and sent when the client has made
-/// room for it.
+/// A reply that is longer than the client's block: room is asked for first, and the reply is sent
+/// when the client has made room.
 pub(super) struct LongReply {
     asked: bool,
     sending: Sending,
@@ -123,8 +123,8 @@ impl LongReply {
             client.calls.set(call, OTHER);
             client.others.insert(call, AtServer::Asked(length));
         }
-        // Whatever else arrives meanwhile is for other threads, or for later. All of it in one
-        // look: requests that keep coming must not keep this reply from going on.
+        // Other arrivals meanwhile are for other threads, or for later. All of them in one look:
+        // requests that keep coming must not hold up this reply.
         let broken = protocols.server(offer).and_then(|state| state.share_rest(node));
         if let Some((guilty, why)) = broken {
             protocols.expel(node, guilty, &why);
@@ -143,14 +143,14 @@ impl LongReply {
                 if let Look::Found(Ok(())) = look {
                     client.others.remove(&call);
                     client.end(call);
-                    // Whoever drains waits for that.
+                    // A draining thread waits for that.
                     node.wake_waiters();
                     state.advance(node, arrived.parts.slot);
                 }
                 look.map(|result| result.map_err(CallError::from))
             }
             Some(AtServer::Cancelled { .. }) => leave_cancelled(node, protocols, offer, arrived),
-            // As the request is dropped, the client is told that this has been heard.
+            // Dropping the request tells the client that its refusal has been heard.
             Some(AtServer::Refused) => {
                 Look::Found(Err(CallError::TooLong { length, max: 0, limit: REPLY_LIMIT }))
             }
@@ -172,8 +172,8 @@ fn leave_cancelled(
 }
 
 impl Protocols {
-    /// A request gets no reply: its client is told so at once or, where it has been asked for room, when
-    /// it has answered.
+    /// A request gets no reply: its client is told so at once or, if it has been asked for room,
+    /// when it has answered.
     #[cold]
     pub(super) fn decline(&mut self, node: &mut Node, offer: OfferId, arrived: &Arrived) {
         let Some(state) = self.server(offer) else { return };
@@ -189,7 +189,7 @@ impl Protocols {
             client.end(call);
             client.outbox.push_back((call, DECLINED, Vec::new()));
         }
-        // Whoever drains waits for that.
+        // A draining thread waits for that.
         if client.is_shut() {
             node.wake_waiters();
         }
@@ -207,8 +207,8 @@ impl Protocols {
     }
 }
 
-/// A reply of a task, which is advanced one turn at a time. Dropped before it has left, it tells the
-/// client that none will come.
+/// A task's reply, which is advanced one turn at a time. Dropped before it has left, it tells the
+/// client that no reply will come.
 #[cfg(feature = "tokio")]
 pub(crate) struct Replying<'a> {
     request: Request<'a>,
@@ -221,19 +221,19 @@ impl<'a> Replying<'a> {
         Self { request, long: None }
     }
 
-    /// The request, of which nothing was replied to.
+    /// The request, to which no part of a reply was sent.
     pub fn into_request(self) -> Request<'a> {
         self.request
     }
 
-    /// Answers that the request has failed; what finds no room is kept.
+    /// Answers that the request has failed; an answer that finds no room is kept.
     pub fn fail(&mut self, code: u32, text: &str) -> Result<(), CallError> {
         let failure = Failure::new(code, text)?;
         self.leave(Answer::Failure(failure.bytes())).map(|_| ())
     }
 
-    /// Whether the reply has left without waiting, or was kept to leave when there is room; `false`:
-    /// it is a long one.
+    /// Whether the reply has left without waiting, or was kept to leave when there is room;
+    /// `false`: it is long.
     pub fn at_once(&mut self, data: &[u8]) -> Result<bool, CallError> {
         self.leave(Answer::Reply(data))
     }
@@ -269,7 +269,7 @@ impl<'a> Replying<'a> {
             let look = long.look(node, protocols, *offer, arrived, data);
             match look {
                 Look::Room(link) => node.await_room(link),
-                // The task is woken by this.
+                // This wakes the task.
                 Look::Again => node.wake_waiters(),
                 _ => {}
             }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::vec::Vec;
 
-/// What a [`Server`] is made of.
+/// Configuration of a [`Server`].
 ///
 /// ```
 /// use hamlyn::protocol::ServerConfig;
@@ -39,19 +39,19 @@ use std::vec::Vec;
 pub struct ServerConfig {
     /// Calls that each client may have outstanding. 64 unless set.
     pub outstanding: u32,
-    /// Bytes of a request that are sent at once; longer ones cost a round trip more. Memory is used
-    /// when it is written. 4,088 unless set, which is the most.
+    /// Bytes of a request that are sent at once; a longer request costs one more round trip. Pages
+    /// are used when they are first written. At most 4,088, the default.
     pub request_bytes: u32,
-    /// Longest request, in bytes. 16 MiB unless set; `request_bytes` is no more than that.
+    /// Longest request, in bytes. 16 MiB unless set; it also bounds `request_bytes`.
     pub request_bytes_max: u64,
     /// Bytes of long requests that each user's clients may have here at a time, until they are
-    /// replied to; further ones wait at the client, but one is always taken. 64 MiB unless set. Of
-    /// long replies of tasks (`AsyncRequest::reply`) that they have not taken, each user's clients
-    /// may have as many again; further ones wait in the tasks that make them.
+    /// replied to; further ones wait at the client, but one is always taken. Each user's clients
+    /// may have as many bytes again of long replies of tasks (`AsyncRequest::reply`) that they have
+    /// not taken; further ones wait in the tasks that make them. 64 MiB unless set.
     pub long_bytes_max: u64,
-    /// Bytes of long replies to each user's clients that may wait so in tasks; one is always allowed
-    /// to, and beyond, a reply fails with [`CallError::Untaken`]. 1 GiB unless set, which is what one
-    /// client may have asked for with the other settings as they are.
+    /// Bytes of long replies to each user's clients that may wait in tasks in this way. One may
+    /// always wait; a reply beyond the limit fails with [`CallError::Untaken`]. 1 GiB unless set,
+    /// as much as one client may have asked for under the other defaults.
     pub waiting_bytes_max: u64,
     /// Clients at one time. 64 unless set.
     pub clients_max: u32,
@@ -71,11 +71,11 @@ impl Default for ServerConfig {
 }
 
 /// A request apart from its server, for threads and tasks that outlive a borrow: see
-/// [`Server::attach`]. If it is dropped, the client waits until its time is over.
+/// [`Server::attach`]. If you drop it, the client waits until its time limit.
 #[derive(Debug)]
 pub struct Arrived {
-    // Apart, and used again: what is moved about is no more than where they lie. They are written piece
-    // by piece, and moving that as a whole stalls the processor at each move.
+    // In a box that is used again, because moving it is then cheap. The parts are written piece by
+    // piece, and moving them as a whole stalls the processor at each move.
     pub(in crate::protocol) parts: Box<Parts>,
 }
 
@@ -86,9 +86,9 @@ pub(in crate::protocol) struct Parts {
     pub(super) slot: SlotIndex,
     pub(in crate::protocol) client: u64,
     pub(super) link: LinkId,
-    /// When its caller gives up, if it said so.
+    /// The time at which its caller gives up, if the caller told it.
     pub(in crate::protocol) deadline: Option<Instant>,
-    /// Among those that are kept.
+    /// The next of those that are kept.
     pub(super) next: Option<Box<Parts>>,
 }
 
@@ -135,7 +135,7 @@ pub struct Server {
     pub(super) ready: Arc<Ready>,
 }
 
-/// A call to be replied to. Dropped without a reply, it tells the client that none will come.
+/// A call to be replied to. Dropped without a reply, it tells the client that no reply will come.
 pub struct Request<'a> {
     pub(super) server: &'a Server,
     pub(super) arrived: Option<Arrived>,
@@ -147,7 +147,7 @@ impl Server {
         let calls = config.outstanding;
         super::check_outstanding(calls)?;
         super::check_block("request_bytes", config.request_bytes)?;
-        // A request, and that its caller has given up, of each call.
+        // A request and its cancellation, for each call.
         let each = calls.saturating_mul(2).saturating_add(LONG_MAX as u32);
         let most = QUEUE_ENTRIES_MAX / each;
         if !(1..=most).contains(&config.clients_max) {
@@ -188,7 +188,7 @@ impl Server {
     }
 
     /// The next request; waits at most `timeout`. Any number of threads may receive. A thread that
-    /// polls takes all that has arrived; the others then take theirs without the manager's lock.
+    /// polls takes all arrivals; the others then take theirs without the manager's lock.
     /// [`ReceiveError::Draining`]: the server [drains](Self::drain), and no more will come.
     #[inline]
     pub fn receive(&self, timeout: Option<Duration>) -> Result<Request<'_>, ReceiveError> {
@@ -256,9 +256,9 @@ impl Server {
         Request { server: self, arrived: Some(arrived) }
     }
 
-    /// Clients that are connected.
+    /// Connected clients.
     pub fn clients(&self) -> usize {
-        // Whoever only looks sees who has come and gone.
+        // A thread that only looks sees new and departed clients.
         if !self.manager.is_forked() {
             use crate::node::Attached;
             let mut guard = self.manager.shared.lock();
@@ -270,12 +270,12 @@ impl Server {
         self.with_state(|state| state.client_count as usize)
     }
 
-    /// Clients that were sent away because they broke the rules.
+    /// Clients whose link was ended because they broke the rules.
     pub fn misbehaved(&self) -> u64 {
         self.with_state(|state| state.misbehaved)
     }
 
-    /// Who sent a request.
+    /// The sender of a request.
     #[cfg(feature = "tokio")]
     pub(crate) fn peer_of(&self, arrived: &Arrived) -> Option<Peer> {
         self.with_state(|state| state.peer_of(arrived.its_which()))
@@ -317,13 +317,13 @@ impl Request<'_> {
         self.arrived.as_ref().expect("present until replied to")
     }
 
-    /// Who calls, as the kernel says: whoever grew the client. `None` if it is long gone, and as
-    /// many others as the server may have clients have gone after it.
+    /// The caller's identity, from the kernel: that of the process that grew the client. `None`
+    /// after the client and as many others as the server may have clients have gone.
     pub fn peer(&self) -> Option<Peer> {
         self.server.with_state(|state| state.peer_of(self.arrived().its_which()))
     }
 
-    /// The client's link. When the client has gone, another link may have this name one day;
+    /// The client's link. When the client has gone, another link may get this name one day;
     /// [`peer`](Self::peer) never names another.
     pub fn link(&self) -> LinkId {
         self.arrived().parts.link
@@ -349,14 +349,14 @@ impl Request<'_> {
     ///     manager.wait_any(&[&server], limit)?;
     ///     let request = server.try_receive()?.expect("it has come");
     ///     assert_eq!(server.connections()[0].link(), request.link());
-    ///     // Into a queue of the program's own, say.
+    ///     // For example into a queue of the program.
     ///     let arrived: Arrived = request.detach();
     ///     assert!(arrived.deadline().is_some() && !server.is_cancelled(&arrived));
     ///     server.attach(arrived).reply(b"done", limit)?;
     ///     assert_eq!(&*call.join().expect("a thread")?, b"done");
     ///     Ok(())
     /// })?;
-    /// server.stop_serving(); // Who is connected goes on.
+    /// server.stop_serving(); // Connected clients stay.
     /// assert_eq!(server.misbehaved(), 0);
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -365,13 +365,13 @@ impl Request<'_> {
         self.arrived.take().expect("present until replied to")
     }
 
-    /// Replies, waiting at most `timeout` for room; where it is `None`, a reply that the client could
-    /// take at once waits for nobody: it is kept, and leaves in a later call of any end point of this
-    /// manager, so that a client that takes nothing holds up no other. What is kept is lost if the
-    /// server goes before; what was sent within a limit arrives. A longer reply than the client's
-    /// block waits in either case, until the client has made room for it and its bytes have left:
-    /// give a limit, or reply in a thread of its own. On an error the client is told that no reply
-    /// will come.
+    /// Replies, waiting at most `timeout` for room. With `None`, a reply of up to the client's
+    /// block never waits: without room it is kept, and leaves in a later call of any end point of
+    /// this manager, so a client that takes nothing holds up no other. A kept reply is lost if the
+    /// server is dropped before it leaves; a reply that was sent within a limit arrives. A reply
+    /// longer than the client's block always waits, until the client has made room for it and its
+    /// bytes have left: give a limit, or reply in a thread of its own. On an error the client is
+    /// told that no reply will come.
     #[inline]
     pub fn reply(mut self, data: &[u8], timeout: Option<Duration>) -> Result<(), CallError> {
         let Server { manager, offer, .. } = self.server;
@@ -390,7 +390,7 @@ impl Request<'_> {
             Some(())
         });
         if sent.is_some() {
-            // Nothing is left of it.
+            // Everything has been taken out of it.
             forget(self);
             return Ok(());
         }
@@ -435,7 +435,7 @@ impl Request<'_> {
     }
 }
 
-/// Places of requests that were replied to, for others; each holds the next.
+/// Places of answered requests, for new ones; each holds the next.
 #[derive(Default)]
 pub(super) struct Spares {
     first: Option<Box<Parts>>,
@@ -450,13 +450,13 @@ impl Spares {
     #[inline(always)]
     pub(super) fn take(&mut self) -> Arrived {
         let Some(mut parts) = self.first.take() else { return Arrived::default() };
-        // Exchanged, here and below, for what is assigned to would have to be dropped.
+        // Swapped, here and below, because an assignment would have to drop the old value.
         swap(&mut self.first, &mut parts.next);
         self.count -= 1;
         Arrived { parts }
     }
 
-    /// Keeps the place of a request that was replied to, unless that was a long one, or there are many.
+    /// Keeps the place of an answered request, unless that was a long one, or there are many.
     #[inline(always)]
     pub(super) fn keep(&mut self, arrived: Arrived) {
         let Arrived { mut parts } = arrived;
@@ -570,7 +570,7 @@ mod tests {
         again.parts.bytes.copy(&[4; 1000]);
         spares.keep(again);
         assert_eq!(spares.count, 0);
-        // No more than so many, and each once.
+        // At most that many, each once.
         let taken: Vec<Arrived> = (0..2 * SPARES_MAX).map(|_| spares.take()).collect();
         taken.into_iter().for_each(|arrived| spares.keep(arrived));
         assert_eq!(spares.count, SPARES_MAX);
@@ -606,7 +606,7 @@ mod tests {
                 arrived.parts.link = link;
                 peers.push(server.attach(arrived).peer().map(|peer| peer.node));
             }
-            // Of the last two it is known, of the first no more.
+            // The last two are known, the first no longer.
             assert_eq!(peers, [None, Some(here.id()), Some(here.id())]);
         });
     }
@@ -637,7 +637,7 @@ mod tests {
                 let said = other.lock().try_send_fast_over(*link, blocks, &[], 9);
                 assert!(said.is_ok());
                 until(|| server.is_ready());
-                // As one leaves, what has arrived is looked at.
+                // When a client leaves, its arrivals are handled.
                 drop(client);
                 until(|| server.clients() == links.len());
                 assert_eq!(server.with_state(|state| state.guilty.len()), links.len());

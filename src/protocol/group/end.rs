@@ -1,4 +1,4 @@
-//! The root of a group, as its program has it.
+//! The root of a group, for its program.
 
 use super::root::{GroupOffer, Place, Root, Shared, down_metadata, lock};
 use super::{DATA, DOWN_BYTES, GroupConfig, GroupError, NO_ROUND, PART_ALIGN, RELEASE, misuse};
@@ -27,7 +27,7 @@ use std::vec::Vec;
 ///
 /// let limit = Some(Duration::from_secs(10));
 /// let manager = Manager::with_config(config.clone())?;
-/// // Two members, each of which sends a byte and is sent one.
+/// // Two members, each of which sends a byte and gets one.
 /// let mut group = Group::new(&manager, GroupConfig { scatter_bytes: 1, ..GroupConfig::new(2, 1) })?;
 /// group.serve("sum", Access::SameUser)?;
 /// std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
@@ -54,16 +54,16 @@ pub struct Group {
     /// Offers of one place each.
     offers: HashMap<u32, OfferId>,
     root: Root,
-    /// Members that have arrived at a barrier and have not been let go.
+    /// Members that have arrived at a barrier and have not been released.
     releasing: Option<Vec<Addressee>>,
 }
 
-/// A member that is sent something: whoever has the place, or only who had it when it came to a
+/// A member to send to: any peer that has the place, or only the peer that had it when it came to a
 /// barrier.
 type Addressee = (u32, Option<LinkId>);
 
-/// The parts of a round that have arrived. The manager's node is locked while this lives, and
-/// nothing arrives; the bytes would stand still without that, until [`Group::next_round`].
+/// The parts of a round that have arrived. The manager's node is locked while this lives, so no
+/// packet arrives; the bytes stay stable after that, too, until [`Group::next_round`].
 pub struct Parts<'a> {
     node: NodeGuard<'a, Protocols>,
     area: AreaId,
@@ -84,13 +84,13 @@ impl Parts<'_> {
         (0..self.lengths.len() as u32).filter_map(|member| Some((member, self.part(member)?)))
     }
 
-    /// How many have arrived.
+    /// The number of parts that have arrived.
     pub fn count(&self) -> usize {
         self.lengths.iter().flatten().count()
     }
 }
 
-/// What ends a look of the root.
+/// The reasons to end a look of the root.
 enum Stop {
     Done,
     Lost(GroupError),
@@ -98,7 +98,7 @@ enum Stop {
 }
 
 impl Group {
-    /// A group without members yet.
+    /// A group without members.
     pub fn new(manager: &Manager, config: GroupConfig) -> Result<Self, GrowError> {
         let members = config.members;
         let stride = config
@@ -169,15 +169,15 @@ impl Group {
         [`GroupHelper`](crate::protocol::GroupHelper),"
     );
 
-    /// The connections of members and helpers: who is at the other end of each, and which path the
-    /// messages take ([`Connection::explain`]).
+    /// The connections of members and helpers, each with the identity of the other end and the path
+    /// of its messages ([`Connection::explain`]).
     pub fn connections(&self) -> Vec<Arc<Connection>> {
         let is_place = |of| self.offers.values().any(|place| *place == of);
         self.manager.connections_of(|of| of == self.offer || is_place(of))
     }
 
-    /// Bytes from which the member in one place can be grown; and another there, when that one is
-    /// lost.
+    /// Bytes from which the member of one place can be grown; and another one there, when that one
+    /// is lost.
     pub fn seed_of(&mut self, member: u32) -> Result<Seed, GroupError> {
         let members = self.members();
         if member >= members {
@@ -216,12 +216,12 @@ impl Group {
         lock(&self.root).round
     }
 
-    /// Parts that came after their round was over, and were dropped.
+    /// Parts that came after the end of their round, and were dropped.
     pub fn late_parts(&self) -> u64 {
         lock(&self.root).late
     }
 
-    /// Members whose part of this round has arrived, as far as waiting has seen.
+    /// Members whose part of this round has arrived, as of the last wait.
     pub fn arrived(&self) -> impl Iterator<Item = u32> {
         let shared = lock(&self.root);
         let places = shared.places.iter().zip(0..);
@@ -230,15 +230,15 @@ impl Group {
         arrived.into_iter()
     }
 
-    /// Waits at most `timeout` until the part of every member has arrived. They stand still until
-    /// [`next_round`](Self::next_round).
+    /// Waits at most `timeout` until the part of every member has arrived. The parts are stable
+    /// until [`next_round`](Self::next_round).
     pub fn gather(&mut self, timeout: Option<Duration>) -> Result<Parts<'_>, GroupError> {
         let members = self.members();
         self.wait_for(members, timeout)
     }
 
-    /// Waits at most `timeout` until the parts of `k` members have arrived, whichever. A member
-    /// that is lost is no error while `k` can still be reached.
+    /// Waits at most `timeout` until the parts of any `k` members have arrived. A lost member is no
+    /// error while `k` can still be reached.
     pub fn wait_for(&mut self, k: u32, timeout: Option<Duration>) -> Result<Parts<'_>, GroupError> {
         self.wait(k, timeout)?;
         Ok(self.parts())
@@ -261,7 +261,7 @@ impl Group {
     /// assert_eq!((member.number(), member.members(), member.part_bytes()), (1, 2, 64));
     /// let begun = Instant::now();
     /// while !member.try_send(b"mine")? {
-    ///     other.poll()?; // The round begins when the root has said so.
+    ///     other.poll()?; // The round begins when the root's ticket has come.
     ///     assert!(begun.elapsed() < Duration::from_secs(10));
     /// }
     /// member.flush(limit)?; // Only after `GroupError::CutOff`.
@@ -276,7 +276,7 @@ impl Group {
     /// assert_eq!((group.members(), group.joined(), group.helpers()), (2, 1, 0));
     /// assert_eq!((group.round(), member.round(), group.late_parts()), (1, 1, 0));
     /// assert_eq!(group.connections()[0].link(), group.connection(1).expect("it has joined").link());
-    /// group.stop_serving(); // Nobody joins any more.
+    /// group.stop_serving(); // No more members join.
     /// println!("{}", member.explain());
     /// assert!(member.try_receive()?.is_none() && member.connection().ended().is_none());
     /// # std::fs::remove_dir_all(&dir).ok();
@@ -302,7 +302,7 @@ impl Group {
         }
     }
 
-    /// [`gather`](Self::gather), and one value from all parts, in the order of the members.
+    /// [`gather`](Self::gather), then folds all parts into one value, in the order of the members.
     pub fn reduce<A>(
         &mut self,
         timeout: Option<Duration>,
@@ -353,25 +353,25 @@ impl Group {
         }
     }
 
-    /// The round is over: the bytes of its parts may change from now on, and its members get the
+    /// Ends the round: the bytes of its parts may change from now on, and its members get the
     /// tickets for the next. A part that comes later is dropped.
     pub fn next_round(&mut self) {
         let mut node = self.manager.shared.lock();
         let mut shared = lock(&self.root);
-        // What has come by now came in time, whether it was waited for or not.
+        // Parts that have come by now are in time, even if the call did not wait for them.
         shared.settle_all(&mut node);
         shared.next_round(&mut node, false);
     }
 
-    /// How many parts this group has to have to be ready, for [`Manager::wait_any`]; all of them
-    /// unless set.
+    /// Sets how many parts make this group ready, for [`Manager::wait_any`]; all of them by
+    /// default.
     pub fn set_wanted(&mut self, k: u32) {
         lock(&self.root).wanted = k;
     }
 
-    /// Sends each member the bytes that `part` gives for it; waits at most `timeout` for each to
-    /// have received what it was sent before, and for members that have yet to join. A member
-    /// that is lost is named when all others have been served.
+    /// Sends each member the bytes that `part` gives for it. Waits at most `timeout` for each to
+    /// have received its previous message, and for members that have yet to join. The error for a
+    /// lost member comes when all others have been served.
     pub fn scatter<'a>(
         &mut self,
         timeout: Option<Duration>,
@@ -381,8 +381,8 @@ impl Group {
         self.scatter_to(&all, timeout, part)
     }
 
-    /// [`scatter`](Self::scatter) to these members alone: after [`GroupError::TimedOut`], to those that it
-    /// names as missing.
+    /// [`scatter`](Self::scatter) to these members alone: after [`GroupError::TimedOut`], to its
+    /// `missing` ones.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-scatter-{}", std::process::id()));
@@ -435,9 +435,9 @@ impl Group {
         }
     }
 
-    /// Waits at most `timeout` until all has left of what a time limit has cut off; otherwise that leaves
-    /// in the group's next calls. Fails with [`GroupError::CutOff`] if it has not. What was left for a
-    /// member that is lost goes with it, and is no error here.
+    /// Waits at most `timeout` until the rests of all messages that a time limit cut off have left;
+    /// otherwise they leave in the group's next calls. Fails with [`GroupError::CutOff`] if they
+    /// have not. The rest of a message to a lost member is dropped, and is no error here.
     pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), GroupError> {
         let deadline = Deadline::new(timeout);
         loop {
@@ -469,9 +469,9 @@ impl Group {
         self.scatter(timeout, |_| data)
     }
 
-    /// Waits at most `timeout` until every member has come to its barrier, and lets all of them go
-    /// on; the round is over. On an error the call may be repeated, or
-    /// [`release`](Self::release) lets those go that are there.
+    /// Waits at most `timeout` until every member has come to its barrier, and releases all of
+    /// them; the round is over. After an error you may repeat the call, or
+    /// [`release`](Self::release) the members that are there.
     pub fn barrier(&mut self, timeout: Option<Duration>) -> Result<(), GroupError> {
         let deadline = Deadline::new(timeout);
         if self.releasing.is_none() {
@@ -481,7 +481,7 @@ impl Group {
         self.release(deadline.left())
     }
 
-    /// Lets the members go on that have come to their barrier; the round is over. Those that come
+    /// Releases the members that have come to their barrier; the round is over. Members that come
     /// later go on at once.
     pub fn release(&mut self, timeout: Option<Duration>) -> Result<(), GroupError> {
         let waiting = match self.releasing.take() {
@@ -500,7 +500,7 @@ impl Group {
             }
         };
         match self.send_down(RELEASE, waiting, |_| &[], timeout) {
-            // Whoever has gone after it came to the barrier is missed in the next round.
+            // A member that has gone after it came to the barrier is missed in the next round.
             Ok(()) | Err((GroupError::MemberLost { .. }, _)) => Ok(()),
             Err((error, waiting)) => {
                 self.releasing = Some(waiting);
@@ -509,7 +509,8 @@ impl Group {
         }
     }
 
-    /// Sends one message to each of `members`. An error comes with those that were not served.
+    /// Sends one message to each of `members`. An error comes with the members that were not
+    /// served.
     fn send_down<'a>(
         &mut self,
         kind: u64,
@@ -521,7 +522,7 @@ impl Group {
         let wanted = members.len() as u32;
         let metadata: Vec<[u8; DOWN_BYTES]> =
             members.iter().map(|(member, _)| down_metadata(kind, part(*member).len())).collect();
-        // Each with the link that it is for: another peer may take the place meanwhile.
+        // Each with its link, since another peer may take the place meanwhile.
         let mut messages: Vec<Option<(LinkId, Message<'_>)>> = (0..count).map(|_| None).collect();
         let place_of: HashMap<u32, usize> =
             members.iter().enumerate().map(|(i, (member, _))| (*member, i)).collect();
@@ -569,7 +570,7 @@ impl Group {
                             place.down_sent += 1;
                             return false;
                         }
-                        // It ends, and is lost in one of the next turns.
+                        // The link ends, and the member is lost in one of the next turns.
                         Look::Found(Err(SendError::Ended(_))) | Look::Nothing => {}
                         Look::Found(Err(e)) => bad = Some((connection.link(), e.to_string())),
                         Look::Again => again = true,
@@ -592,7 +593,7 @@ impl Group {
                 Ok(Stop::Lost(error)) => break Err(error),
                 Ok(Stop::Expel(link, why)) => self.manager.expel(link, &why),
                 Err(Waited::TimedOut) => {
-                    // What has left in part leaves in the next call, and counts as sent.
+                    // A message that has left in part leaves in the next call, and counts as sent.
                     let mut shared = lock(&self.root);
                     members.retain(|(member, _)| {
                         let Some((link, message)) = messages[*member as usize].take() else {
@@ -610,7 +611,7 @@ impl Group {
                     if members.is_empty() {
                         break Ok(());
                     }
-                    // Those that are lost are named by the next call.
+                    // The next call names the lost members.
                     let missing = members.iter().map(|(member, _)| *member);
                     let missing: Vec<u32> = missing.chain(all_lost).collect();
                     let done = wanted - missing.len() as u32;

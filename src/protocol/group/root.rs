@@ -1,4 +1,4 @@
-//! What a group's root keeps, for the manager's side and for its end point: places, rounds, what is owed.
+//! The state of a group's root, for its offer and its end point: places, rounds, messages owed.
 
 use super::{
     CELL_BYTES, DOWN_BYTES, GroupConfig, GroupError, HELPER, MEMBER, MEMBER_BODY, NO_ROUND, RELEASE,
@@ -22,21 +22,21 @@ use std::vec::Vec;
 /// One member, as the root knows it.
 #[derive(Debug, Default)]
 pub(super) struct Place {
-    /// A peer has it, or is about to.
+    /// A peer has the place, or is about to.
     pub(super) taken: bool,
     pub(super) connection: Option<Arc<Connection>>,
-    /// Who had it before, if nobody has it now.
+    /// The previous peer, if no peer has the place now.
     pub(super) lost: Option<(Peer, CloseReason)>,
-    /// The round that the ticket is for which the member has not used, as far as is known.
+    /// The round of the member's unused ticket, as far as is known.
     pub(super) ticket_round: u64,
-    /// The part of this round has arrived, and has so many bytes.
+    /// The part of this round has arrived; its bytes.
     pub(super) arrived: Option<usize>,
-    /// The link of the member whose part that was, while it has the place.
+    /// The link of the member that sent the part, while it has the place.
     pub(super) arrived_from: Option<LinkId>,
-    /// Where its tickets go, and how it is sent something.
+    /// The tickets for the member's ticket cell and for messages to it.
     pub(super) cell: Option<Ticket>,
     pub(super) down: Option<Ticket>,
-    /// The slot of the word in which it counts what it has received.
+    /// The slot of the word in which it counts the messages that it has received.
     pub(super) word: Option<SlotId>,
     pub(super) down_sent: u64,
     pub(super) outgoing: Outgoing,
@@ -46,7 +46,7 @@ pub(super) struct Place {
     pub(super) owes_release: bool,
 }
 
-/// What the manager's side of the root and the end point share.
+/// The state that the root's offer and its end point share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) config: GroupConfig,
@@ -57,13 +57,13 @@ pub(super) struct Shared {
     pub(super) words: AreaId,
     pub(super) word_queue: QueueId,
     pub(super) consumer: Consumer,
-    /// Notifications that were taken from the queue where the node could not be looked at.
+    /// Notifications that were taken from the queue while the node was not at hand.
     pub(super) waiting: Vec<Notification>,
-    /// Links that are to be closed, and why.
+    /// Links to be closed, with the reasons.
     pub(super) bad: Vec<(LinkId, String)>,
     pub(super) round: u64,
     pub(super) arrived: u32,
-    /// How many `is_ready` asks for.
+    /// How many parts `is_ready` asks for.
     pub(super) wanted: u32,
     pub(super) late: u64,
     pub(super) places: Vec<Place>,
@@ -75,7 +75,7 @@ pub(super) struct Shared {
 
 pub(super) type Root = Arc<Mutex<Shared>>;
 
-// Always inside the node's lock, where both are held.
+// Always inside the node's lock, if both are held.
 
 pub(super) fn lock(root: &Root) -> MutexGuard<'_, Shared> {
     root.lock().unwrap_or_else(PoisonError::into_inner)
@@ -94,7 +94,7 @@ impl Shared {
         }
     }
 
-    /// Of the messages that wait, how much will count as a part of this round.
+    /// How many of the waiting messages will count as parts of this round.
     pub(super) fn waiting_parts(&self) -> u32 {
         let counts = |n: &&Notification| {
             self.places.get(n.index.0 as usize).is_some_and(|p| p.ticket_round == self.round)
@@ -102,7 +102,7 @@ impl Shared {
         self.waiting.iter().filter(counts).count() as u32
     }
 
-    /// Looks at each message that waits; returns a link that is to be closed, and why.
+    /// Handles each waiting message; returns a link to be closed, with the reason.
     #[inline]
     pub(super) fn settle(&mut self, node: &mut Node) -> Option<(LinkId, String)> {
         self.settle_all(node);
@@ -164,7 +164,7 @@ impl Shared {
         }
     }
 
-    /// Sends what is owed, as far as the links have room; names one that has none.
+    /// Sends owed messages, as far as the links have room; names a link that has none.
     #[inline]
     pub(super) fn drive(&mut self, node: &mut Node) -> Option<LinkId> {
         let mut room = None;
@@ -189,7 +189,7 @@ impl Shared {
             // Its peer is about to join, or has gone.
             return place.taken && (place.owes_ticket || place.owes_release);
         };
-        // Whoever waits for room waits for one link; the others must not be forgotten.
+        // A wait for room covers one link only; the others must not be forgotten.
         let mut blocked = |node: &mut Node| {
             node.await_room(connection.link());
             *room = Some(connection.link());
@@ -206,7 +206,7 @@ impl Shared {
             bytes[..8].copy_from_slice(&place.ticket_round.to_le_bytes());
             bytes[8..].copy_from_slice(&ticket.to_bytes());
             let sent = node.try_send_fast_over(connection.link(), &cell, &bytes, 0);
-            // Any other error: it is gone, or its ticket is of no use; there is nobody to tell.
+            // Any other error: it is gone, or gave a useless ticket, and needs no message.
             place.owes_ticket = matches!(sent, Err(NodeSendError::Full));
         }
         if place.owes_release
@@ -232,14 +232,14 @@ impl Shared {
         place.owes_ticket || place.owes_release
     }
 
-    /// How many messages a member has received, as it says.
+    /// How many messages a member claims to have received.
     pub(super) fn received(&self, node: &Node, member: u32) -> u64 {
         let at = member as usize * 8;
         let bytes = node.area(self.words).ok().and_then(|area| area.get(at..at + 8));
         bytes.and_then(|b| Some(u64::from_le_bytes(b.try_into().ok()?))).unwrap_or(0)
     }
 
-    /// The first member without whom `wanted` parts cannot be had, if there is one.
+    /// The first lost member without which `wanted` parts cannot be had, if there is one.
     pub(super) fn lost(&self, wanted: u32) -> Option<GroupError> {
         let is_lost = |p: &&Place| p.arrived.is_none() && p.lost.is_some() && !p.taken;
         let lost = self.places.iter().filter(is_lost).count() as u32;
@@ -300,12 +300,12 @@ pub(super) fn down_metadata(kind: u64, length: usize) -> [u8; DOWN_BYTES] {
 
 pub(super) struct GroupOffer {
     pub(super) root: Root,
-    /// The place that is offered; `None`: any.
+    /// The offered place; `None`: any.
     pub(super) number: Option<u32>,
 }
 
 impl GroupOffer {
-    /// A free place: one that nobody had yet, if there is one.
+    /// A free place: preferably one that was never taken.
     pub(super) fn place(&self, shared: &Shared) -> Result<u32, String> {
         let members = shared.config.members;
         let mut candidates = match self.number {
@@ -347,7 +347,7 @@ impl Offer for GroupOffer {
         }
         let cell = fast_ticket_from(&body[1..], peer)?.with_flags(Flags::WAKE);
         let down = message_ticket_from(&body[1 + TICKET_BYTES..], peer, 0)?;
-        // Its count is its own: the whole of one entry.
+        // It counts its own messages: the whole of one entry.
         let down = Ticket { share: Share::WHOLE, ..down };
         let (takes, wanted) = (down.capacity(), shared.config.scatter_bytes as u64);
         if takes < wanted {
@@ -370,15 +370,15 @@ impl Offer for GroupOffer {
         *place = Place {
             taken: true,
             arrived: place.arrived,
-            // If it does not come to join, whoever had the place before is still the one lost.
+            // If it does not come to join, the previous member of the place is still the lost one.
             lost: place.lost.take(),
             cell: Some(cell),
             down: Some(down),
             word: Some(word),
             ..Place::default()
         };
-        // Where another member's part has arrived in this place, its bytes stand still until the
-        // round is over.
+        // If another member's part has arrived in this place, its bytes are stable until the round
+        // is over.
         let ticket = match place.arrived {
             Some(_) => None,
             None => {
@@ -401,7 +401,8 @@ impl Offer for GroupOffer {
     fn withdrawn(&mut self, node: &mut Node, request: RequestId) {
         let mut shared = lock(&self.root);
         if let Some(Some(member)) = shared.requests.remove(&request) {
-            // It knew its ticket, and may have used it over another link. Nobody's part came so.
+            // It knew its ticket, and may have used it over another link. That did not deliver a
+            // part.
             shared.take_notifications();
             shared.waiting.retain(|notification| notification.index.0 != member);
             let lost = shared.places[member as usize].lost.take();
@@ -425,7 +426,7 @@ impl Offer for GroupOffer {
 
     fn left(&mut self, node: &mut Node, connection: &Connection) {
         let mut shared = lock(&self.root);
-        // What it sent before counts.
+        // Its earlier messages count.
         shared.settle_all(node);
         let of_it = |place: &Place| {
             place.connection.as_ref().is_some_and(|of| of.link() == connection.link())

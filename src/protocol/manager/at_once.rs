@@ -1,39 +1,40 @@
-//! What can be done at once, for bindings: they say in their own words what goes wrong, and why.
+//! Calls that never wait, for bindings, which have their own words for errors and reasons.
 
 use super::Manager;
 use crate::interface::{Notification, QueueId};
 use crate::wire::{INLINE_BYTES, Ticket, TicketBytes};
 
 impl Manager {
-    /// [`send`](Self::send) of one line that can leave now; `false`: nothing was done. For bindings,
-    /// which have to make of their own arguments what waiting needs, and can leave that. To be called
-    /// from one place in a library: from several it is not inlined.
+    /// [`send`](Self::send) of one line that can leave now; `false`: nothing was done. Bindings
+    /// need not convert their arguments for a wait before they try this. Call it from one place in
+    /// a library: it is not inlined into several.
     #[inline(always)]
     pub fn send_at_once(&self, ticket: &Ticket, data: &[u8], metadata: &[u8]) -> bool {
         self.shared.send_at_once(ticket, data, metadata)
     }
 
-    /// The same of 16 bytes, with a ticket as it travels, where this thread alone uses the manager of
-    /// late. `false`, too: it is no ticket. [`send`](Self::send) goes on.
+    /// The same with 16 bytes and a ticket in its wire form, if lately this thread alone uses the
+    /// manager. `false`, too, if the bytes are no ticket. [`send`](Self::send) goes on.
     #[inline(always)]
     pub fn send_line_alone(&self, ticket: TicketBytes<'_>, data: &[u8; INLINE_BYTES]) -> bool {
         self.shared.send_line_alone(ticket, data)
     }
 
-    /// The same of fewer bytes.
+    /// The same with fewer bytes.
     #[inline(always)]
     pub fn send_short_alone(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
         self.shared.send_short_alone(ticket, data)
     }
 
-    /// [`recv`](Self::recv) of what is there, which `to` has under the lock, where this thread alone uses
-    /// the manager of late. `false`: nothing was done, and [`recv`](Self::recv) goes on.
+    /// [`recv`](Self::recv) of a waiting notification, which is passed to `to` under the lock, if
+    /// lately this thread alone uses the manager. `false`: nothing was done, and
+    /// [`recv`](Self::recv) goes on.
     #[inline(always)]
     pub fn recv_alone(&self, queue: QueueId, to: impl Fn(Notification)) -> bool {
         self.shared.recv_alone(queue, to)
     }
 
-    /// [`recv`](Self::recv) of what is there; `None`: nothing was done. For bindings, likewise.
+    /// [`recv`](Self::recv) of a waiting notification; `None`: nothing was done. For bindings, too.
     #[inline(always)]
     pub fn recv_at_once(&self, queue: QueueId) -> Option<Notification> {
         self.shared.recv_at_once(queue)

@@ -1,4 +1,4 @@
-//! Connections, and what end points have in common for whoever waits for several.
+//! Connections, and the trait of end points for a wait for several of them.
 
 use super::Manager;
 use crate::control::Peer;
@@ -28,7 +28,8 @@ impl Connection {
         Arc::new(Self { node: node.id(), link, peer, ended, takes_aperture })
     }
 
-    /// Which path its messages take, and why; or why it has ended. `manager` is its end point's.
+    /// The path of its messages and the reason for it, or the reason why it has ended. `manager` is
+    /// its end point's.
     pub fn explain(&self, manager: &Manager) -> String {
         if let Some(reason) = self.ended() {
             return format!("the connection to the peer has ended: {reason}");
@@ -49,7 +50,7 @@ impl Connection {
         self.link
     }
 
-    /// Who is at the other end, as the kernel says.
+    /// The identity of the other end, from the kernel.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
@@ -59,7 +60,8 @@ impl Connection {
         self.takes_aperture.store(true, Ordering::Relaxed);
     }
 
-    /// Why it ended, once it has. What the peer sent before has arrived by then.
+    /// The reason for its end, once it has ended. All earlier messages of the peer have arrived by
+    /// then.
     pub fn ended(&self) -> Option<&CloseReason> {
         self.ended.get()
     }
@@ -71,8 +73,8 @@ pub trait EndPoint {
     fn is_ready_in(&self, node: &Node) -> bool;
     /// Its manager.
     fn manager(&self) -> &Manager;
-    /// From when on it is ready though nothing comes, as to connect again; `None`: never. Whoever waits for the
-    /// manager's descriptor waits until then at most.
+    /// The time at which it becomes ready without an arrival, for example to connect again; `None`:
+    /// never. Wait for the manager's descriptor at most until then.
     fn due(&self) -> Option<Instant> {
         None
     }
@@ -84,14 +86,14 @@ pub trait EndPoint {
 
 #[cfg(feature = "tls")]
 impl Manager {
-    /// Where services of other hosts are looked up whose names say no place; see
-    /// [`Node::set_directory`](crate::Node::set_directory).
+    /// Sets the directory in which services of other hosts are looked up if their names give no
+    /// address; see [`Node::set_directory`](crate::Node::set_directory).
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-manager-{}", std::process::id()));
     /// # let config = hamlyn::Config::from_env()?.dir(&dir);
     /// let manager = hamlyn::protocol::Manager::with_config(config)?;
-    /// manager.set_directory(None)?; // Where the setting `directory` says.
+    /// manager.set_directory(None)?; // The setting `directory` decides again.
     /// assert_eq!(manager.listens_at(), None); // The setting `listen` is not set.
     /// # drop(manager);
     /// # std::fs::remove_dir_all(&dir).ok();
@@ -101,7 +103,7 @@ impl Manager {
         &self,
         directory: Option<std::sync::Arc<dyn crate::node::HostDirectory>>,
     ) -> Result<(), crate::node::Forked> {
-        // What is dropped for it is the application's, and may wait for the lock.
+        // The replaced directory is the application's, and its drop may wait for the lock.
         let guard = self.lock();
         guard.check_fork()?;
         let control = guard.control_apart();

@@ -1,4 +1,4 @@
-//! What end points fail with.
+//! The errors of end points.
 
 #[cfg(feature = "tls")]
 use crate::control::hosts::{HostError, MeetingError};
@@ -17,7 +17,7 @@ pub enum GrowError {
     /// The bytes are no seed.
     #[error(transparent)]
     Seed(#[from] SeedError),
-    /// The seed is of another protocol.
+    /// The seed is for another protocol.
     #[error("the seed is of a receiver of kind {found}, and this sender is of kind {wanted}")]
     Kind {
         /// The sender's.
@@ -33,26 +33,26 @@ pub enum GrowError {
     OtherNode {
         /// The seed's.
         wanted: NodeId,
-        /// Who serves the name.
+        /// The node that serves the name.
         found: NodeId,
     },
-    /// The receiver said no: the seed is old or forged, or its owner does not want this peer.
+    /// The receiver refused: the seed is old or forged, or its owner does not want this peer.
     #[error("the receiver refused: {0}")]
     Refused(String),
-    /// The receiver has as many senders as it may, or may have of this user; or its process has as many
-    /// links, or bytes of rings.
+    /// The receiver has reached a limit: its senders, those of this user, or its process's links or
+    /// bytes of rings.
     #[error("the receiver refused: {0}")]
     Full(String),
-    /// What is served under this name is no end point.
+    /// The service under this name is no end point.
     #[error("what is served there is no end point, or one of another version")]
     NotAnEndPoint,
-    /// The receiver's answer cannot be: it misbehaves.
+    /// The receiver's answer is not valid: the receiver misbehaves.
     #[error("the receiver's answer makes no sense: {0}")]
     Answer(&'static str),
     /// This side has no memory, slots or entries left for the end point.
     #[error("the end point cannot be set up here: {0}")]
     SetUp(String),
-    /// The task that it was for has dropped that: see `AsyncManager::set_up`.
+    /// The task has dropped the future for which it was grown: see `AsyncManager::set_up`.
     #[error("whoever waited for the connection has given it up")]
     GivenUp,
     /// The calling process is a forked child.
@@ -61,7 +61,8 @@ pub enum GrowError {
 }
 
 impl GrowError {
-    /// Of an attempt to connect, whose other end may have said no in its own words, on whichever host.
+    /// From a failed attempt to connect; the other end, on any host, may have refused in its own
+    /// words.
     pub(crate) fn of(error: ConnectError) -> Self {
         let refused = match &error {
             ConnectError::Refused { reason, text } => Some((*reason, text)),
@@ -85,7 +86,7 @@ impl GrowError {
     }
 }
 
-/// Whether a refusal is the receiver's, and not that its process is ending.
+/// Whether the receiver itself refused, and not its process because it is ending.
 fn is_its_own(reason: Reason, text: &str) -> bool {
     !text.is_empty() && reason != Reason::Ending
 }
@@ -97,7 +98,7 @@ impl From<ConnectError> for GrowError {
     }
 }
 
-/// Why nobody answers, where that can be.
+/// Likely reasons why no process answers.
 pub(super) fn advice(error: &ConnectError) -> &'static str {
     match error {
         ConnectError::TimedOut(_) => {
@@ -107,7 +108,7 @@ pub(super) fn advice(error: &ConnectError) -> &'static str {
     }
 }
 
-/// That a peer is gone of which everything has been received that came.
+/// Says that a peer is gone, and that all its messages have been received.
 fn gone(reason: &CloseReason) -> String {
     match reason {
         CloseReason::Closed => {
@@ -124,20 +125,20 @@ fn gone(reason: &CloseReason) -> String {
 #[derive(Clone, Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ReceiveError {
-    /// The time is over.
+    /// The time limit has passed.
     #[error("nothing arrived within the time limit")]
     TimedOut,
-    /// The peer is gone, and everything that it sent has been received.
+    /// The peer is gone, and all its messages have been received.
     #[error("{}", gone(.0))]
     Ended(CloseReason),
-    /// The server drains ([`Server::drain`](crate::protocol::Server::drain)), and everything that it
-    /// had taken has been received.
+    /// The server drains ([`Server::drain`](crate::protocol::Server::drain)), and all requests that
+    /// it had taken have been received.
     #[error("the server drains, and everything that it had taken has been received")]
     Draining,
     /// The sender broke the protocol's rules; its link has been closed.
     #[error("the sender broke the rules and was sent away: {0}")]
     Misbehaved(String),
-    /// What was named does not exist.
+    /// The named object does not exist.
     #[error("{0}")]
     Misuse(String),
     /// The calling process is a forked child.
@@ -149,7 +150,7 @@ pub enum ReceiveError {
 }
 
 impl ReceiveError {
-    /// What was received within no time at all, if anything was.
+    /// The received message, for a receive without a wait; `None` if there was none.
     #[inline]
     pub(crate) fn unless_timed_out<R>(received: Result<R, Self>) -> Result<Option<R>, Self> {
         match received {
@@ -175,21 +176,21 @@ impl From<Waited> for ReceiveError {
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum SendError {
-    /// The time is over: the receiver did not go on.
+    /// The time limit has passed: the receiver made no progress.
     #[error(
         "the receiver made no room within the time limit; nothing was sent. It is behind, or its \
          program does not receive: a progress thread (start_progress) empties the link, but room for \
          more, or for a record longer than its buffers, comes when the program receives"
     )]
     TimedOut,
-    /// More than one message holds.
+    /// Longer than one message may be.
     #[error("{length} bytes are too long: at most {max} are allowed, {limit}; nothing was sent")]
     TooLong {
-        /// Bytes that were to be sent.
+        /// Bytes to send.
         length: usize,
         /// Most bytes.
         max: usize,
-        /// The setting that says so, and whose it is.
+        /// The setting that limits it, and the side that set it.
         limit: &'static str,
     },
     /// Outside of the memory that the receiver lends.
@@ -202,8 +203,8 @@ pub enum SendError {
         /// Bytes that may be written.
         size: u64,
     },
-    /// The time was over when part of the message had left. The rest was copied, and leaves first
-    /// in the next call; the message must not be sent again.
+    /// The time limit passed when part of the message had left. The rest was copied, and leaves
+    /// first in the next call; do not send the message again.
     #[error("the time limit cut the message off; the rest of it leaves in the next call")]
     CutOff,
     /// A reply ticket of another node than the sender's own.
@@ -218,7 +219,7 @@ pub enum SendError {
     /// The receiver broke the protocol's rules; the link has been closed.
     #[error("the receiver broke the rules and was sent away: {0}")]
     Misbehaved(String),
-    /// The node says why.
+    /// The node's own error.
     #[error(transparent)]
     Node(#[from] NodeSendError),
     /// The calling process is a forked child.
@@ -230,7 +231,7 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// Whether something was sent within no time at all.
+    /// Whether the message was sent, for a send without a wait.
     #[inline]
     pub(crate) fn unless_timed_out(sent: Result<(), Self>) -> Result<bool, Self> {
         match sent {
@@ -261,7 +262,7 @@ mod tests {
     use core::error::Error;
     use std::string::ToString;
 
-    // Whoever prints an error with its sources reads each sentence once.
+    // A program that prints an error with its sources shows each sentence once.
     #[test]
     fn no_source_repeats_what_its_error_has_said() {
         let system = || std::io::Error::other("the system's word");

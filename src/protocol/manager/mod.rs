@@ -1,15 +1,15 @@
-//! The manager (Hamlyn 3.3): one node and its lock, who may grow a sender, whose link is whose.
+//! The manager (Hamlyn 3.3): one node and its lock, admission of senders, the owner of each link.
 //!
 //! ```text
 //!   sender's manager                               receiver's manager
 //!   grow: connect, greeting = kind, token, body ->  Event::Request: find the offer, ask it
 //!                        <- answer, or a refusal    Offer::admit makes slots and tickets
 //!   Connection                                      Event::Connected: Offer::joined, Connection
-//!          whoever closes or dies: Event::Closed at the other: Connection::ended, Offer::left
+//!          the end that closes or dies: Event::Closed at the other: Connection::ended, Offer::left
 //! ```
-//! Requests are answered in turns, by whichever thread polls; a program that makes no calls has a
-//! progress thread do it. Never: an end point's code runs without the manager's lock in an offer,
-//! or waits there.
+//! The thread that polls answers requests, in turns; a program that makes no calls starts a
+//! progress thread for this. Never: an end point's code runs without the manager's lock in an
+//! offer, or waits there.
 
 #[cfg(feature = "unstable-internals")]
 mod at_once;
@@ -56,21 +56,22 @@ const GREETING: [u8; 4] = *b"HGr1";
 const ANSWER: [u8; 4] = *b"HAn1";
 const GREETING_HEAD: usize = 21;
 const ANSWER_HEAD: usize = 5;
-/// Before an end point that is due is looked at once more.
+/// The shortest time before an end point that is due is checked again.
 const DUE_PAUSE_MIN: Duration = Duration::from_millis(1);
-/// The pauses before it is asked again for the name of a process that is ending, each twice as long.
+/// The pauses before the next request for the name of a process that is ending, each twice as long.
 const ENDING_PAUSE_MIN: Duration = Duration::from_millis(1);
 const ENDING_PAUSE_MAX: Duration = Duration::from_millis(20);
 
-/// Without the manager's lock: who may read a name's directory can make it take seconds.
+/// Without the manager's lock: a process that may read a name's directory can make this take
+/// seconds.
 fn stop_serving(control: &Control, services: impl IntoIterator<Item = String>) {
     for service in services.into_iter().filter_map(|service| service.parse().ok()) {
         control.stop_serving(&service);
     }
 }
 
-/// A node with end points, for any number of threads. Cloning shares it. With the last clone and
-/// the last end point the node is dropped, and every peer is told goodbye.
+/// A node with end points, for any number of threads. Cloning shares it. The node is dropped with
+/// the last clone and the last end point, and then says goodbye to every peer.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-manager-{}", std::process::id()));
@@ -81,12 +82,12 @@ fn stop_serving(control: &Control, services: impl IntoIterator<Item = String>) {
 /// use std::time::Duration;
 ///
 /// let limit = Some(Duration::from_secs(10));
-/// // Several end points of one manager, and one thread that waits for whichever has something.
+/// // Several end points of one manager, and one thread that waits for any of them.
 /// let manager = Manager::with_config(config.clone())?;
 /// let stream = StreamReceiver::new(&manager, StreamConfig::default())?;
 /// let mut places = TaggedReceiver::new(&manager, TaggedConfig::new(4096))?;
 /// places.serve("places", Access::SameUser)?;
-/// // Whoever connects is answered meanwhile, by a thread of the manager's.
+/// // A thread of the manager answers peers that connect meanwhile.
 /// manager.start_progress()?;
 ///
 /// // Usually another process.
@@ -115,8 +116,8 @@ impl Manager {
         Self::from_node(Node::with_config(config)?)
     }
 
-    /// A manager for a node that exists. What was made with it stays; its events that are no
-    /// end point's come from [`next_event`](Self::next_event).
+    /// A manager for an existing node. The node's queues, areas and links stay; events that concern
+    /// no end point come from [`next_event`](Self::next_event).
     pub fn from_node(node: Node) -> Result<Self, BuildError> {
         let what = "a descriptor that wakes sleeping threads";
         let shared = node
@@ -136,8 +137,8 @@ impl Manager {
         self.lock().id()
     }
 
-    /// Takes a turn, unless another thread is taking one: arrivals are deposited, requests for end
-    /// points answered. Returns how many packets were taken.
+    /// Takes a turn, unless another thread is taking one: deposits arrivals, and answers requests
+    /// for end points. Returns how many packets were taken.
     pub fn poll(&self) -> Result<usize, Forked> {
         self.shared.try_poll()
     }
@@ -171,7 +172,7 @@ impl Manager {
         self.shared.try_recv(queue)
     }
 
-    /// An event that is none of an end point's: of services that were offered on the node itself.
+    /// An event that concerns no end point: it is of a service that was offered on the node itself.
     pub fn next_event(&self) -> Option<Event> {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
@@ -179,12 +180,12 @@ impl Manager {
         protocols.events.pop_front()
     }
 
-    /// Which path a link takes, and why.
+    /// The path that a link takes, and the reason.
     pub fn explain(&self, link: LinkId) -> Result<String, LinkError> {
         self.lock().explain(link)
     }
 
-    /// Where other hosts connect; see [`Node::listens_at`].
+    /// The address for other hosts to connect to; see [`Node::listens_at`].
     #[cfg(feature = "tls")]
     pub fn listens_at(&self) -> Option<core::net::SocketAddr> {
         self.lock().listens_at()
@@ -201,8 +202,8 @@ impl Manager {
         self.shared.stop_progress();
     }
 
-    /// Who may grow senders from this manager's seeds; the same user unless set. To be set before
-    /// the first seed is made: the place of the socket follows from it.
+    /// Sets the access of senders that are grown from this manager's seeds; the same user by
+    /// default. Set it before the first seed is made, since the socket's directory depends on it.
     pub fn set_seed_access(&self, access: Access) -> Result<(), OfferError> {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
@@ -242,8 +243,8 @@ impl Manager {
         }
     }
 
-    /// Whether this is a child of the process that made the manager: end points do nothing there as
-    /// they are dropped.
+    /// Whether this is a child of the process that made the manager: dropping an end point does
+    /// nothing there.
     pub(crate) fn is_forked(&self) -> bool {
         self.shared.is_forked()
     }
@@ -258,11 +259,11 @@ impl Manager {
         self.lock().as_fd().try_clone_to_owned()
     }
 
-    /// To be called before waiting on the descriptor, after every end point was found empty.
-    /// `true`: nothing waits, and whatever comes makes the descriptor readable, or wakes `waker`
-    /// where another thread takes it; the waker left, each end point must be looked at once more.
-    /// `false`: something has come; look again. Where a `try_send` found no room, room is
-    /// something that comes.
+    /// Call it before you wait on the descriptor, after you found every end point empty. `true`:
+    /// nothing waits, and an arrival will make the descriptor readable, or wake `waker` if another
+    /// thread takes the arrival; after you leave the waker, check each end point once more.
+    /// `false`: something has come; check again. After a `try_send` without room, room counts as an
+    /// arrival.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-manager-wait-{}", std::process::id()));
@@ -273,11 +274,11 @@ impl Manager {
     /// # let config = hamlyn::Config::from_env()?.dir(&dir);
     /// let manager = Manager::from_node(Node::with_config(config)?)?;
     /// let mut receiver = TaggedReceiver::new(&manager, TaggedConfig::new(64))?;
-    /// manager.stop_progress(); // Where there was a progress thread, which would take what comes.
+    /// manager.stop_progress(); // A progress thread would take the arrivals.
     /// let descriptor = manager.try_clone_fd()?;
     /// let queue = manager.lock().notification_queue(1)?; // Of the program's own.
     /// assert_eq!(manager.try_recv(queue)?, None);
-    /// // One turn of an event loop: which would wait longer, and for more than this.
+    /// // One turn of an event loop, which would wait longer, and for more than this.
     /// while receiver.try_get_tag()?.is_none() && manager.prepare_to_wait(None)? {
     ///     let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
     ///     if poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&no_time))? == 0 {
@@ -298,11 +299,11 @@ impl Manager {
         let taken = node.poll()?;
         protocols.after_poll(node);
         protocols.after_sleep();
-        // What this turn took may be what the caller waits for.
+        // The caller may be waiting for one of the packets that this turn took.
         Ok(taken == 0 && node.moved() == before && node.prepare_to_wait()?)
     }
 
-    /// Whoever has waited with this waker ([`prepare_to_wait`](Self::prepare_to_wait)) waits no more.
+    /// Ends the wait that left this waker ([`prepare_to_wait`](Self::prepare_to_wait)).
     #[cfg(feature = "unstable-internals")]
     pub fn wait_no_more(&self, waker: &Waker) {
         if !self.is_forked() {
@@ -310,8 +311,8 @@ impl Manager {
         }
     }
 
-    /// Wakes `waker` when anything has come since, whichever thread takes it; if it is left for a wait, not
-    /// for long after that has been dropped.
+    /// Wakes `waker` at the next arrival, whichever thread takes it. If it was left for a `wait`,
+    /// it is forgotten soon after that has been dropped.
     pub(crate) fn leave_waker(&self, waker: &Waker, wait: Option<&Awaiting>) {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
@@ -337,14 +338,14 @@ impl Manager {
             Some(offered) => offered.admission.replace(admission),
             None => Some(admission),
         };
-        // What it has captured may need the lock to go.
+        // Its captured values may need the lock when they are dropped.
         drop(guard);
         drop(before);
     }
 
-    /// A receiver is dropped: its seeds and names are worthless from now on, its connections are
-    /// closed. Gives back the offer, for whoever keeps its state there; `None` in a forked child,
-    /// which leaves all as it is.
+    /// Drops a receiver: its seeds and names are worthless from now on, its connections are closed.
+    /// Returns the offer, which may hold the receiver's state; `None` in a forked child, which
+    /// leaves everything as it is.
     pub(in crate::protocol) fn withdraw(&self, offer: OfferId) -> Option<Offering> {
         if self.is_forked() {
             return None;
@@ -367,14 +368,14 @@ impl Manager {
         }
         protocols.after_look(node);
         let control = node.control_apart();
-        // What the admission has captured may need the lock to go.
+        // The admission's captured values may need the lock when they are dropped.
         drop(guard);
         stop_serving(&control, served);
         withdrawn.map(|offered| offered.offer)
     }
 
-    /// A receiver is found by nobody any more: its seeds and names are worthless from now on. Its
-    /// connections stay. Who may read a name's directory can make this take seconds.
+    /// Hides a receiver: its seeds and names are worthless from now on. Its connections stay. A
+    /// process that may read a name's directory can make this take seconds.
     pub(in crate::protocol) fn hide(&self, offer: OfferId) {
         if self.is_forked() {
             return;
@@ -444,8 +445,8 @@ impl Manager {
         Ok(service)
     }
 
-    /// Lets a receiver be found by name. Who may read the name's directory can make this take
-    /// seconds: it is done without the manager's lock.
+    /// Lets a receiver be found by name. A process that may read the name's directory can make this
+    /// take seconds, so it is done without the manager's lock.
     pub(crate) fn serve(
         &self,
         offer: OfferId,
@@ -453,7 +454,7 @@ impl Manager {
         access: Access,
     ) -> Result<(), OfferError> {
         let name = name.parse::<ServiceName>()?;
-        // As the peers' requests name it; known before the first of them comes.
+        // The name in peers' requests; known before the first of them comes.
         let service = name.to_string();
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
@@ -466,17 +467,17 @@ impl Manager {
             protocols.by_service.insert(service.clone(), offer);
         }
         drop(guard);
-        // One that this manager serves already is in use.
+        // A name that this manager serves already is in use.
         control.serve(&name, access, Accept::Ask).inspect_err(|_| {
             if is_new {
                 self.shared.lock().parts().1.by_service.remove(&service);
             }
         })?;
-        // It may have begun to drain meanwhile.
+        // The server may have begun to drain meanwhile.
         let mut guard = self.shared.lock();
         let protocols = guard.parts().1;
         if protocols.drains(offer) {
-            // Unless another has the name by now.
+            // Unless another receiver has the name by now.
             if protocols.by_service.get(&service).is_none_or(|of| *of == offer) {
                 protocols.by_service.remove(&service);
                 drop(guard);
@@ -487,8 +488,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Grows a sender: connects to its receiver, and reads the answer. Where that makes no sense
-    /// the connection ends, and the error says what was `expected`.
+    /// Grows a sender: connects to its receiver, and reads the answer. An answer that makes no
+    /// sense ends the connection, and the error says what was `expected`.
     pub(crate) fn grow<R>(
         &self,
         target: Target<'_>,
@@ -498,7 +499,8 @@ impl Manager {
         expected: &'static str,
         read: impl FnOnce(&Arc<Connection>, &[u8]) -> Option<R>,
     ) -> Result<(Arc<Connection>, R), GrowError> {
-        // Whoever made a seed served its name by then: who comes later is another node.
+        // The maker of a seed served its name first, so a process that serves it later is another
+        // node.
         let (service, token, of, wait) = match target {
             Target::Seed(seed) if seed.kind != kind => {
                 return Err(GrowError::Kind { wanted: kind, found: seed.kind });
@@ -523,7 +525,7 @@ impl Manager {
                 match head {
                     Some((head, body)) if head[..4] == ANSWER && head[4] == kind as u8 => {
                         let connection = Connection::new(node, link, peer);
-                        // It may be on its way already, and whoever polls would not want it.
+                        // The pool may be on its way already, and a polling thread would refuse it.
                         if kind == Kind::Publish {
                             connection.take_aperture();
                         }
@@ -546,9 +548,10 @@ impl Manager {
         }
     }
 
-    /// Connects to a service, and polls meanwhile: it may be one of this very process, or its
-    /// process may be growing a sender here. The link is the application's. `timeout` is for
-    /// everything: for somebody to serve the name, too, unless the setting `wait_for_names` is off.
+    /// Connects to a service, and polls meanwhile: the service may belong to this very process, or
+    /// its process may be growing a sender here. The application owns the link. `timeout` covers
+    /// everything, including the wait for the name to be served, unless the setting
+    /// `wait_for_names` is off.
     pub fn connect(
         &self,
         service: &str,
@@ -559,8 +562,8 @@ impl Manager {
         self.connect_then(service, greeting, timeout, wait, |_, _, link| link)
     }
 
-    /// [`connect`](Self::connect), and something at once: before any other thread takes what comes
-    /// over the link, or the news of its end.
+    /// [`connect`](Self::connect), then `then` at once: before any other thread takes a packet of
+    /// the link, or the news of its end.
     fn connect_then<R>(
         &self,
         service: &str,
@@ -595,7 +598,8 @@ impl Manager {
             });
             return match waited {
                 Ok(None) => Err(GrowError::GivenUp),
-                // As where nobody is yet: whoever serves the name next is waited for.
+                // As if the name were not served yet: the attempt waits for the next process that
+                // serves it.
                 Ok(Some(Err(e)))
                     if e.is_of_one_that_ends()
                         && wait == Wait::ForName
@@ -631,7 +635,7 @@ impl Manager {
         guard.parts().1.connections.get(&link).map(|(connection, _)| connection.clone())
     }
 
-    /// The connections that a receiver has now, by their links; `is_its` says which offers are its.
+    /// The connections that a receiver has now; `is_its` tells which offers belong to it.
     pub(crate) fn connections_of(&self, is_its: impl Fn(OfferId) -> bool) -> Vec<Arc<Connection>> {
         let mut guard = self.shared.lock();
         let all = guard.parts().1.connections.values();
@@ -641,14 +645,14 @@ impl Manager {
         its
     }
 
-    /// Sends a peer away that broke a protocol's rules.
+    /// Disconnects a peer that broke a protocol's rules.
     pub(crate) fn expel(&self, link: LinkId, why: &str) {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
         protocols.expel(node, link, why);
     }
 
-    /// The end of a connection is told to this offer from now on.
+    /// This offer hears of the connection's end from now on.
     pub(crate) fn tell_end(&self, connection: &Connection, offer: OfferId) {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
@@ -663,7 +667,7 @@ impl Manager {
         }
     }
 
-    /// A connection is no longer its receiver's: it goes on when that is dropped.
+    /// Separates a connection from its receiver: it goes on when the receiver is dropped.
     pub(crate) fn keep_apart(&self, connection: &Connection) {
         let mut guard = self.shared.lock();
         if let Some((_, offer)) = guard.parts().1.connections.get_mut(&connection.link) {
@@ -682,8 +686,8 @@ impl Manager {
         unsent
     }
 
-    /// A sender is dropped: its connection ends first, so that nothing comes for what `remove`
-    /// takes away then. A forked child leaves all as it is.
+    /// Drops a sender: ends its connection first, so that no packet comes for the objects that
+    /// `remove` then takes away. A forked child leaves everything as it is.
     pub(crate) fn leave(&self, connection: &Connection, remove: impl FnOnce(&mut Node)) {
         if !self.is_forked() {
             self.end(connection);
@@ -692,7 +696,7 @@ impl Manager {
     }
 }
 
-/// What a sender is grown from.
+/// The address from which a sender is grown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target<'a> {
     Seed(&'a Seed),

@@ -1,5 +1,6 @@
-//! Names that a program itself serves. For bindings, whose other threads are not to wait meanwhile: who
-//! may read a name's directory can make it take seconds, so it is done without the manager's lock.
+//! Names that a program itself serves. For bindings, whose other threads are not to wait meanwhile:
+//! a process that may read a name's directory can make it take seconds, so the manager's lock is
+//! not held.
 
 use super::Manager;
 use crate::control::{Accept, Access};

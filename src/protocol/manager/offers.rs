@@ -1,5 +1,5 @@
-//! What a manager keeps under its node's lock: receivers that may be grown from, requests, and
-//! connections.
+//! The state that a manager keeps under its node's lock: receivers from which senders may be grown,
+//! requests, and connections.
 
 use super::{ANSWER, Connection, GREETING, GREETING_HEAD, Wakers};
 use crate::control::{Access, Peer, RefusedBy, RequestId};
@@ -22,14 +22,15 @@ use std::string::String;
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// What the manager asks a receiver end point. Called under the lock; must not wait.
+/// The manager's questions to a receiver end point. Called under the lock; must not wait.
 pub(crate) trait Offer: Send {
-    /// Whether there is a place for a peer that sent `body`; else why not.
+    /// Whether there is a place for a peer that sent `body`; otherwise the reason.
     fn check_place(&self, _peer: &Peer, _body: &[u8]) -> Result<(), String> {
         Ok(())
     }
-    /// A peer wants to grow a sender and sent `body`, and there is a place for it: the answer for it,
-    /// or why not. Whatever was made for the request is undone in [`withdrawn`](Self::withdrawn).
+    /// Decides about a peer that sent `body` to grow a sender, and for which there is a place: the
+    /// answer for it, or the reason of the refusal. [`withdrawn`](Self::withdrawn) undoes anything
+    /// that was made for the request.
     fn admit(
         &mut self,
         node: &mut Node,
@@ -41,32 +42,32 @@ pub(crate) trait Offer: Send {
     fn withdrawn(&mut self, node: &mut Node, request: RequestId);
     /// The request became a connection.
     fn joined(&mut self, node: &mut Node, request: RequestId, connection: &Arc<Connection>);
-    /// The connection ended, and what was sent over it has arrived.
+    /// The connection ended, and all messages sent over it have arrived.
     fn left(&mut self, node: &mut Node, connection: &Connection);
 }
 
-/// Whoever waits without a thread, and can say whether what it waits for is there.
+/// A waiter without a thread, which can tell whether its condition holds.
 pub(crate) trait Waiting: Send + Sync {
-    /// Wakes its tasks, if what they wait for is there. Called under the lock; must not wait.
+    /// Wakes its tasks if their condition holds. Called under the lock; must not wait.
     fn look(&self, node: &mut Node) -> StillWaits;
-    /// Wakes its tasks: nobody polls for them any more.
+    /// Wakes its tasks: no thread polls for them any more.
     #[cfg_attr(not(feature = "tokio"), allow(dead_code))]
     fn give_up(&self);
 }
 
-/// What is waited for after a look.
+/// The events that a waiter still needs after a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StillWaits {
-    /// Nothing: it is to be listed again.
+    /// No event: the waiter has to be listed again.
     Not,
-    /// That something arrives, or that a link comes or goes.
+    /// An arrival, or a link that comes or goes.
     ForNews,
-    /// That there is room in a link: it is looked at in each turn.
+    /// Room in a link: the waiter looks in each turn.
     ForRoom,
 }
 
-/// The offer of an end point. Some keep their state in it, and so under the manager's lock, instead of
-/// having a lock of their own; they look for it with each message.
+/// The offer of an end point. Some end points keep their state in it, and so under the manager's
+/// lock, instead of having a lock of their own; they find it anew for each message.
 pub(in crate::protocol) enum Offering {
     Client(Box<ClientState>),
     Server(Box<ServerState>),
@@ -100,7 +101,7 @@ impl DerefMut for Offering {
     }
 }
 
-/// Says whether a peer may grow a sender; else why not, which the peer is told.
+/// Decides whether a peer may grow a sender; a refusal's reason is sent to the peer.
 pub(crate) type Admission = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 
 /// Names an offer of one manager.
@@ -112,7 +113,7 @@ pub(crate) struct OfferId {
 
 #[cfg(test)]
 impl OfferId {
-    /// One that is like no other of another index.
+    /// An identifier that differs from those of all other indexes.
     pub(crate) fn of(index: usize) -> Self {
         Self { index, number: 1 }
     }
@@ -161,7 +162,7 @@ pub(super) struct Offered {
     pub(super) admission: Option<Admission>,
 }
 
-/// What the manager keeps under the node's lock.
+/// The manager's state under the node's lock.
 #[derive(Default)]
 pub(crate) struct Protocols {
     pub(super) offers: Offers,
@@ -169,32 +170,32 @@ pub(crate) struct Protocols {
     pub(super) by_service: HashMap<String, OfferId>,
     pub(super) joining: Joining,
     pub(super) connections: HashMap<LinkId, (Arc<Connection>, Option<OfferId>)>,
-    /// What is not the manager's business.
+    /// Events for the application.
     pub(super) events: VecDeque<Event>,
-    /// The service through which seeds are grown, and who may use it.
+    /// The service through which seeds are grown, and its access.
     pub(super) seed_service: Option<String>,
     pub(super) seed_access: Option<Access>,
     pub(super) wakers: Wakers,
     pub(super) moved: u64,
-    /// Whoever waits for what it alone can tell, each once.
+    /// Waiters whose condition they alone can check, each once.
     waiting: Vec<Arc<dyn Waiting>>,
     waiting_moved: u64,
     waits_for_room: bool,
-    /// Publishers of which subscribers are behind.
+    /// Publishers with subscribers that are behind.
     pub(in crate::protocol) behind: Behind,
-    /// Who sleeps on the node's descriptor for tasks, and must arm again when another has slept.
+    /// Tasks that sleep on the node's descriptor, and must arm again when another has slept.
     #[cfg(feature = "tokio")]
     pub(in crate::protocol) sleepers: Vec<Waker>,
-    /// What [`Node::moved`] said when they were last told that somebody else has polled.
+    /// The value of [`Node::moved`] when they last heard of another thread's poll.
     #[cfg(feature = "tokio")]
     sleepers_moved: u64,
 }
 
-/// What a sender is told whose seed is of no receiver here.
+/// The answer to a sender whose seed belongs to no receiver here.
 pub(crate) const NOT_OFFERED: &str =
     "the seed is not, or no longer, one of a receiver of this process";
 
-/// Most events that wait for the application; beyond, the oldest are dropped.
+/// Most events that wait for the application; beyond that, the oldest are dropped.
 pub(super) const EVENTS_MAX: usize = 4096;
 
 impl Attached for Protocols {
@@ -234,8 +235,9 @@ impl Attached for Protocols {
 }
 
 impl Protocols {
-    /// Whoever polls may take the signal that would have woken those who sleep on the descriptor, with
-    /// what it told of; and who sent it sends no other before they have armed again.
+    /// A polling thread may take the signal that would have woken the tasks that sleep on the
+    /// descriptor, together with its news; and the signal's sender sends no other before they have
+    /// armed again.
     #[cfg(feature = "tokio")]
     #[inline]
     fn tell_sleepers(&mut self, node: &Node) {
@@ -284,7 +286,7 @@ impl Protocols {
         }
     }
 
-    /// A receiver is found by nobody from now on: the names that it had, which are to be given up.
+    /// Hides a receiver; returns its names, which the caller has to give up.
     pub(super) fn hide(&mut self, node: &mut Node, offer: OfferId) -> Vec<String> {
         self.by_token.retain(|_, of| *of != offer);
         let served = self.by_service.extract_if(|_, of| *of == offer);
@@ -295,12 +297,12 @@ impl Protocols {
         served
     }
 
-    /// Whether it is a server's that drains.
+    /// Whether it belongs to a server that drains.
     pub(super) fn drains(&mut self, offer: OfferId) -> bool {
         self.server(offer).is_some_and(|server| server.is_draining())
     }
 
-    /// Ends a connection in which an end point has no more part.
+    /// Ends a connection that its end point no longer uses.
     pub(in crate::protocol) fn close(&mut self, node: &mut Node, link: LinkId) {
         if let Some((connection, _)) = self.connections.remove(&link) {
             let _ = connection.ended.set(CloseReason::Closed);
@@ -308,20 +310,20 @@ impl Protocols {
         let _ = node.disconnect(link);
     }
 
-    /// Sends a peer away that broke a protocol's rules.
+    /// Disconnects a peer that broke a protocol's rules.
     #[cold]
     pub(crate) fn expel(&mut self, node: &mut Node, link: LinkId, why: &str) {
         node.send_away(link, why);
         self.sent_away(node, link, CloseReason::Misbehaved(why.into()));
     }
 
-    /// The same of one that does not keep up.
+    /// The same for a peer that does not keep up.
     pub(crate) fn send_away_slow(&mut self, node: &mut Node, link: LinkId, why: &str) {
         node.send_away_slow(link, why);
         self.sent_away(node, link, CloseReason::Misbehaved(why.into()));
     }
 
-    /// Ends all connections of a receiver; the peers see that it has not said that this was all.
+    /// Ends all connections of a receiver; the peers see that it has not closed.
     pub(in crate::protocol) fn hang_up(&mut self, node: &mut Node, offer: OfferId) {
         let its = self.connections.iter().filter(|(_, (_, of))| *of == Some(offer));
         let links: Vec<LinkId> = its.map(|(link, _)| *link).collect();
@@ -362,7 +364,7 @@ impl Protocols {
                 Event::Connected { link, request } => {
                     match request.and_then(|id| Some((id, self.joining.exit(id)?))) {
                         Some((id, offer)) => self.join(node, link, id, offer),
-                        // Another has its place.
+                        // Another request has its place.
                         None if request.is_some_and(|id| self.joining.has_given_way(id)) => {
                             let _ = node.disconnect(link);
                         }
@@ -382,11 +384,12 @@ impl Protocols {
                 Event::Aperture { aperture, what }
                     if self.connections.contains_key(&aperture.link) =>
                 {
-                    // An end point's, which looks for itself; there the peer may export anything.
+                    // Events of an end point that looks for itself; the peer may export anything
+                    // there.
                     if what == ApertureEvent::Held && !self.wants_aperture(node, aperture.link) {
                         let _ = node.release_aperture(aperture);
                     }
-                    // A publisher's pool is at its subscriber, or is not.
+                    // A subscriber has mapped a publisher's pool, or has not.
                     if let Some((_, Some(offer))) = self.connections.get(&aperture.link) {
                         self.tell_publisher(node, *offer, aperture.link, what);
                     }
@@ -399,7 +402,7 @@ impl Protocols {
         }
     }
 
-    /// Whether the end point of a link has a use for what it holds.
+    /// Whether the end point of a link uses the aperture that the link holds.
     pub(super) fn wants_aperture(&self, node: &Node, link: LinkId) -> bool {
         let held = node.apertures_held().filter(|aperture| aperture.link == link).count();
         let takes = |of: &(Arc<Connection>, _)| of.0.takes_aperture.load(Ordering::Relaxed);
@@ -407,7 +410,7 @@ impl Protocols {
     }
 
     pub(super) fn keep(&mut self, node: &mut Node, event: Event) {
-        // Whoever waits for events may not be who took it from the node.
+        // Another thread than the one that took it from the node may be waiting for events.
         node.wake_waiters();
         if self.events.len() >= EVENTS_MAX {
             self.events.pop_front();
@@ -415,7 +418,7 @@ impl Protocols {
         self.events.push_back(event);
     }
 
-    /// Answers a request for an end point; gives back what is the application's.
+    /// Answers a request for an end point; returns a request that is the application's.
     pub(super) fn answer(
         &mut self,
         node: &mut Node,
@@ -451,7 +454,7 @@ impl Protocols {
         None
     }
 
-    /// Those whose turn has come.
+    /// Decides about the waiting requests whose turn has come.
     #[cold]
     pub(super) fn ask_waiting(&mut self, node: &mut Node) {
         let mut before = 0;
@@ -462,7 +465,7 @@ impl Protocols {
         }
     }
 
-    /// Decides about a request. Given back: there is no place, and there may be one soon.
+    /// Decides about a request. Returns it if there is no place now, and may be one soon.
     pub(super) fn admit(
         &mut self,
         node: &mut Node,
@@ -498,7 +501,7 @@ impl Protocols {
             Ok(body) => {
                 let answer = [&ANSWER[..], &[offered.kind as u8], &body].concat();
                 self.joining.enter(id, offer, peer.user(), now_ns);
-                // One that is gone already needs no answer.
+                // A peer that is gone already needs no answer.
                 if node.accept(id, &answer).is_err() {
                     self.joining.exit(id);
                     offered.offer.withdrawn(node, id);
@@ -509,7 +512,7 @@ impl Protocols {
         None
     }
 
-    /// Which end point a peer wants, if it may have it as far as its owner is concerned.
+    /// The end point that a peer wants, if the peer's user may have it.
     pub(super) fn wanted(
         &mut self,
         peer: &Peer,
@@ -544,7 +547,7 @@ impl Protocols {
     pub(super) fn join(&mut self, node: &mut Node, link: LinkId, id: RequestId, offer: OfferId) {
         let connection = match node.peer(link) {
             Ok(peer) => Connection::new(node, link, peer.clone()),
-            // It has come and gone, with so many others that it is forgotten.
+            // It has come and gone, together with so many others that it is forgotten.
             Err(_) => {
                 if let Some(offered) = self.offers.get_mut(&offer) {
                     offered.offer.withdrawn(node, id);
@@ -566,17 +569,17 @@ impl Protocols {
         }
     }
 
-    /// Has somebody looked at who has just found nothing, until he says that he waits no more.
+    /// Lists a waiter that has just found nothing; it is looked at until it no longer waits.
     pub(crate) fn list(&mut self, waiting: Arc<dyn Waiting>) {
         self.waiting.push(waiting);
     }
 
-    /// Whoever is listed waits for room, too.
+    /// The listed waiters wait for room, too.
     pub(crate) fn look_soon(&mut self) {
         self.waits_for_room = true;
     }
 
-    /// Wakes whoever is listed: nobody polls for them any more.
+    /// Wakes all listed waiters: no thread polls for them any more.
     #[cfg(feature = "tokio")]
     pub(crate) fn give_up(&mut self) {
         self.waiting.iter().for_each(|waiting| waiting.give_up());
@@ -585,7 +588,7 @@ impl Protocols {
 
     #[inline(never)]
     pub(crate) fn look_at_waiting(&mut self, node: &mut Node) {
-        // What a look takes is looked at by the next one.
+        // Packets that a look takes are seen by the next look.
         self.waiting_moved = node.moved();
         self.waits_for_room = false;
         let mut i = 0;

@@ -1,15 +1,16 @@
-//! Who is to be woken when something moves: each wait once. What a wait that was given up has left is forgotten
-//! when there are twice as many as after the last time, and not when it is dropped: that may be anywhere, also
-//! under the lock that these are kept under.
+//! Tasks to wake when something moves: one entry for each wait. The entry of an abandoned wait is
+//! not removed when the wait is dropped, which may happen anywhere, also under the lock that guards
+//! these entries; a sweep removes such entries when there are twice as many entries as after the
+//! last sweep.
 //!
-//! Never: waits that were given up are more than those that are not, but for a few; one that was given up takes
-//! another's waker along, also where one task has both.
+//! Never: abandoned waits outnumber the live ones, but for a few; an abandoned wait removes
+//! another's waker, even if one task has both.
 
 use core::task::Waker;
 use std::sync::{Arc, Weak};
 use std::vec::Vec;
 
-/// So many are kept before any is looked at.
+/// The number of entries below which there is no sweep.
 const SWEEP_MIN: usize = 16;
 
 /// One wait, until it is dropped.
@@ -19,7 +20,7 @@ pub(crate) struct Awaiting(Arc<()>);
 #[derive(Debug)]
 struct Left {
     waker: Waker,
-    /// `None`: of whoever has no [`Awaiting`], and is told apart by its waker.
+    /// `None`: a caller without an [`Awaiting`], identified by its waker.
     wait: Option<Weak<()>>,
 }
 
@@ -31,7 +32,7 @@ pub(crate) struct Wakers {
 }
 
 impl Wakers {
-    /// `waker` is to be woken, once for this wait.
+    /// Adds `waker`, to be woken once for this wait.
     pub fn leave(&mut self, waker: &Waker, wait: Option<&Awaiting>) {
         let is_its = |left: &Left| match (&left.wait, wait) {
             (None, None) => left.waker.will_wake(waker),
@@ -49,7 +50,7 @@ impl Wakers {
         self.left.push(Left { waker: waker.clone(), wait });
     }
 
-    /// This waker is to be woken no more, of whoever has no [`Awaiting`].
+    /// Removes this waker, of a caller without an [`Awaiting`].
     #[cfg(feature = "unstable-internals")]
     pub fn forget(&mut self, waker: &Waker) {
         self.left.retain(|left| left.wait.is_some() || !left.waker.will_wake(waker));
@@ -60,13 +61,13 @@ impl Wakers {
         self.left.drain(..).for_each(|left| left.waker.wake());
     }
 
-    /// Whether there is none.
+    /// Whether there are no wakers.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.left.is_empty()
     }
 
-    /// How many there are.
+    /// The number of wakers.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.left.len()
@@ -92,20 +93,20 @@ mod tests {
     fn waits_that_were_given_up_are_forgotten_and_take_nobody_along() {
         let (count, mut wakers) = (Arc::<Count>::default(), Wakers::default());
         let waker = Waker::from(count.clone());
-        // Of one task, which may wait for several things at a time.
+        // Waits of one task, which may wait for several things at a time.
         let stays = Awaiting::default();
         wakers.leave(&waker, Some(&stays));
         for _ in 0..10_000 {
             let wait = Awaiting::default();
             (0..3).for_each(|_| wakers.leave(&waker, Some(&wait)));
-            // Each of a task of its own, which goes then.
+            // Each of a task of its own, which is dropped then.
             wakers.leave(&Waker::from(Arc::<Count>::default()), Some(&Awaiting::default()));
         }
         assert!(wakers.len() <= 2 * SWEEP_MIN, "{} are kept", wakers.len());
         let before = count.0.load(Ordering::Relaxed);
         wakers.wake();
         assert!(count.0.load(Ordering::Relaxed) > before && wakers.is_empty());
-        // Those that live are all kept, however many there are.
+        // All live ones are kept, however many there are.
         let waits: Vec<Awaiting> = (0..1000).map(|_| Awaiting::default()).collect();
         waits.iter().for_each(|wait| wakers.leave(&waker, Some(wait)));
         assert_eq!(wakers.len(), 1000);

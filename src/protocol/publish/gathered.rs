@@ -1,7 +1,7 @@
-//! A long sample that comes from another host in parts, and where they are put together: in memory of
-//! this process's own, or in a place of the pool of whoever passes it on.
+//! A long sample that comes from another host in parts, and the memory in which they are put
+//! together: this process's own, or a place in the pool of a relay.
 //!
-//! Never: more bytes come than the first part has said, or than the subscriber takes.
+//! Never: more bytes come than the first part has announced, or than the subscriber takes.
 
 use super::publisher::{Lender, Loan};
 use super::sample::Body;
@@ -10,7 +10,7 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-/// What has come of one.
+/// The parts of a sample that have arrived.
 pub(super) struct Gathered {
     pub number: u64,
     /// Bytes of the whole.
@@ -20,12 +20,12 @@ pub(super) struct Gathered {
 
 enum To {
     Own(Vec<u8>),
-    /// So many bytes of it have come.
+    /// With the count of bytes that have arrived.
     Lent(Loan, usize),
 }
 
 impl Gathered {
-    /// One of which the first part has come: what is known of it, and that part's bytes of it.
+    /// Begins a sample with its first part; returns that part's bytes of the sample, too.
     pub fn begin<'a>(
         long: LongSamples,
         lender: Option<&Lender>,
@@ -41,7 +41,7 @@ impl Gathered {
         if length > most {
             return Err(format!("a sample of {length} bytes in parts, and {most} are the most"));
         }
-        // It is no more than this side has said that it takes.
+        // It is at most the limit that this side has announced.
         let length = length as usize;
         let to = match lender.and_then(|lender| lender.lend(length).ok()) {
             Some(loan) => To::Lent(loan, 0),
@@ -50,7 +50,7 @@ impl Gathered {
         Ok((Self { number, length, to }, bytes))
     }
 
-    /// Whether it is whole with these bytes; `word` is of a part, and of nothing else.
+    /// Whether the sample is complete with these bytes; `word` is that of a part.
     pub fn add(&mut self, part: &[u8], word: u32) -> Result<bool, String> {
         if word != part.len() as u32 | PART {
             return Err(format!("a message between the parts of sample {}", self.number));
@@ -76,7 +76,7 @@ impl Gathered {
         Ok(part.len() == left)
     }
 
-    /// The whole.
+    /// The whole sample.
     pub fn into_body(self) -> Body {
         match self.to {
             To::Own(bytes) => Body::boxed(bytes.into()),

@@ -16,7 +16,7 @@ pub(super) enum Body<'a> {
 
 #[derive(Debug)]
 enum Kept {
-    /// So many bytes, at most those of a line.
+    /// This many bytes, at most those of a line.
     Line {
         bytes: [u8; INLINE_BYTES],
         length: u8,
@@ -27,7 +27,7 @@ enum Kept {
         place: Arc<Place>,
         length: u64,
     },
-    /// Nothing was published under the number.
+    /// No sample was published under the number.
     Gap,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Log {
     /// The sample of a number lies at the number, modulo `kept_max`.
     kept: Vec<Kept>,
     kept_max: usize,
-    /// Where the next one goes. Counted, since a division costs as much as the rest.
+    /// The index for the next one. Counted, since a division costs as much as the rest.
     at: usize,
     /// The number of the next sample.
     next: u64,
@@ -47,24 +47,24 @@ impl Log {
         Self { kept: Vec::new(), kept_max: kept_max.max(1), at: 0, next: 0 }
     }
 
-    /// The number of the next sample, which is how many there have been.
+    /// The number of the next sample, which is the count of samples so far.
     #[inline]
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// The number of the oldest sample that is kept; that of the next if none is.
+    /// The number of the oldest sample that is kept; that of the next if the log is empty.
     pub fn first(&self) -> u64 {
         self.next - self.kept.len() as u64
     }
 
-    /// The number of the sample that the next one takes the place of.
+    /// The number of the sample that the next one will replace.
     #[inline]
     pub fn leaves_next(&self) -> Option<u64> {
         (self.kept.len() == self.kept_max).then(|| self.first())
     }
 
-    /// [`push`](Self::push) of a short sample. Most often it and the one that leaves are of a line.
+    /// [`push`](Self::push) of a short sample. Usually it and the sample that leaves are lines.
     #[inline(always)]
     pub fn push_short(&mut self, sample: &[u8]) {
         match (self.kept.get_mut(self.at), <&[u8; INLINE_BYTES]>::try_from(sample)) {
@@ -76,7 +76,7 @@ impl Log {
         }
     }
 
-    /// Keeps the next sample, in the stead of the oldest where there is no room.
+    /// Keeps the next sample, in place of the oldest if the log is full.
     #[inline(never)]
     pub fn push(&mut self, body: Body<'_>) {
         match (self.kept.get_mut(self.at), body) {
@@ -103,7 +103,7 @@ impl Log {
         }
     }
 
-    /// The next sample is to have the number, and those between have none.
+    /// The next sample gets this number, and the numbers before it have no sample.
     pub fn skip_to(&mut self, number: u64, mut leaves: impl FnMut(&Self, u64)) {
         let count = number.saturating_sub(self.next);
         for _ in 0..count.min(self.kept_max as u64) {
@@ -116,18 +116,18 @@ impl Log {
             }
             self.pushed();
         }
-        // What is kept is gaps alone, if there were more.
+        // All entries are gaps, if there were more.
         self.next = self.next.max(number);
     }
 
-    /// Nothing was published before the number, of which anybody is to hear.
+    /// Begins at this number: no subscriber is to hear of an earlier one.
     pub fn begin_at(&mut self, number: u64) {
         if self.kept.is_empty() {
             self.next = number;
         }
     }
 
-    /// Whether nothing was published under the number, of those that are kept.
+    /// Whether no sample was published under the number, among those that are kept.
     pub fn is_gap(&self, number: u64) -> bool {
         number >= self.first() && number < self.next && self.get(number).is_none()
     }
@@ -200,7 +200,7 @@ mod tests {
             let mut left = Vec::new();
             log.skip_to(next + skipped, |log, number| left.push((number, log.is_gap(number))));
             assert_eq!(log.next(), next + skipped);
-            // Of the gap itself at most as much leaves as there is room for.
+            // Of the gap itself, at most as many entries leave as there is room for.
             let leaves = (length + skipped.min(4)).saturating_sub(4);
             let expected: Vec<_> = (7..7 + leaves).map(|number| (number, false)).collect();
             assert_eq!(left, expected, "{skipped} behind {length}");

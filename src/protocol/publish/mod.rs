@@ -3,47 +3,53 @@
 //! ```text
 //!   Publisher                                              Subscriber, each with a link of its own
 //!   publish(bytes)   ---- one fast packet: word = length ---->   a place of its own memory; copied out
-//!   loan, publish    ---- one fast packet: which place ------>   reads the publisher's pool
-//!   cell:  taken     <--- how many it has taken --------------   receive
-//!          released  <--- which lease it has released --------   the sample is dropped
+//!   loan, publish    ---- one fast packet: the place -------->   reads the publisher's pool
+//!   cell:  taken     <--- the count of messages taken --------   receive
+//!          released  <--- the lease released -----------------   the sample is dropped
 //!
 //!   to another host: loan, publish
 //!                    ---- fast packets, one part in each ----->   places; put together by `receive`
 //! ```
-//! Each subscriber lends the publisher a ring of places in its own memory, into which short samples
-//! and announcements are written in turn; so what one subscriber does not take is in nobody else's
-//! way. Long samples lie in the publisher's *pool*: memory that it alone writes, and that every
-//! subscriber maps and reads ([`crate::os::pool`]). An announcement gives a *lease*: the sample's
-//! place is not used again before each subscriber that was told of it has released it, or is gone.
+//! Each subscriber lends the publisher a ring of places in its own memory. The publisher writes
+//! short samples and announcements into them in turn, so samples that one subscriber does not take
+//! obstruct no other. Long samples lie in the publisher's *pool*: memory that the publisher alone
+//! writes, and that every subscriber maps and reads ([`crate::os::pool`]). An announcement gives a
+//! *lease*: the sample's place is not used again before each subscriber that got the announcement
+//! has released it, or is gone.
 //!
-//! Memory is of one host. To a subscriber of another the publisher sends a long sample in parts, each in a
-//! place as a short one, from where it lies in the pool; its place there is not used again before the last
-//! part has left. A part counts as a message, and nothing comes between those of one sample.
+//! A pool is memory of one host. The publisher sends a long sample to a subscriber of another host
+//! in parts, each in a place like a short sample, from the sample's place in the pool; that place
+//! is not used again before the last part has left. A part counts as a message, and the parts of
+//! one sample are consecutive.
 //!
-//! A word is the length of what was written (29 bits) and three bits: `POOL`, it is an announcement;
-//! `PART`, it is a part of a long sample, of which the first begins with the length of the whole;
-//! `NUMBERED`, it begins with the sample's number, because others were left out before it. Otherwise a
+//! A word is the length of the written bytes (29 bits) and three bits: `POOL`, an announcement;
+//! `PART`, a part of a long sample, the first of which begins with the whole length; `NUMBERED`,
+//! the message begins with the sample's number, because others were left out before it. Otherwise a
 //! sample's number is one more than that of the sample before.
 //!
-//! # Who is slow
+//! # Slow subscribers
 //!
 //! A subscriber has room while it has a free place, for a sample of the pool also a free lease, and
 //! its link has room. The publisher keeps its newest samples ([`PublishConfig::backlog`],
-//! [`PublishConfig::history`]), once for all subscribers, and sends each of them what it has yet to
-//! get in order, as it makes room. What happens when a sample would leave that *log* before a
-//! subscriber has got it, [`WhenSlow`] says. Nothing is ever written over that a subscriber may read.
+//! [`PublishConfig::history`]), once for all subscribers, and sends each subscriber its outstanding
+//! samples in order, as it makes room. [`WhenSlow`] decides what happens when a sample would leave
+//! that *log* before a subscriber has got it. The publisher never overwrites a sample that a
+//! subscriber may read.
 //!
-//! What a subscriber writes at the publisher is words of a cell of its own: a count that is at most
-//! what was sent, and of each lease the number of the sample that it was for. Anything else sends it
-//! away. So it can neither release another's sample nor make the publisher keep more than
-//! [`PublishConfig::outstanding_max`] of them.
+//! A subscriber writes only the words of its own cell at the publisher: a count that is at most the
+//! number of messages sent, and for each lease the number of the sample that it was for. Any other
+//! value disconnects the subscriber. So it can neither release another's sample nor make the
+//! publisher keep more than [`PublishConfig::outstanding_max`] of them.
 //!
-//! - `log.rs`: the newest samples, by number; `state.rs`: who subscribes, and who is sent what, as the
-//!   publisher's offer under the manager's lock; `serving.rs`: one subscriber, as the publisher knows it
+//! - `log.rs`: the newest samples, by number; `state.rs`: the subscribers and the samples each is
+//!   to get, as the publisher's offer under the manager's lock; `serving.rs`: one subscriber, as
+//!   the publisher knows it
 //! - `publisher.rs`, `subscriber.rs`: the end points; `sample.rs`, `gathered.rs`: a sample at a
-//!   subscriber, and one that is not whole yet; `relay.rs`: one end point of each kind, which publishes anew what it receives
+//!   subscriber, and an incomplete one; `relay.rs`: one end point of each kind, which publishes the
+//!   samples that it receives
 //!
-//! Never: what a subscriber says is looked at but through its cell; a subscriber waits for another.
+//! Never: the publisher reads a subscriber's statements other than through its cell; a subscriber
+//! waits for another.
 
 mod gathered;
 mod log;
@@ -70,13 +76,13 @@ use std::format;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
-/// Most bytes of a sample that is not in the pool, whatever is configured: it goes through a link's
-/// base ring with its number, where packets keep their order.
+/// Most bytes of a sample outside the pool, for any configuration: it goes through a link's base
+/// ring with its number, where packets keep their order.
 pub const SHORT_BYTES_MAX: usize = 2032;
 /// Most bytes written to a place: a number and a sample.
 const PLACE_BYTES: usize = NUMBER_BYTES + SHORT_BYTES_MAX;
-/// From one place to the next. An odd number of lines, so that they do not all fall into few sets of a
-/// cache.
+/// From one place to the next. An odd number of lines, so that the places are spread over many sets
+/// of a cache.
 const PLACE_STRIDE: u64 = 2112;
 const _: () = assert!(PLACE_BYTES as u64 <= PLACE_STRIDE && PLACE_STRIDE / 64 % 2 == 1);
 /// Places of a subscriber.
@@ -89,28 +95,30 @@ const POOL: u32 = 1 << 30;
 const NUMBERED: u32 = 1 << 31;
 const NUMBER_BYTES: usize = 8;
 
-/// What becomes of samples for a subscriber that does not keep up. From what burdens the publisher
-/// most to what burdens it least. It holds from when the subscriber
-/// [is served](SubscriberState::is_served), which is soon after it has connected: what is published in
-/// between it misses, and is told so with the next sample.
+/// The treatment of samples for a subscriber that does not keep up, ordered from the costliest for
+/// the publisher to the cheapest. It holds from the moment the subscriber [is
+/// served](SubscriberState::is_served), soon after it has connected; the next sample tells the
+/// subscriber how many it missed before then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum WhenSlow {
-    /// `publish` waits until the subscriber has room, within its time limit. So one such subscriber
-    /// can hold the publisher, and with it all others, for that long, again and again: for
-    /// subscribers that are trusted to go on.
+    /// `publish` waits until the subscriber has room, within its time limit. Each such subscriber
+    /// can hold up the publisher, and with it all other subscribers, for that long on every call:
+    /// choose it for trusted subscribers only.
     Wait = 1,
-    /// The subscriber gets what it has room for in order, from the publisher's log, and misses those
-    /// that have left that by then: the oldest. What lies in its own memory already it still gets.
+    /// The subscriber gets samples from the publisher's log in order, as it makes room, and misses
+    /// the oldest: those that have left the log by then. It still gets the samples that are already
+    /// in its own memory.
     DropOldest = 2,
-    /// The subscriber misses each sample for which it has no room when it is published: the newest. It
-    /// is told with the next sample, and of those at the end, behind which none comes, when the publisher
-    /// goes ([`CloseReason::TooSlow`](crate::node::CloseReason::TooSlow)).
+    /// The subscriber misses the newest: each sample for which it has no room at publication. The
+    /// next sample tells it how many. If samples at the very end were left out, it learns so when
+    /// the publisher goes ([`CloseReason::TooSlow`](crate::node::CloseReason::TooSlow)).
     DropNewest = 3,
-    /// The subscriber's link is ended when it would miss a sample: whoever is there gets all. The
-    /// subscriber is told ([`CloseReason::TooSlow`](crate::node::CloseReason::TooSlow)); what it still
-    /// has of the pool may hold other samples by then.
+    /// The subscriber's link is ended when it would miss a sample, so connected subscribers get
+    /// every sample. The subscriber sees
+    /// [`CloseReason::TooSlow`](crate::node::CloseReason::TooSlow); samples of the pool that it
+    /// still holds may be overwritten by then.
     SendAway = 4,
 }
 
@@ -133,7 +141,7 @@ impl fmt::Display for WhenSlow {
     }
 }
 
-/// What a [`Publisher`] is made of.
+/// Configuration of a [`Publisher`].
 ///
 /// ```
 /// use hamlyn::protocol::PublishConfig;
@@ -150,25 +158,25 @@ impl fmt::Display for WhenSlow {
 /// ```
 #[derive(Clone, Debug)]
 pub struct PublishConfig {
-    /// Most bytes of a sample that is copied to each subscriber, in one packet; longer ones are put
-    /// into the pool. At most [`SHORT_BYTES_MAX`]. 1,024 unless set.
+    /// Most bytes of a sample that is copied to each subscriber, in one packet; longer ones go into
+    /// the pool. At most [`SHORT_BYTES_MAX`]. 1,024 unless set.
     pub short_bytes_max: usize,
-    /// Most bytes of a sample in the pool, all of which every subscriber of this host can read at any
-    /// time: also loans that have yet to be published. To subscribers of other hosts such a sample is
-    /// sent in parts. 0, which it is unless set: no pool.
+    /// Most bytes of a sample in the pool. Every subscriber of this host can read the whole pool at
+    /// any time, including loans that have yet to be published. Subscribers of other hosts get such
+    /// a sample in parts. 0, the default: no pool.
     pub sample_bytes_max: usize,
     /// Samples of the pool that may be on loan at once. 2 unless set.
     pub loans_max: u32,
     /// The newest samples that are kept for subscribers that have no room now. 16 unless set.
     pub backlog: u32,
-    /// The newest samples that whoever subscribes may ask for. 0 unless set.
+    /// The newest samples that a new subscriber may ask for. 0 unless set.
     pub history: u32,
     /// Samples of the pool that a subscriber may have at once, from 1 to 64. 4 unless set.
     pub outstanding_max: u32,
     /// Subscribers at one time. 16 unless set.
     pub subscribers_max: u32,
-    /// What becomes of samples for subscribers that are slow, unless they ask for something that
-    /// burdens the publisher less. [`WhenSlow::DropOldest`] unless set.
+    /// The treatment of samples for slow subscribers, unless a subscriber asks for a cheaper one.
+    /// [`WhenSlow::DropOldest`] unless set.
     pub when_slow: WhenSlow,
 }
 
@@ -193,9 +201,9 @@ impl PublishConfig {
         self.backlog.max(self.history).max(1)
     }
 
-    /// Bytes of the pool, charged to the publisher's process when it is made: a place for each loan,
-    /// each sample in the log and each that any subscriber may have, so that no subscriber can keep
-    /// the publisher from one. 0: there is none.
+    /// Bytes of the pool, charged to the publisher's process when it is made: a place for each
+    /// loan, for each sample in the log and for each sample that any subscriber may hold, so that a
+    /// loan always finds a free place, whatever subscribers hold. 0: there is no pool.
     pub fn pool_bytes(&self) -> u64 {
         self.layout().and_then(|layout| layout.bytes()).unwrap_or(0)
     }
@@ -206,7 +214,7 @@ impl PublishConfig {
             .saturating_add(self.kept() as u64)
             .saturating_add(self.loans_max as u64);
         let places = u32::try_from(places).unwrap_or(u32::MAX);
-        // Too large in any case, and not none.
+        // Too large in any case, and not zero.
         let most = !63u64;
         let bytes = self.sample_bytes_max as u64;
         let place_bytes = bytes.checked_next_multiple_of(64).unwrap_or(most);
@@ -237,13 +245,13 @@ impl PublishConfig {
     }
 }
 
-/// What a subscriber says when it is grown.
+/// A subscriber's request when it is grown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Greeting {
     /// Its places.
     places: Ticket,
     depth: u32,
-    /// `None`: as the publisher likes.
+    /// `None`: the publisher's own policy.
     when_slow: Option<WhenSlow>,
     history: u32,
     outstanding: u32,
@@ -261,7 +269,7 @@ impl Greeting {
         bytes
     }
 
-    /// Reads what anybody may have written.
+    /// Parses untrusted bytes.
     fn from_bytes(bytes: &[u8], peer: &Peer) -> Result<Self, String> {
         let places = fast_ticket_from(bytes, peer)?;
         let Some(([depth, history, outstanding], when)) = words_behind_ticket(bytes) else {
@@ -300,7 +308,7 @@ fn words_behind_ticket(bytes: &[u8]) -> Option<([u32; 3], &[u8])> {
     Some(([word(0), word(4), word(8)], rest))
 }
 
-/// What the publisher answers.
+/// The publisher's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Answer {
     /// The subscriber's cell.
@@ -310,15 +318,15 @@ struct Answer {
     long: LongSamples,
     /// The number of the first sample that it can get.
     first: u64,
-    /// Whose it is: a number that this publisher has drawn, so that whoever connects again knows whether
-    /// it is another, which counts anew.
+    /// The identity of the publisher: a random number, so that a subscriber that connects again
+    /// notices a different publisher, which counts from 0.
     publisher: u64,
 }
 
-/// How a subscriber gets samples that are not short.
+/// The way in which a subscriber gets samples that are not short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LongSamples {
-    /// There are none.
+    /// Long samples are not published.
     None,
     /// It reads the publisher's pool.
     Pool(Layout),
@@ -345,7 +353,7 @@ impl Answer {
         bytes
     }
 
-    /// Reads what a publisher may have written; `asked` leases at most.
+    /// Parses a publisher's untrusted answer; `asked` leases at most.
     fn from_bytes(bytes: &[u8], peer: &Peer, asked: u32) -> Option<Self> {
         let cell = fast_ticket_from(bytes, peer).ok()?;
         if bytes.len() != ANSWER_BYTES {
@@ -371,13 +379,13 @@ impl Answer {
     }
 }
 
-/// A cell: how many messages were taken, then of each lease the number, and one, of the sample that
-/// was released last.
+/// A cell: the count of messages taken, then for each lease the number, plus one, of the sample
+/// that was released last.
 fn cell_bytes(leases: u32) -> usize {
     8 * (1 + leases as usize)
 }
 
-/// An announcement: where in the pool, by which lease, how many bytes.
+/// An announcement: the place in the pool, the lease and the length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Announced {
     place: u32,

@@ -22,13 +22,13 @@ use std::vec::Vec;
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum PublishError {
-    /// The time is over.
+    /// The time limit has passed.
     #[error(
         "the time was up, and a subscriber for which the publisher waits had made no room, or had not \
          released what it has; a sample that was to be published was not"
     )]
     TimedOut,
-    /// More than a sample holds.
+    /// Longer than a sample may be.
     #[error(
         "{length} bytes are too long: at most {max} are allowed, {limit}; nothing was published"
     )]
@@ -37,10 +37,10 @@ pub enum PublishError {
         length: usize,
         /// Most bytes.
         max: usize,
-        /// The setting that says so.
+        /// The setting that limits it.
         limit: &'static str,
     },
-    /// As many samples are on loan as may be.
+    /// The most samples that may be on loan at once are on loan.
     #[error("{0} samples are on loan, as many as may be (loans_max)")]
     Loans(u32),
     /// The sample is of another publisher's pool.
@@ -64,19 +64,19 @@ impl From<Waited> for PublishError {
     }
 }
 
-/// A loan that was not published, and why. It can be published again.
+/// A loan that was not published, and the reason. It can be published again.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Unpublished {
-    /// The sample, as it is.
+    /// The sample, unchanged.
     pub loan: Loan,
-    /// Why.
+    /// The reason.
     pub error: PublishError,
 }
 
-/// A sample of the pool that has yet to be published: bytes to be written in place. They are what they
-/// last were, of whatever sample; on drop the place is free again. Panics where its bytes are asked for
-/// in a forked child, which has not got the memory. `Send`.
+/// A sample of the pool that has yet to be published: bytes to be written in place. They begin with
+/// the bytes of an earlier sample; dropping the loan frees its place. Access to its bytes panics in
+/// a forked child, which does not have the memory. `Send`.
 #[derive(Debug)]
 pub struct Loan {
     place: Arc<Place>,
@@ -100,9 +100,9 @@ impl DerefMut for Loan {
 }
 
 impl Loan {
-    /// Makes the sample shorter; one of at most `length` bytes stays as it is.
+    /// Makes the sample shorter; a sample of at most `length` bytes stays as it is.
     ///
-    /// As a [`Subscriber`](super::Subscriber) sees it:
+    /// At a [`Subscriber`](super::Subscriber):
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-loan-truncate-{}", std::process::id()));
@@ -125,7 +125,7 @@ impl Loan {
     /// let sample: Sample = subscriber.receive(limit)?;
     /// assert_eq!((sample.len(), sample.is_empty(), sample.to_vec()?), (3, false, b"yes".to_vec()));
     /// assert_eq!((sample.number(), sample.missed()), (0, 0));
-    /// // Nothing stands still that another process can write: of the pool it is copied.
+    /// // Another process can write the pool, so its bytes are copied.
     /// let mut first = [0; 1];
     /// assert!(sample.as_slice().is_none() && sample.copy_to(&mut first)? == 1);
     /// assert_eq!(sample.bytes().to_vec()?, b"yes");
@@ -139,7 +139,7 @@ impl Loan {
     }
 }
 
-/// One of the loans that there may be.
+/// One of the loans that may exist at once.
 #[derive(Debug)]
 struct OneLoan(Arc<AtomicU32>);
 
@@ -157,11 +157,11 @@ impl Drop for OneLoan {
     }
 }
 
-/// Publishes samples to all its subscribers. Any thread may use it, any number at once.
+/// Publishes samples to all its subscribers, from any number of threads at once.
 ///
-/// Who subscribes is let in, and who is behind is sent what waits for it, in calls of any end point of
-/// its manager. A program that publishes now and then, in threads or in tasks, starts a thread for that
-/// ([`Manager::start_progress`]).
+/// Calls of any end point of the manager let in new subscribers and send samples to those that are
+/// behind. A program that publishes only now and then starts a thread for this work, be it in
+/// threads or in tasks ([`Manager::start_progress`]).
 ///
 /// ```
 /// use hamlyn::Access;
@@ -178,7 +178,7 @@ impl Drop for OneLoan {
 /// publisher.serve("frames", Access::SameUser)?;
 /// publisher.publish(b"a short one", limit)?;
 ///
-/// // Usually another process, of whatever user may connect.
+/// // Usually another process, of any user with access.
 /// # let subscriber = scope.spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// # let manager = Manager::with_config(config2)?;
 /// let mut subscriber = Subscriber::connect(&manager, "frames", SubscribeConfig::default(), limit)?;
@@ -188,11 +188,11 @@ impl Drop for OneLoan {
 /// drop(frame); // The publisher may use its place again.
 /// # Ok(()) });
 ///
-/// // It takes requests in calls, or in a thread of its own.
+/// // It admits subscribers in calls, or in a thread of its own.
 /// # manager.start_progress()?;
 /// # while publisher.subscribers().is_empty() { std::thread::yield_now(); }
 /// let mut frame = publisher.loan(1 << 20)?;
-/// frame.fill(7); // In place: nothing is copied.
+/// frame.fill(7); // In place, without a copy.
 /// publisher.publish_loan(frame, limit)?;
 /// publisher.drain(limit)?;
 /// # subscriber.join().unwrap().unwrap();
@@ -200,10 +200,10 @@ impl Drop for OneLoan {
 /// # Ok(()) }).unwrap();
 /// ```
 ///
-/// Whoever has published all [flushes](Self::flush), or [drains](Self::drain), before it goes: dropped, a
-/// publisher sends what it can without waiting, and a subscriber that was still behind, or for which the
-/// last samples were left out, is told
-/// [`CloseReason::TooSlow`](crate::node::CloseReason::TooSlow), not that it has had everything.
+/// [Flush](Self::flush) or [drain](Self::drain) the publisher before you drop it. Dropped without
+/// that, it sends only as much as it can without waiting, and a subscriber that is still behind, or
+/// that missed the last samples, sees [`CloseReason::TooSlow`](crate::node::CloseReason::TooSlow),
+/// a sign that it has not had everything.
 pub struct Publisher {
     pub(super) manager: Manager,
     pub(super) offer: OfferId,
@@ -211,7 +211,7 @@ pub struct Publisher {
     lender: Lender,
 }
 
-/// Lends places of a publisher's pool, also to whoever has no publisher.
+/// Lends places of a publisher's pool, also to code that does not have the publisher.
 #[derive(Clone, Debug)]
 pub(super) struct Lender {
     sample_bytes_max: usize,
@@ -236,8 +236,8 @@ impl Lender {
 
 impl Publisher {
     /// A publisher without subscribers. Its pool, if it has one, is charged to this process now:
-    /// [`PublishConfig::pool_bytes`]. Fails where a value of `config` is not allowed or the pool cannot
-    /// be had; nothing is left then.
+    /// [`PublishConfig::pool_bytes`]. Fails if a value of `config` is not allowed or the pool
+    /// cannot be allocated; nothing is left then.
     pub fn new(manager: &Manager, config: PublishConfig) -> Result<Self, GrowError> {
         config.check().map_err(GrowError::SetUp)?;
         let pool = match config.layout() {
@@ -245,7 +245,7 @@ impl Publisher {
             Some(layout) => {
                 let reservation = manager.lock().reserve_pool(layout).map_err(set_up)?;
                 let bytes = reservation.bytes();
-                // All its pages are entered: not while others wait for the manager.
+                // This touches all its pages: not while other threads wait for the manager.
                 let made = Pool::make(layout, reservation);
                 Some(made.map_err(|error| set_up(ExportError::Os { bytes, error }))?)
             }
@@ -261,14 +261,14 @@ impl Publisher {
 
     offered!(many "a [`Subscriber`](crate::protocol::Subscriber)");
 
-    /// Publishes a sample and says its number; the first is 0. One of at most
-    /// [`PublishConfig::short_bytes_max`] bytes is copied to each subscriber; a longer one is copied
-    /// once, into the pool, of which it takes a loan for as long as this call lasts.
+    /// Publishes a sample and returns its number; the first is 0. A sample of at most
+    /// [`PublishConfig::short_bytes_max`] bytes is copied to each subscriber; a longer one is
+    /// copied once, into the pool, of which it takes a loan for the duration of the call.
     ///
-    /// Subscribers get it at once or later, or miss it, as [`WhenSlow`](super::WhenSlow) says; this
-    /// waits, at most `timeout`, only where it is [`Wait`](super::WhenSlow::Wait). What a subscriber is
-    /// yet to be sent leaves in later calls of any thread that uses the manager, or in its progress
-    /// thread.
+    /// Subscribers get it now or later, or miss it, according to their
+    /// [`WhenSlow`](super::WhenSlow). The call waits, at most `timeout`, only for subscribers with
+    /// [`Wait`](super::WhenSlow::Wait). Later calls of any thread that uses the manager, or its
+    /// progress thread, send the samples that are still outstanding.
     #[inline]
     pub fn publish(&self, sample: &[u8], timeout: Option<Duration>) -> Result<u64, PublishError> {
         if sample.len() > self.short_bytes_max {
@@ -286,7 +286,7 @@ impl Publisher {
         }
     }
 
-    /// [`publish`](Self::publish) of a short sample where other threads use the manager, too.
+    /// [`publish`](Self::publish) of a short sample if other threads use the manager, too.
     #[inline(never)]
     fn publish_beside_others(
         &self,
@@ -316,8 +316,8 @@ impl Publisher {
         self.publish_loan(loan, timeout).map_err(|unpublished| unpublished.error)
     }
 
-    /// [`publish`](Self::publish) without waiting: `None`, and nothing was published, if that would be
-    /// needed.
+    /// [`publish`](Self::publish) without waiting: `None` if it would have to wait, and then
+    /// nothing was published.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-try-publish-{}", std::process::id()));
@@ -336,11 +336,11 @@ impl Publisher {
     /// let other = Manager::with_config(config)?;
     /// let mut subscriber = Subscriber::grow(&other, &seed, SubscribeConfig::default(), limit)?;
     /// publisher.stop_serving(); // No more of them.
-    /// // Until one waits for whoever is slow.
+    /// // Until a sample would have to wait for a slow subscriber.
     /// while publisher.try_publish(b"tick")?.is_some() {}
     /// assert_eq!(subscriber.receive(limit)?.number(), 0);
     /// let _everything_has_left = publisher.try_flush()?;
-    /// // Nobody has missed anything, been too slow or broken the rules.
+    /// // No subscriber has missed a sample, been too slow or broken the rules.
     /// assert_eq!((publisher.dropped(), publisher.sent_away(), publisher.misbehaved()), (0, 0, 0));
     /// println!("{}", publisher.connections()[0].explain(&manager));
     /// # std::fs::remove_dir_all(&dir).ok();
@@ -354,8 +354,9 @@ impl Publisher {
         }
     }
 
-    /// A sample of `length` bytes of the pool, to be written in place. Never waits: there is a place
-    /// for each of the [`loans_max`](PublishConfig::loans_max) loans, whatever subscribers do.
+    /// A sample of `length` bytes of the pool, to be written in place. Never waits: there is a
+    /// place for each of the [`loans_max`](PublishConfig::loans_max) loans, no matter what
+    /// subscribers hold.
     pub fn loan(&self, length: usize) -> Result<Loan, PublishError> {
         if self.manager.is_forked() {
             return Err(Forked.into());
@@ -363,8 +364,8 @@ impl Publisher {
         self.lender.lend(length)
     }
 
-    /// [`publish`](Self::publish) of a loan: its bytes stay where they are, and each subscriber is told
-    /// of them by one packet. On an error the loan comes back.
+    /// [`publish`](Self::publish) of a loan: its bytes stay in place, and one packet announces them
+    /// to each subscriber. On an error the loan comes back.
     pub fn publish_loan(
         &self,
         loan: Loan,
@@ -387,7 +388,7 @@ impl Publisher {
         body: Body<'_>,
         timeout: Option<Duration>,
     ) -> Result<u64, PublishError> {
-        // The link's pages are not there, and nothing else would say so.
+        // The link's pages are missing in the child, and nothing else would show it.
         if self.manager.is_forked() {
             return Err(Forked.into());
         }
@@ -396,7 +397,8 @@ impl Publisher {
         let mut waited = false;
         let mut is_first = true;
         let published = self.manager.shared.wait_until(timeout, |node, protocols| {
-            // Who only publishes must see what subscribers have taken before they miss anything.
+            // A thread that only publishes must see the taken counts of subscribers before they
+            // miss anything.
             if core::mem::take(&mut is_first)
                 && protocols.publisher(offer).is_some_and(|state| state.lacks_room(node, is_pool))
                 && node.poll().is_ok()
@@ -414,7 +416,7 @@ impl Publisher {
                 }
             }
         });
-        // Who does not wait in a call tries again.
+        // A caller that does not wait in a call tries again.
         if waited && (published.is_ok() || timeout != Some(Duration::ZERO)) {
             let mut guard = self.manager.shared.lock();
             let (node, protocols) = guard.parts();
@@ -425,10 +427,10 @@ impl Publisher {
         Ok(published?)
     }
 
-    /// Waits, at most `timeout`, until every subscriber has been sent all that is kept for it. Short
-    /// samples that were sent are received even if this process ends, at another host unless it is
-    /// killed before the network has taken them; those of the pool can be read as long as it does not:
-    /// see [`drain`](Self::drain).
+    /// Waits, at most `timeout`, until every subscriber has been sent all samples that are kept for
+    /// it. Subscribers receive sent short samples even if this process ends; subscribers of another
+    /// host do unless it is killed before the network has taken the samples. Samples of the pool
+    /// can be read only while this process lives: see [`drain`](Self::drain).
     pub fn flush(&self, timeout: Option<Duration>) -> Result<(), PublishError> {
         let offer = self.offer;
         Ok(self.manager.shared.wait_until(timeout, |node, protocols| {
@@ -441,7 +443,7 @@ impl Publisher {
         })?)
     }
 
-    /// [`flush`](Self::flush) without waiting: whether everything has been sent.
+    /// [`flush`](Self::flush) without waiting; returns whether everything has been sent.
     pub fn try_flush(&self) -> Result<bool, PublishError> {
         match self.flush(Some(Duration::ZERO)) {
             Ok(()) => Ok(true),
@@ -450,10 +452,10 @@ impl Publisher {
         }
     }
 
-    /// [`flush`](Self::flush), and waits until subscribers have released every sample of the pool: to be
-    /// called before the publisher goes, since the pool goes with it. One that keeps a sample makes this
-    /// wait for the whole `timeout`. Its names stay its own, and new subscribers may come, until it is
-    /// dropped or [gives them up](Self::stop_serving).
+    /// [`flush`](Self::flush), and waits until subscribers have released every sample of the pool.
+    /// Call it before you drop the publisher, since the pool goes with it. A subscriber that keeps
+    /// a sample makes this wait for the whole `timeout`. The publisher keeps its names, and new
+    /// subscribers may come, until it is dropped or [gives the names up](Self::stop_serving).
     pub fn drain(&self, timeout: Option<Duration>) -> Result<(), PublishError> {
         let offer = self.offer;
         Ok(self.manager.shared.wait_until(timeout, |node, protocols| {
@@ -473,15 +475,15 @@ impl Publisher {
     fn with_state<R>(&self, look: impl FnOnce(&Node, &mut PublisherState) -> R) -> R {
         let mut guard = self.manager.shared.lock();
         let (node, protocols) = guard.parts();
-        // Whoever only looks sees who has come and gone.
+        // A thread that only looks sees new and departed subscribers.
         if node.may_be_told() && node.poll().is_ok() {
             protocols.after_poll(node);
         }
         look(node, protocols.publisher(self.offer).expect("as long as its end point"))
     }
 
-    /// The next sample has this number, unless as many were published already: those between are left
-    /// out, and subscribers are told so with it.
+    /// Sets the number of the next sample, unless that many were published already; the numbers
+    /// between are left out, and the next sample tells subscribers so.
     pub(super) fn skip_to(&self, number: u64) {
         self.with_state(|_, state| state.skip_to(number));
     }
@@ -499,8 +501,9 @@ impl Publisher {
         self.lender.clone()
     }
 
-    /// Ends all its connections, and nobody finds it any more: subscribers get what they were sent, and
-    /// are told that this may not be all ([`CloseReason::HungUp`](crate::node::CloseReason::HungUp)).
+    /// Ends all its connections and gives up its names. Subscribers get the samples that were sent
+    /// to them, and see [`CloseReason::HungUp`](crate::node::CloseReason::HungUp): there may be
+    /// more.
     pub(super) fn hang_up(&self) {
         if self.manager.is_forked() {
             return;
@@ -513,7 +516,7 @@ impl Publisher {
         protocols.hang_up(node, self.offer);
     }
 
-    /// Its subscribers, and how each keeps up.
+    /// Its subscribers, and the progress of each.
     pub fn subscribers(&self) -> Vec<SubscriberState> {
         self.with_state(|node, state| state.states(node))
     }
@@ -531,13 +534,13 @@ impl Publisher {
         })
     }
 
-    /// Subscribers that were sent away because they were too slow
-    /// ([`WhenSlow::SendAway`](super::WhenSlow::SendAway)), or cannot have what is published.
+    /// Subscribers whose link was ended because they were too slow
+    /// ([`WhenSlow::SendAway`](super::WhenSlow::SendAway)), or cannot have the samples.
     pub fn sent_away(&self) -> u64 {
         self.with_state(|_, state| state.sent_away)
     }
 
-    /// Subscribers that were sent away because they broke the rules.
+    /// Subscribers whose link was ended because they broke the rules.
     pub fn misbehaved(&self) -> u64 {
         self.with_state(|_, state| state.misbehaved)
     }
@@ -561,8 +564,8 @@ fn publish_quickly(
     Some(number)
 }
 
-/// Where as many samples have left as there was room for: the same, with the room that there is by now,
-/// or after a turn, since it is told in messages.
+/// After as many samples as there was room for, quick publishing may go on: with the room that
+/// there is by now, or after a turn, since subscribers report room in messages.
 #[cold]
 #[inline(never)]
 fn go_on_quickly(

@@ -1,19 +1,19 @@
-//! A relay: subscribes once to a publisher, most often one of another host, and publishes anew on its own
-//! host what comes from there.
+//! A relay: subscribes once to a publisher, most often one of another host, and publishes its
+//! samples anew on its own host.
 //!
 //! ```text
 //!   publisher --one link--> Subscriber --pass_on--> Publisher --a link each--> subscribers of this host
 //!                n            parts are put together         n + offset
 //!                             in a loan of the pool
 //! ```
-//! Samples keep their numbers, and what is missing here is missing there: a relay skips the numbers of
-//! samples that it did not get. When its connection ends it connects again, and asks for the newest
-//! samples that the publisher keeps; of these it passes on what is new. Another publisher under the name,
-//! which the publisher's number tells (`Answer::publisher`), counts from 0: then `offset` is such that at
-//! least one number is left out, and goes on growing.
+//! Samples keep their numbers, and a sample missing here is missing downstream: a relay skips the
+//! numbers of samples that it did not get. When its connection ends it connects again, asks for the
+//! newest samples that the publisher keeps, and passes on the new ones. A different publisher under
+//! the name (`Answer::publisher` is a different number) counts from 0: `offset` is then chosen so
+//! that at least one number is left out, and numbers go on growing.
 //!
-//! Never: a number is published twice, or one that is less than the last; subscribers are told that this
-//! was all unless the publisher has said so.
+//! Never: a number is published twice, or one that is less than the last; subscribers see `Closed`
+//! unless the publisher has closed.
 
 use super::publisher::{Loan, PublishError, Publisher};
 use super::sample::Sample;
@@ -32,21 +32,21 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::vec::Vec;
 
-/// What a [`Relay`] is made of.
+/// Configuration of a [`Relay`].
 #[derive(Clone, Debug)]
 pub struct RelayConfig {
-    /// Towards its own subscribers. Where the publisher's samples may be longer than
+    /// For its own subscribers. If the publisher's samples may be longer than
     /// [`short_bytes_max`](PublishConfig::short_bytes_max) and
-    /// [`sample_bytes_max`](PublishConfig::sample_bytes_max) say, these are as the publisher's are.
+    /// [`sample_bytes_max`](PublishConfig::sample_bytes_max) say, these become the publisher's.
     pub publish: PublishConfig,
-    /// Towards the publisher. Its `depth` is 2,048 unless set: some 4 MiB, for long samples that are on
-    /// their way at once. Its `sample_bytes_max` is for publishers of this host, too: so much a place of
-    /// the pool may have at most.
+    /// For the connection to the publisher. Its `depth` is 2,048 unless set: some 4 MiB, for long
+    /// samples that are on their way at once. Its `sample_bytes_max` holds for publishers of this
+    /// host, too: it is the most that a place of the relay's pool may have.
     pub subscribe: SubscribeConfig,
-    /// How it connects again; `calls_wait` says nothing here.
+    /// The reconnection policy; `calls_wait` has no effect here.
     pub reconnect: ReconnectPolicy,
-    /// Whether it ends when the publisher says that this was all
-    /// ([`CloseReason::Closed`]), as it does unless set; or waits for the next one under the name.
+    /// Whether the relay ends when the publisher closes ([`CloseReason::Closed`]), which is the
+    /// default; otherwise it waits for the next publisher under the name.
     pub until_closed: bool,
 }
 
@@ -65,17 +65,17 @@ impl Default for RelayConfig {
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum RelayError {
-    /// The time is over: none came, there is no connection now, or a subscriber that is waited for has
-    /// made no room. Nothing is lost by it.
+    /// The time limit has passed: no sample came, or there is no connection now, or a subscriber
+    /// with [`Wait`](super::WhenSlow::Wait) has made no room. No sample is lost by it.
     #[error(
         "the time was up: no sample came, or a subscriber for which the relay waits had made no room"
     )]
     TimedOut,
-    /// The publisher has said that this was all ([`CloseReason::Closed`]); or
-    /// ([`CloseReason::HungUp`]) it was, and the last could not be read any more. It stays so.
+    /// The publisher has closed ([`CloseReason::Closed`]); with [`CloseReason::HungUp`] it has
+    /// closed, and its last samples could no longer be read. Later calls give the same.
     #[error("the publisher has ended: {0}")]
     Ended(CloseReason),
-    /// The policy allows no more attempts to connect. It stays so.
+    /// The policy allows no more attempts to connect. Later calls give the same.
     #[error("there is no connection to the publisher, and no more is tried: {0}")]
     GivenUp(String),
     /// The calling process is a forked child.
@@ -86,23 +86,23 @@ pub enum RelayError {
     Wait(Arc<io::Error>),
 }
 
-/// More samples than anybody can publish, so that numbers here have no end. Those of whoever counts
-/// otherwise are left out.
+/// More samples than a publisher can publish, so that numbers here never run out. Samples with
+/// larger numbers are left out.
 const NUMBER_MAX: u64 = 1 << 63;
 
-/// One that has no room yet.
+/// A sample that has no room yet.
 enum Waiting {
     Sample(Sample),
     Loan(Loan),
 }
 
-/// Passes on what one publisher publishes to any number of subscribers of its own host, in one place that
-/// they all read: so it comes over the network once. `Send`.
+/// Passes on one publisher's samples to any number of subscribers of its own host, in one place
+/// that they all read: so each sample comes over the network once. `Send`.
 ///
-/// They trust it as they trust a publisher: it can change samples, invent them and leave them out. What a
-/// subscriber can do to it is what it can do to any publisher. One that is slow keeps nothing from the
-/// others and nothing from the publisher, unless
-/// [`when_slow`](PublishConfig::when_slow) is [`Wait`](super::WhenSlow::Wait).
+/// Subscribers trust a relay as they trust a publisher: it can change samples, invent them and
+/// leave them out. A subscriber can do no more to a relay than to any publisher. A slow subscriber
+/// holds up neither the others nor the publisher, unless [`when_slow`](PublishConfig::when_slow) is
+/// [`Wait`](super::WhenSlow::Wait).
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-relay-{}", std::process::id()));
@@ -120,7 +120,7 @@ enum Waiting {
 /// # publisher.serve("prices", Access::SameUser)?;
 /// # publisher.publish(b"7.20", limit)?;
 /// # let manager = Manager::with_config(config.clone())?;
-/// // Of another host it is called hamlyn://HOST:PORT/prices.
+/// // On another host the publisher's name is hamlyn://HOST:PORT/prices.
 /// let mut relay = Relay::connect(&manager, "prices", RelayConfig::default(), limit)?;
 /// relay.set_admission(|peer| peer.is_proved.then_some(()).ok_or("who are you?".into()));
 /// relay.serve("local-prices", Access::SameUser)?;
@@ -148,7 +148,7 @@ enum Waiting {
 /// ```
 ///
 /// Dropped after [`RelayError::Ended`], it ends as its publisher did. Otherwise its subscribers see
-/// [`CloseReason::HungUp`]: the publisher has not said that this was all.
+/// [`CloseReason::HungUp`]: the publisher has not closed.
 pub struct Relay {
     manager: Manager,
     name: String,
@@ -157,16 +157,16 @@ pub struct Relay {
     publisher: Publisher,
     upstream: Option<Upstream>,
     outages: Outages,
-    /// Of the publisher that it has, or had last.
+    /// Of its current publisher, or its last one.
     publisher_id: u64,
     /// Added to its numbers.
     offset: u64,
-    /// The number of the next sample here, if none is left out.
+    /// The number of the next sample here, if no sample is left out.
     next: u64,
     missed: u64,
     waiting: Option<(u64, Waiting)>,
     ended: Option<CloseReason>,
-    /// The sample behind the last that was published could not be read any more.
+    /// The sample behind the last published one could no longer be read.
     is_cut_off: bool,
 }
 
@@ -177,10 +177,11 @@ struct Upstream {
 }
 
 impl Relay {
-    /// Subscribes to the publisher that is served as `[user@]name`, or `hamlyn://..`, within `timeout`;
-    /// from then on it connects again by itself. Nobody finds it before it is [served](Self::serve). Its
-    /// pool, as long as the publisher's samples may be, is charged to this process now:
-    /// [`PublishConfig::pool_bytes`]. On an error nothing is left of it.
+    /// Subscribes to the publisher that is served as `[user@]name`, or `hamlyn://..`, within
+    /// `timeout`; from then on it connects again by itself. It cannot be found before it is
+    /// [served](Self::serve). Its pool has places as long as the publisher's samples may be, and is
+    /// charged to this process now: [`PublishConfig::pool_bytes`]. On an error nothing is left of
+    /// it.
     pub fn connect(
         manager: &Manager,
         name: &str,
@@ -190,7 +191,7 @@ impl Relay {
         let RelayConfig { mut publish, subscribe, reconnect, until_closed } = config;
         let subscriber = Subscriber::connect(manager, name, subscribe.clone(), timeout)?;
         let (short, long) = subscriber.bytes_max();
-        // Of another host it was asked already; a place is a multiple of a line.
+        // A publisher of another host was asked already; a place is a multiple of a line.
         let most = subscribe.sample_bytes_max;
         if long > most.saturating_add(63) {
             return Err(GrowError::SetUp(format!(
@@ -227,11 +228,12 @@ impl Relay {
 
     offered!("a [`Subscriber`](crate::protocol::Subscriber)", publisher);
 
-    /// Passes on the next sample, waiting at most `timeout` for it and for room, and says its number
-    /// here. While there is no connection it connects again, as the policy says; an attempt that has begun
-    /// takes its own time ([`attempt_limit`](ReconnectPolicy::attempt_limit)), whatever `timeout` says.
-    /// Who subscribes here is let in, and is sent what waits for it, in calls of this, or of any other end
-    /// point of the manager.
+    /// Passes on the next sample and returns its number here. Waits at most `timeout` for the
+    /// sample and for room. While there is no connection it connects again, as the policy says; an
+    /// attempt that has begun takes its own time
+    /// ([`attempt_limit`](ReconnectPolicy::attempt_limit)), beyond `timeout` if need be. Calls of
+    /// this function, or of any other end point of the manager, let in new subscribers and send
+    /// samples to those that are behind.
     pub fn pass_on(&mut self, timeout: Option<Duration>) -> Result<u64, RelayError> {
         let deadline = Deadline::new(timeout);
         loop {
@@ -254,14 +256,14 @@ impl Relay {
             let lost = match subscriber.receive(deadline.left()) {
                 Ok(sample) => {
                     let number = sample.number().wrapping_add(self.offset);
-                    // Less than the next: it was passed on before the connection ended.
+                    // Numbers below `next` were passed on before the connection ended.
                     if (self.next..NUMBER_MAX).contains(&number) {
                         *has_passed = true;
                         self.waiting = Some((number, Waiting::of(sample)));
                     } else if self.next >= NUMBER_MAX - 1 {
                         self.has_no_more_numbers();
                     } else if deadline.left().is_some_and(|left| left.is_zero()) {
-                        // There may be more of these, on and on.
+                        // Such samples may come without end.
                         return Err(RelayError::TimedOut);
                     }
                     continue;
@@ -284,7 +286,7 @@ impl Relay {
         }
     }
 
-    /// Whether it was published; `false`: its bytes are gone, or no more than a place holds is taken.
+    /// Whether it was published; `false`: its bytes are gone, or it is longer than a place.
     fn publish(
         &mut self,
         number: u64,
@@ -300,7 +302,8 @@ impl Relay {
                     return self.has_published(number, Waiting::Sample(sample), published);
                 }
                 _ => {
-                    // In the pool of a publisher of this host, or short and longer than here.
+                    // In the pool of a publisher of this host, or short but too long for a packet
+                    // here.
                     let Ok(mut loan) = self.publisher.loan(sample.len()) else { return Ok(false) };
                     if sample.copy_to(&mut loan).is_err() {
                         return Ok(false);
@@ -346,7 +349,7 @@ impl Relay {
         self.is_cut_off = false;
     }
 
-    /// One attempt, or the wait for it.
+    /// One attempt, or the pause before it.
     fn connect_again(&mut self, deadline: Deadline) -> Result<(), RelayError> {
         let Some(at) = self.outages.next_attempt(Instant::now()) else {
             let why = self.outages.state().why().into();
@@ -376,7 +379,7 @@ impl Relay {
         Ok(())
     }
 
-    /// It has a connection again, to the same publisher or to another.
+    /// It has a connection again, to the same publisher or to a different one.
     fn is_another(&mut self, subscriber: Subscriber) {
         let (short, long) = subscriber.bytes_max();
         let (bytes, max) = (short.max(long), self.publisher.bytes_max());
@@ -393,14 +396,14 @@ impl Relay {
         let (id, first) = (subscriber.publisher_id(), subscriber.next());
         if id != self.publisher_id {
             self.publisher_id = id;
-            // How many are missing nobody knows: at least one is told of.
+            // The number of missing samples is unknown: subscribers hear of at least one.
             self.offset = (self.next + 1).wrapping_sub(first);
         }
         self.outages.has_connected(Instant::now());
         self.has_connected(subscriber);
     }
 
-    /// It ends, and whoever calls is told.
+    /// Ends the relay, and gives the caller an error.
     fn has_no_more_numbers(&mut self) {
         self.upstream = None;
         self.outages.give_up("its samples have no more numbers here: start the relay anew".into());
@@ -411,24 +414,24 @@ impl Relay {
         self.upstream = Some(Upstream { subscriber, has_passed: false });
     }
 
-    /// Where it stands with its publisher, as the last [`pass_on`](Self::pass_on) has found it or left it.
+    /// The state of its connection, as the last [`pass_on`](Self::pass_on) left it.
     pub fn state(&self) -> ConnectionState {
         self.outages.state().clone()
     }
 
-    /// Samples that were left out between those that were passed on, because the relay was slow for its
-    /// publisher or had no connection; at least one where another publisher came.
+    /// Samples that were left out between those that were passed on, because the relay was slow for
+    /// its publisher or had no connection; at least one for each change of publisher.
     pub fn missed(&self) -> u64 {
         self.missed
     }
 
-    /// Its subscribers, and how each keeps up.
+    /// Its subscribers, and the progress of each.
     pub fn subscribers(&self) -> Vec<SubscriberState> {
         self.publisher.subscribers()
     }
 
-    /// Waits, at most `timeout`, until every subscriber has been sent all that is kept for it and has
-    /// released it: to be called before the relay is dropped, as [`Publisher::drain`] is.
+    /// Waits, at most `timeout`, until every subscriber has been sent all samples that are kept for
+    /// it and has released them. Call it before you drop the relay, as with [`Publisher::drain`].
     pub fn drain(&self, timeout: Option<Duration>) -> Result<(), PublishError> {
         self.publisher.drain(timeout)
     }
@@ -444,9 +447,9 @@ impl Waiting {
 }
 
 impl EndPoint for Relay {
-    /// Whether there is something to do for [`Relay::pass_on`]: a sample to pass on, also one that waits for a
-    /// slow subscriber, for which that is called with a time limit; or, where it has no connection, an
-    /// attempt to be made.
+    /// Whether [`Relay::pass_on`] has something to do: a sample to pass on, including one that
+    /// waits for a slow subscriber and needs a time limit; or, without a connection, an attempt to
+    /// be made.
     fn is_ready_in(&self, node: &Node) -> bool {
         let is_ready = match &self.upstream {
             Some(upstream) => upstream.subscriber.is_ready_in(node),
@@ -466,7 +469,7 @@ impl EndPoint for Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // The publisher goes then, and tells whoever is left that this was all.
+        // The publisher goes then, and the remaining subscribers see `Closed`.
         if self.ended != Some(CloseReason::Closed) {
             self.publisher.hang_up();
         }

@@ -1,5 +1,5 @@
-//! A sample at a subscriber: its bytes, or where in the pool they are, and what has to be told when it is
-//! dropped.
+//! A sample at a subscriber: its bytes, or their place in the pool, and the release that its drop
+//! sends.
 
 use super::publisher::Loan;
 use crate::interface::LinkId;
@@ -17,9 +17,9 @@ use zerocopy::IntoBytes;
 /// Words of a sample that are kept beside it.
 const INLINE_WORDS: usize = 8;
 
-/// A sample that has arrived. Dropping one of the pool lets the publisher use its place again, when all
-/// others have dropped it, too; until then it counts against
-/// [`SubscribeConfig::outstanding`](super::SubscribeConfig::outstanding). Not to be dropped while this
+/// A sample that has arrived. The publisher uses the place of a pool sample again when all its
+/// subscribers have dropped it; until then the sample counts against
+/// [`SubscribeConfig::outstanding`](super::SubscribeConfig::outstanding). Do not drop it while this
 /// thread has the manager's lock. `Send`.
 #[derive(Debug)]
 pub struct Sample {
@@ -28,11 +28,11 @@ pub struct Sample {
     body: Body,
 }
 
-/// Short ones in words, so that they are moved as they were stored: bytes would begin right behind the
-/// tag, and be moved from odd addresses, in parts that wait for the stores.
+/// Short ones in words, so that they are moved as they were stored: bytes would begin right behind
+/// the tag, and be moved from odd addresses, in parts that wait for the stores.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// What came in one line.
+    /// A sample that came in one line.
     Line {
         words: [u64; 2],
         length: usize,
@@ -44,8 +44,8 @@ pub(super) enum Body {
     Long(Long),
 }
 
-/// What has to be given back, in a call of its own: so a short sample is dropped without one, and need
-/// not be in memory for it.
+/// A body that has to be given back. It has a destructor of its own, so that a short sample is
+/// dropped without a call and need not be in memory for it.
 #[derive(Debug)]
 pub(super) struct Long(Option<LongBody>);
 
@@ -53,7 +53,7 @@ pub(super) struct Long(Option<LongBody>);
 enum LongBody {
     Boxed(Box<[u8]>),
     Pool(Leased),
-    /// In the pool of whoever passes it on.
+    /// In the pool of the relay that passes it on.
     Lent(Loan),
 }
 
@@ -132,7 +132,7 @@ impl Sample {
         Self { number, missed, body }
     }
 
-    /// The loan that it was put together in, of whoever passes it on; else the sample.
+    /// The relay's loan in which it was put together; else the sample.
     pub(super) fn into_loan(mut self) -> Result<Loan, Self> {
         let Body::Long(Long(body)) = &mut self.body else { return Err(self) };
         match body.take() {
@@ -144,12 +144,13 @@ impl Sample {
         }
     }
 
-    /// How many samples were published before it, whoever got them.
+    /// The number of samples that were published before it, to any subscriber.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// How many samples were left out between the one that this subscriber got before and this one.
+    /// The number of samples that were left out between this sample and the previous one of this
+    /// subscriber.
     pub fn missed(&self) -> u64 {
         self.missed
     }
@@ -170,8 +171,9 @@ impl Sample {
         self.len() == 0
     }
 
-    /// Its bytes: those of a short one, and of one from another host, stand still; one of the pool its publisher can change at any
-    /// time, and an honest one does not before the sample is dropped. So those are only copied.
+    /// Its bytes. Those of a short sample, and of one from another host, are stable. The publisher
+    /// can change the bytes of a pool sample at any time; an honest one does not before the sample
+    /// is dropped. So pool samples can only be copied.
     pub fn bytes(&self) -> RecordBytes<'_> {
         match &self.body {
             Body::Line { words, length } => RecordBytes::Still(&words.as_bytes()[..*length]),
@@ -180,8 +182,8 @@ impl Sample {
         }
     }
 
-    /// The bytes of a short one, or of one from another host; `None`: it is one of the pool, which is
-    /// only copied.
+    /// The bytes of a short sample, or of one from another host; `None` for a sample of the pool,
+    /// which can only be copied.
     pub fn as_slice(&self) -> Option<&[u8]> {
         match self.bytes() {
             RecordBytes::Still(bytes) => Some(bytes),
@@ -189,8 +191,8 @@ impl Sample {
         }
     }
 
-    /// Copies its first bytes, as many as `to` holds, and says how many. Fails where the link of a
-    /// sample of the pool has ended.
+    /// Copies its first bytes, as many as fit into `to`, and returns how many. Fails if the link of
+    /// a sample of the pool has ended.
     pub fn copy_to(&self, to: &mut [u8]) -> Result<usize, AccessError> {
         let length = self.len().min(to.len());
         let to = &mut to[..length];
@@ -201,8 +203,7 @@ impl Sample {
         Ok(length)
     }
 
-    /// A copy, which stands still whatever the publisher does. Fails as [`copy_to`](Self::copy_to)
-    /// does.
+    /// A copy, which the publisher cannot change. Fails as [`copy_to`](Self::copy_to) does.
     pub fn to_vec(&self) -> Result<Vec<u8>, AccessError> {
         let mut copy = vec![0; self.len()];
         self.copy_to(&mut copy)?;
@@ -210,16 +211,16 @@ impl Sample {
     }
 }
 
-/// What samples of the pool and their subscriber share.
+/// The state that samples of the pool share with their subscriber.
 #[derive(Debug)]
 pub(super) struct Leases {
     manager: Held,
     pub link: LinkId,
     cell: Ticket,
-    /// Those that samples here have, or of which the publisher has yet to be told that they are
-    /// released. So it cannot use one again before, and what it is to be told has a bound.
+    /// Leases of samples that are held here, or whose release the publisher has yet to hear. The
+    /// publisher cannot use these again, so the releases to send are bounded.
     pub held: Arc<SamplesHeld>,
-    /// Released, and the publisher has yet to be told: lease and word.
+    /// Released, and not yet reported to the publisher: lease and word.
     untold: Mutex<Vec<(u32, u64)>>,
 }
 
@@ -233,7 +234,7 @@ impl core::fmt::Debug for Held {
 }
 
 impl Leases {
-    /// None is held yet; what is released the publisher is told in `cell`.
+    /// No lease is held yet; releases are written to `cell`.
     pub fn new(manager: Manager, link: LinkId, cell: Ticket, held: Arc<SamplesHeld>) -> Self {
         Self { manager: Held(manager), link, cell, held, untold: Mutex::default() }
     }
@@ -249,7 +250,7 @@ impl Leases {
         self.held.dropped.fetch_add(1, Ordering::Relaxed);
         if !self.tell(node, lease, word) {
             self.untold.lock().unwrap_or_else(PoisonError::into_inner).push((lease, word));
-            // Whoever waits in `receive` tells it.
+            // A thread that waits in `receive` reports it.
             node.await_room(self.link);
             node.wake_waiters();
         }
@@ -262,12 +263,12 @@ impl Leases {
         if matches!(sent, Err(NodeSendError::Full)) {
             return false;
         }
-        // Otherwise the publisher is gone: nobody to tell.
+        // Otherwise the publisher is gone, and needs no report.
         self.held.leases.fetch_and(!(1 << lease), Ordering::Release);
         true
     }
 
-    /// Whether nothing is left to be told.
+    /// Whether all releases have been reported.
     pub fn tell_untold(&self, node: &mut Node) -> bool {
         let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
         untold.retain(|(lease, word)| !self.tell(node, *lease, *word));

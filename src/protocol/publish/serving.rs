@@ -1,16 +1,16 @@
-//! One subscriber, as its publisher knows it: what it has yet to get, what it has room for, and what
-//! it says in its cell.
+//! One subscriber, as its publisher knows it: the samples that it has yet to get, the room that it
+//! has, and the words of its cell.
 //!
 //! ```text
 //!      told        next            end
 //!   ----|-----------|===============|-----> numbers      next..end: to be sent, out of the log
-//!       a gap is told with the next sample
+//!       the next sample tells of a gap
 //! ```
 //! A long sample in parts is before `next` once its first part has left; the others leave before
-//! anything else, whatever the log keeps by then.
+//! anything else, whether or not the log still keeps the sample.
 //!
-//! Never: more messages are out than it has places, or more samples than it has leases; a word of the
-//! cell is believed that does not say what was sent.
+//! Never: more messages are out than it has places, or more samples than it has leases; the
+//! publisher believes a word of the cell that differs from the samples sent.
 
 use super::log::{Body, Log};
 use super::{Announced, NUMBER_BYTES, NUMBERED, PART, PLACE_BYTES, PLACE_STRIDE, POOL, WhenSlow};
@@ -28,43 +28,43 @@ use std::sync::Arc;
 use std::vec;
 use std::vec::Vec;
 
-/// What a publisher knows of one subscriber.
+/// A publisher's knowledge of one subscriber.
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct SubscriberState {
-    /// Who it is.
+    /// The subscriber's identity.
     pub connection: Arc<Connection>,
-    /// What becomes of samples for which it has no room.
+    /// The treatment of samples for which it has no room.
     pub when_slow: WhenSlow,
-    /// Whether it can be sent samples: it holds the pool, where there is one. Until then those that are
-    /// published wait for it as far as they are kept, and nobody waits for it.
+    /// Whether it can be sent samples: it has mapped the pool, if there is one. Until then the log
+    /// keeps samples for it as far as it can, and `publish` does not wait for it.
     pub is_served: bool,
     /// Samples that were sent to it, whole.
     pub sent: u64,
-    /// Messages in its own memory that it had not taken when it last said how many it had.
+    /// Messages in its own memory that it had not taken at its last report.
     pub untaken: u64,
-    /// Samples of the pool that it has been told of and has not released.
+    /// Samples of the pool that were announced to it and that it has not released.
     pub outstanding: u32,
-    /// Samples that it has yet to be sent, one of which parts have left included.
+    /// Samples that it has yet to be sent, including one that has been sent in part.
     pub behind: u64,
     /// Samples that it will not get, because it was slow.
     pub dropped: u64,
 }
 
-/// What keeps a subscriber from getting a sample.
+/// The resource that a subscriber lacks for the next sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoRoom {
-    /// It has to take or release something.
+    /// Its own memory: it has to take or release something.
     InMemory,
-    /// The link has none.
+    /// The link's room.
     InLink(LinkId),
 }
 
-/// Why a subscriber is to be sent away.
+/// The reason to disconnect a subscriber.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Slow(String),
-    /// It cannot have what is published.
+    /// It cannot get the samples.
     Unfit(String),
     Lie(String),
 }
@@ -72,21 +72,21 @@ pub(super) enum Fault {
 /// The right to one sample of the pool.
 #[derive(Clone, Debug, Default)]
 struct Lease {
-    /// The number and the place of the sample that it is for, or was last.
+    /// The number and the place of its current or last sample.
     number: u64,
     place: u32,
-    /// What the cell's word was when it was last released.
+    /// The cell's word at its last release.
     last: u64,
 }
 
-/// The samples of the pool that subscribers have been told of, by place: how many have yet to release
-/// each. In numbers, because a locked instruction for each subscriber would wait until the line that was
-/// sent to the one before has arrived.
+/// The samples of the pool that were announced to subscribers, by place: the count of subscribers
+/// that have yet to release each. Plain numbers, because a locked instruction for each subscriber
+/// would wait until the line that was sent to the one before has arrived.
 #[derive(Debug, Default)]
 pub(super) struct Holders(Vec<(u32, Option<Arc<Place>>)>);
 
 impl Holders {
-    /// One more holds it.
+    /// Adds one holder.
     pub fn hold(&mut self, place: &Arc<Place>) {
         let at = place.index() as usize;
         if self.0.len() <= at {
@@ -97,7 +97,7 @@ impl Holders {
         held.get_or_insert_with(|| place.clone());
     }
 
-    /// One of those who hold it does not any more.
+    /// Takes one holder away.
     pub fn release(&mut self, place: u32) {
         if let Some((count, held)) = self.0.get_mut(place as usize) {
             *count -= 1;
@@ -108,7 +108,7 @@ impl Holders {
     }
 }
 
-/// What a subscriber has and gets.
+/// The grants and the terms of a subscriber.
 pub(super) struct Granted {
     pub places: Ticket,
     pub depth: u32,
@@ -119,7 +119,7 @@ pub(super) struct Granted {
     pub in_parts: bool,
 }
 
-/// A long sample of which a part has left.
+/// A long sample, some parts of which have left.
 #[derive(Debug)]
 struct Partial {
     place: Arc<Place>,
@@ -133,7 +133,7 @@ pub(super) struct Serving {
     /// Until it has a link.
     pub request: Option<RequestId>,
     pub connection: Option<Arc<Connection>>,
-    /// Its places are known, and the pool is mapped where there is one.
+    /// Its places are known, and it has mapped the pool, if there is one.
     pub is_ready: bool,
     pub when_slow: WhenSlow,
     pub fault: Option<Fault>,
@@ -142,31 +142,32 @@ pub(super) struct Serving {
     depth: u64,
     cell: Cell,
     leases: Vec<Lease>,
-    /// A bit for each of them that a sample has.
+    /// A bit for each lease that a sample has.
     leased: u64,
     /// Most bytes of a part of a long sample; 0: it reads those in the pool.
     part_bytes: usize,
     in_parts: bool,
-    /// It is among the samples before `next`, and goes on before that.
+    /// The number of the sample is below `next`; the remaining parts leave before the sample at
+    /// `next`.
     partial: Option<Partial>,
     next: u64,
     end: u64,
-    /// The number that it expects.
+    /// The number that the subscriber expects next.
     told: u64,
-    /// Where the next message goes, and where the places end.
+    /// The place of the next message, and the end of the places.
     offset: u64,
     places_end: u64,
-    /// Messages, of which so many were not the first of a sample.
+    /// Messages sent, and how many of them were not the first of a sample.
     sent: u64,
     parts: u64,
     taken: u64,
-    /// As the statistics show it.
+    /// The same, for the statistics.
     dropped: Arc<AtomicU64>,
-    /// The link had no room when it was last tried.
+    /// The link had no room at the last attempt.
     is_full: bool,
-    /// A sample waits that is to be published, and whether that is one of the pool.
+    /// A sample waits to be published; whether it is one of the pool.
     wanted: Option<bool>,
-    /// It is shown that something waits for it to take or release something.
+    /// The link shows that a sample waits for this subscriber to take or release something.
     waits: bool,
 }
 
@@ -219,7 +220,7 @@ impl Serving {
         self.told
     }
 
-    /// It has a link, whose packets hold so many bytes.
+    /// It has a link, the packets of which hold this many bytes.
     pub fn joined(&mut self, node: &Node, connection: &Arc<Connection>, packet_bytes: usize) {
         self.part_bytes = packet_bytes.min(PLACE_BYTES);
         node.show_dropped(connection.link(), self.dropped.clone());
@@ -246,19 +247,19 @@ impl Serving {
         self.is_ready && self.fault.is_none() && !self.has_ended()
     }
 
-    /// Whether of so many samples that were published there is one that it has yet to get, be it served
-    /// already or not, or does not get and was not told so by one behind it.
+    /// Whether, of this many published samples, it has yet to get one, served or not, or misses one
+    /// at the end, so that no later sample has told it.
     pub fn is_owed(&self, published: u64) -> bool {
         (self.next < published || self.partial.is_some()) && !self.has_ended()
     }
 
-    /// Whether something is to leave before a sample that is published now.
+    /// Whether something has to leave before a sample that is published now.
     #[inline]
     fn has_more(&self) -> bool {
         self.next < self.end || self.partial.is_some()
     }
 
-    /// Whether it has yet to get something that it can be sent.
+    /// Whether it has yet to get something that can be sent to it.
     pub fn is_behind(&self) -> bool {
         self.has_more() && self.is_served()
     }
@@ -297,7 +298,7 @@ impl Serving {
         })
     }
 
-    /// What keeps `publish` from the next sample, where that waits for this subscriber.
+    /// The reason why `publish` cannot send the next sample, if it waits for this subscriber.
     pub fn blocks(&mut self, node: &mut Node, is_pool: bool) -> Option<NoRoom> {
         if self.when_slow != WhenSlow::Wait || !self.is_served() {
             return None;
@@ -313,7 +314,7 @@ impl Serving {
         self.is_served() && (self.has_more() || !self.has_room(node, is_pool))
     }
 
-    /// What keeps it from what it has yet to get.
+    /// The reason why it cannot get its outstanding samples.
     pub fn no_room(&self) -> NoRoom {
         match self.link() {
             Some(link) if self.is_full => NoRoom::InLink(link),
@@ -321,8 +322,9 @@ impl Serving {
         }
     }
 
-    /// Shows at its link whether something waits for what its program keeps: a sample that is to be
-    /// published now, one of the pool or not (`wanted`), or one that it has yet to get.
+    /// Shows at its link whether a sample waits for its program to take or release something: a
+    /// sample to be published now, one of the pool or not (`wanted`), or one that it has yet to
+    /// get.
     #[cold]
     pub fn show_waits(&mut self, node: &mut Node, wanted: Option<bool>) {
         self.wanted = wanted;
@@ -335,8 +337,8 @@ impl Serving {
         }
     }
 
-    /// The same after it may have taken or released something: whoever waited still does, unless he can
-    /// go on.
+    /// The same after it may have taken or released something: a waiting publisher still waits,
+    /// unless it can go on.
     #[cold]
     pub fn show_still_waits(&mut self, node: &mut Node) {
         let wanted = self.wanted;
@@ -348,7 +350,7 @@ impl Serving {
         self.dropped.store(self.dropped.load(Ordering::Relaxed) + count, Ordering::Relaxed);
     }
 
-    /// A sample leaves the log, or (`is_gap`) a number that has none.
+    /// A sample leaves the log, or (`is_gap`) a number without a sample does.
     pub fn leaves(&mut self, number: u64, is_gap: bool) {
         if self.next > number || self.next >= self.end {
             return;
@@ -372,7 +374,7 @@ impl Serving {
     /// A sample was published, and is in the log.
     #[inline]
     pub fn offer(&mut self, node: &mut Node, number: u64, is_pool: bool) {
-        // The one that was to be published is, or is no more.
+        // The sample that waited has been published, or was given up.
         if self.wanted.is_some() {
             self.show_waits(node, None);
         }
@@ -389,8 +391,8 @@ impl Serving {
         self.end = number + 1;
     }
 
-    /// Sends the sample of this number, which was offered, if nothing else is to be sent before it and
-    /// it has room.
+    /// Sends the sample of this number, which was offered, if nothing has to be sent before it and
+    /// the subscriber has room.
     #[inline]
     pub fn send_newest(
         &mut self,
@@ -409,7 +411,7 @@ impl Serving {
         }
     }
 
-    /// Sends what it has yet to get, as far as it has room.
+    /// Sends its outstanding samples, as far as it has room.
     #[inline]
     pub fn advance(&mut self, node: &mut Node, log: &Log, holders: &mut Holders) {
         if self.next < self.end {
@@ -422,7 +424,8 @@ impl Serving {
                 }
                 continue;
             }
-            // It lies in the log, or `leaves` would have said so; or there is none of this number.
+            // It lies in the log, or `leaves` would have moved `next`; or there is no sample of
+            // this number.
             let Some(body) = log.get(self.next) else {
                 self.next += 1;
                 continue;
@@ -450,8 +453,8 @@ impl Serving {
         }
     }
 
-    /// How many short samples, of which `number` is the first, can be sent to it without a look at
-    /// anything but its link.
+    /// The number of short samples, beginning with `number`, that can be sent to it without checks
+    /// of anything but its link.
     pub fn quick(&mut self, node: &Node, number: u64) -> u64 {
         if !self.is_served() || self.has_more() || self.told != number {
             return 0;
@@ -462,8 +465,8 @@ impl Serving {
         if self.fault.is_some() { 0 } else { self.depth - (self.sent - self.taken) }
     }
 
-    /// Sends a sample that is one of the [quick](Self::quick) ones, of which nothing is noted here but
-    /// the place. `false`: it has not left.
+    /// Sends a [quick](Self::quick) sample; only its place is recorded here. `false`: it has not
+    /// left.
     #[inline(always)]
     pub fn push_quick(&mut self, node: &mut Node, sample: &[u8]) -> bool {
         let word = sample.len() as u32;
@@ -471,7 +474,7 @@ impl Serving {
             Some(places) => node.push_prepared(places, self.offset, sample, word),
             None => false,
         };
-        // A call where it is rare: what that needs is not kept for it where it is none.
+        // A call, because it is rare: the registers it needs are not saved in the usual case.
         if sent || (!node.is_told() && self.push_general(node, sample, word)) {
             self.pass_place();
             return true;
@@ -485,8 +488,8 @@ impl Serving {
         self.sent += count;
     }
 
-    /// Whether it has a free place, and for a sample of the pool a free lease, as far as
-    /// [that was looked at](Self::look_at_leases). Looks at its count only where that is needed.
+    /// Whether it has a free place, and for a sample of the pool a free lease, according to the
+    /// last [look at the leases](Self::look_at_leases). Reads its count only if needed.
     #[inline]
     fn has_room(&mut self, node: &Node, is_pool: bool) -> bool {
         if self.sent - self.taken >= self.depth {
@@ -558,7 +561,7 @@ impl Serving {
         if !self.has_room(node, true) {
             return false;
         }
-        // A part that is numbered has its number before all else.
+        // In a numbered part, the number comes first.
         let head = if numbered { NUMBER_BYTES } else { 0 } + NUMBER_BYTES;
         let count = length.min((self.part_bytes - head) as u64) as usize;
         let mut part = [0; PLACE_BYTES];
@@ -575,7 +578,7 @@ impl Serving {
         sent
     }
 
-    /// Sends the next part. `false`: it has no room, and it is kept.
+    /// Sends the next part. `false`: it has no room, and the part is kept.
     fn send_part(&mut self, node: &mut Node, mut partial: Partial) -> bool {
         self.is_full = false;
         let count = (partial.length - partial.sent).min(self.part_bytes as u64) as usize;
@@ -609,7 +612,7 @@ impl Serving {
         node.push_prepared(places, self.offset, data, word) || self.push_general(node, data, word)
     }
 
-    /// What is left of it where it was not a line that could leave at once.
+    /// The rest of a push, for anything but a line that could leave at once.
     #[cold]
     #[inline(never)]
     fn push_general(&mut self, node: &mut Node, data: &[u8], word: u32) -> bool {
@@ -635,12 +638,12 @@ impl Serving {
             let sent = self.sent;
             self.lies(format!("it says that it has taken {taken} messages, and {sent} were sent"));
         } else if taken > self.taken {
-            // An older count, which comes late, is none.
+            // An older count, which comes late, is ignored.
             self.taken = taken;
         }
     }
 
-    /// Gives back what it has released.
+    /// Takes back the leases that it has released.
     pub fn look_at_leases(&mut self, node: &Node, holders: &mut Holders) {
         if !self.is_served() {
             return;
@@ -669,7 +672,7 @@ impl Serving {
         }
     }
 
-    /// One that no sample has, as far as is known.
+    /// A lease that no sample has, according to the last look.
     fn free_lease(&self) -> Option<usize> {
         let lease = self.leased.trailing_ones() as usize;
         (lease < self.leases.len()).then_some(lease)
@@ -683,7 +686,7 @@ impl Serving {
     }
 }
 
-/// A word of a cell, which the subscriber alone deposits into.
+/// A word of a cell. The subscriber alone deposits into it.
 fn cell_word(node: &Node, area: AreaId, i: usize) -> u64 {
     let bytes = node.area(area).ok().and_then(|area| area.get(8 * i..8 * i + 8)?.try_into().ok());
     bytes.map_or(0, u64::from_le_bytes)

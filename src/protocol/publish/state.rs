@@ -1,7 +1,7 @@
-//! A publisher under its manager's lock: who subscribes, and what they are sent, in whichever thread
-//! publishes or polls.
+//! A publisher under its manager's lock: its subscribers, and the samples for each, in any thread
+//! that publishes or polls.
 //!
-//! Never: one subscriber's part costs more because of what another does; anybody is sent away while
+//! Never: one subscriber's actions make another's part costlier; a subscriber is disconnected while
 //! this is borrowed.
 
 use super::log::{Body, Log};
@@ -28,10 +28,10 @@ pub(in crate::protocol) struct PublisherState {
     log: Log,
     /// The least number of the next sample.
     skip_to: u64,
-    /// Drawn when it was made.
+    /// A random number, drawn when the publisher was made.
     id: u64,
-    /// In the order in which they came. What each has got is told of it here only where `quick` says so:
-    /// see [`all`](Self::all).
+    /// In the order of arrival. The progress of each is recorded here only if `quick` says so: see
+    /// [`all`](Self::all).
     subscribers: Vec<Serving>,
     quick: Quick,
     holders: Holders,
@@ -40,12 +40,12 @@ pub(in crate::protocol) struct PublisherState {
     pub(super) dropped: u64,
 }
 
-/// What the next short sample has to look for. Most need nothing but each subscriber's link: everybody
-/// has got all before it, and has places for it. Meanwhile nothing is noted of any of them but where its
-/// next message goes.
+/// The checks that the next short sample needs. Usually these are the checks of each subscriber's
+/// link: all subscribers have got all earlier samples, and have places for it. As long as that
+/// holds, only the place of the next message is recorded for each.
 #[derive(Debug, Default)]
 struct Quick {
-    /// So many samples can still be sent so.
+    /// The number of samples that can still be sent without other checks.
     left: u64,
     /// The number of the first that was.
     from: u64,
@@ -72,16 +72,16 @@ impl PublisherState {
         }
     }
 
-    /// The next sample has this number, unless there were as many.
+    /// Sets the number of the next sample, unless that many were published already.
     pub(super) fn skip_to(&mut self, number: u64) {
-        // What is sent quickly is not asked for its number.
+        // Quickly sent samples are not checked for their number.
         self.all();
         self.skip_to = number;
         self.log.begin_at(number.max(self.log.next()));
         self.quick.from = self.log.next();
     }
 
-    /// The subscribers, of whom all is noted; whatever comes next is looked for.
+    /// The subscribers, with their progress recorded; the next sample needs all checks.
     fn all(&mut self) -> &mut Vec<Serving> {
         let (number, count) = (self.log.next(), self.log.next() - self.quick.from);
         if count > 0 {
@@ -91,20 +91,20 @@ impl PublisherState {
         &mut self.subscribers
     }
 
-    /// Where nothing but links is to be looked at, only they will be.
+    /// Begins quick sending, if only links have to be checked.
     fn begin_quick(&mut self, node: &Node) {
         let number = self.log.next();
         let all = self.subscribers.iter_mut().map(|serving| serving.quick(node, number));
-        // Without any, it is for whoever publishes to see whether this is a forked child.
+        // Without subscribers, the caller of `publish` checks whether this is a forked child.
         self.quick = Quick { left: all.min().unwrap_or(0), from: number };
     }
 
-    /// Whether samples were sent quickly of which nothing is noted yet.
+    /// Whether samples were sent quickly that are not recorded yet.
     pub(super) fn has_been_quick(&self) -> bool {
         self.log.next() > self.quick.from
     }
 
-    /// Whether more can be sent so, for places were given back.
+    /// Whether quick sending can go on, because places were given back.
     pub(super) fn goes_on_quickly(&mut self, node: &Node) -> bool {
         self.all();
         self.begin_quick(node);
@@ -117,8 +117,8 @@ impl PublisherState {
         self.quick.left > 0
     }
 
-    /// [`publish`](Self::publish) of a short sample to whom nothing but links is to be looked at: its
-    /// number, and whether this goes on so. `None`: nothing was done.
+    /// [`publish`](Self::publish) of a short sample that needs only the checks of links: its
+    /// number, and whether the next can be sent in the same way. `None`: nothing was done.
     #[inline(always)]
     pub(super) fn publish_quickly(
         &mut self,
@@ -139,7 +139,7 @@ impl PublisherState {
         Some((number, true))
     }
 
-    /// So many subscribers were sent the sample, and the next could not be.
+    /// This many subscribers were sent the sample, and the next could not be.
     #[cold]
     #[inline(never)]
     fn go_on_slowly(&mut self, node: &mut Node, sent: usize, sample: &[u8]) -> Option<(u64, bool)> {
@@ -159,8 +159,8 @@ impl PublisherState {
         Some((number, false))
     }
 
-    /// Whether a subscriber has no room for the next sample, as far as is known. What those have told
-    /// is looked at in the next turn.
+    /// Whether a subscriber has no room for the next sample, as far as is known. Their latest
+    /// reports are read in the next turn.
     pub(super) fn lacks_room(&mut self, node: &mut Node, is_pool: bool) -> bool {
         let mut lacks = false;
         self.all();
@@ -178,7 +178,8 @@ impl PublisherState {
         lacks
     }
 
-    /// Publishes a sample, and says its number; or what it waits for, and then nothing has happened.
+    /// Publishes a sample and returns its number, or the reason why it has to wait; then nothing
+    /// was done.
     #[inline]
     pub(super) fn publish(&mut self, node: &mut Node, body: Body<'_>) -> Result<u64, NoRoom> {
         let is_pool = matches!(body, Body::Pool { .. });
@@ -203,7 +204,8 @@ impl PublisherState {
             leave(log, leaves);
         }
         let number = self.log.next();
-        // What a subscriber waits for goes first; what is kept of it, for those who are behind, later.
+        // A sample that a subscriber waits for goes first; the copy for subscribers that are
+        // behind, later.
         for serving in &mut self.subscribers {
             serving.offer(node, number, is_pool);
             serving.send_newest(node, number, body, &mut self.holders);
@@ -216,19 +218,19 @@ impl PublisherState {
         Ok(number)
     }
 
-    /// What the first subscriber that has yet to get something waits for.
+    /// The resource that the first subscriber that is behind waits for.
     pub(super) fn waits_for(&self) -> Option<NoRoom> {
         self.subscribers.iter().find(|serving| serving.is_behind()).map(Serving::no_room)
     }
 
-    /// Those to whom not everything could be sent yet, or for whom the last was left out.
+    /// Subscribers that are behind, or that missed the last sample.
     pub(super) fn behind(&mut self) -> Vec<LinkId> {
         let published = self.log.next();
         let behind = self.all().iter().filter(|serving| serving.is_owed(published));
         behind.filter_map(Serving::link).collect()
     }
 
-    /// Sends what there is room for now; says whether anybody is still behind.
+    /// Sends as much as there is room for now; returns whether any subscriber is still behind.
     fn advance(&mut self, node: &mut Node) -> bool {
         let mut is_behind = false;
         self.all();
@@ -245,13 +247,14 @@ impl PublisherState {
         self.subscribers.iter().all(|serving| serving.fault.is_none() && !serving.is_behind())
     }
 
-    /// Shows for whom a sample waits that is to be published; `None`: none is, or it was.
+    /// Shows subscribers that a sample waits for them to be published; `None`: no sample does any
+    /// more.
     #[cold]
     pub(super) fn show_waits(&mut self, node: &mut Node, is_pool: Option<bool>) {
         self.subscribers.iter_mut().for_each(|serving| serving.show_waits(node, is_pool));
     }
 
-    /// Those who are to be sent away, and why.
+    /// Subscribers to disconnect, with the reasons.
     fn take_faults(&mut self) -> Vec<(LinkId, Fault)> {
         let mut away = Vec::new();
         self.all();
@@ -283,7 +286,7 @@ impl PublisherState {
         self.subscribers.drain(..).for_each(|serving| serving.remove(node, holders));
     }
 
-    /// What became of the pool at a subscriber. The sentence is why that cannot stay.
+    /// The fate of the pool at a subscriber. The sentence is the reason to disconnect it.
     fn pool_is(&mut self, link: LinkId, what: ApertureEvent) {
         let its = |serving: &&mut Serving| serving.link() == Some(link);
         let Some(serving) = self.all().iter_mut().find(its) else { return };
@@ -295,7 +298,8 @@ impl PublisherState {
             ApertureEvent::Released => {
                 serving.fault = Some(Fault::Lie("it has let go of the pool".to_string()));
             }
-            // Of memory that it exports itself, in which nobody here has a part.
+            // An event of memory that the subscriber exports itself, and that no end point here
+            // uses.
             ApertureEvent::Held | ApertureEvent::Revoked => {}
         }
     }
@@ -394,7 +398,7 @@ impl Offer for PublisherState {
         match &self.pool {
             None => serving.is_ready = true,
             Some(_) if serving.is_in_parts() => serving.is_ready = true,
-            // What became of that, an event says.
+            // An event reports the outcome.
             Some(pool) => {
                 if let Err(e) = node.export_pool(link, pool) {
                     let why = format!("the pool cannot be shared with it: {e}");
@@ -405,17 +409,18 @@ impl Offer for PublisherState {
     }
 
     fn left(&mut self, node: &mut Node, connection: &Connection) {
-        // What it held of the pool is given back here; what it reads of that from now on may change.
+        // Its holds on the pool are released here; the bytes that it reads there may change from
+        // now on.
         self.remove(node, |serving| serving.link() == Some(connection.link()));
     }
 }
 
-/// Publishers of which subscribers are behind, and servers whose clients have been asked for room for
-/// replies that will not come.
+/// Publishers with subscribers that are behind, and servers whose clients have been asked for room
+/// for replies that will not come.
 #[derive(Default)]
 pub(in crate::protocol) struct Behind {
     offers: Vec<OfferId>,
-    /// What [`Node::moved`] said when they were looked at.
+    /// The value of [`Node::moved`] at the last look.
     moved: u64,
     waits_for_room: bool,
     is_looking: bool,
@@ -427,7 +432,7 @@ impl Behind {
         self.offers.is_empty()
     }
 
-    /// Whether it is to be looked at again.
+    /// Sets whether it is looked at again.
     fn keep(&mut self, offer: OfferId, is_behind: bool) {
         match (is_behind, self.offers.iter().position(|behind| *behind == offer)) {
             (true, None) => self.offers.push(offer),
@@ -440,8 +445,8 @@ impl Behind {
 }
 
 impl Protocols {
-    /// After something was published, or a subscriber came: sends away whoever is to be, and has those
-    /// who are behind looked at.
+    /// After a publication, or the arrival of a subscriber: disconnects faulty subscribers, and
+    /// schedules a look at those that are behind.
     #[inline]
     pub(in crate::protocol) fn settle(&mut self, node: &mut Node, offer: OfferId) {
         if self.publisher(offer).is_some_and(|state| !state.is_settled()) {
@@ -468,8 +473,9 @@ impl Protocols {
         }
     }
 
-    /// Takes what clients of a server have said, whether its program looks or not, while one has yet to
-    /// answer for a long reply that was given up: only then can it be told.
+    /// Reads the reports of a server's clients, even if its program does not look, while a client
+    /// has yet to answer for a long reply that was given up: only after that answer can the client
+    /// be told.
     #[cold]
     #[inline(never)]
     pub(in crate::protocol) fn look_at_given_up(&mut self, node: &mut Node, offer: OfferId) {
@@ -482,12 +488,12 @@ impl Protocols {
         }
     }
 
-    /// Looks at those who are behind, if anything has come.
+    /// Looks at those that are behind, if anything has come.
     #[cold]
     #[inline(never)]
     pub(in crate::protocol) fn look_at_behind(&mut self, node: &mut Node) {
         let has_come = self.behind.waits_for_room || node.moved() != self.behind.moved;
-        // Whoever is sent away has everybody looked at.
+        // Disconnecting a subscriber causes a look at all of them.
         if !has_come || self.behind.is_looking {
             return;
         }
@@ -502,7 +508,7 @@ impl Protocols {
         self.behind.is_looking = false;
     }
 
-    /// Something became of an aperture that an end point here exports.
+    /// An event of an aperture that an end point here exports.
     pub(in crate::protocol) fn tell_publisher(
         &mut self,
         node: &mut Node,

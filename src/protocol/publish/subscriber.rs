@@ -1,8 +1,8 @@
 //! The subscriber: samples in.
 //!
-//! What the publisher writes into the places is copied out under the manager's lock, before anybody
-//! else's turn, and then looked at; so whatever it writes meanwhile is the next message at most. Of a
-//! message of one line the bytes that came with it are taken, before they are written anywhere.
+//! The publisher's writes into the places are copied out under the manager's lock, before any other
+//! turn, and checked afterwards; so a later write can become the next message at most. A one-line
+//! message is read from the bytes that came with it, before they are written anywhere.
 
 use super::gathered::Gathered;
 use super::publisher::Lender;
@@ -28,26 +28,26 @@ use std::sync::Arc;
 use std::vec;
 use std::vec::Vec;
 
-/// What a [`Subscriber`] is made of, and asks its publisher for.
+/// Configuration of a [`Subscriber`], and its requests to its publisher.
 #[derive(Clone, Debug)]
 pub struct SubscribeConfig {
     /// Samples that lie in the subscriber's memory until they are received, from 1 to 32,768, of
-    /// some 2 KiB each; a long one from another host lies in as many as it has 2 KiB. 64 unless set.
+    /// some 2 KiB each; a long one from another host takes one for each 2 KiB. 64 unless set.
     pub depth: u32,
-    /// What the publisher does when this subscriber is slow: what it does anyway, or something that
-    /// burdens it less ([`WhenSlow`] is in that order); else it refuses. `None`, as it is unless set:
-    /// what it does anyway.
+    /// The policy of the publisher when this subscriber is slow: its own, or one that is cheaper
+    /// for it ([`WhenSlow`] is in that order); the publisher refuses a costlier one. `None`, the
+    /// default: the publisher's own.
     pub when_slow: Option<WhenSlow>,
-    /// So many of the newest samples that were published before come first, at most as many as the
-    /// publisher's [`history`](super::PublishConfig::history) says. As many as that unless set.
+    /// The number of already published samples to get first, at most the publisher's
+    /// [`history`](super::PublishConfig::history). The whole history unless set.
     pub history: u32,
-    /// Samples of the pool that it has at once, at least 1 and at most as many as the publisher's
-    /// [`outstanding_max`](super::PublishConfig::outstanding_max) says. As many as that unless set.
-    pub outstanding: u32,
-    /// Most bytes of a sample from another host, for which this process has memory of its own: to a
-    /// publisher there whose samples may be longer
-    /// ([`sample_bytes_max`](super::PublishConfig::sample_bytes_max)) it does not connect. 16 MiB unless
+    /// Samples of the pool that it holds at once, from 1 to the publisher's
+    /// [`outstanding_max`](super::PublishConfig::outstanding_max). The publisher's maximum unless
     /// set.
+    pub outstanding: u32,
+    /// Most bytes of a sample from another host; each takes memory of this process. Connecting to a
+    /// publisher of another host fails if its samples may be longer
+    /// ([`sample_bytes_max`](super::PublishConfig::sample_bytes_max)). 16 MiB unless set.
     pub sample_bytes_max: usize,
 }
 
@@ -63,8 +63,8 @@ impl Default for SubscribeConfig {
     }
 }
 
-/// Receives what one publisher publishes. `Send`.
-/// [`Publisher`](crate::protocol::Publisher) shows both ends.
+/// Receives the samples of one publisher. `Send`. [`Publisher`](crate::protocol::Publisher) shows
+/// both ends.
 pub struct Subscriber {
     manager: Manager,
     connection: Arc<Connection>,
@@ -74,7 +74,7 @@ pub struct Subscriber {
     credit: CreditReturn,
 }
 
-/// The places, and what notifies of them.
+/// The places, and the notifications for them.
 #[derive(Clone, Copy)]
 struct Memory {
     area: AreaId,
@@ -117,42 +117,43 @@ impl Memory {
     }
 }
 
-/// What is needed to read the next message.
+/// The state needed to read the next message.
 struct Reading {
     depth: u64,
     short_bytes_max: usize,
-    /// How many lengths a [`Line`] may have now, from 0 on; none where samples that came could not be
-    /// read, or their numbers come to an end.
+    /// How many lengths a [`Line`] may have now, from 0 on; 0 after samples could not be read, or
+    /// when numbers run out.
     line_lengths: u32,
     leases: Arc<Leases>,
     leases_max: u32,
     long: LongSamples,
     aperture: Option<Aperture>,
-    /// A long sample of which parts have come.
+    /// A long sample of which some parts have arrived.
     gathered: Option<Gathered>,
-    /// Whoever passes it on has it put together there.
+    /// The pool of a relay, in which long samples are put together.
     lender: Option<Lender>,
-    /// What the publisher says that it alone has.
+    /// The publisher's random number.
     publisher: u64,
-    /// Where the message lay before which so many were taken: where the next is, is asked for few.
+    /// The place of the message that `before` messages preceded; later places are counted from it.
     place: u64,
     before: u64,
-    /// The number of the next sample, if none is left out.
+    /// The number of the next sample, if no sample is left out.
     next: u64,
-    /// The number of the next message that does not say its own, unless that is `next`: samples came that
-    /// could not be read any more.
+    /// The number of the next message without a number of its own, unless that is `next`: some
+    /// samples that arrived could no longer be read.
     follows: Option<u64>,
     missed: u64,
-    /// Of what came last some is missed.
+    /// Some of the last samples were missed.
     is_cut_off: bool,
-    /// What was taken straight from the link, and is not a [`Line`], until the call returns.
+    /// A sample that came straight from the link and is not a [`Line`], until the call returns.
     taken: Option<Result<Sample, ReceiveError>>,
-    /// The same of one that came straight from the link while it was waited for.
+    /// A line that came straight from the link during a wait.
     waited: Option<Line>,
 }
 
-/// A short sample that is a line, and follows the one before: in numbers, since these stay in registers,
-/// and in this order, since words beside one another, stored one by one, would be read as one.
+/// A short sample that is a line, and follows the one before. Its fields are numbers, which stay in
+/// registers, and in this order, because adjacent words that are stored one by one would be read as
+/// one.
 #[repr(C)]
 struct Line {
     first: u64,
@@ -260,14 +261,14 @@ impl Subscriber {
         ReceiveError::unless_timed_out(self.receive(Some(Duration::ZERO)))
     }
 
-    /// The next sample, in the order of publication; waits at most `timeout`. Samples that were left
-    /// out are [counted](Sample::missed) with the one behind them.
+    /// The next sample, in the order of publication; waits at most `timeout`. The next sample
+    /// [counts](Sample::missed) the samples that were left out before it.
     ///
-    /// [`ReceiveError::Ended`]: the publisher has gone, or has sent this subscriber away, and all that
-    /// had come has been received. A sample of the pool that is first looked at by then has gone with the
-    /// publisher's memory: it is left out, and counted by [`missed`](Self::missed); where one was the
-    /// last, the reason is not `Closed`, but `HungUp`. [`ReceiveError::Misbehaved`]: it broke the rules, and its
-    /// link was ended.
+    /// [`ReceiveError::Ended`]: the publisher has gone, or has ended this subscriber's link, and
+    /// every sample that had arrived has been received. Samples of the pool that were not looked at
+    /// before then are gone with the publisher's memory: [`missed`](Self::missed) counts them, and
+    /// if one of them was the last, the reason is `HungUp` instead of `Closed`.
+    /// [`ReceiveError::Misbehaved`]: the publisher broke the rules, and its link was ended.
     #[inline]
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Sample, ReceiveError> {
         let Self { manager, connection, memory, consumer, reading, credit } = self;
@@ -284,16 +285,16 @@ impl Subscriber {
                 self.reading.waited.take()
             }
         };
-        // Here alone a sample is made, out of registers: one that another function writes has to be in
-        // memory, and is moved from there.
+        // A sample is made here alone, out of registers: one that another function writes has to be
+        // in memory, and is moved from there.
         match line {
             Some(line) => Ok(line.into_sample()),
             None => self.reading.taken.take().unwrap_or(Err(ReceiveError::TimedOut)),
         }
     }
 
-    /// [`receive_slowly`](Self::receive_slowly), after a look at what comes straight from the link where
-    /// other threads use the manager, too.
+    /// [`receive_slowly`](Self::receive_slowly), after a look at the link itself, if other threads
+    /// use the manager, too.
     #[inline(never)]
     fn receive_beside_others(&mut self, timeout: Option<Duration>) {
         let Self { manager, connection, memory, consumer, reading, credit } = self;
@@ -306,14 +307,15 @@ impl Subscriber {
         }
     }
 
-    /// What is found stands in `reading`: in `waited` or in `taken`.
+    /// Leaves the result in `reading`: in `waited` or in `taken`.
     #[inline(never)]
     fn receive_slowly(&mut self, timeout: Option<Duration>) {
         if self.reading.taken.is_some() {
             return;
         }
         let Self { manager, connection, memory, consumer, reading, credit } = self;
-        // What is found is left in `reading`: moved from look to look, a sample takes longer than all else.
+        // The result stays in `reading`: moving a sample from look to look takes longer than all
+        // the rest.
         let waited = manager.shared.wait_until(timeout, |node, protocols| {
             let is_told =
                 reading.leases.tell_untold(node) & (!credit.is_due() || credit.tell(node));
@@ -328,7 +330,7 @@ impl Subscriber {
                                 Look::Found(())
                             }
                             None if is_told => Look::Nothing,
-                            // The publisher may wait for that, and then nothing comes from it.
+                            // The publisher may wait for that, and then it sends nothing.
                             None => Look::Room(connection.link()),
                         };
                     }
@@ -351,12 +353,12 @@ impl Subscriber {
         }
     }
 
-    /// The number of the next sample, if none is left out.
+    /// The number of the next sample, if no sample is left out.
     pub(super) fn next(&self) -> u64 {
         self.reading.next
     }
 
-    /// What tells the publisher from another under the same name.
+    /// Distinguishes the publisher from another under the same name.
     pub(super) fn publisher_id(&self) -> u64 {
         self.reading.publisher
     }
@@ -371,7 +373,8 @@ impl Subscriber {
         (self.reading.short_bytes_max, usize::try_from(long).unwrap_or(usize::MAX))
     }
 
-    /// Long samples from another host are put together in loans of this pool from now on, where it has any.
+    /// Long samples from another host are put together in loans of this pool from now on, if it has
+    /// any.
     pub(super) fn gather_into(&mut self, lender: Lender) {
         self.reading.lender = Some(lender);
     }
@@ -393,8 +396,8 @@ impl Subscriber {
     });
 }
 
-/// The next sample, if that is a [`Line`], comes straight from the link and follows the one before;
-/// `None`: it is none of these, and stands in `reading.taken` if it was taken.
+/// The next sample, if it is a [`Line`], comes straight from the link and follows the one before;
+/// `None`: no such sample is there, and `reading.taken` holds one of another kind if it was taken.
 #[inline(always)]
 fn take_line(
     node: &mut Node,
@@ -419,8 +422,8 @@ fn take_line(
     line
 }
 
-/// Reads the message that a notification is for, which says from whom it is and a word; `None`: it is
-/// none of the publisher's, a part of a sample, or of a pool that has gone with its publisher.
+/// Reads the message that a notification is for, which gives its sender and a word; `None`: it is
+/// not the publisher's, or a part of a sample, or of a pool that has gone with its publisher.
 #[allow(clippy::too_many_arguments)]
 #[inline(never)]
 fn read(
@@ -455,8 +458,8 @@ fn read(
 }
 
 impl Reading {
-    /// A message that came straight from the link, and its first bytes; `None`: it is not a [`Line`], and
-    /// [`read`](Self::read) says what it is.
+    /// A message that came straight from the link, and its first bytes; `None`: it is not a
+    /// [`Line`], and [`read`](Self::read) decides.
     #[inline(always)]
     fn line(&mut self, notification: &Notification, body: [u64; 2], link: LinkId) -> Option<Line> {
         let length = notification.word;
@@ -466,14 +469,14 @@ impl Reading {
         }
         let number = self.next;
         self.next = number.wrapping_add(1);
-        // The bytes behind it are the sender's own, and nobody's affair.
+        // The bytes behind it are the sender's own padding, and are ignored.
         let [first, second] = body;
         Some(Line { first, number, second, length: length as u8 })
     }
 
-    /// Says what [`line`](Self::line) may take for one, after anything else was read.
+    /// Sets the lengths that [`line`](Self::line) may accept, after anything else was read.
     fn find_line_lengths(&mut self) {
-        // More samples than anybody can send would have to come before numbers end.
+        // Numbers end only after more samples than a publisher can send.
         let between = self.follows.is_none() && self.gathered.is_none();
         let follow = between && self.next <= u64::MAX / 2;
         let most = self.short_bytes_max.min(LINE_BYTES) as u32;
@@ -485,12 +488,12 @@ impl Reading {
         let place = self.place + (taken - self.before);
         self.place = if place < self.depth { place } else { place % self.depth };
         self.before = taken;
-        // All places together are memory.
+        // All places together fit in memory.
         (self.place * PLACE_STRIDE) as usize
     }
 
-    /// The sample in the next place; else what is wrong with it. `None`: it has gone with its publisher,
-    /// or is not whole yet.
+    /// The sample in the next place, or the fault in it. `None`: it has gone with its publisher, or
+    /// is incomplete.
     #[inline]
     fn read(
         &mut self,
@@ -535,7 +538,7 @@ impl Reading {
                 match self.find(node, protocols, connection, announced, number)? {
                     Some(body) => body,
                     None => {
-                        // Missed, as whatever comes behind it says.
+                        // Missed, as the next sample will say.
                         self.follows = Some(next);
                         return Ok(None);
                     }
@@ -565,7 +568,7 @@ impl Reading {
         Ok(Some(Sample::new(number, missed, gathered.into_body())))
     }
 
-    /// There is nothing more. Samples at the end that went with the publisher are missed, and then not
+    /// There is nothing more. Samples at the end that went with the publisher are missed, so not
     /// all has been received.
     #[cold]
     fn end(&mut self, reason: &CloseReason) -> ReceiveError {
@@ -590,7 +593,7 @@ impl Reading {
         Ok(Body::short(bytes))
     }
 
-    /// A sample of the pool; `None`: that has gone with its publisher.
+    /// A sample of the pool; `None`: it has gone with its publisher.
     fn find(
         &mut self,
         node: &mut Node,
@@ -631,8 +634,8 @@ impl Reading {
         Ok(Some(Body::pool(leased)))
     }
 
-    /// The pool's memory, which is here before the first announcement of an honest publisher, and until
-    /// its link ends.
+    /// The pool's memory. With an honest publisher it is here before the first announcement, and
+    /// until its link ends.
     fn aperture(&mut self, node: &mut Node, pool: Layout) -> Result<Option<Aperture>, String> {
         if let Some(aperture) = &self.aperture {
             return Ok(Some(aperture.clone()));

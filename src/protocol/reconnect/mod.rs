@@ -1,5 +1,5 @@
 //! A client that connects again when its server goes, in threads (`threads.rs`) and in tasks
-//! (`tasks.rs`); here what both have: the policy, and when the next attempt is made.
+//! (`tasks.rs`). This file has the common part: the policy, and the time of the next attempt.
 //!
 //! ```text
 //!                  a reply has come, or it has lasted
@@ -11,8 +11,8 @@
 //!       v
 //!   GivenUp: for good
 //! ```
-//! Never: a request that a server may have is sent to another, unless its caller says that this does
-//! no harm.
+//! Never: a request that a server may have is sent to another, unless its caller declares that this
+//! does no harm.
 
 #[cfg(feature = "tokio")]
 mod tasks;
@@ -32,8 +32,8 @@ use std::time::Instant;
 /// When a [`ReconnectingClient`], a [`Relay`](super::Relay) or an
 #[cfg_attr(feature = "tokio", doc = "[`AsyncReconnectingClient`]")]
 #[cfg_attr(not(feature = "tokio"), doc = "`AsyncReconnectingClient`")]
-/// connects again, and what calls do meanwhile. It tries again whatever was wrong, another secret or
-/// version too: on the other side that can be mended.
+/// connects again, and the behaviour of calls meanwhile. Every failure is tried again, even another
+/// secret or version, since the other side can correct those.
 ///
 /// ```
 /// use hamlyn::protocol::ReconnectPolicy;
@@ -49,23 +49,22 @@ use std::time::Instant;
 /// ```
 #[derive(Clone, Debug)]
 pub struct ReconnectPolicy {
-    /// Before the first attempt, at most `delay_max`; 0: at once. 10 ms unless set. To each delay a random part of up to its own
-    /// length is added, so that not all clients of a server come back at once.
+    /// The delay before the first attempt, at most `delay_max`; 0: at once. 10 ms unless set. A
+    /// random part of up to its own length is added to each delay, so that a server's clients do
+    /// not all come back at once.
     pub first_delay: Duration,
-    /// What each delay is multiplied with to be the next, at least 1. 2 unless set.
+    /// The factor from each delay to the next, at least 1. 2 unless set.
     pub factor: f32,
     /// The longest delay, before the random part. 5 s unless set.
     pub delay_max: Duration,
-    /// How long one attempt may take; a name that nobody serves is waited for as long. 1 s unless
-    /// set.
+    /// Most time of one attempt, including the wait for the name to be served. 1 s unless set.
     pub attempt_limit: Duration,
-    /// Attempts in one outage; `None`, as it is unless set: as many as it takes.
+    /// Attempts in one outage; `None`, the default: no limit.
     pub attempts_max: Option<usize>,
-    /// Most time of one outage, at the end of which no further attempt begins; `None`, as it is
-    /// unless set: as long as it takes.
+    /// Most time of one outage; no further attempt begins after it. `None`, the default: no limit.
     pub outage_max: Option<Duration>,
-    /// What calls do while there is no connection: wait for the next, within their own time limit,
-    /// as it is unless set, or fail at once with [`CallError::NotConnected`].
+    /// Whether calls without a connection wait for the next one, within their own time limit (the
+    /// default), or fail at once with [`CallError::NotConnected`].
     pub calls_wait: bool,
 }
 
@@ -99,41 +98,42 @@ impl ReconnectPolicy {
     }
 }
 
-/// Where a client that connects again stands.
+/// The state of a client that connects again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ConnectionState {
     /// It has a connection.
     Connected {
-        /// Which: 1 for the first, one more for each after it, so that whoever looks late sees that
-        /// there was an outage.
+        /// The connection's number: 1 for the first, one more for each after it, so that late
+        /// readers notice an outage.
         number: u64,
     },
     /// It tries to connect.
     Reconnecting {
         /// Attempts that have failed in this outage.
         failed: usize,
-        /// Why the last failed, or, before the first, why the connection has ended.
+        /// The error of the last attempt, or, before the first, the reason for the connection's
+        /// end.
         why: String,
     },
-    /// The policy allows no more attempts. It stays so.
+    /// The policy allows no more attempts. This state is final.
     GivenUp {
-        /// Why the last failed.
+        /// The error of the last attempt.
         why: String,
     },
 }
 
 impl ConnectionState {
-    /// Why there is no connection.
+    /// The reason why there is no connection.
     pub(in crate::protocol) fn why(&self) -> &str {
         match self {
             Self::Reconnecting { why, .. } | Self::GivenUp { why } => why,
-            // It has not been heard of yet.
+            // The news of its end has not come yet.
             Self::Connected { .. } => "it has just ended",
         }
     }
 
-    /// Of a call that has waited for as long as it may.
+    /// The error of a call whose time limit has passed.
     fn not_in_time(&self) -> CallError {
         let why = self.why();
         CallError::NotConnected(format!(
@@ -142,42 +142,42 @@ impl ConnectionState {
     }
 }
 
-/// How a call is made: [`ReconnectingClient::call_with`].
+/// Options of a call: [`ReconnectingClient::call_with`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallOptions {
-    /// For the whole call, outages included; the server is told what is left of it
-    /// ([`Request::deadline`](super::Request::deadline)). `None`: as long as it takes, and the server is
-    /// told nothing.
+    /// The time limit of the whole call, outages included; the server is told the rest of it
+    /// ([`Request::deadline`](super::Request::deadline)). `None`: no limit, and the server hears of
+    /// no limit.
     pub limit: Option<Duration>,
-    /// Twice does what once does: where the connection ends before the reply has come, the request is
-    /// sent again over the next one.
+    /// Executing the request twice does no harm: if the connection ends before the reply has come,
+    /// the request is sent again over the next one.
     pub is_idempotent: bool,
 }
 
-/// Between two attempts of one outage, whatever the policy says.
+/// The least time between two attempts of one outage, under any policy.
 const DELAY_LEAST: Duration = Duration::from_millis(1);
 
 const DRAINS: &str = "the server is about to close";
 
-/// What is known of connections that come and go, and when the next attempt may begin. Told the time.
+/// The history of the connections, and the time of the next attempt. The time is an argument.
 pub(in crate::protocol) struct Outages {
     policy: ReconnectPolicy,
-    /// Left of the outage at hand.
+    /// The remaining delays of the current outage.
     delays: ExponentialBackoff,
     state: ConnectionState,
-    /// Of the connection that there is, or was last.
+    /// The number of the current connection, or of the last one.
     number: u64,
-    /// When that began.
+    /// The time at which that connection began.
     began: Instant,
-    /// When the outage at hand began.
+    /// The time at which the current outage began.
     since: Option<Instant>,
     failed: usize,
-    /// When the next attempt may begin; none while nobody has asked since the last.
+    /// The earliest time of the next attempt; `None` until it is asked for.
     next_at: Option<Instant>,
 }
 
 impl Outages {
-    /// There is a first connection.
+    /// The first connection is there.
     pub fn new(policy: ReconnectPolicy, now: Instant) -> Self {
         Self {
             delays: policy.delays(),
@@ -195,33 +195,33 @@ impl Outages {
         &self.policy
     }
 
-    /// Where it stands.
+    /// The state.
     pub fn state(&self) -> &ConnectionState {
         &self.state
     }
 
-    /// An attempt had success.
+    /// An attempt succeeded.
     pub fn has_connected(&mut self, now: Instant) {
         self.number += 1;
         self.began = now;
         self.state = ConnectionState::Connected { number: self.number };
     }
 
-    /// An attempt had none.
+    /// An attempt failed.
     pub fn has_failed(&mut self, why: String) {
         self.failed += 1;
         self.state = ConnectionState::Reconnecting { failed: self.failed, why };
     }
 
-    /// There are to be no more attempts.
+    /// Ends all attempts.
     pub fn give_up(&mut self, why: String) {
         self.state = ConnectionState::GivenUp { why };
     }
 
-    /// The connection is of no use any more; `has_replied`: its server has answered something.
+    /// The connection is lost; `has_replied`: its server has replied to a request.
     pub fn is_lost(&mut self, why: String, has_replied: bool, now: Instant) {
-        // One that ends before anything has come of it is part of the same outage: a server that
-        // lets clients in and sends them away is not asked without end or rest.
+        // A connection that ends before a reply or a while is part of the same outage: so attempts
+        // at a server that admits clients and disconnects them do not go on without end or pause.
         let has_lasted = now.saturating_duration_since(self.began) >= self.policy.delay_max;
         if has_replied || has_lasted {
             (self.delays, self.failed, self.since) = (self.policy.delays(), 0, None);
@@ -230,7 +230,7 @@ impl Outages {
         self.state = ConnectionState::Reconnecting { failed: self.failed, why };
     }
 
-    /// When the next attempt may begin; none, if no more may be made.
+    /// The earliest time of the next attempt; `None` if no more may be made.
     pub fn next_attempt(&mut self, now: Instant) -> Option<Instant> {
         let why = match &self.state {
             ConnectionState::GivenUp { .. } => return None,
@@ -240,7 +240,7 @@ impl Outages {
         let passed = now.saturating_duration_since(since);
         let is_over = self.policy.outage_max.is_some_and(|max| passed >= max);
         if self.next_at.is_none() && !is_over {
-            // One that is too far away to be told is never.
+            // A delay beyond the clock's range ends the attempts.
             let delay = self.delays.next().map(|delay| delay.max(self.delay_least()));
             self.next_at = delay.and_then(|delay| now.checked_add(delay));
         }
@@ -251,20 +251,21 @@ impl Outages {
         self.due()
     }
 
-    /// When the next attempt is to be asked for, once that has been done; none also where none may be made.
+    /// The time of the next attempt, once that has been asked for; `None` also if no more may be
+    /// made.
     pub fn due(&self) -> Option<Instant> {
-        // At the end of the outage it is asked once more, and there is none.
+        // It is asked for once more at the end of the outage, and then there is none.
         let end = self.policy.outage_max.and_then(|max| self.since?.checked_add(max));
         self.next_at.map(|at| end.map_or(at, |end| at.min(end)))
     }
 
-    /// A server that refuses at once is not asked without rest: only the first attempt may be made at
+    /// Attempts at a server that refuses at once need pauses: only the first attempt may be made at
     /// once.
     fn delay_least(&self) -> Duration {
         if self.failed == 0 { Duration::ZERO } else { DELAY_LEAST }
     }
 
-    /// It begins.
+    /// An attempt begins.
     pub fn begins(&mut self) {
         self.next_at = None;
     }
@@ -279,7 +280,7 @@ mod tests {
         ReconnectPolicy { first_delay: Duration::from_secs(1), ..ReconnectPolicy::default() }
     }
 
-    /// Seconds from one attempt to the next, of which each fails at once, until no more is made.
+    /// Seconds between attempts that fail at once, until no more are made.
     fn delays(outages: &mut Outages, mut now: Instant, most: usize) -> Vec<f64> {
         let mut found = Vec::new();
         while found.len() < most
@@ -325,7 +326,7 @@ mod tests {
     #[test]
     fn a_connection_of_which_nothing_came_is_of_the_outage_before_it() {
         let four = || ReconnectPolicy { attempts_max: Some(4), ..policy() };
-        // Each time the second attempt has success.
+        // Each second attempt succeeds.
         let connect = |outages: &mut Outages, now: &mut Instant| {
             for _ in 0..2 {
                 *now = outages.next_attempt(*now).unwrap();

@@ -1,5 +1,5 @@
-//! In tasks: one task connects, for all calls; each call waits for it, within its own time limit, or
-//! fails.
+//! In tasks: one task connects, for all calls; each call waits for it, within its own time limit,
+//! or fails.
 
 use super::{CallOptions, ConnectionState, DRAINS, Outages, ReconnectPolicy};
 use crate::node::CloseReason;
@@ -23,12 +23,12 @@ use tokio::time::timeout_at;
 struct Current {
     client: AsyncClient,
     number: u64,
-    /// Somebody was told that the server drains.
+    /// A call has learnt that the server drains.
     drains: Notify,
     has_replied: AtomicBool,
 }
 
-/// What calls see.
+/// The state that calls see.
 #[derive(Clone)]
 struct Now {
     state: ConnectionState,
@@ -36,13 +36,13 @@ struct Now {
 }
 
 /// A client of a named service that connects again, by itself, when the server has gone or drains.
-/// Cloning shares it. With the last clone its connection ends.
+/// Cloning shares it. Its connection ends with the last clone.
 ///
-/// A request is sent to one server once. Where the connection ends before the reply has come, nobody
-/// here knows whether it was carried out: the call fails with [`CallError::Ended`], unless it was said
-/// to be [idempotent](CallOptions::is_idempotent). A request that no server can have, because it had
-/// not left whole or the server that drained did not take it, is sent over the next connection, or
-/// fails as calls during the outage do.
+/// A request is sent to one server once. If the connection ends before the reply has come, the
+/// request may or may not have been executed: the call fails with [`CallError::Ended`], unless its
+/// options declare it [idempotent](CallOptions::is_idempotent). A request that no server can have,
+/// because it had not left whole or the server that drained did not take it, is sent over the next
+/// connection, or fails like other calls during the outage.
 ///
 /// The runtime must have its timers enabled.
 ///
@@ -73,7 +73,7 @@ struct Now {
 ///     let manager = AsyncManager::new(&Manager::with_config(config)?)?;
 ///     let (policy, limit) = (ReconnectPolicy::default(), Some(Duration::from_secs(10)));
 ///     let client = AsyncReconnectingClient::connect(&manager, "who", policy, limit).await?;
-///     // To ask twice does no harm, so a request that a server may have had is sent to the next.
+///     // Asking twice does no harm, so a request that a server may have had is sent to the next.
 ///     let options = CallOptions { limit, is_idempotent: true };
 ///     assert_eq!(&*client.call_with(b"", options).await?, b"first ");
 ///     assert_eq!(&*client.call_with(b"", options).await?, b"second");
@@ -103,9 +103,9 @@ impl Drop for Kept {
 }
 
 impl AsyncReconnectingClient {
-    /// Connects to the server that is served as `[user@]name`, within `limit` (`None`: as long as it
-    /// takes); from then on the policy holds. On an error nothing is left of the attempt; nor if it is
-    /// dropped before it is ready.
+    /// Connects to the server that is served as `[user@]name`, within `limit` (`None`: without
+    /// limit); from then on the policy holds. On an error, or if the future is dropped before it is
+    /// ready, nothing is left of the attempt.
     pub async fn connect(
         manager: &AsyncManager,
         name: &str,
@@ -173,40 +173,40 @@ impl AsyncReconnectingClient {
         Ok(Self { kept: Arc::new(Kept { now, states, calls_wait, task }) })
     }
 
-    /// Where it stands now.
+    /// The current state.
     pub fn state(&self) -> ConnectionState {
         self.kept.states.borrow().clone()
     }
 
-    /// Where it stands, for whoever waits for changes. States that follow one another faster than
-    /// they are looked at are skipped; the last is always seen.
+    /// The state, with its changes. States that follow one another faster than you look at them are
+    /// skipped; you always see the last.
     pub fn states(&self) -> watch::Receiver<ConnectionState> {
         self.kept.states.clone()
     }
 
-    /// Sends a request and waits for the reply, through outages, as long as it takes. A request that
-    /// was sent and whose reply was lost is not sent again: [`CallError::Ended`]. Dropped before it is
-    /// ready, it forgets the call.
+    /// Sends a request and waits for the reply, through outages, without a limit. A request whose
+    /// reply was lost is not sent again: [`CallError::Ended`]. Dropped before it is ready, it
+    /// forgets the call.
     pub async fn call(&self, request: &[u8]) -> Result<Bytes, CallError> {
         self.call_with(request, CallOptions::default()).await
     }
 
-    /// [`call`](Self::call) within a time limit, which the server is told.
+    /// [`call`](Self::call) with a time limit that is sent to the server.
     pub async fn call_within(&self, request: &[u8], limit: Duration) -> Result<Bytes, CallError> {
         let limit = Some(limit);
         self.call_with(request, CallOptions { limit, ..CallOptions::default() }).await
     }
 
-    /// A call in the way that `options` say. [`CallError::TimedOut`]: within the limit no reply has
-    /// come. [`CallError::NotConnected`]: there was no connection, and the request was not sent.
-    /// [`CallError::Ended`], [`CallError::Misbehaved`]: it may have been carried out.
+    /// A call with these `options`. [`CallError::TimedOut`]: no reply has come within the limit.
+    /// [`CallError::NotConnected`]: there was no connection, and the request was not sent.
+    /// [`CallError::Ended`], [`CallError::Misbehaved`]: the request may have been executed.
     pub async fn call_with(
         &self,
         request: &[u8],
         options: CallOptions,
     ) -> Result<Bytes, CallError> {
         let deadline = options.limit.and_then(|limit| Instant::now().checked_add(limit));
-        // Of those that have failed this call.
+        // The last of the connections that have failed this call.
         let mut beyond = 0;
         loop {
             let current = self.connection_beyond(beyond, deadline).await?;
@@ -219,7 +219,7 @@ impl AsyncReconnectingClient {
                 }
                 Err(CallError::Ended(_) | CallError::Misbehaved(_)) => may_be_there,
                 result => {
-                    // Of whatever kind, it is the server's.
+                    // An answer of any kind is the server's.
                     if matches!(
                         result,
                         Ok(_) | Err(CallError::Application { .. } | CallError::Declined)
@@ -236,7 +236,7 @@ impl AsyncReconnectingClient {
         }
     }
 
-    /// The first connection whose number is beyond one that has failed.
+    /// The first connection whose number is beyond that of a failed one.
     async fn connection_beyond(
         &self,
         beyond: u64,
@@ -297,7 +297,7 @@ struct Connecting {
 
 impl Connecting {
     fn tell(&self, state: ConnectionState, current: Option<Arc<Current>>) {
-        // Whoever sees the connection sees its state.
+        // A task that sees the connection sees its state.
         self.states.send_replace(state.clone());
         self.now.send_replace(Now { state, current });
     }
@@ -334,7 +334,7 @@ impl Connecting {
         }
     }
 
-    /// Waits until a connection ends, or its server drains; why.
+    /// Waits until a connection ends, or its server drains; returns the reason.
     async fn until_over(&self, connected: &Current) -> String {
         let connection = connected.client.get_ref().connection();
         let mut ended = pin!(self.manager.ended(connection));

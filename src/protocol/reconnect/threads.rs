@@ -1,5 +1,5 @@
-//! In threads: the call that finds no connection starts a thread, which connects, for all calls; each
-//! waits for that, within its own time limit, or fails. The thread ends when there is a connection.
+//! In threads: a call that finds no connection starts a thread, which connects, for all calls; each
+//! waits for it, within its own time limit, or fails. The thread ends when there is a connection.
 
 use super::{CallOptions, ConnectionState, DRAINS, Outages, ReconnectPolicy};
 use crate::node::{Forked, NodeSendError};
@@ -24,7 +24,7 @@ struct Current {
 struct Inner {
     outages: Outages,
     current: Option<Arc<Current>>,
-    /// There is a thread that connects.
+    /// A thread connects now.
     is_connecting: bool,
 }
 
@@ -33,28 +33,28 @@ struct Shared {
     name: String,
     config: ClientConfig,
     inner: Mutex<Inner>,
-    /// The client is no more.
+    /// The client was dropped.
     is_dropped: Arc<AtomicBool>,
-    /// The state is another, or the client is no more.
+    /// The state has changed, or the client was dropped.
     changed: Condvar,
 }
 
 /// Connecting goes through the control plane, whose own threads do the work.
 const STACK_BYTES: usize = 512 << 10;
 
-/// A client of a named service that connects again when the server has gone or drains. Any number of
-/// threads may call at once.
+/// A client of a named service that connects again when the server has gone or drains. Any number
+/// of threads may call at once.
 ///
-/// A request is sent to one server once. Where the connection ends before the reply has come, nobody
-/// here knows whether it was carried out: the call fails with [`CallError::Ended`], unless it was said
-/// to be [idempotent](CallOptions::is_idempotent). A request that no server can have, because it had
-/// not left whole or the server that drained did not take it, is sent over the next connection, or
-/// fails as calls during the outage do.
+/// A request is sent to one server once. If the connection ends before the reply has come, the
+/// request may or may not have been executed: the call fails with [`CallError::Ended`], unless its
+/// options declare it [idempotent](CallOptions::is_idempotent). A request that no server can have,
+/// because it had not left whole or the server that drained did not take it, is sent over the next
+/// connection, or fails like other calls during the outage.
 ///
-/// An outage that no call meets is not noticed, and costs nothing. The first call that does starts a
+/// An outage without a call is not noticed, and costs nothing. The first call in an outage starts a
 /// thread, which connects as the policy says, and ends.
 ///
-/// When the client is dropped its connection ends, or the attempt that is being made.
+/// Dropping the client ends its connection, or the current attempt.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-again-{}", std::process::id()));
@@ -81,7 +81,7 @@ const STACK_BYTES: usize = 512 << 10;
 ///     // Usually another process.
 ///     let manager = Manager::with_config(config)?;
 ///     let client = ReconnectingClient::connect(&manager, "who", ReconnectPolicy::default(), limit)?;
-///     // To ask twice does no harm, so a request that a server may have had is sent to the next.
+///     // Asking twice does no harm, so a request that a server may have had is sent to the next.
 ///     let options = CallOptions { limit, is_idempotent: true };
 ///     assert_eq!(&*client.call_with(b"", options)?, b"first ");
 ///     assert_eq!(&*client.call_with(b"", options)?, b"second");
@@ -96,8 +96,8 @@ pub struct ReconnectingClient {
 }
 
 impl ReconnectingClient {
-    /// Connects to the server that is served as `[user@]name`, within `limit` (`None`: as long as it
-    /// takes); from then on the policy holds. On an error nothing is left of the attempt.
+    /// Connects to the server that is served as `[user@]name`, within `limit` (`None`: without
+    /// limit); from then on the policy holds. On an error nothing is left of the attempt.
     pub fn connect(
         manager: &Manager,
         name: &str,
@@ -131,7 +131,7 @@ impl ReconnectingClient {
     /// let policy = ReconnectPolicy::default();
     /// let client = ReconnectingClient::connect_with(&manager, "within", few, policy, limit)?;
     /// assert_eq!(&*client.call(b"there?", limit)?, b"yes");
-    /// // The server is told how long it is waited for.
+    /// // The server hears how long the caller waits.
     /// assert_eq!(&*client.call_within(b"still?", Duration::from_secs(10))?, b"yes");
     /// assert_eq!(client.connections(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
@@ -160,37 +160,37 @@ impl ReconnectingClient {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Where it stands, as the last call has found it or left it.
+    /// The state, as of the last call.
     pub fn state(&self) -> ConnectionState {
         self.shared.lock().outages.state.clone()
     }
 
-    /// Which connection it has, or had last: 1 is the first.
+    /// The number of its current or last connection: 1 is the first.
     pub fn connections(&self) -> u64 {
         self.shared.lock().outages.number
     }
 
-    /// Sends a request and waits for the reply, through outages, at most `timeout` in all. A request
-    /// that was sent and whose reply was lost is not sent again: [`CallError::Ended`].
+    /// Sends a request and waits for the reply, through outages, at most `timeout` in all. A
+    /// request whose reply was lost is not sent again: [`CallError::Ended`].
     pub fn call(&self, request: &[u8], timeout: Option<Duration>) -> Result<Bytes, CallError> {
         let deadline = timeout.and_then(|limit| Instant::now().checked_add(limit));
         self.call_until(request, deadline, None, false)
     }
 
-    /// [`call`](Self::call) within a time limit, which the server is told.
+    /// [`call`](Self::call) with a time limit that is sent to the server.
     pub fn call_within(&self, request: &[u8], limit: Duration) -> Result<Bytes, CallError> {
         self.call_with(request, CallOptions { limit: Some(limit), ..CallOptions::default() })
     }
 
-    /// A call in the way that `options` say. [`CallError::TimedOut`]: within the limit no reply has
-    /// come. [`CallError::NotConnected`]: there was no connection, and the request was not sent.
-    /// [`CallError::Ended`], [`CallError::Misbehaved`]: it may have been carried out.
+    /// A call with these `options`. [`CallError::TimedOut`]: no reply has come within the limit.
+    /// [`CallError::NotConnected`]: there was no connection, and the request was not sent.
+    /// [`CallError::Ended`], [`CallError::Misbehaved`]: the request may have been executed.
     pub fn call_with(&self, request: &[u8], options: CallOptions) -> Result<Bytes, CallError> {
         let deadline = options.limit.and_then(|limit| Instant::now().checked_add(limit));
         self.call_until(request, deadline, deadline, options.is_idempotent)
     }
 
-    /// `told`: until when the server is told that the reply is waited for.
+    /// `told`: the deadline that the server is told.
     fn call_until(
         &self,
         request: &[u8],
@@ -206,7 +206,7 @@ impl ReconnectingClient {
                 Err(CallError::Draining) => (DRAINS.into(), false),
                 Err(CallError::Ended(why)) => (why.to_string(), may_be_there),
                 Err(e @ CallError::Misbehaved(_)) => (e.to_string(), may_be_there),
-                // Of whatever kind, it is the server's.
+                // An answer of any kind is the server's.
                 Ok(_) | Err(CallError::Application { .. } | CallError::Declined) => {
                     current.has_replied.store(true, Ordering::Relaxed);
                     return result;
@@ -265,7 +265,7 @@ impl Drop for ReconnectingClient {
             return;
         }
         let mut inner = self.shared.lock();
-        // Also an attempt that is being made ends.
+        // This ends a current attempt, too.
         self.shared.is_dropped.store(true, Ordering::Release);
         // Dropped without the lock.
         let (current, is_connecting) = (inner.current.take(), inner.is_connecting);
@@ -279,7 +279,7 @@ impl Drop for ReconnectingClient {
 }
 
 impl Shared {
-    /// Of another host nothing is heard without a turn.
+    /// News from another host need a turn.
     fn look(&self) {
         use crate::node::Attached;
         let mut guard = self.manager.shared.lock();
@@ -289,9 +289,9 @@ impl Shared {
         }
     }
 
-    /// The thread that connects: until there is a connection, or there are to be no more attempts.
+    /// The connecting thread: until there is a connection, or no more attempts are allowed.
     fn connect(&self) {
-        // However it ends: others wait for it.
+        // However it ends, waiting calls hear of it.
         let _ends = Ends(self);
         let is_dropped = || self.is_dropped.load(Ordering::Acquire);
         let _until = UntilGivenUp::new(self.is_dropped.clone());
@@ -324,7 +324,7 @@ impl Shared {
         }
     }
 
-    /// Until something has changed, or for so long.
+    /// Waits until something has changed, or for that long.
     fn wait<'a>(
         &self,
         inner: MutexGuard<'a, Inner>,
@@ -344,7 +344,7 @@ impl Shared {
     }
 }
 
-/// While the thread that connects is there.
+/// Exists while the connecting thread does.
 struct Ends<'a>(&'a Shared);
 
 impl Drop for Ends<'_> {
@@ -361,7 +361,7 @@ impl Current {
 }
 
 impl Inner {
-    /// A connection is of no use any more; one that is known to be so stays so.
+    /// A connection is lost; a second report of it has no effect.
     fn is_lost(&mut self, lost: &Arc<Current>, why: String) {
         if self.current.take_if(|current| Arc::ptr_eq(current, lost)).is_some() {
             let has_replied = lost.has_replied.load(Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! Tickets for a stream's sender: buffers go into slots, and the sender is told of them, and of the
-//! places that were freed.
+//! Tickets for a stream's sender: buffers go into slots, and the sender gets a grant for each, and
+//! a count of the freed places.
 //!
-//! Never: memory beyond what the settings allow is taken for a sender that asks; a grant waits for
-//! room under the lock.
+//! Never: a sender's request takes memory beyond the settings; a grant waits for room under the
+//! lock.
 
 use super::intake::Intake;
 use crate::node::{Node, NodeSendError};
@@ -13,13 +13,13 @@ use std::format;
 use std::string::{String, ToString};
 
 impl Intake {
-    /// Whether the sender is to be given tickets at once.
+    /// Whether the sender is to get tickets at once.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.window.is_short() || self.places.is_due()
     }
 
-    /// Puts buffers into slots that have none, and tells the sender.
+    /// Puts buffers into slots that lack one, and grants their tickets to the sender.
     #[inline]
     pub(super) fn replenish(&mut self, node: &mut Node) {
         if self.asked.is_some() {
@@ -37,19 +37,20 @@ impl Intake {
         }
     }
 
-    /// Tells the sender how many places were freed, if the link has room now.
+    /// Reports the count of freed places to the sender, if the link has room now.
     fn tell_freed(&mut self, node: &mut Node) {
         let Some((connection, grants)) = self.shared.joined.get() else { return };
         let base = grants.base + (GRANT_BYTES * self.slots.len()) as u64;
         let freed = self.places.freed().to_le_bytes();
         match node.try_send_fast_over(connection.link(), &Ticket { base, ..*grants }, &freed, 0) {
             Err(NodeSendError::Full) => {}
-            // Or it is gone, or gave a ticket that cannot be used: nobody to tell.
+            // Or it is gone, or gave a useless ticket, and needs no report.
             _ => self.places.tell(),
         }
     }
 
-    /// Why the sender gets no ticket, where this program holds the buffers; as of the last look.
+    /// The reason why the sender gets no ticket, if this program holds the buffers; as of the last
+    /// look.
     pub(super) fn held_up(&self) -> Option<String> {
         let advice = "release records, or copy them";
         if self.asked.is_some() && !self.taken.buffers.is_empty() {
@@ -76,10 +77,10 @@ impl Intake {
         }
     }
 
-    /// A buffer for the next ticket, made if need be and allowed.
+    /// A buffer for the next ticket, made if necessary and allowed.
     fn buffer(&mut self, node: &mut Node) -> Option<AreaMemory> {
-        // Where records are long the next will be, too. What lies in slots leaves room for one of
-        // the longest: else a sender that asks for that would wait for itself.
+        // If records are long, the next will be, too. The buffers in slots leave room for one of
+        // the longest: otherwise a sender that asks for that would wait for itself.
         let fits = |memory: &AreaMemory| {
             self.large_in_slots + memory.as_ref().len() <= self.config.record_bytes_max
         };
@@ -98,15 +99,15 @@ impl Intake {
                 Some(memory)
             }
             Err(_) => {
-                // There is no more to be had; asking each time would cost a system call.
+                // No more can be had; asking each time would cost a system call.
                 self.config.buffers_max = self.buffers;
                 None
             }
         }
     }
 
-    /// The slot of a ticket gets a buffer and a key, and the sender a grant. What lay there comes
-    /// back.
+    /// The slot of a ticket gets a buffer and a key, and the sender a grant. The slot's old memory
+    /// comes back.
     fn put_into_slot(&mut self, node: &mut Node, number: u64, memory: AreaMemory) {
         let size = memory.as_ref().len();
         let index = self.window.slot(number);
@@ -138,7 +139,7 @@ impl Intake {
                 }
                 self.owe(index, grant);
             }
-            // Its own slots do not go while the end point lives.
+            // Its own slots exist as long as the end point does.
             Err(e) => self.fault = Some(e.to_string()),
         }
     }
@@ -148,7 +149,7 @@ impl Intake {
     fn answer_ask(&mut self, node: &mut Node) {
         let Some((number, bytes)) = self.asked else { return };
         if !self.window.is_unused(number) {
-            // Its message has come meanwhile: no honest sender asks and does not wait.
+            // Its message has come meanwhile: an honest sender waits after it has asked.
             self.asked = None;
             return;
         }
@@ -163,9 +164,9 @@ impl Intake {
             let memory = match found {
                 Some(i) => Some(self.free_large.swap_remove(i)),
                 None => {
-                    // Powers of two, so that records of about a length share buffers.
+                    // Powers of two, so that records of similar lengths share buffers.
                     let wanted = bytes.next_power_of_two().min(longest);
-                    // What lies in slots counts. Arming keeps it to one of the longest, so that an
+                    // Buffers in slots count. Arming keeps them to one of the longest, so that an
                     // honest sender, which asks for its next ticket, does not wait for itself.
                     let limit = 3 * longest;
                     while self.large_bytes + wanted > limit {
@@ -198,14 +199,15 @@ impl Intake {
         }
     }
 
-    /// The sender is to be told of a slot's ticket; of the last one, if it took none before.
+    /// A slot's ticket is to be granted to the sender; only its last one, if the sender took none
+    /// before.
     fn owe(&mut self, slot: usize, grant: Grant) {
         if self.slots[slot].owed.replace(grant).is_none() {
             self.ungranted.push_back(slot);
         }
     }
 
-    /// Tells the sender of tickets, as far as the link has room now; the others later.
+    /// Grants tickets to the sender, as far as the link has room now; the others follow later.
     fn grant(&mut self, node: &mut Node) {
         let Some((connection, grants)) = self.shared.joined.get() else { return };
         while let Some(&slot) = self.ungranted.front() {
@@ -213,7 +215,7 @@ impl Intake {
                 let ticket = Ticket { base: grants.base + (GRANT_BYTES * slot) as u64, ..*grants };
                 match node.try_send_fast_over(connection.link(), &ticket, &grant.to_bytes(), 0) {
                     Err(NodeSendError::Full) => return,
-                    // Or it is gone, or gave a ticket that cannot be used: nobody to tell.
+                    // Or it is gone, or gave a useless ticket, and needs no grant.
                     _ => self.slots[slot].owed = None,
                 }
             }

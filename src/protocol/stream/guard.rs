@@ -1,16 +1,17 @@
-//! A record while it is looked at, which is released when it is dropped.
+//! A record during a look at it; dropping the guard releases it.
 
 use super::{Record, StreamReceiver};
 use core::ops::Deref;
 
-/// A record that has arrived: a slice of its bytes, where they arrived. They stand still. Dropped, it is
-/// released: its buffer is used again, and a sender that waits for one goes on. Where records before it
-/// were kept, its buffer is free when those are released. One that is forgotten
-/// ([`mem::forget`](core::mem::forget)) is released with the next that is, or when its receiver waits.
+/// A record that has arrived: a slice of its bytes, in the memory in which they arrived. They do
+/// not change. Dropping the guard releases the record: its buffer is used again, and a sender that
+/// waits for one goes on. If earlier records were kept, its buffer is free when those are released.
+/// A forgotten guard ([`mem::forget`](core::mem::forget)) is released with the next one, or when
+/// its receiver waits.
 ///
-/// Whoever needs several at once, or later, [keeps](Self::keep) them.
+/// [Keep](Self::keep) records that you need several at a time, or later.
 pub struct RecordGuard<'a> {
-    /// Of its latest record.
+    /// The receiver; the record is its latest.
     receiver: &'a mut StreamReceiver,
 }
 
@@ -20,14 +21,14 @@ impl<'a> RecordGuard<'a> {
         Self { receiver }
     }
 
-    /// How many records came before it.
+    /// The number of records before it.
     pub fn number(&self) -> u64 {
         self.receiver.latest().number
     }
 
-    /// The record is not released when this is dropped, but by [`StreamReceiver::release`], to which it
-    /// must come some time; until then it, and whatever comes after it, stays where it is, and
-    /// [`StreamReceiver::bytes`] has its bytes. A sender waits when no buffers are left.
+    /// Keeps the record when this is dropped. [`StreamReceiver::release`] releases it, and must be
+    /// called some time: until then the record and all later ones stay in memory, and
+    /// [`StreamReceiver::bytes`] returns its bytes. The sender waits when no buffers are left.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-keep-{}", std::process::id()));
@@ -41,13 +42,13 @@ impl<'a> RecordGuard<'a> {
     /// # manager.start_progress()?;
     /// let mut sender = StreamSender::grow(&Manager::with_config(config)?, &receiver.seed()?, limit)?;
     /// assert!(sender.try_send(b"one")? && sender.try_send(b"two")? && sender.try_send(b"three")?);
-    /// sender.flush(limit)?; // Or `try_flush`, until it says that everything has left.
+    /// sender.flush(limit)?; // Or `try_flush`, until it returns `true`.
     ///
     /// let one: Record = receiver.receive(limit)?.keep();
     /// let two = receiver.receive(limit)?.keep();
     /// assert_eq!((one.number(), one.len(), receiver.bytes(&one)?), (0, 3, &b"one"[..]));
     /// println!("at byte {} of its buffer", one.start());
-    /// // With the second the first is released, too.
+    /// // The second releases the first, too.
     /// assert_eq!(receiver.guard(two)?[..], b"two"[..]);
     /// let three = receiver.receive(limit)?.keep();
     /// receiver.release(&three)?;
@@ -76,7 +77,7 @@ impl Deref for RecordGuard<'_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // It is this stream's, and not released as long as it is here.
+        // The record is this stream's, and is not released while this guard lives.
         self.receiver.latest_bytes()
     }
 }

@@ -1,4 +1,4 @@
-//! The messages of a stream that were taken and are not released, by number.
+//! The messages of a stream that were taken and not yet released, by number.
 //!
 //! ```text
 //!   first ......... reading ......... next        numbers, counted from the first message on
@@ -24,16 +24,16 @@ pub(super) struct Held {
 /// [`Held::end`] while records are left.
 pub(super) const NOT_YET: u64 = u64::MAX;
 
-/// Where the bytes of a message lie.
+/// The place of a message's bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lies {
-    /// In the still copy of a place.
+    /// In the stable copy of a place.
     Place(u32),
     /// In the buffer with this number, counted from the first message on, modulo 2^32.
     Buffer(u32),
 }
 
-/// They lie in a ring, whose size is a power of two: a message's cell is known by its number.
+/// A ring, whose size is a power of two: a message's number gives its cell.
 #[derive(Debug)]
 pub(super) struct Messages {
     cells: Box<[Held]>,
@@ -60,13 +60,13 @@ impl Messages {
         self.cells.get_mut(number as usize & self.cells.len().wrapping_sub(1))
     }
 
-    /// A message that is not released.
+    /// A message that is not yet released.
     #[inline(always)]
     pub(super) fn get(&self, number: u64) -> Option<&Held> {
         if (self.first..self.next).contains(&number) { self.cell(number) } else { None }
     }
 
-    /// The first one, which may be released.
+    /// The first one; the next to be released.
     #[inline(always)]
     pub(super) fn first(&self) -> Option<&Held> {
         if self.first < self.next { self.cell(self.first) } else { None }
@@ -112,7 +112,7 @@ impl Messages {
         self.reading += 1;
     }
 
-    /// The last one, of which records are left, is worth nothing.
+    /// Drops the last one, whose remaining records are invalid.
     pub(super) fn take_back(&mut self) -> Option<Held> {
         if !self.is_unread() {
             return None;
@@ -121,7 +121,7 @@ impl Messages {
         self.cell(self.next).copied()
     }
 
-    /// One more; its number.
+    /// Adds a message; returns its number.
     #[inline(always)]
     pub(super) fn push(&mut self, held: Held) -> u64 {
         if self.next - self.first == self.cells.len() as u64 {

@@ -1,8 +1,8 @@
-//! What takes a stream's messages out of the node, in their order. `grants.rs` gives its sender the
-//! tickets for more.
+//! Takes a stream's messages out of the node, in their order. `grants.rs` gives the sender tickets
+//! for more.
 //!
-//! Never: a message is handed out before those that were sent before it; what lies where the sender
-//! may write is read but once, into a copy.
+//! Never: a message is handed out before earlier ones; memory that the sender may write is read
+//! more than once, other than from a copy.
 
 use super::held::{Held, Lies, Messages, NOT_YET};
 use super::message_slot::{MessageSlot, fast_slot};
@@ -29,7 +29,7 @@ use std::vec::Vec;
 /// The memory of the messages that were taken.
 #[derive(Debug)]
 pub(super) struct Taken {
-    /// The buffers of those that are not released, the first of which has number `first`.
+    /// The buffers of messages that are not yet released; the first has number `first`.
     pub(super) buffers: VecDeque<AreaMemory>,
     pub(super) first: u32,
     /// A copy of each place, made when its message was taken.
@@ -52,7 +52,7 @@ impl Taken {
     }
 }
 
-/// What takes messages out of the node.
+/// Takes messages out of the node.
 #[derive(Debug)]
 pub(super) struct Intake {
     pub(super) shared: Arc<Shared>,
@@ -72,14 +72,14 @@ pub(super) struct Intake {
     pub(super) asked: Option<(u64, usize)>,
     /// The slots that owe their sender a grant.
     pub(super) ungranted: VecDeque<usize>,
-    /// Buffers of the usual size: free ones, and how many there are in all.
+    /// Buffers of the usual size: free ones, and the count of all.
     pub(super) free: Vec<AreaMemory>,
     pub(super) buffers: u32,
     /// Larger ones: free ones, bytes of all, bytes of those in slots.
     pub(super) free_large: Vec<AreaMemory>,
     pub(super) large_bytes: usize,
     pub(super) large_in_slots: usize,
-    /// What the next call that receives has to look for.
+    /// The checks that the next receiving call needs.
     pub(super) next: Next,
     /// Messages whose records are not all released.
     pub(super) held: Messages,
@@ -87,16 +87,16 @@ pub(super) struct Intake {
     /// Records handed out, released.
     pub(super) given: u64,
     pub(super) released: u64,
-    /// The record that is looked at: the one that was handed out last, or one that was kept.
+    /// The record in use: the latest record that was handed out, or a kept one.
     pub(super) latest: Record,
-    /// Number of the first record behind those that were kept.
+    /// Number of the first record behind the kept ones.
     pub(super) kept: u64,
     /// The sender's last message was taken.
     pub(super) has_last: bool,
     pub(super) ended: Option<CloseReason>,
     /// The sender's link, once a message of it was taken.
     pub(super) from: Option<LinkId>,
-    /// What it did wrong; whether it was sent away.
+    /// The sender's violation; whether it was disconnected.
     pub(super) fault: Option<String>,
     pub(super) is_expelled: bool,
 }
@@ -108,7 +108,7 @@ impl Intake {
         self.shared.joined.get().map(|(connection, _)| &**connection)
     }
 
-    /// The next record of the messages that were taken, whatever was looked for.
+    /// The next record of the messages that were taken, whichever checks were due.
     #[inline(never)]
     pub(super) fn next_held(&mut self) -> bool {
         self.look_at_all();
@@ -148,7 +148,7 @@ impl Intake {
         }
     }
 
-    /// A record of the message that is read, behind which its bytes go on at `after`.
+    /// Hands out a record of the current message, the bytes of which go on at `after`.
     #[inline(always)]
     fn hand_out(&mut self, range: Range<usize>, after: usize, is_far: bool) -> Option<()> {
         let number = self.given;
@@ -177,7 +177,7 @@ impl Intake {
         self.misbehaves(format!("a record of {length} bytes, where {longest} fit"))
     }
 
-    /// A message without records is allowed where it says that it is the last.
+    /// A message without records is allowed if it is marked as the last.
     #[cold]
     pub(super) fn skip_empty(&mut self) -> Option<()> {
         match self.held.reading() {
@@ -193,8 +193,8 @@ impl Intake {
         }
     }
 
-    /// What comes after a fault is worth nothing. Records that were handed out before it stay, also
-    /// those of the same message.
+    /// Messages after a violation are ignored. Records that were handed out before it stay,
+    /// including those of the same message.
     #[cold]
     pub(super) fn misbehaves(&mut self, why: String) -> Option<()> {
         self.look_at_all();
@@ -250,10 +250,10 @@ impl Intake {
         self.shared.buffers.released(self.taken.buffers.len(), self.taken.first);
     }
 
-    /// One look under the lock: takes what has come, gives out what is free.
+    /// One look under the lock: takes arrivals, grants free buffers.
     #[inline]
     pub(super) fn look(&mut self, node: &mut Node) -> Look<()> {
-        // Whatever is there before the sender is known may be another's.
+        // Before the sender is known, an arrival may be another's.
         if self.connection().is_none() {
             return Look::Nothing;
         }
@@ -263,7 +263,7 @@ impl Intake {
         {
             self.note(&notification);
         }
-        // What came before a fault is taken.
+        // Messages before a violation are taken.
         let mut took = false;
         while !self.has_last && (self.take_small(node) || self.window.is_ready() && self.take(node))
         {
@@ -272,7 +272,7 @@ impl Intake {
         if self.fault.is_some() {
             return Look::Found(());
         }
-        // A message that waits is handed out first, unless the sender is running short.
+        // A waiting message is handed out first, unless the sender is running short.
         if !took || self.is_due() {
             self.replenish(node);
         }
@@ -281,7 +281,7 @@ impl Intake {
         }
         let Some((connection, _)) = self.shared.joined.get() else { return Look::Nothing };
         if let Some(reason) = connection.ended() {
-            // The sender says when it has sent everything; else it had more.
+            // A sender that has sent everything says so; otherwise it had more.
             let cut_off = *reason == CloseReason::Closed && !self.has_last;
             self.ended = Some(if cut_off { CloseReason::HungUp } else { reason.clone() });
             return Look::Found(());
@@ -294,8 +294,8 @@ impl Intake {
         Look::Nothing
     }
 
-    /// Takes the message that comes next, where nothing else is to be done
-    /// ([`Next::Direct`]). Whether its record was handed out, and [is in hand](Next::InHand).
+    /// Takes the next message, if no other check is due ([`Next::Direct`]). Returns whether its
+    /// record was handed out, and [is in hand](Next::InHand).
     #[inline(always)]
     pub(super) fn take_one(&mut self, node: &mut Node) -> bool {
         let Some(Handed { notification, body }) = node.take_direct(self.queue, None) else {
@@ -318,7 +318,7 @@ impl Intake {
             to[..8].copy_from_slice(&body[0].to_le_bytes());
             to[8..INLINE_BYTES].copy_from_slice(&body[1].to_le_bytes());
         } else if self.still(node, place, length).is_none() {
-            // More than came with this packet; a slot of its own, which is there.
+            // More than came with this packet; it has a slot of its own, which exists.
             return false;
         }
         self.given += 1;
@@ -351,7 +351,7 @@ impl Intake {
         }
         if notification.is_for(self.places_slot) {
             let (tickets, out) = (self.window.expected(), self.window.out());
-            // The slot has a metadata entry, too, which an honest sender does not use.
+            // The slot has a metadata entry, too, but an honest sender does not use it.
             let is_fast = notification.index == MetadataIndex::FAST;
             if !is_fast || !self.places.arrive(notification.word, tickets, out) {
                 self.fault.get_or_insert("a small message with no place".into());
@@ -393,13 +393,13 @@ impl Intake {
         true
     }
 
-    /// Copies what came into a place, since the sender may write there at any time.
+    /// Copies an arrival into a stable place, since the sender may write its bytes at any time.
     #[inline(never)]
     fn still(&mut self, node: &Node, place: u32, length: u32) -> Option<()> {
         let (at, length) = (place as usize * PLACE_BYTES, length as usize);
         let to = self.taken.places.get_mut(place as usize)?;
         let from = node.area(self.places_area).ok()?.get(at..)?.first_chunk::<PLACE_BYTES>()?;
-        // Words, as they were deposited: what was just written is read again at once.
+        // In words, as they were deposited: freshly written memory is read again at once.
         for i in 0..2 {
             to[8 * i..8 * i + 8].copy_from_slice(&from[8 * i..8 * i + 8]);
         }
@@ -426,8 +426,8 @@ impl Intake {
         self.held.push(Held { lies, length, framed, last, at: 0, end: NOT_YET });
     }
 
-    /// Takes the next message that came with a ticket, memory and all; says whether it could be
-    /// taken.
+    /// Takes the next message that came with a ticket, together with its memory; returns whether it
+    /// could.
     pub(super) fn take(&mut self, node: &mut Node) -> bool {
         let index = self.window.slot(self.window.expected());
         let slot = &mut self.slots[index];
@@ -487,7 +487,7 @@ impl Intake {
         }
     }
 
-    /// Why nothing more is received, once that is so.
+    /// The reason why no more is received, once that is so.
     pub(super) fn over(&self) -> Option<ReceiveError> {
         if let Some(why) = &self.fault {
             return Some(ReceiveError::Misbehaved(why.clone()));
@@ -529,7 +529,7 @@ impl Intake {
                 Ok(())
             })
             .and_then(|()| {
-                // Asking writes nothing: the word is all of it.
+                // An ask writes no bytes: the word is all of it.
                 let ask = fast_slot(node, 1, |area| SlotConfig::new(area, queue).range(0..0))?;
                 made_slots.push(ask);
                 let bytes = PLACE_BYTES * PLACES as usize;

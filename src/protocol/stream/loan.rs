@@ -1,17 +1,18 @@
 //! A record that is written in place before it leaves.
 //!
 //! ```text
-//!   up to a quarter of a buffer   where it is coalesced: one copy less than of a slice
+//!   up to a quarter of a buffer   in the buffer of coalesced ones: one copy less than from a slice
 //!   that fits into a buffer       in the buffer, which leaves as it is
 //!   longer                        in memory of the sender's own, which is used again
 //! ```
-//! From there it is copied once, into the link: between the bytes in a ring stand headers, so none is
-//! written there in place.
+//! It is copied from there once, into the link: headers stand between the bytes in a ring, so no
+//! record is written there in place.
 //!
-//! Behind a coalesced record up to three bytes fill the last four up. They are not written anew: the
-//! receiver may find there what this sender has sent before, or what a forgotten loan has left.
+//! Up to three bytes after a coalesced record pad it to a multiple of four. They are not cleared:
+//! the receiver may find in them bytes that this sender has sent before, or bytes of a forgotten
+//! loan.
 //!
-//! Never: bytes that were written into a loan that was dropped reach anybody.
+//! Never: bytes that were written into a dropped loan reach a receiver.
 
 use super::sender::{StreamSender, What};
 use crate::protocol::SendError;
@@ -20,22 +21,23 @@ use crate::protocol::records::HEAD_BYTES;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 
-/// A record that is being written: a slice of the bytes that [`send`](Self::send) sends. Before they are
-/// written they are zero, or of records that this sender has sent, or of a loan that was forgotten
-/// (`mem::forget`) and not dropped. Dropped, nothing is sent.
+/// A record that is being written: the slice of bytes that [`send`](Self::send) sends. Until you
+/// write them, they are zero, or bytes of earlier records of this sender, or of a loan that was
+/// forgotten (`mem::forget`) instead of dropped. Dropping the loan sends nothing.
 pub struct RecordLoan<'a> {
     sender: &'a mut StreamSender,
     length: usize,
-    /// In the buffer, behind what is coalesced there; else in the memory for long ones.
+    /// In the buffer, behind the coalesced records; otherwise in the memory for long ones.
     is_in_buffer: bool,
     is_sent: bool,
 }
 
 impl StreamSender {
-    /// A record of `length` bytes, to be written in place and then [sent](RecordLoan::send). Waits at
-    /// most `timeout` for room where what was coalesced before is to leave first. One that does not fit
-    /// into a buffer (of the receiver's `buffer_bytes`, 1 MiB at most) is written into memory that the
-    /// sender keeps for the next such one. On an error nothing was changed but that.
+    /// A record of `length` bytes, to be written in place and then [sent](RecordLoan::send). Waits
+    /// at most `timeout` for room if earlier coalesced records have to leave first. A record that
+    /// does not fit into a buffer (of the receiver's `buffer_bytes`, 1 MiB at most) is written into
+    /// memory that the sender keeps for the next such record. On an error only that memory may have
+    /// changed.
     ///
     /// ```no_run
     /// # use hamlyn::protocol::{SendError, StreamSender};
@@ -68,7 +70,7 @@ impl StreamSender {
         padded.is_some_and(|padded| padded + HEAD_BYTES <= self.limit.saturating_sub(self.fill))
     }
 
-    /// A record of the buffer, behind what is coalesced, is taken.
+    /// Takes a record that lies in the buffer, behind the coalesced ones.
     fn send_written(&mut self, length: usize, timeout: Option<Duration>) -> Result<(), SendError> {
         let (before, head) = (self.fill, (length as u32).to_le_bytes());
         self.buffer[before..before + HEAD_BYTES].copy_from_slice(&head);
@@ -107,8 +109,8 @@ pub struct RecordLoanApart {
 
 #[cfg(feature = "unstable-internals")]
 impl StreamSender {
-    /// A loan that was [detached](RecordLoan::detach) from this sender, with which nothing was done
-    /// meanwhile: otherwise its bytes are of other records.
+    /// A loan that was [detached](RecordLoan::detach) from this sender. Make no other call on the
+    /// sender in between: afterwards the bytes are of other records.
     pub fn attach(&mut self, apart: RecordLoanApart) -> RecordLoan<'_> {
         let RecordLoanApart { length, is_in_buffer } = apart;
         RecordLoan { sender: self, length, is_in_buffer, is_sent: false }
@@ -117,22 +119,22 @@ impl StreamSender {
 
 #[cfg(feature = "unstable-internals")]
 impl RecordLoan<'_> {
-    /// The loan apart from its sender, to be [attached](StreamSender::attach) again. Its bytes stay where
-    /// they are.
+    /// The loan apart from its sender, to be [attached](StreamSender::attach) again. Its bytes stay
+    /// in place.
     pub fn detach(self) -> RecordLoanApart {
         let apart = RecordLoanApart { length: self.length, is_in_buffer: self.is_in_buffer };
         core::mem::forget(self);
         apart
     }
 
-    /// [`send`](Self::send) of a loan that stays as it is on an error.
+    /// [`send`](Self::send), which keeps the loan on an error.
     pub fn send_or_keep(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
         self.send_now(timeout)
     }
 }
 
 impl RecordLoan<'_> {
-    /// Makes the record shorter; one of at most `length` bytes stays as it is.
+    /// Makes the record shorter; a record of at most `length` bytes stays as it is.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-truncate-{}", std::process::id()));
@@ -156,15 +158,15 @@ impl RecordLoan<'_> {
     /// ```
     pub fn truncate(&mut self, length: usize) {
         if length < self.length {
-            // What is cut off is not sent, now or later.
+            // The bytes that are cut off are never sent.
             self[length..].fill(0);
             self.length = length;
         }
     }
 
-    /// Sends the record, as [`StreamSender::send`] does: a small one leaves with others, at the latest
-    /// with the next flush, and of a long one the rest may leave with later calls. On an error nothing
-    /// of it was taken, and it is gone.
+    /// Sends the record as [`StreamSender::send`] does: a small one leaves with others, at the
+    /// latest with the next flush; the rest of a long one may leave with later calls. On an error
+    /// the record is gone, and no part of it was taken.
     #[inline]
     pub fn send(mut self, timeout: Option<Duration>) -> Result<(), SendError> {
         self.send_now(timeout)
@@ -212,7 +214,7 @@ impl DerefMut for RecordLoan<'_> {
 impl Drop for RecordLoan<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Another record, which is not written whole, would tell the receiver of these bytes.
+        // Another record, not written whole, would show the receiver these bytes.
         if !self.is_sent && (!self.is_in_buffer || self.sender.outgoing.is_none()) {
             self.fill(0);
         }

@@ -1,4 +1,4 @@
-//! A slot over an area of its own, of which the memory is taken out with its message.
+//! A slot over an area of its own, whose memory is taken out with its message.
 
 use crate::interface::{AreaId, Mode, QueueId, SlotConfig, SlotId};
 use crate::node::Node;
@@ -7,19 +7,19 @@ use crate::protocol::records::Grant;
 use crate::wire::MetadataIndex;
 use std::string::{String, ToString};
 
-/// A slot, its area, and what lies in the area while it has no buffer.
+/// A slot, its area, and the area's memory while it has no buffer.
 #[derive(Debug)]
 pub(super) struct MessageSlot {
     pub(super) id: SlotId,
     pub(super) area: AreaId,
     pub(super) empty: Option<AreaMemory>,
     pub(super) size: usize,
-    /// Its ticket, of which the sender was not told.
+    /// Its ticket, which was not yet granted to the sender.
     pub(super) owed: Option<Grant>,
 }
 
 impl MessageSlot {
-    /// One with a buffer and a ticket.
+    /// Makes one with a buffer and a ticket.
     pub(super) fn new(node: &mut Node, queue: QueueId, bytes: usize) -> Result<Self, String> {
         let empty = node.new_memory(1).map_err(|e| e.to_string())?;
         let area = match node.message_area(bytes) {

@@ -4,31 +4,31 @@
 //!   send: copied into a buffer                              receive: a record's place, no copying
 //!   flush ---- one message, into the ticket's slot ------>  the slot's memory is taken out of the
 //!                                                           interface; the record lies in it
-//!   tickets  <---- a grant: one line, nobody is told ------ release: the memory goes back to the
+//!   tickets  <---- a grant: one line, silent -------------- release: the memory goes back to the
 //!                                                           pool, and into a slot with a new key
 //!   flush ---- few bytes: one fast packet to a place ----->  copied out of it: the record
 //!   places   <---- a count, now and then ----------------- release: the place is free
 //! ```
-//! A *slot* is a one-shot slot over a buffer of its own. When its message is complete the receiver
-//! puts other memory into the slot, and the buffer belongs to the end point: nothing can write it
-//! any more, whichever thread polls, so its bytes are lent as a slice, without a lock, until they
-//! are released. Lanes without memory have no ticket; so a sender whose receiver does not release
+//! A *slot* is a one-shot slot over a buffer of its own. When its message is complete, the receiver
+//! puts other memory into the slot, and the buffer belongs to the end point: no packet can write it
+//! any more, whichever thread polls. So its bytes are lent as a slice, without a lock, until they
+//! are released. Slots without memory have no ticket; so a sender whose receiver does not release
 //! waits.
 //!
-//! What is flushed and is at most 128 bytes, most often one record that somebody waits for, needs
-//! none of that: a line or two go to one of 64 *places*, and their bytes are copied out of it, since
-//! the sender may write there at any time. No memory changes hands and no key changes. When every
-//! place is in use, such messages take tickets.
+//! A flush of at most 128 bytes, usually one record that the receiver waits for, needs none of
+//! those steps: a line or two go to one of 64 *places*. Their bytes are copied out of it, since the
+//! sender may write there at any time. No memory changes hands and no key changes. When every place
+//! is in use, such messages take tickets.
 //!
 //! Small records are coalesced: they leave together when the buffer is full, when a long record
-//! comes, and on [`flush`](StreamSender::flush). **Nothing else sends them**: who waits for an
-//! answer to a record flushes first. Records of more than a quarter of a buffer leave at once, as
-//! they are. For one that is longer than a buffer the sender asks for a larger one, which the
+//! comes, and on [`flush`](StreamSender::flush). **Only these send them**: call `flush` before you
+//! wait for an answer to a record. Records of more than a quarter of a buffer leave at once, each
+//! as a message. For a record longer than a buffer the sender asks for a larger one, which the
 //! receiver grants for the same ticket; larger buffers are used again, so that only the first few
 //! long records pay for asking. A long record that a time limit cuts off is taken: the rest leaves
-//! with later calls, and only `flush` says that all of it has left.
+//! with later calls, and a successful `flush` means that all of it has left.
 //!
-//! Where long records are to go straight into the receiver's memory, see `aperture_stream.rs`.
+//! If long records are to go straight into the receiver's memory, see `aperture_stream.rs`.
 //!
 //! Links may reorder (a link's bulk ring overtakes its base ring): a message's number is that of
 //! its ticket or place, and messages are taken in one order; see `records.rs`.
@@ -66,20 +66,21 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::vec;
 use std::vec::Vec;
 
-/// What a [`StreamReceiver`] is made of.
+/// Configuration of a [`StreamReceiver`].
 #[derive(Clone, Debug)]
 pub struct StreamConfig {
     /// Bytes of a buffer: the longest message of coalesced records. 64 KiB unless set.
     pub buffer_bytes: usize,
     /// Buffers that wait for messages, and so the most messages on their way: from 1 to 256. 8
-    /// unless set. Small messages have places of their own besides.
+    /// unless set. Small messages have additional places of their own.
     pub buffers: u32,
-    /// Buffers altogether, with those that hold records which are not yet released. 64 unless set.
+    /// All buffers, including those whose records are not yet released. 64 unless set.
     pub buffers_max: u32,
-    /// Longest record. 64 MiB unless set, 1 GiB less a page at most. Buffers that are larger than
-    /// `buffer_bytes` have up to three times as many bytes together, in whole pages, whatever the
-    /// sender asks for: those for messages that have not come, those of records that are not yet
-    /// released, and free ones. With an honest sender at most two thirds are of the first kind.
+    /// Longest record. 64 MiB unless set, 1 GiB less a page at most. All buffers larger than
+    /// `buffer_bytes` have up to three times as many bytes together, in whole pages, no matter how
+    /// much the sender asks for. This includes buffers for messages that have not come, those of
+    /// records that are not yet released, and free ones. With an honest sender at most two thirds
+    /// are of the first kind.
     pub record_bytes_max: usize,
 }
 
@@ -108,9 +109,9 @@ impl StreamConfig {
     }
 }
 
-/// A record that was [kept](RecordGuard::keep): where its bytes are, until it is
-/// [released](StreamReceiver::release). One that never is keeps its buffer, and those of all records
-/// behind it, until the sender waits.
+/// A [kept](RecordGuard::keep) record: the position of its bytes, until it is
+/// [released](StreamReceiver::release). A record that is never released keeps its buffer, and those
+/// of all later records, until the sender waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a record that was kept is to be released"]
 pub struct Record {
@@ -119,17 +120,17 @@ pub struct Record {
     start: u32,
     length: u32,
     stream: u32,
-    /// What arrived says where in an aperture the record lies.
+    /// The message gives the position of the record in an aperture.
     pub(super) is_far: bool,
 }
 
 impl Record {
-    /// How many records came before it.
+    /// The number of records before it.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// First byte, from the start of the buffer that it lies in.
+    /// First byte, counted from the start of its buffer.
     pub fn start(&self) -> usize {
         self.start as usize
     }
@@ -141,22 +142,22 @@ impl Record {
     }
 }
 
-/// What the manager's side of the receiver and the end point share.
+/// The state that the receiver's end point and its offer share.
 #[derive(Debug)]
 pub(super) struct Shared {
     slots: Box<[SlotId]>,
-    /// Where a sender asks, and where its small messages go.
+    /// The slot for a sender's asks and its small messages.
     ask: SlotId,
     places: SlotId,
-    /// What every sender is told: numbers.
+    /// The answer to every sender: numbers.
     answer: Vec<u8>,
-    /// The one request that was admitted, and where its sender takes grants.
+    /// The one request that was admitted, and the ticket for its sender's grants.
     admitted: Mutex<Option<(RequestId, Ticket)>>,
     joined: OnceLock<(Arc<Connection>, Ticket)>,
     queue: QueueId,
     /// The buffers that its program keeps, for the statistics.
     buffers: Arc<BuffersHeld>,
-    /// Memory for long records, where the receiver lends some.
+    /// Memory for long records, if the receiver lends some.
     pub(super) far: Option<FarOffer>,
 }
 
@@ -168,7 +169,7 @@ impl Shared {
 
 struct StreamOffer(Arc<Shared>);
 
-/// How a sender's messages travel: all of them through the link, or long ones through an aperture.
+/// The way of a sender's messages: all of them through the link, or long ones through an aperture.
 const THROUGH_THE_LINK: u8 = 0;
 
 pub(super) const THROUGH_AN_APERTURE: u8 = 1;
@@ -222,8 +223,8 @@ impl Offer for StreamOffer {
         let mut admitted = self.0.admitted();
         if admitted.is_some_and(|(id, _)| id == request) {
             *admitted = None;
-            // It knows the keys, and the next sender gets others; and the room in the queue that it
-            // has taken, over another link of its own.
+            // It knows the keys, and may have used them over another link of its own: the next
+            // sender gets new keys, and the whole room in the queue.
             let _ = node.revoke(self.0.ask);
             let _ = node.revoke(self.0.places);
             for slot in &self.0.slots {
@@ -251,12 +252,12 @@ impl Offer for StreamOffer {
                 kept.push(("small_messages", of(true, records::PLACES)));
             }
             node.show_kept(connection.link(), kept);
-            // What it has sent may be there already, and counts from now on.
+            // Its messages may be here already, and count from now on.
             node.wake_waiters();
         }
     }
 
-    // Its messages that have arrived wait in their slots; nothing more comes.
+    // Its messages that have arrived wait in their slots; no more will come.
     fn left(&mut self, _: &mut Node, _: &Connection) {}
 }
 

@@ -31,7 +31,7 @@ use std::string::String;
 /// receiver.serve("readings", Access::SameUser)?;
 /// manager.start_progress()?;
 ///
-/// // Usually another process. Short records leave together; `flush` sends what waits for company.
+/// // Usually another process. Short records leave together; `flush` sends waiting ones.
 /// let mut sender = StreamSender::connect(&Manager::with_config(config)?, "readings", limit)?;
 /// sender.send(b"17.5", limit)?;
 /// sender.send(b"18.0", limit)?;
@@ -39,7 +39,7 @@ use std::string::String;
 ///
 /// for reading in [b"17.5", b"18.0"] {
 ///     let record = receiver.receive(limit)?;
-///     assert_eq!(record[..], reading[..]); // Where they arrived.
+///     assert_eq!(record[..], reading[..]); // In the memory in which they arrived.
 ///     drop(record); // The sender may use their place again.
 /// }
 /// assert!(matches!(receiver.receive(limit), Err(ReceiveError::Ended(_))));
@@ -80,9 +80,9 @@ impl StreamReceiver {
         ReceiveError::unless_timed_out(self.receive(Some(Duration::ZERO)))
     }
 
-    /// The next record, in the order of sending; waits at most `timeout`. It is a slice of bytes that
-    /// stand still, and is released when it is dropped. After the sender's end, everything that it had
-    /// committed comes first; then [`ReceiveError::Ended`], with
+    /// The next record, in the order of sending; waits at most `timeout`. It is a slice of stable
+    /// bytes; dropping it releases the record. After the sender's end, all records that it had
+    /// committed come first; then [`ReceiveError::Ended`], with
     /// [`CloseReason::Closed`](crate::node::CloseReason::Closed) only if the sender had sent
     /// everything.
     ///
@@ -112,9 +112,9 @@ impl StreamReceiver {
         self.receive_message(timeout)
     }
 
-    /// A record that was [kept](RecordGuard::keep), to be [released](Self::release) when what is
-    /// returned is dropped, and with it all that were kept before it. Forgotten
-    /// ([`mem::forget`](core::mem::forget)), it stays kept until the next that is released.
+    /// A guard for a [kept](RecordGuard::keep) record. Dropping the guard [releases](Self::release)
+    /// the record and all earlier kept ones. Forgetting it ([`mem::forget`](core::mem::forget))
+    /// keeps the record until the next release.
     pub fn guard(&mut self, record: Record) -> Result<RecordGuard<'_>, ReceiveError> {
         self.look_at(record)?;
         Ok(RecordGuard::new(self))
@@ -127,7 +127,7 @@ impl StreamReceiver {
         Ok(())
     }
 
-    /// The record that is looked at.
+    /// The record in use.
     #[inline(always)]
     pub(in crate::protocol) fn latest(&self) -> Record {
         self.intake.latest()
@@ -143,7 +143,7 @@ impl StreamReceiver {
                 let bytes = intake.taken.bytes(Lies::Place(small.place));
                 bytes.get(..small.length as usize).unwrap_or(&[])
             }
-            // It is this stream's, and not released as long as somebody looks at it.
+            // The record is this stream's, and is not released during a look at it.
             _ => self.bytes(&intake.latest).unwrap_or(&[]),
         }
     }
@@ -169,7 +169,7 @@ impl StreamReceiver {
                 self.expel();
                 return Err(error);
             }
-            // Whoever receives looks at none: those that were forgotten hold nobody up.
+            // A receiving caller looks at no record: forgotten ones do not hold it up.
             if self.intake.released >= self.intake.kept {
                 self.release_to(self.intake.given);
             }
@@ -191,7 +191,7 @@ impl StreamReceiver {
         }
     }
 
-    /// The bytes of a record that was kept, where they arrived. No lock, no copy.
+    /// The bytes of a kept record, in the memory in which they arrived. No lock, no copy.
     #[inline]
     pub fn bytes(&self, record: &Record) -> Result<&[u8], ReceiveError> {
         let intake = &self.intake;
@@ -214,8 +214,8 @@ impl StreamReceiver {
         }
     }
 
-    /// Frees all records up to and including this one, which was kept; their buffers are used again, and
-    /// a sender that waits for one goes on.
+    /// Releases all records up to and including this kept one; their buffers are used again, and a
+    /// sender that waits for one goes on.
     #[inline]
     pub fn release(&mut self, record: &Record) -> Result<(), ReceiveError> {
         if record.stream != self.intake.stream {
@@ -229,7 +229,7 @@ impl StreamReceiver {
     #[inline]
     fn release_to(&mut self, end: u64) {
         let intake = &mut self.intake;
-        // Nobody looks at one that was not kept, now.
+        // Records that were not kept are no longer in use.
         let end = if end >= intake.kept { intake.given } else { end };
         if end > intake.released {
             intake.released = end;
@@ -249,8 +249,7 @@ impl StreamReceiver {
         record
     }
 
-    /// Nobody looks at the latest record any more. It is released now, or with those before it that were
-    /// kept.
+    /// The look at the latest record is over. It is released now, or with earlier kept ones.
     #[inline]
     pub(in crate::protocol) fn let_go(&mut self) {
         let intake = &mut self.intake;
@@ -267,7 +266,8 @@ impl StreamReceiver {
     fn let_go_slowly(&mut self) {
         let intake = &self.intake;
         if intake.released >= intake.kept {
-            // None is kept: those that were handed out are released, and this is the last of them.
+            // No record is kept: all that were handed out are released, and this is the last of
+            // them.
             self.release_to(intake.given);
         } else if intake.latest.number < intake.kept {
             self.release_to(intake.latest.number + 1);
@@ -294,7 +294,7 @@ impl StreamReceiver {
         self.intake.settle();
     }
 
-    /// The sender said something about the aperture that cannot be.
+    /// The sender made an impossible statement about the aperture.
     #[cold]
     pub(in crate::protocol) fn misbehaves(&mut self, why: &str) -> ReceiveError {
         let _ = self.intake.misbehaves(why.into());
@@ -316,7 +316,7 @@ impl StreamReceiver {
         self.intake.shared.far.as_ref()
     }
 
-    /// The sender, once it has one: who that is, and whether it has ended.
+    /// The connection to the sender, once there is one.
     pub fn connection(&self) -> Option<&Connection> {
         self.intake.connection()
     }
@@ -342,7 +342,7 @@ impl StreamReceiver {
     /// sender.send(b"the beginning", limit)?;
     /// sender.flush(limit)?;
     /// assert!(sender.try_flush()?, "without waiting: whether everything is on its way");
-    /// sender.abandon(); // There will be no end.
+    /// sender.abandon(); // The stream stays without an end.
     /// assert!(sender.connection().peer().is_proved);
     ///
     /// assert_eq!(receiver.receive(limit)?[..], b"the beginning"[..]);
@@ -357,7 +357,7 @@ impl StreamReceiver {
         self.intake.buffers
     }
 
-    /// Which path the records take, and why; and why nothing more can come, where that is so because
+    /// The path of the records, and the reason for it; also the reason if no more can come because
     /// this program holds every buffer.
     pub fn explain(&self) -> String {
         let text = match self.connection() {
@@ -370,8 +370,8 @@ impl StreamReceiver {
         }
     }
 
-    /// Why nothing more can come, where this program holds every buffer; as of the last call that
-    /// received.
+    /// The reason if no more records can come because this program holds every buffer; as of the
+    /// last receiving call.
     #[cfg(feature = "unstable-internals")]
     pub fn held_up(&self) -> Option<String> {
         self.intake.held_up()

@@ -19,12 +19,12 @@ use std::sync::Arc;
 use std::vec;
 use std::vec::Vec;
 
-/// Where a sender takes its tickets, and how it puts messages into them.
+/// The sender's source of tickets, and its way of using them.
 #[derive(Debug)]
 struct Post {
     link: LinkId,
     destination: NodeId,
-    /// A ring of grants, one for each of as many slots as a receiver may have; and a count.
+    /// A ring of grants, one for each slot that a receiver may have; and a count.
     grants: Cell,
     slots: Box<[SlotIndex]>,
     ask: Ticket,
@@ -32,28 +32,28 @@ struct Post {
     /// The places for small messages, and the longest of these.
     places: PreparedTicket,
     small_max: usize,
-    /// How many of these have left, and of how many the place is free again.
+    /// Small messages that have left, and those whose place is free again.
     small: u64,
     freed: u64,
     /// Number of the next message with a ticket.
     next: u64,
-    /// The last ticket for which a larger buffer was asked, and of how many bytes.
+    /// The last ticket for which a larger buffer was asked, and the bytes asked for.
     asked: Option<(u64, usize)>,
 }
 
-/// A message of which a part has left.
+/// A message that has left in part.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     unfinished: Unfinished,
     mark: Mark,
-    /// A long record; else the coalesced ones, which stay where they are meanwhile.
+    /// A long record; otherwise the coalesced ones, which stay in the buffer meanwhile.
     own: Option<Vec<u8>>,
 }
 
-/// Most bytes that a sender coalesces, however large the receiver's buffers are.
+/// Most bytes that a sender coalesces, even for larger buffers of the receiver.
 const COALESCED_BYTES_MAX: usize = 1 << 20;
 
-/// What is to leave.
+/// The message to send.
 #[derive(Clone, Copy)]
 pub(super) enum What<'a> {
     Coalesced,
@@ -152,7 +152,7 @@ impl Post {
             node.area(self.grants.area).ok().and_then(|bytes| bytes.get(at..)?.first_chunk());
         if let Some(told) = told {
             let told = u64::from_le_bytes(*told);
-            // Links may reorder, and more than were sent is a lie.
+            // Links may reorder, and a count beyond the messages sent is a lie.
             if told > self.freed && told <= self.small {
                 self.freed = told;
             }
@@ -160,7 +160,7 @@ impl Post {
         self.small - self.freed < PLACES
     }
 
-    /// The same, after a turn if need be, in which the receiver's word of it may come.
+    /// The same, after a turn if necessary, in which the receiver's report may come.
     #[cold]
     #[inline(never)]
     fn finds_place_in_turn(&mut self, node: &mut Node, protocols: &mut Protocols) -> bool {
@@ -225,7 +225,7 @@ impl Post {
             let is_small = data.len() <= self.small_max && !mark.last;
             let has_place = is_small && self.has_place(node);
             if is_small && !has_place && !outgoing.looked {
-                // That places were freed may be known after the next turn.
+                // The next turn may bring news of freed places.
                 outgoing.looked = true;
                 return Look::Again;
             }
@@ -292,9 +292,9 @@ struct Begun {
     waited: bool,
 }
 
-/// Sends a stream of records. `Send`. Whoever has sent all [closes](Self::close) it: only then does the
-/// receiver hear that this was all. Dropped without that, as on the way of an error, it sends what it
-/// can without waiting, and the receiver then sees
+/// Sends a stream of records. `Send`. [Close](Self::close) it after the last record: only then does
+/// the receiver see the stream as complete. Dropped without that, for example on the way of an
+/// error, it sends as much as it can without waiting, and the receiver sees
 /// [`CloseReason::HungUp`](crate::node::CloseReason::HungUp): there may have been more.
 ///
 /// [`StreamReceiver`](crate::protocol::StreamReceiver) shows both ends.
@@ -305,11 +305,11 @@ pub struct StreamSender {
     /// Coalesced records.
     pub(super) buffer: Box<[u8]>,
     pub(super) fill: usize,
-    /// Bytes of `buffer` that may be used: all; none while its message is leaving, and at the end.
+    /// Bytes of `buffer` that may be used: all; 0 while its message is leaving, and at the end.
     pub(super) limit: usize,
     /// Longest record that is coalesced.
     pub(super) coalesced_max: usize,
-    /// Long records are written here, where the application writes them in place.
+    /// The memory for long records that the application writes in place.
     pub(super) long: Vec<u8>,
     pub(super) outgoing: Option<Outgoing>,
     is_closed: bool,
@@ -326,7 +326,7 @@ impl StreamSender {
         Self::over(manager, target, &[THROUGH_THE_LINK], timeout)
     }
 
-    /// `path` is what the greeting says of it.
+    /// `path` is the greeting's description of the path.
     pub(in crate::protocol) fn over(
         manager: &Manager,
         target: Target<'_>,
@@ -386,7 +386,7 @@ impl StreamSender {
         }
         let packet_bytes = node.fast_bytes_max(connection.link()).unwrap_or(0);
         drop(node);
-        // How much is coalesced is for this side to say: the other must not choose what it costs.
+        // This side decides how much is coalesced: the other must not choose its cost.
         let buffer_bytes = buffer_bytes.min(COALESCED_BYTES_MAX);
         let post = Post {
             link: connection.link(),
@@ -422,10 +422,10 @@ impl StreamSender {
     }
 
     /// Sends one record, waiting at most `timeout` for room. A small one leaves with others, at the
-    /// latest with the next [`flush`](Self::flush). A long one leaves at once; if the time is over
-    /// when a part of it has left, that is `Ok`, too: it is taken, its rest leaves with later calls,
-    /// and only `flush` says that it has. On an error nothing of *this* record was taken; that the
-    /// receiver is gone is found when a message leaves.
+    /// latest with the next [`flush`](Self::flush). A long one leaves at once. If the time limit
+    /// passes when a part of it has left, the result is `Ok`, too: the record is taken, its rest
+    /// leaves with later calls, and a successful `flush` means that it has left. On an error no
+    /// part of *this* record was taken; an end of the receiver is found only when a message leaves.
     #[inline]
     pub fn send(&mut self, record: &[u8], timeout: Option<Duration>) -> Result<(), SendError> {
         if record.len() <= self.coalesced_max
@@ -437,14 +437,14 @@ impl StreamSender {
         self.send_slowly(record, Deadline::new(timeout))
     }
 
-    /// [`send`](Self::send) without waiting: `false`, and nothing of this record was taken, if that
-    /// would be needed. `true` of a long one of which only a part has left: call
-    /// [`try_flush`](Self::try_flush) until it says that everything has.
+    /// [`send`](Self::send) without waiting: `false` if it would have to wait, and then no part of
+    /// this record was taken. It returns `true` also for a long record that has left in part: call
+    /// [`try_flush`](Self::try_flush) until that returns `true`.
     pub fn try_send(&mut self, record: &[u8]) -> Result<bool, SendError> {
         SendError::unless_timed_out(self.send(record, Some(Duration::ZERO)))
     }
 
-    /// [`flush`](Self::flush) without waiting: whether everything is on its way.
+    /// [`flush`](Self::flush) without waiting; returns whether everything is on its way.
     pub fn try_flush(&mut self) -> Result<bool, SendError> {
         SendError::unless_timed_out(self.flush(Some(Duration::ZERO)))
     }
@@ -462,7 +462,7 @@ impl StreamSender {
                 self.fill = fill;
                 Ok(())
             }
-            // An empty buffer holds any record that is coalesced, unless the receiver is gone.
+            // An empty buffer holds any coalesced record, unless the receiver is gone.
             None => Err(ended(&self.connection)),
         }
     }
@@ -476,8 +476,8 @@ impl StreamSender {
         }
     }
 
-    /// Tells the receiver of a record that lies in its aperture, after everything that was sent
-    /// before. On an error it was not told.
+    /// Announces a record in the receiver's aperture, after everything that was sent before. On an
+    /// error it was not announced.
     pub(in crate::protocol) fn announce(
         &mut self,
         far: Far,
@@ -492,18 +492,18 @@ impl StreamSender {
         self.fill = fill;
         match self.flush(deadline.left()) {
             Err(e @ SendError::Ended(_)) => Err(e),
-            // It is taken, as coalesced records are: the next call says what is wrong.
+            // It is taken, as coalesced records are: the next call returns the error.
             _ => Ok(()),
         }
     }
 
-    /// Sends what was coalesced, waiting at most `timeout` for room: when it returns `Ok`, every
-    /// record is on its way, and arrives also if this process ends; at another host not what the
-    /// network has yet to take of a process that is killed. On an error what is left stays, for a
-    /// later call.
+    /// Sends the coalesced records, waiting at most `timeout` for room. When it returns `Ok`, every
+    /// record is on its way, and arrives even if this process ends; at another host, unless the
+    /// process is killed before the network has taken it. On an error the rest stays, for a later
+    /// call.
     #[inline]
     pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
-        // While a message is leaving, and at the end, nothing is coalesced.
+        // While a message is leaving, and at the end, no records are coalesced.
         if self.limit > 0 {
             if self.fill == 0 {
                 return Ok(());
@@ -528,7 +528,7 @@ impl StreamSender {
         if self.is_closed { Ok(()) } else { self.empty(deadline) }
     }
 
-    /// Everything leaves, the rest of an unfinished message first.
+    /// Sends everything, the rest of an unfinished message first.
     pub(super) fn empty(&mut self, deadline: Deadline) -> Result<(), SendError> {
         self.finish(deadline)?;
         if self.is_closed {
@@ -540,8 +540,9 @@ impl StreamSender {
         Ok(())
     }
 
-    /// Sends what is left and tells the receiver that this was all, waiting at most `timeout`; then
-    /// the connection is closed. On [`SendError::TimedOut`] it is not, and may be closed again.
+    /// Sends the rest and marks the stream as complete, waiting at most `timeout`; then it closes
+    /// the connection. On [`SendError::TimedOut`] the connection is still open; you may call
+    /// `close` again.
     pub fn close(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
         let deadline = Deadline::new(timeout);
         self.finish(deadline)?;
@@ -553,16 +554,16 @@ impl StreamSender {
         Ok(())
     }
 
-    /// Ends the stream before its end: what has left arrives, and then the receiver is told
-    /// [`HungUp`](crate::node::CloseReason::HungUp), as it is when this process ends. What is coalesced
-    /// does not leave. A sender that is dropped while its thread panics does the same.
+    /// Ends the stream before its end: bytes that have left arrive, and then the receiver sees
+    /// [`HungUp`](crate::node::CloseReason::HungUp), as when this process ends. Coalesced records
+    /// do not leave. A sender that is dropped while its thread panics does the same.
     pub fn abandon(&mut self) {
         (self.is_closed, self.fill, self.limit) = (true, 0, 0);
         self.outgoing = None;
         self.manager.end(&self.connection);
     }
 
-    /// Sends what it can without waiting. Nobody has said that this was all: the receiver is told that
+    /// Sends as much as it can without waiting. The stream was not closed: the receiver sees that
     /// more was to come.
     pub(in crate::protocol) fn end(&mut self) {
         if std::thread::panicking() {
@@ -575,7 +576,7 @@ impl StreamSender {
     /// The coalesced records as a message.
     #[inline(always)]
     fn coalesced(buffer: &[u8], fill: usize) -> (&[u8], bool) {
-        // A record that is alone goes as it is: one of up to 16 bytes is a line.
+        // A single record goes as it is: one of up to 16 bytes is a line.
         match records::alone(buffer, fill) {
             Some(record) => (record, false),
             None => (&buffer[..fill], true),
@@ -602,7 +603,7 @@ impl StreamSender {
         let sent = manager
             .shared
             .wait_until(timeout, |node, _| post.look(node, connection, data, mark, &mut begun));
-        // Who does not wait in a call tries again.
+        // A caller that does not wait in a call tries again.
         if begun.waited && (sent.is_ok() || timeout != Some(Duration::ZERO)) {
             manager.lock().waits_for_buffer(post.link, false);
         }
@@ -615,8 +616,8 @@ impl StreamSender {
             Err(waited) => {
                 match begun.unfinished.filter(|unfinished| unfinished.bytes_sent() > 0) {
                     Some(unfinished) => {
-                        // The record is taken, as coalesced ones are: the rest leaves in later calls,
-                        // which say what is wrong, too.
+                        // The record is taken, as coalesced ones are: the rest leaves in later
+                        // calls, which return the errors, too.
                         let own = is_record.then(|| data.to_vec());
                         self.outgoing = Some(Outgoing { unfinished, mark, own });
                         self.limit = 0;
@@ -629,7 +630,7 @@ impl StreamSender {
         }
     }
 
-    /// Sends the rest of a message of which a part has left.
+    /// Sends the rest of a message that has left in part.
     fn finish(&mut self, deadline: Deadline) -> Result<(), SendError> {
         let Some(Outgoing { unfinished, mark, own }) = &mut self.outgoing else { return Ok(()) };
         let Self { manager, buffer, fill, .. } = self;
@@ -668,7 +669,7 @@ impl StreamSender {
         }
     }
 
-    /// Nothing more is taken once the receiver is gone, so that the next send says so.
+    /// Takes no more records once the receiver is gone, so that the next send returns the error.
     #[cold]
     fn failed(&mut self, e: SendError) -> SendError {
         if matches!(e, SendError::Ended(_)) {

@@ -1,36 +1,38 @@
-//! What the next call that receives has to look for. Most records take a short path, on which nothing
-//! but themselves is looked at: whatever else there may be was looked at before.
+//! The checks that the next receiving call needs. Most records take a short path, which checks only
+//! the record itself: all other checks were made before.
 //!
 //! ```text
 //!   Direct --- a small message comes ---------> InHand     nothing is written of it but the record
 //!   Direct <-- it is released, nothing is due - InHand
-//!   All ------ a coalesced record, not the last -> Run --- the last one, or none ---> All
+//!   All ------ a coalesced record, not the last -> Run --- the last one, or no more -> All
 //!   All ------ nothing is held, owed or wrong ---> Direct
-//!   any ------ whatever is unusual -------------> All
+//!   any ------ an unusual case -----------------> All
 //! ```
-//! Never: a message is in [`Messages`](super::held::Messages) while this is `Direct` or `InHand`, or
-//! none is while it is `Run`; something that is due waits while this is `Direct`.
+//! Never: a message is in [`Messages`](super::held::Messages) while this is `Direct` or `InHand`,
+//! or no message is while it is `Run`; due work waits while this is `Direct`.
 
 use super::Record;
 use super::held::{Held, Lies};
 use super::intake::Intake;
 use crate::protocol::records::{HEAD_BYTES, Small};
 
-/// What the next call that receives has to look for.
+/// The checks that the next receiving call needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Next {
-    /// Anything.
+    /// All checks.
     All,
-    /// A message, and nothing else: nothing is held, owed to the sender, or wrong.
+    /// Only a check for a message: no record is held, no grant owed to the sender, no violation
+    /// seen.
     Direct,
-    /// A record was handed out that is all of a small message with this word, in its place. It is
-    /// not among the messages that are held, and is the only one that is not released.
+    /// A record was handed out that is the whole of a small message with this word, in its place.
+    /// It is not among the held messages, and is the only one that is not released.
     InHand(u32),
-    /// Another coalesced record of the message that is read.
+    /// Another coalesced record of the current message.
     Run(Run),
 }
 
-/// Coalesced records of one message, of which one was handed out. [`Held::at`] is behind meanwhile.
+/// Coalesced records of one message, one of which was handed out. [`Held::at`] lags behind
+/// meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     buffer: u32,
@@ -39,7 +41,7 @@ pub(super) struct Run {
 }
 
 impl Intake {
-    /// Whatever is there will be looked for, and is where it is looked for.
+    /// Makes all checks due, and brings the state up to date for them.
     #[inline]
     pub(super) fn look_at_all(&mut self) {
         match self.next {
@@ -69,7 +71,7 @@ impl Intake {
         }
     }
 
-    /// Where nothing but a message is to be looked for, only that will be.
+    /// Makes only the check for a message due, if no other is needed.
     #[inline]
     pub(super) fn settle(&mut self) {
         if matches!(self.next, Next::All)
@@ -84,7 +86,7 @@ impl Intake {
         }
     }
 
-    /// The record that was handed out is one of several, of which some are left.
+    /// The record that was handed out is one of several, and some of them are left.
     #[inline]
     pub(super) fn begin_run(&mut self) {
         if let Some((number, held)) = self.held.reading()
@@ -96,8 +98,8 @@ impl Intake {
         }
     }
 
-    /// The next record of the message that is read, if it is not the last one there; whether it
-    /// was handed out. It differs from the one before in where it lies, and in nothing else.
+    /// The next record of the current message, if it is not the last one there; returns whether it
+    /// was handed out. It differs from the one before in its position only.
     #[inline(always)]
     pub(super) fn next_of_run(&mut self) -> bool {
         let Next::Run(run) = &mut self.next else { return false };
@@ -118,7 +120,7 @@ impl Intake {
         true
     }
 
-    /// The record that was handed out last, or is looked at.
+    /// The latest record that was handed out, or the one in use.
     #[inline]
     pub(super) fn latest(&self) -> Record {
         match self.next {
@@ -134,7 +136,7 @@ impl Intake {
         }
     }
 
-    /// The record that is in hand is released; whether its place can stay the sender's affair.
+    /// Releases the record in hand; returns whether its place can stay with the sender.
     #[inline(always)]
     pub(super) fn release_in_hand(&mut self) -> bool {
         self.released = self.given;
@@ -144,10 +146,11 @@ impl Intake {
         !is_due
     }
 
-    /// A record of a [run](Next::Run) is released, of which those before are; `false`: it is not so.
+    /// Releases a record of a [run](Next::Run) after all earlier ones; `false`: the state is
+    /// another.
     #[inline(always)]
     pub(super) fn release_in_run(&mut self) -> bool {
-        // It is not kept, for somebody looks at it, and so none is: all before it are released. The
+        // It is in use, so it is not kept, and no record is: all earlier ones are released. The
         // message has records left, and is the first.
         let is_next = matches!(self.next, Next::Run(_)) && self.released + 1 == self.given;
         if is_next {

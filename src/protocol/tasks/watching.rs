@@ -1,7 +1,7 @@
-//! Requests whose callers are watched, so that who works for one that has given up is told.
+//! Watched requests: a task that works for a caller is told when the caller gives up.
 //!
-//! One task looks for callers that have given up, for all that wait to be told of theirs: each by itself
-//! would look whenever anything comes, from whomever.
+//! One task checks all callers for all the tasks that wait: a check by each task itself would be
+//! repeated at every arrival, from any client.
 
 use super::super::manager::ReceiveError;
 use super::AsyncServer;
@@ -18,7 +18,7 @@ pub(super) struct Watching {
 }
 
 impl Watching {
-    /// Whether any is.
+    /// Whether any request is watched.
     pub(super) fn is_watched(&self) -> bool {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner).0 > 0
     }
@@ -28,12 +28,12 @@ impl Watching {
 pub(super) struct Watched<'a> {
     server: &'a AsyncServer,
     of: (u64, u32),
-    /// That no other has, since the number of a call is used again.
+    /// Differs from all other watches, since a call's number is used again.
     pub(super) number: u64,
 }
 
 impl<'a> Watched<'a> {
-    /// From now on.
+    /// Watches from now on.
     pub(super) fn new(server: &'a AsyncServer, of: (u64, u32)) -> Self {
         let mut watch = server.watching.watch.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, task) = &mut *watch;

@@ -12,7 +12,8 @@ use crate::stat::{PATIENCE, duration, most, several};
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
 use hamlyn::control::{
-    ConnectError, FindError, Reason, ServiceName, list_services, printable_bytes, stat_of, uid_of,
+    ConnectError, FindError, Reason, ServiceName, is_of_other_host, list_services, printable_bytes,
+    stat_of, uid_of,
 };
 use hamlyn::{Config, interface};
 use std::fmt;
@@ -112,7 +113,7 @@ const WITHOUT: &[(&str, &str)] = &[
 /// `hamlyn why NAME`.
 pub fn run(arguments: &WhyArguments) -> Result<()> {
     #[cfg(feature = "tls")]
-    if arguments.name.starts_with("hamlyn://") {
+    if is_of_other_host(&arguments.name) {
         return crate::reach::run(&arguments.name);
     }
     let config = Config::from_env()?;

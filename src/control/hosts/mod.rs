@@ -94,7 +94,7 @@ use path::Path;
 use std::boxed::Box;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -432,6 +432,9 @@ impl Shared {
                     let advice = match e.kind() {
                         io::ErrorKind::AddrInUse => "; each process needs a port of its own",
                         io::ErrorKind::AddrNotAvailable => "; no interface here has this address",
+                        io::ErrorKind::InvalidInput if matches!(address.ip(), IpAddr::V6(_)) => {
+                            "; a link-local address needs the number of its interface: [fe80::1%2]:7000"
+                        }
                         _ => "",
                     };
                     os(&doing(advice))(e)

@@ -12,8 +12,7 @@ use crate::stat::{PATIENCE, duration, most, several};
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
 use hamlyn::control::{
-    ConnectError, FindError, Reason, ServiceName, is_of_other_host, list_services, printable_bytes,
-    stat_of, uid_of,
+    ConnectError, FindError, Reason, ServiceName, list_services, printable_bytes, stat_of, uid_of,
 };
 use hamlyn::{Config, interface};
 use std::fmt;
@@ -113,7 +112,7 @@ const WITHOUT: &[(&str, &str)] = &[
 /// `hamlyn why NAME`.
 pub fn run(arguments: &WhyArguments) -> Result<()> {
     #[cfg(feature = "tls")]
-    if is_of_other_host(&arguments.name) {
+    if hamlyn::control::is_of_other_host(&arguments.name) {
         return crate::reach::run(&arguments.name);
     }
     let config = Config::from_env()?;

@@ -45,10 +45,10 @@ pub enum HostNameError {
     #[error("{0:?} is not host:port")]
     Place(String),
     /// The host is no name and no address.
-    #[error("the host of {shown:?} {why}")]
+    #[error("the host of {text:?} {why}")]
     Host {
         /// The text that it is in.
-        shown: String,
+        text: String,
         /// What is wrong with it.
         why: &'static str,
     },
@@ -87,7 +87,7 @@ impl Place {
             Some(rest) => rest.strip_suffix(']').ok_or(NO_BRACKET).and_then(in_brackets),
             None => name_or_v4(host),
         };
-        let host = host.map_err(|why| HostNameError::Host { shown: shown.into(), why })?;
+        let host = host.map_err(|why| HostNameError::Host { text: shown.into(), why })?;
         Ok(Self { host: host.into(), port })
     }
 }
@@ -215,6 +215,7 @@ impl fmt::Display for HostName {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::string::ToString;
 
     #[test]
     fn names_are_read_as_they_are_written() {

@@ -7,7 +7,7 @@
 //! ```
 //! - [`name`]: what `hamlyn://host:port/service` is made of
 //! - [`directory`]: where services are whose names do not say
-//! - [`keys`]: certificates and secrets
+//! - [`keys`]: certificates and secrets; `material`: the files that they are in
 //! - [`hello`]: what both ends say first; [`meeting`]: in which order
 //! - `strangers`: who has connected and proved nothing; `admission`: which of them is answered next, and
 //!   which gives way; `accounts`: who has how many connections
@@ -45,6 +45,7 @@ pub mod frames;
 pub mod hello;
 pub mod keys;
 mod links;
+mod material;
 pub mod meeting;
 pub mod name;
 mod near;

@@ -284,14 +284,21 @@ fn a_host_whose_name_has_no_address_is_an_error_of_its_own() {
     let here = Dir::new("here", &[]);
     let key = secret(&here, "secret", "7f");
     let mut node = Node::with_config(config(&here, &key)).unwrap();
-    // That it has none the system knows without asking anybody: a part of a name has at most 63 bytes.
-    let host = format!("{}.example", "x".repeat(64));
-    let error = node.connect(&format!("hamlyn://{host}:7000/x"), b"", LIMIT).unwrap_err();
+    // That it has none the system knows without asking anybody.
+    let host = "fe80::1%nowhere";
+    let error = node.connect(&format!("hamlyn://[{host}]:7000/x"), b"", LIMIT).unwrap_err();
     let ConnectError::Host { name, error: HostError::Unknown(why) } = &error else {
         panic!("{error}")
     };
-    assert!(name.contains(&host) && why.starts_with(&host), "{error}");
+    assert!(name.contains(host) && why.starts_with(host), "{error}");
     assert!(error.to_string().contains("has no address"), "{error}");
+    // A part of a name has at most 63 bytes, so that no system is asked for this one.
+    let host = format!("{}.example", "x".repeat(64));
+    let error = node.connect(&format!("hamlyn://{host}:7000/x"), b"", LIMIT).unwrap_err();
+    let ConnectError::Host { name, error: HostError::Name(why) } = &error else {
+        panic!("{error}")
+    };
+    assert!(name.contains(&host) && why.to_string().contains("1 to 63"), "{error}");
 }
 
 #[test]

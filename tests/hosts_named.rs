@@ -201,9 +201,13 @@ struct Host {
 
 impl Host {
     fn new(digits: &str) -> Self {
+        Self::listening(digits, "127.0.0.1:0")
+    }
+
+    fn listening(digits: &str, at: &str) -> Self {
         let dir = Dir::new("named", &[]);
         let key = secret(&dir, digits);
-        let listen = "127.0.0.1:0".parse::<SocketAddr>().unwrap();
+        let listen = at.parse::<SocketAddr>().unwrap();
         let config = dir.config().secret(key).listen(listen);
         let manager = Manager::with_config(config).unwrap();
         let server = Arc::new(Server::new(&manager, ServerConfig::default()).unwrap());
@@ -547,6 +551,70 @@ fn a_directory_that_fails_or_panics_or_is_slow_ends_one_attempt_alone() {
     drop(let_go);
     ended.recv_timeout(LIMIT.unwrap()).unwrap();
     doubles(&connect(LIMIT).unwrap());
+}
+
+// ---- names and addresses
+
+#[test]
+fn a_host_whose_name_has_an_underscore_is_connected_to() {
+    let host = Host::new("7f");
+    let here = Dir::new("here", &[]);
+    let port = host.port();
+    let server = NameServer::new(move |_, rtype| match rtype {
+        Rtype::SRV => Says::Srv(vec![(0, 0, port, "my_host.example.test")]),
+        Rtype::A => Says::Address(Ipv4Addr::LOCALHOST),
+        _ => Says::Srv(Vec::new()),
+    });
+    let manager = in_dns(&here, &host.key(), &server);
+    doubles(&Client::connect(&manager, "hamlyn://double", LIMIT).unwrap());
+}
+
+#[test]
+fn the_scheme_is_read_in_letters_of_either_case_and_another_is_told() {
+    let host = Host::new("7f");
+    let here = Dir::new("here", &[]);
+    let manager = manager(&here, &host.key(), "");
+    let at = host.at;
+    doubles(&Client::connect(&manager, &format!("HAMLYN://{at}/double"), LIMIT).unwrap());
+    for (name, why) in [
+        (format!("tcp://{at}/double"), "nothing is connected to by tcp://"),
+        (format!("{at}/double"), "hamlyn://host:port/service"),
+        (format!("hamlyn://2130706433:{}/double", at.port()), "four numbers from 0 to 255"),
+        (format!("hamlyn://[fe80::1]:{}/double", at.port()), "[fe80::1%eth0]"),
+        (format!("hamlyn://[fe80::1%nowhere]:{}/double", at.port()), "no interface of this host"),
+    ] {
+        let error = error_of(Client::connect(&manager, &name, LIMIT)).to_string();
+        assert!(error.contains(why), "{name}: {error}");
+    }
+}
+
+// In a network of its own, which has such an address.
+#[test]
+fn a_link_local_address_is_connected_to_by_its_interface() {
+    let inside = || {
+        // SAFETY: a system call by which this thread, and those that it starts, are in another network.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+            return Err(std::io::Error::last_os_error().to_string());
+        }
+        for line in ["link set lo up", "addr add fe80::7/64 dev lo nodad"] {
+            let output = std::process::Command::new("ip").args(line.split(' ')).output();
+            let output = output.map_err(|e| format!("ip: {e}"))?;
+            if !output.status.success() {
+                return Err(format!("ip {line}: {}", String::from_utf8_lossy(&output.stderr)));
+            }
+        }
+        let host = Host::listening("7f", "[fe80::7%1]:0");
+        let here = Dir::new("here", &[]);
+        let manager = manager(&here, &host.key(), "");
+        for interface in ["lo", "1"] {
+            let name = format!("hamlyn://[fe80::7%{interface}]:{}/double", host.port());
+            doubles(&Client::connect(&manager, &name, LIMIT).unwrap());
+        }
+        Ok(())
+    };
+    if let Err(why) = std::thread::spawn(inside).join().unwrap() {
+        support::skipped(&format!("no network of its own, or no link-local address in it: {why}"));
+    }
 }
 
 // ---- several places

@@ -245,7 +245,7 @@ statuses! {
     HostNameError: e => match e {
         HostNameError::Form(_)
         | HostNameError::Place(_)
-        | HostNameError::Host(_)
+        | HostNameError::Host { .. }
         | HostNameError::Port(_)
         | HostNameError::Service(_)
         | HostNameError::User(_) => H_INVALID,

@@ -621,7 +621,7 @@ pub struct RunArguments {
 
 /// A service's name, which is given on as it is; the error says what is allowed.
 fn name(text: &str) -> Result<String, String> {
-    match text.starts_with("hamlyn://") {
+    match hamlyn::control::is_of_other_host(text) {
         #[cfg(feature = "tls")]
         true => {
             text.parse::<hamlyn::control::hosts::HostName>().map_err(|e| e.to_string()).map(drop)?

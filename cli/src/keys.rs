@@ -248,10 +248,11 @@ fn ends(certificate: &[u8]) -> Option<OffsetDateTime> {
 
 /// What a certificate's files are called after its first name.
 fn file_name(name: &str) -> Result<String> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':');
+    let allowed =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
     ensure!(
         !name.is_empty() && name.bytes().all(allowed) && !name.starts_with(['.', '-']),
-        "{name:?} is no name of a host and no address: allowed are a-z A-Z 0-9 . - and, in an IPv6 \
+        "{name:?} is no name of a host and no address: allowed are a-z A-Z 0-9 . _ - and, in an IPv6 \
          address, :"
     );
     ensure!(name != "authority", "\"authority\" is what the authority's own files are called");

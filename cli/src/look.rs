@@ -77,7 +77,7 @@ impl std::error::Error for Closed {}
 /// Asks one, and waits so long for its answer.
 pub fn ask(config: &Config, name: &str, patience: Duration) -> Result<Told> {
     #[cfg(feature = "tls")]
-    if name.starts_with("hamlyn://") {
+    if hamlyn::control::is_of_other_host(name) {
         return ask_host(config, name, patience);
     }
     let began = Instant::now();

@@ -8,8 +8,8 @@ use crate::stat::several;
 use anyhow::{Context, Result, ensure};
 use hamlyn::Config;
 use hamlyn::control::{
-    ServiceEntry, ServiceName, list_services, remove_stale, setup_shared_dir, setup_user_dir,
-    uid_of,
+    ServiceEntry, ServiceName, is_of_other_host, list_services, remove_stale, setup_shared_dir,
+    setup_user_dir, uid_of,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 /// A service of this host. What is asked of one can be asked there alone.
 pub fn of_this_host(name: &str) -> Result<ServiceName> {
     ensure!(
-        !name.starts_with("hamlyn://"),
+        !is_of_other_host(name),
         "{name} is a service of another host: this is done on that host, with the service's name \
          alone (its figures are told there, to its owner)"
     );
@@ -29,7 +29,7 @@ pub fn of_this_host(name: &str) -> Result<ServiceName> {
 /// A service that this process is to offer: other hosts reach it where `listen` is set.
 pub fn to_serve(name: &str) -> Result<()> {
     ensure!(
-        !name.starts_with("hamlyn://"),
+        !is_of_other_host(name),
         "{name} is a service of another host: give its name alone, and set HAMLYN_LISTEN to the \
          address and port at which other hosts are to connect"
     );

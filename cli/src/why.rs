@@ -112,7 +112,7 @@ const WITHOUT: &[(&str, &str)] = &[
 /// `hamlyn why NAME`.
 pub fn run(arguments: &WhyArguments) -> Result<()> {
     #[cfg(feature = "tls")]
-    if arguments.name.starts_with("hamlyn://") {
+    if hamlyn::control::is_of_other_host(&arguments.name) {
         return crate::reach::run(&arguments.name);
     }
     let config = Config::from_env()?;

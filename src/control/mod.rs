@@ -53,7 +53,8 @@ pub use identity::Identity;
 #[cfg(feature = "os")]
 pub use names::{
     Access, DirectoryError, FindError, Looked, NameError, ServeError, ServiceEntry, ServiceName,
-    Services, list_services, private_dir, remove_stale, setup_shared_dir, setup_user_dir, uid_of,
+    Services, is_of_other_host, list_services, private_dir, remove_stale, setup_shared_dir,
+    setup_user_dir, uid_of,
 };
 #[cfg(feature = "os")]
 pub use shell::{

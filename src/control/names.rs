@@ -39,6 +39,9 @@ use std::string::{String, ToString};
 use std::sync::Arc;
 use std::vec::Vec;
 
+/// How the name of a service of another host begins.
+pub const SCHEME: &str = "hamlyn://";
+
 /// Longest name of a service, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
@@ -71,8 +74,9 @@ pub enum NameError {
     },
     /// A character that a file name had better not have.
     #[error(
-        "{text:?} has {found:?}{}; allowed are a-z A-Z 0-9 . _ -, and neither . nor - as the first",
-        if matches!(.found, '.' | '-') { " as the first" } else { "" }
+        "{text:?} has {found:?}{}; allowed are a-z A-Z 0-9 . _ -, and neither . nor - as the first{}",
+        if matches!(.found, '.' | '-') { " as the first" } else { "" },
+        other_form(.text, *.found)
     )]
     Character {
         /// The name or the user.
@@ -80,6 +84,28 @@ pub enum NameError {
         /// The first character that is not allowed.
         found: char,
     },
+}
+
+/// The form that a name with such a character may be meant to have.
+fn other_form(text: &str, found: char) -> String {
+    match text.split_once("://") {
+        Some((scheme, _)) => std::format!(
+            "; nothing is connected to by {scheme}://: a service of another host is \
+             hamlyn://host:port/service, and one of this host its name alone"
+        ),
+        None if matches!(found, ':' | '/') => {
+            "; a service of another host is hamlyn://host:port/service".into()
+        }
+        None => String::new(),
+    }
+}
+
+/// Whether a text is, or is meant to be, the name of a service of another host, which begins with
+/// `hamlyn://` (RFC 3986, 3.1: in letters of either case).
+pub fn is_of_other_host(name: &str) -> bool {
+    name.as_bytes()
+        .get(..SCHEME.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(SCHEME.as_bytes()))
 }
 
 impl ServiceName {
@@ -102,7 +128,8 @@ impl FromStr for ServiceName {
             if part.is_empty() {
                 return Err(NameError::Empty(text.into()));
             }
-            if part.len() > max {
+            // An address with a scheme is more often wrong by that than by its length.
+            if part.len() > max && !part.contains("://") {
                 // What is printed is cut, too.
                 let text = part.chars().take(max).collect();
                 return Err(NameError::TooLong { text, bytes: part.len(), max });
@@ -111,7 +138,10 @@ impl FromStr for ServiceName {
                 c.is_ascii_alphanumeric() || c == '_' || (i > 0 && (c == '.' || c == '-'))
             };
             match part.char_indices().find(|at| !allowed(*at)) {
-                Some((_, found)) => Err(NameError::Character { text: part.into(), found }),
+                Some((_, found)) => {
+                    let text = part.chars().take(NAME_BYTES_MAX).collect();
+                    Err(NameError::Character { text, found })
+                }
                 None => Ok(part.to_string()),
             }
         };

@@ -366,7 +366,7 @@ impl Node {
         self.check_fork()?;
         self.check_link_count()?;
         let timeout = timeout.unwrap_or(Duration::MAX);
-        if name.starts_with("hamlyn://") {
+        if control::is_of_other_host(name) {
             return self.begin_connect_host(name, greeting, timeout, wait);
         }
         let name: ServiceName = name.parse()?;

@@ -85,6 +85,21 @@ pub fn is_here(address: SocketAddr) -> bool {
     UdpSocket::bind(bound).is_ok() && is_of_an_interface(ip, scope).unwrap_or(false)
 }
 
+/// The number of an interface of this host, by its name or that number itself.
+pub fn interface(name: &str) -> io::Result<u32> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let any = UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
+    rustix::net::netdevice::name_to_index(&any, name).map_err(|error| match error {
+        rustix::io::Errno::NODEV => {
+            let why = std::format!("no interface of this host is called {name:?} (`ip link`)");
+            io::Error::new(io::ErrorKind::NotFound, why)
+        }
+        error => error.into(),
+    })
+}
+
 /// Whether an interface has this address, in this scope if it says one.
 fn is_of_an_interface(ip: IpAddr, scope: u32) -> io::Result<bool> {
     let mut first: *mut libc::ifaddrs = core::ptr::null_mut();

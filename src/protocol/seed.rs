@@ -180,7 +180,7 @@ impl Seed {
     /// ```
     #[cfg(feature = "tls")]
     pub fn at_host(&self, at: &str) -> Result<Self, SeedHostError> {
-        let scheme = crate::control::hosts::name::SCHEME;
+        let scheme = crate::control::names::SCHEME;
         // Between hosts there are no users.
         let own = self.service.rsplit(['/', '@']).next().unwrap_or_default();
         let name: crate::control::hosts::HostName = alloc::format!("{scheme}{at}/{own}").parse()?;

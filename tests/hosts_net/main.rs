@@ -11,6 +11,7 @@ mod fabric;
 mod faults;
 mod many;
 mod net;
+mod strangers;
 
 use hamlyn::node::{CloseReason, Event};
 use hamlyn::protocol::{

@@ -1,100 +1,28 @@
-//! Who has how many connections: strangers by their address, hosts that have proved themselves by that.
+//! The number of connections: of strangers by their account, of hosts that have proved themselves by that.
 
+use super::admission::{Account, Begun, Stage, Stranger, Strangers};
 use super::turns::Late;
 use super::{Came, LinkRow, Met, Refused, Row, Shared, State};
-use core::cmp::Reverse;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Connections of one address that have had an answer and not proved themselves.
-const BEGUN_PER_ADDRESS_MAX: usize = 16;
-/// Nanoseconds that one of as many as there may be has before it gives way: to prove itself takes a few times
-/// the way there and back.
-pub(super) const MAY_TAKE_NS: u64 = 1_000_000_000;
-
-/// Those who have proved nothing, by address; of each the oldest is the first.
-pub(super) struct Strangers {
-    of: HashMap<IpAddr, VecDeque<u64>>,
-    all: usize,
-}
-
-impl Strangers {
-    /// Those that there are.
-    pub(super) fn of(state: &State) -> Self {
-        let mut found = Self { of: HashMap::new(), all: 0 };
-        state.rows.iter().for_each(|(id, row)| found.add(*id, row));
-        found
-    }
-
-    fn add(&mut self, id: u64, row: &Row) {
-        if let Some(network) = row.stranger() {
-            self.of.entry(network).or_default().push_back(id);
-            self.all += 1;
-        }
-    }
-
-    /// The oldest of the address that has most.
-    fn take_one(&mut self) -> Option<u64> {
-        let order = |ids: &VecDeque<u64>| (ids.len(), Reverse(ids.front().copied()));
-        self.all -= 1;
-        self.of.values_mut().max_by_key(|ids| order(ids))?.pop_front()
-    }
-}
-
-/// Of each address how many were answered, and when the first of them was.
-pub(super) struct Begun(HashMap<IpAddr, (usize, u64)>);
-
-impl Begun {
-    /// Those that there are.
-    pub(super) fn of(state: &State) -> Self {
-        let mut begun = HashMap::new();
-        for row in state.rows.values() {
-            let (Row::Meeting(met), Some(network)) = (row, row.stranger()) else { continue };
-            let (many, first_ns) = begun.entry(network).or_insert((0, u64::MAX));
-            *many += 1;
-            *first_ns = met.began_ns.min(*first_ns);
-        }
-        Self(begun)
-    }
-
-    /// When a stranger of this address may be gone on with: one that was not answered waits while as many as
-    /// may be were answered, and none of them long ago.
-    pub(super) fn turn_ns(&self, row: &Row, network: IpAddr) -> u64 {
-        match self.0.get(&network) {
-            Some((many, first_ns)) if *many >= BEGUN_PER_ADDRESS_MAX && !row.has_begun() => {
-                first_ns.saturating_add(MAY_TAKE_NS)
-            }
-            _ => 0,
-        }
-    }
-}
-
 impl Shared {
-    /// One more who has proved nothing: where there are more than may be, the oldest of the address that has
-    /// most gives way.
+    /// One more who has proved nothing: where there are more than may be, one of them gives way.
     pub(super) fn let_in(&self, state: &mut State, strangers: &mut Strangers, came: Came) -> u64 {
         let (id, row) = (state.new_id(), Row::Came(came));
-        strangers.add(id, &row);
+        row.stranger(id).into_iter().for_each(|stranger| strangers.add(stranger));
         state.rows.insert(id, row);
-        if strangers.all > self.config.half_open_max as usize
-            && let Some(oldest) = strangers.take_one()
-        {
-            self.give_way(state, oldest);
+        if let Some(excess) = strangers.take_excess(self.config.half_open_max as usize) {
+            self.give_way(state, excess);
         }
         id
     }
 
-    /// One more of an address is answered: the oldest of as many as may be gives way.
-    pub(super) fn make_room_for_one(&self, state: &mut State, network: IpAddr) {
-        let begun = state.rows.iter().filter_map(|(id, row)| match row {
-            Row::Meeting(met) if row.stranger() == Some(network) => Some((met.began_ns, *id)),
-            _ => None,
-        });
-        if begun.clone().count() >= BEGUN_PER_ADDRESS_MAX
-            && let Some((_, oldest)) = begun.min()
-        {
+    /// One more of an account is answered: one of as many as may be gives way.
+    pub(super) fn make_room_for_one(&self, state: &mut State, account: Account) {
+        let begun: Begun = state.strangers().collect();
+        if let Some(oldest) = begun.gives_way(account) {
             self.give_way(state, oldest);
         }
     }
@@ -106,11 +34,17 @@ impl Shared {
 }
 
 impl State {
+    /// Those who have proved nothing, the oldest first.
+    pub(super) fn strangers(&self) -> impl Iterator<Item = Stranger> {
+        self.rows.iter().filter_map(|(id, row)| row.stranger(*id))
+    }
+
     /// Connections that there are, in whatever state, but for those of strangers: they are bounded by
     /// themselves, and take no place of anybody else's.
     pub(super) fn connections(&self) -> usize {
-        let strangers = self.rows.values().filter(|row| row.stranger().is_some()).count();
-        self.rows.len() - strangers + self.links.len() + self.more.load(Ordering::Relaxed)
+        self.rows.len() - self.strangers().count()
+            + self.links.len()
+            + self.more.load(Ordering::Relaxed)
     }
 
     /// Connections of one identity, whatever state they are in; and how many of them wait for the
@@ -145,21 +79,30 @@ impl Row {
         }
     }
 
-    /// Of one that has proved nothing: what it is counted by.
-    pub(super) fn stranger(&self) -> Option<IpAddr> {
-        self.strangers_address().map(|address| network_of(address.ip()))
-    }
-
-    /// Whether TLS has begun with it, which is what costs.
-    pub(super) fn has_begun(&self) -> bool {
-        matches!(self, Self::Meeting(_))
+    /// One that has proved nothing, as those who decide about it see it.
+    pub(super) fn stranger(&self, id: u64) -> Option<Stranger> {
+        match self {
+            Self::Came(came) => {
+                let (account, is_due) = (came.account, came.is_due);
+                Some(Stranger { id, account, stage: Stage::Came, is_due })
+            }
+            Self::Meeting(met) if met.is_stranger() => {
+                let since_ns = met.began_ns;
+                let stage = match met.meeting.channel.is_open() {
+                    true => Stage::Answered { since_ns },
+                    false => Stage::Begun { since_ns },
+                };
+                Some(Stranger { id, account: met.account?, stage, is_due: met.is_due })
+            }
+            _ => None,
+        }
     }
 }
 
 impl Met {
     /// It has connected here, and proved nothing.
     pub(super) fn is_stranger(&self) -> bool {
-        self.dial.is_none() && self.meeting.is_unproved()
+        self.account.is_some() && self.meeting.is_unproved()
     }
 }
 
@@ -220,16 +163,6 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         self.change(0);
-    }
-}
-
-/// What one stranger has at the least: an address, or in IPv6 a network of 2⁶⁴ of them.
-fn network_of(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_none() => {
-            Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into()
-        }
-        address => address,
     }
 }
 

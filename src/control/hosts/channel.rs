@@ -229,6 +229,18 @@ fn is_of_certificate(error: &rustls::Error) -> bool {
     }
 }
 
+/// What is wrong; of an algorithm without the bytes of all those that are known.
+fn words(error: &rustls::Error) -> String {
+    use rustls::CertificateError as Certificate;
+    match error {
+        rustls::Error::InvalidCertificate(
+            Certificate::UnsupportedSignatureAlgorithmContext { .. }
+            | Certificate::UnsupportedSignatureAlgorithmForPublicKeyContext { .. },
+        ) => "invalid peer certificate: UnsupportedSignatureAlgorithm".into(),
+        error => error.to_string(),
+    }
+}
+
 fn read_some(mut tcp: &TcpStream, to: &mut [u8]) -> io::Result<usize> {
     loop {
         match tcp.read(to) {
@@ -278,7 +290,7 @@ impl Path for Channel {
             let processed = match read {
                 Ok(_) => {
                     let processed = self.tls.process_new_packets();
-                    processed.map_err(|e| (is_of_certificate(&e), e.to_string()))
+                    processed.map_err(|e| (is_of_certificate(&e), words(&e)))
                 }
                 Err(e) => Err((false, e.to_string())),
             };

@@ -324,6 +324,9 @@ struct Reached {
 /// TLS with a host that is meant to be called so.
 pub(super) fn channel(own: &Own, tcp: TcpStream, host: &str) -> Result<Channel, MeetingError> {
     let tls = |e: String| MeetingError::Tls(e);
+    own.keys.check_client().map_err(tls)?;
+    // Which interface leads to it is this end's, and in no certificate.
+    let host = host.split_once('%').map_or(host, |(address, _)| address);
     let name = ServerName::try_from(host.to_string()).map_err(|e| tls(e.to_string()))?;
     let client = rustls::ClientConnection::new(own.keys.client.clone(), name);
     let client = client.map_err(|e| tls(e.to_string()))?;

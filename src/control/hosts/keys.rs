@@ -16,6 +16,7 @@
 //!
 //! Never: a connection is used, or told what this process wants, before the other end has proved itself.
 
+use super::material::{self, Unfit, Wanted};
 use crate::config::Config;
 use core::fmt;
 use hmac::{Hmac, KeyInit, Mac};
@@ -23,13 +24,11 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::ring::sign::any_supported_type;
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
-    ClientConfig, DigitallySignedStruct, InconsistentKeys, RootCertStore, ServerConfig,
-    SignatureScheme, version,
+    ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme, version,
 };
 use sha2::{Digest, Sha256};
 use std::format;
@@ -88,7 +87,7 @@ pub enum KeysError {
     #[error("of certificate, certificate_key and trusted, {0} is not set; they go together")]
     Missing(&'static str),
     /// A file cannot be read.
-    #[error("{setting}: {} cannot be read: {error}", .path.display())]
+    #[error("{setting}: {} cannot be read: {error}{}", .path.display(), of_directory(.path, .error))]
     Read {
         /// The setting that names it, and its variable.
         setting: &'static str,
@@ -126,6 +125,15 @@ pub enum KeysError {
     Unusable(String),
 }
 
+fn of_directory(path: &Path, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::IsADirectory => {
+            format!("; wanted is one file (`cat {}/*.pem > FILE`)", path.display())
+        }
+        _ => String::new(),
+    }
+}
+
 /// In one place, and wiped when nobody has it any more: whoever moves it moves a pointer.
 type Secret = Arc<Zeroizing<[u8; SECRET_BYTES]>>;
 
@@ -139,6 +147,9 @@ pub struct Keys {
     secret: Option<Secret>,
     has_certificates: bool,
     own_identity: String,
+    /// Why every server would refuse this end's certificate.
+    unfit: Option<String>,
+    files: Option<String>,
 }
 
 impl fmt::Debug for Keys {
@@ -176,7 +187,7 @@ fn read_own(setting: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, Ke
 /// The secret in a file: 64 hexadecimal digits, and blanks around them.
 fn read_secret(path: &Path) -> Result<Secret, KeysError> {
     let bytes = read_own(OF_SECRET, path)?;
-    let digits = bytes.trim_ascii();
+    let digits = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes).trim_ascii();
     let value = |digit: u8| (digit as char).to_digit(16).map(|value| value as u8);
     let mut made = Arc::new(Zeroizing::new([0; SECRET_BYTES]));
     let secret = Arc::get_mut(&mut made).expect("nobody else has it yet");
@@ -191,25 +202,24 @@ fn read_secret(path: &Path) -> Result<Secret, KeysError> {
             }
         });
     if !fits {
-        let why = "a secret is 64 hexadecimal digits (`hamlyn keys FILE`)".into();
+        let holds = material::in_place_of_secret(&bytes);
+        let why = format!(
+            "it holds {holds}, and wanted is a secret of 64 hexadecimal digits: `hamlyn keys {} --force` makes one",
+            path.display()
+        );
         return Err(KeysError::Content { setting: OF_SECRET, path: path.into(), why });
     }
     Ok(made)
 }
 
 fn certificates(
-    setting: &'static str,
+    (setting, wanted): (&'static str, Wanted),
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, KeysError> {
     let content = |why: String| KeysError::Content { setting, path: path.into(), why };
     let read = std::fs::read(path);
     let read = read.map_err(|error| KeysError::Read { setting, path: path.into(), error })?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read).collect();
-    let found = found.map_err(|e| content(e.to_string()))?;
-    match found.is_empty() {
-        true => Err(content("no certificate (BEGIN CERTIFICATE) is in it".into())),
-        false => Ok(found),
-    }
+    material::certificates(&read, path, wanted).map_err(content)
 }
 
 /// Takes any certificate, for ends that prove themselves by a secret; that whoever shows it has its key
@@ -253,24 +263,6 @@ impl ServerCertVerifier for Unproved {
     }
 }
 
-/// A key with its certificates, for both ends of connections. What the key was read from is wiped.
-fn certified(
-    chain: Vec<CertificateDer<'static>>,
-    mut key: PrivateKeyDer<'static>,
-) -> Result<Arc<SingleCertAndKey>, KeysError> {
-    let unusable = |e: rustls::Error| KeysError::Unusable(e.to_string());
-    let signs = any_supported_type(&key);
-    key.zeroize();
-    let certified = CertifiedKey::new(chain, signs.map_err(unusable)?);
-    match certified.keys_match() {
-        // Some keys cannot tell.
-        Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
-            Ok(Arc::new(certified.into()))
-        }
-        Err(e) => Err(unusable(e)),
-    }
-}
-
 impl Keys {
     /// Those that the settings name.
     pub fn load(config: &Config) -> Result<Self, KeysError> {
@@ -281,16 +273,22 @@ impl Keys {
         let of_client = of_client.with_protocol_versions(&[&version::TLS13]).map_err(unusable)?;
         let of_server = ServerConfig::builder_with_provider(provider.clone());
         let of_server = of_server.with_protocol_versions(&[&version::TLS13]).map_err(unusable)?;
-        let mut own = Vec::new();
+        let (mut own, mut unfit) = (Vec::new(), Unfit::default());
+        let shown = |chain, signs| -> Arc<SingleCertAndKey> {
+            Arc::new(CertifiedKey::new(chain, signs).into())
+        };
         let named = (&config.certificate, &config.certificate_key, &config.trusted);
         let (mut client, mut server, has_certificates) = match named {
             (None, None, None) if secret.is_none() => return Err(KeysError::None),
             (None, None, None) => {
                 let own = rcgen::generate_simple_self_signed(std::vec!["hamlyn".to_string()])
                     .map_err(|e| KeysError::Unusable(e.to_string()))?;
-                let key = PrivateKeyDer::try_from(own.signing_key.serialize_der())
+                let mut key = PrivateKeyDer::try_from(own.signing_key.serialize_der())
                     .map_err(|e| KeysError::Unusable(e.into()))?;
-                let shown = certified(std::vec![own.cert.der().clone()], key)?;
+                let signs = any_supported_type(&key);
+                key.zeroize();
+                let chain = std::vec![own.cert.der().clone()];
+                let shown = shown(chain, signs.map_err(unusable)?);
                 let client = of_client
                     .dangerous()
                     .with_custom_certificate_verifier(Arc::new(Unproved(provider)))
@@ -299,22 +297,29 @@ impl Keys {
                 (client, server, false)
             }
             (Some(certificate), Some(key_path), Some(trusted)) => {
-                let chain = certificates(OF_CERTIFICATE, certificate)?;
-                own = chain.clone();
+                let content = |setting, path: &PathBuf| {
+                    let path = path.clone();
+                    move |why| KeysError::Content { setting, path, why }
+                };
+                let chain = certificates((OF_CERTIFICATE, Wanted::Chain), certificate)?;
                 let read = read_own(OF_KEY, key_path)?;
-                let key = PrivateKeyDer::from_pem_slice(&read).map_err(|e| {
-                    let why = e.to_string();
-                    KeysError::Content { setting: OF_KEY, path: key_path.clone(), why }
-                })?;
-                let shown = certified(chain, key).map_err(|e| {
-                    let KeysError::Unusable(why) = e else { return e };
-                    let (setting, path) = (OF_KEY, key_path.clone());
-                    let whose = certificate.display();
-                    let why = format!("it is of no use with the certificate {whose}: {why}");
-                    KeysError::Content { setting, path, why }
-                })?;
+                let of_key = || content(OF_KEY, key_path);
+                let mut key = material::key(&read, key_path).map_err(of_key())?;
+                let signs = material::signer(&key, key_path);
+                key.zeroize();
+                let signs = signs.map_err(of_key())?;
+                let paths = (&**certificate, &**key_path);
+                let chain = material::in_order(chain, &signs, paths).map_err(of_key())?;
+                unfit = Unfit::of(&chain);
+                // The other end would refuse it at each connection, and in fewer words.
+                let why = if config.listen.is_some() { &unfit.server } else { &unfit.client };
+                if let Some(why) = why {
+                    return Err(content(OF_CERTIFICATE, certificate)(why.clone()));
+                }
+                own = chain.clone();
+                let shown = shown(chain, signs);
                 let mut roots = RootCertStore::empty();
-                for root in certificates(OF_TRUSTED, trusted)? {
+                for root in certificates((OF_TRUSTED, Wanted::Authorities), trusted)? {
                     roots.add(root).map_err(|e| KeysError::Content {
                         setting: OF_TRUSTED,
                         path: trusted.clone(),
@@ -350,7 +355,25 @@ impl Keys {
         server.send_tls13_tickets = 0;
         let own_identity = own.first().map_or_else(|| SECRET.into(), identity_of);
         let (client, server) = (Arc::new(client), Arc::new(server));
-        Ok(Self { client, server, secret, has_certificates, own_identity })
+        let unfit = unfit.client.zip(config.certificate.as_ref()).map(|(why, path)| {
+            KeysError::Content { setting: OF_CERTIFICATE, path: path.clone(), why }.to_string()
+        });
+        let files =
+            config.certificate.as_ref().zip(config.trusted.as_ref()).map(|(own, trusted)| {
+                let (own, trusted) = (own.display(), trusted.display());
+                format!("HAMLYN_CERTIFICATE={own}, HAMLYN_TRUSTED={trusted}")
+            });
+        Ok(Self { client, server, secret, has_certificates, own_identity, unfit, files })
+    }
+
+    /// The files of its certificates, as the settings name them.
+    pub fn files(&self) -> Option<&str> {
+        self.files.as_deref()
+    }
+
+    /// An error, in a sentence, where every server would refuse this end's certificate.
+    pub fn check_client(&self) -> Result<(), String> {
+        self.unfit.clone().map_or(Ok(()), Err)
     }
 
     /// What others call this process.

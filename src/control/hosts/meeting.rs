@@ -110,12 +110,54 @@ fn advice(why: &str) -> &'static str {
         (
             &["alert: DecryptError", "alert: UnknownCA"],
             "; the other end does not trust this end's certificate: what its HAMLYN_TRUSTED holds did not \
-             sign HAMLYN_CERTIFICATE here",
+             sign HAMLYN_CERTIFICATE here, or HAMLYN_CERTIFICATE here is without the intermediates that lead \
+             there (`cat own.pem intermediate.pem > chain.pem`; with certbot fullchain.pem)",
+        ),
+        (
+            &["alert: UnsupportedCertificate"],
+            "; the other end does not take this end's certificate (HAMLYN_CERTIFICATE) for this use: wanted \
+             is one with extendedKeyUsage=serverAuth,clientAuth, or without any (`openssl x509 -in FILE -noout \
+             -ext extendedKeyUsage` prints it, `hamlyn keys DIRECTORY --certificate NAME` makes one)",
+        ),
+        (
+            &["alert: CertificateUnknown"],
+            "; the other end cannot use this end's certificate (HAMLYN_CERTIFICATE): it is that of an \
+             authority (CA:TRUE), or of version 1 (`openssl x509 -in FILE -noout -text` prints it, `hamlyn \
+             keys DIRECTORY --certificate NAME` makes another)",
         ),
         (
             &["UnknownIssuer", "BadSignature"],
             "; the other end's certificate was not signed by an authority that this end trusts: \
-             HAMLYN_TRUSTED here has to hold the authority.pem of whoever made it",
+             HAMLYN_TRUSTED here has to hold the authority.pem of whoever made it, and HAMLYN_CERTIFICATE \
+             there the intermediates that lead to it (`cat own.pem intermediate.pem > chain.pem`; with \
+             certbot fullchain.pem)",
+        ),
+        (
+            &["allow extended key usage", "InvalidPurpose"],
+            "; the other end's HAMLYN_CERTIFICATE is not for this use: wanted is one with \
+             extendedKeyUsage=serverAuth,clientAuth, or without any (`hamlyn keys DIRECTORY --certificate \
+             NAME` makes one)",
+        ),
+        (
+            &["CaUsedAsEndEntity", "UnsupportedCertVersion"],
+            "; the other end's HAMLYN_CERTIFICATE is that of an authority (CA:TRUE), or of version 1: wanted \
+             is one of a host (`hamlyn keys DIRECTORY --certificate NAME` makes one)",
+        ),
+        (
+            &["UnsupportedSignatureAlgorithm"],
+            "; the other end's certificate, or its authority's, is signed in a way that is not checked here, \
+             as with ECDSA P-521 or SHA-1: wanted is ECDSA P-256 or P-384, Ed25519, or RSA of 2048 to 8192 \
+             bits (`hamlyn keys DIRECTORY --certificate NAME` makes one)",
+        ),
+        (
+            &["not valid yet", "NotValidYet"],
+            "; the other end's certificate begins later: the clock here or where it was made is wrong \
+             (`timedatectl` says)",
+        ),
+        (
+            &["sent no certificates", "NoCertificatesPresented"],
+            "; the other end has no certificate, and this one wants it: set HAMLYN_CERTIFICATE, \
+             HAMLYN_CERTIFICATE_KEY and HAMLYN_TRUSTED there (`hamlyn keys DIRECTORY --certificate NAME`)",
         ),
         (
             &["not valid for name", "NotValidForName"],
@@ -130,6 +172,11 @@ fn advice(why: &str) -> &'static str {
     ];
     let found = known.iter().find(|(words, _)| words.iter().any(|word| why.contains(word)));
     found.map_or("", |found| found.1)
+}
+
+/// Whether it is the files here that say more.
+fn is_of_certificates(why: &str) -> bool {
+    ["HAMLYN_CERTIFICATE", "HAMLYN_TRUSTED"].iter().any(|name| advice(why).contains(name))
 }
 
 pub(super) fn refused(reason: Reason, text: &str) -> String {
@@ -250,7 +297,7 @@ impl Meeting {
     /// One step; `None`: there may be another at once.
     fn step(&mut self, own: &Own) -> Result<Option<Step>, MeetingError> {
         match &self.state {
-            State::Agreeing if !self.channel.is_open() => self.nothing_yet(),
+            State::Agreeing if !self.channel.is_open() => self.nothing_yet(own),
             State::Agreeing => {
                 self.state = match self.end {
                     End::Client => State::Who,
@@ -262,7 +309,7 @@ impl Meeting {
                 Ok(None)
             }
             State::Who => {
-                let Some(who) = self.take::<hello::Who>()? else { return self.nothing_yet() };
+                let Some(who) = self.take::<hello::Who>()? else { return self.nothing_yet(own) };
                 let proved = prove(own, &self.channel, self.end.other(), &who)?;
                 let service = core::mem::take(&mut self.service);
                 let greeting = core::mem::take(&mut self.greeting);
@@ -279,7 +326,7 @@ impl Meeting {
             State::Answer(proved) => {
                 let proved = proved.clone();
                 match self.take::<Answer>()? {
-                    None => self.nothing_yet(),
+                    None => self.nothing_yet(own),
                     Some(Answer::Yes(greeting)) => Ok(Some(Step::Link(greeting, proved))),
                     Some(Answer::NoService) => Err(MeetingError::NoService),
                     Some(Answer::No { reason, text }) => {
@@ -289,7 +336,7 @@ impl Meeting {
                 }
             }
             State::Wants => {
-                let Some(wants) = self.take::<Wants>()? else { return self.nothing_yet() };
+                let Some(wants) = self.take::<Wants>()? else { return self.nothing_yet(own) };
                 let proved = match prove(own, &self.channel, self.end.other(), &wants.who) {
                     Ok(proved) => proved,
                     Err(error) => {
@@ -300,15 +347,21 @@ impl Meeting {
                 self.state = State::Asked;
                 Ok(Some(Step::Wants(wants, proved)))
             }
-            State::Asked => self.nothing_yet(),
+            State::Asked => self.nothing_yet(own),
         }
     }
 
     /// There is less than a step needs: it is waited for, unless nothing more will come.
-    fn nothing_yet(&self) -> Result<Option<Step>, MeetingError> {
+    fn nothing_yet(&self, own: &Own) -> Result<Option<Step>, MeetingError> {
         match self.channel.ended() {
             None => Ok(Some(Step::Waits)),
-            Some(Ended::Nonsense(why)) => Err(MeetingError::Tls(why.clone())),
+            // A server's words are told to whoever may ask for its figures, and its paths are nobody's.
+            Some(Ended::Nonsense(why)) => Err(MeetingError::Tls(match own.keys.files() {
+                Some(files) if self.end == End::Client && is_of_certificates(why) => {
+                    format!("{why} (here {files})")
+                }
+                _ => why.clone(),
+            })),
             Some(Ended::Broken(why) | Ended::Failed(why)) => {
                 Err(MeetingError::Gone(format!(": {why}")))
             }
@@ -399,6 +452,13 @@ mod tests {
             (Error::InvalidCertificate(CertificateError::BadSignature), "HAMLYN_TRUSTED here"),
             (Error::InvalidCertificate(CertificateError::NotValidForName), "connect under a name"),
             (Error::InvalidCertificate(CertificateError::Expired), "has ended"),
+            (Error::InvalidCertificate(CertificateError::UnknownIssuer), "the intermediates"),
+            (Error::InvalidCertificate(CertificateError::NotValidYet), "the clock here"),
+            (Error::InvalidCertificate(CertificateError::InvalidPurpose), "serverAuth,clientAuth"),
+            (Error::AlertReceived(Alert::UnknownCA), "without the intermediates"),
+            (Error::AlertReceived(Alert::UnsupportedCertificate), "serverAuth,clientAuth"),
+            (Error::AlertReceived(Alert::CertificateUnknown), "CA:TRUE"),
+            (Error::NoCertificatesPresented, "set HAMLYN_CERTIFICATE"),
         ] {
             let said = MeetingError::Tls(error.to_string()).to_string();
             assert!(said.contains(wanted), "{said}");

@@ -7,9 +7,10 @@
 //! ```
 //! - [`name`]: what `hamlyn://host:port/service` is made of
 //! - [`directory`]: where services are whose names do not say
-//! - [`keys`]: certificates and secrets
+//! - [`keys`]: certificates and secrets; `material`: the files that they are in
 //! - [`hello`]: what both ends say first; [`meeting`]: in which order
-//! - `strangers`: who has connected and proved nothing; `accounts`: who has how many connections
+//! - `strangers`: who has connected and proved nothing; `admission`: which of them is answered next, and
+//!   which gives way; `accounts`: who has how many connections
 //! - `refused`: why one was refused
 //! - `dial`: the thread that connects; `course`: the places of a name, one after the other
 //! - `asked`: what a client asks for; `links`: what becomes a link
@@ -30,6 +31,7 @@
 //! connection that has proved nothing is kept longer than `handshake_timeout_ms`.
 
 mod accounts;
+mod admission;
 mod asked;
 pub mod carrier;
 pub mod channel;
@@ -43,6 +45,7 @@ pub mod frames;
 pub mod hello;
 pub mod keys;
 mod links;
+mod material;
 pub mod meeting;
 pub mod name;
 mod near;
@@ -77,6 +80,7 @@ use crate::os::sys::{Bell, monotonic_ns};
 use crate::os::tcp;
 use crate::os::thread::{self, Thread};
 use crate::wire::LINE_BYTES;
+use admission::Account;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use dial::Dial;
@@ -133,6 +137,8 @@ enum Row {
 struct Met {
     meeting: Meeting,
     address: SocketAddr,
+    /// By what one that has connected here is counted until it has proved itself.
+    account: Option<Account>,
     began_ns: u64,
     deadline_ns: u64,
     dial: Option<Dial>,
@@ -174,8 +180,7 @@ struct State {
     rails_due_ns: u64,
     /// Connections of links with several, beyond one each.
     more: Arc<AtomicUsize>,
-    /// Of the strangers that were gone on with the last: its address, or network.
-    served: Option<IpAddr>,
+    strangers_turns: admission::Turns,
     /// The listener is not looked at until then.
     listens_again_ns: Option<u64>,
     /// What is told to other hosts of what is counted.
@@ -211,6 +216,8 @@ struct Shared {
     made: Made,
     state: Mutex<State>,
     is_ending: AtomicBool,
+    /// By what one that connects from an address is counted.
+    account_of: fn(SocketAddr) -> Account,
     /// Tells the operator.
     note: Note,
 }
@@ -426,6 +433,9 @@ impl Shared {
                     let advice = match e.kind() {
                         io::ErrorKind::AddrInUse => "; each process needs a port of its own",
                         io::ErrorKind::AddrNotAvailable => "; no interface here has this address",
+                        io::ErrorKind::InvalidInput if matches!(address.ip(), IpAddr::V6(_)) => {
+                            "; a link-local address needs the number of its interface: [fe80::1%2]:7000"
+                        }
                         _ => "",
                     };
                     os(&doing(advice))(e)
@@ -446,7 +456,7 @@ impl Shared {
             rails_wait: false,
             rails_due_ns: u64::MAX,
             more: Arc::default(),
-            served: None,
+            strangers_turns: admission::Turns::default(),
             listens_again_ns: None,
             texts: Texts::default(),
             ended: None,
@@ -469,8 +479,13 @@ impl Shared {
             made: Made::default(),
             state: Mutex::new(state),
             is_ending: AtomicBool::new(false),
+            account_of: Self::account_of,
             note,
         })
+    }
+
+    fn account_of(address: SocketAddr) -> Account {
+        Account::of(address.ip(), tcp::is_here(address))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -496,8 +511,8 @@ impl Shared {
             return self.dial_failed(state, id, &dial, ConnectError::Os { doing, error });
         }
         let (deadline_ns, dial) = (dial.share_until_ns(), Some(dial));
-        let began_ns = monotonic_ns();
-        let met = Met { meeting, address, began_ns, deadline_ns, dial, is_due: false, wants: None };
+        let (account, began_ns, is_due, wants) = (None, monotonic_ns(), false, None);
+        let met = Met { meeting, address, account, began_ns, deadline_ns, dial, is_due, wants };
         state.rows.insert(id, Row::Meeting(Box::new(met)));
         self.look(state, id);
     }

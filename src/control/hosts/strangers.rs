@@ -6,31 +6,31 @@
 //! ```
 //! To answer the first words of TLS takes this thread much longer than it takes anybody to play recorded
 //! ones again. So all that wait at the port are taken from it, which costs little, and what strangers say
-//! is looked into for one of each address in a turn, however many that address has: an honest host waits
-//! for one answer to each other address, and those who have proved themselves for no more than one turn.
+//! is looked into for one of each site in a turn, however many that site has: an honest host waits
+//! for one answer to each other site, and those who have proved themselves for no more than one turn.
+//! Who is whose, whose turn it is and who gives way is decided in `admission`.
 //!
 //! Never: a stranger is gone on with as its words come; one that says nothing costs more than its
 //! descriptor.
 
-use super::accounts::{Begun, Strangers};
+use super::admission::{Account, Begun, Strangers};
 use super::channel::Channel;
 use super::dial::prepare;
 use super::meeting::Meeting;
 use super::{EVENTS_MAX, LISTENER, Met, Refused, Row, Shared, State};
 use crate::os::sys::monotonic_ns;
 use crate::os::tcp;
-use core::ops::Bound;
 use core::sync::atomic::Ordering;
 use std::boxed::Box;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::vec::Vec;
 
 /// Connections taken from the listener before anything else.
 const ACCEPTS_PER_TURN: usize = 128;
-/// Addresses of strangers of which one is gone on with in a turn.
+/// Sites of strangers of which one is gone on with in a turn.
 const STRANGERS_PER_TURN: usize = 16;
 /// When there was no descriptor for one, the others wait so long.
 const LISTEN_PAUSE_NS: u64 = 100_000_000;
@@ -39,16 +39,18 @@ const LISTEN_PAUSE_NS: u64 = 100_000_000;
 pub(super) struct Came {
     pub tcp: TcpStream,
     pub address: SocketAddr,
+    pub account: Account,
     pub deadline_ns: u64,
     /// Something has come, and waits for its turn.
-    is_due: bool,
+    pub is_due: bool,
 }
 
 impl Shared {
     /// Takes those that wait at the port.
     pub(super) fn take_connections(&self, state: &mut State) {
         let Some(listener) = &self.listener else { return };
-        let (mut came, mut strangers) = (Vec::new(), Strangers::of(state));
+        let (mut came, mut strangers) = (Vec::new(), state.strangers().collect::<Strangers>());
+        let mut accounts = HashMap::new();
         for _ in 0..ACCEPTS_PER_TURN {
             let (tcp, address) = match tcp::accept(listener) {
                 Ok(accepted) => accepted,
@@ -70,7 +72,10 @@ impl Shared {
                 self.count_refused(Refused::Exhausted);
                 continue;
             }
-            let one = Came { tcp, address, deadline_ns: self.deadline(), is_due: false };
+            let mut of = address;
+            of.set_port(0);
+            let account = *accounts.entry(of).or_insert_with(|| (self.account_of)(address));
+            let one = Came { tcp, address, account, deadline_ns: self.deadline(), is_due: false };
             came.push(self.let_in(state, &mut strangers, one));
         }
         for id in came {
@@ -92,28 +97,15 @@ impl Shared {
         }
     }
 
-    /// Goes on with strangers: of each address with one, and of many addresses with some in turn.
+    /// Goes on with strangers: of each site with one, and of many sites with some in turn.
     pub(super) fn serve_strangers(self: &Arc<Self>, state: &mut State) {
-        let mut due: BTreeMap<IpAddr, (bool, u64)> = BTreeMap::new();
-        let (begun, now_ns) = (Begun::of(state), monotonic_ns());
-        for (id, row) in state.rows.iter().filter(|row| row.1.is_due()) {
-            let Some(network) = row.stranger() else { continue };
-            if begun.turn_ns(row, network) > now_ns {
-                continue;
-            }
-            // What was begun is brought to its end first; then who came first.
-            let place = (!row.has_begun(), *id);
-            due.entry(network).and_modify(|first| *first = place.min(*first)).or_insert(place);
-        }
-        let behind = (state.served.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let in_turn = due.range(behind).chain(&due).take(due.len().min(STRANGERS_PER_TURN));
-        for (network, (_, id)) in in_turn {
-            state.served = Some(*network);
-            match state.rows.get_mut(id) {
-                Some(Row::Came(_)) => self.begin(state, *id, *network),
+        let all: Vec<_> = state.strangers().collect();
+        for id in state.strangers_turns.next(&all, monotonic_ns(), STRANGERS_PER_TURN) {
+            match state.rows.get_mut(&id) {
+                Some(Row::Came(_)) => self.begin(state, id),
                 Some(Row::Meeting(met)) => {
                     met.is_due = false;
-                    self.look(state, *id);
+                    self.look(state, id);
                 }
                 _ => {}
             }
@@ -122,45 +114,35 @@ impl Shared {
 
     /// When strangers are to be gone on with next, of those that have said something.
     pub(super) fn strangers_due_ns(&self, state: &State) -> u64 {
-        if !state.rows.values().any(Row::is_due) {
+        if !state.strangers().any(|stranger| stranger.is_due) {
             return u64::MAX;
         }
-        let begun = Begun::of(state);
-        let due = state.rows.values().filter(|row| row.is_due());
-        due.filter_map(|row| Some(begun.turn_ns(row, row.stranger()?))).min().unwrap_or(0)
+        let begun: Begun = state.strangers().collect();
+        let due = state.strangers().filter(|stranger| stranger.is_due);
+        due.map(|stranger| begun.turn_ns(&stranger)).min().unwrap_or(u64::MAX)
     }
 
     /// Begins TLS with one that has said something.
-    fn begin(self: &Arc<Self>, state: &mut State, id: u64, network: IpAddr) {
+    fn begin(self: &Arc<Self>, state: &mut State, id: u64) {
         let Some(Row::Came(came)) = state.rows.remove(&id) else { return };
-        self.make_room_for_one(state, network);
-        let Came { tcp, address, deadline_ns, .. } = came;
+        let Came { tcp, address, account, deadline_ns, .. } = came;
+        self.make_room_for_one(state, account);
         let tls = rustls::ServerConnection::new(self.own.keys.server.clone());
         let (Ok(tls), Ok(())) = (tls, prepare(&tcp, &self.config)) else {
             return self.count_refused(Refused::Exhausted);
         };
         let meeting = Meeting::of_server(Channel::new(tcp, tls.into()));
-        let (began_ns, dial) = (monotonic_ns(), None);
-        let met = Met { meeting, address, began_ns, deadline_ns, dial, is_due: false, wants: None };
+        let (began_ns, account, is_due) = (monotonic_ns(), Some(account), false);
+        let (dial, wants) = (None, None);
+        let met = Met { meeting, address, account, began_ns, deadline_ns, dial, is_due, wants };
         state.rows.insert(id, Row::Meeting(Box::new(met)));
         self.look(state, id);
     }
 }
 
-impl Row {
-    /// Whether what a stranger has said waits for its turn.
-    pub(super) fn is_due(&self) -> bool {
-        match self {
-            Self::Came(came) => came.is_due,
-            Self::Meeting(met) => met.is_due,
-            _ => false,
-        }
-    }
-}
-
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
-    use super::super::accounts::MAY_TAKE_NS;
+    use super::super::admission::{Account, MAY_TAKE_NS};
     use super::super::near::{Ended, Sought};
     use super::super::{Happened, Keys, OnThisHost, Refused, Row, Shared, tcp};
     use crate::config::Config;
@@ -234,7 +216,13 @@ mod tests {
             });
             let identity = Identity::new().unwrap();
             let told = (Arc::new(NobodyHere) as Arc<dyn OnThisHost>, note as _);
-            let shared = Shared::new(&config, &identity, &inbox, &Arc::default(), told).unwrap();
+            let mut shared =
+                Shared::new(&config, &identity, &inbox, &Arc::default(), told).unwrap();
+            // There is one host here, whose addresses are those of others in these tests.
+            shared.account_of = |address| {
+                let IpAddr::V4(v4) = address.ip() else { unreachable!("it listens at IPv4") };
+                Account::of(Ipv4Addr::from_bits(v4.to_bits() | 128 << 24).into(), false)
+            };
             let at = tcp::listens_at(shared.listener.as_ref().unwrap()).unwrap();
             Self {
                 shared: Arc::new(shared),
@@ -345,6 +333,23 @@ mod tests {
             there.turn();
         }
         assert_eq!(there.made_room.load(Ordering::Relaxed), 4);
+        drop(clients);
+    }
+
+    // Each user of the host has them all.
+    #[test]
+    fn addresses_of_loopback_are_one_account_however_many_connect_from_them() {
+        let mut there = There::new(256);
+        Arc::get_mut(&mut there.shared).unwrap().account_of = Shared::account_of;
+        let address = |i: u8| Ipv4Addr::new(127, 1, i, 1);
+        let clients: Vec<_> = (0..60).map(|i| there.is_met_from(address(i))).collect();
+        while there.turns < 5 {
+            there.turn();
+            assert!(there.answered.len() <= there.turns, "{:?}", there.answered);
+        }
+        let accounts: BTreeSet<_> =
+            there.shared.lock().strangers().map(|stranger| stranger.account).collect();
+        assert_eq!(accounts.len(), 1);
         drop(clients);
     }
 

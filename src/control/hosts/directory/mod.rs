@@ -25,7 +25,8 @@ use super::super::lookups::Running;
 use super::name::Place;
 use crate::config::{Config, ServiceDirectory};
 use crate::os::sys::monotonic_ns;
-use core::net::{IpAddr, SocketAddr};
+use crate::os::tcp;
+use core::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use core::time::Duration;
 use resolver::Resolver;
 use std::boxed::Box;
@@ -224,6 +225,12 @@ impl Target {
                 // Which asks nobody.
                 if let Ok(address) = host.parse::<IpAddr>() {
                     return Ok(std::vec![SocketAddr::new(address, *port)]);
+                }
+                if let Some((address, interface)) = host.split_once('%')
+                    && let Ok(address) = address.parse::<Ipv6Addr>()
+                {
+                    let scope = tcp::interface(interface)?;
+                    return Ok(std::vec![SocketAddrV6::new(address, *port, 0, scope).into()]);
                 }
                 let (host, port) = (host.clone(), *port);
                 of_system(&ASKED, until_ns, move || {

@@ -44,9 +44,9 @@ pub use machine::{
     Accept, AnswerError, ApertureError, ConnectionId, Event, Failure, HostPeer, LinkEnd, Peer,
     PeerUser, RefusedBy, RequestId, Wait,
 };
-#[cfg(feature = "os")]
-use text::printable_lines;
 pub use text::{printable, printable_bytes};
+#[cfg(feature = "os")]
+use text::{printable_line, printable_lines};
 
 #[cfg(feature = "os")]
 pub use identity::Identity;
@@ -57,8 +57,8 @@ pub use names::{
 };
 #[cfg(feature = "os")]
 pub use shell::{
-    AcceptError, ConnectError, Control, ControlEvent, Inbox, LinkToken, NewLink, StartError,
-    Statistics, Way, stat_of, statistics_of,
+    AcceptError, Answered, ConnectError, Control, ControlEvent, Inbox, LinkToken, NewLink,
+    StartError, Statistics, Way, read_statistics, stat_of, statistics_of,
 };
 
 #[cfg(feature = "os")]

@@ -5,13 +5,13 @@
 
 use super::super::frame::{Credential, FRAME_BYTES_MAX, Frame, FrameError, Hello, LinkFeatures};
 use super::super::identity::{self, Identity};
-use super::super::lookups::{self, Running};
+use super::super::lookups::{self, Lookups, Running};
 use super::super::machine::{ConnectionId, Failure, Machine, NotNow, Verdict, Wait, Who};
 use super::super::names::{self, FindError, Place, ServiceName};
-use super::super::{GREETING_BYTES_MAX, Reason, printable_lines};
+use super::super::{GREETING_BYTES_MAX, Reason, printable_line};
 use super::inbox::{LinkToken, NewLink, Waiter, Waits};
 use super::{
-    ConnectError, Control, Posted, Row, SOCKET, Shared, State, Statistics, WAKE, deadline_of,
+    Answered, ConnectError, Control, Posted, Row, SOCKET, Shared, State, WAKE, deadline_of,
     limits_of, tag,
 };
 use crate::config::{AdmitUnknown, Config, Housekeeping};
@@ -25,7 +25,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::string::{String, ToString};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::vec::Vec;
 
 /// The pause of who asks for statistics, before a listener without room is asked again.
@@ -572,28 +572,38 @@ impl Shared {
     }
 }
 
-/// The statistics of a service, for its owner and root: one question, in the caller, which waits for
-/// at most `timeout`, whatever comes.
+/// The statistics of a service, line by line, for its owner and root: one question, in the caller, which
+/// waits for at most `timeout`, whatever comes. `line` says whether it wants more.
 pub(super) fn stat(
     config: &Config,
     service: &ServiceName,
     timeout: Duration,
-) -> Result<Statistics, ConnectError> {
+    line: &mut dyn FnMut(&str) -> bool,
+) -> Result<Answered, ConnectError> {
     const BYTES_MAX: usize = 4 << 20;
     const DOING: &str = "waiting for the statistics";
+    // A directory that somebody holds keeps its threads, however often it is looked into.
+    static LOOKUPS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
     let deadline_ns = deadline_of(timeout);
     let mut finder = Finder::of(service);
     let os = |error| ConnectError::Os { doing: DOING, error };
     let (socket, who) = loop {
         let left = Duration::from_nanos(deadline_ns.saturating_sub(monotonic_ns()));
-        let config_of_look = config.clone();
-        let look = move || (finder.open(&config_of_look), finder);
-        let opened = match lookups::within(left, look).map_err(os)? {
-            Some((opened, looked)) => {
+        let opened = match LOOKUPS.begin(service) {
+            Ok(running) => {
+                let config = config.clone();
+                let look = move || {
+                    let opened = finder.open(&config);
+                    drop(running);
+                    (opened, finder)
+                };
+                let found = lookups::within(left, look).map_err(os)?;
+                let (opened, looked) =
+                    found.ok_or(ConnectError::TimedOut("looking for the name"))?;
                 finder = looked;
                 opened
             }
-            None => return Err(ConnectError::TimedOut("looking for the name")),
+            Err(why) => Err(Missed::NotNow(NotNow::Busy, ConnectError::Unavailable(why))),
         };
         match opened {
             Ok(opened) => break opened,
@@ -613,14 +623,19 @@ pub(super) fn stat(
     let limits = limits_of(config, &identity, LinkFeatures::empty());
     let hello = Machine::hello_for_statistics(&limits);
     socket::send(&socket, &Frame::Hello(hello).to_bytes(), &[]).map_err(os)?;
-    let mut all = Vec::new();
+    let answered = |is_whole| Answered { uid: who.uid, pid: who.pid, is_whole };
+    let (mut lines, mut bytes) = (Lines::default(), 0);
     let mut buffer = std::vec![0; FRAME_BYTES_MAX];
     loop {
         // What is there already is no reason to wait longer: more may come as fast as it is read.
         if !sys::wait_for(&[(socket.as_fd(), false)], deadline_ns).map_err(os)?
             || monotonic_ns() >= deadline_ns
         {
-            return Err(ConnectError::TimedOut(DOING));
+            return if bytes > 0 {
+                Ok(answered(false))
+            } else {
+                Err(ConnectError::TimedOut(DOING))
+            };
         }
         let received = match socket::receive(&socket, &mut buffer) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
@@ -636,12 +651,11 @@ pub(super) fn stat(
         }
         match Frame::from_bytes(&buffer[..received.bytes]) {
             Ok(Frame::StatText { text, is_last })
-                if all.len() < BYTES_MAX && (is_last || !text.is_empty()) =>
+                if bytes < BYTES_MAX && (is_last || !text.is_empty()) =>
             {
-                all.extend(text);
-                if is_last {
-                    let text = printable_lines(&all);
-                    return Ok(Statistics { text, uid: who.uid, pid: who.pid });
+                bytes += text.len();
+                if !lines.add(&text, is_last, line) || is_last {
+                    return Ok(answered(true));
                 }
             }
             Ok(Frame::Refused { reason: Reason::Version, version, .. }) => {
@@ -652,5 +666,31 @@ pub(super) fn stat(
             }
             _ => return Err(ConnectError::Misbehaved("no statistics came".into())),
         }
+    }
+}
+
+/// Lines of statistics, of the pieces in which they come: of one that has no end, its begin is kept.
+#[derive(Default)]
+struct Lines(Vec<u8>);
+
+impl Lines {
+    /// No readable part of a line is longer.
+    const BYTES_MAX: usize = 4 << 10;
+
+    /// `false`: `line` wants no more.
+    fn add(&mut self, text: &[u8], is_last: bool, line: &mut dyn FnMut(&str) -> bool) -> bool {
+        let mut pieces = text.split(|byte| *byte == b'\n').peekable();
+        while let Some(piece) = pieces.next() {
+            let room = Self::BYTES_MAX.saturating_sub(self.0.len());
+            self.0.extend_from_slice(&piece[..piece.len().min(room)]);
+            if pieces.peek().is_none() && !is_last {
+                return true;
+            }
+            let whole = printable_line(&core::mem::take(&mut self.0));
+            if whole.is_some_and(|whole| !line(&whole)) {
+                return false;
+            }
+        }
+        true
     }
 }

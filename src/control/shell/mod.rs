@@ -685,7 +685,38 @@ pub fn statistics_of(
     service: &ServiceName,
     timeout: Option<Duration>,
 ) -> Result<Statistics, ConnectError> {
-    dial::stat(config, service, timeout.unwrap_or(Duration::MAX))
+    let mut text = String::new();
+    let mut keep = |line: &str| {
+        text.push_str(line);
+        text.push('\n');
+        true
+    };
+    match read_statistics(config, service, timeout, &mut keep)? {
+        Answered { uid, pid, is_whole: true } => Ok(Statistics { text, uid, pid }),
+        _ => Err(ConnectError::TimedOut("waiting for the statistics")),
+    }
+}
+
+/// Who answered [`read_statistics`].
+#[derive(Clone, Copy, Debug)]
+pub struct Answered {
+    /// The user, as the kernel says; `None`: of another user namespace.
+    pub uid: Option<u32>,
+    /// The process, likewise; `None` if it cannot be seen from here.
+    pub pid: Option<u32>,
+    /// Nothing is missing because the time was up.
+    pub is_whole: bool,
+}
+
+/// [`statistics_of`] line by line, as they come; `line` says whether it wants more. Lines that came before
+/// the time was up are no error.
+pub fn read_statistics(
+    config: &Config,
+    service: &ServiceName,
+    timeout: Option<Duration>,
+    line: &mut dyn FnMut(&str) -> bool,
+) -> Result<Answered, ConnectError> {
+    dial::stat(config, service, timeout.unwrap_or(Duration::MAX), line)
 }
 
 fn deadline_of(timeout: Duration) -> u64 {

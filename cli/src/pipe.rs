@@ -13,22 +13,23 @@
 //! memory is bounded, a slow reader of its output slows the sender, and what it hashes and writes
 //! is what it will still have when the digest is compared.
 //!
-//! Chunks are numbered, because a link need not keep order. Never: `recv` exits with success
-//! without having written every byte that the sender's digest covers, nor leaves a file of which a
-//! part is missing; `send` exits with success
-//! before it has been told so.
+//! Chunks are numbered, because a link need not keep order. Until something is written, `recv` may turn to
+//! another sender: if this one ends, breaks the protocol, or stays silent for too long. Never: `recv` exits
+//! with success without having written every byte that the sender's digest covers, nor leaves a file of
+//! which a part is missing; `send` exits with success before it has been told so; a peer of another user or
+//! host holds either of them without making progress.
 
 use crate::arguments::{RecvArguments, SendArguments};
 use crate::output::Replacement;
 use crate::{ending, names, progress, standard};
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use hamlyn::Config;
 use hamlyn::control::{Accept, Peer, RequestId, printable_bytes};
 use hamlyn::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
 use hamlyn::node::{CloseReason, Event, Node};
 use hamlyn::wire::{MetadataIndex, TICKET_BYTES, Ticket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -38,8 +39,16 @@ const PROTOCOL: &[u8] = b"hamlyn-pipe-1\n";
 /// Bytes of a chunk, and how many may be on their way.
 const CHUNK_BYTES: usize = 256 << 10;
 const CHUNKS: u32 = 4;
-/// A link that stays full for so long belongs to a process that has stopped.
+/// A link that stays full for so long belongs to a process that has stopped; and a peer of another user or
+/// host may go for so long without progress (`--idle`).
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A sender of another user or host that has sent nothing for so long gives way to another that asks. Less
+/// than the other's request is kept (`handshake_timeout_ms`).
+const SILENT_BESIDE_ANOTHER: Duration = Duration::from_secs(2);
+/// However late it was linked, it may be silent for so long.
+const SILENT_AT_LEAST: Duration = Duration::from_secs(1);
+/// Requests that wait for a sender to begin.
+const WAITING_MAX: usize = 64;
 
 /// What a chunk's metadata says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +85,9 @@ impl Chunk {
         match kind {
             0 => {
                 let length = u32::from_le_bytes(rest.try_into().ok()?);
-                (length as usize <= CHUNK_BYTES).then_some(Self::Data { number, length })
+                // One of no bytes would be no progress.
+                let is_one = (1..=CHUNK_BYTES).contains(&(length as usize));
+                is_one.then_some(Self::Data { number, length })
             }
             1 => {
                 let (total, digest) = rest.split_first_chunk()?;
@@ -97,6 +108,16 @@ fn ticket_of(peer: &Peer, bytes: &[u8]) -> Result<Ticket> {
     Ok(ticket)
 }
 
+/// Whether a peer is a process of this user, which may do to this process what it likes anyway.
+pub fn is_own(peer: &Peer) -> bool {
+    peer.host.is_none() && peer.uid == Some(rustix::process::geteuid().as_raw())
+}
+
+/// How long a peer may go without progress; `None`: for ever.
+fn idle_max(asked: Option<Duration>, peer: &Peer) -> Option<Duration> {
+    asked.or((!is_own(peer)).then_some(PATIENCE))
+}
+
 // ---- recv
 
 /// `hamlyn recv NAME`.
@@ -113,15 +134,33 @@ pub fn recv(arguments: &RecvArguments) -> Result<()> {
     ending::remove_name(node.config(), &arguments.name, access);
     ending::on_signals()?;
     let deadline = arguments.wait.map(|wait| Instant::now() + wait);
-    let mut receiver = Receiver::wait_for_sender(node, deadline)
-        .with_context(|| format!("no sender for {}", arguments.name))?;
-    let bar = progress::bytes(None, "received");
-    let result = receiver
-        .run(&mut target, |bytes| bar.set_position(bytes))
-        .and_then(|()| target.finish(arguments.sync));
-    bar.finish_and_clear();
-    receiver.tell(&result);
-    result
+    let mut receiver = Receiver::new(node, deadline, arguments.idle)?;
+    loop {
+        let sender = receiver
+            .wait_for_sender()
+            .with_context(|| format!("no sender for {}", arguments.name))?;
+        let bar = progress::bytes(None, "received");
+        let mut has_begun = false;
+        let result = receiver
+            .run(&sender, &mut target, &mut has_begun, |bytes| bar.set_position(bytes))
+            .and_then(|()| target.finish(arguments.sync));
+        bar.finish_and_clear();
+        receiver.tell(&sender, &result);
+        match result {
+            Err(error) if !has_begun => {
+                receiver.forget(&sender)?;
+                if receiver.failed.insert(sender.who) {
+                    eprintln!(
+                        "hamlyn: {error:#}; nothing was written, and another sender may come"
+                    );
+                }
+            }
+            result => {
+                receiver.close();
+                return result;
+            }
+        }
+    }
 }
 
 /// Where the bytes go.
@@ -163,70 +202,162 @@ impl Write for Target {
 
 struct Receiver {
     node: Node,
-    link: LinkId,
     area: AreaId,
     queue: QueueId,
     slot: SlotId,
+    /// Until a sender has sent something.
+    deadline: Option<Instant>,
+    idle: Option<Duration>,
+    /// Those who asked while another was linked that had sent nothing.
+    waiting: VecDeque<Request>,
+    /// Users and hosts of whom a sender failed before it had sent anything: others come first.
+    failed: BTreeSet<String>,
+}
+
+struct Request {
+    id: RequestId,
+    /// Its user or host.
+    who: String,
     /// For the sender's entry of each chunk, and one more for the verdict.
     tickets: Ticket,
-    /// The sender is on another host, of which a death is not told from silence.
+}
+
+/// Who sends.
+struct From {
+    link: LinkId,
+    since: Instant,
+    who: String,
+    tickets: Ticket,
+    is_own: bool,
+    idle_max: Option<Duration>,
+    /// It is on another host, of which a death is not told from silence.
     is_of_host: bool,
 }
 
 impl Receiver {
-    fn wait_for_sender(mut node: Node, deadline: Option<Instant>) -> Result<Self> {
+    fn new(mut node: Node, deadline: Option<Instant>, idle: Option<Duration>) -> Result<Self> {
         let area = node.message_area(CHUNKS as usize * CHUNK_BYTES)?;
         let queue = node.notification_queue(CHUNKS)?;
         let config = SlotConfig::new(area, queue).metadata(CHUNKS).mode(Mode::ParanoidOneShot);
         let slot = node.slot(config)?;
+        let (waiting, failed) = (VecDeque::new(), BTreeSet::new());
+        Ok(Self { node, area, queue, slot, deadline, idle, waiting, failed })
+    }
+
+    /// Every buffer may be written, with new keys, which are told to whoever is accepted next.
+    fn offer(&mut self) -> Result<Vec<u8>> {
         let mut offer = Vec::new();
         for index in 0..CHUNKS {
-            node.arm(slot, MetadataIndex(index), Some(limits(index)))?;
-            offer.extend(node.ticket(slot, MetadataIndex(index))?.to_bytes());
+            self.node.arm(self.slot, MetadataIndex(index), Some(limits(index)))?;
+            offer.extend(self.node.ticket(self.slot, MetadataIndex(index))?.to_bytes());
         }
-        let mut accepted: Option<(RequestId, Ticket)> = None;
+        Ok(offer)
+    }
+
+    fn wait_for_sender(&mut self) -> Result<From> {
+        let mut accepted: Option<Request> = None;
         loop {
-            match node.next_event() {
-                Some(Event::Request { id, peer, greeting }) => {
-                    let ticket = greeting.strip_prefix(PROTOCOL).map(|t| ticket_of(&peer, t));
-                    match (ticket, accepted) {
-                        (Some(Ok(tickets)), None) => {
-                            if node.accept(id, &offer).is_ok() {
-                                accepted = Some((id, tickets));
-                            }
+            if accepted.is_none()
+                && let Some(request) = self.next_request()
+            {
+                let offer = self.offer()?;
+                if self.node.accept(request.id, &offer).is_ok() {
+                    accepted = Some(request);
+                }
+            }
+            match self.node.next_event() {
+                Some(Event::Request { id, peer, greeting }) => self.asked(id, &peer, &greeting),
+                Some(Event::Connected { link, request }) => {
+                    match accepted.take_if(|accepted| request == Some(accepted.id)) {
+                        Some(Request { who, tickets, .. }) => {
+                            let (since, peer) = (Instant::now(), self.node.peer(link)?);
+                            let (is_own, is_of_host) = (is_own(peer), peer.host.is_some());
+                            let idle_max = idle_max(self.idle, peer);
+                            return Ok(From {
+                                link,
+                                since,
+                                who,
+                                tickets,
+                                is_own,
+                                idle_max,
+                                is_of_host,
+                            });
                         }
-                        (Some(Ok(_)), Some(_)) => {
-                            let _ = node.refuse(id, "it receives from another already");
-                        }
-                        _ => drop(node.refuse(id, "this is `hamlyn recv`: use `hamlyn send`")),
+                        None => drop(self.node.disconnect(link)),
                     }
                 }
-                Some(Event::Connected { link, request }) => match accepted {
-                    Some((id, tickets)) if request == Some(id) => {
-                        let is_of_host = node.peer(link).is_ok_and(|peer| peer.host.is_some());
-                        return Ok(Self { node, link, area, queue, slot, tickets, is_of_host });
-                    }
-                    _ => drop(node.disconnect(link)),
-                },
                 // It asked, was accepted, and went away: another may come.
                 Some(Event::RequestGone { id }) => {
-                    if accepted.is_some_and(|accepted| accepted.0 == id) {
-                        accepted = None;
-                    }
+                    accepted.take_if(|accepted| accepted.id == id);
+                    self.waiting.retain(|request| request.id != id);
                 }
                 Some(
                     Event::Closed { .. } | Event::Aperture { .. } | Event::TicketRevoked { .. },
                 ) => {}
                 None => {
-                    let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-                    ensure!(node.wait(left)?, "none came within the time limit");
+                    let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()));
+                    ensure!(self.node.wait(left)?, "none came within the time limit");
                 }
             }
         }
     }
 
-    /// Until the end, or until there can be none.
-    fn run(&mut self, output: &mut dyn Write, mut progress: impl FnMut(u64)) -> Result<()> {
+    fn asked(&mut self, id: RequestId, peer: &Peer, greeting: &[u8]) {
+        let tickets = greeting.strip_prefix(PROTOCOL).map(|ticket| ticket_of(peer, ticket));
+        let Some(Ok(tickets)) = tickets else {
+            return drop(self.node.refuse(id, "this is `hamlyn recv`: use `hamlyn send`"));
+        };
+        if self.waiting.len() >= WAITING_MAX {
+            return drop(self.node.refuse(id, ANOTHER));
+        }
+        let who = match &peer.host {
+            Some(host) => host.identity.clone(),
+            None => format!("{:?}", peer.uid),
+        };
+        self.waiting.push_back(Request { id, who, tickets });
+    }
+
+    /// The first that asked, of those whose user or host has not failed if there are any.
+    fn next_request(&mut self) -> Option<Request> {
+        let fresh = self.waiting.iter().position(|request| !self.failed.contains(&request.who));
+        self.waiting.remove(fresh.unwrap_or(0))
+    }
+
+    fn refuse_others(&mut self) {
+        for request in self.waiting.drain(..) {
+            let _ = self.node.refuse(request.id, ANOTHER);
+        }
+    }
+
+    /// How long is waited now. An error: the sender has been silent for too long.
+    fn patience(&mut self, from: &From, last: Option<Instant>) -> Result<Option<Duration>> {
+        let mut limits = vec![from.idle_max.map(|max| last.unwrap_or(from.since) + max)];
+        if last.is_none() && !from.is_own {
+            limits.push(self.deadline.map(|at| at.max(from.since + SILENT_AT_LEAST)));
+            let beside = (!self.waiting.is_empty()).then(|| from.since + SILENT_BESIDE_ANOTHER);
+            limits.push(beside);
+        }
+        let Some(until) = limits.into_iter().flatten().min() else { return Ok(None) };
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let silent = last.unwrap_or(from.since).elapsed().as_secs_f64();
+            bail!("the sender has sent nothing for {silent:.1} s");
+        }
+        Ok(Some(left))
+    }
+
+    /// Until the end, or until there can be none. `has_begun`: something was written, or tried to.
+    fn run(
+        &mut self,
+        from: &From,
+        output: &mut dyn Write,
+        has_begun: &mut bool,
+        mut progress: impl FnMut(u64),
+    ) -> Result<()> {
+        if from.is_own {
+            self.refuse_others();
+        }
+        let mut last = None;
         let mut hasher = blake3::Hasher::new();
         let (mut next, mut bytes) = (0, 0u64);
         // At most CHUNKS: each waits in an entry of its own.
@@ -237,10 +368,11 @@ impl Receiver {
             // Death is not the end of data: whatever had arrived stands in the queue.
             let Some(notification) = notification else {
                 if let Some(reason) = closed {
-                    return Err(died(&reason, self.is_of_host, bytes));
+                    return Err(died(&reason, from.is_of_host, bytes));
                 }
-                self.node.wait(None)?;
-                closed = self.take_events()?;
+                let patience = self.patience(from, last)?;
+                self.node.wait(patience)?;
+                closed = self.take_events(from, last.is_some())?;
                 continue;
             };
             let index = notification.index;
@@ -253,16 +385,20 @@ impl Receiver {
                 "the sender sent chunk {number}, and {next} was expected"
             );
             early.insert(number, (index.0, chunk));
+            if last.is_none() {
+                self.refuse_others();
+            }
             while let Some((index, chunk)) = early.remove(&next) {
                 match chunk {
                     Chunk::Data { length, .. } => {
                         let start = limits(index).start as usize;
                         let data = &self.node.area(self.area)?[start..start + length as usize];
                         hasher.update(data);
+                        *has_begun = true;
                         output.write_all(data).context("cannot write what came")?;
                         bytes += length as u64;
                         progress(bytes);
-                        self.give_back(index)?;
+                        self.give_back(from, index)?;
                     }
                     Chunk::End { bytes: total, digest, .. } => {
                         ensure!(
@@ -275,30 +411,34 @@ impl Receiver {
                 }
                 next += 1;
             }
+            // Not the time that the output took.
+            last = Some(Instant::now());
         }
     }
 
     /// The buffer may be written again: a new key, told to the sender alone.
-    fn give_back(&mut self, index: u32) -> Result<()> {
+    fn give_back(&mut self, from: &From, index: u32) -> Result<()> {
         self.node.arm(self.slot, MetadataIndex(index), Some(limits(index)))?;
         let ticket = self.node.ticket(self.slot, MetadataIndex(index))?.to_bytes();
-        let to = Ticket { metadata_index: MetadataIndex(index), ..self.tickets };
-        match self.node.send_over(self.link, &to, &[], &ticket, Some(PATIENCE)) {
+        let to = Ticket { metadata_index: MetadataIndex(index), ..from.tickets };
+        match self.node.send_over(from.link, &to, &[], &ticket, Some(PATIENCE)) {
             Ok(_) => Ok(()),
             // The end may have arrived already.
-            Err(_) if self.node.peer(self.link).is_err() => Ok(()),
+            Err(_) if self.node.peer(from.link).is_err() => Ok(()),
             Err(error) => Err(error).context("cannot ask the sender for more"),
         }
     }
 
-    fn take_events(&mut self) -> Result<Option<CloseReason>> {
+    fn take_events(&mut self, from: &From, has_sent: bool) -> Result<Option<CloseReason>> {
         let mut closed = None;
         while let Some(event) = self.node.next_event() {
             match event {
-                Event::Request { id, .. } => {
-                    let _ = self.node.refuse(id, "it receives from another already");
+                Event::Request { id, peer, greeting } if !from.is_own && !has_sent => {
+                    self.asked(id, &peer, &greeting);
                 }
-                Event::Closed { link, reason, .. } if link == self.link => closed = Some(reason),
+                Event::Request { id, .. } => drop(self.node.refuse(id, ANOTHER)),
+                Event::RequestGone { id } => self.waiting.retain(|request| request.id != id),
+                Event::Closed { link, reason, .. } if link == from.link => closed = Some(reason),
                 _ => {}
             }
         }
@@ -306,21 +446,37 @@ impl Receiver {
     }
 
     /// The verdict. If the sender is gone it needs none.
-    fn tell(mut self, result: &Result<()>) {
+    fn tell(&mut self, from: &From, result: &Result<()>) {
         let text = match result {
             Ok(()) => Vec::new(),
             // There is room for a few words.
             Err(error) => reason(error).into_bytes(),
         };
         let verdict = [&[result.is_ok() as u8][..], &text[..text.len().min(59)]].concat();
-        let to = Ticket { metadata_index: MetadataIndex(CHUNKS), ..self.tickets };
-        if self.node.peer(self.link).is_ok() {
+        let to = Ticket { metadata_index: MetadataIndex(CHUNKS), ..from.tickets };
+        if self.node.peer(from.link).is_ok() {
             let limit = Some(Duration::from_secs(1));
-            let _ = self.node.send_over(self.link, &to, &[], &verdict, limit);
-            let _ = self.node.close(Some(Duration::from_secs(1)));
+            let _ = self.node.send_over(from.link, &to, &[], &verdict, limit);
         }
     }
+
+    fn close(self) {
+        let _ = self.node.close(Some(Duration::from_secs(1)));
+    }
+
+    /// Nothing of this sender's is left, and its keys open nothing.
+    fn forget(&mut self, from: &From) -> Result<()> {
+        let _ = self.node.disconnect(from.link);
+        for index in 0..CHUNKS {
+            self.node.arm(self.slot, MetadataIndex(index), Some(limits(index)))?;
+        }
+        while self.node.try_recv(self.queue)?.is_some() {}
+        Ok(())
+    }
 }
+
+/// To a sender that comes while another sends.
+const ANOTHER: &str = "it receives from another already";
 
 /// What the sender is told, who may be another user: the last cause, or what the system said, without
 /// where this user's files lie.
@@ -357,7 +513,7 @@ pub fn send(arguments: &SendArguments) -> Result<()> {
     standard::input_is_open()?;
     let input = io::stdin();
     let total = input_bytes(&input);
-    let mut sender = Sender::connect(&arguments.name, arguments.wait)?;
+    let mut sender = Sender::connect(&arguments.name, arguments.wait, arguments.idle)?;
     let bar = progress::bytes(total, "sent");
     let result = sender.run(&mut input.lock(), |bytes| bar.set_position(bytes));
     bar.finish_and_clear();
@@ -381,12 +537,15 @@ struct Sender {
     tickets: Vec<Ticket>,
     /// How the link ended.
     closed: Option<CloseReason>,
+    idle_max: Option<Duration>,
+    /// When the receiver last gave a right to send, or was last sent something.
+    progressed: Instant,
     /// The receiver is on another host, of which a death is not told from silence.
     is_of_host: bool,
 }
 
 impl Sender {
-    fn connect(name: &str, wait: Duration) -> Result<Self> {
+    fn connect(name: &str, wait: Duration, idle: Option<Duration>) -> Result<Self> {
         // Without time to wait, who is not there is an error at once; the link itself takes time.
         let mut config = Config::from_env()?;
         if wait.is_zero() {
@@ -408,9 +567,20 @@ impl Sender {
             .map(|ticket| ticket_of(node.peer(link)?, ticket))
             .collect::<Result<Vec<_>>>()
             .context("the service is no `hamlyn recv`")?;
-        let is_of_host = node.peer(link)?.host.is_some();
-        let (own, closed) = (Vec::new(), None);
-        let mut sender = Self { node, link, queue, slot, tickets: own, closed, is_of_host };
+        let peer = node.peer(link)?;
+        let (is_of_host, idle_max) = (peer.host.is_some(), idle_max(idle, peer));
+        let (own, closed, progressed) = (Vec::new(), None, Instant::now());
+        let mut sender = Self {
+            node,
+            link,
+            queue,
+            slot,
+            tickets: own,
+            closed,
+            idle_max,
+            progressed,
+            is_of_host,
+        };
         tickets.into_iter().try_for_each(|ticket| sender.keep(ticket))?;
         Ok(sender)
     }
@@ -422,7 +592,20 @@ impl Sender {
             "the receiver gives more rights to send than it has buffers, which are {CHUNKS}"
         );
         self.tickets.push(ticket);
+        self.progressed = Instant::now();
         Ok(())
+    }
+
+    /// How long the receiver is waited for now. An error: it has been too long.
+    fn patience(&self) -> Result<Option<Duration>> {
+        let Some(max) = self.idle_max else { return Ok(None) };
+        let left = max.saturating_sub(self.progressed.elapsed());
+        ensure!(
+            !left.is_zero(),
+            "the receiver has taken nothing for {} s (--idle allows more)",
+            max.as_secs_f64()
+        );
+        Ok(Some(left))
     }
 
     fn run(&mut self, input: &mut (impl Read + AsFd), mut progress: impl FnMut(u64)) -> Result<()> {
@@ -435,7 +618,9 @@ impl Sender {
                 return verdict;
             }
             let may_send = !is_sent && !self.tickets.is_empty();
-            if !self.wait(may_send.then_some(input.as_fd()))? {
+            // Its own input is waited for as long as it takes.
+            let patience = if may_send { None } else { self.patience()? };
+            if !self.wait(may_send.then_some(input.as_fd()), patience)? {
                 continue;
             }
             let length = match input.read(&mut buffer) {
@@ -452,6 +637,7 @@ impl Sender {
             is_sent = length == 0;
             hasher.update(data);
             self.send_chunk(&ticket, data, chunk)?;
+            self.progressed = Instant::now();
             number += 1;
             bytes += length as u64;
             progress(bytes);
@@ -524,8 +710,9 @@ impl Sender {
         })
     }
 
-    /// Sleeps until there may be a message, or input if that is wanted; says whether there is.
-    fn wait(&mut self, input: Option<impl AsFd>) -> Result<bool> {
+    /// Sleeps until there may be a message, or input if that is wanted, or the time is up; says whether
+    /// there is input.
+    fn wait(&mut self, input: Option<impl AsFd>, patience: Option<Duration>) -> Result<bool> {
         if !self.node.prepare_to_wait()? {
             self.node.poll()?;
             // Input must not starve while messages come, nor they while there is input.
@@ -539,14 +726,15 @@ impl Sender {
             });
         }
         let node = PollFd::from_borrowed_fd(self.node.as_fd(), PollFlags::IN);
+        let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
         let ready = match &input {
             None => {
-                let _ = poll(&mut [node], None);
+                let _ = poll(&mut [node], patience.as_ref());
                 false
             }
             Some(input) => {
                 let mut fds = [node, PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN)];
-                poll(&mut fds, None).is_ok() && !fds[1].revents().is_empty()
+                poll(&mut fds, patience.as_ref()).is_ok() && !fds[1].revents().is_empty()
             }
         };
         self.node.poll()?;
@@ -574,6 +762,8 @@ mod tests {
     fn a_chunk_that_claims_more_than_its_buffer_is_none() {
         let chunk = Chunk::Data { number: 0, length: CHUNK_BYTES as u32 + 1 };
         assert_eq!(Chunk::from_bytes(&chunk.to_bytes()), None);
+        let nothing = Chunk::Data { number: 0, length: 0 };
+        assert_eq!(Chunk::from_bytes(&nothing.to_bytes()), None);
         assert_eq!(Chunk::from_bytes(&[]), None);
         assert_eq!(Chunk::from_bytes(&[2; 41]), None);
         assert_eq!(Chunk::from_bytes(&[1; 20]), None);

@@ -312,7 +312,7 @@ impl Receiver {
         }
         let who = match &peer.host {
             Some(host) => host.identity.clone(),
-            None => format!("{:?}", peer.uid),
+            None => peer.uid.map_or("unknown".into(), |user| user.to_string()),
         };
         self.waiting.push_back(Request { id, who, tickets });
     }

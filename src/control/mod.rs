@@ -44,9 +44,11 @@ pub use machine::{
     Accept, AnswerError, ApertureError, ConnectionId, Event, Failure, HostPeer, LinkEnd, Peer,
     PeerUser, RefusedBy, RequestId, Wait,
 };
-pub use text::{printable, printable_bytes};
 #[cfg(feature = "os")]
-use text::{printable_line, printable_lines};
+use text::printable_line;
+#[cfg(feature = "tls")]
+use text::printable_lines;
+pub use text::{printable, printable_bytes};
 
 #[cfg(feature = "os")]
 pub use identity::Identity;

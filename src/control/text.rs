@@ -84,7 +84,7 @@ pub(super) fn printable_line(line: &[u8]) -> Option<String> {
 }
 
 /// Statistics as a stranger wrote them: [`printable_line`] of each line that has a name and a value.
-#[cfg(feature = "os")]
+#[cfg(feature = "tls")]
 pub(super) fn printable_lines(text: &[u8]) -> String {
     let mut lines = String::new();
     for line in text.split(|byte| *byte == b'\n').filter_map(printable_line) {
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(printable_bytes(b"a\xffb\0"), "a\u{fffd}b\\u{0}");
     }
 
-    #[cfg(feature = "os")]
+    #[cfg(feature = "tls")]
     #[test]
     fn a_name_and_a_value_of_statistics_have_a_bound_whatever_a_stranger_wrote() {
         for letter in ["x", "\u{1b}", "\u{e9}", "\u{1f600}"] {

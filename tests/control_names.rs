@@ -326,3 +326,35 @@ fn a_directory_of_a_user_that_belongs_to_another_is_not_used() {
         "{error}"
     );
 }
+
+#[test]
+fn a_user_with_many_names_or_many_directories_hides_none_of_another() {
+    if !is_root() {
+        skipped!("making places of other users needs root");
+        return;
+    }
+    let dir = Dir::new("many-names");
+    let config = dir.config();
+    let shared = setup_shared_dir(&config).unwrap();
+    let place = |owner: u32, name: &str| {
+        std::fs::create_dir(shared.join(name)).unwrap();
+        std::os::unix::fs::chown(shared.join(name), Some(owner), None).unwrap();
+    };
+    // What reads as the numbers of others is no place of theirs.
+    (5000..5400).for_each(|user: u32| place(4711, &user.to_string()));
+    place(4711, "4711");
+    place(4712, "4712");
+    for i in 0..1500 {
+        drop(UnixListener::bind(shared.join(format!("4711/n{i}"))).unwrap());
+    }
+    let alive = UnixListener::bind(shared.join("4712/x")).unwrap();
+    std::fs::hard_link(shared.join("4712/x"), shared.join("4712/y")).unwrap();
+    let services = list_services(&config);
+    let count = |of: &str| services.entries.iter().filter(|s| s.name.starts_with(of)).count();
+    assert!((1..=1024).contains(&count("4711@")), "{}", count("4711@"));
+    assert_eq!(services.cut, [shared.join("4711")]);
+    assert_eq!((count("4712@"), count("5")), (2, 0));
+    let of_4712: Vec<_> = services.entries.iter().filter(|s| s.name.starts_with("4712@")).collect();
+    assert_eq!(of_4712[0].socket, of_4712[1].socket);
+    drop(alive);
+}

@@ -221,6 +221,13 @@ pub struct RecvArguments {
     /// Seconds to wait for a sender [default: for ever]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub wait: Option<Duration>,
+    /// Seconds without a byte of the sender's, after which it is sent away [default: 60 for one of another
+    /// user or host, for ever for one of this user]
+    ///
+    /// Another may come, if nothing was written. One of another user or host that is linked and has sent
+    /// nothing ends the wait of --wait no later, and gives way when another sender comes.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub idle: Option<Duration>,
     /// Write to FILE, which is there when it is whole, and as it was until then
     ///
     /// A file that is replaced keeps its mode and its owner. Killed by SIGKILL, this command leaves
@@ -240,6 +247,10 @@ pub struct SendArguments {
     /// Seconds to wait for the receiver to be there
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub wait: Duration,
+    /// Seconds in which the receiver takes nothing of what waits for it, after which it is left [default:
+    /// 60 for one of another user or host, for ever for one of this user]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub idle: Option<Duration>,
 }
 
 #[derive(Args, Debug)]

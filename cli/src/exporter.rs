@@ -137,11 +137,11 @@ impl Exporter {
         }
         let this = self.clone();
         let text = tokio::task::spawn_blocking(move || {
-            let names = {
+            let found = {
                 let mut watched = this.watched.lock().unwrap_or_else(PoisonError::into_inner);
-                watched.names(&this.config)
+                watched.find(&this.config)
             };
-            prometheus::text(&look::ask_all(&this.config, &names, look::SILENCE))
+            prometheus::text(&look::ask_all(&this.config, &found, look::SILENCE))
         });
         let text = Bytes::from(text.await.ok()?);
         *last = Some((Instant::now(), text.clone()));

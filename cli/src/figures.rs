@@ -1,6 +1,10 @@
 //! The statistics of a process, as `stat`, `why` and their like read them. Another process wrote
 //! them, and perhaps another user's: they are taken apart, bounded, and printed, and nothing else.
+//!
+//! Never: a name or a value is longer than [`CHARS_MAX`], but for two sentences; an answer makes more of
+//! these than the look's [`Budget`] allows.
 
+use crate::budget::{ANSWER_BYTES_FREE, Budget, Of};
 use crate::stat::duration;
 use hamlyn::control::printable_bytes;
 use std::collections::{BTreeMap, HashMap};
@@ -16,6 +20,26 @@ pub struct Figures {
     pub links: BTreeMap<u32, Link>,
     /// Who was refused last: the last first.
     pub refusals: BTreeMap<u32, Refusal>,
+    /// Lines that were left out, because there were too many; after [`LEFT_OUT_MAX`] no more are read.
+    pub left_out: u64,
+    /// Bytes that the others take.
+    bytes: usize,
+}
+
+/// Most characters of a name or a value. The library cuts the sentences, which stand in no table.
+const CHARS_MAX: usize = 128;
+const SENTENCES: &[&str] = &["path", "reason"];
+pub const LEFT_OUT_MAX: u64 = 1000;
+/// Most figures of a process beside its links, of one link, and of one refusal.
+const COUNTERS_MAX: usize = 1024;
+const FIGURES_OF_ONE_MAX: usize = 64;
+/// What a line takes beside its characters, and a link beside its lines.
+const LINE_BYTES: usize = 100;
+const LINK_BYTES: usize = 1000;
+
+/// As much of `text` as may be kept.
+fn cut(text: &str) -> String {
+    text.chars().take(CHARS_MAX).collect()
 }
 
 /// One link, as its process sees it; and whether that is on another host, whose processes have other numbers.
@@ -31,30 +55,73 @@ impl Figures {
     #[cfg(feature = "tls")]
     pub fn of_host(text: &str) -> Self {
         let mut figures = Self::of(text);
-        figures.links.values_mut().for_each(|link| link.1 = true);
-        figures.refusals.values_mut().for_each(|refusal| refusal.1 = true);
+        figures.are_of_host();
         figures
     }
 
+    #[cfg(feature = "tls")]
+    pub fn are_of_host(&mut self) {
+        self.links.values_mut().for_each(|link| link.1 = true);
+        self.refusals.values_mut().for_each(|refusal| refusal.1 = true);
+    }
+
+    /// Of a process that is asked alone.
     pub fn of(text: &str) -> Self {
-        let mut figures = Self::default();
-        for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
-            let numbered = |prefix: &str| {
-                let (number, name) = name.strip_prefix(prefix)?.split_once('.')?;
-                Some((number.parse().ok()?, name))
-            };
-            if let Some((number, name)) = numbered("link.") {
-                let link: &mut Link = figures.links.entry(number).or_default();
-                link.0.insert(name.into(), value.into());
-            } else if let Some((number, name)) = numbered("refusal.") {
-                let refusal: &mut Refusal = figures.refusals.entry(number).or_default();
-                refusal.0.insert(name.into(), value.into());
-            } else {
-                figures.at.entry(name.into()).or_insert(figures.counters.len());
-                figures.counters.push((name.into(), value.into()));
+        let (mut figures, budget) = (Self::default(), Budget::of_users(1));
+        text.lines().for_each(|line| figures.read(line, &budget, ""));
+        figures
+    }
+
+    /// One more line of what a process of `user` answers, or one more that is left out.
+    pub fn read(&mut self, line: &str, budget: &Budget, user: &str) {
+        let Some((name, value)) = line.split_once(' ') else { return };
+        if self.keep(name, value, budget, user).is_none() {
+            self.left_out += 1;
+        }
+    }
+
+    fn keep(&mut self, name: &str, value: &str, budget: &Budget, user: &str) -> Option<()> {
+        let numbered = |prefix: &str| {
+            let (number, name) = name.strip_prefix(prefix)?.split_once('.')?;
+            Some((number.parse().ok()?, name))
+        };
+        let (link, refusal) = (numbered("link."), numbered("refusal."));
+        let known = match (link, refusal) {
+            (Some((number, _)), _) => self.links.get(&number).map(|link| link.0.len()),
+            (_, Some((number, _))) => self.refusals.get(&number).map(|refusal| refusal.0.len()),
+            _ => Some(0).filter(|_| self.counters.len() < COUNTERS_MAX),
+        };
+        let is_new = known.is_none() && (link.is_some() || refusal.is_some());
+        if known.is_some_and(|count| count >= FIGURES_OF_ONE_MAX) || (known.is_none() && !is_new) {
+            return None;
+        }
+        let (_, name) = link.or(refusal).unwrap_or((0, name));
+        let is_sentence = (link.or(refusal)).is_some() && SENTENCES.contains(&name);
+        let (name, value) = (cut(name), if is_sentence { value.into() } else { cut(value) });
+        // A counter's name stands in the index, too.
+        let new_bytes = if is_new { LINK_BYTES } else { 0 };
+        let bytes = 2 * name.len() + value.len() + LINE_BYTES + new_bytes;
+        let is_free = self.bytes + bytes <= ANSWER_BYTES_FREE;
+        if !(is_free || budget.take(user, Of::Bytes, bytes)) {
+            return None;
+        }
+        if is_new && !budget.take(user, Of::Links, 1) {
+            return None;
+        }
+        self.bytes += bytes;
+        match (link, refusal) {
+            (Some((number, _)), _) => {
+                self.links.entry(number).or_default().0.insert(name, value);
+            }
+            (_, Some((number, _))) => {
+                self.refusals.entry(number).or_default().0.insert(name, value);
+            }
+            _ => {
+                self.at.entry(name.clone()).or_insert(self.counters.len());
+                self.counters.push((name, value));
             }
         }
-        figures
+        Some(())
     }
 
     /// What is no number, or is to be shown as it is; empty where there is none.
@@ -322,6 +389,31 @@ pub mod tests {
         assert!(said.starts_with("sent away 3.2 s ago, user 7"), "{said}");
         assert!(said.ends_with("it has 2 clients; 5 times since 4 min ago"), "{said}");
         assert!(of("refusal.1.last_ms_ago x\n").starts_with("0 ms ago"));
+    }
+
+    #[test]
+    fn an_answer_of_any_size_makes_a_bounded_number_of_bounded_figures() {
+        let long = "x".repeat(5000);
+        let lines = (0..5000).map(|i| {
+            format!("{i}{long} {long}\nlink.{i}.{long} {long}\nlink.1.{i} 1\nrefusal.1.{i} 1\nlink.{i}.path {long}\n")
+        });
+        let figures = Figures::of(&lines.collect::<String>());
+        assert_eq!(
+            (figures.counters.len(), figures.links[&1].0.len()),
+            (COUNTERS_MAX, FIGURES_OF_ONE_MAX)
+        );
+        assert!(
+            figures.links.len() > 1000 && figures.links.len() <= 2048,
+            "{}",
+            figures.links.len()
+        );
+        assert_eq!(figures.refusals[&1].0.len(), FIGURES_OF_ONE_MAX);
+        let is_short =
+            |(name, value): (&String, &String)| name.len() <= CHARS_MAX && value.len() <= CHARS_MAX;
+        assert!(figures.counters.iter().all(|(name, value)| is_short((name, value))));
+        let of_links = figures.links.values().flat_map(|link| &link.0);
+        assert!(of_links.filter(|(name, _)| *name != "path").all(is_short));
+        assert!(figures.left_out > 10_000, "{}", figures.left_out);
     }
 
     #[test]

@@ -3,20 +3,23 @@
 //! A process answers in its housekeeping thread, so a look costs its messages nothing; what a look
 //! costs that thread is in docs/operating.md. Who looks again and again keeps a pause.
 //!
-//! Never: a process that does not answer holds up the others for longer than its time limit.
+//! Never: a look takes longer than its time limit, or more than its [`Budget`], whatever is served and
+//! answered; a user's silent processes keep those of another from being asked; a process is asked twice.
 
-use crate::figures::{Figures, Link, is_stopped, program};
+use crate::budget::{Budget, Of};
+use crate::figures::{Figures, LEFT_OUT_MAX, Link, is_stopped, program};
 use crate::names::of_this_host;
 use crate::output;
-use anyhow::{Result, anyhow};
+use anyhow::{Error, Result, anyhow};
 use hamlyn::Config;
 use hamlyn::control::{
-    ConnectError, Reason, ServiceName, list_services, private_dir, statistics_of, uid_of,
+    Answered, ConnectError, Reason, ServiceName, Services, list_services, private_dir,
+    read_statistics, uid_of,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The shortest pause between two looks at a process.
@@ -28,6 +31,23 @@ pub const SILENCE: Duration = Duration::from_secs(1);
 /// After this long the names are looked for again: that costs each of their processes another
 /// connection.
 const NAMES_FOR: Duration = Duration::from_secs(5);
+
+/// A service that is to be asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Service {
+    pub name: String,
+    /// Its process and its socket, where it was found in a directory.
+    process: Option<u32>,
+    socket: Option<(u64, u64)>,
+}
+
+/// The services of a look.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    pub services: Vec<Service>,
+    /// Directories whose names are not all known.
+    unseen: Vec<PathBuf>,
+}
 
 /// What one process said, and when.
 #[derive(Debug)]
@@ -43,7 +63,9 @@ pub struct Told {
     pub process: Option<u32>,
     /// What the process calls itself.
     pub program: Option<String>,
-    pub figures: Figures,
+    pub figures: Arc<Figures>,
+    /// The first name of the same process in this look: its links are shown there.
+    pub same_as: Option<String>,
 }
 
 /// What became of a look at several.
@@ -55,6 +77,33 @@ pub struct Look {
     pub failed: Vec<(String, String)>,
     /// Of these, who is there and tells its figures to others alone.
     pub closed: BTreeSet<String>,
+    /// Names that were not asked, by user, because of the budget or the time limit.
+    pub not_asked: BTreeMap<String, usize>,
+    /// Directories whose names are not all known.
+    pub unseen: Vec<PathBuf>,
+}
+
+impl Look {
+    /// Lines of answers that were left out.
+    pub fn lines_left_out(&self) -> u64 {
+        let first = self.told.iter().filter(|told| told.same_as.is_none());
+        first.map(|told| told.figures.left_out).sum()
+    }
+
+    /// What is missing, in sentences.
+    pub fn left_out(&self) -> Vec<String> {
+        let names = self.not_asked.iter().map(|(user, count)| {
+            format!("{count} names of user {user} were not asked: there are too many, or too many are silent")
+        });
+        let lines = Some(self.lines_left_out()).filter(|count| *count > 0);
+        let lines = lines.map(|count| {
+            format!("{count} lines of the answers, or more, were left out: there were too many, or they came too late")
+        });
+        let unseen = self.unseen.iter().map(|path| {
+            format!("not all names in {} are known: it has too many, or is held", path.display())
+        });
+        names.chain(lines).chain(unseen).collect()
+    }
 }
 
 /// Said of the figures: whoever asks for them may be let in all the same.
@@ -76,42 +125,61 @@ impl std::error::Error for Closed {}
 
 /// Asks one, and waits so long for its answer.
 pub fn ask(config: &Config, name: &str, patience: Duration) -> Result<Told> {
+    let asked = ask_within(config, name, patience, &Budget::of_users(1));
+    asked.map_err(|error| match error {
+        Asked::Silent => silent(patience, process_of(&list_services(config), name)),
+        Asked::Failed(error) => error,
+    })
+}
+
+/// Why there is no answer.
+enum Asked {
+    /// The time was up.
+    Silent,
+    Failed(Error),
+}
+
+fn ask_within(
+    config: &Config,
+    name: &str,
+    patience: Duration,
+    budget: &Budget,
+) -> Result<Told, Asked> {
     #[cfg(feature = "tls")]
     if hamlyn::control::is_of_other_host(name) {
-        return ask_host(config, name, patience);
+        return ask_host(config, name, patience, budget).map_err(Asked::Failed);
     }
-    let began = Instant::now();
-    let told =
-        statistics_of(config, &of_this_host(name)?, Some(patience)).map_err(
-            |error| match error {
-                ConnectError::TimedOut(_) => match stopped(config, name) {
-                    Some(why) => anyhow!(why),
-                    None => anyhow!("it has not answered for {} s", patience.as_secs_f64()),
-                },
-                ConnectError::Refused { reason: Reason::User, .. } => Closed.into(),
-                error => error.into(),
-            },
-        )?;
+    let (began, user) = (Instant::now(), user_of(name));
+    let service = of_this_host(name).map_err(Asked::Failed)?;
+    let mut figures = Figures::default();
+    let mut keep = |line: &str| {
+        figures.read(line, budget, &user);
+        figures.left_out < LEFT_OUT_MAX
+    };
+    let answered = read_statistics(config, &service, Some(patience), &mut keep);
+    let Answered { uid, pid, is_whole } = answered.map_err(|error| match error {
+        ConnectError::TimedOut(_) => Asked::Silent,
+        ConnectError::Refused { reason: Reason::User, .. } => Asked::Failed(Closed.into()),
+        error => Asked::Failed(error.into()),
+    })?;
+    figures.left_out += u64::from(!is_whole);
+    let (user, process) = (uid, pid);
     let at = Instant::now();
-    Ok(Told {
-        name: name.into(),
-        at,
-        took: at - began,
-        host: None,
-        user: told.uid,
-        process: told.pid,
-        program: told.pid.and_then(program),
-        figures: Figures::of(&told.text),
-    })
+    let program = process.and_then(program);
+    let (name, took, figures) = (name.into(), at - began, Arc::new(figures));
+    Ok(Told { name, at, took, host: None, user, process, program, figures, same_as: None })
 }
 
 /// The same on another host, which tells it to whom its setting `figures_to` names.
 #[cfg(feature = "tls")]
-fn ask_host(config: &Config, name: &str, patience: Duration) -> Result<Told> {
+fn ask_host(config: &Config, name: &str, patience: Duration, budget: &Budget) -> Result<Told> {
     let began = Instant::now();
     let told = hamlyn::control::hosts::figures::ask(config, &name.parse()?, patience)?;
     let at = Instant::now();
     let host = format!("{} ({})", told.address, hamlyn::control::printable(&told.identity));
+    let mut figures = Figures::default();
+    told.text.lines().for_each(|line| figures.read(line, budget, name));
+    figures.are_of_host();
     Ok(Told {
         name: name.into(),
         at,
@@ -120,67 +188,177 @@ fn ask_host(config: &Config, name: &str, patience: Duration) -> Result<Told> {
         user: None,
         process: None,
         program: None,
-        figures: Figures::of_host(&told.text),
+        figures: Arc::new(figures),
+        same_as: None,
     })
 }
 
-/// That the process which serves a name is stopped, if it is and that can be seen from here.
-fn stopped(config: &Config, name: &str) -> Option<String> {
-    let mut services = list_services(config).entries.into_iter();
-    let pid = services.find(|service| one_form(&service.name) == name)?.pid?;
-    is_stopped(pid).then(|| {
-        let program = program(pid).map_or(String::new(), |program| format!(" ({program})"));
-        format!(
-            "its process {pid}{program} is stopped, by a signal (SIGSTOP) or a debugger; \
-             `kill -CONT {pid}` lets it go on"
-        )
-    })
+fn silent(patience: Duration, process: Option<u32>) -> Error {
+    let Some(pid) = process.filter(|pid| is_stopped(*pid)) else {
+        return anyhow!("it has not answered for {} s", patience.as_secs_f64());
+    };
+    let program = program(pid).map_or(String::new(), |program| format!(" ({program})"));
+    anyhow!(
+        "its process {pid}{program} is stopped, by a signal (SIGSTOP) or a debugger; \
+         `kill -CONT {pid}` lets it go on"
+    )
 }
 
-/// Asks all of these, and waits so long for each.
-pub fn ask_all(config: &Config, names: &[String], patience: Duration) -> Look {
-    let answers: Vec<Mutex<Option<Result<Told>>>> =
-        names.iter().map(|_| Mutex::default()).collect();
-    let next = AtomicUsize::new(0);
+/// The process that serves a name of this host, as far as that can be seen from here.
+fn process_of(services: &Services, name: &str) -> Option<u32> {
+    services.entries.iter().find(|service| one_form(&service.name) == name)?.pid
+}
+
+/// Who pays for a look at a service: its user, or the other host.
+fn user_of(name: &str) -> String {
+    let is_of_host = name.starts_with("hamlyn://");
+    match name.split_once('@').filter(|_| !is_of_host) {
+        Some((user, _)) => user.into(),
+        None if is_of_host => name.into(),
+        None => rustix::process::geteuid().as_raw().to_string(),
+    }
+}
+
+/// The questions of a look that have not been asked: each for all names of one process.
+struct Questions {
+    /// By user.
+    waiting: BTreeMap<String, VecDeque<Vec<usize>>>,
+    asking: HashMap<String, usize>,
+}
+
+impl Questions {
+    fn of(found: &Found, budget: &Budget, look: &mut Look) -> Self {
+        let mut waiting: BTreeMap<String, VecDeque<Vec<usize>>> = BTreeMap::new();
+        // Processes and sockets, by user: another user's process may have got the number of one that is gone.
+        let mut known: HashMap<(String, Result<u32, (u64, u64)>), usize> = HashMap::new();
+        for (i, service) in found.services.iter().enumerate() {
+            let user = user_of(&service.name);
+            if !budget.take(&user, Of::Names, 1) {
+                *look.not_asked.entry(user).or_default() += 1;
+                continue;
+            }
+            let questions = waiting.entry(user.clone()).or_default();
+            let which = service.process.map(Ok).or(service.socket.map(Err));
+            let at = which.map(|which| *known.entry((user, which)).or_insert(questions.len()));
+            match at.and_then(|at| questions.get_mut(at)) {
+                Some(same) => same.push(i),
+                None => questions.push_back(vec![i]),
+            }
+        }
+        Self { waiting, asking: HashMap::new() }
+    }
+
+    /// The next one, of the user of whom fewest are being asked: silent ones hold up their own user.
+    fn next(&mut self) -> Option<(String, Vec<usize>)> {
+        let asking = |user: &String| self.asking.get(user).copied().unwrap_or(0);
+        let user = self.waiting.keys().min_by_key(|user| asking(user))?.clone();
+        let questions = self.waiting.get_mut(&user)?;
+        let next = questions.pop_front();
+        if questions.is_empty() {
+            self.waiting.remove(&user);
+        }
+        *self.asking.entry(user.clone()).or_default() += 1;
+        next.map(|next| (user, next))
+    }
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asks all of these, and waits so long for all of them.
+pub fn ask_all(config: &Config, found: &Found, patience: Duration) -> Look {
+    let began = Instant::now();
+    let users: BTreeSet<String> =
+        found.services.iter().map(|service| user_of(&service.name)).collect();
+    let budget = Budget::of_users(users.len());
+    let mut look = Look { unseen: found.unseen.clone(), ..Look::default() };
+    let questions = Mutex::new(Questions::of(found, &budget, &mut look));
+    let count: usize = locked(&questions).waiting.values().map(VecDeque::len).sum();
+    let answers: Mutex<BTreeMap<usize, Result<Told, Asked>>> = Mutex::default();
+    let work = || {
+        while began.elapsed() < patience {
+            let Some((user, names)) = locked(&questions).next() else { return };
+            let [first, others @ ..] = &names[..] else { continue };
+            let left = patience.saturating_sub(began.elapsed());
+            let answer = ask_within(config, &found.services[*first].name, left, &budget);
+            let mut answers = locked(&answers);
+            for other in others {
+                let name = found.services[*other].name.clone();
+                let again = match &answer {
+                    Ok(told) => Ok(told.again_as(name)),
+                    Err(Asked::Silent) => Err(Asked::Silent),
+                    Err(Asked::Failed(error)) if error.is::<Closed>() => {
+                        Err(Asked::Failed(Closed.into()))
+                    }
+                    Err(Asked::Failed(error)) => {
+                        Err(Asked::Failed(anyhow!(output::in_words(error))))
+                    }
+                };
+                answers.insert(*other, again);
+            }
+            answers.insert(*first, answer);
+            drop(answers);
+            if let Some(asking) = locked(&questions).asking.get_mut(&user) {
+                *asking -= 1;
+            }
+        }
+    };
     std::thread::scope(|scope| {
-        for _ in 0..names.len().min(ASKED_AT_A_TIME) {
-            scope.spawn(|| {
-                loop {
-                    let i = next.fetch_add(1, Ordering::Relaxed);
-                    let (Some(name), Some(answer)) = (names.get(i), answers.get(i)) else { return };
-                    *answer.lock().unwrap_or_else(|e| e.into_inner()) =
-                        Some(ask(config, name, patience));
-                }
-            });
+        for _ in 0..count.min(ASKED_AT_A_TIME) {
+            scope.spawn(work);
         }
     });
-    let mut look = Look::default();
-    for (name, answer) in names.iter().zip(answers) {
-        match answer.into_inner().unwrap_or_else(|e| e.into_inner()) {
-            Some(Ok(told)) => look.told.push(told),
-            Some(Err(error)) => {
-                if error.is::<Closed>() {
-                    look.closed.insert(name.clone());
-                }
-                look.failed.push((name.clone(), output::in_words(&error)));
+    for (user, questions) in locked(&questions).waiting.iter() {
+        let names: usize = questions.iter().map(Vec::len).sum();
+        *look.not_asked.entry(user.clone()).or_default() += names;
+    }
+    let services = LazyLock::new(|| list_services(config));
+    let mut firsts: HashMap<(String, Result<u32, String>), String> = HashMap::new();
+    for (i, answer) in answers.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        let service = &found.services[i];
+        let error = match answer {
+            Ok(mut told) => {
+                // Its node is its own word, which counts among the processes of its user.
+                let node = || told.figures.text("node").to_string();
+                let which = (user_of(&told.name), told.process.ok_or_else(node));
+                told.same_as = firsts.get(&which).cloned();
+                firsts.entry(which).or_insert_with(|| told.name.clone());
+                look.told.push(told);
+                continue;
             }
-            None => look.failed.push((name.clone(), "it was not asked".into())),
+            Err(Asked::Silent) => {
+                // One that was found in a directory was looked for there.
+                let named = service.socket.is_none().then(|| process_of(&services, &service.name));
+                silent(patience, service.process.or(named.flatten()))
+            }
+            Err(Asked::Failed(error)) => error,
+        };
+        if error.is::<Closed>() {
+            look.closed.insert(service.name.clone());
         }
+        look.failed.push((service.name.clone(), output::in_words(&error)));
     }
     look
 }
 
-/// The names of the services that may be asked: this user's, and for root everybody's.
-pub fn names(config: &Config) -> Vec<String> {
+/// The services that may be asked: this user's, and for root everybody's.
+pub fn find(config: &Config) -> Found {
     let user = rustix::process::geteuid().as_raw();
     let is_asked = |uid: Option<u32>| user == 0 || uid == Some(user);
-    let services = list_services(config).entries.into_iter();
-    let services = services.filter(|s| is_asked(s.uid) && s.is_alive != Some(false));
-    let mut names: Vec<String> = services.map(|service| one_form(&service.name)).collect();
+    let Services { entries, held, cut, .. } = list_services(config);
+    let entries = entries.into_iter().filter(|s| is_asked(s.uid) && s.is_alive != Some(false));
+    let mut services: Vec<Service> = entries
+        .map(|entry| Service {
+            name: one_form(&entry.name),
+            process: entry.pid,
+            socket: Some(entry.socket),
+        })
+        .collect();
     // In both directories: whoever asks finds the same one.
-    names.sort();
-    names.dedup();
-    names
+    services.sort_by(|a, b| a.name.cmp(&b.name));
+    services.dedup_by(|a, b| a.name == b.name);
+    Found { services, unseen: [held, cut].concat() }
 }
 
 /// The same service has one name here, whichever way it was asked for: `NAME` of this user's own,
@@ -207,7 +385,7 @@ pub fn one_form(name: &str) -> String {
 pub struct Watched {
     /// Empty: all.
     wanted: Vec<String>,
-    found: Option<(Instant, Vec<String>)>,
+    found: Option<(Instant, Found)>,
 }
 
 impl Watched {
@@ -216,16 +394,19 @@ impl Watched {
         Self { wanted: wanted.iter().map(|name| one_form(name)).collect(), found: None }
     }
 
-    pub fn names(&mut self, config: &Config) -> Vec<String> {
+    pub fn find(&mut self, config: &Config) -> Found {
         if !self.wanted.is_empty() {
-            return self.wanted.clone();
+            let unknown =
+                |name: &String| Service { name: name.clone(), process: None, socket: None };
+            let services = self.wanted.iter().map(unknown).collect();
+            return Found { services, unseen: Vec::new() };
         }
         match &self.found {
-            Some((at, names)) if at.elapsed() < NAMES_FOR => names.clone(),
+            Some((at, found)) if at.elapsed() < NAMES_FOR => found.clone(),
             _ => {
-                let names = names(config);
-                self.found = Some((Instant::now(), names.clone()));
-                names
+                let found = find(config);
+                self.found = Some((Instant::now(), found.clone()));
+                found
             }
         }
     }
@@ -240,6 +421,13 @@ pub fn by_name(told: Vec<Told>) -> Before {
 }
 
 impl Told {
+    /// The same answer, for another name of its process.
+    fn again_as(&self, name: String) -> Self {
+        let (host, program, figures) =
+            (self.host.clone(), self.program.clone(), self.figures.clone());
+        Self { name, host, program, figures, same_as: None, ..*self }
+    }
+
     /// The same process, earlier: another may have the name now.
     pub fn earlier<'a>(&self, before: &'a Before) -> Option<&'a Told> {
         let earlier = before.get(&self.name)?;
@@ -280,9 +468,9 @@ mod tests {
     use super::*;
 
     fn told(text: &str, at: Instant) -> Told {
-        let (took, figures) = (Duration::ZERO, Figures::of(text));
-        let (host, user, process, program) = (None, None, None, None);
-        Told { name: "x".into(), at, took, host, user, process, program, figures }
+        let (took, figures) = (Duration::ZERO, Arc::new(Figures::of(text)));
+        let (host, user, process, program, same_as) = (None, None, None, None, None);
+        Told { name: "x".into(), at, took, host, user, process, program, figures, same_as }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod allow;
 mod arguments;
+mod budget;
 mod ending;
 mod environment;
 mod exporter;

@@ -2,7 +2,8 @@
 //!
 //! A process that answers may be hostile, and whatever it wrote stays within its place: its names
 //! become no metrics (only those that this command knows do), a value is a whole number or is left
-//! out, a label is escaped and has a bound, and of two rows with the same labels there is one.
+//! out, a label is escaped and has a bound, and of two rows with the same labels there is one. How many
+//! rows there are the look's budget says.
 
 use crate::figures::{Link, RoomWaits};
 use crate::look::{Look, Told};
@@ -12,6 +13,8 @@ use std::fmt::Write;
 
 /// Most characters of a label's value.
 const LABEL_MAX: usize = 128;
+/// Most characters of one that is a number, or `unknown`.
+const NUMBER_MAX: usize = 20;
 
 /// How a figure is shown.
 #[derive(Clone, Copy, PartialEq)]
@@ -313,7 +316,8 @@ impl Metrics {
         if let Some(waits) = RoomWaits::of(&told.figures) {
             self.of_room_waits(&service, &waits);
         }
-        for (number, link) in &told.figures.links {
+        // A process that has several names tells of its links once.
+        for (number, link) in told.figures.links.iter().filter(|_| told.same_as.is_none()) {
             self.of_link(&service, *number, link);
         }
     }
@@ -338,7 +342,9 @@ impl Metrics {
     }
 
     fn of_link(&mut self, service: &str, number: u32, link: &Link) {
-        let peer = ["peer_user", "peer_process"].map(|name| label(link.text(name)));
+        let number_or_word =
+            |name| label(&link.text(name).chars().take(NUMBER_MAX).collect::<String>());
+        let peer = ["peer_user", "peer_process"].map(number_or_word);
         let labels = format!(
             "{service},link=\"{number}\",peer_user=\"{}\",peer_process=\"{}\",peer_program=\"{}\",\
              peer_host=\"{}\"",
@@ -367,6 +373,9 @@ const UP: &str = "1: the service answered; 0: it did not.";
 const READABLE: &str =
     "Of one that is up. 1: it told its figures; 0: it tells them to others alone.";
 
+const LEFT_OUT: &str =
+    "What the last look left out, because there was too much of it, or it took too long.";
+
 /// All that was told.
 pub fn text(look: &Look) -> String {
     let mut metrics = Metrics::default();
@@ -378,6 +387,13 @@ pub fn text(look: &Look) -> String {
         if is_there {
             metrics.add("readable", Kind::Gauge, READABLE, &service, "0".into());
         }
+    }
+    let left_out = |what: &str, user: &str| format!("what=\"{what}\",user=\"{}\"", label(user));
+    let names = look.not_asked.iter().map(|(user, count)| (left_out("names", user), *count as u64));
+    let lines = (left_out("lines", ""), look.lines_left_out());
+    let directories = (left_out("directories", ""), look.unseen.len() as u64);
+    for (labels, count) in names.chain([lines, directories]) {
+        metrics.add("look_left_out", Kind::Gauge, LEFT_OUT, &labels, count.to_string());
     }
     let mut text = String::new();
     for (name, metric) in metrics.0 {
@@ -427,11 +443,12 @@ mod tests {
             user: Some(7),
             process: Some(9),
             program: Some("p\"{}".into()),
-            figures: Figures::of(text),
+            figures: Figures::of(text).into(),
+            same_as: None,
         };
         let failed = [("y", "gone"), ("z", "not for you")];
         let failed = failed.map(|(name, why)| (name.into(), why.into())).into();
-        Look { told: vec![told], failed, closed: ["z".into()].into() }
+        Look { told: vec![told], failed, closed: ["z".into()].into(), ..Look::default() }
     }
 
     #[test]

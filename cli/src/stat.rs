@@ -60,7 +60,7 @@ fn look(config: &Config, arguments: &StatArguments, watched: &mut Watched) -> Re
                 )?;
             Look { told: vec![told], ..Look::default() }
         }
-        _ => look::ask_all(config, &watched.names(config), PATIENCE),
+        _ => look::ask_all(config, &watched.find(config), PATIENCE),
     })
 }
 
@@ -71,6 +71,9 @@ fn show(look: &Look, arguments: &StatArguments, before: &Before) -> Result<()> {
             output::line(json!({ "name": name, "error": error }))?;
         }
     }
+    for sentence in look.left_out() {
+        eprintln!("hamlyn: {sentence}");
+    }
     if arguments.prometheus {
         let text = prometheus::text(look);
         match &arguments.output {
@@ -80,6 +83,13 @@ fn show(look: &Look, arguments: &StatArguments, before: &Before) -> Result<()> {
     } else {
         for told in &look.told {
             let before = told.earlier(before);
+            if let Some(first) = &told.same_as {
+                match arguments.json {
+                    true => output::line(again_as_json(told, first))?,
+                    false => output::line(format_args!("{}: the process of {first}.", told.name))?,
+                }
+                continue;
+            }
             match (arguments.json, arguments.watch) {
                 (true, _) => output::line(as_json(told))?,
                 (false, None) => print(told, arguments.all)?,
@@ -90,7 +100,7 @@ fn show(look: &Look, arguments: &StatArguments, before: &Before) -> Result<()> {
             output::line("No service that this user may ask is here now.")?;
         }
     }
-    let failed = look.failed.len();
+    let failed = look.failed.len() + look.not_asked.values().sum::<usize>();
     if failed > 0 && arguments.watch.is_none() {
         bail!("{failed} of {} processes did not answer", failed + look.told.len());
     }
@@ -130,6 +140,18 @@ fn as_json(told: &Told) -> Value {
         "counters": counters,
         "links": links,
         "refusals": refusals,
+    })
+}
+
+/// Of another name of a process that has been told of.
+fn again_as_json(told: &Told, first: &str) -> Value {
+    json!({
+        "name": told.name,
+        "host": told.host,
+        "user": told.user,
+        "process": told.process,
+        "program": told.program,
+        "same_process_as": first,
     })
 }
 

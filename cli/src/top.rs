@@ -20,7 +20,6 @@ use crossterm::{cursor, event, execute, queue, style, terminal};
 use hamlyn::Config;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -43,7 +42,7 @@ pub fn run(arguments: &TopArguments) -> Result<()> {
     let mut looks = 0;
     loop {
         let width = output::width();
-        let look = look::ask_all(&config, &watched.names(&config), look::SILENCE);
+        let look = look::ask_all(&config, &watched.find(&config), look::SILENCE);
         looks += 1;
         // The first one has nothing to be compared with.
         if looks > 1 || look.told.is_empty() {
@@ -74,6 +73,7 @@ fn lines(
     for (name, error) in &look.failed {
         lines.push(format!("{}: {error}", clip(name, NAME_MAX)));
     }
+    lines.extend(look.left_out());
     let longest = look.told.iter().map(|told| told.took).max().unwrap_or_default();
     let answered = look.told.len();
     if answered + look.failed.len() == 0 {
@@ -266,14 +266,11 @@ fn of_links(look: &Look, before: &Before) -> Fitting {
         "queued",
         "waits",
     ];
-    let (mut rows, mut shown) = (Vec::new(), BTreeSet::new());
-    for told in &look.told {
+    let mut rows = Vec::new();
+    // A process that has several names tells of all its links under each.
+    for told in look.told.iter().filter(|told| told.same_as.is_none()) {
         let earlier = told.earlier(before);
         for (number, link) in &told.figures.links {
-            // A process that has several names tells of all its links under each.
-            if !shown.insert((told.figures.text("node"), *number)) {
-                continue;
-            }
             let rate = |name| told.link_rate(earlier, *number, name);
             let (sent, taken) = (rate("messages_sent"), rate("packets_taken"));
             let cells = vec![
@@ -387,7 +384,7 @@ fn restore_on_signals() -> Result<()> {
 fn look_on(config: &Config, mut watched: Watched, pause: Duration, seen: &SyncSender<Look>) {
     loop {
         let began = Instant::now();
-        if seen.send(look::ask_all(config, &watched.names(config), look::SILENCE)).is_err() {
+        if seen.send(look::ask_all(config, &watched.find(config), look::SILENCE)).is_err() {
             return;
         }
         // From the end of a look that takes long, the pause is a whole one.
@@ -458,22 +455,27 @@ fn ends(key: &KeyEvent) -> bool {
 mod tests {
     use super::*;
     use crate::figures::Figures;
+    use std::sync::Arc;
 
     fn told(name: &str, sent: u64, at: Instant) -> Told {
         let text = format!(
             "node {name}\nmessages_sent {sent}\nlink.1.peer_node z\nlink.1.messages_sent {sent}\n\
              link.1.waits_for_room_ms 2500\n"
         );
-        let (took, figures) = (Duration::ZERO, Figures::of(&text));
-        let (host, user, process, program) = (None, None, None, None);
-        Told { name: name.into(), at, took, host, user, process, program, figures }
+        let (took, figures) = (Duration::ZERO, Arc::new(Figures::of(&text)));
+        let (host, user, process, program, same_as) = (None, None, None, None, None);
+        Told { name: name.into(), at, took, host, user, process, program, figures, same_as }
+    }
+
+    fn first_link(told: &mut Told) -> &mut Link {
+        Arc::get_mut(&mut told.figures).unwrap().links.get_mut(&1).unwrap()
     }
 
     #[test]
     fn whatever_a_process_writes_is_a_table_and_metrics_and_is_no_panic() {
         let now = Instant::now();
         let looks = |at| {
-            let told = |figures| Told { figures, ..told("x", 0, at) };
+            let told = |figures| Told { figures: Arc::new(figures), ..told("x", 0, at) };
             crate::figures::tests::extremes().into_iter().map(told).collect::<Vec<_>>()
         };
         for before in looks(now) {
@@ -492,7 +494,7 @@ mod tests {
     fn a_link_on_which_somebody_waits_comes_before_busy_ones() {
         let now = Instant::now();
         let mut busy = told("busy", 950, now);
-        let link = busy.figures.links.get_mut(&1).unwrap();
+        let link = first_link(&mut busy);
         link.0.insert("waits_for_room_ms".into(), "0".into());
         let before = look::by_name(vec![told("busy", 50, now), told("stuck", 50, now)]);
         let look = Look { told: vec![busy, told("stuck", 50, now)], ..Look::default() };
@@ -505,9 +507,11 @@ mod tests {
         let now = Instant::now();
         let text = "node n\nlink.1.peer_node z\nlink.1.made_by the peer\nlink.1.service prices\n\
                     link.2.peer_node y\nlink.2.made_by this process\nlink.2.service elsewhere\n";
-        let of = |name: &str| Told { figures: Figures::of(text), ..told(name, 0, now) };
+        let of = |name: &str| Told { figures: Figures::of(text).into(), ..told(name, 0, now) };
         let rows = |names: [&str; 2]| {
-            let look = Look { told: names.map(of).into(), ..Look::default() };
+            let same_as = Some(names[0].to_string());
+            let told = vec![of(names[0]), Told { same_as, ..of(names[1]) }];
+            let look = Look { told, ..Look::default() };
             let rows = of_links(&look, &Before::new()).rows.into_iter();
             rows.map(|row| row[..2].join(" ")).collect::<Vec<_>>()
         };
@@ -515,7 +519,7 @@ mod tests {
         assert_eq!(rows(["7@orders", "7@prices"]), ["7@orders 2", "7@prices 1"]);
         // Of other processes, links have the same numbers.
         let another = Told {
-            figures: Figures::of(&text.replace("node n", "node m")),
+            figures: Figures::of(&text.replace("node n", "node m")).into(),
             ..told("stock", 0, now)
         };
         let look = Look { told: vec![of("orders"), another], ..Look::default() };
@@ -534,7 +538,7 @@ mod tests {
             told.user = Some(4_294_967_294);
             told.process = Some(4_194_304);
             told.program = Some("a-long-program".into());
-            let link = told.figures.links.get_mut(&1).unwrap();
+            let link = first_link(told);
             for (name, value) in [
                 ("peer_process", "4194304"),
                 ("peer_user", "4294967294"),
@@ -584,7 +588,7 @@ mod tests {
         let mut one = told("orders", 40_000_000, now);
         one.user = Some(4_294_967_294);
         one.program = Some("a-long-program".into());
-        let link = one.figures.links.get_mut(&1).unwrap();
+        let link = first_link(&mut one);
         for (name, value) in [
             ("peer_process", "4194304"),
             ("peer_user", "4294967294"),

@@ -6,7 +6,7 @@ use hamlyn::{
     Accept, Access, Config, Event, LinkId, MetadataIndex, Node, NodeId, SlotConfig, Ticket,
 };
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -503,6 +503,63 @@ fn what_a_receiver_says_at_the_end_moves_no_cursor() {
         },
     );
     assert!(error.contains(r"the receiver failed: \u{1b}[2J\u{202e}no\u{200b}"), "{error:?}");
+}
+
+#[test]
+fn a_receiver_that_grants_nothing_is_left_after_the_limit_and_the_input_may_take_its_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut sender = hamlyn(directory.path(), &["send", "--idle", "1", "x"]).spawn().unwrap();
+    let _input = sender.stdin.take().unwrap();
+    impostor(directory.path(), |_| Vec::new(), |_, _, _| (), &mut sender);
+    let output = sender.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let error = text(&output.stderr);
+    assert!(error.contains("the receiver has taken nothing for 1 s"), "{error}");
+    // One that has granted is waited for as long as there is no input.
+    let receiver = receiver(directory.path());
+    let mut sender = hamlyn(directory.path(), &["send", "--idle", "1", "x"]).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(sender.try_wait().unwrap().is_none());
+    sender.stdin.take().unwrap().write_all(b"late").unwrap();
+    assert!(sender.wait_with_output().unwrap().status.success());
+    assert_eq!(text(&receiver.wait_with_output().unwrap().stdout), "late");
+}
+
+/// A link as a sender's, over which nothing comes.
+fn silent_sender(directory: &Path) -> (Node, LinkId) {
+    let mut node = Node::with_config(Config::default().dir(directory.to_path_buf())).unwrap();
+    let ticket = right_to_send(&mut node).to_bytes();
+    let greeting = [b"hamlyn-pipe-1\n".as_slice(), &ticket].concat();
+    let link = node.connect("x", &greeting, Some(Duration::from_secs(20))).unwrap();
+    (node, link)
+}
+
+#[test]
+fn a_sender_that_ends_or_stays_silent_before_it_has_sent_anything_makes_room_for_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut receiver = hamlyn(directory.path(), &["recv", "--idle", "1", "x"]).spawn().unwrap();
+    let mut said = std::io::BufReader::new(receiver.stderr.take().unwrap()).lines();
+    let silent = silent_sender(directory.path());
+    let line = said.next().unwrap().unwrap();
+    assert!(line.contains("the sender has sent nothing for 1"), "{line}");
+    assert!(line.contains("another sender may come"), "{line}");
+    let (mut node, link) = silent_sender(directory.path());
+    node.disconnect(link).unwrap();
+    let sent = send(directory.path(), b"whole");
+    assert!(sent.status.success(), "{}", text(&sent.stderr));
+    let received = receiver.wait_with_output().unwrap();
+    assert!(received.status.success() && received.stdout == b"whole", "{received:?}");
+    drop(silent);
+    // What was written cannot be taken back.
+    let mut receiver = hamlyn(directory.path(), &["recv", "--idle", "1", "x"]).spawn().unwrap();
+    let mut sender = hamlyn(directory.path(), &["send", "x"]).spawn().unwrap();
+    sender.stdin.as_mut().unwrap().write_all(b"half").unwrap();
+    receiver.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
+    let received = receiver.wait_with_output().unwrap();
+    let error = text(&received.stderr);
+    assert!(!received.status.success() && error.contains("has sent nothing for 1"), "{error}");
+    let told = text(&sender.wait_with_output().unwrap().stderr);
+    assert!(told.contains("the sender has sent nothing for 1"), "{told}");
 }
 
 #[test]

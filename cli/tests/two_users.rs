@@ -97,6 +97,61 @@ fn a_file_whose_owner_cannot_be_kept_stays_as_it_was() {
 }
 
 #[test]
+fn a_stranger_who_sends_nothing_holds_no_receiver_beyond_its_limit_and_keeps_no_other_sender_out() {
+    if !rustix::process::geteuid().is_root() {
+        return support::skipped("only root can run commands as two other users");
+    }
+    let (_one, dir) = two_homes();
+    let (dir, shared) = (dir.path(), dir.path().join("run"));
+    let setup = format!("hamlyn setup {} {}", ALICE.0, BOB.0);
+    assert!(shell(&setup, dir, &shared, None).status().unwrap().success());
+    let silent = format!("exec hamlyn send {}@x --wait 60 --idle 60", ALICE.0);
+    let send_silent = || {
+        let mut silent = shell(&silent, dir, &shared, Some(BOB.1));
+        silent
+            .stdin(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let receive = "exec hamlyn recv x --allow anyone";
+    let receiver = |more: &str| {
+        let mut receiver = shell(&format!("{receive}{more}"), dir, &shared, Some(ALICE.1));
+        receiver
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    // Without end before; the limit itself is what is tested.
+    let began = Instant::now();
+    let (receiving, mut sending) = (receiver(" --wait 3"), send_silent());
+    let output = receiving.wait_with_output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    let _ = sending.kill();
+    let _ = sending.wait();
+    assert!(!output.status.success() && error.contains("within the time limit"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    // He is there first, and she receives what root sends.
+    let (receiving, mut sending) = (receiver(""), send_silent());
+    let start = Instant::now();
+    let linked = || {
+        let stat = shell("hamlyn stat x", dir, &shared, Some(ALICE.1)).output().unwrap();
+        String::from_utf8(stat.stdout).unwrap().contains("made by the peer")
+    };
+    while !linked() {
+        assert!(start.elapsed() < Duration::from_secs(60), "he is not linked");
+    }
+    let send = format!("echo whole | hamlyn send {}@x --wait 60", ALICE.0);
+    let sent = shell(&send, dir, &shared, None).output().unwrap();
+    let _ = sending.kill();
+    let _ = sending.wait();
+    assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
+    let received = receiving.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&received.stdout), "whole\n");
+}
+
+#[test]
 fn a_user_sees_what_it_serves_where_the_shared_directory_is_not_its_to_read() {
     if !rustix::process::geteuid().is_root() {
         return support::skipped("only root can run commands as two other users");

@@ -45,6 +45,8 @@ pub use machine::{
     PeerUser, RefusedBy, RequestId, Wait,
 };
 #[cfg(feature = "os")]
+use text::printable_line;
+#[cfg(feature = "tls")]
 use text::printable_lines;
 pub use text::{printable, printable_bytes};
 
@@ -58,8 +60,8 @@ pub use names::{
 };
 #[cfg(feature = "os")]
 pub use shell::{
-    AcceptError, ConnectError, Control, ControlEvent, Inbox, LinkToken, NewLink, StartError,
-    Statistics, Way, stat_of, statistics_of,
+    AcceptError, Answered, ConnectError, Control, ControlEvent, Inbox, LinkToken, NewLink,
+    StartError, Statistics, Way, read_statistics, stat_of, statistics_of,
 };
 
 #[cfg(feature = "os")]

@@ -59,12 +59,36 @@ pub fn printable_bytes(bytes: &[u8]) -> String {
     printable(&String::from_utf8_lossy(bytes))
 }
 
-/// Statistics as whoever answered wrote them, with nothing in their lines but what can be read.
-#[cfg_attr(not(feature = "os"), allow(dead_code))]
+/// Most characters of the name and of the value in a line of statistics. A value may be a sentence.
+#[cfg(feature = "os")]
+const NAME_CHARS_MAX: usize = 128;
+#[cfg(feature = "os")]
+const VALUE_CHARS_MAX: usize = 512;
+
+/// A line of statistics as a stranger wrote it: a name, a space and a value, of bounded length and with
+/// only readable characters. `None`: it has no value.
+#[cfg(feature = "os")]
+pub(super) fn printable_line(line: &[u8]) -> Option<String> {
+    let space = line.iter().position(|byte| *byte == b' ')?;
+    let cut = |bytes: &[u8], chars_max: usize| {
+        // No character has more than four bytes, and none becomes fewer than one.
+        let mut text = printable_bytes(&bytes[..bytes.len().min(4 * chars_max)]);
+        if let Some((end, _)) = text.char_indices().nth(chars_max) {
+            text.truncate(end);
+        }
+        text
+    };
+    let (name, value) =
+        (cut(&line[..space], NAME_CHARS_MAX), cut(&line[space + 1..], VALUE_CHARS_MAX));
+    Some(alloc::format!("{name} {value}"))
+}
+
+/// Statistics as a stranger wrote them: [`printable_line`] of each line that has a name and a value.
+#[cfg(feature = "tls")]
 pub(super) fn printable_lines(text: &[u8]) -> String {
-    let mut lines = String::with_capacity(text.len());
-    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        lines.push_str(&printable_bytes(line));
+    let mut lines = String::new();
+    for line in text.split(|byte| *byte == b'\n').filter_map(printable_line) {
+        lines.push_str(&line);
         lines.push('\n');
     }
     lines
@@ -144,6 +168,19 @@ mod tests {
             "a\u{301}\u{301}\u{301}\u{301}\\u{301}\\u{301}"
         });
         assert_eq!(printable_bytes(b"a\xffb\0"), "a\u{fffd}b\\u{0}");
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn a_name_and_a_value_of_statistics_have_a_bound_whatever_a_stranger_wrote() {
+        for letter in ["x", "\u{1b}", "\u{e9}", "\u{1f600}"] {
+            let long = letter.repeat(100_000);
+            let line = printable_line(std::format!("{long} {long}").as_bytes()).unwrap();
+            let (name, value) = line.split_once(' ').unwrap();
+            assert_eq!(name.chars().count(), NAME_CHARS_MAX, "{letter:?}");
+            assert_eq!(value.chars().count(), VALUE_CHARS_MAX, "{letter:?}");
+        }
+        assert_eq!(printable_lines(b"a 1\nnothing\n\n b\na\x07 c d\n"), "a 1\n b\na\\u{7} c d\n");
     }
 
     proptest! {

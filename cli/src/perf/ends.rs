@@ -17,6 +17,7 @@ use super::pin::pin;
 use super::stats::RoundTrips;
 use crate::allow::Allow;
 use crate::arguments::{Mode, Over};
+use crate::pipe::is_own;
 use crate::{ending, names};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::config::{Config, WaitMode};
@@ -29,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,6 +104,10 @@ pub struct EndArguments {
 const PAUSES_US: std::ops::RangeInclusive<u64> = 1..=1_000_000;
 /// A peer that says nothing for so long has hung.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A measurement for another user or host is served for so long, so that another may come.
+const MEASUREMENT_MAX: Duration = Duration::from_secs(600);
+/// How long a peer that was accepted has to connect.
+const LINK_WITHIN: Duration = Duration::from_secs(10);
 /// Largest message that is served: what is asked for is paid for here.
 pub const SIZE_MAX: usize = 1 << 30;
 /// Notifications of short messages on their way.
@@ -127,9 +132,15 @@ pub fn config(mode: Mode, links: u32) -> Result<Config> {
     Ok(config)
 }
 
-/// The next notification; gives up when the link is gone.
+/// The next notification; gives up when the link is gone, or nothing comes and the time is up.
 #[inline(always)]
-fn next(node: &mut Node, queue: QueueId, link: LinkId, mode: Mode) -> Result<Notification> {
+fn next(
+    node: &mut Node,
+    queue: QueueId,
+    link: LinkId,
+    mode: Mode,
+    until: Option<Instant>,
+) -> Result<Notification> {
     if mode == Mode::Polled {
         for _ in 0..1 << 16 {
             if let Some(notification) = node.try_recv(queue)? {
@@ -137,16 +148,29 @@ fn next(node: &mut Node, queue: QueueId, link: LinkId, mode: Mode) -> Result<Not
             }
         }
     }
-    next_slowly(node, queue, link)
+    next_slowly(node, queue, link, until)
+}
+
+/// Not an error: a measurement may go on.
+fn in_time(until: Option<Instant>) -> Result<()> {
+    let is_over = until.is_some_and(|until| Instant::now() >= until);
+    ensure!(!is_over, "it took longer than {} s", MEASUREMENT_MAX.as_secs());
+    Ok(())
 }
 
 #[cold]
 #[inline(never)]
-fn next_slowly(node: &mut Node, queue: QueueId, link: LinkId) -> Result<Notification> {
+fn next_slowly(
+    node: &mut Node,
+    queue: QueueId,
+    link: LinkId,
+    until: Option<Instant>,
+) -> Result<Notification> {
     for _ in 0..PATIENCE.as_secs() {
         match node.recv(queue, Some(Duration::from_secs(1))) {
             Err(NodeReceiveError::TimedOut) => {
-                ensure!(node.peer(link).is_ok(), "the other end is gone")
+                ensure!(node.peer(link).is_ok(), "the other end is gone");
+                in_time(until)?;
             }
             other => return Ok(other?),
         }
@@ -316,7 +340,7 @@ impl Run {
         let mut trips = RoundTrips::begin(self.warm_up + self.plan.count);
         for _ in 0..self.warm_up + self.plan.count {
             send(node, &self.ticket, &message)?;
-            next(node, self.queue, self.link, self.plan.mode)?;
+            next(node, self.queue, self.link, self.plan.mode, None)?;
             trips.end_one();
         }
         Ok(super::row::Figure::Latency { one_way_ns: trips.one_way_ns(self.warm_up) })
@@ -333,7 +357,7 @@ impl Run {
             while sent < until {
                 let many = (until - sent).min(credit as u64 - (sent - arrived));
                 if many == 0 {
-                    let word = next(node, self.queue, self.link, mode)?.word;
+                    let word = next(node, self.queue, self.link, mode, None)?.word;
                     arrived += word.wrapping_sub(arrived as u32) as u64;
                     continue;
                 }
@@ -349,7 +373,7 @@ impl Run {
                 sent += many;
             }
             while arrived < until {
-                let word = next(node, self.queue, self.link, mode)?.word;
+                let word = next(node, self.queue, self.link, mode, None)?.word;
                 arrived += word.wrapping_sub(arrived as u32) as u64;
             }
             Ok(())
@@ -491,12 +515,16 @@ impl Server {
         let offer = serde_json::to_vec(&Offer { ticket, credit: *credit })?;
         self.node.accept(request, &offer)?;
         let link = self.wait_for_link(request)?;
+        let end = self.until(link);
         let total = task.warm_up.saturating_add(task.count);
         match task.test {
             Test::Latency => {
                 let message = vec![7; task.size];
-                for _ in 0..total {
-                    next(&mut self.node, *queue, link, self.mode)?;
+                for number in 0..total {
+                    next(&mut self.node, *queue, link, self.mode, end)?;
+                    if number % 256 == 0 {
+                        in_time(end)?;
+                    }
                     send(&mut self.node, reply, &message)?;
                 }
             }
@@ -505,10 +533,11 @@ impl Server {
                 // No division for each message: it would cost a fifth of the rate.
                 let mut arrived = 0;
                 while arrived < total {
+                    in_time(end)?;
                     let pause = if arrived < task.warm_up { task.warm_up } else { total };
                     let until = pause.min(arrived + lot);
                     while arrived < until {
-                        next(&mut self.node, *queue, link, self.mode)?;
+                        next(&mut self.node, *queue, link, self.mode, end)?;
                         arrived += 1;
                     }
                     self.node.send_fast(reply, &[], arrived as u32, Some(PATIENCE))?;
@@ -516,6 +545,12 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// When a measurement ends at the latest; `None`: it is this user's own.
+    fn until(&self, link: LinkId) -> Option<Instant> {
+        let is_own = self.node.peer(link).is_ok_and(is_own);
+        (!is_own).then(|| Instant::now() + MEASUREMENT_MAX)
     }
 
     /// A message after each pause, until the other end has left.
@@ -527,7 +562,9 @@ impl Server {
     ) -> Result<()> {
         self.node.accept(request, &[])?;
         let link = self.wait_for_link(request)?;
+        let until = self.until(link);
         while self.node.peer(link).is_ok() && send(&mut self.node, into, &[7; 16]).is_ok() {
+            in_time(until)?;
             std::thread::sleep(pause);
         }
         Ok(())
@@ -535,8 +572,10 @@ impl Server {
 
     fn wait_for_link(&mut self, wanted: hamlyn::control::RequestId) -> Result<LinkId> {
         let mut others = Vec::new();
-        let mut attempts = 0;
+        let until = Instant::now() + LINK_WITHIN;
         let result = loop {
+            let left = until.saturating_duration_since(Instant::now());
+            ensure!(!left.is_zero(), "the peer asked, and did not connect");
             match self.node.next_event() {
                 Some(Event::Connected { link, request: Some(id) }) if id == wanted => {
                     break Ok(link);
@@ -544,11 +583,7 @@ impl Server {
                 // Whoever else asks meanwhile is told to come again.
                 Some(Event::Request { id, .. }) => others.push(id),
                 Some(_) => {}
-                None if attempts == 10 => bail!("the peer asked, and did not connect"),
-                None => {
-                    attempts += 1;
-                    self.node.wait(Some(Duration::from_secs(1)))?;
-                }
+                None => drop(self.node.wait(Some(left))?),
             }
         };
         for id in others {
@@ -585,6 +620,12 @@ fn sleep_until_something_happens(node: &mut Node) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_measurement_for_another_user_ends_in_time_and_one_of_this_user_does_not() {
+        assert!(in_time(None).is_ok() && in_time(Some(Instant::now() + MEASUREMENT_MAX)).is_ok());
+        assert!(in_time(Some(Instant::now())).is_err());
+    }
 
     #[test]
     fn nobody_who_asks_for_messages_holds_the_end_that_serves_without_its_looking_at_him() {

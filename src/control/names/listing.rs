@@ -1,12 +1,13 @@
 //! Who serves what: the names in this user's own directory and in the shared one, as far as they can be
 //! seen, and those that are left behind.
 //!
-//! Never: a directory that somebody holds keeps the others from being looked into.
+//! Never: a directory that somebody holds, or fills, keeps the others from being looked into; one user has
+//! more names here than [`NAMES_MAX`], or more than a few threads.
 
 use super::super::directories::{
     Directory, euid, open_checked_shared, open_private, open_shared, private_dir,
 };
-use super::super::lookups;
+use super::super::lookups::{self, Lookups};
 use super::{CHANGE_WITHIN, ServiceName};
 use crate::config::Config;
 use crate::os::socket;
@@ -15,8 +16,11 @@ use core::time::Duration;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::ffi::OsStr;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::string::{String, ToString};
+use std::sync::LazyLock;
+use std::time::Instant;
 use std::vec::Vec;
 
 /// Most users whose places are looked into for a name, and most that are named: anybody may have
@@ -68,6 +72,8 @@ pub struct ServiceEntry {
     /// Its queue of connections is full at this moment, as any who may connect can make it: somebody
     /// listens, and who is not seen.
     pub is_full: bool,
+    /// Device and inode of the socket. Names with the same lead to one socket: hard links.
+    pub socket: (u64, u64),
 }
 
 /// What [`list_services`] found.
@@ -80,15 +86,36 @@ pub struct Services {
     /// others who may read them or those that they lie in, keep everybody else from looking into:
     /// what is there is not known.
     pub held: Vec<PathBuf>,
+    /// Directories of other users, or the shared one, with more names than are looked at: some of these
+    /// are missing here.
+    pub cut: Vec<PathBuf>,
 }
 
 /// How long is waited for what one user has, and how many are waited for.
 const LOOK_WITHIN: Duration = Duration::from_millis(200);
 const HELD_MAX: usize = 16;
+/// Most names of another user that are looked at. This user's own are all looked at.
+const NAMES_MAX: usize = 1024;
+
+/// A thread that looks into one of these directories, and how long it is waited for. `None`: it took
+/// longer, or those before it, which somebody holds, have not come back.
+fn look<T: Send + 'static>(
+    whose: &ServiceName,
+    look: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    static LOOKUPS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
+    let running = LOOKUPS.begin(whose).ok()?;
+    let look = move || {
+        let found = look();
+        drop(running);
+        found
+    };
+    lookups::within(LOOK_WITHIN, look).ok().flatten()
+}
 
 /// The services in this user's own directory and in the shared one, as far as they can be seen.
 /// Takes at most 200 ms for each directory that somebody holds, and after 16 of them looks into no
-/// other.
+/// other. Of another user it finds at most 1,024 names.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-list-{}", std::process::id()));
@@ -111,52 +138,74 @@ const HELD_MAX: usize = 16;
 /// ```
 pub fn list_services(config: &Config) -> Services {
     let mut found = Services::default();
+    let of = |user: Option<u32>, name: &str| {
+        let user = user.map(|user| user.to_string());
+        ServiceName { user, name: name.into() }
+    };
     let own = config.clone();
-    let look = move || open_private(&own, false).map(|directory| list(&directory, None));
-    match lookups::within(LOOK_WITHIN, look) {
-        Ok(Some(entries)) => found.entries = entries.unwrap_or_default(),
+    let in_own = move || open_private(&own, false).map(|directory| list(&directory, None).0);
+    match look(&of(None, "own"), in_own) {
+        Some(entries) => found.entries = entries.unwrap_or_default(),
         // It lies in one that others hold.
-        Ok(None) | Err(_) => found.held.push(private_dir(config)),
+        None => found.held.push(private_dir(config)),
     }
     let looked_for = config.shared_dir.clone();
-    let users = lookups::within(LOOK_WITHIN, move || match open_checked_shared(&looked_for) {
-        Ok(()) => {
-            let users = std::fs::read_dir(&looked_for).into_iter().flatten().flatten();
-            users.filter_map(|user| user_of(&user.file_name())).collect()
-        }
-        Err(_) => Vec::new(),
+    let users = look(&of(None, "shared"), move || match open_checked_shared(&looked_for) {
+        Ok(()) => users_in(&looked_for),
+        Err(_) => (Vec::new(), false),
     });
-    let users: Vec<u32> = match users {
-        Ok(Some(users)) => users,
-        Ok(None) | Err(_) => {
-            found.held.push(config.shared_dir.clone());
-            return found;
-        }
+    let Some((users, is_cut)) = users else {
+        found.held.push(config.shared_dir.clone());
+        return found;
     };
+    if is_cut {
+        found.cut.push(config.shared_dir.clone());
+    }
     // The shared directory need not be this user's to read: its own place in it is known all the same.
     let own = (!users.contains(&euid())).then(euid);
     for uid in own.into_iter().chain(users) {
         let looking = config.clone();
-        let look = move || match open_shared(&looking, uid, false) {
+        let in_place = move || match open_shared(&looking, uid, false) {
             Ok(directory) => list(&directory, Some(uid)),
-            Err(_) => Vec::new(),
+            Err(_) => (Vec::new(), false),
         };
+        let path = config.shared_dir.join(uid.to_string());
         let is_too_many = found.held.len() >= HELD_MAX;
-        match if is_too_many { Ok(None) } else { lookups::within(LOOK_WITHIN, look) } {
-            Ok(Some(entries)) => found.entries.extend(entries),
-            Ok(None) | Err(_) => found.held.push(config.shared_dir.join(uid.to_string())),
+        match if is_too_many { None } else { look(&of(Some(uid), "place"), in_place) } {
+            Some((entries, is_cut)) => {
+                found.entries.extend(entries);
+                if is_cut {
+                    found.cut.push(path);
+                }
+            }
+            None => found.held.push(path),
         }
     }
     found.entries.sort_by(|a, b| a.path.cmp(&b.path));
     found
 }
 
-/// The names in a directory; of a user in the shared one.
-fn list(directory: &Directory, user: Option<u32>) -> Vec<ServiceEntry> {
+/// The users who have a place in the shared directory, and whether time was too short for all that is
+/// there. Anybody may have put names there that read as users' numbers: a place is its user's own.
+fn users_in(shared: &Path) -> (Vec<u32>, bool) {
+    let until = Instant::now() + LOOK_WITHIN / 2;
+    let (mut users, mut entries) = (Vec::new(), std::fs::read_dir(shared).into_iter().flatten());
+    while Instant::now() < until {
+        let Some(entry) = entries.next() else { return (users, false) };
+        let Ok(entry) = entry else { continue };
+        let user = user_of(&entry.file_name());
+        users.extend(user.filter(|user| entry.metadata().is_ok_and(|found| found.uid() == *user)));
+    }
+    (users, true)
+}
+
+/// The names in a directory; of a user in the shared one. And whether there are more.
+fn list(directory: &Directory, user: Option<u32>) -> (Vec<ServiceEntry>, bool) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(fd) = rustix::fs::openat(&directory.fd, ".", flags, Mode::empty()) else {
-        return Vec::new();
+        return (Vec::new(), false);
     };
+    let of_another = user.is_some_and(|user| user != euid());
     let entry = |entry: rustix::fs::DirEntry| {
         let name = entry.file_name().to_str().ok()?.to_string();
         name.parse::<ServiceName>().ok()?;
@@ -188,10 +237,19 @@ fn list(directory: &Directory, user: Option<u32>) -> Vec<ServiceEntry> {
             is_alive,
             pid,
             is_full,
+            socket: (stat.st_dev, stat.st_ino),
         })
     };
-    let entries = rustix::fs::Dir::new(fd).into_iter().flatten().flatten();
-    entries.filter_map(entry).collect()
+    // A name that makes no entry costs time, too.
+    let (until, mut seen) = (Instant::now() + LOOK_WITHIN / 2, 0);
+    let mut is_cut = false;
+    let entries = rustix::fs::Dir::new(fd).into_iter().flatten().flatten().take_while(|_| {
+        seen += 1;
+        is_cut = of_another && (seen > NAMES_MAX || Instant::now() >= until);
+        !is_cut
+    });
+    let entries = entries.filter_map(entry).collect();
+    (entries, is_cut)
 }
 
 /// Removes a name of this user's that nobody serves any more. `false`: it is served after all, or

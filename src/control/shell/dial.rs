@@ -3,33 +3,24 @@
 //! A Unix socket never says "in progress": a listener whose queue is full refuses at once, and so
 //! does a name that nobody serves yet. Whether that is tried again, and when, the machine says.
 
-use super::super::frame::{Credential, FRAME_BYTES_MAX, Frame, FrameError, Hello, LinkFeatures};
-use super::super::identity::{self, Identity};
+use super::super::GREETING_BYTES_MAX;
+use super::super::frame::{Credential, FRAME_BYTES_MAX, Frame, FrameError, Hello};
+use super::super::identity;
 use super::super::lookups::{self, Running};
-use super::super::machine::{ConnectionId, Failure, Machine, NotNow, Verdict, Wait, Who};
+use super::super::machine::{ConnectionId, Failure, NotNow, Verdict, Wait, Who};
 use super::super::names::{self, FindError, Place, ServiceName};
-use super::super::{GREETING_BYTES_MAX, Reason, printable_lines};
 use super::inbox::{LinkToken, NewLink, Waiter, Waits};
-use super::{
-    ConnectError, Control, Posted, Row, SOCKET, Shared, State, Statistics, WAKE, deadline_of,
-    limits_of, tag,
-};
+use super::{ConnectError, Control, Posted, Row, SOCKET, Shared, State, WAKE, deadline_of, tag};
 use crate::config::{AdmitUnknown, Config, Housekeeping};
-use crate::os::memory;
 use crate::os::socket::{self, Connection, PeerProcess};
-use crate::os::sys::{self, monotonic_ns};
-use crate::os::thread;
+use crate::os::sys::monotonic_ns;
 use core::time::Duration;
 use std::boxed::Box;
 use std::io;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::string::{String, ToString};
 use std::sync::Arc;
 use std::vec::Vec;
-
-/// The pause of who asks for statistics, before a listener without room is asked again.
-const PAUSE_MAX_NS: u64 = 5_000_000;
 
 /// How long is waited for the names of other users, which are advice and nothing else; and how many
 /// threads may look into strangers' places for them at a time.
@@ -108,14 +99,14 @@ impl Dial {
 }
 
 impl Finder {
-    fn of(service: &ServiceName) -> Self {
+    pub(super) fn of(service: &ServiceName) -> Self {
         let (found, was_absent, has_tried, expected) = (None, false, false, None);
         Self { service: service.clone(), found, was_absent, has_tried, expected }
     }
 
     /// One try. Whoever listens may have sent something by the time it returns, but is who should
     /// be there.
-    fn open(&mut self, config: &Config) -> Opened {
+    pub(super) fn open(&mut self, config: &Config) -> Opened {
         self.has_tried = true;
         let missed = match self.try_open(config) {
             Ok(opened) => {
@@ -220,7 +211,10 @@ pub(crate) fn wait_of(config: &Config) -> Wait {
 }
 
 /// Where a name was not found: under which other users' names it is.
-fn with_namesakes(error: ConnectError, namesakes: impl FnOnce() -> Vec<String>) -> ConnectError {
+pub(super) fn with_namesakes(
+    error: ConnectError,
+    namesakes: impl FnOnce() -> Vec<String>,
+) -> ConnectError {
     match error {
         ConnectError::Find(FindError::NotFound { name, looked, .. }) => {
             ConnectError::Find(FindError::NotFound { name, looked, namesakes: namesakes() })
@@ -230,7 +224,7 @@ fn with_namesakes(error: ConnectError, namesakes: impl FnOnce() -> Vec<String>) 
 }
 
 /// The same name of other users; none where that takes long: somebody may hold his directory.
-fn namesakes_soon(config: &Config, service: &ServiceName) -> Vec<String> {
+pub(super) fn namesakes_soon(config: &Config, service: &ServiceName) -> Vec<String> {
     static LOOKING: Running = Running::new(NAMESAKES_LOOKUPS_MAX);
     let (config, service) = (config.clone(), service.clone());
     let found = LOOKING.within(NAMESAKES_WITHIN, move || names::namesakes(&config, &service));
@@ -569,88 +563,5 @@ impl Shared {
             _ => Failure::Misbehaved("a frame came on its wake-up connection".into()),
         };
         state.machine.connect_failed(id, failure);
-    }
-}
-
-/// The statistics of a service, for its owner and root: one question, in the caller, which waits for
-/// at most `timeout`, whatever comes.
-pub(super) fn stat(
-    config: &Config,
-    service: &ServiceName,
-    timeout: Duration,
-) -> Result<Statistics, ConnectError> {
-    const BYTES_MAX: usize = 4 << 20;
-    const DOING: &str = "waiting for the statistics";
-    let deadline_ns = deadline_of(timeout);
-    let mut finder = Finder::of(service);
-    let os = |error| ConnectError::Os { doing: DOING, error };
-    let (socket, who) = loop {
-        let left = Duration::from_nanos(deadline_ns.saturating_sub(monotonic_ns()));
-        let config_of_look = config.clone();
-        let look = move || (finder.open(&config_of_look), finder);
-        let opened = match lookups::within(left, look).map_err(os)? {
-            Some((opened, looked)) => {
-                finder = looked;
-                opened
-            }
-            None => return Err(ConnectError::TimedOut("looking for the name")),
-        };
-        match opened {
-            Ok(opened) => break opened,
-            Err(Missed::NotNow(NotNow::Busy, error)) if monotonic_ns() >= deadline_ns => {
-                return Err(error);
-            }
-            Err(Missed::NotNow(NotNow::Busy, _)) => {
-                thread::sleep(Duration::from_nanos(PAUSE_MAX_NS));
-            }
-            // What nobody serves has no statistics.
-            Err(Missed::NotNow(NotNow::Absent, error) | Missed::Failed(error)) => {
-                return Err(with_namesakes(error, || namesakes_soon(config, service)));
-            }
-        }
-    };
-    let identity = Identity::new().map_err(os)?;
-    let limits = limits_of(config, &identity, LinkFeatures::empty());
-    let hello = Machine::hello_for_statistics(&limits);
-    socket::send(&socket, &Frame::Hello(hello).to_bytes(), &[]).map_err(os)?;
-    let mut all = Vec::new();
-    let mut buffer = std::vec![0; FRAME_BYTES_MAX];
-    loop {
-        // What is there already is no reason to wait longer: more may come as fast as it is read.
-        if !sys::wait_for(&[(socket.as_fd(), false)], deadline_ns).map_err(os)?
-            || monotonic_ns() >= deadline_ns
-        {
-            return Err(ConnectError::TimedOut(DOING));
-        }
-        let received = match socket::receive(&socket, &mut buffer) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
-            other => other.map_err(os)?,
-        };
-        if !received.descriptors.is_empty() {
-            // Closing a stranger's may take as long as the stranger likes.
-            memory::close_elsewhere(received.descriptors);
-            return Err(ConnectError::Misbehaved("descriptors came".into()));
-        }
-        if received.bytes == 0 {
-            return Err(ConnectError::Gone);
-        }
-        match Frame::from_bytes(&buffer[..received.bytes]) {
-            Ok(Frame::StatText { text, is_last })
-                if all.len() < BYTES_MAX && (is_last || !text.is_empty()) =>
-            {
-                all.extend(text);
-                if is_last {
-                    let text = printable_lines(&all);
-                    return Ok(Statistics { text, uid: who.uid, pid: who.pid });
-                }
-            }
-            Ok(Frame::Refused { reason: Reason::Version, version, .. }) => {
-                return Err(ConnectError::of(Failure::Version(version)));
-            }
-            Ok(Frame::Refused { reason, text, .. }) => {
-                return Err(ConnectError::Refused { reason, text });
-            }
-            _ => return Err(ConnectError::Misbehaved("no statistics came".into())),
-        }
     }
 }

@@ -32,11 +32,13 @@ mod limits;
 mod other_hosts;
 mod perform;
 mod refusals;
+mod statistics;
 mod turn;
 
 pub(crate) use dial::wait_of;
 pub use error::{AcceptError, ConnectError, StartError};
 pub use inbox::{ControlEvent, Inbox, LinkToken, NewLink, Way};
+pub use statistics::{Answered, Statistics, read_statistics, stat_of, statistics_of};
 
 use super::frame::{LinkFeatures, Memory};
 #[cfg(feature = "tls")]
@@ -654,38 +656,6 @@ impl State {
         let dial = self.dialing.values().min().copied();
         [self.machine.deadline_ns(), dial].into_iter().flatten().min()
     }
-}
-
-/// What a running service says of itself, and who says it.
-#[derive(Clone, Debug)]
-#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub struct Statistics {
-    /// Lines of a name, a space and a value. The service may be another user's: whatever it wrote,
-    /// there is nothing in the lines but what can be read (`text::printable`).
-    pub text: String,
-    /// The user who serves it, as the kernel says; `None`: of another user namespace.
-    pub uid: Option<u32>,
-    /// The process, likewise; `None` if it cannot be seen from here.
-    pub pid: Option<u32>,
-}
-
-/// The text of [`statistics_of`].
-pub fn stat_of(
-    config: &Config,
-    service: &ServiceName,
-    timeout: Option<Duration>,
-) -> Result<String, ConnectError> {
-    statistics_of(config, service, timeout).map(|told| told.text)
-}
-
-/// The statistics of a running service, for its owner and root. Nothing needs to be started, and
-/// nothing is left behind; waits at most `timeout` for everything.
-pub fn statistics_of(
-    config: &Config,
-    service: &ServiceName,
-    timeout: Option<Duration>,
-) -> Result<Statistics, ConnectError> {
-    dial::stat(config, service, timeout.unwrap_or(Duration::MAX))
 }
 
 fn deadline_of(timeout: Duration) -> u64 {

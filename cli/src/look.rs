@@ -211,7 +211,7 @@ fn process_of(services: &Services, name: &str) -> Option<u32> {
 
 /// Who pays for a look at a service: its user, or the other host.
 fn user_of(name: &str) -> String {
-    let is_of_host = name.starts_with("hamlyn://");
+    let is_of_host = hamlyn::control::is_of_other_host(name);
     match name.split_once('@').filter(|_| !is_of_host) {
         Some((user, _)) => user.into(),
         None if is_of_host => name.into(),

@@ -5,6 +5,7 @@
 
 use crate::{ending, standard};
 use anyhow::{Context, Result, bail, ensure};
+use hamlyn::os::environment;
 use rustix::fs::fstat;
 use std::fmt;
 use std::fs::{File, Metadata, Permissions};
@@ -43,7 +44,7 @@ pub fn in_words(error: &anyhow::Error) -> String {
 
 /// Characters of a line: of the terminal, or as `COLUMNS` says; `None`: neither says.
 pub fn width() -> Option<usize> {
-    let said = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|width| *width > 0);
+    let said = || environment::text("COLUMNS")?.parse().ok().filter(|width| *width > 0);
     match io::stdout().is_terminal().then(crossterm::terminal::size) {
         Some(Ok((width, _))) if width > 0 => Some(width.into()),
         _ => said(),

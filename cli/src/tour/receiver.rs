@@ -2,8 +2,9 @@
 //! says when asked what it has counted and what the file's bytes are now.
 
 use super::actor::Orders;
+use super::host::access;
 use anyhow::{Context, Result, anyhow};
-use hamlyn::control::{Accept, Access, RequestId};
+use hamlyn::control::{Accept, RequestId};
 use hamlyn::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
 use hamlyn::node::{Event, Node};
 use hamlyn::wire::{MetadataIndex, Ticket};
@@ -125,12 +126,7 @@ impl Receiver {
         let echo = node.slot(SlotConfig::new(echo_area, queue).credit(16))?;
         let guest_area = node.message_area(GUEST_BYTES as usize)?;
         let guest_queue = node.notification_queue(1 << 16)?;
-        // Other users come through the shared directory where there is one.
-        let access = match std::env::var_os("HAMLYN_SHARED_DIR") {
-            Some(_) => Access::Anyone,
-            None => Access::SameUser,
-        };
-        node.serve(NAME, access, Accept::Ask)?;
+        node.serve(NAME, access(), Accept::Ask)?;
         let (guests, guest_links) = (HashMap::new(), HashMap::new());
         Ok(Self {
             node,

@@ -206,6 +206,18 @@ fn one_file_reads_the_environment_and_one_opens_libraries() {
     assert_eq!(seen.len(), 2, "{seen:?}");
 }
 
+// A ticket that a peer sends leads to that peer, which is looked at where it is read. Attackers of the tour
+// believe what suits them.
+#[test]
+fn the_command_reads_tickets_of_peers_in_one_place() {
+    let attackers = ["cli/src/tour/rogue.rs", "cli/src/tour/stranger.rs"];
+    for file in files("cli/src", ".rs").iter().filter(|file| !attackers.contains(&&***file)) {
+        let is_place = file == "cli/src/tickets.rs";
+        let reads = code(&read(file)).contains("Ticket::from_bytes");
+        assert_eq!(reads, is_place, "{file}: tickets are read in cli/src/tickets.rs");
+    }
+}
+
 // `unsafe impl Send` is a claim about a type; the compiler is told in a test what the claim is, so
 // that a change of the type that breaks it does not compile.
 #[test]

@@ -24,6 +24,7 @@ mod report;
 mod run;
 mod standard;
 mod stat;
+mod tickets;
 mod top;
 mod tour;
 mod why;

@@ -20,10 +20,11 @@
 
 use crate::arguments::{RecvArguments, SendArguments};
 use crate::output::Replacement;
+use crate::tickets::ticket_of;
 use crate::{ending, names, progress, standard};
 use anyhow::{Context, Result, anyhow, ensure};
 use hamlyn::Config;
-use hamlyn::control::{Accept, Peer, RequestId, printable_bytes};
+use hamlyn::control::{Accept, RequestId, printable_bytes};
 use hamlyn::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
 use hamlyn::node::{CloseReason, Event, Node};
 use hamlyn::wire::{MetadataIndex, TICKET_BYTES, Ticket};
@@ -86,15 +87,6 @@ impl Chunk {
             _ => None,
         }
     }
-}
-
-/// A ticket of a peer's, which leads to it: with another's, it could have this process write where it
-/// may not write itself.
-fn ticket_of(peer: &Peer, bytes: &[u8]) -> Result<Ticket> {
-    let ticket = Ticket::from_bytes(bytes)?;
-    let (to, node) = (ticket.destination, peer.node);
-    ensure!(to == node, "it is for node {to}, and came from node {node}");
-    Ok(ticket)
 }
 
 // ---- recv

@@ -3,6 +3,7 @@
 
 use super::actor::Orders;
 use super::host::access;
+use crate::tickets::ticket_of;
 use anyhow::{Context, Result, anyhow};
 use hamlyn::control::{Accept, RequestId};
 use hamlyn::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
@@ -166,10 +167,13 @@ impl Receiver {
 
     fn handle(&mut self, event: Event) -> Result<()> {
         match event {
-            Event::Request { id, greeting, .. } => {
+            Event::Request { id, peer, greeting } => {
                 let answer = match serde_json::from_slice(&greeting) {
                     Ok(Hello::File { bytes, tickets, answers }) => {
-                        self.prepare_file(id, bytes, &tickets, &answers)
+                        let read = |ticket: &[u8]| ticket_of(&peer, ticket);
+                        let tickets =
+                            read(&tickets).and_then(|tickets| Ok((tickets, read(&answers)?)));
+                        tickets.and_then(|tickets| self.prepare_file(id, bytes, tickets))
                     }
                     Ok(Hello::Guest) => self.prepare_guest(id),
                     Err(_) => Err(anyhow!("this is the receiver of a tour")),
@@ -202,8 +206,7 @@ impl Receiver {
         &mut self,
         request: RequestId,
         bytes: u64,
-        tickets: &[u8],
-        answers: &[u8],
+        (tickets, answers): (Ticket, Ticket),
     ) -> Result<Vec<u8>> {
         anyhow::ensure!(self.file.is_none(), "there is a file already");
         anyhow::ensure!(
@@ -219,7 +222,6 @@ impl Receiver {
             let limits = limits(index, bytes);
             self.node.arm(slot, MetadataIndex(index), Some(limits))?;
         }
-        let (tickets, answers) = (Ticket::from_bytes(tickets)?, Ticket::from_bytes(answers)?);
         let (link, arrived) = (None, 0);
         self.file =
             Some(File { request, link, area, bytes, slot, messages, arrived, tickets, answers });

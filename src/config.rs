@@ -5,6 +5,7 @@
 //! the default. A value that is not allowed is an error that says what is; nothing is clipped
 //! in silence.
 
+use crate::os::environment;
 use core::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::string::{String, ToString};
@@ -664,11 +665,11 @@ impl Config {
     /// Defaults, replaced by the `HAMLYN_*` variables that are set. One by whose name no setting is
     /// called, perhaps because it is misspelt, is ignored: it may be another program's. (The command
     /// `hamlyn` says which it ignores.)
+    ///
+    /// In a program with more rights than its caller (set-user-ID, set-group-ID, file capabilities) no
+    /// variable is read: these are the defaults.
     pub fn from_env() -> Result<Self, ConfigError> {
-        Self::from_lookup(|variable| {
-            let value = std::env::var_os(variable)?;
-            Some(value.to_string_lossy().into_owned())
-        })
+        Self::from_lookup(environment::text)
     }
 }
 

@@ -725,11 +725,21 @@ fn certificates_decide_who_connects() {
     // Keys that cannot be used are an error at once, and say what to do.
     let error = |config: Config| Manager::with_config(listening(config)).map(|_| ()).unwrap_err();
     let open = write(&dir, "open", &"7f".repeat(32));
-    std::fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let chmod = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    };
+    chmod(&open, 0o644);
+    let changeable = write(&dir, "changeable", "nothing of it is read");
+    chmod(&changeable, 0o666);
+    std::fs::create_dir(dir.path.join("directory")).unwrap();
+    let in_open_directory = dir.config().secret(write(&dir, "directory/secret", &"7f".repeat(32)));
+    chmod(&dir.path.join("directory"), 0o777);
     for (config, why) in [
         (dir.config(), "hamlyn keys"),
         (dir.config().secret(open), "chmod 600"),
         (dir.config().secret(write(&dir, "short", "7f7f")), "64 hexadecimal digits"),
+        (in_open_directory, "chmod go-w"),
+        (good.issue(&dir, &["localhost"], &good, false).trusted(changeable), "chmod go-w"),
         (dir.config().secret(dir.path.join("none")), "No such file"),
         (dir.config().certificate(dir.path.join("none")), "certificate_key"),
     ] {

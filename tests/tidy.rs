@@ -173,6 +173,51 @@ fn unsafe_code_is_in_os_and_link_cells_alone() {
     }
 }
 
+/// Where a variable of the environment may be read, and a library opened.
+const ENVIRONMENT: &str = "src/os/environment.rs";
+const LIBRARY: &str = "src/os/library.rs";
+
+// A variable is its caller's word, which a program with more rights than its caller does not take; so one
+// function reads them all, and one opens every library.
+#[test]
+fn one_file_reads_the_environment_and_one_opens_libraries() {
+    let reads = ["env::var", "env::{", "std::env;", "getenv", "environ"];
+    let opens = ["Library::open(Some", "Library::new(", "dlopen", "dlmopen"];
+    let folders = ["src", "capi/src", "python/src", "cli/src"];
+    let mut seen = BTreeSet::new();
+    for file in folders.iter().flat_map(|dir| files(dir, ".rs")) {
+        // Tests alone.
+        if file == "src/simulated.rs" {
+            continue;
+        }
+        let found = code(&read(&file));
+        let found = found.split("\nmod tests {").next().unwrap();
+        let has = |name: &str| match name.contains(':') {
+            true => found.contains(name),
+            false => words(found).any(|word| word == name),
+        };
+        for (only, names) in [(ENVIRONMENT, &reads[..]), (LIBRARY, &opens[..])] {
+            for name in names.iter().filter(|name| has(name)) {
+                assert!(file == only, "{file} has {name}, which {only} alone may have");
+                seen.insert(only);
+            }
+        }
+    }
+    assert_eq!(seen.len(), 2, "{seen:?}");
+}
+
+// A ticket that a peer sends leads to that peer, which is looked at where it is read. Attackers of the tour
+// believe what suits them.
+#[test]
+fn the_command_reads_tickets_of_peers_in_one_place() {
+    let attackers = ["cli/src/tour/rogue.rs", "cli/src/tour/stranger.rs"];
+    for file in files("cli/src", ".rs").iter().filter(|file| !attackers.contains(&&***file)) {
+        let is_place = file == "cli/src/tickets.rs";
+        let reads = code(&read(file)).contains("Ticket::from_bytes");
+        assert_eq!(reads, is_place, "{file}: tickets are read in cli/src/tickets.rs");
+    }
+}
+
 // `unsafe impl Send` is a claim about a type; the compiler is told in a test what the claim is, so
 // that a change of the type that breaks it does not compile.
 #[test]

@@ -8,6 +8,7 @@ use crate::endpoint::flush;
 use crate::watch::Watch;
 use core::ffi::{c_char, c_void};
 use core::ops::DerefMut;
+use hamlyn::os::environment;
 use hamlyn::os::memory::ForkGuard;
 use hamlyn::protocol::Manager;
 use hamlyn::{Config, Node};
@@ -110,7 +111,7 @@ pub(crate) unsafe fn config_of(settings: *const h_setting_t, count: usize) -> Do
         let given = values.iter().rev().find(|(name, _)| *name == variable);
         match given {
             Some((_, value)) => Some((*value).to_owned()),
-            None => Some(std::env::var_os(variable)?.to_string_lossy().into_owned()),
+            None => environment::text(variable),
         }
     })?)
 }

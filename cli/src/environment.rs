@@ -2,6 +2,7 @@
 //! them, so that the command says which, in case that one is misspelt.
 
 use hamlyn::Config;
+use hamlyn::os::environment;
 use hamlyn::services::printable;
 
 const PREFIX: &str = "HAMLYN_";
@@ -24,8 +25,13 @@ const OWN: [&str; 8] = [
 
 /// Says on standard error which variables of this process are no settings.
 pub fn say_unknown() {
-    let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
-    for sentence in unknown(names) {
+    if environment::crosses_privilege_boundary() {
+        eprintln!(
+            "hamlyn: this command has more rights than its caller (set-user-ID, set-group-ID, file \
+             capabilities): it reads no variable of the environment"
+        );
+    }
+    for sentence in unknown(environment::names().into_iter()) {
         eprintln!("hamlyn: {sentence}");
     }
 }

@@ -1,11 +1,12 @@
 //! `hamlyn keys`: what hosts prove themselves with. A secret, or an authority and certificates.
 //!
 //! Never: a key can be read by others, not even for a moment; a file that is there is written over
-//! unless that was asked for.
+//! unless that was asked for; an authority signs that another user can have put there.
 
 use crate::arguments::KeysArguments;
 use crate::output;
 use anyhow::{Context, Result, bail, ensure};
+use hamlyn::control::hosts::key_files::{self, Readers};
 use hamlyn::control::hosts::keys::SECRET_BYTES;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -15,7 +16,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use std::fs::{DirBuilder, Permissions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -78,9 +79,11 @@ fn certificates(directory: &Path, arguments: &KeysArguments) -> Result<()> {
         }
         files.push(pair);
     }
+    let cannot = || format!("cannot make keys in {}", directory.display());
+    key_files::check_directory(directory).with_context(cannot)?;
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o700);
-    builder.create(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    builder.create(directory).with_context(cannot)?;
     let (issuer, authority_ends) = authority(directory, arguments)?;
     for (names, [certificate, key]) in names.iter().zip(&files) {
         let mut params = params(names, arguments.days)?;
@@ -141,15 +144,20 @@ fn authority(
     arguments: &KeysArguments,
 ) -> Result<(Issuer<'static, KeyPair>, OffsetDateTime)> {
     let (path, key_path) = (directory.join(AUTHORITY), directory.join(AUTHORITY_KEY));
-    let read = |path: &Path| {
-        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    let read = |path: &Path, readers| -> Result<String> {
+        let mut text = String::new();
+        let read = key_files::open(path, readers).map_err(anyhow::Error::from);
+        let read = read.and_then(|mut file| Ok(file.read_to_string(&mut text)?));
+        read.with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(text)
     };
     match (path.exists(), key_path.exists()) {
         (true, true) => {
-            let key = KeyPair::from_pem(&read(&key_path)?)
+            let key = KeyPair::from_pem(&read(&key_path, Readers::Nobody)?)
                 .with_context(|| format!("{} is no key", key_path.display()))?;
-            let certificate = CertificateDer::from_pem_slice(read(&path)?.as_bytes())
-                .with_context(|| format!("{} is no certificate", path.display()))?;
+            let certificate =
+                CertificateDer::from_pem_slice(read(&path, Readers::Everybody)?.as_bytes())
+                    .with_context(|| format!("{} is no certificate", path.display()))?;
             // As this command made it: with that name, and the key in it.
             let has = |part: &[u8]| certificate.windows(part.len()).any(|found| found == part);
             let name = authority_name(&key);
@@ -267,6 +275,7 @@ fn is_there(path: &Path) -> String {
 fn write(path: &Path, bytes: &[u8], force: bool) -> Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     let parent = path.parent().unwrap_or(Path::new("/"));
+    key_files::check_directory(parent).with_context(cannot)?;
     let mut file = tempfile::Builder::new()
         .prefix(".hamlyn-")
         .permissions(Permissions::from_mode(0o600))

@@ -25,6 +25,7 @@ mod report;
 mod run;
 mod standard;
 mod stat;
+mod tickets;
 mod top;
 mod tour;
 mod why;

@@ -1,11 +1,14 @@
 //! Standard output, for lines and tables; and files that take another's place when they are whole.
 //!
 //! Never: a symbolic link, a device or a pipe is replaced by a file; a file has a wider mode, or another
-//! owner, than the one whose place it took.
+//! owner, than the one whose place it took; another user has what is written, because it was first to put
+//! a file or a link of that name where everybody may.
 
 use crate::{ending, standard};
 use anyhow::{Context, Result, bail, ensure};
-use rustix::fs::fstat;
+use hamlyn::os::environment;
+use rustix::fs::{PROC_SUPER_MAGIC, fstat, statfs};
+use rustix::process::geteuid;
 use std::fmt;
 use std::fs::{File, Metadata, Permissions};
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -43,7 +46,7 @@ pub fn in_words(error: &anyhow::Error) -> String {
 
 /// Characters of a line: of the terminal, or as `COLUMNS` says; `None`: neither says.
 pub fn width() -> Option<usize> {
-    let said = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|width| *width > 0);
+    let said = || environment::text("COLUMNS")?.parse().ok().filter(|width| *width > 0);
     match io::stdout().is_terminal().then(crossterm::terminal::size) {
         Some(Ok((width, _))) if width > 0 => Some(width.into()),
         _ => said(),
@@ -143,46 +146,57 @@ pub fn folder_of(path: &Path) -> &Path {
 /// link, a device, a pipe, or what this process was given as its output.
 fn resolve(path: &Path, instead: &str) -> Result<(PathBuf, Option<Metadata>)> {
     let no_file = || format!("{} is no file: {instead}", path.display());
+    let cannot = || format!("cannot write {}", path.display());
     ensure!(path != Path::new("-"), no_file());
-    let found = match path.metadata() {
-        Ok(found) => found,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((not_there(path)?, None)),
-        Err(error) => bail!("cannot write {}: {error}", path.display()),
-    };
-    ensure!(found.is_file(), no_file());
-    // Through a link in /proc, as /dev/stdout is one, a file may be open and have no name.
-    let target = path.canonicalize().ok();
-    let named = target.filter(|target| {
-        let there = target.symlink_metadata();
-        there.is_ok_and(|there| (there.dev(), there.ino()) == (found.dev(), found.ino()))
-    });
-    let is_output = [rustix::stdio::stdout(), rustix::stdio::stderr()].iter().any(|output| {
-        fstat(output)
-            .is_ok_and(|output| (output.st_dev, output.st_ino) == (found.dev(), found.ino()))
-    });
-    match named {
-        Some(named) if !is_output => Ok((named, Some(found))),
-        _ => bail!(no_file()),
+    let mut at = path.to_path_buf();
+    for _ in 0..=LINKS_MAX {
+        let folder = folder_of(&at).canonicalize();
+        let folder = folder
+            .with_context(|| format!("{}: its directory {}", cannot(), folder_of(&at).display()))?;
+        at = folder.join(at.file_name().with_context(no_file)?);
+        // One look at each name, after which nothing else that is put there changes what is done.
+        let found = match at.symlink_metadata() {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok((at, None)),
+            found => found.with_context(cannot)?,
+        };
+        if found.is_symlink() {
+            // In /proc one leads to what is open, which need not have a name.
+            let is_proc = statfs(&folder).with_context(cannot)?.f_type == PROC_SUPER_MAGIC;
+            ensure!(!is_proc, no_file());
+        } else {
+            ensure!(found.is_file() && !is_output(&found), no_file());
+        }
+        let around = folder.symlink_metadata().with_context(cannot)?;
+        if let Some(user) = planted_by(&found, &around) {
+            let at = at.display();
+            bail!(
+                "{}: user {user} has put {at} there, in a directory where others can write, and would have \
+                 what is written: remove it, or write elsewhere",
+                cannot()
+            );
+        }
+        if found.is_file() {
+            return Ok((at, Some(found)));
+        }
+        at = folder.join(at.read_link().with_context(cannot)?);
     }
+    bail!("{}: symbolic links that lead to one another", cannot())
 }
 
-/// Where a file will be made that `path` names: at the end of symbolic links that lead to nothing.
-fn not_there(path: &Path) -> Result<PathBuf> {
-    let mut at = path.to_path_buf();
-    for _ in 0..LINKS_MAX {
-        let folder = folder_of(&at).canonicalize();
-        let folder = folder.with_context(|| {
-            format!("cannot write {}: its directory {}", path.display(), folder_of(&at).display())
-        })?;
-        let name = at.file_name();
-        let name = name.with_context(|| format!("cannot write {}: no file", path.display()))?;
-        at = folder.join(name);
-        match at.read_link() {
-            Ok(target) => at = folder.join(target),
-            Err(_) => return Ok(at),
-        }
-    }
-    bail!("cannot write {}: symbolic links that lead to one another", path.display())
+/// Another user, if it can have put this file or link into this directory for others to write through; as
+/// the kernel's `fs.protected_regular` and `fs.protected_symlinks` have it.
+fn planted_by(found: &Metadata, directory: &Metadata) -> Option<u32> {
+    let is_open = directory.mode() & 0o022 != 0;
+    let known = [geteuid().as_raw(), directory.uid()];
+    (is_open && !known.contains(&found.uid())).then(|| found.uid())
+}
+
+/// Whether it is what this process writes to already.
+fn is_output(found: &Metadata) -> bool {
+    [rustix::stdio::stdout(), rustix::stdio::stderr()].iter().any(|output| {
+        fstat(output)
+            .is_ok_and(|output| (output.st_dev, output.st_ino) == (found.dev(), found.ino()))
+    })
 }
 
 /// Gives a new file the owner and the mode of the one whose place it will take.
@@ -230,6 +244,33 @@ mod tests {
         let error = denied().context("a: Permission denied (os error 13)").context("b");
         assert_eq!(in_words(&error), "b: a: Permission denied (os error 13)");
         assert_eq!(in_words(&denied().context("a")), "a: Permission denied (os error 13)");
+    }
+
+    #[test]
+    fn a_link_that_changes_meanwhile_leads_to_no_file_that_was_not_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("there"), "").unwrap();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for target in ["there", "nothing"].iter().cycle() {
+                    std::os::unix::fs::symlink(target, at("next")).unwrap();
+                    std::fs::rename(at("next"), at("link")).unwrap();
+                    if is_over.load(relaxed) {
+                        break;
+                    }
+                }
+            });
+            let there = at("there").canonicalize().unwrap();
+            let wrong = (0..20_000).find_map(|_| {
+                let (path, found) = resolve(&at("link"), "").ok()?;
+                ((path == there) != found.is_some()).then_some(path)
+            });
+            is_over.store(true, relaxed);
+            assert_eq!(wrong, None);
+        });
     }
 
     #[test]

@@ -25,9 +25,7 @@ mod send;
 pub use recv::recv;
 pub use send::send;
 
-use anyhow::{Result, ensure};
 use hamlyn::control::Peer;
-use hamlyn::wire::Ticket;
 use std::time::Duration;
 
 const PROTOCOL: &[u8] = b"hamlyn-pipe-1\n";
@@ -85,15 +83,6 @@ impl Chunk {
             _ => None,
         }
     }
-}
-
-/// A ticket of a peer's, which leads to it: with another's, it could have this process write where it
-/// may not write itself.
-fn ticket_of(peer: &Peer, bytes: &[u8]) -> Result<Ticket> {
-    let ticket = Ticket::from_bytes(bytes)?;
-    let (to, node) = (ticket.destination, peer.node);
-    ensure!(to == node, "it is for node {to}, and came from node {node}");
-    Ok(ticket)
 }
 
 /// Whether a peer is a process of this user, which may do to this process what it likes anyway.

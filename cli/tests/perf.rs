@@ -60,6 +60,47 @@ fn is_ratio(ratio: &Value, of: &Value, to: &Value) -> bool {
     (ratio * to / of - 1.0).abs() < 1e-6
 }
 
+/// A service that is ended with what holds it.
+struct Served(std::process::Child);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_reply_ticket_for_another_node_than_its_sender_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
+    let server = server.args(["perf", "serve", "far"]).env("HAMLYN_DIR", directory.path());
+    let _server = Served(server.stderr(Stdio::null()).spawn().unwrap());
+    let config = || hamlyn::Config::default().dir(directory.path());
+    let node = || {
+        let mut node = hamlyn::Node::with_config(config()).unwrap();
+        let (area, queue) = (node.message_area(64).unwrap(), node.notification_queue(64).unwrap());
+        let slot = node.slot(hamlyn::SlotConfig::new(area, queue).credit(64)).unwrap();
+        let ticket = node.fast_ticket(slot).unwrap().to_bytes().to_vec();
+        (node, ticket)
+    };
+    let ((mut own, own_ticket), (_other, another)) = (node(), node());
+    let mut ask = |hello: Value| {
+        let greeting = serde_json::to_vec(&hello).unwrap();
+        own.connect("far", &greeting, Some(std::time::Duration::from_secs(30)))
+    };
+    let task = |reply: &[u8]| {
+        serde_json::json!({"hamlyn-perf-1": "task", "test": "rate", "size": 8, "warm_up": 0,
+            "count": 1, "reply": reply})
+    };
+    let now = serde_json::json!({"hamlyn-perf-1": "now", "into": another, "every_us": 1_000});
+    for hello in [task(&another), now] {
+        let error = ask(hello).unwrap_err().to_string();
+        assert!(error.contains("and came from node"), "{error}");
+    }
+    ask(task(&own_ticket)).unwrap();
+}
+
 #[test]
 fn each_test_gives_a_row_with_its_figure_and_the_limits_of_the_same_run() {
     let Some(_processors) = processors() else { return };

@@ -1,6 +1,8 @@
 //! Two hosts, over loopback: what the README shows, with everything that the keys say.
 #![cfg(feature = "tls")]
 
+mod support;
+
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{
     Manager, PublishConfig, Publisher, ReceiveError, SubscribeConfig, Subscriber, WhenSlow,
@@ -135,6 +137,53 @@ fn certificates_are_made_for_each_host_by_one_authority() {
     said(&mut hamlyn(there.path(), "keys k --certificate other.example --force"));
     let changed = read().iter().filter(|file| !before.contains(file)).count();
     assert_eq!(changed, 2);
+}
+
+#[test]
+fn an_authority_that_another_user_can_have_planted_signs_nothing() {
+    let root = rustix::process::geteuid().is_root();
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join("open");
+    std::fs::create_dir(&folder).unwrap();
+    let chmod = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let keys = format!("keys {}/keys --certificate a", folder.display());
+    let again = format!("{keys} --force");
+    let secret = format!("keys {}/secret", folder.display());
+    // Others can write where the keys will be.
+    chmod(&folder, 0o777);
+    for line in [&keys, &secret] {
+        let error = complaint(&mut hamlyn(home.path(), line));
+        assert!(error.contains(&format!("chmod go-w {}", folder.display())), "{error}");
+    }
+    assert_eq!(folder.read_dir().unwrap().count(), 0);
+    chmod(&folder, 0o1777);
+    said(&mut hamlyn(home.path(), &keys));
+    said(&mut hamlyn(home.path(), &secret));
+    // What is there can be another's.
+    let authority = folder.join("keys/authority.pem");
+    let key = folder.join("keys/authority-key.pem");
+    chmod(&key, 0o640);
+    let error = complaint(&mut hamlyn(home.path(), &again));
+    assert!(error.contains(&format!("chmod 600 {}", key.display())), "{error}");
+    chmod(&key, 0o600);
+    chmod(&authority, 0o666);
+    let error = complaint(&mut hamlyn(home.path(), &again));
+    assert!(error.contains(&format!("chmod go-w {}", authority.display())), "{error}");
+    chmod(&authority, 0o644);
+    if root {
+        for path in [&folder.join("keys"), &authority, &key] {
+            let give = |to| std::os::unix::fs::chown(path, Some(to), None).unwrap();
+            give(65534);
+            let error = complaint(&mut hamlyn(home.path(), &again));
+            assert!(error.contains("belongs to user 65534"), "{error}");
+            give(0);
+        }
+    } else {
+        support::skipped("only root can give an authority to another user");
+    }
+    said(&mut hamlyn(home.path(), &again));
 }
 
 #[test]

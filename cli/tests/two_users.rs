@@ -3,7 +3,7 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -149,6 +149,49 @@ fn a_stranger_who_sends_nothing_holds_no_receiver_beyond_its_limit_and_keeps_no_
     assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
     let received = receiving.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&received.stdout), "whole\n");
+}
+
+#[test]
+fn a_file_or_a_link_that_another_user_has_put_where_everybody_may_is_not_written_through() {
+    if !rustix::process::geteuid().is_root() {
+        return support::skipped("only root can run commands as two other users");
+    }
+    let (_one, dir) = two_homes();
+    let (dir, open, own) = (dir.path(), dir.path().join("open"), dir.path().join("own"));
+    fs::create_dir(&open).unwrap();
+    fs::write(&own, "as it was").unwrap();
+    let (file, link) = (open.join("file"), open.join("link"));
+    fs::write(&file, "as it was").unwrap();
+    std::os::unix::fs::symlink(&own, &link).unwrap();
+    let receive = |path: &Path| {
+        let command = format!("hamlyn recv --wait 0 -o {} x", path.display());
+        let mut command = shell(&command, dir, &dir.join("run"), None);
+        let output = command.env("HAMLYN_DIR", dir.join("names")).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    // Nobody sends: beyond the file, which is as it was.
+    let goes_on = |said: &str| !said.contains("cannot write");
+    for mode in [0o1777, 0o777, 0o775] {
+        fs::set_permissions(&open, fs::Permissions::from_mode(mode)).unwrap();
+        for path in [&file, &link] {
+            std::os::unix::fs::lchown(path, Some(BOB.1), Some(BOB.1)).unwrap();
+            let said = receive(path);
+            assert!(said.contains(&format!("user {} has put", BOB.1)), "{mode:o}: {said}");
+            // It is no other user's to those whose it is.
+            std::os::unix::fs::lchown(path, Some(0), Some(0)).unwrap();
+            let said = receive(path);
+            assert!(goes_on(&said), "{mode:o}: {said}");
+        }
+    }
+    // Where nobody else can put anything, root has put it there, and gives it to whose it is.
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
+    chown(&file, Some(BOB.1), Some(BOB.1)).unwrap();
+    let said = receive(&file);
+    assert!(goes_on(&said), "{said}");
+    assert_eq!(fs::metadata(&file).unwrap().uid(), BOB.1);
+    for path in [&file, &own] {
+        assert_eq!(fs::read_to_string(path).unwrap(), "as it was");
+    }
 }
 
 #[test]

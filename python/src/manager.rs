@@ -20,6 +20,7 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use hamlyn::config::WaitMode;
 use hamlyn::node::NodeSendError;
+use hamlyn::os::environment;
 use hamlyn::os::poller::Poller;
 use hamlyn::protocol;
 use hamlyn::{Accept, Access, Config, LinkId, Mode, SlotConfig};
@@ -72,12 +73,8 @@ pub fn config_of(settings: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
             given.insert(row.variable, setting_text(&value)?);
         }
     }
-    Config::from_lookup(|variable| {
-        given
-            .remove(variable)
-            .or_else(|| Some(std::env::var_os(variable)?.to_string_lossy().into_owned()))
-    })
-    .or_raise()
+    Config::from_lookup(|variable| given.remove(variable).or_else(|| environment::text(variable)))
+        .or_raise()
 }
 
 /// Who may connect: `"same_user"`, `"anyone"` or a group's number.

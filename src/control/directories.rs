@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::os::thread;
-use crate::os::{socket, sys};
+use crate::os::{environment, socket, sys};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -246,7 +246,7 @@ pub fn private_dir(config: &Config) -> PathBuf {
         use std::os::unix::fs::MetadataExt;
         dir.is_absolute() && dir.metadata().is_ok_and(|m| m.is_dir() && m.uid() == euid())
     };
-    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+    match environment::variable("XDG_RUNTIME_DIR").map(PathBuf::from) {
         Some(dir) if is_own(&dir) => dir.join("hamlyn"),
         _ => PathBuf::from(std::format!("/tmp/hamlyn-{}", euid())),
     }

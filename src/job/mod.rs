@@ -54,7 +54,7 @@ pub use error::JobError;
 
 use crate::config::Config;
 use crate::control::private_dir;
-use crate::os::sys;
+use crate::os::{environment, sys};
 use crate::protocol::{
     Client, GrowError, Grown, Kind, Manager, Offered, Seed, Server, ServerConfig, StreamConfig,
     StreamReceiver, StreamSender, Token,
@@ -177,7 +177,7 @@ impl Job {
             return Ok(Self { shared });
         }
         let library = config.pmix_library.clone();
-        let space = Space::find(|name| std::env::var(name).ok(), library.as_deref())?;
+        let space = Space::find(environment::text, library.as_deref())?;
         let shared = Arc::new(Shared::come(space, config)?);
         *current = Arc::downgrade(&shared);
         Ok(Self { shared })
@@ -623,7 +623,7 @@ fn manager(
         drop(file);
         manager.seed_service()?;
         let own = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let set = std::env::var("HAMLYN_JOB_HOST").ok().filter(|name| !name.is_empty());
+        let set = environment::text("HAMLYN_JOB_HOST").filter(|name| !name.is_empty());
         let name = set.or(host_name).unwrap_or_else(own);
         let name =
             if name.contains(':') && !name.starts_with('[') { format!("[{name}]") } else { name };

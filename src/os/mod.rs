@@ -1,8 +1,10 @@
 //! The operating system: with [`crate::link::cells`], the only place that needs `unsafe`.
 //!
 //! - [`aperture`]: memory that two processes map, and how its owner takes it back.
+//! - [`environment`]: the variables that whoever started this process has set, and when they count.
 //! - `fabric`: end points of libfabric, which is opened at run time.
 //! - `inherited`: a descriptor that whoever started this process has left to it.
+//! - `library`: how a library is opened at run time.
 //! - [`lock`]: a lock that costs its only user next to nothing.
 //! - [`poller`]: one descriptor that waits for many.
 //! - `pmix`: the library of launchers that speak PMIx, which is opened at run time.
@@ -21,10 +23,12 @@
 #![allow(unsafe_code)]
 
 pub mod aperture;
+pub mod environment;
 #[cfg(feature = "libfabric")]
 pub mod fabric;
 pub(crate) mod inherited;
 mod kernel;
+mod library;
 pub mod lock;
 pub mod memory;
 pub(crate) mod pmix;

@@ -17,6 +17,7 @@
 //! The declarations are those of PMIx 4.2, of which newer ones change nothing that stands here; a test
 //! compares them with the installed header.
 
+use super::library;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::time::Duration;
 use libloading::os::unix as dl;
@@ -294,15 +295,10 @@ fn on_thread(what: impl FnOnce() + Send + 'static) -> Result<(), PmixError> {
 impl Calls {
     fn load(path: Option<&Path>) -> Result<Self, PmixError> {
         let file = path.unwrap_or(Path::new(NAME));
-        let failed = |e: libloading::Error| {
-            let why =
-                std::error::Error::source(&e).map_or_else(|| e.to_string(), |e| e.to_string());
-            PmixError::NoLibrary { name: file.display().to_string(), why }
-        };
-        // SAFETY: the file is the one that the settings name, or the system's; what it does when it is
-        // opened is what PMIx does. Its parts look for its names among the process's: as global ones.
-        let opened = unsafe { dl::Library::open(Some(file), dl::RTLD_NOW | dl::RTLD_GLOBAL) };
-        let opened = opened.map_err(failed)?;
+        let none = |why| PmixError::NoLibrary { name: file.display().to_string(), why };
+        let failed = |e: libloading::Error| none(library::why(&e));
+        // Its parts look for its names among the process's: as global ones.
+        let opened = library::open(path, NAME, dl::RTLD_NOW | dl::RTLD_GLOBAL).map_err(none)?;
         // SAFETY: these are the types of the functions in PMIx's header; the pointers stay good, since
         // the library is never closed.
         let calls = unsafe {

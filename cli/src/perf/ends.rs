@@ -18,10 +18,11 @@ use super::stats::RoundTrips;
 use crate::allow::Allow;
 use crate::arguments::{Mode, Over};
 use crate::pipe::is_own;
+use crate::tickets::ticket_of;
 use crate::{ending, names};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::config::{Config, WaitMode};
-use hamlyn::control::{Accept, Access};
+use hamlyn::control::{Accept, Access, Peer};
 use hamlyn::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
 use hamlyn::node::{Event, Node, NodeReceiveError};
 use hamlyn::wire::{MetadataIndex, Ticket};
@@ -272,7 +273,7 @@ impl Initiator {
             let path = self.node.explain(link)?;
             ensure!(path.contains("libfabric ") && !path.contains("not libfabric"), "{path}");
         }
-        let ticket = Ticket::from_bytes(&offer.ticket)?;
+        let ticket = ticket_of(self.node.peer(link)?, &offer.ticket)?;
         let run = Run { queue, link, ticket, warm_up, plan: self.plan };
         let figure = match test {
             Test::Latency => run.latency(&mut self.node),
@@ -464,10 +465,10 @@ impl Server {
                 sleep_until_something_happens(&mut self.node)?;
                 continue;
             };
-            let Event::Request { id, greeting, .. } = event else { continue };
+            let Event::Request { id, peer, greeting } = event else { continue };
             match serde_json::from_slice(&greeting) {
                 Ok(Hello::Idle) => drop(self.node.accept(id, &[])),
-                Ok(Hello::Now { into, every_us }) => match now_and_then(&into, every_us) {
+                Ok(Hello::Now { into, every_us }) => match now_and_then(&peer, &into, every_us) {
                     Ok((into, pause)) => {
                         if let Err(error) = self.send_now(&into, pause, id) {
                             eprintln!("hamlyn: messages now and then ended early: {error:#}");
@@ -475,7 +476,7 @@ impl Server {
                     }
                     Err(error) => drop(self.node.refuse(id, &format!("{error:#}"))),
                 },
-                Ok(Hello::Task(task)) => match self.prepare(task) {
+                Ok(Hello::Task(task)) => match self.prepare(&peer, task) {
                     Ok(parts) => {
                         if let Err(error) = self.run(&parts, id) {
                             eprintln!("hamlyn: a measurement ended early: {error:#}");
@@ -489,10 +490,10 @@ impl Server {
         }
     }
 
-    fn prepare(&mut self, task: Task) -> Result<Parts> {
+    fn prepare(&mut self, peer: &Peer, task: Task) -> Result<Parts> {
         let size = task.size;
         ensure!(size <= SIZE_MAX, "a message of {size} bytes; at most {SIZE_MAX} are served");
-        let reply = Ticket::from_bytes(&task.reply)?;
+        let reply = ticket_of(peer, &task.reply).context("the ticket for replies")?;
         let credit = (BYTES_ON_THE_WAY / size.max(1)).clamp(4, CREDIT_MAX) as u32;
         let area = self.node.message_area(size.max(1))?;
         let queue = self.node.notification_queue(credit)?;
@@ -595,13 +596,13 @@ impl Server {
 
 /// Where messages now and then are to go, and the pause between two, after which it is looked whether the
 /// other end is still there.
-fn now_and_then(into: &[u8], every_us: u64) -> Result<(Ticket, Duration)> {
+fn now_and_then(peer: &Peer, into: &[u8], every_us: u64) -> Result<(Ticket, Duration)> {
     let (least, most) = (PAUSES_US.start(), PAUSES_US.end());
     ensure!(
         PAUSES_US.contains(&every_us),
         "a message each {every_us} microseconds; {least} to {most} are served"
     );
-    Ok((Ticket::from_bytes(into)?, Duration::from_micros(every_us)))
+    Ok((ticket_of(peer, into)?, Duration::from_micros(every_us)))
 }
 
 /// Whatever the mode: between measurements nobody looks for anything.
@@ -630,6 +631,10 @@ mod tests {
     #[test]
     fn nobody_who_asks_for_messages_holds_the_end_that_serves_without_its_looking_at_him() {
         let ticket = [0; hamlyn::wire::TICKET_BYTES];
+        let (uid, gid, pid, process, host) = (None, None, None, None, None);
+        let (node, is_proved, service) = (hamlyn::NodeId(0), true, String::new());
+        let peer = Peer { node, is_proved, uid, gid, pid, process, service, host };
+        let now_and_then = |ticket: &[u8], every_us| now_and_then(&peer, ticket, every_us);
         assert_eq!(now_and_then(&ticket, 100).unwrap().1, Duration::from_micros(100));
         for every_us in [0, 1_000_001, u64::MAX] {
             let error = now_and_then(&ticket, every_us).unwrap_err().to_string();

@@ -15,6 +15,7 @@ use super::stats::median;
 use super::{clock, ends, pin, raw};
 use crate::arguments::{IdleArguments, Mode};
 use crate::ending;
+use crate::tickets::ticket_of;
 use anyhow::{Context, Result, ensure};
 use hamlyn::control::{Accept, Access};
 use hamlyn::interface::{LinkId, SlotConfig};
@@ -80,9 +81,9 @@ pub fn run_end(name: &str, core: usize, links: u32) -> Result<()> {
     let mut reply = None;
     loop {
         while let Some(event) = node.next_event() {
-            if let Event::Request { id, greeting, .. } = event {
+            if let Event::Request { id, peer, greeting } = event {
                 if greeting.len() == TICKET_BYTES {
-                    reply = Some(Ticket::from_bytes(&greeting)?);
+                    reply = Some(ticket_of(&peer, &greeting)?);
                 }
                 node.accept(id, &ticket.to_bytes())?;
             }
@@ -201,7 +202,7 @@ fn measure(end: &FarEnd, start: Instant, arguments: &IdleArguments) -> Result<Ro
     let slot = node.slot(SlotConfig::new(area, queue).credit(64))?;
     let reply = node.fast_ticket(slot)?;
     let link = node.connect(&end.name, &reply.to_bytes(), Some(PATIENCE))?;
-    let ticket = Ticket::from_bytes(node.greeting(link)?)?;
+    let ticket = ticket_of(node.peer(link)?, node.greeting(link)?)?;
     node.send(&ticket, &[7; 16], &[], Some(PATIENCE))?;
     node.recv(queue, Some(PATIENCE))?;
     let start_to_first_message_ns = start.elapsed().as_nanos() as f64;

@@ -1,8 +1,9 @@
 //! `hamlyn recv`: one sender after the other until something is written, and that one to its end.
 
-use super::{CHUNK_BYTES, CHUNKS, Chunk, PATIENCE, PROTOCOL, idle_max, is_own, ticket_of};
+use super::{CHUNK_BYTES, CHUNKS, Chunk, PATIENCE, PROTOCOL, idle_max, is_own};
 use crate::arguments::RecvArguments;
 use crate::output::Replacement;
+use crate::tickets::ticket_of;
 use crate::{ending, names, progress, standard};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hamlyn::Config;

@@ -1,7 +1,8 @@
 //! `hamlyn send`: standard input, chunk by chunk, as far as the receiver has given rights.
 
-use super::{CHUNK_BYTES, CHUNKS, Chunk, PATIENCE, PROTOCOL, idle_max, ticket_of};
+use super::{CHUNK_BYTES, CHUNKS, Chunk, PATIENCE, PROTOCOL, idle_max};
 use crate::arguments::SendArguments;
+use crate::tickets::ticket_of;
 use crate::{progress, standard};
 use anyhow::{Context, Result, anyhow, ensure};
 use hamlyn::Config;

@@ -2,8 +2,9 @@
 //! input and output: a length of four bytes, and a frame in postcard's format.
 
 use anyhow::{Context, Result, bail};
+use hamlyn::control::printable;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::io::{ErrorKind, Read, Write};
 
 /// What one end says.
@@ -82,8 +83,8 @@ pub enum ToLauncher {
     Output { rank: u32, is_error: bool, bytes: Vec<u8> },
     /// A rank has ended, with this status, or 128 and the number of a signal.
     Exited { rank: u32, status: i32 },
-    /// The ranks cannot be started, or the agent cannot go on.
-    Failed(String),
+    /// The ranks cannot be started, or the agent cannot go on; as it can be printed, whoever wrote it.
+    Failed(#[serde(deserialize_with = "printable_text")] String),
     /// All ranks have ended, and nothing of them is left.
     Done,
     /// The ranks are started; and the answer to [`ToAgent::Alive`].
@@ -122,6 +123,10 @@ pub fn read<T: Frame>(from: &mut impl Read) -> Result<Option<T>> {
     Ok(Some(frame))
 }
 
+fn printable_text<'a, D: Deserializer<'a>>(from: D) -> Result<String, D::Error> {
+    Ok(printable(&String::deserialize(from)?))
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -140,6 +145,14 @@ mod tests {
         assert!(super::read::<ToLauncher>(&mut from).unwrap().is_none());
         // Cut off, it is nothing.
         assert!(super::read::<ToLauncher>(&mut &bytes[..5]).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_an_agent_says_of_its_failure_sends_a_terminal_no_commands() {
+        let mut bytes = Vec::new();
+        write(&mut bytes, &ToLauncher::Failed("no\u{1b}[2J\r\u{202e}way".into())).unwrap();
+        let Ok(Some(ToLauncher::Failed(why))) = read(&mut &bytes[..]) else { panic!("{bytes:?}") };
+        assert_eq!(why, "no\\u{1b}[2J\\r\\u{202e}way");
     }
 
     #[test]

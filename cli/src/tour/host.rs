@@ -11,6 +11,7 @@ use crate::perf::{clock, row};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::control::{Accept, Access};
 use hamlyn::node::{CloseReason, Event, Node};
+use hamlyn::os::environment;
 use hamlyn::protocol::{
     ApertureStreamReceiver, DatagramReceiver, Group, GroupConfig, GroupError, Manager,
     ReceiveError, RecordBytes, Server, ServerConfig, StreamConfig, StreamReceiver, TaggedConfig,
@@ -29,7 +30,7 @@ pub enum Order {
 
 /// Other users come through the shared directory where there is one.
 pub fn access() -> Access {
-    match std::env::var_os("HAMLYN_SHARED_DIR") {
+    match environment::variable("HAMLYN_SHARED_DIR") {
         Some(_) => Access::Anyone,
         None => Access::SameUser,
     }

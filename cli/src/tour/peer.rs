@@ -8,13 +8,14 @@ use super::protocols::{
     WORDS_AT, WRITE_BYTES, WRITES, inverted, pattern, record_bytes, word,
 };
 use crate::perf::{clock, row};
+use crate::tickets::ticket_of;
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use hamlyn::Aperture;
 use hamlyn::node::{ApertureEvent, Event, Node};
 use hamlyn::protocol::{
     ApertureStreamSender, CallError, Client, DatagramReceiver, DatagramSender, GroupHelper,
     GroupMember, Manager, Part, Seed, SeedError, StreamSender, TaggedSender,
 };
-use hamlyn::{Aperture, Ticket};
 use serde::{Deserialize, Serialize};
 use std::thread;
 use std::time::Instant;
@@ -290,7 +291,7 @@ fn held(node: &mut Node) -> Result<Aperture> {
 fn aperture(service: &str) -> Result<Told> {
     let mut node = Node::new()?;
     let link = node.connect(service, b"", Some(PATIENCE))?;
-    let ticket = Ticket::from_bytes(node.greeting(link)?)?;
+    let ticket = ticket_of(node.peer(link)?, node.greeting(link)?)?;
     let aperture = held(&mut node)?;
     let data = pattern(1, APERTURE_BYTES as usize);
     let digest = blake3::hash(&data);

@@ -2,8 +2,10 @@
 //! says when asked what it has counted and what the file's bytes are now.
 
 use super::actor::Orders;
+use super::host::access;
+use crate::tickets::ticket_of;
 use anyhow::{Context, Result, anyhow};
-use hamlyn::control::{Accept, Access, RequestId};
+use hamlyn::control::{Accept, RequestId};
 use hamlyn::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
 use hamlyn::node::{Event, Node};
 use hamlyn::wire::{MetadataIndex, Ticket};
@@ -125,12 +127,7 @@ impl Receiver {
         let echo = node.slot(SlotConfig::new(echo_area, queue).credit(16))?;
         let guest_area = node.message_area(GUEST_BYTES as usize)?;
         let guest_queue = node.notification_queue(1 << 16)?;
-        // Other users come through the shared directory where there is one.
-        let access = match std::env::var_os("HAMLYN_SHARED_DIR") {
-            Some(_) => Access::Anyone,
-            None => Access::SameUser,
-        };
-        node.serve(NAME, access, Accept::Ask)?;
+        node.serve(NAME, access(), Accept::Ask)?;
         let (guests, guest_links) = (HashMap::new(), HashMap::new());
         Ok(Self {
             node,
@@ -170,10 +167,13 @@ impl Receiver {
 
     fn handle(&mut self, event: Event) -> Result<()> {
         match event {
-            Event::Request { id, greeting, .. } => {
+            Event::Request { id, peer, greeting } => {
                 let answer = match serde_json::from_slice(&greeting) {
                     Ok(Hello::File { bytes, tickets, answers }) => {
-                        self.prepare_file(id, bytes, &tickets, &answers)
+                        let read = |ticket: &[u8]| ticket_of(&peer, ticket);
+                        let tickets =
+                            read(&tickets).and_then(|tickets| Ok((tickets, read(&answers)?)));
+                        tickets.and_then(|tickets| self.prepare_file(id, bytes, tickets))
                     }
                     Ok(Hello::Guest) => self.prepare_guest(id),
                     Err(_) => Err(anyhow!("this is the receiver of a tour")),
@@ -206,8 +206,7 @@ impl Receiver {
         &mut self,
         request: RequestId,
         bytes: u64,
-        tickets: &[u8],
-        answers: &[u8],
+        (tickets, answers): (Ticket, Ticket),
     ) -> Result<Vec<u8>> {
         anyhow::ensure!(self.file.is_none(), "there is a file already");
         anyhow::ensure!(
@@ -223,7 +222,6 @@ impl Receiver {
             let limits = limits(index, bytes);
             self.node.arm(slot, MetadataIndex(index), Some(limits))?;
         }
-        let (tickets, answers) = (Ticket::from_bytes(tickets)?, Ticket::from_bytes(answers)?);
         let (link, arrived) = (None, 0);
         self.file =
             Some(File { request, link, area, bytes, slot, messages, arrived, tickets, answers });

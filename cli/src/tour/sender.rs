@@ -4,6 +4,7 @@
 use super::actor::Orders;
 use super::receiver::{ANSWER_DIGEST, ANSWER_ECHO, Hello, Welcome, messages_of};
 use crate::perf::clock;
+use crate::tickets::ticket_of;
 use anyhow::{Context, Result, ensure};
 use hamlyn::interface::{AreaId, LinkId, QueueId, SlotConfig};
 use hamlyn::node::Node;
@@ -103,8 +104,8 @@ fn send(service: &str) -> Result<(Sender, Sent)> {
     let tickets: Vec<Ticket> = node
         .area(ticket_area)?
         .chunks(TICKET_BYTES)
-        .map(Ticket::from_bytes)
-        .collect::<Result<_, _>>()?;
+        .map(|ticket| ticket_of(node.peer(link)?, ticket))
+        .collect::<Result<_>>()?;
     let packets = counter(&node, "packets_sent");
     let mut result = Ok(());
     let seconds = clock::seconds(|| {
@@ -128,7 +129,7 @@ fn send(service: &str) -> Result<(Sender, Sent)> {
         digest,
         path: node.explain(link)?,
     };
-    let echo = Ticket::from_bytes(&welcome.echo)?;
+    let echo = ticket_of(node.peer(link)?, &welcome.echo)?;
     Ok((Sender { node, link, queue, answers, echo }, sent))
 }
 

@@ -16,6 +16,7 @@
 //!
 //! Never: a connection is used, or told what this process wants, before the other end has proved itself.
 
+use super::key_files::{self, KeyFileError, Readers};
 use super::material::{self, Unfit, Wanted};
 use crate::config::Config;
 use core::fmt;
@@ -96,19 +97,15 @@ pub enum KeysError {
         /// Why.
         error: io::Error,
     },
-    /// A secret that others can read, too.
-    #[error(
-        "{setting}: {} may be read by others (its mode is {mode:o}); a secret or a key is its owner's \
-         alone: chmod 600",
-        .path.display()
-    )]
+    /// A file that others can change, itself or by a directory above it, or a secret that they can read.
+    #[error("{setting}: {why}")]
     Open {
         /// The setting that names it, and its variable.
         setting: &'static str,
         /// Which.
         path: PathBuf,
-        /// Its permissions.
-        mode: u32,
+        /// What is open to others, its owner and mode, and the command that closes it.
+        why: String,
     },
     /// Something else than what it should hold.
     #[error("{setting}: {}: {why}", .path.display())]
@@ -167,17 +164,19 @@ const OF_CERTIFICATE: &str = "certificate (HAMLYN_CERTIFICATE)";
 const OF_KEY: &str = "certificate_key (HAMLYN_CERTIFICATE_KEY)";
 const OF_TRUSTED: &str = "trusted (HAMLYN_TRUSTED)";
 
-/// What is in a file that its owner alone may read.
-fn read_own(setting: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, KeysError> {
+/// The bytes of a file that [`key_files`](super::key_files) takes.
+fn read(
+    setting: &'static str,
+    path: &Path,
+    readers: Readers,
+) -> Result<Zeroizing<Vec<u8>>, KeysError> {
     use std::io::Read;
-    use std::os::unix::fs::PermissionsExt;
     let cannot = |error| KeysError::Read { setting, path: path.into(), error };
-    let mut file = std::fs::File::open(path).map_err(cannot)?;
+    let mut file = key_files::open(path, readers).map_err(|error| match error {
+        KeyFileError::Os(error) => cannot(error),
+        KeyFileError::Open(why) => KeysError::Open { setting, path: path.into(), why },
+    })?;
     let about = file.metadata().map_err(cannot)?;
-    let mode = about.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 {
-        return Err(KeysError::Open { setting, path: path.into(), mode });
-    }
     // Of its length, and more for the look at its end: a buffer that grew would leave what it was behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(about.len() as usize + 64));
     file.read_to_end(&mut bytes).map_err(cannot)?;
@@ -186,7 +185,7 @@ fn read_own(setting: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, Ke
 
 /// The secret in a file: 64 hexadecimal digits, and blanks around them.
 fn read_secret(path: &Path) -> Result<Secret, KeysError> {
-    let bytes = read_own(OF_SECRET, path)?;
+    let bytes = read(OF_SECRET, path, Readers::Nobody)?;
     let digits = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes).trim_ascii();
     let value = |digit: u8| (digit as char).to_digit(16).map(|value| value as u8);
     let mut made = Arc::new(Zeroizing::new([0; SECRET_BYTES]));
@@ -217,8 +216,7 @@ fn certificates(
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, KeysError> {
     let content = |why: String| KeysError::Content { setting, path: path.into(), why };
-    let read = std::fs::read(path);
-    let read = read.map_err(|error| KeysError::Read { setting, path: path.into(), error })?;
+    let read = read(setting, path, Readers::Everybody)?;
     material::certificates(&read, path, wanted).map_err(content)
 }
 
@@ -302,7 +300,7 @@ impl Keys {
                     move |why| KeysError::Content { setting, path, why }
                 };
                 let chain = certificates((OF_CERTIFICATE, Wanted::Chain), certificate)?;
-                let read = read_own(OF_KEY, key_path)?;
+                let read = read(OF_KEY, key_path, Readers::Nobody)?;
                 let of_key = || content(OF_KEY, key_path);
                 let mut key = material::key(&read, key_path).map_err(of_key())?;
                 let signs = material::signer(&key, key_path);

@@ -43,6 +43,7 @@ pub mod fabric;
 pub mod figures;
 pub mod frames;
 pub mod hello;
+pub mod key_files;
 pub mod keys;
 mod links;
 mod material;

@@ -4,6 +4,7 @@ use super::FabricError;
 use super::exit::{self, Door};
 use super::memory::OP_BYTES;
 use super::sys::{self, fi_info, fid_fabric};
+use crate::os::library;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::net::IpAddr;
 use core::ptr::{NonNull, null, null_mut};
@@ -89,12 +90,9 @@ impl Library {
         let name = || file.display().to_string();
         exit::watch();
         let _inside = Door::COMMON.enter().ok_or(FabricError::Ends)?;
-        let failed =
-            |e: libloading::Error| FabricError::NoLibrary { name: name(), why: sentence(&e) };
-        // SAFETY: the file is the one that the settings name, or the system's; what it does when it is
-        // opened is what libfabric does.
-        let opened = unsafe { dl::Library::open(Some(file), dl::RTLD_NOW | dl::RTLD_LOCAL) };
-        let opened = opened.map_err(failed)?;
+        let none = |why: String| FabricError::NoLibrary { name: name(), why };
+        let failed = |e: libloading::Error| none(library::why(&e));
+        let opened = library::open(path, NAME, dl::RTLD_NOW | dl::RTLD_LOCAL).map_err(none)?;
         // SAFETY: these are the types of the functions in libfabric's headers, in each version from
         // 1.17 on; the pointers stay good, since the library is never closed.
         let (get_version, library) = unsafe {
@@ -289,14 +287,6 @@ impl Library {
     }
 }
 
-/// What the loader said, and why.
-fn sentence(error: &libloading::Error) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => format!("{source}"),
-        None => format!("{error}"),
-    }
-}
-
 /// What is wrong with a provider's answer.
 ///
 /// # Safety
@@ -453,7 +443,9 @@ mod tests {
         let text = error.to_string();
         assert!(text.starts_with("/nowhere/libfabric.so.1: "), "{text}");
         // A library, and not this one.
-        let error = Library::open(Some(Path::new("libc.so.6"))).unwrap_err();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let libc = maps.split_whitespace().find(|word| word.ends_with("/libc.so.6")).unwrap();
+        let error = Library::open(Some(Path::new(libc))).unwrap_err();
         assert!(error.to_string().contains("fi_"), "{error}");
     }
 }

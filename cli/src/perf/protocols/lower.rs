@@ -13,6 +13,7 @@ use crate::arguments::Mode;
 use crate::perf::row::Figure;
 use crate::perf::stats::RoundTrips;
 use crate::perf::{clock, ends};
+use crate::tickets::ticket_of;
 use anyhow::{Context, Result, ensure};
 use hamlyn::control::{Accept, Access};
 use hamlyn::interface::{LinkId, QueueId, SlotConfig};
@@ -86,7 +87,7 @@ pub fn send(node: &mut Node, ticket: &Ticket, message: &[u8], word: u32) -> Resu
 pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
     let mut own = Own::new()?;
     let link = own.node.connect(name, &own.ticket.to_bytes(), Some(Duration::from_secs(10)))?;
-    let to = Ticket::from_bytes(own.node.greeting(link)?)?;
+    let to = ticket_of(own.node.peer(link)?, own.node.greeting(link)?)?;
     let warm_up = Cell::warm_up(count);
     let figure = match cell.protocol {
         Protocol::Raw => {
@@ -188,7 +189,7 @@ pub fn linked(name: &str, ready: impl FnOnce()) -> Result<(Own, LinkId, Ticket)>
     own.node.serve(name, Access::SameUser, Accept::Ask)?;
     ready();
     let (request, to) = own.event(|event| match event {
-        Event::Request { id, greeting, .. } => Some((id, Ticket::from_bytes(&greeting))),
+        Event::Request { id, peer, greeting } => Some((id, ticket_of(&peer, &greeting))),
         _ => None,
     })?;
     let to = to.context("a greeting that is no ticket")?;

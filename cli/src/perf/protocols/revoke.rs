@@ -16,10 +16,10 @@ use super::ends::LIMIT;
 use super::lower::{Own, linked, send};
 use crate::perf::clock;
 use crate::perf::row::Figure;
+use crate::tickets::ticket_of;
 use anyhow::{Result, ensure};
 use hamlyn::node::Event;
 use hamlyn::os::aperture::ApertureAccess;
-use hamlyn::wire::Ticket;
 use hamlyn::{ApertureEvent, ApertureId};
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn median(mut values: Vec<u64>) -> f64 {
 pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
     let mut own = Own::new()?;
     let link = own.node.connect(name, &own.ticket.to_bytes(), Some(Duration::from_secs(10)))?;
-    let to = Ticket::from_bytes(own.node.greeting(link)?)?;
+    let to = ticket_of(own.node.peer(link)?, own.node.greeting(link)?)?;
     let count = count_of(cell, count);
     let warm_up = Cell::warm_up(count);
     let (mut revoked, mut known) = (Vec::new(), Vec::new());

@@ -304,6 +304,7 @@ impl Node {
     /// does the same without waiting.
     pub fn close(mut self, timeout: Option<Duration>) -> Result<usize, super::NodeSendError> {
         self.check_fork()?;
+        self.control().end_within(timeout);
         self.flush(timeout)?;
         Ok(self.part())
     }

@@ -1,6 +1,8 @@
 //! The operating system: with [`crate::link::cells`], the only place that needs `unsafe`.
 //!
 //! - [`aperture`]: memory that two processes map, and how its owner takes it back.
+//! - [`call`]: the errors of system calls in words, and the limits behind them.
+//! - [`descriptor`]: a descriptor of which a forked child closes nothing.
 //! - `fabric`: end points of libfabric, which is opened at run time.
 //! - `inherited`: a descriptor that whoever started this process has left to it.
 //! - [`lock`]: a lock that costs its only user next to nothing.
@@ -21,6 +23,8 @@
 #![allow(unsafe_code)]
 
 pub mod aperture;
+pub mod call;
+pub mod descriptor;
 #[cfg(feature = "libfabric")]
 pub mod fabric;
 pub(crate) mod inherited;

@@ -5,6 +5,12 @@ use crate::interface::{Notification, QueueId};
 use crate::wire::{INLINE_BYTES, Ticket, TicketBytes};
 
 impl Manager {
+    /// From now on, whoever drops the last of this manager waits at most so long for the library's own
+    /// threads to end. For bindings, which close what may have been cloned.
+    pub fn end_within(&self, limit: Option<core::time::Duration>) {
+        self.shared.lock().control_apart().end_within(limit);
+    }
+
     /// [`send`](Self::send) of one line that can leave now; `false`: nothing was done. For bindings,
     /// which have to make of their own arguments what waiting needs, and can leave that. To be called
     /// from one place in a library: from several it is not inlined.

@@ -17,6 +17,7 @@ mod fork;
 mod large;
 mod limits;
 mod random;
+mod rlimits;
 mod users;
 mod wake;
 mod watchdog;

@@ -18,6 +18,7 @@ mod large;
 mod limits;
 mod random;
 mod rlimits;
+mod surroundings;
 mod users;
 mod wake;
 mod watchdog;

@@ -90,7 +90,8 @@ memcheck="valgrind --quiet --error-exitcode=9 --leak-check=full --trace-children
     --fair-sched=yes --suppressions=$DESTDIR$PREFIX/share/hamlyn/valgrind.supp"
 
 for source in capi/examples/*.c capi/tests/errors.c capi/tests/waiting.c capi/tests/rest.c capi/tests/reconnect.c \
-    capi/tests/log.c capi/tests/directory.c capi/tests/areas.c capi/tests/publish.c capi/tests/byte_stream.c capi/tests/job.c; do
+    capi/tests/log.c capi/tests/directory.c capi/tests/areas.c capi/tests/publish.c capi/tests/byte_stream.c capi/tests/job.c \
+    capi/tests/surroundings.c; do
     [ -e "$source" ] || continue
     name=$(basename "$source" .c)
     case " ${NAMES:-$name} " in *" $name "*) ;; *) continue ;; esac

@@ -151,7 +151,7 @@ impl Server {
         let purpose = Purpose::Wake;
         self.frame(wake, Frame::Hello(Hello { purpose, cookie: cookie.unwrap(), ..hello() }));
         self.memory(id, ring, MemoryWord::Take { bytes: 4096 });
-        self.machine.made(id, ring, true);
+        self.machine.made(id, ring, Ok(()));
         self.memory(id, ring, MemoryWord::Held);
         self.machine.touched(self.now, id, ring, Touched::Yes);
         self.machine.receiver_ended(self.now, id, Some(uid));
@@ -269,7 +269,7 @@ fn each_refusal_of_a_connection_raises_its_counter_and_says_why() {
         ("refused_exhausted", Reason::Unavailable, |s| {
             let id = s.paid(OTHER);
             s.memory(id, Memory::Ring(End::Server), MemoryWord::Take { bytes: 4096 });
-            s.machine.made(id, Memory::Ring(End::Server), false);
+            s.machine.made(id, Memory::Ring(End::Server), Err("it is full".into()));
         }),
     ];
     for (name, reason, act) in cases {

@@ -300,7 +300,11 @@ impl World {
             }
             Action::Make { of, memory, .. } => {
                 let is_made = !self.random.one_in(60);
-                self.hosts[host].machine.made(of, memory, is_made);
+                self.hosts[host].machine.made(
+                    of,
+                    memory,
+                    is_made.then_some(()).ok_or("none".into()),
+                );
             }
             Action::Pass { to, memory } => {
                 let frame = Frame::Memory { memory, word: MemoryWord::Pass };
@@ -312,7 +316,7 @@ impl World {
                     // No thread can be had.
                     let user = self.behind(port);
                     let machine = &mut self.hosts[host].machine;
-                    machine.taken(now, from, expected.memory, Taken::Unavailable);
+                    machine.taken(now, from, expected.memory, Taken::Unavailable("none".into()));
                     return machine.receiver_ended(now, from, user);
                 }
                 if let Some(socket) = self.hosts[host].sockets.get_mut(&from) {
@@ -326,7 +330,7 @@ impl World {
             Action::Touch { of, memory } => {
                 let touched = match self.random.below(100) {
                     0 => Touched::NotPaid,
-                    1 => Touched::Unavailable,
+                    1 => Touched::Unavailable("none".into()),
                     _ => Touched::Yes,
                 };
                 if touched == Touched::NotPaid {

@@ -1,7 +1,7 @@
 //! Nodes: made, closed, freed; progress; counters.
 
 use crate::boundary::{
-    Copied, Done, Failure, elements, elements_out, get, guard, out, out_or_null, put, text,
+    Copied, Done, Failure, elements, elements_out, get, guard, limit, out, out_or_null, put, text,
 };
 use crate::boundary::{h_status, h_status::*};
 use crate::endpoint::flush;
@@ -181,7 +181,10 @@ pub unsafe extern "C" fn h_close(
     guard(|| {
         let this = get(node, "node")?;
         let unsent = out_or_null(unsent, "unsent")?;
-        let flushed = this.manager().and_then(|manager| flush(manager, timeout_ns));
+        let flushed = this.manager().and_then(|manager| {
+            manager.end_within(limit(timeout_ns));
+            flush(manager, timeout_ns)
+        });
         let left = match &flushed {
             Ok(true) | Err(_) => 0,
             Ok(false) => this.lock()?.queued(),

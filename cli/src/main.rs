@@ -36,8 +36,13 @@ use clap::{Args, CommandFactory, Parser};
 use perf::ends::Test;
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 fn main() -> ExitCode {
+    // A limit on the size of files is an error of whatever is written, and does not end the process, which
+    // would leave half a file behind. A handler, not an ignored signal: what this starts does not have it.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::<AtomicBool>::default());
     // While there is one thread this is free; later the kernel takes some 20 ms for it.
     hamlyn::os::sys::register_barrier();
     let done = match Cli::try_parse() {

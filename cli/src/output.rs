@@ -41,8 +41,17 @@ pub fn in_words(error: &anyhow::Error) -> String {
             words = format!("{words}: {cause}");
         }
     }
+    let of_system = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    if of_system.filter_map(io::Error::raw_os_error).any(|code| code == FILE_TOO_LARGE) {
+        words.push_str(
+            ", or than the limit on a file's size (RLIMIT_FSIZE, ulimit -f, LimitFSIZE=)",
+        );
+    }
     words
 }
+
+/// The system's number of "File too large".
+const FILE_TOO_LARGE: i32 = rustix::io::Errno::FBIG.raw_os_error();
 
 /// Characters of a line: of the terminal, or as `COLUMNS` says; `None`: neither says.
 pub fn width() -> Option<usize> {

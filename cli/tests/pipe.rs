@@ -588,3 +588,77 @@ fn counters_that_a_stranger_made_up_move_no_cursor() {
         assert!(!output.contains(wrong), "{output:?}");
     }
 }
+
+/// `hamlyn` with these arguments, in a process that may write so many bytes into a file.
+fn with_file_size(directory: &Path, bytes: u64, arguments: &[&str]) -> Command {
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--fsize={bytes}:")).arg(env!("CARGO_BIN_EXE_hamlyn")).args(arguments);
+    command.env("HAMLYN_DIR", directory);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+// The kernel ends a process by a signal that writes more than it may.
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_that_names_it_and_leaves_no_part_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let limit = "RLIMIT_FSIZE";
+    let sender = with_file_size(directory.path(), 0, &["send", "x", "--wait", "20"]);
+    let receives = receiver(directory.path());
+    let sent = { sender }.output().unwrap();
+    assert_eq!(sent.status.code(), Some(1), "{sent:?}");
+    assert!(text(&sent.stderr).contains(limit), "{sent:?}");
+    drop(Ended(receives));
+    // A client does not end it.
+    let mut receiver =
+        Ended(with_file_size(directory.path(), 0, &["recv", "--wait", "20", "y"]).spawn().unwrap());
+    let sent = hamlyn(directory.path(), &["send", "y", "--wait", "20"]).output().unwrap();
+    assert!(text(&sent.stderr).contains(limit), "{sent:?}");
+    assert_eq!(receiver.0.try_wait().unwrap(), None);
+    drop(receiver);
+    // The link is there, and what comes is too long for the file.
+    let output = directory.path().join("output");
+    let arguments = ["recv", "--wait", "20", "--output", output.to_str().unwrap(), "x"];
+    let receiver = with_file_size(directory.path(), 128 << 10, &arguments).spawn().unwrap();
+    let sent = send(directory.path(), &[7; 1 << 20]);
+    assert!(text(&sent.stderr).contains("File too large"), "{sent:?}");
+    let received = receiver.wait_with_output().unwrap();
+    assert_eq!(received.status.code(), Some(1), "{received:?}");
+    assert!(text(&received.stderr).contains(limit), "{received:?}");
+    let left: Vec<_> = std::fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.contains("output") || name.contains(".part"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// A process that is killed, and waited for.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+// Whatever the limit, the command says what is missing, or does without.
+#[test]
+fn no_limit_ends_the_command_by_a_signal() {
+    let limits =
+        ["nofile=6", "nofile=12", "memlock=0", "stack=1048576", "as=67108864", "data=8388608"];
+    for limit in limits {
+        let directory = tempfile::tempdir().unwrap();
+        let receiver = Ended(receiver(directory.path()));
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--{limit}:")).arg(env!("CARGO_BIN_EXE_hamlyn"));
+        command.args(["send", "x", "--wait", "20"]).env("HAMLYN_DIR", directory.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let sent = command.output().unwrap();
+        assert!(sent.status.code().is_some(), "{limit}: {sent:?}");
+        let told = text(&sent.stderr);
+        assert!(sent.status.success() || told.contains("RLIMIT_"), "{limit}: {told}");
+        drop(receiver);
+    }
+}

@@ -13,6 +13,7 @@
 use crate::admission::is_leaving;
 use core::time::Duration;
 use hamlyn::node::{HostDirectory, Place};
+use hamlyn::os::call::OfCall;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use std::error::Error;
@@ -122,7 +123,10 @@ impl HostDirectory for Given {
             }
         };
         // Whoever waits for the interpreter's lock does not count the time.
-        std::thread::Builder::new().name("hamlyn-directory".into()).spawn(start)?;
+        std::thread::Builder::new()
+            .name("hamlyn-directory".into())
+            .spawn(start)
+            .of_call("clone")?;
         let looked = match timeout {
             Some(timeout) => told.recv_timeout(timeout),
             None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),

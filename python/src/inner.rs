@@ -6,10 +6,11 @@
 
 use crate::admission;
 use crate::errors::{Kind, OrRaise, ToPy, error};
-use crate::wait::{LOOKS, Limit, sliced};
+use crate::wait::{LOOKS, Limit, duration, sliced};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use core::time::Duration;
 use hamlyn::node::NodeSendError;
+use hamlyn::os::descriptor::Descriptor;
 use hamlyn::os::lock::Lock;
 use hamlyn::os::memory::ForkGuard;
 use hamlyn::os::poller::Poller;
@@ -19,7 +20,7 @@ use hamlyn::wire::INLINE_BYTES;
 use hamlyn::{LinkId, Node, NodeId, Notification, QueueId};
 use pyo3::prelude::*;
 use std::cell::RefCell;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker};
 
@@ -45,7 +46,7 @@ pub struct Inner {
     /// for.
     pub(crate) bell: Arc<Ringer>,
     /// The node's descriptor.
-    node_fd: OwnedFd,
+    node_fd: Descriptor,
     /// The node's descriptor and the bell.
     pub(crate) poller: Poller,
     pub(crate) served: Mutex<Vec<String>>,
@@ -161,7 +162,7 @@ impl Inner {
     pub(crate) fn new(node: protocol::Manager) -> PyResult<Self> {
         let id = node.id();
         let (bell, poller) = (Ringer::new()?, Poller::new().or_raise()?);
-        let node_fd = node.try_clone_fd().or_raise()?;
+        let node_fd = Descriptor::from(node.try_clone_fd().or_raise()?);
         poller.add(&node_fd, 0).or_raise()?;
         poller.add(&bell.bell, 1).or_raise()?;
         Ok(Self {
@@ -446,8 +447,9 @@ impl Inner {
             return Ok(());
         }
         admission::check()?;
-        let limit = Limit::new(timeout)?;
-        let node = self.node()?;
+        let (limit, node) = (Limit::new(timeout)?, self.node()?);
+        let within = duration(timeout)?;
+        py.detach(|| node.end_within(within));
         let flushed = self.flush(py, limit);
         // Also after Ctrl-C: what could not leave is then told to the other ends as a hang-up.
         if self.is_closed.swap(true, Ordering::AcqRel) {

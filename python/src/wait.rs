@@ -7,6 +7,7 @@
 use crate::errors::{Kind, OrRaise, ToPy, error};
 use crate::inner::{Inner, locked};
 use core::time::Duration;
+use hamlyn::os::call::OfCall;
 use hamlyn::protocol::UntilGivenUp;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -148,7 +149,7 @@ pub fn on_thread<T: Send + 'static, E: ToPy + Send + 'static>(
         tell.send(work())
     };
     // Where there is no thread, what `work` holds goes, and may ask for the node's lock.
-    py.detach(|| builder.spawn(begin)).or_raise()?;
+    py.detach(|| builder.spawn(begin)).of_call("clone").or_raise()?;
     let gone = || error(Kind::Closed, "the thread that did this work is gone");
     let answer = Mutex::new(answer);
     let attempt = |slice| match locked(&answer).recv_timeout(slice) {
@@ -180,7 +181,7 @@ pub fn signalled<T: Send + 'static>(
 ) -> PyResult<T> {
     let (tell, answer) = mpsc::sync_channel(1);
     let builder = std::thread::Builder::new().name("hamlyn-work".into());
-    builder.spawn(move || drop(tell.send(work()))).or_raise()?;
+    builder.spawn(move || drop(tell.send(work()))).of_call("clone").or_raise()?;
     let answer = Mutex::new(answer);
     let result = loop {
         let slice = Duration::from_millis(SLICE_MS.load(Ordering::Relaxed));

@@ -1,8 +1,7 @@
 //! Directories in which services are found: whose they are, who may write there, and their lock.
 
 use crate::config::Config;
-use crate::os::thread;
-use crate::os::{environment, socket, sys};
+use crate::os::{call, environment, socket, sys, thread};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -65,24 +64,13 @@ pub enum DirectoryError {
     #[error("there is no user {0:?} here")]
     NoUser(String),
     /// The system refused.
-    #[error("{} cannot be used: {error}{}", .path.display(), remedy(.error))]
+    #[error("{} cannot be used: {error}", .path.display())]
     Os {
         /// Which.
         path: PathBuf,
         /// What the system said.
         error: io::Error,
     },
-}
-
-/// What to do about an error of the system's, where that is known.
-pub(crate) fn remedy(error: &io::Error) -> &'static str {
-    match error.raw_os_error() {
-        Some(libc::EMFILE) => {
-            "; this process has as many open files as it may: raise its limit (RLIMIT_NOFILE, ulimit -n)"
-        }
-        Some(libc::ENFILE) => "; the system has as many open files as it may (fs.file-max)",
-        _ => "",
-    }
 }
 
 /// A directory that was checked, held by descriptor.
@@ -124,6 +112,10 @@ pub(super) const NOTHING_SHARED: &str = "; that user serves nothing to other use
 pub(super) const TAKEN_SHARED: &str =
     "; `hamlyn setup USER`, run by root, gives the user a directory there";
 
+fn of_call(call: &'static str, error: rustix::io::Errno) -> io::Error {
+    call::told(call, error.into())
+}
+
 pub(super) fn euid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -155,13 +147,13 @@ pub(super) fn open(path: &Path, last: Final) -> Result<Directory, DirectoryError
 /// Opens each directory on the way, without following links; the last must be as `last` says, or
 /// may be on the way itself.
 pub(super) fn walk(path: &Path, last: Option<Final>) -> Result<OwnedFd, DirectoryError> {
-    let os = |path: &Path, e: rustix::io::Errno| DirectoryError::Os {
+    let os = |path: &Path, call: &'static str, e: rustix::io::Errno| DirectoryError::Os {
         path: path.into(),
-        error: e.into(),
+        error: of_call(call, e),
     };
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut at = PathBuf::from("/");
-    let mut fd = rustix::fs::open("/", flags, Mode::empty()).map_err(|e| os(&at, e))?;
+    let mut fd = rustix::fs::open("/", flags, Mode::empty()).map_err(|e| os(&at, "open", e))?;
     let parts: Vec<_> = path.components().filter(|c| *c != Component::RootDir).collect();
     for (i, part) in parts.iter().enumerate() {
         at.push(part);
@@ -184,9 +176,9 @@ pub(super) fn walk(path: &Path, last: Option<Final>) -> Result<OwnedFd, Director
                 };
                 return Err(DirectoryError::Missing { path: at, advice });
             }
-            Err(e) => return Err(os(&at, e)),
+            Err(e) => return Err(os(&at, "openat", e)),
         };
-        let stat = rustix::fs::fstat(&fd).map_err(|e| os(&at, e))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|e| os(&at, "fstat", e))?;
         check(&at, stat.st_uid, stat.st_mode & 0o7777, last.filter(|_| is_last))?;
     }
     Ok(fd)
@@ -264,7 +256,14 @@ pub(super) fn open_private(config: &Config, create: bool) -> Result<Directory, D
     }
     // Somebody else may win, and may be somebody else: it is checked below in any case.
     match rustix::fs::mkdir(&path, Mode::RWXU) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Ok(()) => {
+            let made = open(&path, last)?;
+            // The mask of the process may have taken the way from its own user, too.
+            let checked = std::format!("/proc/self/fd/{}", made.fd.as_raw_fd());
+            let _ = rustix::fs::chmod(checked, Mode::RWXU);
+            return Ok(made);
+        }
+        Err(rustix::io::Errno::EXIST) => {}
         Err(rustix::io::Errno::NOENT) => {
             let path = path.parent().map_or(path.clone(), Path::to_path_buf);
             let advice = match chosen {
@@ -275,7 +274,7 @@ pub(super) fn open_private(config: &Config, create: bool) -> Result<Directory, D
             };
             return Err(DirectoryError::Missing { path, advice });
         }
-        Err(e) => return Err(DirectoryError::Os { path, error: e.into() }),
+        Err(e) => return Err(DirectoryError::Os { path, error: of_call("mkdir", e) }),
     }
     open(&path, last)
 }
@@ -289,7 +288,10 @@ pub(super) fn open_shared(
     let shared = open(&config.shared_dir, Final::Shared)?;
     let name = uid.to_string();
     let path = shared.path.join(&name);
-    let os = |e: rustix::io::Errno| DirectoryError::Os { path: path.clone(), error: e.into() };
+    let os = |call: &'static str, e: rustix::io::Errno| DirectoryError::Os {
+        path: path.clone(),
+        error: of_call(call, e),
+    };
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let look = || rustix::fs::openat(&shared.fd, &*name, flags, Mode::empty());
     let mut found = look();
@@ -304,13 +306,13 @@ pub(super) fn open_shared(
                 Mode::from_raw_mode(0o711),
                 AtFlags::empty(),
             )
-            .map_err(os)?,
+            .map_err(|e| os("fchmodat", e))?,
             Err(rustix::io::Errno::EXIST) => {}
             // Root lets nobody make one.
             Err(rustix::io::Errno::ACCESS) => {
                 return Err(DirectoryError::Missing { path, advice: TAKEN_SHARED });
             }
-            Err(e) => return Err(os(e)),
+            Err(e) => return Err(os("mkdirat", e)),
         }
         found = look();
     }
@@ -322,16 +324,16 @@ pub(super) fn open_shared(
         Err(rustix::io::Errno::NOENT) => {
             return Err(DirectoryError::Missing { path, advice: NOTHING_SHARED });
         }
-        Err(e) => return Err(os(e)),
+        Err(e) => return Err(os("openat", e)),
     };
-    let stat = rustix::fs::fstat(&fd).map_err(os)?;
+    let stat = rustix::fs::fstat(&fd).map_err(|e| os("fstat", e))?;
     if stat.st_uid != uid && (uid == euid() || socket::known_uid(stat.st_uid).is_some()) {
         let wanted = std::format!("user {uid}");
         let (owner, advice) = (stat.st_uid, TAKEN_SHARED);
         return Err(DirectoryError::Owner { path, owner, wanted, advice });
     }
     // Within a user namespace whose it is cannot be told; so nobody but root may have put it there.
-    let of_shared = rustix::fs::fstat(&shared.fd).map_err(os)?;
+    let of_shared = rustix::fs::fstat(&shared.fd).map_err(|e| os("fstat", e))?;
     if stat.st_uid != uid && of_shared.st_mode & 0o022 != 0 {
         let wanted = std::format!("user {uid}");
         let (owner, advice) = (stat.st_uid, UNKNOWN_SHARED);
@@ -348,7 +350,10 @@ pub(super) fn open_shared(
 /// there already is checked.
 pub fn setup_shared_dir(config: &Config) -> Result<PathBuf, DirectoryError> {
     let path = config.shared_dir.clone();
-    let os = |e: rustix::io::Errno| DirectoryError::Os { path: path.clone(), error: e.into() };
+    let os = |call: &'static str, e: rustix::io::Errno| DirectoryError::Os {
+        path: path.clone(),
+        error: of_call(call, e),
+    };
     // Nobody else may put something in its place between making and opening it.
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(DirectoryError::Link { path, advice: "" });
@@ -362,10 +367,11 @@ pub fn setup_shared_dir(config: &Config) -> Result<PathBuf, DirectoryError> {
                 return Err(DirectoryError::Owner { path, owner: euid(), wanted, advice: "" });
             }
             let open = Mode::from_raw_mode(0o1777);
-            rustix::fs::chmodat(&parent, name, open, AtFlags::empty()).map_err(os)?;
+            rustix::fs::chmodat(&parent, name, open, AtFlags::empty())
+                .map_err(|e| os("fchmodat", e))?;
         }
         Err(rustix::io::Errno::EXIST) => {}
-        Err(e) => return Err(os(e)),
+        Err(e) => return Err(os("mkdirat", e)),
     }
     open_checked_shared(&path)?;
     Ok(path)
@@ -391,7 +397,10 @@ pub fn setup_user_dir(config: &Config, user: &str) -> Result<PathBuf, DirectoryE
     let shared = open(&config.shared_dir, Final::Shared)?;
     let name = uid.to_string();
     let path = shared.path.join(&name);
-    let os = |e: rustix::io::Errno| DirectoryError::Os { path: path.clone(), error: e.into() };
+    let os = |call: &'static str, e: rustix::io::Errno| DirectoryError::Os {
+        path: path.clone(),
+        error: of_call(call, e),
+    };
     let at = &shared.fd;
     let nofollow = AtFlags::SYMLINK_NOFOLLOW;
     for _ in 0..MOVES_MAX {
@@ -400,19 +409,21 @@ pub fn setup_user_dir(config: &Config, user: &str) -> Result<PathBuf, DirectoryE
                 // Root's, and the directory is sticky: nobody puts it aside meanwhile.
                 let owner = Some(rustix::fs::Uid::from_raw(uid));
                 let open = Mode::from_raw_mode(0o711);
-                rustix::fs::chmodat(at, &*name, open, AtFlags::empty()).map_err(os)?;
-                rustix::fs::chownat(at, &*name, owner, None, nofollow).map_err(os)?;
+                rustix::fs::chmodat(at, &*name, open, AtFlags::empty())
+                    .map_err(|e| os("fchmodat", e))?;
+                rustix::fs::chownat(at, &*name, owner, None, nofollow)
+                    .map_err(|e| os("fchownat", e))?;
                 return Ok(path);
             }
             Err(rustix::io::Errno::EXIST) => {}
-            Err(e) => return Err(os(e)),
+            Err(e) => return Err(os("mkdirat", e)),
         }
         match rustix::fs::statat(at, &*name, nofollow) {
             Ok(stat)
                 if stat.st_uid == uid
                     && rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() =>
             {
-                mend(at, &name, uid).map_err(os)?;
+                mend(at, &name, uid).map_err(|e| os("fchmod", e))?;
                 return Ok(path);
             }
             Ok(stat) => {
@@ -424,14 +435,14 @@ pub fn setup_user_dir(config: &Config, user: &str) -> Result<PathBuf, DirectoryE
                 let aside = std::format!("{name}.taken-by-{}-{number:016x}", stat.st_uid);
                 match rustix::fs::renameat(at, &*name, at, &*aside) {
                     Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-                    Err(e) => return Err(os(e)),
+                    Err(e) => return Err(os("renameat2", e)),
                 }
             }
             Err(rustix::io::Errno::NOENT) => {}
-            Err(e) => return Err(os(e)),
+            Err(e) => return Err(os("newfstatat", e)),
         }
     }
-    Err(os(rustix::io::Errno::EXIST))
+    Err(os("mkdirat", rustix::io::Errno::EXIST))
 }
 
 /// Gives a user's place its mode again, where others do not pass or may write. What is there instead by
@@ -500,6 +511,8 @@ impl Directory {
         let mut waited_ns = 0;
         loop {
             let fd = rustix::fs::openat(&self.fd, LOCK_FILE, flags, mode)?;
+            // Whatever the mask of the process is: others of this user open it, also if this is killed.
+            rustix::fs::fchmod(&fd, mode)?;
             match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) if self.is_lock_file(&fd)? => {
                     return Ok(Some(Locked { directory: self, _fd: fd }));

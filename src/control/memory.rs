@@ -26,6 +26,7 @@ use crate::os::memory::{
 use rustix::fs::SealFlags;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::string::ToString;
 use std::sync::Arc;
 
 /// What this process has made for the other end to map.
@@ -108,7 +109,10 @@ impl Made {
             Self::Bulk(lines, _) => lines.fill_by_writing(),
             Self::Aperture(_) => Ok(()),
         };
-        if there.is_ok() { Touched::Yes } else { Touched::Unavailable }
+        match there {
+            Ok(()) => Touched::Yes,
+            Err(e) => Touched::Unavailable(e.to_string()),
+        }
     }
 }
 
@@ -142,7 +146,7 @@ impl Mapped {
             }
         };
         result.map_err(|e| match e {
-            DescriptorError::Map(_) => Taken::Unavailable,
+            DescriptorError::Map(why) => Taken::Unavailable(why.to_string()),
             _ => Taken::Wrong,
         })
     }

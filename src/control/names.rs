@@ -26,6 +26,7 @@ pub use listing::{ServiceEntry, Services, list_services, remove_stale};
 
 use super::lookups::{self, Running};
 use crate::config::Config;
+use crate::os::call::told;
 use crate::os::socket;
 use crate::os::socket::Connection;
 use core::fmt;
@@ -235,7 +236,7 @@ pub enum ServeError {
     #[error("a greeting of {0} bytes; at most {max} are allowed", max = super::GREETING_BYTES_MAX)]
     GreetingTooLong(usize),
     /// The system refused.
-    #[error("{}: {error}{}", .path.display(), super::directories::remedy(.error))]
+    #[error("{}: {error}", .path.display())]
     Os {
         /// Which.
         path: PathBuf,
@@ -337,18 +338,18 @@ fn try_listen(
     let address = directory
         .address(&service.name)
         .map_err(|e| ServeError::PathTooLong { path: e.address, bytes: e.bytes })?;
-    let Some(lock) = directory.lock().map_err(|e| os(e.into()))? else {
+    let Some(lock) = directory.lock().map_err(|e| os(told("openat", e.into())))? else {
         return Err(ServeError::Busy(directory.path.clone()));
     };
     match rustix::fs::statat(&directory.fd, &*service.name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(rustix::io::Errno::NOENT) => {}
-        Err(e) => return Err(os(e.into())),
+        Err(e) => return Err(os(told("newfstatat", e.into()))),
         Ok(stat) if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket() => {
             match socket::try_connect(&address).map(Connection::from) {
                 // Nobody listens: its process is dead, or has not begun; under the lock, dead.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
                     rustix::fs::unlinkat(&directory.fd, &*service.name, AtFlags::empty())
-                        .map_err(|e| os(e.into()))?;
+                        .map_err(|e| os(told("unlinkat", e.into())))?;
                 }
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(os(e)),
                 Ok(there) => {
@@ -379,13 +380,13 @@ fn try_listen(
                     );
                     return Err(ServeError::NotPermitted { name: name.into(), why });
                 }
-                changed => changed.map_err(|e| os(e.into()))?,
+                changed => changed.map_err(|e| os(told("fchownat", e.into())))?,
             }
         }
         rustix::fs::chmodat(&directory.fd, name, Mode::from_raw_mode(mode), AtFlags::empty())
-            .map_err(|e| os(e.into()))?;
+            .map_err(|e| os(told("fchmodat", e.into())))?;
         let stat = rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|e| os(e.into()))?;
+            .map_err(|e| os(told("newfstatat", e.into())))?;
         socket::listen(&fd).map_err(os)?;
         Ok((stat.st_dev, stat.st_ino))
     };

@@ -29,6 +29,7 @@ use crate::os::{socket, sys, thread};
 use std::boxed::Box;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::string::ToString;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 
@@ -127,7 +128,8 @@ fn receive(
         }
     };
     let (mut is_told, mut has_ended) = (false, false);
-    if strangers.run(socket.as_fd(), read).is_ok() {
+    let started = strangers.run(socket.as_fd(), read);
+    if started.is_ok() {
         loop {
             match thread::receive(&said, LONG) {
                 Ok(message) => {
@@ -141,7 +143,8 @@ fn receive(
         }
     }
     if !is_told {
-        ending.hand_on(Message::Taken(expected.memory, Taken::Unavailable, None));
+        let why = started.err().map_or("its receiver ended".into(), |e| e.to_string());
+        ending.hand_on(Message::Taken(expected.memory, Taken::Unavailable(why), None));
     }
     // Until its connection is over, or will be at its deadline.
     let mut pause_ms = 1;

@@ -636,12 +636,15 @@ fn manager(
 /// On no disk, and only for its owner.
 #[cfg(feature = "tls")]
 fn secret_file(secret: &[u8; 32]) -> std::io::Result<std::fs::File> {
+    use crate::os::call::{OfCall, may_grow_to};
     use rustix::fs::{MemfdFlags, Mode, fchmod, memfd_create};
     use std::io::Write;
-    let file = memfd_create("hamlyn-job", MemfdFlags::CLOEXEC)?;
-    fchmod(&file, Mode::RUSR | Mode::WUSR)?;
+    let file = memfd_create("hamlyn-job", MemfdFlags::CLOEXEC).of_call("memfd_create")?;
+    fchmod(&file, Mode::RUSR | Mode::WUSR).of_call("fchmod")?;
     let mut file = std::fs::File::from(file);
-    file.write_all(lines::to_hex(secret).as_bytes())?;
+    let text = lines::to_hex(secret);
+    may_grow_to(text.len() as u64).of_call("write")?;
+    file.write_all(text.as_bytes()).of_call("write")?;
     Ok(file)
 }
 

@@ -27,10 +27,10 @@
 use super::lines::{LINE_BYTES_MAX, Line, ranks_of_word};
 use super::turn::Within;
 use super::{JobError, Launcher};
+use crate::os::descriptor::Descriptor;
 use crate::os::inherited::inherited;
 use core::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use std::collections::VecDeque;
@@ -57,7 +57,7 @@ pub enum Fenced {
 /// One conversation.
 #[derive(Debug)]
 pub struct Talk {
-    socket: OwnedFd,
+    socket: Descriptor,
     launcher: Launcher,
     size: u32,
     /// Bytes received, up to the end of a line.
@@ -90,7 +90,7 @@ impl Talk {
         let socket = inherited(parsed).map_err(|_| wrong(allowed()))?;
         sockopt::socket_type(&socket).map_err(|_| wrong(allowed()))?;
         Ok(Self {
-            socket,
+            socket: socket.into(),
             launcher,
             size: 0,
             came: Vec::new(),

@@ -303,6 +303,7 @@ impl Node {
     /// waiting.
     pub fn close(mut self, timeout: Option<Duration>) -> Result<usize, super::NodeSendError> {
         self.check_fork()?;
+        self.control().end_within(timeout);
         self.flush(timeout)?;
         Ok(self.part())
     }

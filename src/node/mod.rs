@@ -387,7 +387,8 @@ impl Node {
     // ---- names
 
     /// Offers a service. Connections are accepted by the housekeeping thread, with `Accept`'s
-    /// greeting, or become [`Event::Request`]s. A node may offer several.
+    /// greeting, or become [`Event::Request`]s. A node may offer several. The name is that of the user
+    /// whom the process has now: one that gives up its rights does so before.
     pub fn serve(&mut self, name: &str, access: Access, accept: Accept) -> Result<(), OfferError> {
         let name: ServiceName = name.parse()?;
         Ok(self.control().serve(&name, access, accept)?)

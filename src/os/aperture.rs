@@ -19,6 +19,7 @@
 //! Never: pages whose size somebody can lower are mapped (no access can fault); a page of an
 //! orphan is read again by its former owner.
 
+use super::descriptor::Descriptor;
 use super::memory::{
     self, DescriptorError, ForkGuard, RegionLines, SEALS_READ_ONLY, SEALS_SIZE, Wanted,
 };
@@ -470,7 +471,7 @@ pub enum Exceeded {
 /// Memory that was revoked and that its holder may still have.
 #[derive(Debug)]
 struct Orphan {
-    file: OwnedFd,
+    file: Descriptor,
     bytes: u64,
     users: Vec<Option<u32>>,
     counted: bool,
@@ -536,7 +537,7 @@ impl Ledger {
 
 /// Whether any process has the file open or mapped through another description than `file`. The
 /// kernel grants a write lease only where nobody has.
-fn is_held_elsewhere(file: &OwnedFd) -> bool {
+fn is_held_elsewhere(file: &impl AsRawFd) -> bool {
     let lease = |kind: libc::c_int| {
         // SAFETY: a call with integers on a descriptor that is open.
         unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) == 0 }
@@ -637,7 +638,7 @@ impl Reservation {
     pub(super) fn orphan(mut self, file: OwnedFd) {
         let (bytes, counted) = (core::mem::take(&mut self.bytes), self.counted);
         let users = core::mem::take(&mut self.users);
-        self.ledger.lock().orphans.push(Orphan { file, bytes, users, counted });
+        self.ledger.lock().orphans.push(Orphan { file: file.into(), bytes, users, counted });
         self.ledger.settle();
     }
 }

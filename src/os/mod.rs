@@ -1,6 +1,8 @@
 //! The operating system: with [`crate::link::cells`], the only place that needs `unsafe`.
 //!
 //! - [`aperture`]: memory that two processes map, and how its owner takes it back.
+//! - [`call`]: the errors of system calls in words, and the limits behind them.
+//! - [`descriptor`]: a descriptor of which a forked child closes nothing.
 //! - [`environment`]: the variables that whoever started this process has set, and when they count.
 //! - `fabric`: end points of libfabric, which is opened at run time.
 //! - `inherited`: a descriptor that whoever started this process has left to it.
@@ -23,6 +25,8 @@
 #![allow(unsafe_code)]
 
 pub mod aperture;
+pub mod call;
+pub mod descriptor;
 pub mod environment;
 #[cfg(feature = "libfabric")]
 pub mod fabric;

@@ -1,16 +1,18 @@
 //! One descriptor that waits for many (epoll).
 
+use super::call::OfCall;
+use super::descriptor::Descriptor;
 #[cfg(all(test, not(loom), not(miri)))]
 use super::sys::monotonic_ns;
 use super::sys::timespec;
 use rustix::event::epoll;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::vec::Vec;
 
 /// One descriptor that waits for many.
 #[derive(Debug)]
-pub struct Poller(OwnedFd);
+pub struct Poller(Descriptor);
 
 /// What happened to a descriptor that a [`Poller`] watches.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +31,7 @@ pub const READY_AT_A_TIME: usize = 64;
 impl Poller {
     /// Watching nothing.
     pub fn new() -> io::Result<Self> {
-        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC).of_call("epoll_create1")?.into()))
     }
 
     fn flags(writable: bool) -> epoll::EventFlags {
@@ -40,19 +42,20 @@ impl Poller {
     /// Watches for something to read.
     pub fn add(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(tag);
-        Ok(epoll::add(&self.0, fd, data, Self::flags(false))?)
+        epoll::add(&self.0, fd, data, Self::flags(false)).of_call("epoll_ctl")
     }
 
     /// Watches for something to read, and tells of it once: again when more has come.
     pub fn add_once(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(tag);
-        Ok(epoll::add(&self.0, fd, data, Self::flags(false) | epoll::EventFlags::ET)?)
+        let flags = Self::flags(false) | epoll::EventFlags::ET;
+        epoll::add(&self.0, fd, data, flags).of_call("epoll_ctl")
     }
 
     /// Watches for room to write, alone.
     pub fn add_write(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(tag);
-        Ok(epoll::add(&self.0, fd, data, epoll::EventFlags::OUT)?)
+        epoll::add(&self.0, fd, data, epoll::EventFlags::OUT).of_call("epoll_ctl")
     }
 
     /// Watches for room to write, alone, whether it was watched before or not.
@@ -60,22 +63,22 @@ impl Poller {
         let data = epoll::EventData::new_u64(tag);
         match epoll::add(&self.0, &fd, data, epoll::EventFlags::OUT) {
             Err(rustix::io::Errno::EXIST) => {
-                Ok(epoll::modify(&self.0, fd, data, epoll::EventFlags::OUT)?)
+                epoll::modify(&self.0, fd, data, epoll::EventFlags::OUT).of_call("epoll_ctl")
             }
-            other => Ok(other?),
+            other => other.of_call("epoll_ctl"),
         }
     }
 
     /// Watches for room to write as well, or no longer.
     pub fn want_write(&self, fd: impl AsFd, tag: u64, writable: bool) -> io::Result<()> {
         let data = epoll::EventData::new_u64(tag);
-        Ok(epoll::modify(&self.0, fd, data, Self::flags(writable))?)
+        epoll::modify(&self.0, fd, data, Self::flags(writable)).of_call("epoll_ctl")
     }
 
     /// Watches it for nothing until [`want_write`](Self::want_write) is called again.
     pub fn pause(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(tag);
-        Ok(epoll::modify(&self.0, fd, data, epoll::EventFlags::empty())?)
+        epoll::modify(&self.0, fd, data, epoll::EventFlags::empty()).of_call("epoll_ctl")
     }
 
     /// No longer watches it.
@@ -109,7 +112,7 @@ impl Poller {
         let n = match epoll::wait(&self.0, &mut events, timeout.as_ref()) {
             Ok(n) => n,
             Err(rustix::io::Errno::INTR) => 0,
-            Err(e) => return Err(e.into()),
+            Err(e) => return Err(e).of_call("epoll_wait"),
         };
         ready.extend(events[..n].iter().map(|event| {
             // Copied out: the event is packed.

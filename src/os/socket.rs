@@ -9,6 +9,7 @@
 //!
 //! Never: a call of this module blocks, but for [`connect`], which ends at its deadline.
 
+use super::call::OfCall;
 use super::sys::{self, monotonic_ns};
 use super::thread;
 use core::mem::MaybeUninit;
@@ -31,13 +32,15 @@ const DESCRIPTORS_MAX: usize = 253;
 
 fn socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .of_call("socket")
 }
 
 /// Two sockets that are connected with one another.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .of_call("socketpair")
 }
 
 fn set_int(fd: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
@@ -132,14 +135,14 @@ pub(super) fn has_peer_pidfd() -> bool {
 pub fn bind(path: &Path) -> io::Result<OwnedFd> {
     let fd = socket()?;
     let address = SocketAddrUnix::new(path)?;
-    rustix::net::bind(&fd, &address)?;
+    rustix::net::bind(&fd, &address).of_call("bind")?;
     Ok(fd)
 }
 
 /// Begins to listen; the socket, and those that it accepts, refuse descriptors where they can.
 pub fn listen(fd: &OwnedFd) -> io::Result<()> {
     refuse_descriptors(fd);
-    Ok(rustix::net::listen(fd, 128)?)
+    rustix::net::listen(fd, 128).of_call("listen")
 }
 
 /// The next connection, or `None`.
@@ -153,7 +156,7 @@ pub fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
         Err(
             rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED,
         ) => Ok(None),
-        Err(e) => Err(e.into()),
+        Err(e) => Err(e).of_call("accept4"),
     }
 }
 
@@ -171,7 +174,9 @@ fn connect_once(path: &Path, takes_descriptors: bool) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     match rustix::net::connect(&fd, &address) {
         Ok(()) => Ok(fd),
-        Err(e) => Err(e.into()),
+        // Tried again, and told to nobody.
+        Err(e @ rustix::io::Errno::AGAIN) => Err(e.into()),
+        Err(e) => Err(e).of_call("connect"),
     }
 }
 

@@ -12,6 +12,7 @@
 //! Never: a descriptor of the program's is closed in the strangers' table, or the other way round; each is
 //! owned by what lives on one side alone.
 
+use super::descriptor::Descriptor;
 use super::{socket, sys, thread};
 use core::time::Duration;
 use std::boxed::Box;
@@ -42,7 +43,7 @@ struct Keeper {
 /// A socket by one way, what is done with it by the other: under one lock, and by the same number.
 #[derive(Debug)]
 struct To {
-    socket: OwnedFd,
+    socket: Descriptor,
     work: Sender<(u64, Work)>,
     number: u64,
 }
@@ -131,7 +132,7 @@ impl Keeper {
             }
         })?;
         let keeper = Self {
-            to: Mutex::new(To { socket: to, work, number: 0 }),
+            to: Mutex::new(To { socket: to.into(), work, number: 0 }),
             process: std::process::id(),
         };
         match said.recv_timeout(PATIENCE) {

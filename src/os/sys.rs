@@ -1,13 +1,15 @@
 //! What else is asked of the operating system: barriers, pinning, limits, clocks, event
 //! descriptors; and what this kernel offers of what the library would use.
 
+use super::call::OfCall;
+use super::descriptor::Descriptor;
 use crate::link::cells::{AtomicU64, Word};
 use crate::link::sleep::Elsewhere;
 use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{MembarrierCommand, futex};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::vec::Vec;
 
@@ -94,7 +96,7 @@ fn descriptor_limits() -> io::Result<(u64, u64)> {
     let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is live for the call, which writes nothing else.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limits) } != 0 {
-        return Err(io::Error::last_os_error());
+        return Err(io::Error::last_os_error()).of_call("getrlimit");
     }
     Ok((limits.rlim_cur, limits.rlim_max))
 }
@@ -221,14 +223,15 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
 
 /// A descriptor that becomes readable after a while.
 #[derive(Debug)]
-pub struct Timer(OwnedFd);
+pub struct Timer(Descriptor);
 
 impl Timer {
     /// One that is not set.
     pub fn new() -> io::Result<Self> {
         use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags).of_call("timerfd_create")?;
+        Ok(Self(timer.into()))
     }
 
     /// Readable in `ns` nanoseconds, and not before; never if 0.
@@ -256,17 +259,25 @@ pub(super) fn timespec(ns: u64) -> rustix::time::Timespec {
 
 /// A descriptor that is readable while it has been rung.
 #[derive(Debug)]
-pub struct Bell(OwnedFd);
+pub struct Bell(Descriptor);
 
 impl Bell {
     /// A silent one.
     pub fn new() -> io::Result<Self> {
-        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self(eventfd(0, flags).of_call("eventfd2")?.into()))
     }
 
     /// The same bell, for another thread.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self(self.0.try_clone()?))
+        Ok(Self(self.0.as_fd().try_clone_to_owned().of_call("fcntl with F_DUPFD_CLOEXEC")?.into()))
+    }
+
+    /// Whether its descriptor is still one of the kernel's own kind. `false`: the program has closed it,
+    /// or put something else in its place.
+    pub fn is_there(&self) -> bool {
+        let stat = rustix::fs::fstat(&self.0);
+        stat.is_ok_and(|stat| stat.st_mode & libc::S_IFMT == 0)
     }
 
     /// Makes it readable.

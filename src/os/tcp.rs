@@ -4,6 +4,7 @@
 //! In a simulation the network is that of `sim::net`, and the sockets are others; whoever calls this does
 //! not notice.
 
+use super::call::OfCall;
 use core::time::Duration;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::io::{self, IoSlice};
@@ -27,9 +28,9 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if sim::is_running() {
         return sim::net::listen(address);
     }
-    let listener = TcpListener::bind(address)?;
+    let listener = TcpListener::bind(address).of_call("bind")?;
     // It listens already, and for fewer: the kernel takes the new number.
-    rustix::net::listen(&listener, WAITING_MAX)?;
+    rustix::net::listen(&listener, WAITING_MAX).of_call("listen")?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

@@ -1,39 +1,80 @@
 //! Threads of the library's own, and what lets others run: whatever a thread waits for is asked for
 //! here or in [`sys`](super::sys), so that a simulation can run all threads as one.
 
+use super::call::OfCall;
 use core::time::Duration;
 use std::io;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 #[cfg(feature = "tls")]
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
 
-/// A thread that somebody may wait for.
+/// A thread that somebody may wait for. Dropped, it runs on alone.
 #[derive(Debug)]
 pub(crate) enum Thread {
     /// One of the system's.
-    System(std::thread::JoinHandle<()>),
+    System(Handle),
     /// One of a simulation's.
     #[cfg(all(test, not(loom), not(miri)))]
     Simulated(super::sim::Task),
+}
+
+/// What is had of a thread of the system's.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    /// `None` only while this is dropped.
+    thread: Option<std::thread::JoinHandle<()>>,
+    /// Says nothing, and is closed when the thread ends.
+    end: Mutex<Receiver<()>>,
+    /// The process that has the thread.
+    process: u32,
+}
+
+impl Handle {
+    fn join(mut self, limit: Duration) -> bool {
+        let end = self.end.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let has_ended = end.recv_timeout(limit) != Err(RecvTimeoutError::Timeout);
+        if has_ended && let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+        has_ended
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // The C library gives the memory of the parent's threads to those that a forked child starts:
+        // there the handle may name one of the child's own, which would be detached.
+        if self.process != std::process::id() {
+            core::mem::forget(self.thread.take());
+        }
+    }
 }
 
 impl Thread {
     /// Whether it is the caller.
     pub fn is_current(&self) -> bool {
         match self {
-            Self::System(thread) => thread.thread().id() == std::thread::current().id(),
+            Self::System(handle) => {
+                let own = std::thread::current().id();
+                handle.thread.as_ref().is_some_and(|thread| thread.thread().id() == own)
+            }
             // No task waits for itself.
             #[cfg(all(test, not(loom), not(miri)))]
             Self::Simulated(_) => false,
         }
     }
 
-    /// Waits until it has ended. A panic in it is its own.
-    pub fn join(self) {
+    /// Waits until it has ended, for at most `limit`; `false`: it runs on, alone. A panic in it is its
+    /// own.
+    pub fn join(self, limit: Duration) -> bool {
         match self {
-            Self::System(thread) => drop(thread.join()),
+            Self::System(handle) => handle.join(limit),
             #[cfg(all(test, not(loom), not(miri)))]
-            Self::Simulated(task) => task.join(),
+            Self::Simulated(task) => {
+                task.join();
+                true
+            }
         }
     }
 }
@@ -49,7 +90,17 @@ pub(crate) fn spawn(
         return Ok(Thread::Simulated(super::sim::spawn(name, run)));
     }
     let builder = std::thread::Builder::new().name(name.into()).stack_size(stack_bytes);
-    builder.spawn(run).map(Thread::System)
+    let (ends, end) = channel::<()>();
+    let run = move || {
+        let _ends = ends;
+        run();
+    };
+    let thread = builder.spawn(run).of_call("clone")?;
+    Ok(Thread::System(Handle {
+        thread: Some(thread),
+        end: Mutex::new(end),
+        process: std::process::id(),
+    }))
 }
 
 /// Sleeps for so long.

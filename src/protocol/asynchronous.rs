@@ -120,11 +120,36 @@ impl TryReceive for Group {
     }
 }
 
+/// A descriptor that is registered with the runtime. A forked child, which has the runtime's table of
+/// them in common with its parent, takes nothing out of it and closes nothing.
+pub(crate) struct Registered {
+    /// `None` only while this is dropped.
+    fd: Option<AsyncFd<OwnedFd>>,
+    process: u32,
+}
+
+impl Registered {
+    pub(crate) fn get(&self) -> &AsyncFd<OwnedFd> {
+        match &self.fd {
+            Some(fd) => fd,
+            None => unreachable!("it is taken out when it is dropped, and only then"),
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            core::mem::forget(self.fd.take());
+        }
+    }
+}
+
 /// A manager in a tokio runtime. Cloning shares it; any number of tasks may use it at once.
 #[derive(Clone)]
 pub struct AsyncManager {
     manager: Manager,
-    fd: Arc<AsyncFd<OwnedFd>>,
+    fd: Arc<Registered>,
     runtime: tokio::runtime::Handle,
     /// Polls for the tasks at byte streams, once there are such.
     driver: Arc<OnceLock<Driver>>,
@@ -132,7 +157,7 @@ pub struct AsyncManager {
 
 impl core::fmt::Debug for AsyncManager {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("AsyncManager").field("fd", &self.fd).finish_non_exhaustive()
+        f.debug_struct("AsyncManager").field("fd", self.fd.get()).finish_non_exhaustive()
     }
 }
 
@@ -185,7 +210,8 @@ impl AsyncManager {
         #[allow(deprecated)]
         let fd = AsyncFd::with_interest(manager.try_clone_fd()?, Interest::READABLE)?;
         let runtime = tokio::runtime::Handle::current();
-        Ok(Self { manager: manager.clone(), fd: Arc::new(fd), runtime, driver: Arc::default() })
+        let fd = Arc::new(Registered { fd: Some(fd), process: std::process::id() });
+        Ok(Self { manager: manager.clone(), fd, runtime, driver: Arc::default() })
     }
 
     /// The task that polls for tasks, from now on.
@@ -301,7 +327,7 @@ impl AsyncManager {
     ) -> Result<R, E> {
         let mut wait: Option<Awaiting> = None;
         loop {
-            let mut readable = pin!(self.fd.readable());
+            let mut readable = pin!(self.fd.get().readable());
             let found = poll_fn(|context| {
                 // A first look that succeeds needs no waker.
                 match look() {

@@ -9,6 +9,7 @@
 //! Never: it sleeps without being armed, or armed for fewer events than a task waits for: a task
 //! that begins to wait for room kicks it.
 
+use super::asynchronous::Registered;
 use super::manager::Manager;
 use crate::node::{Attached, NextTurn, Patience};
 use crate::os::thread;
@@ -17,11 +18,9 @@ use core::pin::pin;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::string::{String, ToString};
 use std::sync::{Arc, OnceLock};
 use std::task::Wake;
-use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 
 /// Turns without an arrival between two runs of other tasks: a microsecond or two.
@@ -31,6 +30,7 @@ const TURNS: u32 = 32;
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     task: AbortHandle,
+    process: u32,
 }
 
 struct Shared {
@@ -44,13 +44,13 @@ struct Shared {
 impl Driver {
     pub fn start(
         manager: &Manager,
-        fd: &Arc<AsyncFd<OwnedFd>>,
+        fd: &Arc<Registered>,
         runtime: &tokio::runtime::Handle,
     ) -> Self {
         let (is_asleep, waker, ended) = (AtomicBool::new(false), OnceLock::new(), OnceLock::new());
         let shared = Arc::new(Shared { is_asleep, waker, ended });
         let driving = drive(manager.clone(), fd.clone(), shared.clone());
-        Self { task: runtime.spawn(driving).abort_handle(), shared }
+        Self { task: runtime.spawn(driving).abort_handle(), shared, process: std::process::id() }
     }
 
     /// An error once no thread polls any more.
@@ -94,7 +94,10 @@ impl Wake for Shared {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.task.abort();
+        // A forked child has not got the threads of the runtime, and may have its locks for ever.
+        if self.process == std::process::id() {
+            self.task.abort();
+        }
     }
 }
 
@@ -118,7 +121,7 @@ impl Drop for Told {
     }
 }
 
-async fn drive(manager: Manager, fd: Arc<AsyncFd<OwnedFd>>, shared: Arc<Shared>) {
+async fn drive(manager: Manager, fd: Arc<Registered>, shared: Arc<Shared>) {
     let why = "the runtime in which the manager was registered has shut down".into();
     poll_fn(|context| {
         let _ = shared.waker.set(context.waker().clone());
@@ -158,7 +161,7 @@ async fn drive(manager: Manager, fd: Arc<AsyncFd<OwnedFd>>, shared: Arc<Shared>)
             }
             NextTurn::Sleep { since_ns } => {
                 let slept = {
-                    let mut readable = pin!(fd.readable());
+                    let mut readable = pin!(fd.get().readable());
                     poll_fn(|context| {
                         if !shared.is_asleep.load(Ordering::Acquire) {
                             return Poll::Ready(Ok(false));

@@ -52,7 +52,8 @@ struct Queue {
 
 /// The half-joined peers, and the waiting ones.
 pub(super) struct Joining {
-    own: PeerUser,
+    /// The process's own user, where it is not the one that it has at the moment of asking.
+    own: Option<PeerUser>,
     half_joined: HashMap<RequestId, HalfJoined>,
     counts: HashMap<(OfferId, PeerUser), u32>,
     /// No queue is empty. Queues of users without a half-joined peer come first.
@@ -63,14 +64,21 @@ pub(super) struct Joining {
 
 impl Default for Joining {
     fn default() -> Self {
-        Self::of(PeerUser::Here(Some(rustix::process::geteuid().as_raw())))
+        Self::of(None)
     }
 }
 
 impl Joining {
-    fn of(own: PeerUser) -> Self {
+    fn of(own: Option<PeerUser>) -> Self {
         let (half_joined, counts) = (HashMap::new(), HashMap::new());
         Self { own, half_joined, counts, queues: VecDeque::new(), displaced: HashSet::new() }
+    }
+
+    fn is_own(&self, user: &PeerUser) -> bool {
+        match &self.own {
+            Some(own) => user == own,
+            None => *user == PeerUser::Here(Some(rustix::process::geteuid().as_raw())),
+        }
     }
 
     fn count(&self, offer: OfferId, user: &PeerUser) -> u32 {
@@ -79,7 +87,7 @@ impl Joining {
 
     /// Whether this user may have one more half-joined peer.
     pub fn has_room(&self, offer: OfferId, user: &PeerUser) -> bool {
-        *user == self.own || self.count(offer, user) < HALF_JOINED_MAX
+        self.is_own(user) || self.count(offer, user) < HALF_JOINED_MAX
     }
 
     /// Whether any peer is half-joined at an end point: its place may become free.
@@ -200,7 +208,7 @@ impl Joining {
         let may = |half: &HalfJoined| {
             half.offer == offer
                 && half.user != *user
-                && half.user != self.own
+                && !self.is_own(&half.user)
                 && now_ns.saturating_sub(half.since_ns) >= GRACE_NS
         };
         let slow = self.half_joined.iter().filter(|(_, half)| may(half));
@@ -251,7 +259,7 @@ mod tests {
 
     impl Doors {
         fn new(places: &[usize]) -> Self {
-            let joining = Joining::of(PeerUser::Here(Some(OWN)));
+            let joining = Joining::of(Some(PeerUser::Here(Some(OWN))));
             Self { joining, places: places.to_vec(), now_ns: 0, admitted: Vec::new() }
         }
 

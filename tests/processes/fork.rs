@@ -180,3 +180,59 @@ fn a_forked_child_makes_a_node_of_its_own() {
         p.lives();
     });
 }
+
+#[test]
+fn a_forked_child_that_drops_its_parents_node_touches_nothing_of_its_own() {
+    alone("a_forked_child_that_drops_its_parents_node_touches_nothing_of_its_own", || {
+        let p = parent("dropped");
+        let Parent { station, friend, to_friend, reply, replies, another, dir } = p;
+        let shared = station.node.share().unwrap();
+        let mut kept = Some(shared);
+        let status = forked(|| {
+            // As daemons do, and test runners.
+            let highest = descriptors().into_iter().max().unwrap();
+            // SAFETY: numbers alone. What is there is the parent's as well, and not used here.
+            unsafe { libc::syscall(libc::SYS_close_range, 3, highest, 0) };
+            let files: Vec<std::fs::File> =
+                (3..=highest).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+            // The C library may give these threads the memory of the parent's.
+            let (say, said) = std::sync::mpsc::channel::<()>();
+            let said = std::sync::Arc::new(std::sync::Mutex::new(said));
+            let threads: Vec<_> = (0..8)
+                .map(|_| {
+                    let said = said.clone();
+                    std::thread::spawn(move || {
+                        let _ = said.lock().unwrap().recv();
+                    })
+                })
+                .collect();
+            let before = descriptors();
+            drop(kept.take());
+            assert_eq!(descriptors(), before);
+            assert!(files.iter().all(|file| file.metadata().is_ok()));
+            drop(say);
+            // A thread that was detached cannot be joined.
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        assert_eq!(status, 0, "how the child ended");
+        let shared = kept.unwrap();
+        let mut node = shared.lock();
+        node.send(&to_friend, b"it lives", &reply.to_bytes(), LIMIT).unwrap();
+        node.recv(replies, LIMIT).unwrap();
+        assert!(node.links().any(|link| link == another));
+        drop((node, friend, dir));
+    });
+}
+
+/// Numbers of all that this process has open but the list itself.
+fn descriptors() -> Vec<u32> {
+    let number = |entry: std::io::Result<std::fs::DirEntry>| {
+        let name = entry.unwrap().file_name();
+        name.to_str().unwrap().parse().unwrap()
+    };
+    let mut found: Vec<u32> = std::fs::read_dir("/proc/self/fd").unwrap().map(number).collect();
+    // Closed by now.
+    found.retain(|number| std::path::Path::new(&format!("/proc/self/fd/{number}")).exists());
+    found.sort_unstable();
+    found
+}

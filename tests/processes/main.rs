@@ -17,6 +17,8 @@ mod fork;
 mod large;
 mod limits;
 mod random;
+mod rlimits;
+mod surroundings;
 mod users;
 mod wake;
 mod watchdog;

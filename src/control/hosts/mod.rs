@@ -82,7 +82,7 @@ use crate::os::tcp;
 use crate::os::thread::{self, Thread};
 use crate::wire::LINE_BYTES;
 use admission::Account;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use dial::Dial;
 use directory::Given;
@@ -227,6 +227,8 @@ struct Shared {
 pub struct Hosts {
     shared: Arc<Shared>,
     thread: Option<Thread>,
+    /// Whoever drops this waits for its thread until then.
+    end_by_ns: AtomicU64,
 }
 
 impl core::fmt::Debug for Hosts {
@@ -283,7 +285,12 @@ impl Hosts {
             let doing = "starting the thread for other hosts".into();
             HostsError::Os { doing, error }
         })?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, thread: Some(thread), end_by_ns: AtomicU64::new(u64::MAX) })
+    }
+
+    /// The program waits until then, and no longer, for this to end.
+    pub fn end_by(&self, deadline_ns: u64) {
+        self.end_by_ns.store(deadline_ns, Ordering::Relaxed);
     }
 
     /// Where it listens.
@@ -387,9 +394,12 @@ impl Drop for Hosts {
     fn drop(&mut self) {
         let _opened = self.shared.fabric.opened();
         self.shared.is_ending.store(true, Ordering::Release);
-        self.shared.late.bell.ring();
         if let Some(thread) = self.thread.take() {
-            thread.join();
+            crate::control::shell::end(
+                thread,
+                &self.shared.late.bell,
+                self.end_by_ns.load(Ordering::Relaxed),
+            );
         }
     }
 }

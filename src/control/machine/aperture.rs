@@ -374,7 +374,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn aperture_taken(&mut self, link: ConnectionId, number: u32, result: Taken) {
+    pub(super) fn aperture_taken(&mut self, link: ConnectionId, number: u32, result: &Taken) {
         let Some(&mut Row::Taking { bytes }) = self.row(link, number) else { return };
         match result {
             Taken::Mapped => {
@@ -393,7 +393,7 @@ impl Machine {
                 self.set_row(link, number, Some(Row::Released));
                 self.send(link, Frame::ApertureReleased { number });
             }
-            Taken::Unavailable => self.no_aperture(link, number, Reason::Unavailable),
+            Taken::Unavailable(_) => self.no_aperture(link, number, Reason::Unavailable),
             Taken::TooSlow => {
                 self.counters.refused_slow += 1;
                 self.no_aperture(link, number, Reason::TooSlow);

@@ -377,14 +377,14 @@ pub struct Expected {
 }
 
 /// What became of memory that was expected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// Checked and mapped.
     Mapped,
     /// The other end withdrew it.
     Withdrawn,
-    /// The system could not receive or map it.
-    Unavailable,
+    /// The system could not receive or map it, for this reason.
+    Unavailable(String),
     /// It did not come in time.
     TooSlow,
     /// Something else came, or it was not as agreed.
@@ -392,14 +392,14 @@ pub enum Taken {
 }
 
 /// What became of memory that the other end was to pay for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Touched {
     /// It is paid for, and there.
     Yes,
     /// The other end has not paid for every page.
     NotPaid,
-    /// The system could not touch it.
-    Unavailable,
+    /// The system could not touch it, for this reason.
+    Unavailable(String),
 }
 
 /// What the application is told. Each is told once.

@@ -66,7 +66,9 @@ impl Machine {
         match hello.purpose {
             Purpose::Wake => return self.join_wake(now_ns, id, &hello.cookie),
             Purpose::Stat => {
-                if c.who.uid == Some(self.limits.uid) || c.who.uid == Some(0) {
+                let served = self.services.get(&super::ServiceId(c.listener));
+                let user = served.map_or(self.limits.uid, |service| service.user);
+                if c.who.uid == Some(user) || c.who.uid == Some(0) {
                     self.table.advance(id, Stage::Telling);
                     self.table.set_deadline(id, self.step_deadline(now_ns));
                     return self.act(Action::Statistics(id));
@@ -79,7 +81,7 @@ impl Machine {
         let Some(service) = self.services.get(&super::ServiceId(c.listener)) else {
             return self.refuse(id, Reason::Ending, "the name is no longer served");
         };
-        if !self.admits(c, &service.admission, &hello) {
+        if !self.admits(c, service, &hello) {
             self.counters.refused_user += 1;
             let user = c.who.uid.map_or("an unknown user".into(), |uid| format!("user {uid}"));
             return self.refuse(id, Reason::User, &format!("for {user}"));
@@ -105,10 +107,10 @@ impl Machine {
         self.hear_some(now_ns);
     }
 
-    fn admits(&self, c: &Connection, admission: &Admission, hello: &Hello) -> bool {
+    fn admits(&self, c: &Connection, service: &super::Service, hello: &Hello) -> bool {
         match c.who.uid {
-            Some(uid) if uid == self.limits.uid => true,
-            Some(_) => match admission {
+            Some(uid) if uid == service.user => true,
+            Some(_) => match service.admission {
                 Admission::SameUser => false,
                 Admission::Group => c.who.is_in_group,
                 Admission::Anyone => true,

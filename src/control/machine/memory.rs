@@ -23,6 +23,7 @@ use super::account::{Accounts, User};
 use super::table::Stage;
 use super::{Action, ConnectionId, Event, Expected, Failure, LinkEnd, Machine, Taken, Touched};
 use crate::wire::ApertureAccess;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 /// How long after its time a receiver may come back before it is taken for stopped.
@@ -356,7 +357,7 @@ impl Machine {
         }
         let is_meeting = matches!(c.stage(), Stage::Meeting(_));
         match (memory, result) {
-            (Memory::Aperture(number), _) => self.aperture_taken(id, number, result),
+            (Memory::Aperture(number), result) => self.aperture_taken(id, number, &result),
             (_, Taken::Wrong) => self.bad_memory(id),
             (_, Taken::Mapped) => self.ring_taken(now_ns, id, memory),
             (_, Taken::TooSlow) if is_meeting => {
@@ -368,30 +369,35 @@ impl Machine {
                     _ => self.refuse(id, Reason::TooSlow, super::MEMORY_LATE),
                 }
             }
-            (_, Taken::Unavailable | Taken::Withdrawn) if is_meeting => {
-                let text = "no descriptors, threads or memory for a ring";
-                match self.table.get(id).map(|c| c.role) {
-                    Some(End::Client) => self.failed(id, Failure::Unavailable(text.into())),
-                    _ => {
-                        self.counters.refused_exhausted += 1;
-                        self.refuse(id, Reason::Unavailable, text);
-                    }
-                }
+            (_, Taken::Withdrawn) if is_meeting => {
+                self.no_memory(id, "the other end withdrew the memory of its ring");
             }
+            (_, Taken::Unavailable(why)) if is_meeting => self.no_memory(id, &why),
             (_, Taken::Withdrawn) => self.forget_ring(id, memory),
-            (_, Taken::TooSlow | Taken::Unavailable) => {
+            (_, Taken::TooSlow) => {
+                self.counters.refused_slow += 1;
                 self.forget_ring(id, memory);
-                let why = match result {
-                    Taken::TooSlow => {
-                        self.counters.refused_slow += 1;
-                        Reason::TooSlow
-                    }
-                    _ => Reason::Unavailable,
-                };
-                self.no_ring(id, memory, why);
+                self.no_ring(id, memory, Reason::TooSlow);
+            }
+            (_, Taken::Unavailable(_)) => {
+                self.forget_ring(id, memory);
+                self.no_ring(id, memory, Reason::Unavailable);
             }
         }
         self.set_memory_deadline(id);
+    }
+
+    /// The system has no memory for a ring on the way to a link, for this reason. It is told to the
+    /// other end as well: what it says of this process, /proc says to everybody.
+    fn no_memory(&mut self, id: ConnectionId, why: &str) {
+        let text = alloc::format!("no memory for a ring: {why}");
+        match self.table.get(id).map(|c| c.role) {
+            Some(End::Client) => self.failed(id, Failure::Unavailable(text)),
+            _ => {
+                self.counters.refused_exhausted += 1;
+                self.refuse(id, Reason::Unavailable, &text);
+            }
+        }
     }
 
     fn ring_taken(&mut self, now_ns: u64, id: ConnectionId, memory: Memory) {
@@ -410,27 +416,22 @@ impl Machine {
         }
     }
 
-    /// What was to be made has been made, and is passed; or could not be.
-    pub fn made(&mut self, id: ConnectionId, memory: Memory, is_made: bool) {
+    /// What was to be made has been made, and is passed; or could not be, for this reason.
+    pub fn made(&mut self, id: ConnectionId, memory: Memory, made: Result<(), String>) {
         let Some(transfer) = self.transfer(id, memory) else { return };
         if !matches!(transfer, Transfer::Passed { .. }) {
             return;
         }
-        match is_made {
-            true => self.act(Action::Pass { to: id, memory }),
-            false => self.cannot_have(id, memory),
+        match made {
+            Ok(()) => self.act(Action::Pass { to: id, memory }),
+            Err(why) => self.cannot_have(id, memory, &why),
         }
     }
 
     /// The system has not what memory of this process needs.
-    fn cannot_have(&mut self, id: ConnectionId, memory: Memory) {
-        let text = "no descriptors, threads or memory for a ring";
+    fn cannot_have(&mut self, id: ConnectionId, memory: Memory, why: &str) {
         match memory {
-            Memory::Ring(End::Client) => self.failed(id, Failure::Unavailable(text.into())),
-            Memory::Ring(End::Server) => {
-                self.counters.refused_exhausted += 1;
-                self.refuse(id, Reason::Unavailable, text);
-            }
+            Memory::Ring(_) => self.no_memory(id, why),
             _ => {
                 let Some(transfer) = self.transfer(id, memory) else { return };
                 let why = Reason::Unavailable;
@@ -466,7 +467,7 @@ impl Machine {
         match touched {
             Touched::Yes => *transfer = Transfer::Held,
             Touched::NotPaid => return self.bad_memory(id),
-            Touched::Unavailable => return self.cannot_have(id, memory),
+            Touched::Unavailable(why) => return self.cannot_have(id, memory, &why),
         }
         match memory {
             Memory::Ring(end) => self.ring_is_there(now_ns, id, end),

@@ -60,6 +60,8 @@ struct Service {
     name: String,
     admission: Admission,
     accept: Accept,
+    /// Who took the name: the user whose own processes are let in.
+    user: u32,
     /// Until when it accepts nobody.
     rests_until_ns: Option<u64>,
 }
@@ -183,10 +185,17 @@ impl Machine {
         self.table.events_taken(count);
     }
 
+    /// Which user this process is now: a program may change that at any time. Names that it serves already
+    /// stay those of the user who took them.
+    pub fn user_is(&mut self, uid: u32) {
+        self.limits.uid = uid;
+    }
+
     /// Serves a name, by a listener whose connections go to [`accepted`](Self::accepted).
     pub fn serve(&mut self, name: String, admission: Admission, accept: Accept) -> ServiceId {
         let id = ServiceId(self.table.next_id().0);
-        let service = Service { name, admission, accept, rests_until_ns: None };
+        let user = self.limits.uid;
+        let service = Service { name, admission, accept, user, rests_until_ns: None };
         self.services.insert(id, service);
         id
     }

@@ -1,8 +1,28 @@
-//! How this process ends a link.
+//! How this process ends a link; and a thread of its own.
 
 use super::super::machine::Machine;
 use super::other_hosts::Leave;
-use super::{Control, LinkToken};
+use super::{Control, LinkToken, deadline_of};
+use crate::os::sys::{Bell, monotonic_ns};
+use crate::os::thread::Thread;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+
+/// How long a thread of the library's may take to end that was told to, at most; and what it is given
+/// where the program gives it no time. It takes microseconds if it has a processor.
+const END_PATIENCE_MIN: Duration = Duration::from_millis(100);
+const END_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Rings, and waits at most until then for a thread that ends when it hears the bell. It does not hear
+/// it where the program has closed the library's descriptors, or put others in their place: then the
+/// thread sleeps on, and nothing is written to the descriptor that has the bell's number now.
+pub(in crate::control) fn end(thread: Thread, bell: &Bell, by_ns: u64) {
+    if bell.is_there() {
+        bell.ring();
+        let limit = Duration::from_nanos(by_ns.saturating_sub(monotonic_ns()));
+        thread.join(limit.clamp(END_PATIENCE_MIN, END_PATIENCE));
+    }
+}
 
 impl Control {
     /// Ends a link with a goodbye; what was written can still be read at the other end.
@@ -30,5 +50,10 @@ impl Control {
         if !self.leave_host(token, how) {
             self.call_if_parent(|machine, _| end(machine, token));
         }
+    }
+
+    /// The program waits for so long, and no longer, for this to end.
+    pub(crate) fn end_within(&self, limit: Option<Duration>) {
+        self.end_by_ns.store(deadline_of(limit.unwrap_or(Duration::MAX)), Ordering::Relaxed);
     }
 }

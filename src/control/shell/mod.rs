@@ -18,7 +18,7 @@
 //! - `inbox.rs`: what the application is told
 //! - `limits.rs`: how many links the system allows
 //! - `refusals.rs`: who was refused last
-//! - `ending.rs`: how links are ended
+//! - `ending.rs`: how links are ended, and the threads
 //! - `error.rs`: what can fail
 //!
 //! Never: the lock is held while the application's code runs, or while waiting; a descriptor of a
@@ -36,6 +36,7 @@ mod statistics;
 mod turn;
 
 pub(crate) use dial::wait_of;
+pub(in crate::control) use ending::end;
 pub use error::{AcceptError, ConnectError, StartError};
 pub use inbox::{ControlEvent, Inbox, LinkToken, NewLink, Way};
 pub use statistics::{Answered, Statistics, read_statistics, stat_of, statistics_of};
@@ -62,7 +63,7 @@ use crate::os::strangers::Strangers;
 use crate::os::sys::{self, Bell, monotonic_ns};
 use crate::os::thread::{self, Thread};
 use crate::wire::{ApertureAccess, NodeId};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use dial::Dial;
 use inbox::Waits;
@@ -228,6 +229,8 @@ pub struct Control {
     thread: Option<Thread>,
     notes: Vec<String>,
     node: NodeId,
+    /// Whoever drops this waits for its threads until then.
+    end_by_ns: AtomicU64,
 }
 
 impl core::fmt::Debug for Control {
@@ -394,6 +397,7 @@ impl Control {
             thread,
             notes,
             node: identity.node(),
+            end_by_ns: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -635,16 +639,16 @@ impl Drop for Control {
             return;
         }
         self.shared.is_ending.store(true, Ordering::Release);
-        self.shared.bell.ring();
+        let by_ns = self.end_by_ns.load(Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            thread.join();
+            end(thread, &self.shared.bell, by_ns);
         }
         let mut state = self.shared.lock();
         state.machine.end_all();
         let listeners = core::mem::take(&mut state.listeners);
         self.shared.finish(state);
         drop(listeners);
-        self.end_hosts();
+        self.end_hosts(by_ns);
         self.shared.tell_log();
         // Links that nobody has taken: one to another host knows this inbox, and would keep itself.
         drop(self.shared.inbox.take());

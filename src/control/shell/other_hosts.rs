@@ -225,8 +225,11 @@ mod with_tls {
             is_of_host(token.0)
         }
 
-        pub(in super::super) fn end_hosts(&self) {
+        pub(in super::super) fn end_hosts(&self, by_ns: u64) {
             let hosts = self.hosts_lock().take();
+            if let Some(hosts) = &hosts {
+                hosts.end_by(by_ns);
+            }
             drop(hosts);
         }
 
@@ -277,7 +280,7 @@ impl Control {
         false
     }
 
-    pub(super) fn end_hosts(&self) {}
+    pub(super) fn end_hosts(&self, _: u64) {}
 
     pub(super) fn forget_hosts(&mut self) {}
 }

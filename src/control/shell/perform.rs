@@ -83,11 +83,12 @@ impl Shared {
                 // Who connects pays for both rings: it fills its own.
                 let fills = memory.maker() == End::Client;
                 let made = Made::make(memory, bytes, fills);
-                let is_made = made.is_ok();
-                if let (Ok(made), Some(row)) = (made, state.rows.get_mut(&of)) {
-                    row.made.insert(memory, made);
-                }
-                state.machine.made(of, memory, is_made);
+                let made = made.map_err(|e| e.to_string()).map(|made| {
+                    if let Some(row) = state.rows.get_mut(&of) {
+                        row.made.insert(memory, made);
+                    }
+                });
+                state.machine.made(of, memory, made);
             }
             Action::Pass { to, memory } => {
                 let Some(made) = state.rows.get(&to).and_then(|row| row.made.get(&memory)) else {
@@ -120,8 +121,9 @@ impl Shared {
                     let made = made.ok_or(io::ErrorKind::NotFound)?;
                     receiver::start_touching(memory, made, ending)
                 });
-                if started.is_err() {
-                    state.machine.touched(monotonic_ns(), of, memory, Touched::Unavailable);
+                if let Err(e) = started {
+                    let why = Touched::Unavailable(e.to_string());
+                    state.machine.touched(monotonic_ns(), of, memory, why);
                 }
             }
             Action::Drop { of, memory } => {
@@ -226,8 +228,9 @@ impl Shared {
         let started = self.post_of_receiver(id).and_then(|ending| {
             receiver::start(socket, expected, until_ns, ending, self.strangers.clone())
         });
-        if started.is_err() {
-            state.machine.taken(monotonic_ns(), id, expected.memory, Taken::Unavailable);
+        if let Err(e) = started {
+            let why = Taken::Unavailable(e.to_string());
+            state.machine.taken(monotonic_ns(), id, expected.memory, why);
         }
     }
 

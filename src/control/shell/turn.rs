@@ -24,9 +24,11 @@ use std::sync::{MutexGuard, PoisonError};
 use std::vec::Vec;
 
 impl Shared {
-    /// Whatever is decided under the lock is decided by what the application has taken until now.
+    /// Whatever is decided under the lock is decided by what the application has taken until now, and by
+    /// the user that this process is now.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.machine.user_is(rustix::process::geteuid().as_raw());
         state.machine.events_taken(self.inbox.taken());
         state
     }

@@ -29,6 +29,8 @@ use super::{Forked, Node, NodeReceiveError, NodeSendError};
 use crate::engine::sleep::Others;
 use crate::engine::threads::{Asleep, Moved, Place, Threads, Told};
 use crate::interface::{LinkId, Notification, QueueId};
+use crate::os::call::OfCall;
+use crate::os::descriptor::Descriptor;
 use crate::os::lock::{Lock, LockGuard};
 use crate::os::memory::ForkGuard;
 use crate::os::sys;
@@ -44,7 +46,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use progress::Progress;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex};
 
 /// A node that several threads use. Cloning shares it; with the last clone the progress thread
@@ -151,7 +153,7 @@ struct Inner<T> {
     /// Followers wait here.
     look_again: Condvar,
     /// The node's.
-    descriptor: OwnedFd,
+    descriptor: Descriptor,
     /// Wake the leader, which sleeps on the node's descriptor, or on words.
     bell: sys::Bell,
     word: sys::WakeWord,
@@ -258,7 +260,8 @@ impl Node {
 
     /// [`share`](Self::share), with the state of a layer above under the same lock.
     pub(crate) fn share_with<T: Attached>(self, attached: T) -> io::Result<SharedNode<T>> {
-        let descriptor = self.as_fd().try_clone_to_owned()?;
+        let descriptor =
+            self.as_fd().try_clone_to_owned().of_call("fcntl with F_DUPFD_CLOEXEC")?.into();
         let state = State { node: self, attached, threads: Threads::default() };
         let inner = Arc::new(Inner {
             state: Lock::new(state),

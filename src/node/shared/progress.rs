@@ -10,6 +10,7 @@ use crate::engine::wait::Step;
 use crate::os::sys;
 use crate::os::thread::{self, Thread};
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
 use std::io;
 use std::sync::{Arc, PoisonError};
 
@@ -31,7 +32,7 @@ impl<T: Attached> Inner<T> {
             self.wake_leader();
             self.look_again.notify_all();
             if !thread.is_current() {
-                thread.join();
+                thread.join(Duration::MAX);
             }
             self.lock().set_watched(false);
         }

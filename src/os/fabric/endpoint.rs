@@ -23,6 +23,7 @@ use super::exit::Door;
 use super::library::{Choice, Library};
 use super::object::{Object, Padded};
 use super::sys;
+use crate::os::descriptor::Descriptor;
 use crate::os::memory::ForkGuard;
 use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
@@ -31,7 +32,7 @@ pub use far::{FAR_OPS, FarMemory, Kept};
 use rustix::mm;
 use sending::Unsent;
 use std::boxed::Box;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::string::String;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -136,7 +137,7 @@ pub struct EndPoint {
     unposted: Vec<usize>,
     idle: Vec<usize>,
     address: Vec<u8>,
-    descriptor: Option<OwnedFd>,
+    descriptor: Option<Descriptor>,
     /// The descriptor is readable, and the library has nothing.
     is_stuck: bool,
     next_key: u64,
@@ -675,7 +676,7 @@ fn enable(library: &Library, fid: *mut sys::fid) -> Result<(), FabricError> {
 }
 
 /// What the queue can be waited for by, as a descriptor of this process's own.
-fn descriptor_of(queue: &Object<sys::fid_cq>) -> Option<OwnedFd> {
+fn descriptor_of(queue: &Object<sys::fid_cq>) -> Option<Descriptor> {
     let mut fd: c_int = -1;
     // SAFETY: an object that is alive, and a place for a number.
     let rc = unsafe {
@@ -686,7 +687,7 @@ fn descriptor_of(queue: &Object<sys::fid_cq>) -> Option<OwnedFd> {
         return None;
     }
     // SAFETY: the queue's descriptor, which is open while the queue is.
-    unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().ok()
+    unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().ok().map(Descriptor::from)
 }
 
 #[cfg(test)]

@@ -79,6 +79,12 @@ pub fn watch() {
     });
 }
 
+/// Whether this process is a child of the one that opened the library: whatever that made is the
+/// parent's, and what its descriptors are called may be another thing's name by now.
+pub fn is_in_a_child() -> bool {
+    PROCESS.load(SeqCst) != std::process::id()
+}
+
 /// While the thread that ends the process waits for others to end what they do: they may enter, since it is
 /// not libfabric's turn yet. Then they are waited for again.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use super::FabricError;
 use super::library::Library;
-use super::sys;
+use super::{exit, sys};
 use core::ffi::c_int;
 use core::ptr::NonNull;
 
@@ -39,10 +39,13 @@ impl<T> Object<T> {
         self.0.as_ptr().cast()
     }
 
-    /// Closes it; `false`: the library still uses it.
+    /// Closes it; `false`: the library still uses it, or this is a forked child, where it stays.
     pub fn close(self) -> bool {
         let fid = self.fid();
         core::mem::forget(self);
+        if exit::is_in_a_child() {
+            return false;
+        }
         // SAFETY: an object that is alive, with the calls that every one has; nobody has it after this.
         unsafe { (*(*fid).ops).close.is_none_or(|close| close(fid) == 0) }
     }

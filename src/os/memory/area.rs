@@ -4,6 +4,7 @@
 //! Never: a wish that was not granted passes without a word.
 
 use super::{AreaPages, HUGE_PAGE, Mapping, PAGE};
+use crate::os::call::OfCall;
 use rustix::mm::{Advice, MapFlags};
 use std::boxed::Box;
 use std::io;
@@ -63,7 +64,10 @@ fn wire_down(mapping: &Mapping) -> Grant {
     // SAFETY: the range is the mapping, of which no byte changes.
     match unsafe { rustix::mm::mlock(mapping.start.as_ptr().cast(), mapping.bytes) } {
         Ok(()) => Grant::Granted,
-        Err(e) => Grant::Refused(e.to_string()),
+        Err(e) => {
+            let told = Err::<(), _>(e).of_call("mlock");
+            Grant::Refused(told.map_or_else(|e| e.to_string(), |()| String::new()))
+        }
     }
 }
 

@@ -28,6 +28,7 @@ pub use elsewhere::{apertures_still_mapped, close_elsewhere, descriptors_leaked}
 pub use pages::{AreaPages, PagesError};
 pub use received::{DescriptorError, Wanted, check, check_pages};
 
+use super::call::{OfCall, may_grow_to};
 use crate::link::cells::{AtomicU64, Line, Lines, Ordering, READER_WORDS_BYTES, ReaderWords, Word};
 use crate::wire::LINE_BYTES;
 use core::num::NonZeroUsize;
@@ -58,16 +59,18 @@ pub fn create(bytes: usize) -> io::Result<OwnedFd> {
     let base = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Linux 6.3; without it, systems that forbid executable memory files would complain.
     let fd = match rustix::fs::memfd_create("hamlyn", base | MemfdFlags::NOEXEC_SEAL) {
-        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create("hamlyn", base)?,
-        other => other?,
+        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create("hamlyn", base),
+        other => other,
     };
-    rustix::fs::ftruncate(&fd, bytes as u64)?;
+    let fd = fd.of_call("memfd_create")?;
+    may_grow_to(bytes as u64).of_call("ftruncate")?;
+    rustix::fs::ftruncate(&fd, bytes as u64).of_call("ftruncate")?;
     Ok(fd)
 }
 
 /// Adds seals.
 pub fn seal(fd: impl AsFd, seals: SealFlags) -> io::Result<()> {
-    Ok(rustix::fs::fcntl_add_seals(fd, seals)?)
+    rustix::fs::fcntl_add_seals(fd, seals).of_call("fcntl with F_ADD_SEALS")
 }
 
 /// Whether memory can be given to a whole range in one call.
@@ -123,7 +126,8 @@ impl Mapping {
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let start = unsafe {
             let null = core::ptr::null_mut();
-            rustix::mm::mmap(null, bytes, protection, MapFlags::SHARED, fd, offset)?
+            rustix::mm::mmap(null, bytes, protection, MapFlags::SHARED, fd, offset)
+                .of_call("mmap")?
         };
         let mut mapping = Self::of(start.cast(), bytes)?;
         mapping.keep_from_children()?;
@@ -140,8 +144,10 @@ impl Mapping {
     fn anonymous(bytes: usize, flags: MapFlags) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: as in `shared`.
-        let start =
-            unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), bytes, protection, flags)? };
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(core::ptr::null_mut(), bytes, protection, flags)
+                .of_call("mmap")?
+        };
         Self::of(start.cast(), bytes)
     }
 
@@ -160,8 +166,8 @@ impl Mapping {
     fn advise(&self, advice: Advice) -> io::Result<()> {
         // SAFETY: the range is this mapping. The advices used here (populate, do not fork, wipe on
         // fork, huge pages) change no byte that this process sees.
-        unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.bytes, advice)? };
-        Ok(())
+        unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.bytes, advice) }
+            .of_call("madvise")
     }
 
     /// Which of its pages are in memory, whoever touched them; all, if this process may not write

@@ -16,6 +16,7 @@
 
 use super::received::TMPFS_MAGIC;
 use super::{Mapping, create, seal};
+use crate::os::call::told;
 use rustix::fs::{OFlags, SealFlags};
 use rustix::mm::{Advice, MremapFlags, ProtFlags};
 use std::io;
@@ -196,7 +197,7 @@ fn is_mapped(start: usize, bytes: usize, page: usize) -> io::Result<bool> {
         if unsafe { libc::mincore(at as *mut libc::c_void, most, found.as_mut_ptr()) } != 0 {
             return match io::Error::last_os_error() {
                 e if e.raw_os_error() == Some(libc::ENOMEM) => Ok(false),
-                e => Err(e),
+                e => Err(told("mincore", e)),
             };
         }
     }
@@ -260,7 +261,8 @@ impl AreaPages {
         match moved {
             Ok(_) => core::mem::forget(theirs),
             Err(e) => {
-                return Err(PagesError::NotReplaced { address: start, error: e.into() });
+                let error = told("mremap", e.into());
+                return Err(PagesError::NotReplaced { address: start, error });
             }
         }
         Ok(pages)

@@ -5,6 +5,12 @@ use crate::interface::{Notification, QueueId};
 use crate::wire::{INLINE_BYTES, Ticket, TicketBytes};
 
 impl Manager {
+    /// Limits how long the drop of the last clone of this manager waits for the library's own threads
+    /// to end. Bindings need this to close a manager that may have clones.
+    pub fn end_within(&self, limit: Option<core::time::Duration>) {
+        self.shared.lock().control_apart().end_within(limit);
+    }
+
     /// [`send`](Self::send) of one line that can leave now; `false`: nothing was done. Bindings
     /// need not convert their arguments for a wait before they try this. Call it from one place in
     /// a library: it is not inlined into several.

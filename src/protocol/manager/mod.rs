@@ -19,6 +19,7 @@ mod giving_up;
 #[cfg(feature = "unstable-internals")]
 mod names;
 mod offers;
+mod seeds;
 mod wakers;
 
 pub use connection::{Connection, EndPoint};
@@ -37,17 +38,15 @@ use crate::config::Config;
 use crate::control::{Accept, Access, ConnectError, Control, ServiceName, Wait};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::node::{
-    self, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node, NodeGuard,
+    self, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node,
     NodeReceiveError, NodeSendError, OfferError, SharedNode, Waited,
 };
-use crate::os::sys;
 use crate::wire::{NodeId, Ticket};
 use core::ops::DerefMut;
 use core::task::Waker;
 use core::time::Duration;
-use std::collections::hash_map::Entry;
 use std::string::{String, ToString};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 use std::vec::Vec;
 use std::{format, io};
@@ -200,19 +199,6 @@ impl Manager {
     /// Stops the progress thread.
     pub fn stop_progress(&self) {
         self.shared.stop_progress();
-    }
-
-    /// Sets the access of senders that are grown from this manager's seeds; the same user by
-    /// default. Set it before the first seed is made, since the socket's directory depends on it.
-    pub fn set_seed_access(&self, access: Access) -> Result<(), OfferError> {
-        let mut guard = self.shared.lock();
-        let (node, protocols) = guard.parts();
-        let before = protocols.seed_service.take();
-        protocols.seed_access = Some(access);
-        let control = node.control_apart();
-        drop(guard);
-        stop_serving(&control, before);
-        Ok(())
     }
 
     /// Waits until one of several end points has something to receive, at most `timeout`; returns
@@ -386,63 +372,6 @@ impl Manager {
         let control = node.control_apart();
         drop(guard);
         stop_serving(&control, served);
-    }
-
-    /// A seed of a receiver; each call makes another.
-    pub(crate) fn seed(&self, offer: OfferId) -> Result<Seed, OfferError> {
-        let service = self.seed_service()?;
-        let mut guard = self.shared.lock();
-        let (node, protocols) = guard.parts();
-        if protocols.drains(offer) {
-            return Err(OfferError::Drained);
-        }
-        let kind = protocols.offers.get_mut(&offer).expect("as long as its end point").kind;
-        let service = match protocols.seed_access {
-            None | Some(Access::SameUser) => service,
-            // Found in the shared directory, below the owner's number.
-            Some(_) => format!("{}@{service}", rustix::process::geteuid().as_raw()),
-        };
-        let token = Token(sys::random().expect("the system's random number generator"));
-        protocols.by_token.insert(token, offer);
-        Ok(Seed { kind, node: node.id(), token, service })
-    }
-
-    /// Senders may be grown with a token that both ends make for themselves, once the manager's
-    /// [`seed_service`](Self::seed_service) is there. `None`: another receiver has the same token.
-    pub(crate) fn offer_with(&self, offer: OfferId, make: &dyn Fn(Kind) -> [u8; 16]) -> Option<()> {
-        let mut guard = self.shared.lock();
-        let (_, protocols) = guard.parts();
-        let kind = protocols.offers.get_mut(&offer).expect("as long as its end point").kind;
-        match protocols.by_token.entry(Token(make(kind))) {
-            Entry::Vacant(entry) => {
-                entry.insert(offer);
-                Some(())
-            }
-            Entry::Occupied(_) => None,
-        }
-    }
-
-    /// The name under which this manager's seeds are found; served from the first seed on.
-    pub(crate) fn seed_service(&self) -> Result<String, OfferError> {
-        /// One thread makes the first.
-        static MAKING: Mutex<()> = Mutex::new(());
-        let made = |guard: &mut NodeGuard<'_, Protocols>| guard.parts().1.seed_service.clone();
-        if let Some(service) = made(&mut self.shared.lock()) {
-            return Ok(service);
-        }
-        let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut guard = self.shared.lock();
-        if let Some(service) = made(&mut guard) {
-            return Ok(service);
-        }
-        let (node, protocols) = guard.parts();
-        let service = format!("seeds-{:016x}", node.id().0);
-        let access = protocols.seed_access.unwrap_or(Access::SameUser);
-        let control = node.control_apart();
-        drop(guard);
-        control.serve(&service.parse()?, access, Accept::Ask)?;
-        self.shared.lock().parts().1.seed_service = Some(service.clone());
-        Ok(service)
     }
 
     /// Lets a receiver be found by name. A process that may read the name's directory can make this

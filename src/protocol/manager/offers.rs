@@ -172,8 +172,8 @@ pub(crate) struct Protocols {
     pub(super) connections: HashMap<LinkId, (Arc<Connection>, Option<OfferId>)>,
     /// Events for the application.
     pub(super) events: VecDeque<Event>,
-    /// The service through which seeds are grown, and its access.
-    pub(super) seed_service: Option<String>,
+    /// The service through which seeds are grown, with the user who serves it; and its access.
+    pub(super) seed_service: Option<(String, u32)>,
     pub(super) seed_access: Option<Access>,
     pub(super) wakers: Wakers,
     pub(super) moved: u64,
@@ -427,7 +427,7 @@ impl Protocols {
         greeting: Vec<u8>,
     ) -> Option<Event> {
         let named = self.by_service.get(&peer.service).copied();
-        let for_seeds = self.seed_service.as_ref() == Some(&peer.service);
+        let for_seeds = self.seed_service.as_ref().is_some_and(|(name, _)| *name == peer.service);
         if named.is_none() && !for_seeds {
             return Some(Event::Request { id, peer, greeting });
         }

@@ -222,4 +222,5 @@ pub mod services {
 // The README's examples compile; some need these features.
 #[cfg(all(doctest, feature = "serde", feature = "tokio"))]
 #[doc = include_str!("../README.md")]
+#[doc = include_str!("../docs/guide.md")]
 struct Readme;

@@ -2886,8 +2886,11 @@ def _set_slice(milliseconds: SupportsIndex) -> None:
 def pack_array(array: Buffer) -> bytes:
     """
     The message that an array is sent as by `send_array`: a header with its type and shape, and its
-    bytes in C order. For whatever sends bytes: a call, a file, an event. Raises `BufferError` where
-    the array holds Python objects, has fields or a mask, or is not in one piece.
+    bytes in C order. For whatever sends bytes: a call, a file, an event. Raises `BufferError`, which
+    says what to do instead, for every array that cannot be sent: of Python objects, of strings of any
+    length, of a type that is not numpy's own (`bfloat16`), with fields or a mask, with elements that
+    have no bytes, with more than 32 dimensions, not in one piece, or without elements while its other
+    lengths make more than 1 MiB. So does each method that sends an array.
     """
 
 def settings() -> list[tuple[str, str, str, str, str]]:

@@ -237,19 +237,22 @@ impl Lender {
 impl Publisher {
     /// A publisher without subscribers. Its pool, if it has one, is charged to this process now:
     /// [`PublishConfig::pool_bytes`]. Fails where a value of `config` is not allowed or the pool cannot
-    /// be had; nothing is left then.
+    /// be had, also where a control group of this process leaves no room for it; nothing is left then.
     pub fn new(manager: &Manager, config: PublishConfig) -> Result<Self, GrowError> {
         config.check().map_err(GrowError::SetUp)?;
-        let pool = match config.layout() {
-            None => None,
-            Some(layout) => {
-                let reservation = manager.lock().reserve_pool(layout).map_err(set_up)?;
-                let bytes = reservation.bytes();
-                // All its pages are entered: not while others wait for the manager.
-                let made = Pool::make(layout, reservation);
-                Some(made.map_err(|error| set_up(ExportError::Os { bytes, error }))?)
-            }
-        };
+        let pool =
+            match config.layout() {
+                None => None,
+                Some(layout) => {
+                    let reservation = manager.lock().reserve_pool(layout).map_err(set_up)?;
+                    let bytes = reservation.bytes();
+                    // All its pages are entered: not while others wait for the manager.
+                    let made = Pool::make(layout, reservation);
+                    Some(made.map_err(|error| {
+                        set_up(config.no_pool(&ExportError::Os { bytes, error }))
+                    })?)
+                }
+            };
         let PublishConfig { short_bytes_max, sample_bytes_max, loans_max, .. } = config;
         let id = u64::from_le_bytes(sys::random().map_err(set_up)?);
         let state = Box::new(PublisherState::new(config, pool.clone(), id));

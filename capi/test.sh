@@ -64,6 +64,26 @@ CXX='c++ -x c++ -std=c++11 -Wall -Wextra -Werror -pthread -g -O1'
 # hamlyn.hpp, as both of its languages.
 CXX17='c++ -x c++ -std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror -pthread -g -O1'
 CXX20="c++ -x c++ -std=c++20 ${CXX17#*c++17 }"
+macros='-include capi/tests/macros.h'
+# Every warning of g++ that is off by default, but those about other libraries' headers, the ABI of other
+# versions, attributes that a function could have, `long long`, and functions that are not `noexcept`; then
+# those that it does not list.
+warnings() {
+    c++ -Q --help=warnings,c++ 2>/dev/null |
+        sed -n 's/^ *\(-W[a-z0-9+-]*\) .*\[disabled\].*/\1/p' |
+        grep -vx -e -Wsystem-headers -e '-Wabi.*' -e '-Wsuggest.*' -e -Wlong-long -e -Wnoexcept
+    for warning in useless-cast effc++ old-style-cast zero-as-null-pointer-constant extra-semi \
+        non-virtual-dtor overloaded-virtual suggest-override strict-null-sentinel comma-subscript \
+        deprecated-copy-dtor ctor-dtor-privacy sign-promo conditionally-supported redundant-tags \
+        mismatched-tags cast-align null-dereference multiple-inheritance virtual-inheritance volatile; do
+        echo "-W$warning"
+    done
+}
+# All of clang's, but what C++98 and C++14 had not, padding, a class that throws in a header alone, pointers
+# that are not spans, and two about the macros of the test.
+CLANG_WARNINGS='-Weverything -Wno-unknown-warning-option -Wno-c++98-compat -Wno-c++98-compat-pedantic
+    -Wno-c++98-compat-local-type-template-args -Wno-pre-c++14-compat -Wno-pre-c++17-compat -Wno-padded
+    -Wno-weak-vtables -Wno-unsafe-buffer-usage -Wno-extra-semi-stmt -Wno-disabled-macro-expansion'
 asan='-fsanitize=address,undefined -fno-omit-frame-pointer'
 STATIC="-Wl,-Bstatic -lhamlyn -Wl,-Bdynamic $private"
 
@@ -105,6 +125,9 @@ for source in capi/examples/*.c capi/tests/errors.c capi/tests/waiting.c capi/te
         ! wanted valgrind || try "$name" "$source" valgrind "$C" -lhamlyn $starter $memcheck
     }
 done
+# hamlyn.h among the macros of others.
+printf '#include <hamlyn.h>\nint main(void) { return !h_version(); }\n' >"$work/header.c"
+! wanted c || try header "$work/header.c" macros "$C -D_GNU_SOURCE $macros" -lhamlyn
 # Those of hamlyn.hpp.
 for source in capi/examples/*.cpp capi/tests/types.cpp; do
     name=$(basename "$source" .cpp)
@@ -114,8 +137,16 @@ for source in capi/examples/*.cpp capi/tests/types.cpp; do
         try "$name" "$source" c++20 "$CXX20" -lhamlyn
         # By both compilers where both are.
         ! have clang++ || try "$name" "$source" clang++ "clang++${CXX20#c++}" -lhamlyn
-        [ "$name" != types ] ||
+        if [ "$name" = types ]; then
             try "$name" "$source" no-exceptions "$CXX17 -fno-exceptions" -lhamlyn
+            try "$name" "$source" macros-17 "$CXX17 $macros" -lhamlyn
+            try "$name" "$source" macros-20 "c++ -x c++ -std=gnu++20 ${CXX17#*c++17 } $macros" -lhamlyn
+            all=$(warnings)
+            try "$name" "$source" warnings-17 "$CXX17 $all" -lhamlyn
+            try "$name" "$source" warnings-20 "$CXX20 $all" -lhamlyn
+            ! have clang++ || try "$name" "$source" warnings-clang++ \
+                "clang++${CXX20#c++} $CLANG_WARNINGS" -lhamlyn
+        fi
     fi
     ! wanted asan || try "$name" "$source" asan "$CXX17 $asan" -lhamlyn
     # shellcheck disable=SC2086

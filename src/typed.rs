@@ -38,13 +38,14 @@
 //!
 //! With the feature `serde`, values that are no plain old data are written by `serialize` and read by
 //! [`Received`]'s `deserialize`: shorter on the way, and of any shape, for a copy at each end. The bytes
-//! may be a stranger's: what they nest deeper than 256 KiB of stack can read is an error. One thing has
-//! no bound: of values without bytes (`Vec<()>`) a message may say that there are 2⁶⁴ of them, and all
-//! are read; so a type that strangers send has no such sequence. And memory grows by the size of a
-//! value in memory, not of what came: by all of a `Large` for each byte of a `Vec<Option<Large>>` that
-//! holds nothing but `None`.
+//! may be a stranger's, so the depth of the value, the number of its elements and the memory that it takes
+//! have limits ([`Received::deserialize`]); a sequence of elements without bytes (`Vec<()>`) can be read
+//! only if as many other bytes follow it.
 //!
 //! Never: bytes that another process may change are read in place; they are copied first.
+
+#[cfg(feature = "serde")]
+mod reader;
 
 #[cfg(feature = "os")]
 use crate::os::aperture::AccessError;
@@ -56,8 +57,6 @@ use alloc::string::{String, ToString};
 #[cfg(feature = "serde")]
 use alloc::vec::Vec;
 use core::any::type_name;
-#[cfg(feature = "serde")]
-use postcard::de_flavors::{Flavor, Slice};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, TryCastError, TryFromBytes, Unaligned,
 };
@@ -251,7 +250,10 @@ pub trait Received {
     }
 
     /// The value that [`serialize`] made the bytes of, all of them. Fails where they are none of such a
-    /// value, or something is left behind it.
+    /// value, or something is left behind it; where they are nested deeper than 256 KiB of stack can
+    /// read; where a sequence or a map says that it has more elements than bytes follow, also of elements
+    /// without bytes; and where the value would take more memory than 16 times the bytes, and than 16 MiB:
+    /// [`deserialize_within`](Self::deserialize_within) sets another limit.
     ///
     /// ```
     /// use hamlyn::typed::{Received, serialize};
@@ -262,99 +264,52 @@ pub trait Received {
     /// assert!(serialize(&List(None))?.deserialize::<List>().is_ok());
     /// let deep = [1; 1 << 20];
     /// assert!(deep.deserialize::<List>().is_err(), "and not a stack that overflows");
+    /// let many = serialize(&u64::MAX)?; // As long as a sequence can be, of elements without bytes.
+    /// assert!(many.deserialize::<Vec<()>>().is_err());
     /// # Ok::<(), hamlyn::typed::ValueError>(())
     /// ```
     #[cfg(feature = "serde")]
     fn deserialize<T: serde::de::DeserializeOwned>(&self) -> Result<T, ValueError> {
         let bytes = self.still()?;
-        let (wanted, found) = (type_name::<T>(), bytes.len());
-        let wrong = |why: String| ValueError::Format { wanted, found, why };
-        let mut reader = postcard::Deserializer::from_flavor(Shallow::new(&bytes));
-        let value = T::deserialize(&mut reader);
-        let left = reader.finalize();
-        match (value, left) {
-            (_, Ok(Left { is_too_deep: true, .. })) => {
-                Err(wrong(alloc::format!("it is nested deeper than {STACK_MAX} bytes of stack")))
-            }
-            (Ok(value), Ok(Left { bytes: 0, .. })) => Ok(value),
-            (Ok(_), Ok(Left { bytes, .. })) => {
-                Err(wrong(alloc::format!("{bytes} bytes are left behind it")))
-            }
-            (Err(e), _) | (_, Err(e)) => Err(wrong(e.to_string())),
-        }
+        deserialize_from(&bytes, bytes.len().saturating_mul(MEMORY_PER_BYTE).max(MEMORY_BYTES))
+    }
+
+    /// [`deserialize`](Self::deserialize) with another limit on the memory that the value takes. It counts
+    /// values as their types do, collections with the room that they make for more; not what the
+    /// allocator adds.
+    ///
+    /// ```
+    /// use hamlyn::typed::{Received, serialize};
+    ///
+    /// let many = serialize(&vec![""; 1 << 20])?;
+    /// let error = many.deserialize::<Vec<String>>().unwrap_err();
+    /// assert!(error.to_string().contains("more than 16777216 bytes of memory"), "{error}");
+    /// assert_eq!(many.deserialize_within::<Vec<String>>(64 << 20)?.len(), 1 << 20);
+    /// # Ok::<(), hamlyn::typed::ValueError>(())
+    /// ```
+    #[cfg(feature = "serde")]
+    fn deserialize_within<T: serde::de::DeserializeOwned>(
+        &self,
+        memory_bytes_max: usize,
+    ) -> Result<T, ValueError> {
+        deserialize_from(&self.still()?, memory_bytes_max)
     }
 }
 
-/// Bytes of stack within which a value is read.
+/// Memory that a value may take where nobody says otherwise: so much ..
 #[cfg(feature = "serde")]
-const STACK_MAX: usize = 256 << 10;
-
-/// Bytes for postcard, which knows no bound of its own: a type that holds itself would be nested as deep
-/// as who sent the bytes likes, until the stack is used up.
+const MEMORY_BYTES: usize = 16 << 20;
+/// .. or so many times the bytes that came, whichever is more.
 #[cfg(feature = "serde")]
-struct Shallow<'a> {
-    bytes: Slice<'a>,
-    /// Where the stack was.
-    began: usize,
-    is_too_deep: bool,
-}
-
-/// What is left when a value has been read.
-#[cfg(feature = "serde")]
-struct Left {
-    bytes: usize,
-    is_too_deep: bool,
-}
+const MEMORY_PER_BYTE: usize = 16;
 
 #[cfg(feature = "serde")]
-impl<'a> Shallow<'a> {
-    fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes: Slice::new(bytes), began: stack(), is_too_deep: false }
-    }
-
-    /// Fails where the stack has become too deep. (Miri's has no order.)
-    #[inline]
-    fn check(&mut self) -> postcard::Result<()> {
-        if stack().abs_diff(self.began) > STACK_MAX && !cfg!(miri) {
-            self.is_too_deep = true;
-            return Err(postcard::Error::DeserializeBadEncoding);
-        }
-        Ok(())
-    }
-}
-
-/// Where the stack is, to within a function's own.
-#[cfg(feature = "serde")]
-#[inline]
-fn stack() -> usize {
-    let here = 0_u8;
-    core::hint::black_box(&raw const here).addr()
-}
-
-#[cfg(feature = "serde")]
-impl<'a> Flavor<'a> for Shallow<'a> {
-    type Remainder = Left;
-    type Source = &'a [u8];
-
-    #[inline]
-    fn pop(&mut self) -> postcard::Result<u8> {
-        self.check()?;
-        self.bytes.pop()
-    }
-
-    #[inline]
-    fn size_hint(&self) -> Option<usize> {
-        self.bytes.size_hint()
-    }
-
-    #[inline]
-    fn try_take_n(&mut self, bytes: usize) -> postcard::Result<&'a [u8]> {
-        self.bytes.try_take_n(bytes)
-    }
-
-    fn finalize(self) -> postcard::Result<Left> {
-        Ok(Left { bytes: self.bytes.finalize()?.len(), is_too_deep: self.is_too_deep })
-    }
+fn deserialize_from<T: serde::de::DeserializeOwned>(
+    bytes: &[u8],
+    memory_bytes_max: usize,
+) -> Result<T, ValueError> {
+    let (wanted, found) = (type_name::<T>(), bytes.len());
+    reader::read(bytes, memory_bytes_max).map_err(|why| ValueError::Format { wanted, found, why })
 }
 
 impl Received for [u8] {
@@ -679,6 +634,7 @@ mod tests {
     mod by_serde {
         use super::*;
         use alloc::boxed::Box;
+        use alloc::collections::{BTreeMap, BTreeSet};
         use alloc::string::String;
         use alloc::vec;
 
@@ -721,6 +677,117 @@ mod tests {
                 let error = nested(levels).deserialize::<List>().unwrap_err();
                 assert!(error.to_string().contains("deeper than 262144 bytes of stack"), "{error}");
             }
+        }
+
+        #[test]
+        fn a_sequence_is_no_longer_than_the_bytes_behind_it() {
+            #[derive(
+                serde::Serialize, serde::Deserialize, Debug, PartialEq, Eq, Hash, PartialOrd, Ord,
+            )]
+            struct Nothing;
+            let many = [&[0xff; 9][..], &[1]].concat();
+            let refused = |error: ValueError| {
+                let error = error.to_string();
+                assert!(
+                    error.contains("18446744073709551615 elements are said to be in 0"),
+                    "{error}"
+                );
+            };
+            refused(many.deserialize::<Vec<()>>().unwrap_err());
+            refused(many.deserialize::<Vec<Nothing>>().unwrap_err());
+            refused(many.deserialize::<Vec<[u64; 0]>>().unwrap_err());
+            refused(many.deserialize::<BTreeSet<Nothing>>().unwrap_err());
+            refused(many.deserialize::<BTreeMap<(), ()>>().unwrap_err());
+            let inside = [&[1], &many[..]].concat();
+            refused(inside.deserialize::<Option<Vec<()>>>().unwrap_err());
+            // As many as there are bytes.
+            let fits = (vec![(), ()], 7_u16, 9_u8);
+            assert_eq!(serialize(&fits).unwrap().deserialize(), Ok(fits));
+            let empty = (Vec::<()>::new(), BTreeMap::<(), ()>::new());
+            assert_eq!(serialize(&empty).unwrap().deserialize(), Ok(empty));
+        }
+
+        // Each says that it has 2^14 elements, and there are as many of them.
+        #[test]
+        fn sequences_of_sequences_without_bytes_end() {
+            let mut bytes = vec![0x80, 0x80, 0x01]; // 2^14 of them.
+            bytes.extend([0xff, 0xff, 0].repeat(1 << 14));
+            let error = bytes.deserialize_within::<Vec<Vec<()>>>(1 << 20).unwrap_err();
+            assert!(error.to_string().contains("bytes of memory"), "{error}");
+        }
+
+        #[derive(serde::Serialize, serde::Deserialize, Clone, Debug, PartialEq)]
+        enum Large {
+            None,
+            Some([u64; 32]),
+        }
+
+        #[derive(serde::Serialize, serde::Deserialize, Clone, Debug, PartialEq, Default)]
+        struct Padded {
+            #[serde(skip)]
+            more: [u64; 32],
+            left: Option<Box<Padded>>,
+            right: Option<Box<Padded>>,
+        }
+
+        #[test]
+        fn a_value_takes_no_more_memory_than_its_reader_allows() {
+            fn refuses<T>(value: T, bytes: usize)
+            where
+                T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + core::fmt::Debug,
+            {
+                let written = serialize(&value).unwrap();
+                let error = written.deserialize_within::<T>(bytes).unwrap_err().to_string();
+                let wanted = alloc::format!("more than {bytes} bytes of memory");
+                assert!(error.contains(&wanted) && error.contains("deserialize_within"), "{error}");
+                // No more than twice that for what collections make room for.
+                assert_eq!(written.deserialize_within(2 * bytes + 300), Ok(value));
+            }
+            refuses(vec![String::new(); 1000], 1000 * 24);
+            refuses(vec![String::from("text"); 1000], 1000 * 28);
+            refuses("text".repeat(1000), 3999);
+            refuses(vec![None::<u64>; 1000], 1000 * 16);
+            refuses(vec![Large::None; 1000], 1000 * 264);
+            refuses(vec![Box::new(Large::None); 1000], 1000 * 264);
+            refuses(vec![vec![0_u8; 4]; 1000], 1000 * 28);
+            refuses(vec![[7_u64; 4]; 1000], 1000 * 32);
+            refuses((0..1000).map(|n| (n, Large::None)).collect::<BTreeMap<u32, _>>(), 1000 * 268);
+            refuses((0..1000).collect::<BTreeSet<u64>>(), 1000 * 8);
+            let mut tree = Padded::default();
+            for _ in 0..9 {
+                let half = Some(Box::new(tree));
+                tree = Padded { left: half.clone(), right: half, ..Padded::default() };
+            }
+            refuses(tree, 1023 * 264);
+            // What is of one size takes that.
+            assert_eq!(serialize(&[7_u64; 32]).unwrap().deserialize_within(256), Ok([7_u64; 32]));
+        }
+
+        #[test]
+        fn by_default_a_value_takes_sixteen_times_its_bytes_or_16_mib() {
+            let strings = |bytes: usize| serialize(&vec![""; bytes]).unwrap();
+            assert!(strings(1 << 18).deserialize::<Vec<String>>().is_ok());
+            for count in [1 << 20, 2 << 20] {
+                let error = strings(count).deserialize::<Vec<String>>().unwrap_err().to_string();
+                let max = 16 * strings(count).len().max(1 << 20);
+                assert!(error.contains(&alloc::format!("more than {max} bytes")), "{error}");
+            }
+            let numbers: Vec<u64> = (0..3 << 19).map(|n| n % 100).collect();
+            assert_eq!(serialize(&numbers).unwrap().deserialize(), Ok(numbers));
+        }
+
+        // One that takes another value where there is none of its own.
+        #[test]
+        fn a_refusal_is_not_lost_in_a_type_that_goes_on_after_errors() {
+            #[derive(Debug)]
+            struct Any;
+            impl<'de> serde::Deserialize<'de> for Any {
+                fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                    let _ = Vec::<()>::deserialize(from);
+                    Ok(Self)
+                }
+            }
+            assert!([0xff, 0x7f].deserialize::<Any>().is_err());
         }
 
         proptest! {

@@ -6,6 +6,7 @@ mod support;
 
 use hamlyn::os::memory::{self, DescriptorError, Region, SEALS_READ_ONLY, Wanted, region_bytes};
 use hamlyn::os::socket;
+use hamlyn::protocol::{Manager, PublishConfig, Publisher};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use std::io::Write;
@@ -256,6 +257,57 @@ impl Drop for Group {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// Run in a process of its own by the test below: makes a publisher when told to.
+#[test]
+fn publisher_role() {
+    let Ok(dir) = std::env::var("HAMLYN_TEST_PUBLISH") else { return };
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    let manager = Manager::with_config(hamlyn::Config::default().dir(dir)).unwrap();
+    let config = |bytes| PublishConfig { sample_bytes_max: bytes, ..PublishConfig::default() };
+    println!("refused: {}", Publisher::new(&manager, config(8 * MIB)).err().unwrap());
+    let mut node = hamlyn::Node::with_config(hamlyn::Config::default()).unwrap();
+    println!("refused: {}", node.message_area(512 * MIB).unwrap_err());
+    // Of what fits, something is left.
+    Publisher::new(&manager, config(MIB / 8)).unwrap();
+    println!("made");
+}
+
+#[test]
+fn a_pool_for_which_a_control_group_has_no_room_is_an_error_that_names_its_settings() {
+    let group = match Group::new("room") {
+        Ok(group) => group,
+        Err(why) => return skipped!("a pool in a control group with a limit: {why}"),
+    };
+    let limit =
+        if group.usage == "memory.current" { "memory.max" } else { "memory.limit_in_bytes" };
+    if let Err(e) = std::fs::write(group.path.join(limit), (300 * MIB).to_string()) {
+        return skipped!("a pool in a control group with a limit: {e}");
+    }
+    let dir = std::env::temp_dir().join(format!("hamlyn-room-{}", std::process::id()));
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "publisher_role", "--nocapture"])
+        .env("HAMLYN_TEST_PUBLISH", &dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    group.add(&child);
+    drop(child.stdin.take());
+    let out = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    let _ = std::fs::remove_dir_all(&dir);
+    assert!(out.status.success(), "{}: {text}", out.status);
+    let refused: Vec<&str> = text.lines().filter(|line| line.contains("refused: ")).collect();
+    let [pool, area] = refused[..] else { panic!("{text}") };
+    for part in
+        ["82 samples", "sample_bytes_max", "subscribers_max", "control group", "of 314572800"]
+    {
+        assert!(pool.contains(part), "{pool}");
+    }
+    assert!(area.contains("a message area of 536870912 bytes"), "{area}");
+    assert!(text.contains("made"), "{text}");
 }
 
 /// Run in a process of its own by the test below: touches a file when told to, and then waits.

@@ -665,8 +665,9 @@ typedef struct {
     /// (1,024; at most 2,032).
     size_t short_bytes_max;
     /// Most bytes of a sample in the pool, all of which every subscriber can read at any time, also
-    /// loans that have yet to be published (no pool). The pool's memory is made at once: a place for
-    /// each loan, each sample that is kept and each that subscribers may have.
+    /// loans that have yet to be published (no pool). The pool's memory is taken at once: this number,
+    /// up to a multiple of 64, times the sum of subscribers_max times outstanding_max, the larger of
+    /// backlog and history, and loans_max. With 8 MiB and the other numbers as they are, 656 MiB.
     size_t sample_bytes_max;
     /// Samples of the pool that may be on loan at once (2).
     uint32_t loans_max;
@@ -2527,7 +2528,7 @@ void h_group_helper_free(h_group_helper_t *helper);
 /// or h_publisher_free.
 ///
 /// Errors: H_INVALID, a when_slow that is none; H_LIMIT, a number is not allowed, or there is no
-/// memory for the pool. Nothing is left.
+/// memory for the pool, also where a control group of the process leaves less. Nothing is left.
 h_status h_publisher_new(h_node_t *node,
                          const h_publish_config_t *config,
                          h_publisher_t **publisher);

@@ -18,7 +18,7 @@
  * and then every call is H_INVALID.
  *
  * Time limits are durations or points in time of std::chrono; one that is past does not wait, and
- * hamlyn::forever waits as long as it takes.
+ * hamlyn::no_limit waits as long as it takes.
  *
  * Bytes are given as anything that has data() and size(): a string, a vector, an array, a span; or as
  * a pointer and a length. They are copied or used before the call returns.
@@ -54,9 +54,6 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
-#if __cplusplus >= 202002L
-#include <span>
-#endif
 
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
 #define HAMLYN_EXCEPTIONS 1
@@ -165,8 +162,8 @@ private:
         }
     }
 
-    std::optional<T> value_;
-    std::optional<failure> why_;
+    std::optional<T> value_{};
+    std::optional<failure> why_{};
 };
 
 /// What a call without a value came to.
@@ -188,7 +185,7 @@ public:
     }
 
 private:
-    std::optional<failure> why_;
+    std::optional<failure> why_{};
 };
 
 /// The version of the library, such as "0.1.0". h_version
@@ -197,19 +194,19 @@ inline const char *version() noexcept { return h_version(); }
 /* ---- Time, bytes, text ----------------------------------------------------------------------- */
 
 /// No time limit.
-struct forever_t {};
-inline constexpr forever_t forever{};
+struct no_limit_t {};
+inline constexpr no_limit_t no_limit{};
 
-/// How long a call may wait: a duration, a point in time, or `forever`. What is past does not wait.
-class timeout {
+/// How long a call may wait: a duration, a point in time, or `no_limit`. What is past does not wait.
+class time_limit {
 public:
-    constexpr timeout(forever_t) noexcept : ns_(H_FOREVER) {}
+    constexpr time_limit(no_limit_t) noexcept : ns_(H_FOREVER) {}
 
     template <class Rep, class Period>
-    constexpr timeout(std::chrono::duration<Rep, Period> limit) noexcept : ns_(of(limit)) {}
+    constexpr time_limit(std::chrono::duration<Rep, Period> limit) noexcept : ns_(of(limit)) {}
 
     template <class Clock, class Duration>
-    timeout(std::chrono::time_point<Clock, Duration> end) noexcept : ns_(of(end - Clock::now())) {}
+    time_limit(std::chrono::time_point<Clock, Duration> end) noexcept : ns_(of(end - Clock::now())) {}
 
     /// As hamlyn.h has it.
     constexpr std::int64_t nanoseconds() const noexcept { return ns_; }
@@ -273,9 +270,6 @@ public:
     }
     /// A copy of them.
     std::vector<std::byte> copy() const { return std::vector<std::byte>(begin(), end()); }
-#if __cplusplus >= 202002L
-    operator std::span<const std::byte>() const noexcept { return {data_, size_}; }
-#endif
 
 private:
     const std::byte *data_ = nullptr;
@@ -382,16 +376,16 @@ template <class Ask> result<std::vector<std::byte>> bytes_of(std::size_t max, As
 
 /// Who is at the other end, as the kernel says; empty is what it does not say.
 struct peer {
-    std::optional<std::uint32_t> uid;
-    std::optional<std::uint32_t> gid;
-    std::optional<std::int32_t> pid;
+    std::optional<std::uint32_t> uid{};
+    std::optional<std::uint32_t> gid{};
+    std::optional<std::int32_t> pid{};
     /// Its node, and whether it has proved that it is that node.
     std::uint64_t node = 0;
     bool is_proved = false;
     /// Of another host: from where it is connected, and the name in its certificate, its hash, or
     /// `secret`. Empty of a process of this host.
-    std::string address;
-    std::string identity;
+    std::string address{};
+    std::string identity{};
 
     static peer of(const h_peer_t &from) {
         peer found;
@@ -671,7 +665,7 @@ private:
 class queue : public detail::part<h_queue_t, h_queue_free> {
 public:
     /// The next notification. h_recv, h_recv_block
-    result<notification> try_receive(timeout limit) {
+    result<notification> try_receive(time_limit limit) {
         notification found;
         h_node_t *node = detail::raw(node_);
         const std::int64_t ns = limit.nanoseconds();
@@ -682,7 +676,7 @@ public:
         }
         return found;
     }
-    std::optional<notification> receive(timeout limit) {
+    std::optional<notification> receive(time_limit limit) {
         return detail::if_any(try_receive(limit));
     }
 
@@ -704,7 +698,7 @@ struct slot_config {
 class slot : public detail::part<h_slot_t, h_slot_free> {
 public:
     /// The index that tickets name it with. h_slot_index
-    std::uint32_t index() const noexcept { return h_slot_index(value_); }
+    std::uint32_t slot_index() const noexcept { return h_slot_index(value_); }
 
     /// Whether a notification's `slot` is this one.
     friend bool operator==(const h_slot_t &named, const slot &one) noexcept {
@@ -1082,17 +1076,17 @@ public:
     h_node_t *get() const noexcept { return detail::raw(ref_); }
 
     /// Queued messages leave first. How many did not is not told; see h_close for that. h_close
-    result<void> try_close(timeout limit) {
+    result<void> try_close(time_limit limit) {
         h_node_t *raw = ref_ ? std::exchange(ref_->raw, nullptr) : nullptr;
         return detail::done(h_close(raw, limit.nanoseconds(), nullptr));
     }
-    void close(timeout limit) { try_close(limit).value(); }
+    void close(time_limit limit) { try_close(limit).value(); }
 
     /// h_flush
-    result<void> try_flush(timeout limit) {
+    result<void> try_flush(time_limit limit) {
         return detail::done(h_flush(get(), limit.nanoseconds()));
     }
-    void flush(timeout limit) { try_flush(limit).value(); }
+    void flush(time_limit limit) { try_flush(limit).value(); }
 
     /// h_node_id
     result<std::uint64_t> try_id() const {
@@ -1353,7 +1347,7 @@ public:
     }
 
     /// h_connect
-    result<hamlyn::link> try_connect(std::string_view name, timeout limit, bytes greeting = {}) {
+    result<hamlyn::link> try_connect(std::string_view name, time_limit limit, bytes greeting = {}) {
         const detail::c_text text(name);
         if (!text.is_one()) {
             return detail::c_text::refused();
@@ -1366,7 +1360,7 @@ public:
         }
         return hamlyn::link(ref_, made);
     }
-    hamlyn::link connect(std::string_view name, timeout limit, bytes greeting = {}) {
+    hamlyn::link connect(std::string_view name, time_limit limit, bytes greeting = {}) {
         return try_connect(name, limit, greeting).value();
     }
 
@@ -1374,7 +1368,7 @@ public:
     hamlyn::link link(h_link_t raw) const { return hamlyn::link(ref_, raw); }
 
     /// h_next_event
-    result<event> try_next_event(timeout limit) {
+    result<event> try_next_event(time_limit limit) {
         h_event_t raw;
         const h_status status = h_next_event(get(), limit.nanoseconds(), &raw);
         if (status != H_OK) {
@@ -1383,9 +1377,9 @@ public:
         const auto *text = reinterpret_cast<const char *>(raw.text);
         return event{raw.kind,     hamlyn::link(ref_, raw.link), raw.request,
                      raw.unsent,   raw.aperture,                 hamlyn::peer::of(raw.peer),
-                     std::string(text, static_cast<std::size_t>(raw.text_length))};
+                     std::string(text, raw.text_length)};
     }
-    std::optional<event> next_event(timeout limit) {
+    std::optional<event> next_event(time_limit limit) {
         return detail::if_any(try_next_event(limit));
     }
 
@@ -1393,7 +1387,7 @@ public:
     result<int> try_fd() const {
         std::int32_t found = -1;
         const h_status status = h_fd(get(), &found);
-        return detail::done(status, static_cast<int>(found));
+        return detail::done(status, found);
     }
     int fd() const { return try_fd().value(); }
 
@@ -1407,11 +1401,11 @@ public:
     bool prepare_to_wait() { return try_prepare_to_wait().value(); }
 
     /// h_send_msg
-    result<void> try_send(const ticket &to, bytes data, timeout limit, bytes metadata = {}) {
+    result<void> try_send(const ticket &to, bytes data, time_limit limit, bytes metadata = {}) {
         return detail::done(h_send_msg(get(), to.get(), data.data(), data.size(), metadata.data(),
                                        metadata.size(), limit.nanoseconds(), nullptr));
     }
-    void send(const ticket &to, bytes data, timeout limit, bytes metadata = {}) {
+    void send(const ticket &to, bytes data, time_limit limit, bytes metadata = {}) {
         try_send(to, data, limit, metadata).value();
     }
 
@@ -1431,11 +1425,11 @@ public:
     }
 
     /// h_send_fast
-    result<void> try_send_fast(const ticket &to, bytes data, std::uint32_t word, timeout limit) {
+    result<void> try_send_fast(const ticket &to, bytes data, std::uint32_t word, time_limit limit) {
         return detail::done(h_send_fast(get(), to.get(), data.data(), data.size(), word,
                                         limit.nanoseconds(), nullptr));
     }
-    void send_fast(const ticket &to, bytes data, std::uint32_t word, timeout limit) {
+    void send_fast(const ticket &to, bytes data, std::uint32_t word, time_limit limit) {
         try_send_fast(to, data, word, limit).value();
     }
 
@@ -1513,7 +1507,7 @@ template <class Raw> struct owned {
     ~owned() { functions<Raw>::free(raw); }
 
     Raw *raw;
-    std::unique_ptr<admission> admit;
+    std::unique_ptr<admission> admit{};
     typename functions<Raw>::more more{};
 };
 
@@ -1542,12 +1536,12 @@ public:
 
     /// What was sent leaves first; then it is freed, whatever is returned. Records, datagrams and
     /// calls of it must have gone. h_.._close
-    result<void> try_close(timeout limit) {
+    result<void> try_close(time_limit limit) {
         Raw *raw = own_ ? std::exchange(own_->raw, nullptr) : nullptr;
         own_ = nullptr;
         return done(functions<Raw>::close(raw, limit.nanoseconds()));
     }
-    void close(timeout limit) { try_close(limit).value(); }
+    void close(time_limit limit) { try_close(limit).value(); }
 
 protected:
     explicit end_point(Raw *raw) : own_(std::make_shared<owned<Raw>>(raw)) {}
@@ -1795,7 +1789,7 @@ public:
         : tagged_receiver(try_make(on, size, tags, senders_max).value()) {}
 
     /// h_tagged_get_tag
-    result<tag> try_get_tag(timeout limit) {
+    result<tag> try_get_tag(time_limit limit) {
         tag found;
         const h_status status = h_tagged_get_tag(get(), limit.nanoseconds(), &found);
         if (status != H_OK) {
@@ -1803,10 +1797,10 @@ public:
         }
         return found;
     }
-    std::optional<tag> get_tag(timeout limit) { return detail::if_any(try_get_tag(limit)); }
+    std::optional<tag> get_tag(time_limit limit) { return detail::if_any(try_get_tag(limit)); }
 
     /// h_tagged_get_specific_tag
-    result<tag> try_get_tag(std::uint32_t wanted, timeout limit) {
+    result<tag> try_get_tag(std::uint32_t wanted, time_limit limit) {
         tag found;
         const h_status status =
             h_tagged_get_specific_tag(get(), wanted, limit.nanoseconds(), &found);
@@ -1815,7 +1809,7 @@ public:
         }
         return found;
     }
-    std::optional<tag> get_tag(std::uint32_t wanted, timeout limit) {
+    std::optional<tag> get_tag(std::uint32_t wanted, time_limit limit) {
         return detail::if_any(try_get_tag(wanted, limit));
     }
 
@@ -1852,33 +1846,33 @@ class tagged_sender : public detail::paired<h_tagged_sender_t> {
 public:
     /// h_tagged_sender_connect
     static result<tagged_sender> try_connect(const node &on, std::string_view name,
-                                             timeout limit) {
+                                             time_limit limit) {
         return detail::wrapped<tagged_sender>(detail::made_by_name<h_tagged_sender_t>(
             name, [&](const char *text, h_tagged_sender_t **made) {
                 return h_tagged_sender_connect(on.get(), text, limit.nanoseconds(), made);
             }));
     }
-    static tagged_sender connect(const node &on, std::string_view name, timeout limit) {
+    static tagged_sender connect(const node &on, std::string_view name, time_limit limit) {
         return try_connect(on, name, limit).value();
     }
 
     /// h_tagged_sender_grow
-    static result<tagged_sender> try_grow(const node &on, const seed &from, timeout limit) {
+    static result<tagged_sender> try_grow(const node &on, const seed &from, time_limit limit) {
         return detail::wrapped<tagged_sender>(
             detail::made<h_tagged_sender_t>([&](h_tagged_sender_t **made) {
                 return h_tagged_sender_grow(on.get(), from.get(), limit.nanoseconds(), made);
             }));
     }
-    static tagged_sender grow(const node &on, const seed &from, timeout limit) {
+    static tagged_sender grow(const node &on, const seed &from, time_limit limit) {
         return try_grow(on, from, limit).value();
     }
 
     /// h_tagged_send
-    result<void> try_send(std::uint64_t offset, bytes data, std::uint32_t with, timeout limit) {
+    result<void> try_send(std::uint64_t offset, bytes data, std::uint32_t with, time_limit limit) {
         return detail::done(
             h_tagged_send(get(), offset, data.data(), data.size(), with, limit.nanoseconds()));
     }
-    void send(std::uint64_t offset, bytes data, std::uint32_t with, timeout limit) {
+    void send(std::uint64_t offset, bytes data, std::uint32_t with, time_limit limit) {
         try_send(offset, data, with, limit).value();
     }
 
@@ -1947,11 +1941,11 @@ public:
     std::size_t read(buffer to) const { return try_read(to).value(); }
 
     /// h_datagram_reply
-    result<void> try_reply(bytes data, timeout limit) {
+    result<void> try_reply(bytes data, time_limit limit) {
         return detail::done(
             h_datagram_reply(get(), data.data(), data.size(), limit.nanoseconds()));
     }
-    void reply(bytes data, timeout limit) { try_reply(data, limit).value(); }
+    void reply(bytes data, time_limit limit) { try_reply(data, limit).value(); }
 
     /// Lets it go, and makes every ticket worthless that is out. h_datagram_ready_anew
     result<void> try_ready_anew() {
@@ -1992,7 +1986,7 @@ public:
         : datagram_receiver(try_make(on, size).value()) {}
 
     /// h_datagram_receive
-    result<datagram> try_receive(timeout limit) {
+    result<datagram> try_receive(time_limit limit) {
         h_datagram_t raw;
         const h_status status = h_datagram_receive(get(), limit.nanoseconds(), &raw);
         if (status != H_OK) {
@@ -2000,7 +1994,7 @@ public:
         }
         return datagram(own_, raw);
     }
-    std::optional<datagram> receive(timeout limit) { return detail::if_any(try_receive(limit)); }
+    std::optional<datagram> receive(time_limit limit) { return detail::if_any(try_receive(limit)); }
 
     /// For the answer to a datagram that is sent. h_datagram_reply_ticket
     result<ticket> try_reply_ticket() {
@@ -2023,36 +2017,36 @@ class datagram_sender : public detail::paired<h_datagram_sender_t> {
 public:
     /// h_datagram_sender_connect
     static result<datagram_sender> try_connect(const node &on, std::string_view name,
-                                               timeout limit) {
+                                               time_limit limit) {
         return detail::wrapped<datagram_sender>(detail::made_by_name<h_datagram_sender_t>(
             name, [&](const char *text, h_datagram_sender_t **made) {
                 return h_datagram_sender_connect(on.get(), text, limit.nanoseconds(), made);
             }));
     }
-    static datagram_sender connect(const node &on, std::string_view name, timeout limit) {
+    static datagram_sender connect(const node &on, std::string_view name, time_limit limit) {
         return try_connect(on, name, limit).value();
     }
 
     /// h_datagram_sender_grow
-    static result<datagram_sender> try_grow(const node &on, const seed &from, timeout limit) {
+    static result<datagram_sender> try_grow(const node &on, const seed &from, time_limit limit) {
         return detail::wrapped<datagram_sender>(
             detail::made<h_datagram_sender_t>([&](h_datagram_sender_t **made) {
                 return h_datagram_sender_grow(on.get(), from.get(), limit.nanoseconds(), made);
             }));
     }
-    static datagram_sender grow(const node &on, const seed &from, timeout limit) {
+    static datagram_sender grow(const node &on, const seed &from, time_limit limit) {
         return try_grow(on, from, limit).value();
     }
 
     /// To `offset` of the receiver's area; `reply`: a ticket for the answer, or null.
     /// h_datagram_send
-    result<void> try_send(bytes data, timeout limit, const ticket *reply = nullptr,
+    result<void> try_send(bytes data, time_limit limit, const ticket *reply = nullptr,
                           std::uint64_t offset = 0) {
         return detail::done(h_datagram_send(get(), offset, data.data(), data.size(),
                                             reply ? reply->get() : nullptr,
                                             limit.nanoseconds()));
     }
-    void send(bytes data, timeout limit, const ticket *reply = nullptr, std::uint64_t offset = 0) {
+    void send(bytes data, time_limit limit, const ticket *reply = nullptr, std::uint64_t offset = 0) {
         try_send(data, limit, reply, offset).value();
     }
 
@@ -2165,7 +2159,7 @@ public:
 
     /// H_CLOSED: the sender has sent everything, and all of it was received. H_DIED and H_HUNG_UP: it is
     /// gone without that. h_stream_receive
-    result<record> try_receive(timeout limit) {
+    result<record> try_receive(time_limit limit) {
         h_record_t raw;
         const h_status status = h_stream_receive(get(), limit.nanoseconds(), &raw);
         if (status != H_OK) {
@@ -2173,7 +2167,7 @@ public:
         }
         return record(own_, raw);
     }
-    std::optional<record> receive(timeout limit) { return detail::if_any(try_receive(limit)); }
+    std::optional<record> receive(time_limit limit) { return detail::if_any(try_receive(limit)); }
 
     /// H_NOTHING: there is no sender yet. h_stream_receiver_peer
     result<hamlyn::peer> try_peer() const {
@@ -2221,7 +2215,7 @@ public:
         buffer data() const noexcept { return data_; }
 
         /// Its first `size` bytes. On an error it is as it was, but for what was cut off. h_stream_loan_send
-        result<void> try_send(std::size_t size, timeout limit) {
+        result<void> try_send(std::size_t size, time_limit limit) {
             if (!own_) {
                 return failure(H_STATE, "the record was sent");
             }
@@ -2234,11 +2228,11 @@ public:
             }
             return detail::done(status);
         }
-        void send(std::size_t size, timeout limit) { try_send(size, limit).value(); }
+        void send(std::size_t size, time_limit limit) { try_send(size, limit).value(); }
 
         /// All of it.
-        result<void> try_send(timeout limit) { return try_send(data_.size(), limit); }
-        void send(timeout limit) { try_send(limit).value(); }
+        result<void> try_send(time_limit limit) { return try_send(data_.size(), limit); }
+        void send(time_limit limit) { try_send(limit).value(); }
 
     private:
         friend class stream_sender;
@@ -2256,49 +2250,49 @@ public:
 
     /// h_stream_sender_connect
     static result<stream_sender> try_connect(const node &on, std::string_view name,
-                                             timeout limit) {
+                                             time_limit limit) {
         return named(on, name, limit, h_stream_sender_connect);
     }
-    static stream_sender connect(const node &on, std::string_view name, timeout limit) {
+    static stream_sender connect(const node &on, std::string_view name, time_limit limit) {
         return try_connect(on, name, limit).value();
     }
 
     /// h_stream_sender_grow
-    static result<stream_sender> try_grow(const node &on, const seed &from, timeout limit) {
+    static result<stream_sender> try_grow(const node &on, const seed &from, time_limit limit) {
         return grown(on, from, limit, h_stream_sender_grow);
     }
-    static stream_sender grow(const node &on, const seed &from, timeout limit) {
+    static stream_sender grow(const node &on, const seed &from, time_limit limit) {
         return try_grow(on, from, limit).value();
     }
 
     /// h_stream_sender_connect_with_aperture
     static result<stream_sender> try_connect_with_aperture(const node &on, std::string_view name,
-                                                           timeout limit) {
+                                                           time_limit limit) {
         return named(on, name, limit, h_stream_sender_connect_with_aperture);
     }
     static stream_sender connect_with_aperture(const node &on, std::string_view name,
-                                               timeout limit) {
+                                               time_limit limit) {
         return try_connect_with_aperture(on, name, limit).value();
     }
 
     /// h_stream_sender_grow_with_aperture
     static result<stream_sender> try_grow_with_aperture(const node &on, const seed &from,
-                                                        timeout limit) {
+                                                        time_limit limit) {
         return grown(on, from, limit, h_stream_sender_grow_with_aperture);
     }
-    static stream_sender grow_with_aperture(const node &on, const seed &from, timeout limit) {
+    static stream_sender grow_with_aperture(const node &on, const seed &from, time_limit limit) {
         return try_grow_with_aperture(on, from, limit).value();
     }
 
     /// A small record leaves with others, at the latest with `flush`; of a long one a part may have left when
     /// the time is over, and only `flush` says that the rest has. h_stream_send
-    result<void> try_send(bytes data, timeout limit) {
+    result<void> try_send(bytes data, time_limit limit) {
         return detail::done(h_stream_send(get(), data.data(), data.size(), limit.nanoseconds()));
     }
-    void send(bytes data, timeout limit) { try_send(data, limit).value(); }
+    void send(bytes data, time_limit limit) { try_send(data, limit).value(); }
 
     /// A record of so many bytes, to be written in place. h_stream_loan
-    result<loan> try_lend(std::size_t size, timeout limit) {
+    result<loan> try_lend(std::size_t size, time_limit limit) {
         void *data = nullptr;
         const h_status status = h_stream_loan(get(), size, limit.nanoseconds(), &data);
         if (status != H_OK) {
@@ -2306,13 +2300,13 @@ public:
         }
         return loan(own_, buffer(data, size));
     }
-    loan lend(std::size_t size, timeout limit) { return try_lend(size, limit).value(); }
+    loan lend(std::size_t size, time_limit limit) { return try_lend(size, limit).value(); }
 
     /// h_stream_flush
-    result<void> try_flush(timeout limit) {
+    result<void> try_flush(time_limit limit) {
         return detail::done(h_stream_flush(get(), limit.nanoseconds()));
     }
-    void flush(timeout limit) { try_flush(limit).value(); }
+    void flush(time_limit limit) { try_flush(limit).value(); }
 
     /// The longest record. h_stream_bytes_max
     result<std::size_t> try_size_max() const {
@@ -2327,7 +2321,7 @@ private:
     using paired::paired;
 
     template <class Connect>
-    static result<stream_sender> named(const node &on, std::string_view name, timeout limit,
+    static result<stream_sender> named(const node &on, std::string_view name, time_limit limit,
                                        Connect connect) {
         return detail::wrapped<stream_sender>(detail::made_by_name<h_stream_sender_t>(
             name, [&](const char *text, h_stream_sender_t **made) {
@@ -2335,7 +2329,7 @@ private:
             }));
     }
     template <class Grow>
-    static result<stream_sender> grown(const node &on, const seed &from, timeout limit,
+    static result<stream_sender> grown(const node &on, const seed &from, time_limit limit,
                                        Grow grow) {
         return detail::wrapped<stream_sender>(
             detail::made<h_stream_sender_t>([&](h_stream_sender_t **made) {
@@ -2387,21 +2381,21 @@ public:
     hamlyn::peer peer() const { return try_peer().value(); }
 
     /// h_request_reply
-    result<void> try_reply(bytes data, timeout limit) {
+    result<void> try_reply(bytes data, time_limit limit) {
         return answered(
             h_request_reply(get(), data.data(), data.size(), limit.nanoseconds()));
     }
-    void reply(bytes data, timeout limit) { try_reply(data, limit).value(); }
+    void reply(bytes data, time_limit limit) { try_reply(data, limit).value(); }
 
     /// The client gets H_APPLICATION with this code and text. h_request_fail
-    result<void> try_fail(std::uint32_t code, std::string_view reason, timeout limit) {
+    result<void> try_fail(std::uint32_t code, std::string_view reason, time_limit limit) {
         const detail::c_text text(reason);
         if (!text.is_one()) {
             return detail::c_text::refused();
         }
         return answered(h_request_fail(get(), code, text.get(), limit.nanoseconds()));
     }
-    void fail(std::uint32_t code, std::string_view reason, timeout limit) {
+    void fail(std::uint32_t code, std::string_view reason, time_limit limit) {
         try_fail(code, reason, limit).value();
     }
 
@@ -2465,7 +2459,7 @@ public:
         : server(try_make(on, config).value()) {}
 
     /// H_CLOSED: the server drains, and nothing more will come. h_server_receive
-    result<request> try_receive(timeout limit) {
+    result<request> try_receive(time_limit limit) {
         h_request_t *raw = nullptr;
         const h_status status = h_server_receive(get(), limit.nanoseconds(), &raw);
         if (status != H_OK) {
@@ -2473,19 +2467,19 @@ public:
         }
         return request(raw);
     }
-    std::optional<request> receive(timeout limit) { return detail::if_any(try_receive(limit)); }
+    std::optional<request> receive(time_limit limit) { return detail::if_any(try_receive(limit)); }
 
     /// Takes nothing new from now on, and does not wait. h_server_begin_drain
     result<void> try_begin_drain() { return detail::done(h_server_begin_drain(get())); }
     void begin_drain() { try_begin_drain().value(); }
 
     /// How many requests had no reply when the time was up. h_server_drain
-    result<std::size_t> try_drain(timeout limit) {
+    result<std::size_t> try_drain(time_limit limit) {
         std::size_t unanswered = 0;
         const h_status status = h_server_drain(get(), limit.nanoseconds(), &unanswered);
         return detail::done(status, unanswered);
     }
-    std::size_t drain(timeout limit) { return try_drain(limit).value(); }
+    std::size_t drain(time_limit limit) { return try_drain(limit).value(); }
 
     /// How many clients are connected. h_server_clients
     result<std::size_t> try_clients() const {
@@ -2554,7 +2548,7 @@ public:
 
     /// The reply. After H_NOTHING and H_TIMED_OUT it may be finished later; after anything else it
     /// is over. h_client_finish
-    result<hamlyn::reply> try_finish(timeout limit) {
+    result<hamlyn::reply> try_finish(time_limit limit) {
         if (!own_) {
             return failure(H_NO_SUCH, "the call was finished, or forgotten");
         }
@@ -2570,7 +2564,7 @@ public:
         own_ = nullptr;
         return hamlyn::reply(raw);
     }
-    std::optional<hamlyn::reply> finish(timeout limit) {
+    std::optional<hamlyn::reply> finish(time_limit limit) {
         return detail::if_any(try_finish(limit));
     }
 
@@ -2594,7 +2588,7 @@ private:
 class client : public detail::paired<h_client_t> {
 public:
     /// h_client_connect
-    static result<client> try_connect(const node &on, std::string_view name, timeout limit,
+    static result<client> try_connect(const node &on, std::string_view name, time_limit limit,
                                       const client_config &config = {}) {
         const h_client_config_t raw = of(config);
         return detail::wrapped<client>(
@@ -2602,27 +2596,27 @@ public:
                 return h_client_connect(on.get(), text, &raw, limit.nanoseconds(), made);
             }));
     }
-    static client connect(const node &on, std::string_view name, timeout limit,
+    static client connect(const node &on, std::string_view name, time_limit limit,
                           const client_config &config = {}) {
         return try_connect(on, name, limit, config).value();
     }
 
     /// h_client_grow
-    static result<client> try_grow(const node &on, const seed &from, timeout limit,
+    static result<client> try_grow(const node &on, const seed &from, time_limit limit,
                                    const client_config &config = {}) {
         const h_client_config_t raw = of(config);
         return detail::wrapped<client>(detail::made<h_client_t>([&](h_client_t **made) {
             return h_client_grow(on.get(), from.get(), &raw, limit.nanoseconds(), made);
         }));
     }
-    static client grow(const node &on, const seed &from, timeout limit,
+    static client grow(const node &on, const seed &from, time_limit limit,
                        const client_config &config = {}) {
         return try_grow(on, from, limit, config).value();
     }
 
     /// Sends a request. H_DRAINING: the server is about to close and has not taken it, so that it may be
     /// sent again elsewhere. h_client_start
-    result<hamlyn::call> try_start(bytes request, timeout limit) {
+    result<hamlyn::call> try_start(bytes request, time_limit limit) {
         h_call_t raw;
         const h_status status = h_client_start(get(), request.data(), request.size(),
                                                limit.nanoseconds(), &raw);
@@ -2631,12 +2625,12 @@ public:
         }
         return hamlyn::call(own_, raw);
     }
-    hamlyn::call start(bytes request, timeout limit) { return try_start(request, limit).value(); }
+    hamlyn::call start(bytes request, time_limit limit) { return try_start(request, limit).value(); }
 
     /// Sends a request and waits for the reply, however long it is, at most `limit` in all. H_DRAINING as
     /// above; after H_CLOSED and H_DIED it is not known whether the server has done what was asked for.
     /// h_client_start, h_client_finish
-    result<hamlyn::reply> try_call(bytes request, timeout limit) {
+    result<hamlyn::reply> try_call(bytes request, time_limit limit) {
         const std::int64_t ns = limit.nanoseconds();
         const auto began = std::chrono::steady_clock::now();
         auto started = try_start(request, limit);
@@ -2644,34 +2638,34 @@ public:
             return started.why();
         }
         if (ns == H_FOREVER) {
-            return started->try_finish(forever);
+            return started->try_finish(no_limit);
         }
         const auto taken = std::chrono::steady_clock::now() - began;
         return started->try_finish(std::chrono::nanoseconds(ns) - taken);
     }
-    hamlyn::reply call(bytes request, timeout limit) { return try_call(request, limit).value(); }
+    hamlyn::reply call(bytes request, time_limit limit) { return try_call(request, limit).value(); }
 
     /// The same with room for the reply; how long that was. h_client_call
-    result<std::size_t> try_call(bytes request, buffer reply, timeout limit) {
+    result<std::size_t> try_call(bytes request, buffer reply, time_limit limit) {
         std::size_t length = 0;
         const h_status status =
             h_client_call(get(), request.data(), request.size(), limit.nanoseconds(),
                           reply.data(), reply.size(), &length);
         return detail::done(status, length);
     }
-    std::size_t call(bytes request, buffer reply, timeout limit) {
+    std::size_t call(bytes request, buffer reply, time_limit limit) {
         return try_call(request, reply, limit).value();
     }
 
-    /// The same, and the server is told the limit, which is not `forever`. h_client_call_within
-    result<std::size_t> try_call_within(bytes request, buffer reply, timeout limit) {
+    /// The same, and the server is told the limit, which is not `no_limit`. h_client_call_within
+    result<std::size_t> try_call_within(bytes request, buffer reply, time_limit limit) {
         std::size_t length = 0;
         const h_status status =
             h_client_call_within(get(), request.data(), request.size(), limit.nanoseconds(),
                                  reply.data(), reply.size(), &length);
         return detail::done(status, length);
     }
-    std::size_t call_within(bytes request, buffer reply, timeout limit) {
+    std::size_t call_within(bytes request, buffer reply, time_limit limit) {
         return try_call_within(request, reply, limit).value();
     }
 
@@ -2720,7 +2714,7 @@ public:
     h_reconnecting_client_t *get() const noexcept { return raw_.get(); }
 
     /// h_reconnecting_client_connect
-    static result<reconnecting_client> try_connect(const node &on, std::string_view name, timeout limit,
+    static result<reconnecting_client> try_connect(const node &on, std::string_view name, time_limit limit,
                                                    const reconnect_policy &policy = {},
                                                    const client_config &config = {}) {
         const h_client_config_t of_client = client::of(config);
@@ -2741,7 +2735,7 @@ public:
         }
         return reconnecting_client(*made);
     }
-    static reconnecting_client connect(const node &on, std::string_view name, timeout limit,
+    static reconnecting_client connect(const node &on, std::string_view name, time_limit limit,
                                        const reconnect_policy &policy = {},
                                        const client_config &config = {}) {
         return try_connect(on, name, limit, policy, config).value();
@@ -2750,7 +2744,7 @@ public:
     /// Sends a request and waits for the reply, through outages. After H_UNREACHABLE it was not sent;
     /// after H_CLOSED, H_DIED and H_MISBEHAVED it is not known whether the server has done what was asked
     /// for. h_reconnecting_client_call
-    result<hamlyn::reply> try_call(bytes request, timeout limit, bool is_idempotent = false) {
+    result<hamlyn::reply> try_call(bytes request, time_limit limit, bool is_idempotent = false) {
         h_reply_t *raw = nullptr;
         const h_status status =
             h_reconnecting_client_call(get(), request.data(), request.size(), limit.nanoseconds(),
@@ -2760,7 +2754,7 @@ public:
         }
         return hamlyn::reply(raw);
     }
-    hamlyn::reply call(bytes request, timeout limit, bool is_idempotent = false) {
+    hamlyn::reply call(bytes request, time_limit limit, bool is_idempotent = false) {
         return try_call(request, limit, is_idempotent).value();
     }
 
@@ -2866,18 +2860,18 @@ public:
     hamlyn::seed seed_of(std::uint32_t member) { return try_seed_of(member).value(); }
 
     /// Waits for the parts of all members. h_group_gather
-    result<void> try_gather(timeout limit) {
+    result<void> try_gather(time_limit limit) {
         return detail::done(h_group_gather(get(), limit.nanoseconds()));
     }
     /// false: not within the time limit; what has arrived stays.
-    bool gather(timeout limit) { return detail::if_so(try_gather(limit)); }
+    bool gather(time_limit limit) { return detail::if_so(try_gather(limit)); }
 
     /// .. of so many, whichever. h_group_wait_for
-    result<void> try_wait_for(std::uint32_t wanted, timeout limit) {
+    result<void> try_wait_for(std::uint32_t wanted, time_limit limit) {
         return detail::done(h_group_wait_for(get(), wanted, limit.nanoseconds()));
     }
     /// false: not within the time limit; what has arrived stays.
-    bool wait_for(std::uint32_t wanted, timeout limit) {
+    bool wait_for(std::uint32_t wanted, time_limit limit) {
         return detail::if_so(try_wait_for(wanted, limit));
     }
 
@@ -2899,7 +2893,7 @@ public:
             found.resize(count);
             status = h_group_missing(get(), found.data(), found.size(), &count);
         }
-        found.resize(std::min(count, found.size()));
+        found.resize((std::min)(count, found.size()));
         return detail::done(status, std::move(found));
     }
     /// Empty: the last call has left none out.
@@ -2924,7 +2918,7 @@ public:
     void next_round() { try_next_round().value(); }
 
     /// Sends each member its own bytes. h_group_scatter
-    result<void> try_scatter(const std::vector<bytes> &parts, timeout limit) {
+    result<void> try_scatter(const std::vector<bytes> &parts, time_limit limit) {
         std::vector<h_bytes_t> raw;
         raw.reserve(parts.size());
         for (const bytes &part : parts) {
@@ -2932,13 +2926,13 @@ public:
         }
         return detail::done(h_group_scatter(get(), raw.data(), raw.size(), limit.nanoseconds()));
     }
-    void scatter(const std::vector<bytes> &parts, timeout limit) {
+    void scatter(const std::vector<bytes> &parts, time_limit limit) {
         try_scatter(parts, limit).value();
     }
 
     /// .. to these members alone, each with its own. h_group_scatter_to
     result<void> try_scatter_to(const std::vector<std::pair<std::uint32_t, bytes>> &parts,
-                                timeout limit) {
+                                time_limit limit) {
         std::vector<std::uint32_t> members;
         std::vector<h_bytes_t> raw;
         for (const auto &[member, part] : parts) {
@@ -2948,34 +2942,34 @@ public:
         return detail::done(h_group_scatter_to(get(), members.data(), raw.data(), raw.size(),
                                                limit.nanoseconds()));
     }
-    void scatter_to(const std::vector<std::pair<std::uint32_t, bytes>> &parts, timeout limit) {
+    void scatter_to(const std::vector<std::pair<std::uint32_t, bytes>> &parts, time_limit limit) {
         try_scatter_to(parts, limit).value();
     }
 
     /// Waits until all has left of what a time limit has cut off. h_group_flush
-    result<void> try_flush(timeout limit) {
+    result<void> try_flush(time_limit limit) {
         return detail::done(h_group_flush(get(), limit.nanoseconds()));
     }
-    void flush(timeout limit) { try_flush(limit).value(); }
+    void flush(time_limit limit) { try_flush(limit).value(); }
 
     /// Sends each member the same bytes. h_group_broadcast
-    result<void> try_broadcast(bytes data, timeout limit) {
+    result<void> try_broadcast(bytes data, time_limit limit) {
         return detail::done(
             h_group_broadcast(get(), data.data(), data.size(), limit.nanoseconds()));
     }
-    void broadcast(bytes data, timeout limit) { try_broadcast(data, limit).value(); }
+    void broadcast(bytes data, time_limit limit) { try_broadcast(data, limit).value(); }
 
     /// h_group_barrier
-    result<void> try_barrier(timeout limit) {
+    result<void> try_barrier(time_limit limit) {
         return detail::done(h_group_barrier(get(), limit.nanoseconds()));
     }
-    void barrier(timeout limit) { try_barrier(limit).value(); }
+    void barrier(time_limit limit) { try_barrier(limit).value(); }
 
     /// h_group_release
-    result<void> try_release(timeout limit) {
+    result<void> try_release(time_limit limit) {
         return detail::done(h_group_release(get(), limit.nanoseconds()));
     }
-    void release(timeout limit) { try_release(limit).value(); }
+    void release(time_limit limit) { try_release(limit).value(); }
 
     /// How many places it has, how many members and helpers have a connection, and the round's
     /// number.
@@ -3010,7 +3004,7 @@ class group_member : public detail::paired<h_group_member_t> {
 public:
     /// The root may send it up to `receive_bytes` at once. h_group_member_connect
     static result<group_member> try_connect(const node &on, std::string_view name,
-                                            std::size_t receive_bytes, timeout limit) {
+                                            std::size_t receive_bytes, time_limit limit) {
         return detail::wrapped<group_member>(detail::made_by_name<h_group_member_t>(
             name, [&](const char *text, h_group_member_t **made) {
                 return h_group_member_connect(on.get(), text, receive_bytes, limit.nanoseconds(),
@@ -3018,13 +3012,13 @@ public:
             }));
     }
     static group_member connect(const node &on, std::string_view name, std::size_t receive_bytes,
-                                timeout limit) {
+                                time_limit limit) {
         return try_connect(on, name, receive_bytes, limit).value();
     }
 
     /// h_group_member_grow
     static result<group_member> try_grow(const node &on, const seed &from,
-                                         std::size_t receive_bytes, timeout limit) {
+                                         std::size_t receive_bytes, time_limit limit) {
         return detail::wrapped<group_member>(
             detail::made<h_group_member_t>([&](h_group_member_t **made) {
                 return h_group_member_grow(on.get(), from.get(), receive_bytes,
@@ -3032,7 +3026,7 @@ public:
             }));
     }
     static group_member grow(const node &on, const seed &from, std::size_t receive_bytes,
-                             timeout limit) {
+                             time_limit limit) {
         return try_grow(on, from, receive_bytes, limit).value();
     }
 
@@ -3052,33 +3046,33 @@ public:
     place_in_group place() const { return try_place().value(); }
 
     /// h_group_member_send
-    result<void> try_send(bytes data, timeout limit) {
+    result<void> try_send(bytes data, time_limit limit) {
         return detail::done(
             h_group_member_send(get(), data.data(), data.size(), limit.nanoseconds()));
     }
-    void send(bytes data, timeout limit) { try_send(data, limit).value(); }
+    void send(bytes data, time_limit limit) { try_send(data, limit).value(); }
 
     /// What the root sends next; how many bytes it was. h_group_member_receive
-    result<std::size_t> try_receive(buffer to, timeout limit) {
+    result<std::size_t> try_receive(buffer to, time_limit limit) {
         std::size_t length = 0;
         const h_status status = h_group_member_receive(get(), limit.nanoseconds(), to.data(),
                                                        to.size(), &length);
         return detail::done(status, length);
     }
-    std::optional<std::size_t> receive(buffer to, timeout limit) {
+    std::optional<std::size_t> receive(buffer to, time_limit limit) {
         return detail::if_any(try_receive(to, limit));
     }
 
     /// h_group_member_barrier
-    result<void> try_barrier(timeout limit) {
+    result<void> try_barrier(time_limit limit) {
         return detail::done(h_group_member_barrier(get(), limit.nanoseconds()));
     }
-    void barrier(timeout limit) { try_barrier(limit).value(); }
+    void barrier(time_limit limit) { try_barrier(limit).value(); }
 
     /// Gives its part of the round, of `length` bytes, away to `count` helpers.
     /// h_group_member_delegate
     result<std::vector<group_part>> try_delegate(std::size_t length, std::size_t count,
-                                                 timeout limit) {
+                                                 time_limit limit) {
         std::vector<h_part_t> raw(count);
         const h_status status =
             h_group_member_delegate(get(), length, limit.nanoseconds(), raw.data(), count);
@@ -3092,16 +3086,16 @@ public:
         }
         return parts;
     }
-    std::vector<group_part> delegate(std::size_t length, std::size_t count, timeout limit) {
+    std::vector<group_part> delegate(std::size_t length, std::size_t count, time_limit limit) {
         return try_delegate(length, count, limit).value();
     }
 
     /// h_group_member_send_part
-    result<void> try_send(const group_part &part, bytes data, timeout limit) {
+    result<void> try_send(const group_part &part, bytes data, time_limit limit) {
         return detail::done(h_group_member_send_part(get(), part.get(), data.data(), data.size(),
                                                      limit.nanoseconds()));
     }
-    void send(const group_part &part, bytes data, timeout limit) {
+    void send(const group_part &part, bytes data, time_limit limit) {
         try_send(part, data, limit).value();
     }
 
@@ -3115,33 +3109,33 @@ class group_helper : public detail::end_point<h_group_helper_t> {
 public:
     /// h_group_helper_connect
     static result<group_helper> try_connect(const node &on, std::string_view name,
-                                            timeout limit) {
+                                            time_limit limit) {
         return detail::wrapped<group_helper>(detail::made_by_name<h_group_helper_t>(
             name, [&](const char *text, h_group_helper_t **made) {
                 return h_group_helper_connect(on.get(), text, limit.nanoseconds(), made);
             }));
     }
-    static group_helper connect(const node &on, std::string_view name, timeout limit) {
+    static group_helper connect(const node &on, std::string_view name, time_limit limit) {
         return try_connect(on, name, limit).value();
     }
 
     /// h_group_helper_grow
-    static result<group_helper> try_grow(const node &on, const seed &from, timeout limit) {
+    static result<group_helper> try_grow(const node &on, const seed &from, time_limit limit) {
         return detail::wrapped<group_helper>(
             detail::made<h_group_helper_t>([&](h_group_helper_t **made) {
                 return h_group_helper_grow(on.get(), from.get(), limit.nanoseconds(), made);
             }));
     }
-    static group_helper grow(const node &on, const seed &from, timeout limit) {
+    static group_helper grow(const node &on, const seed &from, time_limit limit) {
         return try_grow(on, from, limit).value();
     }
 
     /// h_group_helper_send
-    result<void> try_send(const group_part &part, bytes data, timeout limit) {
+    result<void> try_send(const group_part &part, bytes data, time_limit limit) {
         return detail::done(h_group_helper_send(get(), part.get(), data.data(), data.size(),
                                                 limit.nanoseconds()));
     }
-    void send(const group_part &part, bytes data, timeout limit) {
+    void send(const group_part &part, bytes data, time_limit limit) {
         try_send(part, data, limit).value();
     }
 
@@ -3244,13 +3238,13 @@ public:
 
     /// How many were published before it. H_FULL and H_TIMED_OUT: a subscriber that it waits for has
     /// no room; nothing was published. h_publisher_publish
-    result<std::uint64_t> try_publish(bytes sample, timeout limit) {
+    result<std::uint64_t> try_publish(bytes sample, time_limit limit) {
         std::uint64_t number = 0;
         const h_status status = h_publisher_publish(get(), sample.data(), sample.size(),
                                                     limit.nanoseconds(), &number);
         return detail::done(status, number);
     }
-    std::uint64_t publish(bytes sample, timeout limit) {
+    std::uint64_t publish(bytes sample, time_limit limit) {
         return try_publish(sample, limit).value();
     }
 
@@ -3266,7 +3260,7 @@ public:
     hamlyn::loan loan(std::size_t size) { return try_loan(size).value(); }
 
     /// Without a copy. On an error the loan is as it was. h_publisher_publish_loan
-    result<std::uint64_t> try_publish(hamlyn::loan &sample, timeout limit) {
+    result<std::uint64_t> try_publish(hamlyn::loan &sample, time_limit limit) {
         std::uint64_t number = 0;
         const h_status status =
             h_publisher_publish_loan(get(), sample.get(), limit.nanoseconds(), &number);
@@ -3275,22 +3269,22 @@ public:
         }
         return detail::done(status, number);
     }
-    std::uint64_t publish(hamlyn::loan &sample, timeout limit) {
+    std::uint64_t publish(hamlyn::loan &sample, time_limit limit) {
         return try_publish(sample, limit).value();
     }
-    std::uint64_t publish(hamlyn::loan &&sample, timeout limit) { return publish(sample, limit); }
+    std::uint64_t publish(hamlyn::loan &&sample, time_limit limit) { return publish(sample, limit); }
 
     /// h_publisher_flush
-    result<void> try_flush(timeout limit) {
+    result<void> try_flush(time_limit limit) {
         return detail::done(h_publisher_flush(get(), limit.nanoseconds()));
     }
-    void flush(timeout limit) { try_flush(limit).value(); }
+    void flush(time_limit limit) { try_flush(limit).value(); }
 
     /// Before it goes, and its pool with it. h_publisher_drain
-    result<void> try_drain(timeout limit) {
+    result<void> try_drain(time_limit limit) {
         return detail::done(h_publisher_drain(get(), limit.nanoseconds()));
     }
-    void drain(timeout limit) { try_drain(limit).value(); }
+    void drain(time_limit limit) { try_drain(limit).value(); }
 
     /// h_publisher_counts
     result<publisher_counts> try_counts() const {
@@ -3376,7 +3370,7 @@ private:
 class subscriber : public detail::paired<h_subscriber_t> {
 public:
     /// h_subscriber_connect
-    static result<subscriber> try_connect(const node &on, std::string_view name, timeout limit,
+    static result<subscriber> try_connect(const node &on, std::string_view name, time_limit limit,
                                           const subscribe_config &config = {}) {
         const h_subscribe_config_t raw = as_given(config);
         return detail::wrapped<subscriber>(detail::made_by_name<h_subscriber_t>(
@@ -3384,13 +3378,13 @@ public:
                 return h_subscriber_connect(on.get(), text, &raw, limit.nanoseconds(), made);
             }));
     }
-    static subscriber connect(const node &on, std::string_view name, timeout limit,
+    static subscriber connect(const node &on, std::string_view name, time_limit limit,
                               const subscribe_config &config = {}) {
         return try_connect(on, name, limit, config).value();
     }
 
     /// h_subscriber_grow
-    static result<subscriber> try_grow(const node &on, const seed &from, timeout limit,
+    static result<subscriber> try_grow(const node &on, const seed &from, time_limit limit,
                                        const subscribe_config &config = {}) {
         const h_subscribe_config_t raw = as_given(config);
         return detail::wrapped<subscriber>(
@@ -3398,14 +3392,14 @@ public:
                 return h_subscriber_grow(on.get(), from.get(), &raw, limit.nanoseconds(), made);
             }));
     }
-    static subscriber grow(const node &on, const seed &from, timeout limit,
+    static subscriber grow(const node &on, const seed &from, time_limit limit,
                            const subscribe_config &config = {}) {
         return try_grow(on, from, limit, config).value();
     }
 
     /// H_CLOSED, H_DIED and H_HUNG_UP: the publisher is gone or has sent this subscriber away, and all that had
     /// come was received. h_subscriber_receive, h_sample_info
-    result<sample> try_receive(timeout limit) {
+    result<sample> try_receive(time_limit limit) {
         h_sample_t *raw = nullptr;
         const h_status status = h_subscriber_receive(get(), limit.nanoseconds(), &raw);
         if (status != H_OK) {
@@ -3415,7 +3409,7 @@ public:
         (void)h_sample_info(raw, &info);
         return sample(raw, info);
     }
-    std::optional<sample> receive(timeout limit) { return detail::if_any(try_receive(limit)); }
+    std::optional<sample> receive(time_limit limit) { return detail::if_any(try_receive(limit)); }
 
     /// Samples that were left out so far. h_subscriber_missed
     result<std::uint64_t> try_missed() const {
@@ -3466,7 +3460,7 @@ inline h_byte_config_t as_given(const byte_config &config) noexcept {
 class byte_stream : public detail::paired<h_byte_stream_t> {
 public:
     /// h_byte_stream_connect
-    static result<byte_stream> try_connect(const node &on, std::string_view name, timeout limit,
+    static result<byte_stream> try_connect(const node &on, std::string_view name, time_limit limit,
                                            const byte_config &config = {}) {
         const h_byte_config_t raw = detail::as_given(config);
         return detail::wrapped<byte_stream>(detail::made_by_name<h_byte_stream_t>(
@@ -3474,13 +3468,13 @@ public:
                 return h_byte_stream_connect(on.get(), text, &raw, limit.nanoseconds(), made);
             }));
     }
-    static byte_stream connect(const node &on, std::string_view name, timeout limit,
+    static byte_stream connect(const node &on, std::string_view name, time_limit limit,
                                const byte_config &config = {}) {
         return try_connect(on, name, limit, config).value();
     }
 
     /// h_byte_stream_grow
-    static result<byte_stream> try_grow(const node &on, const seed &from, timeout limit,
+    static result<byte_stream> try_grow(const node &on, const seed &from, time_limit limit,
                                         const byte_config &config = {}) {
         const h_byte_config_t raw = detail::as_given(config);
         return detail::wrapped<byte_stream>(
@@ -3488,44 +3482,44 @@ public:
                 return h_byte_stream_grow(on.get(), from.get(), &raw, limit.nanoseconds(), made);
             }));
     }
-    static byte_stream grow(const node &on, const seed &from, timeout limit,
+    static byte_stream grow(const node &on, const seed &from, time_limit limit,
                             const byte_config &config = {}) {
         return try_grow(on, from, limit, config).value();
     }
 
     /// How many bytes came; 0: the other side has said that there is no more. h_byte_stream_read
-    result<std::size_t> try_read(buffer to, timeout limit) {
+    result<std::size_t> try_read(buffer to, time_limit limit) {
         std::size_t length = 0;
         const h_status status =
             h_byte_stream_read(get(), limit.nanoseconds(), to.data(), to.size(), &length);
         return detail::done(status, length);
     }
-    std::optional<std::size_t> read(buffer to, timeout limit) {
+    std::optional<std::size_t> read(buffer to, time_limit limit) {
         return detail::if_any(try_read(to, limit));
     }
 
     /// How many bytes there was room for. h_byte_stream_write
-    result<std::size_t> try_write(bytes data, timeout limit) {
+    result<std::size_t> try_write(bytes data, time_limit limit) {
         std::size_t taken = 0;
         const h_status status =
             h_byte_stream_write(get(), data.data(), data.size(), limit.nanoseconds(), &taken);
         return detail::done(status, taken);
     }
-    std::size_t write(bytes data, timeout limit) { return try_write(data, limit).value(); }
+    std::size_t write(bytes data, time_limit limit) { return try_write(data, limit).value(); }
 
     /// All of them. `taken`, where it is given, gets how many were sent, also on an error.
     /// h_byte_stream_write_all
-    result<void> try_write_all(bytes data, timeout limit, std::size_t *taken = nullptr) {
+    result<void> try_write_all(bytes data, time_limit limit, std::size_t *taken = nullptr) {
         return detail::done(
             h_byte_stream_write_all(get(), data.data(), data.size(), limit.nanoseconds(), taken));
     }
-    void write_all(bytes data, timeout limit) { try_write_all(data, limit).value(); }
+    void write_all(bytes data, time_limit limit) { try_write_all(data, limit).value(); }
 
     /// This side writes nothing more. h_byte_stream_shutdown
-    result<void> try_shutdown(timeout limit) {
+    result<void> try_shutdown(time_limit limit) {
         return detail::done(h_byte_stream_shutdown(get(), limit.nanoseconds()));
     }
-    void shutdown(timeout limit) { try_shutdown(limit).value(); }
+    void shutdown(time_limit limit) { try_shutdown(limit).value(); }
 
 private:
     friend class byte_listener;
@@ -3546,13 +3540,13 @@ public:
         : byte_listener(try_make(on, config).value()) {}
 
     /// The next connection, which outlives its listener. h_byte_listener_accept
-    result<byte_stream> try_accept(timeout limit) {
+    result<byte_stream> try_accept(time_limit limit) {
         return detail::wrapped<byte_stream>(
             detail::made<h_byte_stream_t>([&](h_byte_stream_t **made) {
                 return h_byte_listener_accept(get(), limit.nanoseconds(), made);
             }));
     }
-    std::optional<byte_stream> accept(timeout limit) { return detail::if_any(try_accept(limit)); }
+    std::optional<byte_stream> accept(time_limit limit) { return detail::if_any(try_accept(limit)); }
 
     /// Connections that there are; `misbehaved`, where it is given, gets the peers that were sent
     /// away. h_byte_listener_connections
@@ -3574,28 +3568,28 @@ namespace detail {
 
 template <> struct grows<tagged_sender> {
     using raw = h_tagged_sender_t;
-    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, timeout limit,
+    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, time_limit limit,
                          raw **made) {
         return h_tagged_sender_grow_from(job, rank, name, limit.nanoseconds(), made);
     }
 };
 template <> struct grows<datagram_sender> {
     using raw = h_datagram_sender_t;
-    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, timeout limit,
+    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, time_limit limit,
                          raw **made) {
         return h_datagram_sender_grow_from(job, rank, name, limit.nanoseconds(), made);
     }
 };
 template <> struct grows<stream_sender> {
     using raw = h_stream_sender_t;
-    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, timeout limit,
+    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, time_limit limit,
                          raw **made) {
         return h_stream_sender_grow_from(job, rank, name, limit.nanoseconds(), made);
     }
 };
 template <> struct grows<client> {
     using raw = h_client_t;
-    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, timeout limit,
+    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, time_limit limit,
                          raw **made, const client_config &config = {}) {
         const auto given = client::of(config);
         return h_client_grow_from(job, rank, name, &given, limit.nanoseconds(), made);
@@ -3603,21 +3597,23 @@ template <> struct grows<client> {
 };
 template <> struct grows<group_member> {
     using raw = h_group_member_t;
-    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, timeout limit,
-                         raw **made, std::size_t receive_bytes) {
-        return h_group_member_grow_from(job, rank, name, receive_bytes, limit.nanoseconds(), made);
+    template <class Bytes>
+    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, time_limit limit,
+                         raw **made, Bytes receive_bytes) {
+        return h_group_member_grow_from(job, rank, name, static_cast<std::size_t>(receive_bytes),
+                                        limit.nanoseconds(), made);
     }
 };
 template <> struct grows<group_helper> {
     using raw = h_group_helper_t;
-    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, timeout limit,
+    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, time_limit limit,
                          raw **made) {
         return h_group_helper_grow_from(job, rank, name, limit.nanoseconds(), made);
     }
 };
 template <> struct grows<subscriber> {
     using raw = h_subscriber_t;
-    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, timeout limit,
+    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, time_limit limit,
                          raw **made, const subscribe_config &config = {}) {
         const auto given = subscriber::as_given(config);
         return h_subscriber_grow_from(job, rank, name, &given, limit.nanoseconds(), made);
@@ -3625,7 +3621,7 @@ template <> struct grows<subscriber> {
 };
 template <> struct grows<byte_stream> {
     using raw = h_byte_stream_t;
-    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, timeout limit,
+    static h_status from(h_job_t *job, std::uint32_t rank, const char *name, time_limit limit,
                          raw **made, const byte_config &config = {}) {
         const auto given = as_given(config);
         return h_byte_stream_grow_from(job, rank, name, &given, limit.nanoseconds(), made);
@@ -3727,19 +3723,19 @@ public:
     }
 
     /// H_TIMED_OUT: the fence stays begun. h_job_fence
-    result<void> try_fence(timeout limit) {
+    result<void> try_fence(time_limit limit) {
         return detail::done(h_job_fence(get(), limit.nanoseconds()));
     }
-    void fence(timeout limit) { try_fence(limit).value(); }
+    void fence(time_limit limit) { try_fence(limit).value(); }
 
     /// h_job_stream_to
-    result<stream_sender> try_stream_to(std::uint32_t rank, timeout limit) {
+    result<stream_sender> try_stream_to(std::uint32_t rank, time_limit limit) {
         return detail::wrapped<stream_sender>(
             detail::made<h_stream_sender_t>([&](h_stream_sender_t **made) {
                 return h_job_stream_to(get(), rank, limit.nanoseconds(), made);
             }));
     }
-    stream_sender stream_to(std::uint32_t rank, timeout limit) {
+    stream_sender stream_to(std::uint32_t rank, time_limit limit) {
         return try_stream_to(rank, limit).value();
     }
 
@@ -3760,12 +3756,12 @@ public:
     hamlyn::server server() { return try_server().value(); }
 
     /// h_job_client
-    result<hamlyn::client> try_client(std::uint32_t rank, timeout limit) {
+    result<hamlyn::client> try_client(std::uint32_t rank, time_limit limit) {
         return detail::wrapped<hamlyn::client>(detail::made<h_client_t>([&](h_client_t **made) {
             return h_job_client(get(), rank, limit.nanoseconds(), made);
         }));
     }
-    hamlyn::client client(std::uint32_t rank, timeout limit) {
+    hamlyn::client client(std::uint32_t rank, time_limit limit) {
         return try_client(rank, limit).value();
     }
 
@@ -3787,7 +3783,7 @@ public:
     /// is what its own `grow` says besides: a group_member's receive_bytes, a configuration.
     /// h_.._grow_from
     template <class End, class... With>
-    result<End> try_grow(std::uint32_t rank, std::string_view name, timeout limit,
+    result<End> try_grow(std::uint32_t rank, std::string_view name, time_limit limit,
                          const With &...with) {
         using raw = typename detail::grows<End>::raw;
         return detail::wrapped<End>(
@@ -3796,21 +3792,21 @@ public:
             }));
     }
     template <class End, class... With>
-    End grow(std::uint32_t rank, std::string_view name, timeout limit, const With &...with) {
+    End grow(std::uint32_t rank, std::string_view name, time_limit limit, const With &...with) {
         return try_grow<End>(rank, name, limit, with...).value();
     }
 
     /// The same of one that writes long records straight into the receiver's memory.
     /// h_stream_sender_grow_from_with_aperture
     result<stream_sender> try_grow_with_aperture(std::uint32_t rank, std::string_view name,
-                                                 timeout limit) {
+                                                 time_limit limit) {
         return detail::wrapped<stream_sender>(detail::made_by_name<h_stream_sender_t>(
             name, [&](const char *text, h_stream_sender_t **made) {
                 return h_stream_sender_grow_from_with_aperture(get(), rank, text,
                                                                limit.nanoseconds(), made);
             }));
     }
-    stream_sender grow_with_aperture(std::uint32_t rank, std::string_view name, timeout limit) {
+    stream_sender grow_with_aperture(std::uint32_t rank, std::string_view name, time_limit limit) {
         return try_grow_with_aperture(rank, name, limit).value();
     }
 
@@ -3877,13 +3873,13 @@ private:
         raw_.end_point = end;
     }
 
-    h_end_point_t raw_;
+    h_end_point_t raw_{};
 };
 
 /// Waits until one of several receivers of one node has something; the index of the first that has.
 /// h_wait_any
 inline result<std::size_t> try_wait_any(const node &on, const std::vector<waitable> &receivers,
-                                        timeout limit) {
+                                        time_limit limit) {
     std::vector<h_end_point_t> raw;
     raw.reserve(receivers.size());
     for (const waitable &end : receivers) {
@@ -3895,7 +3891,7 @@ inline result<std::size_t> try_wait_any(const node &on, const std::vector<waitab
     return detail::done(status, index);
 }
 inline std::optional<std::size_t> wait_any(const node &on, const std::vector<waitable> &receivers,
-                                           timeout limit) {
+                                           time_limit limit) {
     return detail::if_any(try_wait_any(on, receivers, limit));
 }
 

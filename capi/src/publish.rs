@@ -68,8 +68,9 @@ pub struct h_publish_config_t {
     /// (1,024; at most 2,032).
     pub short_bytes_max: usize,
     /// Most bytes of a sample in the pool, all of which every subscriber can read at any time, also
-    /// loans that have yet to be published (no pool). The pool's memory is made at once: a place for
-    /// each loan, each sample that is kept and each that subscribers may have.
+    /// loans that have yet to be published (no pool). The pool's memory is taken at once: this number,
+    /// up to a multiple of 64, times the sum of subscribers_max times outstanding_max, the larger of
+    /// backlog and history, and loans_max. With 8 MiB and the other numbers as they are, 656 MiB.
     pub sample_bytes_max: usize,
     /// Samples of the pool that may be on loan at once (2).
     pub loans_max: u32,
@@ -183,7 +184,7 @@ fn set<T: Default + PartialEq>(place: &mut T, value: T) {
 /// or h_publisher_free.
 ///
 /// Errors: H_INVALID, a when_slow that is none; H_LIMIT, a number is not allowed, or there is no
-/// memory for the pool. Nothing is left.
+/// memory for the pool, also where a control group of the process leaves less. Nothing is left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_publisher_new(
     node: *mut h_node_t,

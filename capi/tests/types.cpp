@@ -11,6 +11,9 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#if __cplusplus >= 202002L
+#include <span>
+#endif
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <thread>
@@ -63,25 +66,25 @@ ends two_nodes() {
 }
 
 void limits() {
-    THAT(hm::timeout(hm::forever).nanoseconds() == H_FOREVER);
-    THAT(hm::timeout(3us).nanoseconds() == 3000);
-    THAT(hm::timeout(-3us).nanoseconds() == 0);
-    THAT(hm::timeout(0s).nanoseconds() == 0);
-    THAT(hm::timeout(std::chrono::duration<double>(1e-12)).nanoseconds() == 1);
-    THAT(hm::timeout(std::chrono::duration<double>(1e300)).nanoseconds() == INT64_MAX);
-    THAT(hm::timeout(std::chrono::duration<double>(std::numeric_limits<double>::quiet_NaN()))
+    THAT(hm::time_limit(hm::no_limit).nanoseconds() == H_FOREVER);
+    THAT(hm::time_limit(3us).nanoseconds() == 3000);
+    THAT(hm::time_limit(-3us).nanoseconds() == 0);
+    THAT(hm::time_limit(0s).nanoseconds() == 0);
+    THAT(hm::time_limit(std::chrono::duration<double>(1e-12)).nanoseconds() == 1);
+    THAT(hm::time_limit(std::chrono::duration<double>(1e300)).nanoseconds() == INT64_MAX);
+    THAT(hm::time_limit(std::chrono::duration<double>(std::numeric_limits<double>::quiet_NaN()))
              .nanoseconds() == 0);
-    THAT(hm::timeout(std::chrono::hours::max()).nanoseconds() == INT64_MAX);
+    THAT(hm::time_limit((std::chrono::hours::max)()).nanoseconds() == INT64_MAX);
     const auto now = std::chrono::steady_clock::now();
-    THAT(hm::timeout(now - 1s).nanoseconds() == 0);
-    const auto left = hm::timeout(now + 1h).nanoseconds();
+    THAT(hm::time_limit(now - 1s).nanoseconds() == 0);
+    const auto left = hm::time_limit(now + 1h).nanoseconds();
     THAT(left > 0 && left <= 3600LL * 1000 * 1000 * 1000);
 }
 
 void bytes_of_all_kinds() {
     const std::string text("a\0b", 3);
     const std::vector<std::uint16_t> numbers = {1, 2};
-    const std::array<double, 3> doubles = {1, 2, 3};
+    const std::array<double, 3> doubles = {{1, 2, 3}};
     THAT(hm::bytes("text").size() == 4 && hm::bytes(text).size() == 3);
     THAT(hm::bytes(std::string_view(text)).text() == std::string_view(text));
     THAT(hm::bytes(numbers).size() == 4 && hm::bytes(doubles).size() == 24);
@@ -149,7 +152,7 @@ void the_lower_level() {
 
     GOOD(here.try_send(to, "data", LIMIT, "about"));
     const auto message = GOOD(queue.try_receive(LIMIT));
-    THAT(message.slot == slot && message.index == 1 && h_slot_index(message.slot) == slot.index());
+    THAT(message.slot == slot && message.index == 1 && h_slot_index(message.slot) == slot.slot_index());
     THAT(GOOD(there.link(message.link).try_peer()).pid == getpid());
     THAT(hm::bytes(GOOD(slot.try_metadata(1))).text() == "about");
     std::array<char, 4> copied{};
@@ -480,7 +483,7 @@ void calls() {
     THAT(GOOD(client.try_outstanding_max()) == 4 && GOOD(client.try_peer()).pid == getpid());
     THAT(!GOOD(client.try_explain()).empty());
     THAT(GOOD(GOOD(client.try_call("ab", LIMIT)).try_data()).text() == "abab");
-    THAT(GOOD(GOOD(client.try_call("ab", hm::forever)).try_data()).text() == "abab");
+    THAT(GOOD(GOOD(client.try_call("ab", hm::no_limit)).try_data()).text() == "abab");
     // Longer than what is sent at once.
     const std::string large(100000, 'x');
     THAT(GOOD(GOOD(client.try_call(large, LIMIT)).try_data()).size() == 200000);
@@ -514,7 +517,7 @@ void calls() {
         auto made = GOOD(hm::reconnecting_client::try_connect(here, "calls", LIMIT, policy, wanted));
         auto again = std::move(made);
         THAT(GOOD(GOOD(again.try_call("ij", LIMIT)).try_data()).text() == "ijij");
-        THAT(GOOD(GOOD(again.try_call("kl", hm::forever, true)).try_data()).text() == "klkl");
+        THAT(GOOD(GOOD(again.try_call("kl", hm::no_limit, true)).try_data()).text() == "klkl");
         THAT(again.try_call("fail", LIMIT).why().code() == 42);
         THAT(GOOD(again.try_state()) == H_CONNECTED && GOOD(again.try_connections()) == 1);
         THAT(GOOD(again.try_why()).empty());
@@ -822,7 +825,7 @@ void with_exceptions() {
 
 } // namespace
 
-void jobs() {
+static void jobs() {
     auto job = GOOD(hm::job::try_open());
     THAT(GOOD(job.try_rank()) == 0 && GOOD(job.try_size()) == 1 && GOOD(job.try_is_local(0)));
     THAT(GOOD(job.try_launcher()) == H_LAUNCHER_NONE && job.try_is_local(1).status() == H_INVALID);

@@ -27,6 +27,26 @@ def _numpy() -> Any:
     return numpy
 
 
+# Below this are the numbers of numpy's own types, but that of strings of any length.
+_NUMBERS_OF_OTHERS = 256
+
+
+def _own(kind: Any) -> None:
+    """Raises `BufferError` for a type that is not numpy's own, or has no bytes of its own."""
+    if kind.char == "T":
+        raise BufferError(
+            "strings of any length (StringDType) are not sent, since their bytes are elsewhere: send "
+            "array.astype('U'), which gives each the length of the longest"
+        )
+    if not 0 <= kind.num < _NUMBERS_OF_OTHERS:
+        size = kind.itemsize
+        number = f"uint{8 * size}" if size in (1, 2, 4, 8) else f"V{size}"
+        raise BufferError(
+            f"a type that is not numpy's own, such as {kind.name}, is not sent: view it as {number}, "
+            f"array.view({number!r}), and that as {kind.name} again where it arrives"
+        )
+
+
 def _named(text: str, descr: object) -> str:
     if text[1:2] == "V" and text[0] in "<>":
         number = f"uint{8 * int(text[2:])}"
@@ -51,16 +71,31 @@ def told(array: Any) -> tuple[str, tuple[int, ...]]:
             "a masked array is not sent, since its mask would be lost: send array.filled(), or array.data "
             "and array.mask"
         )
+    numpy, kind = sys.modules.get("numpy"), getattr(array, "dtype", None)
+    if numpy is not None and isinstance(kind, numpy.dtype):
+        _own(kind)
     interface = getattr(array, "__array_interface__", None)
     if interface is not None:
         return _named(interface["typestr"], interface.get("descr")), interface["shape"]
-    view: Any = memoryview(array)
+    try:
+        view: Any = memoryview(array)
+    except TypeError as error:
+        if hasattr(array, "__array__") or hasattr(array, "__dlpack__"):
+            name = type(array).__name__
+            raise BufferError(
+                f"this {name} does not lend its bytes: send numpy.asarray({name.lower()}), having copied it "
+                "to the processor's memory where it is in that of another device"
+            ) from error
+        raise
     letter = view.format.lstrip("@=<>!")
-    order = view.format[0] if view.format[0] in "<>" else "<"
+    order = "<>"[view.format[:1] in (">", "!")]
     if letter == "c":
         letter = "B"
-    if letter not in _KINDS or view.format[0] == "!":
-        raise BufferError(f"elements of the format {view.format!r} have no type to be sent with")
+    if letter not in _KINDS:
+        raise BufferError(
+            f"elements of the format {view.format!r} have no type to be sent with: send them as bytes, "
+            "memoryview(..).cast('B'), or as an array of numpy"
+        )
     size = view.itemsize
     shape: tuple[int, ...] = view.shape
     return f"{'|' if size == 1 else order}{_KINDS[letter]}{size}", shape
@@ -75,6 +110,7 @@ def wanted(dtype: DType, shape: Shape) -> tuple[str, tuple[int, ...]]:
     if isinstance(dtype, str) and dtype[:1] in "<>|":
         return dtype, lengths
     kind = _numpy().dtype(dtype)
+    _own(kind)
     return _named(kind.str, kind.descr), lengths
 
 

@@ -27,6 +27,10 @@ const ALIGN: usize = 64;
 /// As many as NumPy 1 has.
 const DIMENSIONS_MAX: usize = 32;
 const TYPE_BYTES_MAX: usize = 32;
+/// Bytes that an array without elements would have if each length of 0 were 1. Its shape is free of
+/// charge for whoever sends it, and a program that receives it may make arrays of the other lengths
+/// (`sum(axis=1)`), or count through them.
+const EMPTY_BYTES_MAX: u64 = 1 << 20;
 /// The longest header.
 pub const HEAD_BYTES_MAX: usize =
     (FIXED_BYTES + 8 * DIMENSIONS_MAX + TYPE_BYTES_MAX).next_multiple_of(ALIGN);
@@ -48,7 +52,9 @@ fn item_bytes(text: &str) -> Result<u64, String> {
     };
     let rest = letters.as_str();
     if kind == 'O' {
-        return refuse("is Python objects, which are addresses of the process that sends");
+        return refuse(
+            "is Python objects, which are addresses of the process that sends: pickle them",
+        );
     }
     let (digits, unit) = rest.split_at(rest.find('[').unwrap_or(rest.len()));
     let is_number = (digits == "0" || !digits.starts_with('0'))
@@ -75,7 +81,7 @@ fn item_bytes(text: &str) -> Result<u64, String> {
     }
     if size == 0 {
         // NumPy would make it one of some bytes, and so an array of any size of a short message.
-        return refuse("has elements without bytes");
+        return refuse("has elements without bytes: send their number");
     }
     if !is_unit(unit, matches!(kind, 'm' | 'M')) {
         return refuse("has a unit that is none");
@@ -101,20 +107,25 @@ impl Header {
         let item = item_bytes(&text)?;
         if shape.len() > DIMENSIONS_MAX {
             let n = shape.len();
-            return Err(format!("{n} dimensions are too many: {DIMENSIONS_MAX} are the most"));
+            return Err(format!("{n} dimensions are too many: reshape it to {DIMENSIONS_MAX}"));
         }
         if let Some(length) = shape.iter().find(|&&length| length > i64::MAX as u64) {
             let length = *length as i64;
             return Err(format!("a dimension has a negative length, {length}"));
         }
-        let elements = match shape.contains(&0) {
-            true => Some(0),
-            false => shape.iter().try_fold(1_u64, |all, &length| all.checked_mul(length)),
-        };
-        let bytes = elements.and_then(|n| n.checked_mul(item)).filter(|&n| n <= i64::MAX as u64);
-        let bytes =
-            bytes.ok_or_else(|| format!("the shape {shape:?} is of more bytes than exist"))?;
-        Ok(Self { text, shape, bytes })
+        let is_empty = shape.contains(&0);
+        let lengths = shape.iter().filter(|&&length| length != 0);
+        let bytes = lengths.clone().try_fold(item, |all, &length| all.checked_mul(length));
+        let bytes = bytes.filter(|&bytes| bytes <= i64::MAX as u64);
+        match bytes {
+            Some(bytes) if !is_empty => Ok(Self { text, shape, bytes }),
+            Some(bytes) if bytes <= EMPTY_BYTES_MAX => Ok(Self { text, shape, bytes: 0 }),
+            _ if is_empty => Err(format!(
+                "the shape {shape:?} has no elements, and lengths beside the 0 that make \
+                 more than {EMPTY_BYTES_MAX} bytes: send the shape as numbers"
+            )),
+            _ => Err(format!("the shape {shape:?} is of more bytes than exist")),
+        }
     }
 
     /// Bytes of the header: where the data begins.
@@ -258,8 +269,9 @@ pub fn with_parts<R>(
         let message = unsafe { core::slice::from_raw_parts(memory.at(0), memory.used) };
         return use_them(&[], message);
     }
+    // First: it knows what to do instead with an array whose bytes cannot be had.
+    let header = Header::of_array(array)?;
     with_bytes(array, |data| {
-        let header = Header::of_array(array)?;
         if header.bytes != data.len() as u64 {
             let (said, found) = (header.bytes, data.len());
             let text = format!("this array says that it has {said} bytes, and has {found}");
@@ -390,8 +402,11 @@ impl Loan {
 }
 
 /// The message that an array is sent as by `send_array`: a header with its type and shape, and its
-/// bytes in C order. For whatever sends bytes: a call, a file, an event. Raises `BufferError` where
-/// the array holds Python objects, has fields or a mask, or is not in one piece.
+/// bytes in C order. For whatever sends bytes: a call, a file, an event. Raises `BufferError`, which
+/// says what to do instead, for every array that cannot be sent: of Python objects, of strings of any
+/// length, of a type that is not numpy's own (`bfloat16`), with fields or a mask, with elements that
+/// have no bytes, with more than 32 dimensions, not in one piece, or without elements while its other
+/// lengths make more than 1 MiB. So does each method that sends an array.
 #[pyfunction]
 #[pyo3(signature = (array: "Buffer"))]
 pub fn pack_array<'py>(

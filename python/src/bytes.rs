@@ -77,7 +77,12 @@ fn get(object: &Bound<'_, PyAny>, view: &mut View, flags: c_int) -> PyResult<(*m
         // numpy has elements that no format can say, such as points in time; it knows of objects.
         match object.getattr("dtype").and_then(|dtype| dtype.getattr("hasobject")) {
             Ok(has) if !has.is_truthy()? => ask(flags),
-            _ => Err(error),
+            Ok(_) => Err(refuse(
+                object,
+                "holds objects, or strings of any length, whose bytes are elsewhere; pickle, or \
+                 array.astype('U'), has bytes that mean something elsewhere",
+            )),
+            Err(_) => Err(error),
         }
     })?;
     view.is_filled = true;

@@ -6,7 +6,9 @@ import array as python_array
 import asyncio
 import gc
 import inspect
+import os
 import random
+import re
 import struct
 import typing
 from collections.abc import Iterator
@@ -122,6 +124,89 @@ def test_what_cannot_be_sent_is_refused_by_name(pair: Pair) -> None:
         Loan("<f8", (1 << 40, 1 << 40))
 
 
+def kinds() -> Iterator[tuple[str, Any]]:
+    """Each kind of element that numpy has, and an extension of it, by name: an array of it, or of no
+    length where it has none."""
+    for code in np.typecodes["All"]:
+        yield f"numpy {code}", np.zeros(3, code)
+        if np.dtype(code).itemsize > 1 and code not in "VO":
+            yield f"numpy >{code}", np.zeros(3, np.dtype(code).newbyteorder(">"))
+    if hasattr(np.dtypes, "StringDType"):
+        yield "numpy StringDType", np.array(["a", "b" * 99], np.dtypes.StringDType())
+    for name in ("ml_dtypes", "numpy_quaddtype"):
+        try:
+            package = __import__(name)
+        except ImportError:
+            assert name != "ml_dtypes" or not os.environ.get("HAMLYN_TEST_ALL")
+            continue
+        for kind in vars(package).values():
+            if isinstance(kind, type) and issubclass(kind, np.generic):
+                yield f"{name} {kind.__name__}", np.zeros(3, kind)
+
+
+class OnAnotherDevice:
+    """An array that has no bytes in this process, such as that of a GPU."""
+
+    def __dlpack__(self) -> None: ...
+
+
+def test_an_array_of_each_kind_is_sent_or_refused_with_advice(pair: Pair) -> None:
+    receiver, sender = pair
+    advice = r"view it as (uint\d+|V\d+), array.view\(|array\.astype|pickle|send "
+    refused = set()
+    for name, sent in [*kinds(), ("device", OnAnotherDevice())]:
+        try:
+            sender.send_array(sent, LIMIT)
+        except BufferError as error:
+            assert re.search(advice, str(error)), (name, error)
+            refused.add(name)
+            with pytest.raises(BufferError, match=advice):
+                hamlyn.pack_array(sent)
+            if name != "device" and sent.dtype.itemsize:
+                for make in (Loan, sender.loan_array):
+                    with pytest.raises(BufferError):
+                        make(sent.dtype, 3)
+        else:
+            sender.flush(LIMIT)
+            with receiver.receive(LIMIT) as record:
+                found = record.array()
+                assert same(found, sent), name
+                del found
+    of_numpy = {name for name in refused if name.startswith("numpy ")}
+    assert of_numpy <= {"numpy O", "numpy V", "numpy StringDType"}
+    assert all(name in refused for name, _ in kinds() if not name.startswith("numpy "))
+
+
+def test_the_advice_for_types_of_others_works() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for kind in (ml_dtypes.float8_e5m2, ml_dtypes.bfloat16, ml_dtypes.complex32):
+        sent = np.arange(3).astype(kind)
+        with pytest.raises(BufferError, match=sent.dtype.name) as refused:
+            hamlyn.pack_array(sent)
+        found = re.search(r"array\.view\('(\w+)'\)", str(refused.value))
+        assert found is not None
+        arrived = hamlyn.unpack_array(hamlyn.pack_array(sent.view(found[1]))).view(kind)
+        assert arrived.dtype == sent.dtype and (arrived == sent).all()
+
+
+def test_an_array_without_elements_keeps_its_shape_if_that_is_small() -> None:
+    for shape in ((0,), (0, 3, 224, 224), (1 << 20, 0), (7, 0, 9)):
+        sent = np.zeros(shape, np.uint8)
+        assert same(hamlyn.unpack_array(hamlyn.pack_array(sent)), sent)
+    for shape in ((1 << 20, 0, 2), (0, (1 << 20) + 1)):
+        with pytest.raises(BufferError, match="no elements, .* send the shape as numbers"):
+            hamlyn.pack_array(np.zeros(shape, np.uint8))
+        with pytest.raises(BufferError, match="no elements"):
+            Loan("u1", shape)
+
+
+def test_bytes_that_are_elsewhere_are_not_sent(pair: Pair) -> None:
+    _, sender = pair
+    for sent in [np.array([object()]), np.array(["a"], np.dtypes.StringDType())]:
+        with pytest.raises(BufferError, match="pickle"):
+            sender.send(sent, LIMIT)
+
+
 WRONG = [
     (b"", "no array"),
     (b"x" * 64, "do not begin"),
@@ -142,6 +227,11 @@ WRONG = [
     (message("<U0", (1 << 31,), b""), "elements without bytes"),
     (message("|V0", (1 << 31,), b""), "elements without bytes"),
     (message("|S00", (1 << 31,), b""), "has no size"),
+    # `sum(axis=1)` of the first would take 2 GiB, and whoever counts through the second does not end.
+    (message("|u1", (1 << 28, 0), b""), "no elements, and lengths beside the 0"),
+    (message("|u1", (1 << 59, 0), b""), "no elements, and lengths beside the 0"),
+    (message("<f8", (0, 1 << 62, 1 << 62), b""), "no elements, and lengths beside the 0"),
+    (message("<f8", (1 << 16, 0, 2, 2), b""), "no elements, and lengths beside the 0"),
     (message("float64", (1,), bytes(8)), "kind|order|size"),
     (message("<M8[xx]", (1,), bytes(8)), "unit"),
     (message("<f8[s]", (1,), bytes(8)), "unit"),

@@ -406,3 +406,10 @@ def test_a_task_publishes_no_loan_of_another_publisher(manager: hamlyn.Manager) 
         assert await publisher.publish_loan(own.loan(2000), LIMIT) == 0 and own.published == 1
 
     asyncio.run(main())
+
+
+def test_a_publisher_says_how_much_memory_its_pool_has_taken(manager: hamlyn.Manager) -> None:
+    with hamlyn.Publisher(manager) as publisher:
+        assert publisher.pool_nbytes == 0
+    with hamlyn.Publisher(manager, sample_nbytes_max=4000, history=20, loans_max=1) as publisher:
+        assert publisher.pool_nbytes == -(-4032 * (16 * 4 + 20 + 1) // 4096) * 4096

@@ -64,6 +64,9 @@ impl Made {
     pub(super) fn make(memory: Memory, bytes: u32, fill: bool) -> io::Result<Self> {
         let is_bulk = matches!(memory, Memory::Bulk(_));
         let size = if is_bulk { bytes as usize } else { region_bytes(bytes as usize) };
+        if fill {
+            memory::check_room(size)?;
+        }
         let file = memory::create(size)?;
         let made = match is_bulk {
             true => {

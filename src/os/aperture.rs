@@ -317,6 +317,7 @@ struct Rest {
 impl Owned {
     /// Makes the memory, and the descriptor for the holder. Every page is charged to this process.
     pub fn make(access: ApertureAccess, reservation: Reservation) -> io::Result<(Self, OwnedFd)> {
+        memory::check_room(reservation.bytes as usize)?;
         let file = memory::create(reservation.bytes as usize)?;
         let flags = match access {
             ApertureAccess::ReadWrite => OFlags::RDWR,

@@ -73,6 +73,7 @@ impl Pool {
     pub fn make(layout: Layout, reservation: Reservation) -> io::Result<Arc<Self>> {
         let bytes = reservation.bytes() as usize;
         debug_assert_eq!(layout.bytes(), Some(bytes as u64));
+        memory::check_room(bytes)?;
         let made = memory::create(bytes)?;
         // The first description, which the kernel does not count, is closed where it can be.
         let (file, counted) = match reopen(&made, OFlags::RDWR) {

@@ -3,7 +3,7 @@
 //!
 //! Never: a wish that was not granted passes without a word.
 
-use super::{AreaPages, HUGE_PAGE, Mapping, PAGE};
+use super::{AreaPages, HUGE_PAGE, Mapping, PAGE, room};
 use crate::os::call::OfCall;
 use rustix::mm::{Advice, MapFlags};
 use std::boxed::Box;
@@ -61,6 +61,10 @@ pub enum AllocationError {
 }
 
 fn wire_down(mapping: &Mapping) -> Grant {
+    // It takes all pages now.
+    if let Err(e) = room::check_now(mapping.bytes) {
+        return Grant::Refused(e.to_string());
+    }
     // SAFETY: the range is the mapping, of which no byte changes.
     match unsafe { rustix::mm::mlock(mapping.start.as_ptr().cast(), mapping.bytes) } {
         Ok(()) => Grant::Granted,
@@ -83,6 +87,7 @@ impl AreaMemory {
         };
         let whole = round(PAGE).ok_or(AllocationError::TooLarge(bytes))?;
         let os = |error| AllocationError::Os { bytes, error };
+        room::check_ever(whole).map_err(os)?;
         let mut report = AreaReport { huge_pages: Grant::NotAsked, locked: Grant::NotAsked };
         let mut mapping = None;
         if huge_pages {

@@ -14,6 +14,7 @@
 //! - `elsewhere.rs`: closing and unmapping what a stranger can keep from ending
 //! - `area.rs`: memory of a message area, of this process alone
 //! - `pages.rs`: memory of a message area at an address of the application's own
+//! - `room.rs`: whether the control groups of this process leave room for it
 //!
 //! Never: a received descriptor is mapped before [`check`] has passed; a file whose size its
 //! maker can still lower is mapped (the first access behind its end would kill the process).
@@ -22,11 +23,13 @@ mod area;
 mod elsewhere;
 mod pages;
 mod received;
+mod room;
 
 pub use area::{AllocationError, AreaMemory, AreaReport, Grant};
 pub use elsewhere::{apertures_still_mapped, close_elsewhere, descriptors_leaked};
 pub use pages::{AreaPages, PagesError};
 pub use received::{DescriptorError, Wanted, check, check_pages};
+pub(crate) use room::check_now as check_room;
 
 use super::call::{OfCall, may_grow_to};
 use crate::link::cells::{AtomicU64, Line, Lines, Ordering, READER_WORDS_BYTES, ReaderWords, Word};

@@ -69,6 +69,7 @@ pub use subscriber::{SubscribeConfig, Subscriber};
 
 use super::tickets::fast_ticket_from;
 use crate::control::Peer;
+use crate::node::ExportError;
 use crate::os::pool::Layout;
 use crate::wire::{TICKET_BYTES, Ticket};
 use core::fmt;
@@ -206,6 +207,21 @@ impl PublishConfig {
     /// loan always finds a free place, whatever subscribers hold. 0: there is no pool.
     pub fn pool_bytes(&self) -> u64 {
         self.layout().and_then(|layout| layout.bytes()).unwrap_or(0)
+    }
+
+    /// Says which settings make the pool as large as it is.
+    fn no_pool(&self, error: &ExportError) -> String {
+        let places = self.layout().map_or(0, |layout| layout.places);
+        format!(
+            "a pool of {places} samples of {} bytes (sample_bytes_max) is taken at once: {} \
+             (subscribers_max) times {} (outstanding_max), {} that are kept (backlog, history) and {} on \
+             loan (loans_max). {error}",
+            self.sample_bytes_max,
+            self.subscribers_max,
+            self.outstanding_max,
+            self.kept(),
+            self.loans_max,
+        )
     }
 
     fn layout(&self) -> Option<Layout> {

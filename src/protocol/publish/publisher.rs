@@ -236,20 +236,23 @@ impl Lender {
 
 impl Publisher {
     /// A publisher without subscribers. Its pool, if it has one, is charged to this process now:
-    /// [`PublishConfig::pool_bytes`]. Fails if a value of `config` is not allowed or the pool
-    /// cannot be allocated; nothing is left then.
+    /// [`PublishConfig::pool_bytes`]. Fails if a value of `config` is not allowed, or if the pool
+    /// cannot be allocated, for example because a control group has no room for it; nothing is left then.
     pub fn new(manager: &Manager, config: PublishConfig) -> Result<Self, GrowError> {
         config.check().map_err(GrowError::SetUp)?;
-        let pool = match config.layout() {
-            None => None,
-            Some(layout) => {
-                let reservation = manager.lock().reserve_pool(layout).map_err(set_up)?;
-                let bytes = reservation.bytes();
-                // This touches all its pages: not while other threads wait for the manager.
-                let made = Pool::make(layout, reservation);
-                Some(made.map_err(|error| set_up(ExportError::Os { bytes, error }))?)
-            }
-        };
+        let pool =
+            match config.layout() {
+                None => None,
+                Some(layout) => {
+                    let reservation = manager.lock().reserve_pool(layout).map_err(set_up)?;
+                    let bytes = reservation.bytes();
+                    // This touches all its pages: not while other threads wait for the manager.
+                    let made = Pool::make(layout, reservation);
+                    Some(made.map_err(|error| {
+                        set_up(config.no_pool(&ExportError::Os { bytes, error }))
+                    })?)
+                }
+            };
         let PublishConfig { short_bytes_max, sample_bytes_max, loans_max, .. } = config;
         let id = u64::from_le_bytes(sys::random().map_err(set_up)?);
         let state = Box::new(PublisherState::new(config, pool.clone(), id));

@@ -53,7 +53,7 @@ use super::receiver::Message;
 use super::{FORKED, GREETING_BYTES_MAX, TOKEN_BYTES_MAX};
 use crate::config::{AdmitUnknown, Config, Housekeeping};
 use crate::log::{Account, Entry, Kind, Log};
-use crate::os::memory::ForkGuard;
+use crate::os::memory::{ForkGuard, Remains};
 use crate::os::poller::Poller;
 use crate::os::socket;
 use crate::os::strangers::Strangers;
@@ -90,6 +90,8 @@ const EVENTS_MAX: usize = 1024;
 const ACCEPTS_PER_TURN: usize = 16;
 /// What receivers have handed on, taken in one turn.
 const MESSAGES_PER_TURN: usize = 256;
+/// How long after the end of a link its memory is the peer's if the program makes no calls.
+const REMAINS_NS: u64 = 1_000_000_000;
 /// Threads that receive descriptors, in all and of one user.
 const RECEIVERS_MAX: u32 = 64;
 const RECEIVERS_PER_USER_MAX: u32 = 4;
@@ -129,6 +131,8 @@ struct Row {
     service: Option<ServiceId>,
     /// Who is at the other end, once it is a link.
     peer: Option<Peer>,
+    /// Its memory, once it is a link, which the application has.
+    remains: Vec<Remains>,
 }
 
 impl Row {
@@ -149,6 +153,7 @@ impl Row {
             pid: who.pid,
             service: None,
             peer: None,
+            remains: Vec::new(),
         }
     }
 
@@ -173,6 +178,8 @@ struct State {
     asked: Vec<ConnectionId>,
     /// To be closed elsewhere.
     discarded: Vec<OwnedFd>,
+    /// Memory of links that have ended, and when it is copied if it is still there.
+    remains: VecDeque<(u64, Vec<Remains>)>,
     /// Started receivers, by connection: whose they are.
     receivers: HashMap<ConnectionId, Vec<Option<u32>>>,
     /// Why nothing goes on any more: the thread has ended.
@@ -324,6 +331,7 @@ impl Control {
             dialing: BTreeMap::new(),
             asked: Vec::new(),
             discarded: Vec::new(),
+            remains: VecDeque::new(),
             receivers: HashMap::new(),
             failed: None,
         };
@@ -652,7 +660,8 @@ impl Drop for Control {
 impl State {
     fn deadline_ns(&self) -> Option<u64> {
         let dial = self.dialing.values().min().copied();
-        [self.machine.deadline_ns(), dial].into_iter().flatten().min()
+        let remains = self.remains.front().map(|row| row.0);
+        [self.machine.deadline_ns(), dial, remains].into_iter().flatten().min()
     }
 }
 

@@ -8,7 +8,10 @@ use super::super::machine::{
 use super::super::memory::{Made, Mapped};
 use super::super::{printable, receiver};
 use super::inbox::{ControlEvent, NewLink, Waits, Way};
-use super::{ConnectError, EVENTS_MAX, OUTBOX_MAX, PIDFD, Posted, Row, SOCKET, Shared, State, tag};
+use super::{
+    ConnectError, EVENTS_MAX, OUTBOX_MAX, PIDFD, Posted, REMAINS_NS, Row, SOCKET, Shared, State,
+    tag,
+};
 use crate::log::{self, Kind};
 use crate::os::socket::{self, Connection, PeerProcess};
 use crate::os::sys::monotonic_ns;
@@ -246,6 +249,10 @@ impl Shared {
     fn close(&self, state: &mut State, id: ConnectionId) {
         state.dialing.remove(&id);
         let Some(mut row) = state.rows.remove(&id) else { return };
+        if !row.remains.is_empty() {
+            let at = monotonic_ns().saturating_add(REMAINS_NS);
+            state.remains.push_back((at, core::mem::take(&mut row.remains)));
+        }
         if let Some(pidfd) = &row.pidfd {
             self.poller.remove(pidfd);
         }
@@ -280,13 +287,17 @@ impl Shared {
             Event::RequestGone { id } => ControlEvent::RequestGone { id },
             Event::BulkOutgoing { link } => {
                 let lines = self.take_made(state, link)?;
+                state.rows.get_mut(&link)?.remains.push(lines.remains());
                 ControlEvent::BulkOutgoing { token: link, lines }
             }
             Event::BulkIncoming { link } => {
                 let row = state.rows.get_mut(&link)?;
                 let bulk = [Memory::Bulk(End::Client), Memory::Bulk(End::Server)];
                 match bulk.into_iter().find_map(|memory| row.mapped.remove(&memory)) {
-                    Some(Mapped::Bulk(lines)) => ControlEvent::BulkIncoming { token: link, lines },
+                    Some(Mapped::Bulk(lines)) => {
+                        row.remains.push(lines.remains());
+                        ControlEvent::BulkIncoming { token: link, lines }
+                    }
                     _ => return None,
                 }
             }
@@ -376,6 +387,7 @@ impl Shared {
         let waiter = row.waiter.take();
         row.dial = None;
         row.peer = Some(agreed.peer.clone());
+        row.remains = [outgoing.remains(), incoming.remains()].into();
         if log::is_wanted() {
             let by = if agreed.initiated_by_us { "this process connected" } else { "" };
             self.note(row.entry(Kind::Connected, by.into()));

@@ -22,7 +22,7 @@ use crate::control::{LinkToken, Peer};
 use crate::engine::routes::Route;
 use crate::engine::sleep::{self, Announced, Arming};
 use crate::interface::terminus::Segmenter;
-use crate::interface::{Counters, Flow, LinkId, Refusal};
+use crate::interface::{Counters, Flow, LinkId};
 use crate::link::cells::Word;
 use crate::link::ring::{RingReader, RingViolation, RingWriter, packet_lines_max};
 use crate::link::sleep::{Barrier, Ear, Signaller, Sleeper, WakeBy, ring};
@@ -526,6 +526,16 @@ pub(crate) enum Signals {
 /// Signals of one link that are taken before a sleep: a peer may send any.
 pub(super) const SIGNALS_PER_TURN: usize = 16;
 
+/// What is held against the sender of a packet that was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Its key is none that a ticket ever had.
+    Guess,
+    /// It had a ticket, which has been revoked.
+    Stale,
+    Other,
+}
+
 /// What a peer has done that was refused.
 #[derive(Debug, Default)]
 pub(crate) struct Conduct {
@@ -539,17 +549,25 @@ pub(crate) struct Conduct {
     /// Refusals since `since_ns`.
     refusals: u32,
     since_ns: u64,
-    /// Keys that were changed while packets with them were on their way, of which the peer has been
-    /// told.
-    stale: BTreeSet<u64>,
+    /// Packets that bore a key of which a ticket was worth something once.
+    stale_packets: u64,
+    /// Such keys of which the peer has been told since `told_since_ns`.
+    told: BTreeSet<u64>,
+    told_since_ns: u64,
 }
 
 /// Accepted lines for which one wrong key is forgiven. A key has 2^64 values: whoever sends as many
 /// lines as a core can, all his life, guesses none of them at this price.
 const FORGIVEN_AFTER: u64 = 1024;
 
-/// A peer is told of this many changed keys and of no more: what is remembered has a bound.
-const STALE_KEYS_MAX: usize = 1024;
+/// Packets with keys that counted once, for which one refusal is counted: whoever has sent a long
+/// message, or many short ones, when its ticket is revoked, has done nothing wrong. No honest sender
+/// sends so many.
+const STALE_PER_REFUSAL: u64 = 64;
+
+/// A peer is told of this many changed keys in a second and of no more: what is remembered has a bound,
+/// and so has the time that it takes to tell.
+const TOLD_MAX: usize = 1024;
 
 impl Conduct {
     /// Counts the refusal of the packet that lies at these `lines` of a ring. A key has 2^64 values:
@@ -557,7 +575,7 @@ impl Conduct {
     pub fn refused(
         &mut self,
         config: &Config,
-        refusal: Refusal,
+        refusal: Refused,
         is_bulk: bool,
         lines: Range<u64>,
         now_ns: impl FnOnce() -> u64,
@@ -566,7 +584,13 @@ impl Conduct {
         let accepted = lines.start - self.refused[ring];
         self.refused[ring] += lines.end - lines.start;
         self.packets += 1;
-        if refusal == Refusal::WrongKey {
+        if refusal == Refused::Stale {
+            self.stale_packets += 1;
+            if !self.stale_packets.is_multiple_of(STALE_PER_REFUSAL) {
+                return None;
+            }
+        }
+        if refusal == Refused::Guess {
             let forgiven = (accepted - self.forgiven_at[ring]) / FORGIVEN_AFTER;
             self.forgiven_at[ring] += forgiven * FORGIVEN_AFTER;
             let forgiven = u32::try_from(forgiven).unwrap_or(u32::MAX);
@@ -587,8 +611,19 @@ impl Conduct {
     }
 
     /// Whether the peer is to be told that this key counts no more: once for each key.
-    pub fn is_new_stale_key(&mut self, key: Key) -> bool {
-        self.stale.len() < STALE_KEYS_MAX && self.stale.insert(key.0)
+    pub fn is_to_be_told(&mut self, key: Key, now_ns: impl FnOnce() -> u64) -> bool {
+        if self.told.contains(&key.0) {
+            return false;
+        }
+        if self.told.len() == TOLD_MAX {
+            let now = now_ns();
+            if now.saturating_sub(self.told_since_ns) < 1_000_000_000 {
+                return false;
+            }
+            self.told.clear();
+            self.told_since_ns = now;
+        }
+        self.told.insert(key.0)
     }
 }
 

@@ -33,6 +33,7 @@ CHAPTERS = {
     "How it works": [
         "SECURITY",
         "docs/refusals",
+        "docs/sealed-files",
         "docs/mended",
         "ARCHITECTURE",
         "docs/glossary",

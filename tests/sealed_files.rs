@@ -78,7 +78,9 @@ fn tries(fd: &OwnedFd, server: i32) -> Vec<(String, i32)> {
     // SAFETY: system calls on a mapping and a descriptor of this process's own, of which nothing else
     // here has references; the pointers are alive, and no call writes through one.
     unsafe {
-        for advice in (0..=25).chain([100, 101, 102, 103]) {
+        // Collapsing last, of what is a candidate again.
+        let last = [libc::MADV_HUGEPAGE, COLLAPSE];
+        for advice in (0..COLLAPSE).chain([100, 101, 102, 103]).chain(last) {
             let rc = libc::madvise(at, HUGE, advice);
             note(&format!("madvise {advice}"), rc as _);
             libc::madvise(at, bytes as usize, libc::MADV_POPULATE_READ);

@@ -22,6 +22,7 @@
 //! After a fork, the child's calls return [`Forked`] and touch nothing.
 
 mod aperture;
+mod conduct;
 mod events;
 mod figures;
 mod kept;

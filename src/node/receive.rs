@@ -5,7 +5,8 @@
 //! was found for a while becomes idle; the number of idle links looked at in a turn is chosen so
 //! that all of them are seen within a bounded time, however long the application's turns are.
 
-use super::link::{Link, Refused};
+use super::conduct::Refused;
+use super::link::Link;
 use super::wait::{Look, Waited};
 use super::{Forked, Node};
 use crate::config::Config;

@@ -90,8 +90,6 @@ const EVENTS_MAX: usize = 1024;
 const ACCEPTS_PER_TURN: usize = 16;
 /// What receivers have handed on, taken in one turn.
 const MESSAGES_PER_TURN: usize = 256;
-/// How long after the end of a link its memory is the peer's if the program makes no calls.
-const REMAINS_NS: u64 = 1_000_000_000;
 /// Threads that receive descriptors, in all and of one user.
 const RECEIVERS_MAX: u32 = 64;
 const RECEIVERS_PER_USER_MAX: u32 = 4;
@@ -119,7 +117,7 @@ struct Row {
     is_writing: bool,
     outbox: VecDeque<(Vec<u8>, Option<Arc<OwnedFd>>)>,
     /// Starts when everything before it has been sent.
-    take: Option<(Expected, u64)>,
+    take: Option<Box<(Expected, u64)>>,
     made: BTreeMap<Memory, Made>,
     mapped: BTreeMap<Memory, Mapped>,
     dial: Option<Box<Dial>>,

@@ -8,10 +8,7 @@ use super::super::machine::{
 use super::super::memory::{Made, Mapped};
 use super::super::{printable, receiver};
 use super::inbox::{ControlEvent, NewLink, Waits, Way};
-use super::{
-    ConnectError, EVENTS_MAX, OUTBOX_MAX, PIDFD, Posted, REMAINS_NS, Row, SOCKET, Shared, State,
-    tag,
-};
+use super::{ConnectError, EVENTS_MAX, OUTBOX_MAX, PIDFD, Posted, Row, SOCKET, Shared, State, tag};
 use crate::log::{self, Kind};
 use crate::os::socket::{self, Connection, PeerProcess};
 use crate::os::sys::monotonic_ns;
@@ -21,6 +18,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::string::ToString;
 use std::sync::Arc;
 use std::vec::Vec;
+
+/// How long after the end of a link its memory is the peer's if the program makes no calls.
+const REMAINS_NS: u64 = 1_000_000_000;
 
 impl Shared {
     /// Everything that the machine has asked for, what it answers to that included.
@@ -102,7 +102,7 @@ impl Shared {
             }
             Action::Take { from, expected, until_ns } => {
                 let Some(row) = state.rows.get_mut(&from) else { return };
-                row.take = Some((expected, until_ns));
+                row.take = Some(Box::new((expected, until_ns)));
                 state.receivers.entry(from).or_default().push(row.uid);
                 if row.outbox.is_empty() {
                     return self.start_receiver(state, from);
@@ -219,10 +219,8 @@ impl Shared {
     /// Everything before it has been sent: a receiver asks for a descriptor, and reads the socket.
     pub(super) fn start_receiver(&self, state: &mut State, id: ConnectionId) {
         let Some(row) = state.rows.get_mut(&id) else { return };
-        let (Some((expected, until_ns)), Some(socket)) = (row.take.take(), row.socket.clone())
-        else {
-            return;
-        };
+        let (Some(take), Some(socket)) = (row.take.take(), row.socket.clone()) else { return };
+        let (expected, until_ns) = *take;
         self.poller.remove(&*socket);
         row.is_lent = true;
         row.is_writing = false;

@@ -42,7 +42,6 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
 
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
@@ -93,7 +92,7 @@ pub struct Mapping {
     /// Somebody else may write the file, and so can stop whoever unmaps it.
     is_aperture: bool,
     /// What keeps its pages from being replaced.
-    pins: Mutex<Vec<OwnedFd>>,
+    pin: Mutex<Option<pin::Pin>>,
 }
 
 // SAFETY: a mapping is an address range of the process, not of a thread. It gives out no borrows
@@ -106,9 +105,9 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // In a forked child something else may lie there by now.
         if self.only_in.is_some_and(|pid| pid != std::process::id()) {
-            // So it may with the numbers of these.
-            let pins = self.pins.get_mut().unwrap_or_else(PoisonError::into_inner);
-            return core::mem::forget(core::mem::take(pins));
+            // And something else may have the number of this.
+            let pin = self.pin.get_mut().unwrap_or_else(PoisonError::into_inner);
+            return core::mem::forget(pin.take());
         }
         if self.is_aperture {
             return elsewhere::unmap(self.start, self.bytes);
@@ -160,7 +159,7 @@ impl Mapping {
 
     fn of(start: *mut u8, bytes: usize) -> io::Result<Self> {
         let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(Self { start, bytes, only_in: None, is_aperture: false, pins: Mutex::default() })
+        Ok(Self { start, bytes, only_in: None, is_aperture: false, pin: Mutex::default() })
     }
 
     /// After fork a child that wrote here would be a second writer.

@@ -36,6 +36,7 @@ CHAPTERS = {
         "docs/security-hosts",
         "docs/security-fabric",
         "docs/refusals",
+        "docs/sealed-files",
         "docs/mended",
         "ARCHITECTURE",
         "docs/glossary",

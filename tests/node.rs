@@ -464,6 +464,82 @@ fn a_sender_whose_entry_is_armed_again_under_a_long_message_is_not_taken_for_a_g
     assert_eq!(&r.node.area(area).unwrap()[..7], b"goes on");
 }
 
+/// Tickets of `slot` at a peer that it was told are worthless.
+fn revoked(node: &mut Node) -> usize {
+    let events = std::iter::from_fn(|| node.next_event());
+    events.filter(|event| matches!(event, Event::TicketRevoked { .. })).count()
+}
+
+#[test]
+fn however_often_tickets_change_under_a_long_message_its_sender_stays_and_is_told_of_each_once() {
+    let dir = Dir::new("stale-often");
+    let config = dir.config().packet_bytes(64u32).bulk_ring_bytes(0u32).wrong_keys_max(100u32);
+    let mut r = receiver(config.clone(), 64, 1);
+    let length = 5000 * 64;
+    let area = r.node.message_area(length).unwrap();
+    let queue = r.node.notification_queue(4).unwrap();
+    let paranoid = SlotConfig::new(area, queue).mode(Mode::Paranoid);
+    let entry = MetadataIndex(0);
+    let (s, ..) = sender(config);
+    let mut s = Some(s);
+    for change in ["armed", "revoked", "removed", "replaced"] {
+        let is_paranoid = change == "armed";
+        let config = if is_paranoid { paranoid.clone() } else { SlotConfig::new(area, queue) };
+        let slot = r.node.slot(config).unwrap();
+        if is_paranoid {
+            r.node.arm(slot, entry, Some(0..length as u64)).unwrap();
+        }
+        let old = r.node.ticket(slot, entry).unwrap();
+        let mut sending = s.take().unwrap();
+        let before = counter(&r.node, "packets_received");
+        let refused = |node: &Node| {
+            counter(node, "refused_stale_key") + counter(node, "refused_no_such_slot")
+        };
+        let refused_before = refused(&r.node);
+        let thread = std::thread::spawn(move || {
+            sending.send(&old, &vec![1; length], b"", LONG).unwrap();
+            sending
+        });
+        wait_until(&mut r.node, |node| counter(node, "packets_received") > before);
+        match change {
+            "armed" => {
+                for _ in 0..10 {
+                    r.node.arm(slot, entry, Some(0..length as u64)).unwrap();
+                }
+            }
+            "revoked" => {
+                for _ in 0..10 {
+                    r.node.revoke(slot).unwrap();
+                }
+            }
+            "removed" => r.node.remove_slot(slot).unwrap(),
+            _ => {
+                r.node.remove_slot(slot).unwrap();
+                let new = r.node.slot(paranoid.clone()).unwrap();
+                assert_eq!(new.index(), slot.index());
+            }
+        }
+        wait_until(&mut r.node, |node| {
+            counter(node, "packets_received") - before + refused(node) - refused_before == 5000
+        });
+        assert!(refused(&r.node) - refused_before > 1000, "{change}");
+        assert_eq!(counter(&r.node, "refused_wrong_key"), 0, "{change}");
+        let mut sent = thread.join().unwrap();
+        let mut told = 0;
+        wait_until(&mut sent, |node| {
+            told += revoked(node);
+            told > 0
+        });
+        // It was told before, or with, what comes after it.
+        sent.send(&r.ticket, b"goes on", b"", LONG).unwrap();
+        r.node.recv(r.queue, LONG).unwrap();
+        told += revoked(&mut sent);
+        assert_eq!(told, 1, "{change}");
+        s = Some(sent);
+    }
+    assert_eq!(counter(&r.node, "links_closed"), 0);
+}
+
 #[test]
 fn what_a_peer_left_behind_is_taken_in_turns_as_bounded_as_any_other() {
     let dir = Dir::new("drain");

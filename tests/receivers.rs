@@ -90,14 +90,14 @@ struct World {
 }
 
 fn world(mode: Mode, notes: Notes) -> World {
-    let mut interface = Interface::new(NodeId(5));
+    let mut interface = Interface::new(NodeId(5), [5; 16]);
     interface.enable();
     let area = interface.create_area(vec![0xaa; 96]);
     let queue = interface.create_queue(2).unwrap();
     let config = SlotConfig::new(area, queue).range(BASE..BASE + SIZE).metadata(2).mode(mode);
-    let slot = interface.create_slot(&config, Key(1), || Key(2)).unwrap();
+    let slot = interface.create_slot(&config).unwrap();
     if mode != Mode::Normal {
-        interface.arm_entry(slot, ENTRY, Some((Key(3), 8..40))).unwrap();
+        interface.arm_entry(slot, ENTRY, Some(8..40)).unwrap();
     }
     assert!(interface.install(slot, Box::new(notes)).unwrap().is_none());
     World { interface, area, queue, slot }
@@ -419,7 +419,7 @@ fn what_is_known_of_the_packet_before_lets_none_write_beyond_what_its_own_checks
     use hamlyn::interface::Flow;
     const AREA: usize = 96;
     for (size, paranoid) in (0..=40).map(|size| (size, size % 2 == 1)) {
-        let mut interface = Interface::<Vec<u8>>::new(NodeId(5));
+        let mut interface = Interface::<Vec<u8>>::new(NodeId(5), [5; 16]);
         interface.enable();
         let area = interface.create_area(vec![0xaa; AREA]);
         let queue = interface.create_queue(1).unwrap();
@@ -429,9 +429,9 @@ fn what_is_known_of_the_packet_before_lets_none_write_beyond_what_its_own_checks
             false => (Mode::Normal, 0, size),
         };
         let config = SlotConfig::new(area, queue).range(BASE..BASE + end).mode(mode);
-        let slot = interface.create_slot(&config, Key(1), || Key(2)).unwrap();
+        let slot = interface.create_slot(&config).unwrap();
         if paranoid {
-            interface.arm_entry(slot, ENTRY, Some((Key(3), low..low + size))).unwrap();
+            interface.arm_entry(slot, ENTRY, Some(low..low + size)).unwrap();
         }
         let ticket = interface.ticket(slot, ENTRY).unwrap();
         let words = |offset: u64, length: u32| {

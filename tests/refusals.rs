@@ -22,31 +22,23 @@ struct Receiver {
     normal: SlotId,
     paranoid: SlotId,
     one_shot: SlotId,
-    next_key: u64,
 }
 
 fn receiver() -> Receiver {
-    let mut interface = Interface::new(NodeId(5));
+    let mut interface = Interface::new(NodeId(5), [5; 16]);
     interface.enable();
     let area = interface.create_area((0..=255).collect::<Vec<u8>>());
     let queue = interface.create_queue(16).unwrap();
-    let mut next_key = 1000;
     let mut slot = |mode| {
         let config = SlotConfig::new(area, queue).range(64..192).metadata(2).mode(mode);
-        let mut key = || {
-            next_key += 1;
-            Key(next_key)
-        };
-        let slot_key = key();
-        interface.create_slot(&config, slot_key, key).unwrap()
+        interface.create_slot(&config).unwrap()
     };
     let (normal, paranoid) = (slot(Mode::Normal), slot(Mode::Paranoid));
     let one_shot = slot(Mode::ParanoidOneShot);
     for slot in [paranoid, one_shot] {
-        interface.arm_entry(slot, ENTRY, Some((Key(next_key + 1), 32..96))).unwrap();
-        next_key += 1;
+        interface.arm_entry(slot, ENTRY, Some(32..96)).unwrap();
     }
-    Receiver { interface, area, queue, normal, paranoid, one_shot, next_key }
+    Receiver { interface, area, queue, normal, paranoid, one_shot }
 }
 
 /// All that can be seen of a receiver but its counters.
@@ -134,40 +126,61 @@ fn provoke(refusal: Refusal) {
             r.refuses(refusal, &Header { key: good.key, ..paranoid }, 0);
             let other = Header { metadata_index: MetadataIndex(0), ..paranoid };
             r.refuses(refusal, &other, 0);
-            // A key that was never given to anybody: that of an entry not yet armed, and, after
-            // an entry was closed, the one that closed it.
-            r.interface.arm_entry(r.paranoid, MetadataIndex(0), Some((Key(1), 0..9))).unwrap();
-            for key in 1001..1010 {
+            // A key that was never given to anybody: that of an entry not yet armed, or closed.
+            for key in (0..10).chain(1001..1010).chain(u64::MAX - 9..=u64::MAX) {
                 r.refuses(refusal, &Header { key: Key(key), ..other }, 0);
             }
             r.accepts(&paranoid);
-            r.interface.close_entry(r.paranoid, MetadataIndex(0), Key(2)).unwrap();
-            r.interface.arm_entry(r.paranoid, MetadataIndex(0), Some((Key(3), 0..9))).unwrap();
-            r.refuses(refusal, &Header { key: Key(2), ..other }, 0);
+            r.interface.arm_entry(r.paranoid, MetadataIndex(0), Some(0..9)).unwrap();
+            r.interface.close_entry(r.paranoid, MetadataIndex(0)).unwrap();
+            r.refuses(refusal, &other, 0);
         }
         Refusal::StaleKey => {
             let paranoid = r.header(r.paranoid, 16);
             r.accepts(&paranoid);
             r.accepts(&good);
-            let mut next = || {
-                r.next_key += 1;
-                Key(r.next_key)
-            };
-            // The key that was right a moment ago, and no older one.
-            let keys = [next(), next(), next(), next()];
-            r.interface.set_key(r.normal, keys[0]).unwrap();
-            r.interface.arm_entry(r.paranoid, ENTRY, Some((keys[1], 32..96))).unwrap();
-            r.refuses(refusal, &good, 0);
-            r.refuses(refusal, &paranoid, 0);
+            // Every key that was right once, however often it has been changed since.
+            let mut former = Vec::new();
+            for _ in 0..100 {
+                former.push(r.header(r.normal, 16));
+                former.push(r.header(r.paranoid, 16));
+                r.interface.change_key(r.normal).unwrap();
+                r.interface.arm_entry(r.paranoid, ENTRY, Some(32..96)).unwrap();
+            }
+            let (normal, second) = (r.header(r.normal, 16), r.header(r.paranoid, 16));
             // Also when the entry is closed, and is armed again after that.
-            r.interface.close_entry(r.paranoid, ENTRY, keys[2]).unwrap();
-            let second = Header { key: keys[1], ..paranoid };
+            r.interface.close_entry(r.paranoid, ENTRY).unwrap();
             r.refuses(refusal, &second, 0);
-            r.refuses(Refusal::WrongKey, &paranoid, 0);
-            r.interface.arm_entry(r.paranoid, ENTRY, Some((keys[3], 32..96))).unwrap();
+            r.interface.arm_entry(r.paranoid, ENTRY, Some(32..96)).unwrap();
             r.refuses(refusal, &second, 0);
-            r.accepts(&Header { key: keys[3], ..paranoid });
-            r.accepts(&Header { key: keys[0], ..good });
+            for header in &former {
+                r.refuses(refusal, header, 0);
+                // One of another entry, or slot, was never right here.
+                let other = Header { metadata_index: MetadataIndex(0), ..*header };
+                if header.slot == second.slot {
+                    r.refuses(Refusal::WrongKey, &other, 0);
+                } else {
+                    r.refuses(refusal, &other, 0);
+                    r.refuses(Refusal::WrongKey, &Header { slot: second.slot, ..*header }, 0);
+                }
+            }
+            r.accepts(&r.header(r.paranoid, 16));
+            r.accepts(&normal);
+            // Of a slot that has been removed, too, when another has its index.
+            r.interface.pop(r.queue).unwrap().unwrap();
+            let removed = [normal, r.header(r.paranoid, 16)];
+            for (slot, header) in [r.normal, r.paranoid].into_iter().zip(removed) {
+                r.interface.remove_slot(slot).unwrap();
+                assert!(r.interface.had_ticket(&header));
+            }
+            while r.interface.pop(r.queue).unwrap().is_some() {}
+            let config = SlotConfig::new(r.area, r.queue).range(64..192).metadata(2);
+            for mode in [Mode::Paranoid, Mode::Normal] {
+                r.interface.create_slot(&config.clone().mode(mode)).unwrap();
+            }
+            for header in former.iter().chain(&removed) {
+                r.refuses(refusal, header, 0);
+            }
             return;
         }
         Refusal::OutOfBounds => {
@@ -220,8 +233,8 @@ fn provoke(refusal: Refusal) {
             for delta in DELTAS {
                 r.refuses(refusal, &Header { delta, ..one_shot }, 0);
             }
-            r.interface.arm_entry(r.one_shot, ENTRY, Some((one_shot.key, 32..96))).unwrap();
-            r.accepts(&one_shot);
+            r.interface.arm_entry(r.one_shot, ENTRY, Some(32..96)).unwrap();
+            r.accepts(&r.header(r.one_shot, 16));
         }
         Refusal::NoCredit => {
             let silent = Header { flags: Flags::empty(), ..good };
@@ -382,7 +395,7 @@ fn what_a_link_left_unfinished_counts_neither_for_the_next_in_its_place_nor_with
     assert_eq!(e.handle(gone, 5), Ok(Arrival::Part));
     e.takes_long_from(next);
     assert_eq!(e.handle(next, 5), Ok(Arrival::Part));
-    e.r.interface.arm_entry(e.r.one_shot, ENTRY, Some((Key(1 << 50), 32..96))).unwrap();
+    e.r.interface.arm_entry(e.r.one_shot, ENTRY, Some(32..96)).unwrap();
     e.good = e.r.header(e.r.one_shot, 16);
     e.takes_long_from(next);
     // Where no place was set aside for a link there is no count, and accepting makes none.
@@ -433,10 +446,10 @@ fn a_removed_slots_index_does_not_bring_its_key_back() {
     let old = r.header(r.normal, 16);
     r.interface.remove_slot(r.normal).unwrap();
     let config = SlotConfig::new(r.area, r.queue);
-    let new = r.interface.create_slot(&config, Key(1), || Key(2)).unwrap();
+    let new = r.interface.create_slot(&config).unwrap();
     assert_eq!(new.index(), old.slot);
     assert!(r.interface.entry(r.normal, MetadataIndex(0)).is_err(), "the old name is no name");
     let again = Header { metadata_index: MetadataIndex(0), ..old };
-    let refused = Err(NotDeposited::Refused(Refusal::WrongKey));
+    let refused = Err(NotDeposited::Refused(Refusal::StaleKey));
     assert_eq!(r.handle(&again, 0), refused);
 }

@@ -10,7 +10,7 @@ mod support;
 use hamlyn::interface::terminus::Segmenter;
 use hamlyn::interface::{Interface, LinkId, QueueId, SlotConfig, SlotId};
 use hamlyn::link::sim::{Fabric, SimLink, Trouble};
-use hamlyn::wire::{Key, MetadataIndex, NodeId, Ticket};
+use hamlyn::wire::{MetadataIndex, NodeId, Ticket};
 use std::collections::HashMap;
 use support::{Costs, alone};
 
@@ -46,12 +46,12 @@ impl World {
     fn new(count: usize) -> Self {
         let trouble = Trouble { delay_max_ns: 50, ..Trouble::REORDER };
         let host = |id: usize| {
-            let mut interface = Interface::new(NodeId(1 + id as u64));
+            let mut interface = Interface::new(NodeId(1 + id as u64), [id as u8; 16]);
             interface.enable();
             let area = interface.create_area(vec![0; BYTES]);
             let queue = interface.create_queue(16).unwrap();
             let config = SlotConfig::new(area, queue).metadata(5).credit(16);
-            let slot = interface.create_slot(&config, Key(id as u64 + 7), || Key(1)).unwrap();
+            let slot = interface.create_slot(&config).unwrap();
             let (exchanged, below) = ([0; 2], [0; 2]);
             Host { interface, queue, slot, exchanged, below, reported: 0, released: 0 }
         };
@@ -187,12 +187,12 @@ fn ten_thousand_hosts_meet_and_each_costs_what_it_speaks_with() {
 /// interface, with an entry for each; links that there are then, of all hosts.
 fn star(count: usize) -> (usize, usize) {
     let before = Costs::now().heap_bytes;
-    let mut interface = Interface::new(NodeId(1));
+    let mut interface = Interface::new(NodeId(1), [1; 16]);
     interface.enable();
     let area = interface.create_area(vec![0; BYTES]);
     let queue = interface.create_queue(count as u32).unwrap();
     let config = SlotConfig::new(area, queue).metadata(count as u32).credit(count as u32);
-    let slot = interface.create_slot(&config, Key(7), || Key(1)).unwrap();
+    let slot = interface.create_slot(&config).unwrap();
     let bytes = (Costs::now().heap_bytes - before) / count;
     // The others are from 0 on, and the one in the middle is behind them.
     let mut world = World::new(count);

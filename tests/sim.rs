@@ -15,7 +15,7 @@ use hamlyn::interface::{
     AreaId, Interface, LinkId, Mode, Notification, QueueId, Refusal, SlotConfig, SlotId,
 };
 use hamlyn::link::sim::{Fabric, Rng, SimLink, Trouble};
-use hamlyn::wire::{Flags, Header, Key, METADATA_MAX, MetadataIndex, NodeId, Share, Ticket};
+use hamlyn::wire::{Flags, Header, METADATA_MAX, MetadataIndex, NodeId, Share, Ticket};
 use std::collections::HashMap;
 
 fn each_seed(name: &str, run: fn(u64)) {
@@ -113,7 +113,6 @@ struct World {
     notified: Vec<Vec<Notification>>,
     /// What the place's bytes must be at the moment of its notification.
     expected: HashMap<usize, Vec<u8>>,
-    keys: u64,
     delivered: u64,
     honest: bool,
 }
@@ -127,8 +126,10 @@ impl World {
     fn new(seed: u64, shape: &Shape) -> Self {
         let mut rng = Rng::new(seed);
         let mut fabric = Fabric::new(rng.number(), shape.nodes, shape.trouble);
+        let secret: [u8; 16] = std::array::from_fn(|_| rng.number() as u8);
         let mut node = |id: usize| {
-            let mut interface = Interface::new(NodeId(id as u64));
+            let mut interface =
+                Interface::new(NodeId(id as u64), secret.map(|byte| byte ^ id as u8));
             interface.enable();
             let terminus = |i: usize| {
                 let mut terminus = Terminus::new(i as u32, shape.work_queue_entries, SEND_BUFFERS);
@@ -153,7 +154,6 @@ impl World {
             places: Vec::new(),
             notified: Vec::new(),
             expected: HashMap::new(),
-            keys: 0,
             delivered: 0,
             honest: shape.trouble.corrupt == 0 && shape.trouble.duplicate == 0,
         }
@@ -163,26 +163,20 @@ impl World {
         self.rng.below(bound as u64) as usize
     }
 
-    fn key(&mut self) -> Key {
-        self.keys += 1;
-        Key(self.keys << 20 | 0xabcde)
-    }
-
     fn any_mode(&mut self) -> Mode {
         [Mode::Normal, Mode::Paranoid, Mode::ParanoidOneShot][self.below(3)]
     }
 
     /// A slot of `size` bytes at `node`.
     fn place(&mut self, node: usize, size: usize, mode: Mode) -> usize {
-        let (key, entry_key) = (self.key(), self.key());
         let interface = &mut self.nodes[node].interface;
         let area = interface.create_area(vec![UNTOUCHED; size + 2 * MARGIN]);
         let queue = interface.create_queue(1).unwrap();
         let range = MARGIN as u64..(MARGIN + size) as u64;
         let config = SlotConfig::new(area, queue).range(range).mode(mode);
-        let slot = interface.create_slot(&config, key, || entry_key).unwrap();
+        let slot = interface.create_slot(&config).unwrap();
         if mode != Mode::Normal {
-            interface.arm_entry(slot, ENTRY, Some((entry_key, 0..size as u64))).unwrap();
+            interface.arm_entry(slot, ENTRY, Some(0..size as u64)).unwrap();
         }
         self.places.push(Place { node, area, queue, slot, size });
         self.notified.push(Vec::new());

@@ -13,6 +13,10 @@
 //! that lock, by a `write` from a buffer whose pages never come, and then who waits for it cannot
 //! even be killed. Asking for seals, size, blocks and pages, and mapping, take no such lock.
 //!
+//! From the moment at which a link is there nobody can put other pages in the place of a ring's: each
+//! end pins them, those of its own ring before the other end has it or when that has paid for them, and
+//! looks then, whether they are as many as were agreed.
+//!
 //! Who asks pays: memory is charged to whoever touches it first, and a file whose descriptor a
 //! peer keeps stays charged after everybody else has closed it. So the client fills its own ring,
 //! and touches every page of the server's.
@@ -73,6 +77,7 @@ impl Made {
                 let lines = RegionLines::map_writable(&file, size)?;
                 if fill {
                     lines.fill_by_writing()?;
+                    lines.pin()?;
                 }
                 Self::Bulk(lines, Arc::new(file))
             }
@@ -80,6 +85,7 @@ impl Made {
                 let region = Region::map_writable(&file, size)?;
                 if fill {
                     region.fill_by_writing()?;
+                    region.pin()?;
                 }
                 Self::Ring(region, Arc::new(file))
             }
@@ -108,19 +114,22 @@ impl Made {
             return Touched::NotPaid;
         }
         let there = match self {
-            Self::Ring(region, _) => region.fill_by_writing(),
-            Self::Bulk(lines, _) => lines.fill_by_writing(),
+            Self::Ring(region, _) => region.fill_by_writing().and_then(|()| region.pin()),
+            Self::Bulk(lines, _) => lines.fill_by_writing().and_then(|()| lines.pin()),
             Self::Aperture(_) => Ok(()),
         };
         match there {
-            Ok(()) => Touched::Yes,
             Err(e) => Touched::Unavailable(e.to_string()),
+            // The process that had it until now may have replaced its pages by larger ones.
+            Ok(()) if memory::check_size(self.file(), bytes).is_err() => Touched::NotPaid,
+            Ok(()) => Touched::Yes,
         }
     }
 }
 
 impl Mapped {
-    /// Checks a stranger's file, which is tmpfs if its seals are there, and maps it.
+    /// Checks a stranger's file, which is tmpfs if its seals are there, and maps it. A ring is then to be
+    /// [pinned](Self::pin), and [looked at](Self::check_size) again.
     pub(super) fn map(file: &OwnedFd, expected: &Expected) -> Result<Self, Taken> {
         let result = match expected.memory {
             Memory::Ring(_) => {
@@ -148,9 +157,35 @@ impl Mapped {
                 Pages::hold(file, expected.bytes, expected.access).map(Self::Aperture)
             }
         };
-        result.map_err(|e| match e {
-            DescriptorError::Map(why) => Taken::Unavailable(why.to_string()),
-            _ => Taken::Wrong,
-        })
+        result.map_err(taken)
+    }
+
+    /// Keeps a ring's pages from being replaced. Not in the strangers' table of descriptors: what this
+    /// opens is closed in the program's.
+    pub(super) fn pin(&self) -> io::Result<()> {
+        match self {
+            Self::Ring(region) => region.pin(),
+            Self::Bulk(lines) => lines.pin(),
+            // Its holder's quota counts what is agreed, and its owner pays for what is there.
+            Self::Aperture(_) => Ok(()),
+        }
+    }
+
+    /// Whether a ring has the pages that were agreed and no more, once they are pinned.
+    pub(super) fn check_size(file: &OwnedFd, expected: &Expected) -> Result<(), Taken> {
+        let bytes = match expected.memory {
+            Memory::Ring(_) => region_bytes(expected.bytes as usize),
+            Memory::Bulk(_) => expected.bytes as usize,
+            Memory::Aperture(_) => return Ok(()),
+        };
+        memory::check_size(file, bytes).map_err(taken)
+    }
+}
+
+/// What is said of memory with which this is wrong.
+fn taken(error: DescriptorError) -> Taken {
+    match error {
+        DescriptorError::Map(why) => Taken::Unavailable(why.to_string()),
+        _ => Taken::Wrong,
     }
 }

@@ -54,6 +54,14 @@ pub(super) enum Message {
     Ended,
 }
 
+/// What the thread in the strangers' table says to the one in the program's.
+enum Said {
+    Message(Message),
+    /// This is to be kept for the message that says that it is there, and its pages pinned now: by
+    /// descriptors, of the program's table.
+    Mapped(Mapped, Sender<io::Result<()>>),
+}
+
 /// Where it hands them on.
 pub(super) type Post = Box<dyn Fn(ConnectionId, Message) + Send>;
 
@@ -62,7 +70,7 @@ struct Receiver<'a> {
     socket: BorrowedFd<'a>,
     expected: Expected,
     until_ns: u64,
-    say: &'a Sender<Message>,
+    say: &'a Sender<Said>,
     frames: usize,
 }
 
@@ -127,12 +135,19 @@ fn receive(
             while thread::receive(&released, LONG) != Err(RecvTimeoutError::Disconnected) {}
         }
     };
-    let (mut is_told, mut has_ended) = (false, false);
+    let (mut is_told, mut has_ended, mut held) = (false, false, None);
     let started = strangers.run(socket.as_fd(), read);
     if started.is_ok() {
         loop {
             match thread::receive(&said, LONG) {
-                Ok(message) => {
+                Ok(Said::Mapped(mapped, pinned)) => {
+                    let _ = pinned.send(mapped.pin());
+                    held = Some(mapped);
+                }
+                Ok(Said::Message(mut message)) => {
+                    if let Message::Taken(_, Taken::Mapped, mapped) = &mut message {
+                        *mapped = held.take();
+                    }
                     has_ended |= matches!(message, Message::HungUp);
                     is_told |= matches!(message, Message::HungUp | Message::Taken(..));
                     ending.hand_on(message);
@@ -179,11 +194,22 @@ enum Read {
 impl Receiver<'_> {
     fn hand_on(&self, message: Message) {
         // Whoever posts them is there as long as this says something.
-        let _ = self.say.send(message);
+        let _ = self.say.send(Said::Message(message));
     }
 
-    fn done(&self, taken: Taken, mapped: Option<Mapped>) {
-        self.hand_on(Message::Taken(self.expected.memory, taken, mapped));
+    fn done(&self, taken: Taken) {
+        self.hand_on(Message::Taken(self.expected.memory, taken, None));
+    }
+
+    /// Hands on what was mapped, and waits until its pages are pinned.
+    fn pin(&self, mapped: Mapped) -> Result<(), Taken> {
+        let (pinned, is_pinned) = channel();
+        let _ = self.say.send(Said::Mapped(mapped, pinned));
+        match thread::receive(&is_pinned, LONG) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(e)) => Err(Taken::Unavailable(e.to_string())),
+            Err(_) => Err(Taken::Unavailable("the thread that pins its pages has ended".into())),
+        }
     }
 
     /// Whether the socket has ended.
@@ -198,7 +224,7 @@ impl Receiver<'_> {
                 Read::Nothing => {
                     let ready = sys::wait_for(&[(self.socket, false)], self.until_ns);
                     if !matches!(ready, Ok(true)) {
-                        self.done(Taken::TooSlow, None);
+                        self.done(Taken::TooSlow);
                         break;
                     }
                 }
@@ -213,12 +239,12 @@ impl Receiver<'_> {
                 Read::Frame(frame) => {
                     if self.is_pass(&frame) || self.frames >= FRAMES_MAX {
                         // Without its descriptor; or the other end only talks.
-                        self.done(Taken::Wrong, None);
+                        self.done(Taken::Wrong);
                         break;
                     }
                     let is_withdrawn = self.is_withdrawal(&frame);
                     if is_withdrawn {
-                        self.done(Taken::Withdrawn, None);
+                        self.done(Taken::Withdrawn);
                     }
                     self.frames += 1;
                     self.hand_on(Message::Frame(frame, false));
@@ -232,7 +258,7 @@ impl Receiver<'_> {
         socket::settle(self.socket);
         has_ended |= self.drain();
         if said.is_err() && !has_ended {
-            self.done(Taken::TooSlow, None);
+            self.done(Taken::TooSlow);
         }
         has_ended
     }
@@ -299,14 +325,15 @@ impl Receiver<'_> {
             true => Mapped::map(&file, &self.expected),
             false => Err(Taken::Wrong),
         };
-        match mapped {
-            Ok(mapped) => {
+        let pinned = mapped.and_then(|mapped| self.pin(mapped));
+        match pinned.and_then(|()| Mapped::check_size(&file, &self.expected)) {
+            Ok(()) => {
                 // A memory file, as its seals say: closing it waits for nobody.
                 drop(file);
-                self.done(Taken::Mapped, Some(mapped));
+                self.done(Taken::Mapped);
             }
             Err(why) => {
-                self.done(why, None);
+                self.done(why);
                 drop(file);
             }
         }

@@ -29,8 +29,6 @@ pub struct MetadataEntry {
     pub(crate) accumulator: u32,
     /// Paranoid-mode protection key; supersedes the slot's (2.7).
     pub(crate) key: Key,
-    /// The key before it that tickets may hold. Who still sends with it does not guess.
-    pub(crate) previous: Option<Key>,
     /// Paranoid-mode low limit: first byte that may be written, from the slot's base.
     pub(crate) low: u64,
     /// Paranoid-mode high limit: one past the last byte that may be written.
@@ -39,8 +37,6 @@ pub struct MetadataEntry {
     pub(crate) receiver: u64,
     pub(crate) user_len: u8,
     pub(crate) state: EntryState,
-    /// Tickets may hold `key`: it was not made to keep everybody out.
-    pub(crate) is_given: bool,
     /// Only of a shared entry.
     pub(crate) senders: Option<Box<Senders>>,
 }
@@ -99,13 +95,11 @@ impl MetadataEntry {
             user: [0; METADATA_MAX],
             accumulator: 0,
             key,
-            previous: None,
             low: 0,
             high: 0,
             receiver: 0,
             user_len: 0,
             state,
-            is_given: false,
             senders: None,
         }
     }
@@ -182,12 +176,9 @@ impl MetadataEntry {
         self.state = EntryState::Closed;
     }
 
-    /// Changes the key of a paranoid entry. `is_given`: tickets will hold the new one.
-    pub(crate) fn set_key(&mut self, key: Key, is_given: bool) {
-        if self.is_given {
-            self.previous = Some(self.key);
-        }
-        (self.key, self.is_given) = (key, is_given);
+    /// Changes the key of a paranoid entry.
+    pub(crate) fn set_key(&mut self, key: Key) {
+        self.key = key;
         if let Some(senders) = &mut self.senders {
             senders.clear();
         }

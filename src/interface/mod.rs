@@ -20,6 +20,7 @@
 
 mod area;
 mod counters;
+mod keys;
 mod metadata;
 pub mod notification;
 mod receive;
@@ -30,6 +31,7 @@ pub mod terminus;
 
 pub use area::{AreaError, AreaId};
 pub use counters::{Counters, Refusal};
+pub use keys::SECRET_BYTES;
 pub use metadata::{EntryState, MetadataEntry};
 #[cfg(feature = "os")]
 pub(crate) use notification::QUEUE_ENTRIES_MAX;

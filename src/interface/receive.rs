@@ -1,11 +1,12 @@
 //! What happens to an arriving packet (Hamlyn, Figure 2).
 
+use super::keys::Keys;
 use super::notification::Consumer;
 use super::receiver::Checked;
 use super::tables::Interface;
 use super::{EntryState, LinkId, Mode, Notification, QueueId, Refusal, SlotId};
 use crate::link::Body;
-use crate::wire::{Flags, Header, INLINE_BYTES, Key, LINE_WORDS, METADATA_MAX, MetadataIndex};
+use crate::wire::{Flags, Header, INLINE_BYTES, LINE_WORDS, METADATA_MAX, MetadataIndex};
 
 /// A packet was dropped because the interface accepts none (Hamlyn 2.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -354,11 +355,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             (Mode::Paranoid | Mode::ParanoidOneShot, Some(entry)) => entry.key,
         };
         if key != header.key {
-            let previous = match (slot.mode, &entry) {
-                (Mode::Normal, _) | (_, None) => slot.previous,
-                (Mode::Paranoid | Mode::ParanoidOneShot, Some(entry)) => entry.previous,
-            };
-            return Err(wrong_key(previous, header.key));
+            return Err(wrong_key(&self.keys, header));
         }
         let mut before = entry.as_ref().map_or(0, |entry| entry.accumulator);
         let length = header.length as u64;
@@ -468,6 +465,9 @@ fn deposit(body: [u64; 2], to: &mut [u8]) {
 
 /// Why a packet is refused whose key is not the one that counts now.
 #[cold]
-fn wrong_key(previous: Option<Key>, key: Key) -> Refusal {
-    if previous == Some(key) { Refusal::StaleKey } else { Refusal::WrongKey }
+fn wrong_key(keys: &Keys, header: &Header) -> Refusal {
+    match keys.has_made(header.slot, header.metadata_index, header.key) {
+        true => Refusal::StaleKey,
+        false => Refusal::WrongKey,
+    }
 }

@@ -193,8 +193,6 @@ pub const ENTRIES_MAX: u32 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub key: Key,
-    /// The key before it. Who still sends with it does not guess.
-    pub previous: Option<Key>,
     /// Bytes from the start of the area.
     pub base: u64,
     /// Bound less base, in bytes.

@@ -1,6 +1,7 @@
 //! What an interface holds, and the calls that prepare it for messages: areas, notification queues,
 //! slots and their metadata entries. What happens when one arrives is in `receive.rs`.
 
+use super::keys::{Keys, SECRET_BYTES};
 use super::metadata::Senders;
 use super::notification::{self, Consumer, Producer};
 use super::slot::{ENTRIES_MAX, Slot};
@@ -8,7 +9,7 @@ use super::{
     AreaError, AreaId, Counters, Discard, EntryState, MetadataEntry, Mode, Notification,
     QueueError, QueueId, SlotConfig, SlotError, SlotId,
 };
-use crate::wire::{Flags, Key, MetadataIndex, NodeId, Share, SlotIndex, Ticket};
+use crate::wire::{Flags, Header, Key, MetadataIndex, NodeId, Share, SlotIndex, Ticket};
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::ops::Range;
 
@@ -51,6 +52,7 @@ pub struct Interface<M> {
     /// there: they are taken elsewhere, and only whoever does can tell.
     pub(super) waiting: Vec<u64>,
     retired: Vec<Retired>,
+    pub(super) keys: Keys,
     generation: u32,
     /// Links have indices below this.
     links: usize,
@@ -60,8 +62,9 @@ pub struct Interface<M> {
 }
 
 impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
-    /// An interface that discards whatever arrives until it is [enabled](Self::enable).
-    pub fn new(id: NodeId) -> Self {
+    /// An interface that discards whatever arrives until it is [enabled](Self::enable). Whoever knows the
+    /// secret knows its keys.
+    pub fn new(id: NodeId, secret: [u8; SECRET_BYTES]) -> Self {
         Self {
             id,
             discard: Some(Discard::NotEnabled),
@@ -72,6 +75,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             queues: Vec::new(),
             waiting: Vec::new(),
             retired: Vec::new(),
+            keys: Keys::new(secret),
             generation: 0,
             links: LINKS_MIN,
             epoch: 1,
@@ -137,7 +141,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     /// Makes `memory` a message area.
     pub fn create_area(&mut self, memory: M) -> AreaId {
         let generation = self.next_generation();
-        let index = insert(&mut self.areas, Area { memory, slots: 0, generation }, |_| true);
+        let index = insert(&mut self.areas, Area { memory, slots: 0, generation });
         AreaId { index, generation }
     }
 
@@ -220,7 +224,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         let (producer, consumer) = notification::queue(entries)?;
         let generation = self.next_generation();
         let queue = Queue { producer, consumer: Some(consumer), generation };
-        let index = insert(&mut self.queues, queue, |_| true);
+        let index = insert(&mut self.queues, queue);
         self.waiting.resize(self.queues.len(), ELSEWHERE);
         self.waiting[index as usize] = (generation as u64) << 32;
         Ok(QueueId::new(index, generation))
@@ -300,15 +304,9 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
 
     // ---- slots
 
-    /// Makes a slot with `key`, and reserves its credit in the notification queue. `new_key` is
-    /// called once for each entry of a paranoid slot; those entries are closed until
-    /// [armed](Self::arm_entry).
-    pub fn create_slot(
-        &mut self,
-        config: &SlotConfig,
-        key: Key,
-        mut new_key: impl FnMut() -> Key,
-    ) -> Result<SlotId, SlotError> {
+    /// Makes a slot, and reserves its credit in the notification queue. The entries of a paranoid slot
+    /// are closed until [armed](Self::arm_entry).
+    pub fn create_slot(&mut self, config: &SlotConfig) -> Result<SlotId, SlotError> {
         let size = self.area(config.area)?.len() as u64;
         let Range { start, end } = config.range.clone().unwrap_or(0..size);
         if start > end || end > size {
@@ -328,21 +326,23 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             (_, None) => config.entries,
         };
         let share = self.queue_mut(config.queue)?.producer.attach(credit)?;
-        let mut entry = || match config.mode {
-            Mode::Normal => MetadataEntry::new(EntryState::Open, Key(0)),
-            Mode::Paranoid | Mode::ParanoidOneShot => {
-                MetadataEntry::new(EntryState::Closed, new_key())
-            }
-        };
-        let entries = (0..config.entries).map(|_| entry()).collect();
         let generation = self.next_generation();
         self.forget_retired();
         let retired = &self.retired;
-        let index = insert(
+        let index =
+            free_place(&self.slots, |index| retired.iter().all(|retired| retired.index != index));
+        // An entry of a normal slot has no key, a paranoid slot none beside those of its entries.
+        let closed = self.keys.nobodys();
+        let (key, state) = match config.mode {
+            Mode::Normal => (self.keys.make(index, None), EntryState::Open),
+            Mode::Paranoid | Mode::ParanoidOneShot => (closed, EntryState::Closed),
+        };
+        let entries = (0..config.entries).map(|_| MetadataEntry::new(state, closed)).collect();
+        put(
             &mut self.slots,
+            index,
             Slot {
                 key,
-                previous: None,
                 base: start,
                 size: end - start,
                 area: config.area.index,
@@ -353,7 +353,6 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
                 entries,
                 receiver: None,
             },
-            |index| retired.iter().all(|retired| retired.index != index),
         );
         self.area_slots(config.area.index, |slots| slots + 1);
         let id = SlotId { index, generation };
@@ -399,10 +398,20 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
 
     /// Changes the key of a slot. Tickets with the old key are worthless at once, also for
     /// packets that have left their sender.
-    pub fn set_key(&mut self, id: SlotId, key: Key) -> Result<(), SlotError> {
-        let slot = self.slot_mut(id)?;
-        slot.previous = Some(core::mem::replace(&mut slot.key, key));
+    pub fn change_key(&mut self, id: SlotId) -> Result<(), SlotError> {
+        if self.slot_mut(id)?.mode == Mode::Normal {
+            let key = self.keys.make(id.index, None);
+            self.slot_mut(id)?.key = key;
+        }
         Ok(())
+    }
+
+    /// Whether the packet bears a key that a ticket for its slot and entry has had, be it one that
+    /// counts now or one that did earlier, also of a slot that has been removed. Its sender does not
+    /// guess.
+    #[cold]
+    pub fn had_ticket(&self, header: &Header) -> bool {
+        self.keys.has_made(header.slot, header.metadata_index, header.key)
     }
 
     /// A metadata entry of a slot.
@@ -414,23 +423,26 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     }
 
     /// Prepares an entry for the next message: zeroes its accumulator, and in paranoid slots sets
-    /// its key and limits (bytes from the slot's base) and opens it. Packets of an unfinished
-    /// message are refused from now on, because the key is another. In normal mode `key` and
-    /// `limits` must be `None`: there the slot's key protects, and only
-    /// [`set_key`](Self::set_key) keeps stragglers out.
+    /// its limits (bytes from the slot's base), changes its key and opens it. Packets of an unfinished
+    /// message are refused from now on, because the key is another. In normal mode `limits` must be
+    /// `None`: there the slot's key protects, and only [`change_key`](Self::change_key) keeps
+    /// stragglers out.
     pub fn arm_entry(
         &mut self,
         id: SlotId,
         index: MetadataIndex,
-        paranoid: Option<(Key, Range<u64>)>,
+        limits: Option<Range<u64>>,
     ) -> Result<(), SlotError> {
-        let slot = self.slot_mut(id)?;
+        self.slot_mut(id)?;
+        let Some(Some(slot)) = self.slots.get_mut(id.index as usize) else {
+            return Err(SlotError::NoSuchSlot(id));
+        };
         let (mode, size, entries) = (slot.mode, slot.size, slot.entries.len() as u32);
         let entry = slot
             .entries
             .get_mut(index.0 as usize)
             .ok_or(SlotError::NoSuchEntry { index, entries })?;
-        match (mode, paranoid) {
+        match (mode, limits) {
             (Mode::Normal, None) => {}
             (Mode::Normal, Some(_)) => {
                 return Err(SlotError::WrongMode {
@@ -439,16 +451,13 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
                 });
             }
             (_, None) => {
-                return Err(SlotError::WrongMode {
-                    mode,
-                    why: "its entries need a key and limits",
-                });
+                return Err(SlotError::WrongMode { mode, why: "its entries need limits" });
             }
-            (_, Some((key, Range { start, end }))) => {
+            (_, Some(Range { start, end })) => {
                 if start > end || end > size {
                     return Err(SlotError::LimitsOutsideSlot { start, end, size });
                 }
-                entry.set_key(key, true);
+                entry.set_key(self.keys.make(id.index, Some(index.0)));
                 (entry.low, entry.high) = (start, end);
             }
         }
@@ -517,13 +526,9 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         }
     }
 
-    /// Refuses further packets for a paranoid entry: its key becomes `key`, which nobody holds.
-    pub fn close_entry(
-        &mut self,
-        id: SlotId,
-        index: MetadataIndex,
-        key: Key,
-    ) -> Result<(), SlotError> {
+    /// Refuses further packets for a paranoid entry: nobody holds its key any more.
+    pub fn close_entry(&mut self, id: SlotId, index: MetadataIndex) -> Result<(), SlotError> {
+        let closed = self.keys.nobodys();
         let slot = self.slot_mut(id)?;
         let (mode, entries) = (slot.mode, slot.entries.len() as u32);
         if mode == Mode::Normal {
@@ -533,7 +538,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             .entries
             .get_mut(index.0 as usize)
             .ok_or(SlotError::NoSuchEntry { index, entries })?;
-        entry.set_key(key, false);
+        entry.set_key(closed);
         entry.state = EntryState::Closed;
         Ok(())
     }
@@ -626,17 +631,23 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     }
 }
 
-/// Puts `value` into the first free place that may be used.
-fn insert<T>(places: &mut Vec<Option<T>>, value: T, may_use: impl Fn(u32) -> bool) -> u32 {
+/// The first free place that may be used.
+fn free_place<T>(places: &[Option<T>], may_use: impl Fn(u32) -> bool) -> u32 {
     let free = (0..places.len()).find(|i| places[*i].is_none() && may_use(*i as u32));
-    match free {
-        Some(i) => {
-            places[i] = Some(value);
-            i as u32
-        }
-        None => {
-            places.push(Some(value));
-            places.len() as u32 - 1
-        }
+    free.unwrap_or(places.len()) as u32
+}
+
+/// Puts `value` into a [free place](free_place).
+fn put<T>(places: &mut Vec<Option<T>>, index: u32, value: T) {
+    match places.get_mut(index as usize) {
+        Some(place) => *place = Some(value),
+        None => places.push(Some(value)),
     }
+}
+
+/// Puts `value` into the first free place.
+fn insert<T>(places: &mut Vec<Option<T>>, value: T) -> u32 {
+    let index = free_place(places, |_| true);
+    put(places, index, value);
+    index
 }

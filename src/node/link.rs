@@ -13,16 +13,15 @@
 //! kernel refuses that, the sender fences, and `explain` says so. A sleeper in a call is woken by
 //! the bell, a word of the waker's page; one in an event loop, by a byte on the socket.
 
+use super::conduct::Conduct;
 use super::figures::{Moment, OfLink};
-use super::receive::Misbehaviour;
-use crate::config::Config;
 #[cfg(feature = "tls")]
 use crate::control::hosts::{self, HostLink, Moved};
 use crate::control::{LinkToken, Peer};
 use crate::engine::routes::Route;
 use crate::engine::sleep::{self, Announced, Arming};
 use crate::interface::terminus::Segmenter;
-use crate::interface::{Counters, Flow, LinkId, Refusal};
+use crate::interface::{Counters, Flow, LinkId};
 use crate::link::cells::Word;
 use crate::link::ring::{RingReader, RingViolation, RingWriter, packet_lines_max};
 use crate::link::sleep::{Barrier, Ear, Signaller, Sleeper, WakeBy, ring};
@@ -30,11 +29,9 @@ use crate::link::{Full, Source, Transmit};
 use crate::os::memory::{RegionLines, RegionWord, close_elsewhere};
 use crate::os::socket::{self, Connection};
 use crate::os::sys;
-use crate::wire::{Flags, Header, Key, NodeId};
-use core::ops::Range;
+use crate::wire::{Flags, Header, NodeId};
 use core::sync::atomic::Ordering;
 use std::boxed::Box;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::vec::Vec;
 
@@ -527,72 +524,6 @@ pub(crate) enum Signals {
 /// Signals of one link that are taken before a sleep: a peer may send any.
 pub(super) const SIGNALS_PER_TURN: usize = 16;
 
-/// What a peer has done that was refused.
-#[derive(Debug, Default)]
-pub(crate) struct Conduct {
-    wrong_keys: u32,
-    /// Of either ring: lines that were accepted when wrong keys were last forgiven, and lines
-    /// refused.
-    forgiven_at: [u64; 2],
-    refused: [u64; 2],
-    /// Packets refused since the link was made.
-    pub packets: u64,
-    /// Refusals since `since_ns`.
-    refusals: u32,
-    since_ns: u64,
-    /// Keys that were changed while packets with them were on their way, of which the peer has been
-    /// told.
-    stale: BTreeSet<u64>,
-}
-
-/// Accepted lines for which one wrong key is forgiven. A key has 2^64 values: whoever sends as many
-/// lines as a core can, all his life, guesses none of them at this price.
-const FORGIVEN_AFTER: u64 = 1024;
-
-/// A peer is told of this many changed keys and of no more: what is remembered has a bound.
-const STALE_KEYS_MAX: usize = 1024;
-
-impl Conduct {
-    /// Counts the refusal of the packet that lies at these `lines` of a ring. A key has 2^64 values:
-    /// after a few thousand wrong ones the guesser is sent away, long before it can find one.
-    pub fn refused(
-        &mut self,
-        config: &Config,
-        refusal: Refusal,
-        is_bulk: bool,
-        lines: Range<u64>,
-        now_ns: impl FnOnce() -> u64,
-    ) -> Option<Misbehaviour> {
-        let ring = is_bulk as usize;
-        let accepted = lines.start - self.refused[ring];
-        self.refused[ring] += lines.end - lines.start;
-        self.packets += 1;
-        if refusal == Refusal::WrongKey {
-            let forgiven = (accepted - self.forgiven_at[ring]) / FORGIVEN_AFTER;
-            self.forgiven_at[ring] += forgiven * FORGIVEN_AFTER;
-            let forgiven = u32::try_from(forgiven).unwrap_or(u32::MAX);
-            self.wrong_keys = self.wrong_keys.saturating_sub(forgiven).saturating_add(1);
-            if self.wrong_keys >= config.wrong_keys_max {
-                return Some(Misbehaviour::Guessing { wrong_keys: self.wrong_keys });
-            }
-        }
-        self.refusals = self.refusals.saturating_add(1);
-        if config.refusals_per_second_max != 0 && self.refusals >= config.refusals_per_second_max {
-            let now = now_ns();
-            if now.saturating_sub(self.since_ns) < 1_000_000_000 {
-                return Some(Misbehaviour::Noise { refusals: self.refusals });
-            }
-            (self.since_ns, self.refusals) = (now, 0);
-        }
-        None
-    }
-
-    /// Whether the peer is to be told that this key counts no more: once for each key.
-    pub fn is_new_stale_key(&mut self, key: Key) -> bool {
-        self.stale.len() < STALE_KEYS_MAX && self.stale.insert(key.0)
-    }
-}
-
 /// A link and this node's knowledge of its other end.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -657,7 +588,7 @@ impl Link {
             messages: tx.messages(),
             packets: self.rx.packets,
             queued,
-            refused: self.conduct.packets,
+            refused: self.conduct.packets(),
             wakes: tx.wakes,
             peer_told: self.rx.room_told(),
         });

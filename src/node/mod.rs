@@ -22,6 +22,7 @@
 //! child's calls return [`Forked`] and touch nothing.
 
 mod aperture;
+mod conduct;
 mod events;
 mod figures;
 mod kept;
@@ -87,7 +88,6 @@ use crate::os::sys;
 use crate::wire::{MetadataIndex, NodeId, SlotIndex};
 use core::time::Duration;
 use link::Link;
-use parts::Keys;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -235,8 +235,6 @@ pub struct Node {
     poller: Poller,
     /// The inbox's; it also shows whether events wait there.
     fork_guard: ForkGuard,
-    /// Slots of removed keys cannot be guessed: keys come from the system's generator, in batches.
-    keys: Keys,
     area_bytes: usize,
     /// A watchdog is set, and another caller than the application makes the calls.
     watched: bool,
@@ -276,7 +274,9 @@ impl Node {
         }
         sys::register_barrier();
         let identity = Identity::new().map_err(os("the system's random number generator"))?;
-        let mut interface = Interface::new(identity.node());
+        // Without a secret there is no protection, so nothing goes on.
+        let secret = sys::random().map_err(os("the system's random number generator"))?;
+        let mut interface = Interface::new(identity.node(), secret);
         interface.enable();
         let counters = interface.counters().clone();
         let told = counters.clone();
@@ -329,7 +329,6 @@ impl Node {
             departed: VecDeque::new(),
             poller,
             fork_guard: control.inbox().guard().clone(),
-            keys: Keys::new(),
             area_bytes: 0,
             watched: false,
             waits_outside: false,

@@ -11,8 +11,7 @@ use crate::interface::{
     AreaError, AreaId, MetadataEntry, QueueError, QueueId, Receiver, SlotConfig, SlotError, SlotId,
 };
 use crate::os::memory::{AllocationError, AreaMemory, AreaPages, AreaReport};
-use crate::os::sys;
-use crate::wire::{Key, MetadataIndex, Ticket};
+use crate::wire::{MetadataIndex, Ticket};
 use core::ops::Range;
 use std::boxed::Box;
 
@@ -44,33 +43,6 @@ pub enum MemoryError {
     /// No such terminus.
     #[error(transparent)]
     Terminus(#[from] NoSuchTerminus),
-}
-
-/// Keys from the system's random number generator.
-#[derive(Debug)]
-pub(super) struct Keys {
-    batch: [u8; 512],
-    used: usize,
-}
-
-impl Keys {
-    pub(super) fn new() -> Self {
-        Self { batch: [0; 512], used: 512 }
-    }
-
-    fn next(&mut self) -> Key {
-        if self.used == self.batch.len() {
-            // Linux's generator does not fail once it is seeded, which happens before any process
-            // runs; without keys there is no protection, so the process must not go on.
-            self.batch = sys::random().expect("the system's random number generator");
-            self.used = 0;
-        }
-        let mut key = [0; 8];
-        key.copy_from_slice(&self.batch[self.used..self.used + 8]);
-        self.batch[self.used..self.used + 8].fill(0);
-        self.used += 8;
-        Key(u64::from_le_bytes(key))
-    }
 }
 
 impl Node {
@@ -264,8 +236,7 @@ impl Node {
         if count >= self.config.slots_max as usize {
             return Err(SlotError::TooMany(count));
         }
-        let (key, keys) = (self.keys.next(), &mut self.keys);
-        self.interface.create_slot(&config, key, || keys.next())
+        self.interface.create_slot(&config)
     }
 
     /// Removes a slot. Packets for it are refused from now on.
@@ -278,8 +249,7 @@ impl Node {
     /// entries' keys decide; [`arm`](Self::arm) or [`close_entry`](Self::close_entry) changes
     /// those.
     pub fn revoke(&mut self, slot: SlotId) -> Result<(), SlotError> {
-        let key = self.keys.next();
-        self.interface.set_key(slot, key)
+        self.interface.change_key(slot)
     }
 
     /// Arms a metadata entry for the next message: its accumulator becomes zero. In a paranoid slot
@@ -294,14 +264,12 @@ impl Node {
         index: MetadataIndex,
         limits: Option<Range<u64>>,
     ) -> Result<(), SlotError> {
-        let paranoid = limits.map(|limits| (self.keys.next(), limits));
-        self.interface.arm_entry(slot, index, paranoid)
+        self.interface.arm_entry(slot, index, limits)
     }
 
     /// Revokes one sender's right: the paranoid entry accepts no packet until it is armed again.
     pub fn close_entry(&mut self, slot: SlotId, index: MetadataIndex) -> Result<(), SlotError> {
-        let key = self.keys.next();
-        self.interface.close_entry(slot, index, key)
+        self.interface.close_entry(slot, index)
     }
 
     /// Opens a one-shot entry again for the holders of its tickets, when its message is complete:

@@ -6,6 +6,7 @@
 //! links looked at in a turn is chosen so that all of them are seen within a bounded time, however
 //! long the application's turns are.
 
+use super::conduct::Refused;
 use super::link::Link;
 use super::wait::{Look, Waited};
 use super::{Forked, Node};
@@ -606,14 +607,27 @@ impl Taking<'_> {
             }
             Err(NotDeposited::Refused(refusal)) => {
                 let position = ring.position();
+                let refused = match refusal {
+                    Refusal::WrongKey => Refused::Guess,
+                    Refusal::StaleKey => Refused::Stale,
+                    // The slot has gone, or another of its index has fewer entries, or another mode.
+                    Refusal::NoSuchSlot | Refusal::NoSuchEntry | Refusal::FastIntoParanoid
+                        if self.interface.had_ticket(&header) =>
+                    {
+                        Refused::Stale
+                    }
+                    _ => Refused::Other,
+                };
                 ended = link.conduct.refused(
                     self.config,
-                    refusal,
+                    refused,
                     is_bulk,
                     position..position + lines,
                     sys::monotonic_ns,
                 );
-                if refusal == Refusal::StaleKey && link.conduct.is_new_stale_key(header.key) {
+                if refused == Refused::Stale
+                    && link.conduct.is_to_be_told(header.key, sys::monotonic_ns)
+                {
                     self.stale.push((link.id, header.slot, header.metadata_index));
                 }
             }

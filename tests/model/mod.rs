@@ -85,9 +85,8 @@ struct OracleEntry {
     user: Vec<u8>,
     /// Sum of deltas: an integer, taken modulo 2^32 only when asked whether it is zero.
     sum: u128,
-    key: u64,
-    /// Every key that a ticket may have held, in order.
-    given: Vec<u64>,
+    /// `None`: one that no ticket has.
+    key: Option<u64>,
     low: u128,
     high: u128,
     is_open: bool,
@@ -112,8 +111,7 @@ struct OracleSlot {
     area: usize,
     base: usize,
     size: u128,
-    key: u64,
-    given: Vec<u64>,
+    key: Option<u64>,
     credit: usize,
     entries: Vec<OracleEntry>,
 }
@@ -127,7 +125,9 @@ pub struct Pair {
     /// Notifications that wait, with the slot whose credit they use.
     waiting: VecDeque<(SlotId, Notification)>,
     counters: BTreeMap<&'static str, u64>,
-    keys: u64,
+    /// Every key that a ticket may have held, by the slot's index and the entry's, or none: all of the
+    /// slot's.
+    given: BTreeMap<(u32, Option<u32>), Vec<u64>>,
     /// Links that shared entries have room for.
     links: u32,
     /// What has come about in shared entries, how often.
@@ -188,7 +188,7 @@ impl Default for Pair {
 
 impl Pair {
     pub fn new(has_onlookers: bool) -> Self {
-        let mut interface = Interface::new(ID);
+        let mut interface = Interface::new(ID, [9; 16]);
         interface.enable();
         let areas = [0usize, 100, 300]
             .map(|size| {
@@ -204,7 +204,7 @@ impl Pair {
             slots: Vec::new(),
             waiting: VecDeque::new(),
             counters: BTreeMap::new(),
-            keys: 1 << 40,
+            given: BTreeMap::new(),
             links: 8,
             met: BTreeMap::new(),
             flow: Flow::default(),
@@ -220,9 +220,16 @@ impl Pair {
         pair
     }
 
-    fn key(&mut self) -> Key {
-        self.keys += 1;
-        Key(self.keys)
+    /// The key that a ticket has now, which no ticket ever had.
+    fn note_key(&mut self, slot: SlotId, entry: Option<u32>) -> u64 {
+        let ticket = match entry {
+            None => self.interface.fast_ticket(slot),
+            Some(entry) => self.interface.ticket(slot, MetadataIndex(entry)),
+        };
+        let key = ticket.unwrap().key.0;
+        assert!(self.given.values().all(|given| !given.contains(&key)), "a key comes again");
+        self.given.entry((slot.index().0, entry)).or_default().push(key);
+        key
     }
 
     fn add_slot(
@@ -238,15 +245,7 @@ impl Pair {
             .metadata(entries)
             .mode(mode)
             .credit(credit);
-        let key = self.key();
-        let mut entry_keys = Vec::new();
-        let mut next = self.keys;
-        let made = self.interface.create_slot(&config, key, || {
-            next += 1;
-            entry_keys.push(next);
-            Key(next)
-        });
-        self.keys = next;
+        let made = self.interface.create_slot(&config);
         let reserved: usize = self.slots.iter().flatten().map(|slot| slot.credit).sum();
         let left_behind = self
             .waiting
@@ -260,11 +259,11 @@ impl Pair {
             let onlooker = Onlooker { bytes: range.end - range.start, observed: 0 };
             self.interface.install(id, Box::new(onlooker)).unwrap();
         }
-        let entry = |i: usize| OracleEntry {
+        let key = (mode == Mode::Normal).then(|| self.note_key(id, None));
+        let entry = |_| OracleEntry {
             user: Vec::new(),
             sum: 0,
-            key: entry_keys.get(i).copied().unwrap_or(0),
-            given: Vec::new(),
+            key: None,
             low: 0,
             high: 0,
             is_open: mode == Mode::Normal,
@@ -276,8 +275,7 @@ impl Pair {
             area,
             base: range.start as usize,
             size: (range.end - range.start) as u128,
-            key: key.0,
-            given: Vec::new(),
+            key,
             credit: credit as usize,
             entries: (0..entries as usize).map(entry).collect(),
         };
@@ -317,14 +315,13 @@ impl Pair {
         }
         let paranoid = slot.mode != Mode::Normal;
         let key = if paranoid { slot.entries[index].key } else { slot.key };
-        if h.key.0 != key {
-            let given = if paranoid { &slot.entries[index].given } else { &slot.given };
-            // The last of those that a ticket may have held and that count no more.
-            let before = given.iter().rev().find(|&&given| given != key);
-            return Err(if before == Some(&h.key.0) {
-                Refusal::StaleKey
-            } else {
-                Refusal::WrongKey
+        if Some(h.key.0) != key {
+            // Those that a ticket has held, for the entry or for the slot, and that count no more.
+            let places = [None, Some(h.metadata_index.0)].map(|entry| (h.slot.0, entry));
+            let mut given = places.iter().filter_map(|place| self.given.get(place)).flatten();
+            return Err(match given.any(|given| *given == h.key.0) {
+                true => Refusal::StaleKey,
+                false => Refusal::WrongKey,
             });
         }
         let (from, to) = (h.offset as u128, h.offset as u128 + h.length as u128);
@@ -486,11 +483,11 @@ impl Pair {
             }
             1 => {
                 if let Some(Some(slot)) = self.slots.get(place).cloned() {
-                    let key = self.key();
-                    self.interface.set_key(slot.id, key).unwrap();
-                    let slot = self.slots[place].as_mut().unwrap();
-                    slot.given.push(slot.key);
-                    slot.key = key.0;
+                    self.interface.change_key(slot.id).unwrap();
+                    if slot.mode == Mode::Normal {
+                        let key = self.note_key(slot.id, None);
+                        self.slots[place].as_mut().unwrap().key = Some(key);
+                    }
                 }
             }
             2..=3 => self.arm(place, input),
@@ -503,13 +500,11 @@ impl Pair {
             6 => {
                 if let Some(Some(slot)) = self.slots.get(place).cloned() {
                     let index = input.below(slot.entries.len() as u64) as usize;
-                    let key = self.key();
-                    let closed =
-                        self.interface.close_entry(slot.id, MetadataIndex(index as u32), key);
+                    let closed = self.interface.close_entry(slot.id, MetadataIndex(index as u32));
                     assert_eq!(closed.is_ok(), slot.mode != Mode::Normal);
                     if closed.is_ok() {
                         let entry = &mut self.slots[place].as_mut().unwrap().entries[index];
-                        (entry.key, entry.is_open) = (key.0, false);
+                        (entry.key, entry.is_open) = (None, false);
                         entry.shared.iter_mut().for_each(BTreeMap::clear);
                     }
                 }
@@ -561,22 +556,22 @@ impl Pair {
     fn arm(&mut self, place: usize, input: &mut Input) {
         let Some(Some(slot)) = self.slots.get(place).cloned() else { return };
         let index = input.below(slot.entries.len() as u64 + 1) as usize;
-        let key = self.key();
         let (start, end) = match input.below(4) {
             0 => (input.below(150), input.below(150)),
             _ => (input.below(20), slot.size as u64),
         };
-        let limits = (slot.mode != Mode::Normal).then_some((key, start..end));
+        let limits = (slot.mode != Mode::Normal).then_some(start..end);
         let armed = self.interface.arm_entry(slot.id, MetadataIndex(index as u32), limits);
         let allowed = index < slot.entries.len()
             && (slot.mode == Mode::Normal || start <= end && end as u128 <= slot.size);
         assert_eq!(armed.is_ok(), allowed, "{armed:?}");
         if allowed {
+            let key =
+                (slot.mode != Mode::Normal).then(|| self.note_key(slot.id, Some(index as u32)));
             let entry = &mut self.slots[place].as_mut().unwrap().entries[index];
             (entry.sum, entry.user) = (0, Vec::new());
             if slot.mode != Mode::Normal {
-                entry.key = key.0;
-                entry.given.push(key.0);
+                entry.key = key;
                 entry.shared.iter_mut().for_each(BTreeMap::clear);
                 (entry.low, entry.high) = (start as u128, end as u128);
                 entry.is_open = true;
@@ -629,7 +624,7 @@ impl Pair {
             destination: ID.destination(),
             slot: slot.id.index(),
             metadata_index: MetadataIndex(index as u32),
-            key: Key(entry.key),
+            key: Key(entry.key.unwrap_or(0)),
             offset: entry.low as u64,
             length: 0,
             delta: [0, 1, 1, 0x8000_0000, finishing, finishing][input.below(6) as usize],
@@ -648,9 +643,9 @@ impl Pair {
         if index as u64 == entries && input.below(3) > 0 {
             index = u32::MAX;
         }
-        let key = slot.map_or(0, |slot| match slot.mode {
+        let key = slot.and_then(|slot| match slot.mode {
             Mode::Normal => slot.key,
-            _ => slot.entries.get(index as usize).map_or(0, |entry| entry.key),
+            _ => slot.entries.get(index as usize).and_then(|entry| entry.key),
         });
         let low = slot
             .filter(|slot| slot.mode != Mode::Normal)
@@ -662,7 +657,7 @@ impl Pair {
             destination: ID.destination(),
             slot: SlotIndex(place as u32),
             metadata_index: MetadataIndex(index),
-            key: Key(key),
+            key: Key(key.unwrap_or(0)),
             offset: low + input.below(60),
             length: [0, 8, 16, 17, 1][input.below(5) as usize],
             delta: deltas[input.below(8) as usize],
@@ -676,8 +671,18 @@ impl Pair {
             1 => h.slot = SlotIndex(input.number() as u32),
             2 => h.metadata_index = MetadataIndex(input.number() as u32),
             3 => h.key = Key(input.number()),
-            // Keys are consecutive here: mostly another's, sometimes the one before.
-            9 | 10 => h.key = Key(key.wrapping_sub(1 + input.below(4))),
+            // One that was given for this, or that was for another.
+            9 => {
+                let given = self.given.get(&(place as u32, Some(index)));
+                let given = given.or_else(|| self.given.get(&(place as u32, None)));
+                let given = given.map_or(&[][..], |given| given);
+                let at = input.below(given.len() as u64) as usize;
+                h.key = Key(given.get(at).copied().unwrap_or(0));
+            }
+            10 => {
+                let at = input.below(self.given.len() as u64) as usize;
+                h.key = Key(self.given.values().nth(at).map_or(0, |given| given[0]));
+            }
             4 => h.offset = input.number(),
             5 => h.length = input.below(400) as u32,
             6 => h.offset = u64::MAX - input.below(20),

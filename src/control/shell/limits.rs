@@ -6,8 +6,9 @@ use std::io;
 use std::string::String;
 use std::vec::Vec;
 
-/// Descriptors that a link takes, and those that it takes besides while it is made.
-const DESCRIPTORS_PER_LINK: u64 = 4;
+/// Descriptors that a link takes, two of them for its rings' pages, and those that it takes besides
+/// while it is made.
+const DESCRIPTORS_PER_LINK: u64 = 6;
 /// Mappings that a link takes: its rings, and its bulk rings.
 const MAPPINGS_PER_LINK: u64 = 4;
 /// Descriptors of a connection that has no place for a link yet. A quarter of all are for them.

@@ -56,7 +56,7 @@ use super::receiver::Message;
 use super::{FORKED, GREETING_BYTES_MAX, TOKEN_BYTES_MAX};
 use crate::config::{AdmitUnknown, Config, Housekeeping};
 use crate::log::{Account, Entry, Kind, Log};
-use crate::os::memory::ForkGuard;
+use crate::os::memory::{ForkGuard, Remains};
 use crate::os::poller::Poller;
 use crate::os::socket;
 use crate::os::strangers::Strangers;
@@ -120,7 +120,7 @@ struct Row {
     is_writing: bool,
     outbox: VecDeque<(Vec<u8>, Option<Arc<OwnedFd>>)>,
     /// Starts when everything before it has been sent.
-    take: Option<(Expected, u64)>,
+    take: Option<Box<(Expected, u64)>>,
     made: BTreeMap<Memory, Made>,
     mapped: BTreeMap<Memory, Mapped>,
     dial: Option<Box<Dial>>,
@@ -132,6 +132,8 @@ struct Row {
     service: Option<ServiceId>,
     /// Who is at the other end, once it is a link.
     peer: Option<Peer>,
+    /// Its memory, once it is a link, which the application has.
+    remains: Vec<Remains>,
 }
 
 impl Row {
@@ -152,6 +154,7 @@ impl Row {
             pid: who.pid,
             service: None,
             peer: None,
+            remains: Vec::new(),
         }
     }
 
@@ -176,6 +179,8 @@ struct State {
     asked: Vec<ConnectionId>,
     /// To be closed elsewhere.
     discarded: Vec<OwnedFd>,
+    /// Memory of links that have ended, and when it is copied if it is still there.
+    remains: VecDeque<(u64, Vec<Remains>)>,
     /// Started receivers, by connection: whose they are.
     receivers: HashMap<ConnectionId, Vec<Option<u32>>>,
     /// Why nothing goes on any more: the thread has ended.
@@ -329,6 +334,7 @@ impl Control {
             dialing: BTreeMap::new(),
             asked: Vec::new(),
             discarded: Vec::new(),
+            remains: VecDeque::new(),
             receivers: HashMap::new(),
             failed: None,
         };
@@ -658,7 +664,8 @@ impl Drop for Control {
 impl State {
     fn deadline_ns(&self) -> Option<u64> {
         let dial = self.dialing.values().min().copied();
-        [self.machine.deadline_ns(), dial].into_iter().flatten().min()
+        let remains = self.remains.front().map(|row| row.0);
+        [self.machine.deadline_ns(), dial, remains].into_iter().flatten().min()
     }
 }
 

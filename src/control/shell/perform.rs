@@ -19,6 +19,9 @@ use std::string::ToString;
 use std::sync::Arc;
 use std::vec::Vec;
 
+/// How long after the end of a link its memory is the peer's if the program makes no calls.
+const REMAINS_NS: u64 = 1_000_000_000;
+
 impl Shared {
     /// Everything that the machine has asked for, what it answers to that included.
     pub(super) fn perform_all(&self, state: &mut State) {
@@ -100,7 +103,7 @@ impl Shared {
             }
             Action::Take { from, expected, until_ns } => {
                 let Some(row) = state.rows.get_mut(&from) else { return };
-                row.take = Some((expected, until_ns));
+                row.take = Some(Box::new((expected, until_ns)));
                 state.receivers.entry(from).or_default().push(row.uid);
                 if row.outbox.is_empty() {
                     return self.start_receiver(state, from);
@@ -218,10 +221,8 @@ impl Shared {
     /// Everything before it has been sent: a receiver asks for a descriptor, and reads the socket.
     pub(super) fn start_receiver(&self, state: &mut State, id: ConnectionId) {
         let Some(row) = state.rows.get_mut(&id) else { return };
-        let (Some((expected, until_ns)), Some(socket)) = (row.take.take(), row.socket.clone())
-        else {
-            return;
-        };
+        let (Some(take), Some(socket)) = (row.take.take(), row.socket.clone()) else { return };
+        let (expected, until_ns) = *take;
         self.poller.remove(&*socket);
         row.is_lent = true;
         row.is_writing = false;
@@ -249,6 +250,10 @@ impl Shared {
     fn close(&self, state: &mut State, id: ConnectionId) {
         state.dialing.remove(&id);
         let Some(mut row) = state.rows.remove(&id) else { return };
+        if !row.remains.is_empty() {
+            let at = monotonic_ns().saturating_add(REMAINS_NS);
+            state.remains.push_back((at, core::mem::take(&mut row.remains)));
+        }
         if let Some(pidfd) = &row.pidfd {
             self.poller.remove(pidfd);
         }
@@ -283,13 +288,17 @@ impl Shared {
             Event::RequestGone { id } => ControlEvent::RequestGone { id },
             Event::BulkOutgoing { link } => {
                 let lines = self.take_made(state, link)?;
+                state.rows.get_mut(&link)?.remains.push(lines.remains());
                 ControlEvent::BulkOutgoing { token: link, lines }
             }
             Event::BulkIncoming { link } => {
                 let row = state.rows.get_mut(&link)?;
                 let bulk = [Memory::Bulk(End::Client), Memory::Bulk(End::Server)];
                 match bulk.into_iter().find_map(|memory| row.mapped.remove(&memory)) {
-                    Some(Mapped::Bulk(lines)) => ControlEvent::BulkIncoming { token: link, lines },
+                    Some(Mapped::Bulk(lines)) => {
+                        row.remains.push(lines.remains());
+                        ControlEvent::BulkIncoming { token: link, lines }
+                    }
                     _ => return None,
                 }
             }
@@ -379,6 +388,7 @@ impl Shared {
         let waiter = row.waiter.take();
         row.dial = None;
         row.peer = Some(agreed.peer.clone());
+        row.remains = [outgoing.remains(), incoming.remains()].into();
         if log::is_wanted() {
             let by = if agreed.initiated_by_us { "this process connected" } else { "" };
             self.note(row.entry(Kind::Connected, by.into()));

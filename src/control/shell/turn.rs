@@ -78,7 +78,10 @@ impl Shared {
         state.machine.handle_timeout(now);
         self.perform_all(&mut state);
         let asked = core::mem::take(&mut state.asked);
+        let due = state.remains.iter().take_while(|row| row.0 <= now).count();
+        let remains = state.remains.drain(..due).flat_map(|row| row.1).collect();
         self.finish(state);
+        memory::copy_elsewhere(remains);
         if !asked.is_empty() {
             let text = self.figures();
             let mut state = self.lock();

@@ -12,6 +12,8 @@
 //!
 //! - `received.rs`: whether a descriptor from another process is what was agreed
 //! - `elsewhere.rs`: closing and unmapping what a stranger can keep from ending
+//! - `pin.rs`: pages that nobody can put others in the place of
+//! - `remains.rs`: what is left of a link that has ended, in private memory
 //! - `area.rs`: memory of a message area, of this process alone
 //! - `pages.rs`: memory of a message area at an address of the application's own
 //! - `room.rs`: whether the control groups of this process leave room for it
@@ -22,13 +24,16 @@
 mod area;
 mod elsewhere;
 mod pages;
+mod pin;
 mod received;
+mod remains;
 mod room;
 
 pub use area::{AllocationError, AreaMemory, AreaReport, Grant};
 pub use elsewhere::{apertures_still_mapped, close_elsewhere, descriptors_leaked};
 pub use pages::{AreaPages, PagesError};
-pub use received::{DescriptorError, Wanted, check, check_pages};
+pub use received::{DescriptorError, Wanted, check, check_pages, check_size};
+pub use remains::{Remains, copy_elsewhere};
 pub(crate) use room::check_now as check_room;
 
 use super::call::{OfCall, may_grow_to};
@@ -40,7 +45,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
@@ -92,6 +97,8 @@ pub struct Mapping {
     only_in: Option<u32>,
     /// Somebody else may write the file, and so can stop whoever unmaps it.
     is_aperture: bool,
+    /// What keeps its pages from being replaced.
+    pin: Mutex<Option<pin::Pin>>,
 }
 
 // SAFETY: a mapping is an address range of the process, not of a thread. It gives out no borrows
@@ -104,7 +111,9 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // In a forked child something else may lie there by now.
         if self.only_in.is_some_and(|pid| pid != std::process::id()) {
-            return;
+            // And something else may have the number of this.
+            let pin = self.pin.get_mut().unwrap_or_else(PoisonError::into_inner);
+            return core::mem::forget(pin.take());
         }
         if self.is_aperture {
             return elsewhere::unmap(self.start, self.bytes);
@@ -140,6 +149,9 @@ impl Mapping {
     /// [`shared`](Self::shared), of pages that a peer may pay for.
     fn of_ring(fd: impl AsFd, bytes: usize, protection: ProtFlags) -> io::Result<Self> {
         let mapping = Self::shared(fd, bytes, protection)?;
+        // Also where the system gives huge pages to all: what is counted is what is there. An error
+        // says that there are none.
+        let _ = mapping.advise(Advice::LinuxNoHugepage);
         mapping.keep();
         Ok(mapping)
     }
@@ -156,7 +168,7 @@ impl Mapping {
 
     fn of(start: *mut u8, bytes: usize) -> io::Result<Self> {
         let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(Self { start, bytes, only_in: None, is_aperture: false })
+        Ok(Self { start, bytes, only_in: None, is_aperture: false, pin: Mutex::default() })
     }
 
     /// After fork a child that wrote here would be a second writer.
@@ -195,7 +207,7 @@ impl Mapping {
         // SAFETY: the range is this mapping, of which no byte changes.
         let rc = unsafe { libc::mlock2(self.start.as_ptr().cast(), self.bytes, MLOCK_ONFAULT) };
         if rc != 0 {
-            UNLOCKED.fetch_add(1, Ordering::Relaxed);
+            count_unlocked();
         }
     }
 
@@ -248,8 +260,16 @@ fn lines_of(bytes: usize) -> usize {
 
 static UNLOCKED: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
 
-/// Pieces of memory shared with peers that could not be kept from being swapped out, in this process
-/// so far.
+fn count_unlocked() {
+    UNLOCKED.fetch_add(1, Ordering::Relaxed);
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Pieces of memory shared with peers that could not be kept from being swapped out, or replaced, in
+/// this process so far.
 pub fn memory_unlocked() -> u64 {
     UNLOCKED.load(Ordering::Relaxed)
 }
@@ -291,6 +311,17 @@ impl Region {
     /// Touches every page by reading.
     pub fn fill_by_reading(&self) -> io::Result<()> {
         self.mapping.fill_by_reading()
+    }
+
+    /// Keeps its pages, all of which have been touched, from being replaced by anybody who has the file.
+    /// An error: there are no descriptors or no memory for it.
+    pub fn pin(&self) -> io::Result<()> {
+        self.mapping.pin()
+    }
+
+    /// What may be left of it when its link has ended.
+    pub fn remains(&self) -> Remains {
+        Remains::of(&self.mapping)
     }
 
     /// Bytes mapped.
@@ -399,6 +430,17 @@ impl RegionLines {
     /// Touches every page by reading.
     pub fn fill_by_reading(&self) -> io::Result<()> {
         self.mapping.fill_by_reading()
+    }
+
+    /// Keeps its pages, all of which have been touched, from being replaced by anybody who has the file.
+    /// An error: there are no descriptors or no memory for it.
+    pub fn pin(&self) -> io::Result<()> {
+        self.mapping.pin()
+    }
+
+    /// What may be left of it when its link has ended.
+    pub fn remains(&self) -> Remains {
+        Remains::of(&self.mapping)
     }
 }
 

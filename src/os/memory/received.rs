@@ -119,6 +119,17 @@ pub fn check(fd: impl AsFd, wanted: &Wanted) -> Result<(), DescriptorError> {
     Ok(())
 }
 
+/// Whether a file, whose pages are [pinned](super::Region::pin), has no more of them than its size
+/// needs. What this says stays true.
+pub fn check_size(fd: impl AsFd, bytes: usize) -> Result<(), DescriptorError> {
+    let stat = rustix::fs::fstat(fd).map_err(|e| DescriptorError::NotMemory(e.into()))?;
+    let found = (stat.st_blocks as u64).saturating_mul(512);
+    match found > bytes.next_multiple_of(PAGE) as u64 {
+        true => Err(DescriptorError::Behind { found, wanted: bytes as u64 }),
+        false => Ok(()),
+    }
+}
+
 /// Most bytes that a file may have behind its end, beside as many as it has before it: a huge
 /// page is given whole.
 const BEHIND_MAX: u64 = 64 << 20;
@@ -244,7 +255,7 @@ mod tests {
             check_pages(&file, bytes).unwrap();
             let other = create(bytes).unwrap();
             let lines = RegionLines::map_writable(&other, bytes).unwrap();
-            let all_but_one = Mapping { bytes: bytes - PAGE, only_in: None, ..*lines.mapping };
+            let all_but_one = Mapping::of(lines.mapping.start.as_ptr(), bytes - PAGE).unwrap();
             if bytes > PAGE {
                 all_but_one.advise(Advice::LinuxPopulateWrite).unwrap();
             }

@@ -1,0 +1,138 @@
+//! Pages that stay the pages of their file: neither replaced nor swapped out, as long as a pipe refers
+//! to them.
+//!
+//! Whoever maps a file, if only for reading, can have the kernel put one huge page in the place of all
+//! pages of 2 MiB of it (`MADV_COLLAPSE`, Linux 6.1). A file of 36 KiB is 2 MiB large then, its seals
+//! notwithstanding, and its new page is not locked in memory, although the old ones were. No seal and no
+//! flag of another mapping forbids it. But the kernel looks first whether somebody refers to one of the
+//! pages beside the file and its mappings, and lets all of the 2 MiB alone if so. A pipe does, to which
+//! a byte of the page was spliced (`vmsplice`): one page of each 2 MiB is enough, and what waits in the
+//! pipe is never read.
+//!
+//! A pipe has two such bytes, of what was pinned one after the other, mostly the two rings of a link: so
+//! pinning costs a link one descriptor. If one of the two mappings goes, its one page stays until the
+//! other goes.
+//!
+//! Never: a page is pinned that nobody has paid for; the pipe of another process is written to.
+
+use super::{HUGE_PAGE, Mapping, lock};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::vec::Vec;
+
+/// Keeps pages where they are.
+#[derive(Debug)]
+pub(super) struct Pin(Option<Arc<OwnedFd>>);
+
+/// A pipe that has room for another byte.
+struct Half {
+    pages: Arc<OwnedFd>,
+    end: OwnedFd,
+    process: u32,
+}
+
+/// Nobody waits for it: in a forked child a thread that it does not have may have locked it.
+static HALF: Mutex<Option<Half>> = Mutex::new(None);
+
+/// The half-full pipe of this process; that of the process from which it was forked is not touched.
+fn half(half: &mut Option<Half>) -> Option<Half> {
+    let found = half.take()?;
+    if found.process == std::process::id() {
+        return Some(found);
+    }
+    // Its numbers may be those of anything here.
+    core::mem::forget(found);
+    None
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        drop(self.0.take());
+        // A pipe of which nobody needs the first page waits for no second.
+        if let Ok(mut open) = HALF.try_lock() {
+            *open = half(&mut open).filter(|half| Arc::strong_count(&half.pages) > 1);
+        }
+    }
+}
+
+/// A pipe for so many pages: where they stay, and where they are put in.
+fn pipe(pages: usize) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let (stay, end) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    // As small as can be, since a user's pipes have a limit together; if it stays as it was, whether it
+    // is large enough shows when they are put in.
+    let _ = fcntl_setpipe_size(&end, pages * rustix::param::page_size());
+    Ok((stay, end))
+}
+
+impl Mapping {
+    /// Keeps its file's pages, all of which are there, from being replaced; what they were when
+    /// this is called is for [`check_size`](super::check_size) to say. Where the system refuses
+    /// that, for some of them (without a privilege a pipe has room for 256: `fs.pipe-max-size`) or for
+    /// all, it is counted ([`memory_unlocked`](super::memory_unlocked)). An error: there are no
+    /// descriptors, or no memory, for it.
+    pub(super) fn pin(&self) -> io::Result<()> {
+        let starts: Vec<usize> = (0..self.bytes).step_by(HUGE_PAGE).collect();
+        let pinned = match &starts[..] {
+            [_] => self.pin_one(),
+            _ => self.pin_many(&starts),
+        };
+        match pinned {
+            Ok(pin) => *lock(&self.pin) = Some(pin),
+            Err(e @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(e.into()),
+            Err(_) => super::count_unlocked(),
+        }
+        Ok(())
+    }
+
+    fn pin_one(&self) -> Result<Pin, Errno> {
+        let Ok(mut open) = HALF.try_lock() else { return self.pin_many(&[0]) };
+        if let Some(half) = half(&mut open) {
+            self.put_into(&half.end, &[0])?;
+            return Ok(Pin(Some(half.pages)));
+        }
+        let (stay, end) = pipe(2)?;
+        self.put_into(&end, &[0])?;
+        let pages = Arc::new(stay);
+        *open = Some(Half { pages: Arc::clone(&pages), end, process: std::process::id() });
+        Ok(Pin(Some(pages)))
+    }
+
+    fn pin_many(&self, starts: &[usize]) -> Result<Pin, Errno> {
+        let (stay, end) = pipe(starts.len())?;
+        self.put_into(&end, starts)?;
+        Ok(Pin(Some(Arc::new(stay))))
+    }
+
+    /// Puts the bytes at these offsets into a pipe.
+    fn put_into(&self, end: &OwnedFd, starts: &[usize]) -> Result<(), Errno> {
+        let byte_at = |at: &usize| libc::iovec {
+            // SAFETY: the offset is below the mapping's bytes.
+            iov_base: unsafe { self.start.as_ptr().add(*at) }.cast(),
+            iov_len: 1,
+        };
+        let bytes: Vec<libc::iovec> = starts.iter().map(byte_at).collect();
+        // SAFETY: the kernel takes references to pages of this mapping, and neither reads nor writes
+        // them for this; the list is alive.
+        let put = unsafe {
+            libc::vmsplice(end.as_raw_fd(), bytes.as_ptr(), bytes.len(), libc::SPLICE_F_NONBLOCK)
+        };
+        match usize::try_from(put) {
+            Ok(put) => {
+                if put < starts.len() {
+                    super::count_unlocked();
+                }
+                Ok(())
+            }
+            Err(_) => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        }
+    }
+
+    /// No page of it is kept by this any more.
+    pub(super) fn unpin(&self) {
+        let pin = lock(&self.pin).take();
+        drop(pin);
+    }
+}

@@ -1,0 +1,110 @@
+//! What a program that makes no calls still has mapped of a link that has ended: private copies take the
+//! place of the files, so that nothing of the peer's stays behind.
+//!
+//! A file lives as long as somebody maps it, with all that its peer has given it: pages, as many as were
+//! agreed, and what no limit of this process's counts, such as extended attributes. As long as the peer
+//! lives its own control group pays for that. When it has gone, only this process holds it.
+//!
+//! What the peer has written and nobody has read yet lies in the copy, at the same address.
+//!
+//! Never: whoever reads or writes there is disturbed (the kernel replaces a mapping in one step, for
+//! which those who touch it meanwhile wait); anybody waits for the thread that does this (a page may have
+//! been swapped out, and come back when the peer's control group has memory).
+
+use super::{Mapping, PAGE, RegionLines};
+use crate::link::cells::{self, Lines};
+use rustix::mm::{MapFlags, MremapFlags};
+use std::io;
+use std::sync::{Arc, Weak};
+use std::vec::Vec;
+
+/// A mapping of a link that may have ended, which this does not keep.
+#[derive(Clone, Debug)]
+pub struct Remains(Weak<Mapping>);
+
+impl Remains {
+    pub(super) fn of(mapping: &Arc<Mapping>) -> Self {
+        Self(Arc::downgrade(mapping))
+    }
+
+    /// Whether somebody keeps it.
+    pub fn are_there(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    /// Puts a private copy in its place.
+    pub(super) fn copy(&self) -> io::Result<()> {
+        let Some(mapping) = self.0.upgrade() else { return Ok(()) };
+        let mut copy = Mapping::anonymous(mapping.bytes, MapFlags::PRIVATE)?;
+        copy.keep_from_children()?;
+        let lines = RegionLines::new(&mapping, 0);
+        for at in (0..lines.bytes()).step_by(PAGE) {
+            let mut page = [0; PAGE];
+            let page = &mut page[..PAGE.min(lines.bytes() - at)];
+            cells::read_at(lines.lines(), at, page);
+            // A page of zeros is one that has not been touched.
+            if page.iter().any(|byte| *byte != 0) {
+                // SAFETY: inside the new mapping, which is as long, and nobody else has it.
+                unsafe { copy.start.as_ptr().add(at).copy_from(page.as_ptr(), page.len()) };
+            }
+        }
+        // SAFETY: the first range is the new mapping, which nothing refers to. The second is the old
+        // one, which is kept meanwhile; who has pointers into it goes through atomics there, and finds
+        // the same bytes, but what it has itself written since they were copied. Nobody reads that:
+        // the link has ended.
+        unsafe {
+            let (from, to) = (copy.start.as_ptr(), mapping.start.as_ptr());
+            let flags = MremapFlags::MAYMOVE;
+            rustix::mm::mremap_fixed(from.cast(), copy.bytes, copy.bytes, flags, to.cast())?;
+        }
+        core::mem::forget(copy);
+        mapping.unpin();
+        Ok(())
+    }
+}
+
+/// Puts private copies in the place of these mappings, on a thread that nothing waits for. Where none
+/// can be had they stay as they are, which their user's quota allows for.
+pub fn copy_elsewhere(mut remains: Vec<Remains>) {
+    remains.retain(Remains::are_there);
+    if !remains.is_empty() {
+        super::elsewhere::copy(remains);
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::super::{Region, create, region_bytes};
+    use super::*;
+    use crate::link::cells::{Ordering, Word};
+
+    #[test]
+    fn what_remains_of_a_link_is_a_copy_and_its_file_is_let_go() {
+        let bytes = region_bytes(1 << 16);
+        let file = create(bytes).unwrap();
+        let theirs = Region::map_writable(&file, bytes).unwrap();
+        theirs.fill_by_writing().unwrap();
+        let ours = Region::map_read_only(&file, bytes).unwrap();
+        ours.pin().unwrap();
+        theirs.room().word().store(7, Ordering::Relaxed);
+        cells::write_at(theirs.lines().lines(), 40_000, b"sent before the end");
+        let remains = ours.remains();
+        let (lines, room) = (ours.lines(), ours.room());
+        remains.copy().unwrap();
+        let mut found = [0; 19];
+        cells::read_at(lines.lines(), 40_000, &mut found);
+        assert_eq!(&found, b"sent before the end");
+        assert_eq!(room.word().load(Ordering::Relaxed), 7);
+        // Whatever becomes of the file: nothing of it is here.
+        theirs.room().word().store(8, Ordering::Relaxed);
+        assert_eq!(room.word().load(Ordering::Relaxed), 7);
+        let start = std::format!("{:x}-", ours.mapping.start.as_ptr() as usize);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let its = maps.lines().find(|line| line.starts_with(&start)).unwrap();
+        assert!(!its.contains("memfd"), "{its}");
+        assert!(super::super::lock(&ours.mapping.pin).is_none());
+        drop((lines, room, ours));
+        assert!(!remains.are_there());
+        remains.copy().unwrap();
+    }
+}

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Takes every figure of the README, one after another on an otherwise idle machine, and prints rows
-# of JSON: first what machine this is, then one row for each figure, those of the protocols all from
-# one command. Takes about five minutes.
+# Takes the figures of one machine in bench/RESULTS.md, one after another. The machine must be idle
+# otherwise. Prints rows of JSON: first a description of the machine, then a row for each figure, those
+# of the protocols all from one command. Takes about five minutes.
 #
 #   make build && bench/figures.sh >bench/results/NAME.jsonl
 set -eu

@@ -913,7 +913,7 @@ fn what_was_sent_arrives_over_two_rails_though_its_sender_leaves_at_once() {
 
 // ---- what a long message keeps in front of a short one
 
-/// What README and settings say: as much, and the link's ring.
+/// As docs/two-hosts.md and the settings say: as much, and the link's ring.
 const AHEAD_BYTES: u64 = 288 << 10;
 
 /// Bytes that have left a socket of this process which is connected to `at`, and that the other end has

@@ -375,7 +375,7 @@ fn of_process(before: &Figures, now: &Figures) -> Vec<String> {
         let (count, value) = (more(name), now.number(name));
         if count > 0 {
             sentences.push(format!(
-                "{} refused within this second, {value} in all ({name}; SECURITY.md says what it \
+                "{} refused within this second, {value} in all ({name}; docs/refusals.md says what it \
                  protects).",
                 packets(count)
             ));

@@ -1,4 +1,4 @@
-//! Two hosts, over loopback: what the README shows, with everything that the keys say.
+//! Two hosts, over loopback: the commands of docs/two-hosts.md, with everything that the keys say.
 #![cfg(feature = "tls")]
 
 mod support;

@@ -1,7 +1,7 @@
 //! What the control plane counts: links, how they ended, and each reason for which somebody was
 //! refused.
 //!
-//! Each refusal is a row of SECURITY.md, and a test raises it. Never: a counter decides anything.
+//! Each refusal is a row of docs/refusals.md, and a test raises it. Never: a counter decides anything.
 
 use super::LinkEnd;
 use alloc::vec::Vec;

@@ -10,7 +10,7 @@
 //!
 //! Each question has a number and comes from a port that others have to guess, and the socket takes
 //! datagrams from that server alone. That is what can be done without DNSSEC, and not enough to believe
-//! an answer: see SECURITY.md.
+//! an answer: see docs/security-hosts.md.
 //!
 //! Never: it goes on when the time of whoever connects is over; more is kept than one message, of at
 //! most 64 KiB.

@@ -129,7 +129,7 @@ mod tests {
     fn each_key_is_another_and_is_known_for_its_place_alone() {
         let mut keys = Keys::new([7; SECRET_BYTES]);
         let mut all = BTreeSet::from([keys.nobodys().0]);
-        for number in 0..1000 {
+        for number in 0..1000u32 {
             let (slot, entry) = (number % 5, (number % 3).checked_sub(1));
             let key = keys.make(slot, entry);
             assert!(all.insert(key.0));

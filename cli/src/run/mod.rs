@@ -4,7 +4,7 @@
 //! ```text
 //!   hamlyn run ---- agent of this host ---- ranks, each with a socket and two pipes
 //!        |     \--- ssh, agent of another host ---- ranks
-//!        +--> space: who is which rank, what was put, who came to the fence
+//!        +--> space: ranks and their hosts, values put, ranks at the fence
 //!        +--> print: threads that write to standard output and standard error
 //! ```
 //! - [`frames`]: the frames between the launcher and an agent

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Takes every figure of the README, one after another on an otherwise idle machine, and prints rows
-# of JSON: first what machine this is, then one row for each figure, those of the protocols all from
-# one command. Takes about five minutes.
+# Measures every figure of the README, one after another on an otherwise idle machine, and prints
+# rows of JSON: first the machine, then one row for each figure; one command measures all those of
+# the protocols. Takes about five minutes.
 #
 #   make build && bench/figures.sh >bench/results/NAME.jsonl
 set -eu

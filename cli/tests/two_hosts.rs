@@ -1,4 +1,4 @@
-//! Two hosts, over loopback: what the README shows, with everything that the keys say.
+//! Two hosts, over loopback: the README's example, and all output and files of `hamlyn keys`.
 #![cfg(feature = "tls")]
 
 mod support;

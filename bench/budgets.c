@@ -1,7 +1,7 @@
 /*
- * The row `c` of the budgets: what `single` does in Rust, by the calls of C. COUNT messages of 16
- * bytes, one by one, between two nodes of one process and one thread: once for warming up, and once
- * in `measured`, while instructions are counted.
+ * The row `c` of the budgets, like `single` in Rust, through the calls of C. It sends COUNT
+ * messages of 16 bytes, one by one, between two nodes of one process and one thread: once for
+ * warming up, and once in `measured`, while instructions are counted.
  */
 #include <hamlyn.h>
 

@@ -1,6 +1,6 @@
 """The row `python` of the budgets: a message of 16 bytes there and one back, COUNT times, between
-two managers of one process and one thread. Whoever counts runs it twice, with different COUNTs, and
-takes the difference: what comes before and after is the same."""
+two managers of one process and one thread. The caller runs it twice, with different COUNTs, and
+takes the difference, without the cost of start and end."""
 
 import sys
 

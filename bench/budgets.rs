@@ -1,15 +1,15 @@
 //! Instructions that a message costs, both sides together, against a committed table.
 //!
 //! `cargo bench --bench budgets` runs this program again under valgrind's callgrind, which counts
-//! what each row executes, and compares the counts with `bench/budgets.txt`; `-- --write` writes
-//! them there. Two nodes in one process and one thread, the release profile. Counts are exact on a
-//! busy machine; time is not measured here. Without valgrind: exit status 99, and a sentence.
+//! the instructions of each row, and compares the counts with `bench/budgets.txt`; `-- --write`
+//! writes that file. Two nodes in one process and one thread, the release profile. Counts are exact
+//! on a busy machine; time is not measured here. Without valgrind: exit status 99, and a sentence.
 //!
-//! The last rows are of C and Python: `bench/budgets.c` with the library that is installed, and
-//! `bench/budgets.py` with the module that is, in the `python3` that is there; without a C compiler
-//! or Python they are left out, which is said. A third of what Python's row counts is its
-//! interpreter, which differs from version to version: it fails by 25 %. `-- --rust` leaves both out,
-//! whose libraries take minutes to build.
+//! The last rows are of C and Python: `bench/budgets.c` with the installed library, and
+//! `bench/budgets.py` with the installed module and the `python3` in the path. Without a C compiler
+//! or Python they are left out, with a message. A third of the count of Python's row is its
+//! interpreter, which differs from version to version: it fails by 25 %. `-- --rust` leaves both
+//! out, because their libraries take minutes to build.
 //!
 //! ```text
 //!   this program -----> valgrind --tool=callgrind this program --measure

@@ -1,5 +1,5 @@
-//! Echo and bandwidth of `hamlyn::io` against a Unix socket of tokio's: the same program, in turn,
-//! each of two processes on a processor of its own.
+//! Echo and bandwidth of `hamlyn::io` against a Unix socket of tokio's. The same program measures
+//! them in turn, each between two processes on processors of their own.
 //!
 //! ```text
 //!   cargo bench --features tokio --bench io                   # one row a line, as JSON
@@ -7,15 +7,15 @@
 //!   HAMLYN_BENCH_RUNS=9 HAMLYN_BENCH_ROUNDS=20000 HAMLYN_BENCH_MODES=adaptive cargo bench ..
 //!   HAMLYN_BENCH_BLOCK_ON=1 cargo bench ..                    # not in tasks: see below
 //! ```
-//! A row is the median of its runs, and the least and the most. Half a round trip, in nanoseconds:
-//! a runtime of one thread on each side, which waits as `wait_mode` says. The Unix socket always
-//! sleeps. The processor time that a side takes while it waits is not measured here. A row whose
-//! processes could not all be kept on their processors says `"pinned": false`.
+//! A row has the median, the minimum and the maximum of its runs: half a round trip, in
+//! nanoseconds. Each side has a runtime of one thread, which waits as `wait_mode` says. The Unix
+//! socket always sleeps. The processor time of waiting is not measured here. A row with a process
+//! that could not be pinned says `"pinned": false`.
 //!
-//! Both sides speak in a task that was spawned, as the connections of a server do. The future of
-//! `block_on` itself runs, in a runtime of one thread, only after tokio has looked at its descriptors
-//! once more (`epoll_wait` that does not wait), where a task has woken it: with Hamlyn, of which a task
-//! polls, that stands between a wake and its answer, and with a Unix socket it does not.
+//! Both sides run in a spawned task, like the connections of a server. In a runtime of one thread,
+//! the future of `block_on` itself runs after a wake by a task only when tokio has polled its
+//! descriptors once more (`epoll_wait` without waiting). With Hamlyn, which a task polls, that
+//! comes between a wake and its answer; with a Unix socket it does not.
 
 use hamlyn::io::{Connection, Listener};
 use hamlyn::protocol::{AsyncManager, Manager};

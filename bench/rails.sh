@@ -1,6 +1,7 @@
 #!/bin/sh
-# What two rails over two interfaces carry, each limited by tc, beside one: two network namespaces, two
-# veth pairs. Needs root, ip, tc, and the command:  bench/rails.sh [hamlyn] [Mbit/s] [MiB]
+# Measures the bandwidth of two rails over two interfaces, each limited by tc, beside one rail: two
+# network namespaces, two veth pairs. Needs root, ip, tc, and the command:
+#   bench/rails.sh [hamlyn] [Mbit/s] [MiB]
 set -eu
 hamlyn=${1:-target/release/hamlyn} rate=${2:-200} size=${3:-64}
 hamlyn=$(realpath "$hamlyn")

@@ -1,5 +1,5 @@
-//! Who may connect: the users of a group, by the kernel's word; of those, whom a callback admits;
-//! and whoever holds a seed, from the same group.
+//! Access control: users of a group, by their identity from the kernel; among them, those that a
+//! callback admits; and any holder of a seed from the same group.
 
 mod common;
 

@@ -1,6 +1,6 @@
-//! Active messages (Hamlyn 3.3, 5.4): a message names the handler that runs where it arrives, in the
-//! receiver's poll, before anything is queued. Each has its turn before the next one is deposited, so
-//! one slot of one packet's length serves any number of senders.
+//! Active messages (Hamlyn 3.3, 5.4): a message names the handler that runs at its receiver, in the
+//! receiver's poll, before anything is queued. Each handler runs before the next message is
+//! deposited, so one slot of one packet's length serves any number of senders.
 
 mod common;
 use common::{Result, node, run};

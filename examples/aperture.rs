@@ -1,6 +1,6 @@
 //! Apertures: a sender writes a megabyte straight into the receiver's memory, without a ring in
-//! between, and announces it with a message. Then the receiver takes the memory back, and has it
-//! as a message area whose bytes stand still.
+//! between, and announces it with a message. Then the receiver revokes the aperture, and keeps the
+//! memory as a message area with stable bytes.
 
 mod common;
 use common::{Result, node, run};

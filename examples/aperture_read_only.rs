@@ -1,5 +1,5 @@
-//! Remote reads: an owner exports a table read-only to several readers, and each reads what it wants,
-//! when it wants. The owner does nothing meanwhile, and nothing that a reader does can change a byte.
+//! Remote reads: an owner exports a table read-only to several readers, and each reads any part at
+//! any time. The owner does nothing meanwhile, and no reader can change a byte.
 
 mod common;
 use common::{Result, node, run};

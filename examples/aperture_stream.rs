@@ -1,5 +1,5 @@
 //! A stream whose long records go straight into the receiver's memory, and the two kinds of bytes
-//! that it hands out: those that stand still, and those that their sender can still change.
+//! that it returns: stable bytes, and volatile ones that their sender can still change.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! A barrier of processes: nobody passes before all have come. One of them dies between two
-//! barriers; the others are told who it was, and what they do about it is theirs.
+//! A barrier of processes: none passes before all have come. One of them dies between two barriers;
+//! the others learn which one, and decide how to go on.
 
 mod common;
 

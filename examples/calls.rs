@@ -1,5 +1,5 @@
-//! Request and reply: a named service on two threads, a client with many calls outstanding, and
-//! what happens to the calls when the server goes.
+//! Request and reply: a named service on two threads, a client with many outstanding calls, and the
+//! fate of the calls when the server ends.
 
 mod common;
 

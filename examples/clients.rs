@@ -1,5 +1,5 @@
-//! A server whose clients trust neither it nor one another: a paranoid one-shot slot, in which
-//! each client has an entry, a key and bounds of its own; and replies by reply ticket (Hamlyn 2.7).
+//! A server whose clients trust neither it nor one another: a paranoid one-shot slot, in which each
+//! client has an entry, a key and bounds of its own; and replies by reply ticket (Hamlyn 2.7).
 
 mod common;
 use common::{Result, node, run};

@@ -1,5 +1,5 @@
-//! Simple datagrams: a receiver is ready for one or it is not, and what comes too early is lost.
-//! Here the reply says that the receiver is ready again, so nothing is.
+//! Simple datagrams: a receiver is ready for one or not, and a datagram that comes too early is
+//! lost. Here the reply says that the receiver is ready again, so none is lost.
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! Delegation (Hamlyn 2.5): a member of a group divides its part among helpers, processes of its
-//! own. Each sends its piece straight to the root, which is told once, when all of them are there.
+//! own. Each sends its piece straight to the root, which gets one notification when all of them
+//! have arrived.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Waiting in somebody else's event loop: a node gives one descriptor that epoll, tokio or asyncio
-//! can watch. Here `poll(2)` watches it beside a pipe.
+//! Waiting in an existing event loop: a node gives one descriptor that epoll, tokio or asyncio can
+//! watch. Here `poll(2)` watches it beside a pipe.
 
 mod common;
 use common::{Result, node, run};

@@ -1,5 +1,5 @@
-//! Queued gather sends (Hamlyn 2.3): a message made of pieces of send buffer areas leaves packet
-//! by packet while the program does other things; a handle says when its bytes may change.
+//! Queued gather sends (Hamlyn 2.3): a message made of pieces of send buffer areas leaves packet by
+//! packet while the program does other things; a handle says when its bytes may change.
 
 mod common;
 use common::{Result, node, run};

@@ -1,6 +1,6 @@
-//! Group receive and delegation (Hamlyn 2.5): one ticket is divided among helpers, buffer space
-//! and packet counter alike; the receiver is told once, when everything from all of them is there,
-//! and need not know how many they were.
+//! Group receive and delegation (Hamlyn 2.5): one ticket is divided among helpers, both its buffer
+//! space and its packet counter; the receiver gets one notification when all parts have arrived,
+//! and need not know the number of helpers.
 
 mod common;
 use common::{Result, node, run};

@@ -1,6 +1,6 @@
-//! All to all: each rank of a job sends a block to each, and checks what it gets. Run it as
-//! `hamlyn run -n 4 -- job_all_to_all`, or under `mpiexec`, `mpirun`, `srun`; on its own it is a job of
-//! one rank.
+//! All to all: each rank of a job sends a block to each, and checks the blocks it gets. Run it as
+//! `hamlyn run -n 4 -- job_all_to_all`, or under `mpiexec`, `mpirun`, `srun`; on its own it is a
+//! job of one rank.
 
 use hamlyn::job::{Job, JobError};
 use hamlyn::protocol::{StreamReceiver, StreamSender};

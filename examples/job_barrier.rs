@@ -1,5 +1,5 @@
-//! A barrier of a job's ranks by group receive: rank 0 is told once when all others have come, and lets
-//! them go on. Behind each barrier every rank tells which step it has come to. Run it as
+//! A barrier of a job's ranks by group receive: rank 0 gets one notification when all others have
+//! come, and lets them go on. After each barrier every rank reports its step. Run it as
 //! `hamlyn run -n 4 -- job_barrier`, or under `mpiexec`.
 
 use hamlyn::job::Job;

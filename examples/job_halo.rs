@@ -1,6 +1,6 @@
-//! Halo exchange: a ring of cells, shared out to the ranks of a job, in which heat spreads. In each
-//! step a rank gives the cell at each of its edges to its neighbour there. The result is that of one
-//! process that has all cells. Run it as `hamlyn run -n 4 -- job_halo`, or under `mpiexec`.
+//! Halo exchange: heat spreads in a ring of cells that the ranks of a job share. In each step a
+//! rank sends the cells at its edges to its neighbours. The result equals that of one process with
+//! all cells. Run it as `hamlyn run -n 4 -- job_halo`, or under `mpiexec`.
 
 use hamlyn::job::Job;
 use hamlyn::protocol::{StreamReceiver, StreamSender};

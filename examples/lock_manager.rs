@@ -1,13 +1,13 @@
-//! A lock manager, the middleware that the paper names (3.3): locks shared or exclusive, granted in the
-//! order of asking, and taken back from owners that die.
+//! A lock manager, the middleware that the paper names (3.3): shared and exclusive locks, granted
+//! in the order of requests, and taken back from owners that die.
 //!
 //! ```text
 //!   client                                     manager
 //!   one line: the lock, what is asked   --->   the hook: changes the table, keeps the answers
 //!   one line: the lock, what became of it <--  after the poll: answers leave, none is waited for
 //! ```
-//! An owner is a link: the kernel says who is behind it, nobody can speak for another, and its end says
-//! that the owner is gone, after everything that it had sent.
+//! An owner is a link: its identity comes from the kernel, no other process can use it, and its end
+//! means that the owner is gone, after everything that it had sent.
 
 mod common;
 #[path = "common/locks.rs"]

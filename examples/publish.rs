@@ -1,5 +1,5 @@
-//! Publish and subscribe: short samples are copied to each subscriber, long ones are written once, in
-//! a pool that all subscribers read. One subscriber is slow, and is told what it missed.
+//! Publish and subscribe: short samples are copied to each subscriber, long ones are written once,
+//! in a pool that all subscribers read. One subscriber is slow, and learns which samples it missed.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Gather, reduce, scatter, thresholds and several groups: two teams of processes compute, one
-//! process waits for whichever team has its parts together, adds them up and tells the team.
+//! Gather, reduce, scatter, thresholds and several groups: two teams of processes compute; one
+//! process waits for the first team with all parts, adds them up and sends the sum to the team.
 
 mod common;
 

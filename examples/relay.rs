@@ -1,5 +1,5 @@
-//! A relay: subscribes once to a publisher, of another host as a rule, and publishes anew what comes, for
-//! all subscribers of its own host.
+//! A relay: subscribes once to a publisher, usually on another host, and publishes its samples
+//! again for all subscribers of its own host.
 
 mod common;
 

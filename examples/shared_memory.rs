@@ -1,9 +1,9 @@
 //! Shared virtual memory (SHRIMP, 3) by page protection: a page is invalid until it is touched; then a
 //! handler of the fault fetches it by a message.
 //!
-//! The pages are a message area at an address of the program's own. One lands while the program may not
-//! touch it, for the library has a second view. So the only faults are the program's own accesses,
-//! never inside of the library, and their handler may use a node as any other code does.
+//! The pages are a message area at an address of the program's own. A page arrives while the
+//! program may not touch it, because the library has a second mapping. So only the program's own
+//! accesses fault, never the library's, and the fault handler may use a node like any other code.
 
 mod common;
 use common::{Result, node, run};

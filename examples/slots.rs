@@ -1,5 +1,5 @@
-//! Slots: several over one message area, each with bounds and a key of its own; and what becomes
-//! of a packet that asks for more than it was given (Hamlyn 2.2).
+//! Slots: several over one message area, each with bounds and a key of its own; and the refusal of
+//! a packet that exceeds its rights (Hamlyn 2.2).
 
 mod common;
 use common::{Result, node, run};

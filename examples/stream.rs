@@ -1,5 +1,5 @@
-//! A stream: records in order, small ones together, long ones as they are. The receiver reads them
-//! where they arrived; each is released when it is dropped.
+//! A stream: records in order, small ones coalesced, long ones sent alone. The receiver reads them
+//! in place; each is released on drop.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Tagged remote write: data to an offset, a tag to a queue. The receiver's seed travels in a
-//! file; whoever reads it can grow a sender.
+//! Tagged remote write: data to an offset, a tag to a queue. The receiver's seed travels in a file;
+//! any process that can read the file can grow a sender.
 
 mod common;
 

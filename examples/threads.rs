@@ -1,5 +1,6 @@
 //! Several threads: a node behind a lock with a progress thread that makes its calls, so that data
-//! lands while the application computes; and threads that send with a node, and no lock, each.
+//! lands while the application computes; and threads that each send with a node of their own,
+//! without a lock.
 
 mod common;
 use common::{Result, node, run};

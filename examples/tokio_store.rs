@@ -1,5 +1,5 @@
-//! A key-value service in tokio tasks: errors of its own, a server that drains and hands over to
-//! the next, a client that connects again and notices nothing but a delay.
+//! A key-value service in tokio tasks: application errors, a server that drains and hands over to
+//! the next, a client that connects again and notices only a delay.
 
 mod common;
 

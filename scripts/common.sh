@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# What the scripts share; to be sourced by sh from the repository's root.
+# The common parts of the scripts; sourced by sh from the repository's root.
 
 # An installation by rustup is not always on the PATH of the shell that made it.
 PATH="$HOME/.cargo/bin:$PATH"

@@ -1,8 +1,8 @@
 #!/bin/sh
-# A Debian package of what `make install` installs, of the release build that is there.
+# Makes a Debian package with the files of `make install`, from the existing release build.
 #
-#   scripts/deb.sh build    into the target directory; the last line says where it is
-#   scripts/deb.sh try      .. and installs, uses and removes it in a bare system of its own
+#   scripts/deb.sh build    into the target directory; the last line of output is its path
+#   scripts/deb.sh try      .. and installs, uses and removes it in a minimal system of its own
 #
 # Exit status 99: a tool or a right for it is missing.
 set -eu

@@ -3,7 +3,7 @@
 #
 #   scripts/docs.sh
 #
-# Exit status 99: there is no Python that can have Sphinx.
+# Exit status 99: no Python can run Sphinx.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/common.sh

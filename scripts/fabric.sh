@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes src/os/fabric/sys.rs from the headers of libfabric 1.17 (Debian: libfabric-dev 1.17.0-3), by
 # bindgen 0.72.1 (`cargo install bindgen-cli`). Newer headers add fields and calls at the ends of
-# structures; the bindings are to be those of the oldest library that is spoken with.
+# structures; the bindings are those of the oldest supported library.
 set -eu
 cd "$(dirname "$0")/.."
 to=src/os/fabric/sys.rs

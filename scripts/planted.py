@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Whether the simulations find bugs: plants all in a copy of the tree, and runs them with one at a time.
+"""Checks that the simulations find bugs: plants all in a copy of the tree, and runs each alone.
 
     scripts/planted.py [NAME ..]     all of them, or only these
 
-A bug is a piece of text that stands once in a file, and what stands there instead: the bug where
-`PLANTED`, else what stood there. All are compiled at once; an environment variable says which is
-there. Each must make the simulation of the control plane (tests/sim_control.rs), of what a node decides
-(src/engine) or of whole nodes (src/simulated.rs) fail. Exit status 1: one was not found, or
-its text has changed.
+A bug replaces a text that stands once in a file: the bug where `PLANTED`, else the original text.
+All are compiled at once; an environment variable selects one. Each must make a simulation fail:
+that of the control plane (tests/sim_control.rs), of a node's decisions (src/engine) or of whole
+nodes (src/simulated.rs). Exit status 1: a simulation has not found one, or its text has changed.
 """
 
 import os

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Installs what a build needs and the machine lacks: a C linker and Rust. Says each thing that it
-# does, and does nothing where nothing is missing.
+# Installs a C linker and Rust if the machine lacks them for a build. Reports each action, and does
+# nothing if nothing is missing.
 #
 #   scripts/prepare.sh           for a build
 #   scripts/prepare.sh python    .. of the Python package, too
-#   scripts/prepare.sh test      for every test, but for what single steps of `make deep` install
-#   scripts/prepare.sh launchers what starts jobs elsewhere, for the step of that name
+#   scripts/prepare.sh test      for every test, without the tools of single steps of `make deep`
+#   scripts/prepare.sh launchers other launchers of jobs, for the step of that name
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/common.sh

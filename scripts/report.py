@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Renders a report of `hamlyn tour` in a headless Chromium, and measures what a reader would see.
+"""Renders a report of `hamlyn tour` in a headless Chromium, and checks the visible page.
 
-    scripts/report.py REPORT.html [FOLDER]    with a folder: screenshots are left there
+    scripts/report.py REPORT.html [FOLDER]    with a folder: screenshots are saved there
 
-At 1280 and at 390 pixels (in a frame, because a headless Chromium has no window below 500), light and
-dark: nothing is wider than the screen, the verdict comes first, durations stay on one line, names break
-only where a name can, labels of charts neither overlap nor are cut off, those of cells stand beside
-their values, and text stands out from what is behind it. Exit status 1: something is not so; 99: there
-is no Chromium.
+At 1280 and at 390 pixels (in a frame, because a headless Chromium has no window below 500), light
+and dark: nothing is wider than the screen, the verdict comes first, durations stay on one line,
+names break only where a name can, labels of charts neither overlap nor are cut off, those of cells
+stand beside their values, and text contrasts with its background. Exit status 1: a check failed;
+99: there is no Chromium.
 """
 
 import base64

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Every check, as named steps in two lists, each in the order in which a mistake is found soonest:
+# Every check, as named steps in two lists, each in the order in which mistakes are found soonest:
 #
-#   scripts/test.sh test          for everybody, on any machine: compiled once, in the dev profile
-#   scripts/test.sh deep          what takes long: the release build, model checkers, sanitizers, fuzzing
+#   scripts/test.sh test          for all users, on any machine: compiled once, in the dev profile
+#   scripts/test.sh deep          long checks: the release build, model checkers, sanitizers, fuzzing
 #   scripts/test.sh unit loom     only these steps
 #
 # A step that fails does not stop the others; a step that this machine cannot run is skipped loudly.
-# Of two lists of steps one runs beside the other, since most steps use one core for much of their
-# time, and whichever is through takes what is left of the other, the second from its end; cargo lets
-# those wait that build in the same directory. The last line sums up.
+# Two lists of steps run side by side, since most steps use one core for much of their time. The
+# list that finishes first takes remaining steps of the other, the second from its end. cargo makes
+# steps that build in the same directory wait for each other. The last line sums up.
 TEST='fmt unit doc pure examples'
 TEST_BESIDE='c python'
 DEEP='clippy release tour bench budgets readme site deb http bare aarch64 sanitizers launchers long planted wheel package api'

@@ -1,5 +1,5 @@
 //! Apertures between processes: exported by either end, written, read, announced, revoked; limits,
-//! and what is left when an owner or a holder dies.
+//! and the state after the death of an owner or a holder.
 #![cfg(feature = "os")]
 
 mod support;

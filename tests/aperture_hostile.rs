@@ -1,5 +1,5 @@
-//! What either end of a link can try with apertures, and what becomes of it: the other end is
-//! played by hand, frame by frame.
+//! Attacks by either end of a link on apertures, and their refusal: the test itself is the
+//! attacking end, frame by frame.
 #![cfg(feature = "os")]
 
 #[macro_use]

@@ -1,5 +1,5 @@
-//! What apertures leave behind, which is nothing. One test, in a process of its own: it counts the
-//! descriptors and mappings of the process.
+//! Apertures leave nothing behind. One test, in a process of its own: it counts the descriptors and
+//! mappings of the process.
 #![cfg(feature = "os")]
 
 mod support;

@@ -1,5 +1,5 @@
-//! Message areas over pages that the application has at an address of its own: what it does to its view
-//! does not touch the library's, and the other way round; what is not safe is refused by name.
+//! Message areas over pages at an address of the application's own: changes to its mapping do not
+//! affect the library's, nor the reverse; unsafe pages are refused by name.
 #![cfg(feature = "os")]
 
 mod support;

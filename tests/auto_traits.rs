@@ -1,5 +1,5 @@
-//! Which types may go to another thread, and which may be shared by threads: decided here, not by
-//! what their fields happen to be. Checked by the compiler.
+//! The types that may move to another thread, and those that threads may share: decided here, not
+//! by accident of their fields. Checked by the compiler.
 #![cfg(not(miri))]
 
 use hamlyn::link::ring::{RingReader, RingWriter};

@@ -1,6 +1,6 @@
-//! Each protocol over each kind of link, by the same code: a ring on one host, TLS over loopback with one
-//! connection and with two, and libfabric over loopback with each provider that does TCP. No protocol may
-//! know which it uses; and what was revoked is worthless over each.
+//! Each protocol over each kind of link, by the same code: a ring on one host, TLS over loopback
+//! with one connection and with two, and libfabric over loopback with each provider that does TCP.
+//! No protocol may know the kind of its link; and revoked rights are worthless over each.
 #![cfg(not(miri))]
 
 mod support;

@@ -1,5 +1,5 @@
-//! Attacks on the control plane by a process of another user, which speaks the frames itself. Each
-//! was possible once; what is shown is that the victim goes on, not how fast.
+//! Attacks on the control plane by a process of another user, which sends the frames itself. Each
+//! succeeded once; the tests show that the victim goes on, not how fast.
 #![cfg(feature = "os")]
 
 #[path = "control_help/attackers.rs"]

@@ -1,5 +1,5 @@
-//! More attacks on the control plane by processes of other users: descriptors where no thread
-//! stands by any more, floods, and ends at every step.
+//! More attacks on the control plane by processes of other users: descriptors when no thread is
+//! ready for them any more, floods, and ends at every step.
 #![cfg(feature = "os")]
 
 #[path = "control_help/attackers.rs"]

@@ -1,5 +1,5 @@
-//! What waits for the application is counted to whose it is: links that come and go while a program
-//! makes no calls, their memory, descriptors and events.
+//! Items that wait for the application count against their user: links that come and go while a
+//! program makes no calls, their memory, descriptors and events.
 #![cfg(feature = "os")]
 
 #[path = "control_help/attackers.rs"]

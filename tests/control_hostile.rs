@@ -1,4 +1,4 @@
-//! What a stranger can try on a control socket, on either side of it, and what becomes of it.
+//! A stranger's attacks on a control socket, on either side of it, and their refusal.
 #![cfg(feature = "os")]
 
 #[macro_use]

@@ -1,4 +1,4 @@
-//! Descriptors and memory are given back. Alone in its process, since both are counted for all of it.
+//! Descriptors and memory are released. Alone in its process, since both are counted for all of it.
 #![cfg(feature = "os")]
 
 mod control_help;

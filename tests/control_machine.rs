@@ -1,5 +1,5 @@
-//! The control machine, called by hand: each refusal raises its counter, and each way out of a
-//! link tells the application.
+//! The control machine, called directly: each refusal raises its counter, and each way out of a
+//! link informs the application.
 
 use hamlyn::control::LinkFeatures;
 use hamlyn::control::frame::{

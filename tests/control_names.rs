@@ -1,4 +1,4 @@
-//! Names, directories, and who may take a name.
+//! Names, directories, and the right to take a name.
 #![cfg(feature = "os")]
 
 #[macro_use]

@@ -1,6 +1,6 @@
 //! Kernels before Linux 6.16, on which a socket cannot refuse descriptors: attacks by processes of
-//! other users that pass what stops whoever closes it. Such a kernel is played by a filter of system
-//! calls, which the victim installs before its node is made.
+//! other users that pass descriptors which block the process that closes them. A filter of system
+//! calls, which the victim installs before its node is made, acts as such a kernel.
 #![cfg(feature = "os")]
 
 #[path = "control_help/attackers.rs"]

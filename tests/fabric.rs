@@ -1,9 +1,9 @@
-//! Links over libfabric, over loopback with each provider that does TCP: both ends ask for it, one does
-//! not, hosts die, hosts lie.
+//! Links over libfabric, over loopback with each provider that does TCP: both ends ask for it, one
+//! does not, hosts die, hosts lie.
 //!
 //! `HAMLYN_FABRIC_LIBRARY` names another libfabric than the system's for the tests;
-//! `HAMLYN_FABRIC_OTHER_LIBRARY` one of another version, for the other end (else that of MPICH's wheel,
-//! where `bench/peers/install.sh` has put it).
+//! `HAMLYN_FABRIC_OTHER_LIBRARY` names one of another version, for the other end (else that of
+//! MPICH's wheel, installed by `bench/peers/install.sh`).
 #![cfg(not(miri))]
 
 #[path = "model/host_fabric.rs"]

@@ -1,5 +1,6 @@
-//! Memory that is open to another host over libfabric: deposits that arrive whole before they are announced,
-//! memory that is taken back while it is written, keys that are wrong, hosts that die and hosts that lie.
+//! Memory that is open to another host over libfabric: deposits that arrive whole before they are
+//! announced, memory that is revoked while it is written, wrong keys, hosts that die and hosts that
+//! lie.
 //!
 //! `HAMLYN_FABRIC_LIBRARY` names another libfabric than the system's.
 #![cfg(not(miri))]

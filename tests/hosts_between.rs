@@ -1,10 +1,10 @@
-//! A man in the middle who ends TLS at both sides: a server to the client, and a client to the server.
-//! What is said he reads, and passes on. What an end shows is of its own connection, and of no use on
-//! another: without the secret he learns nothing, and whoever has the secret, or a certificate for the
-//! name, passes for nobody but himself.
+//! A man in the middle who ends TLS at both sides: a server to the client, and a client to the
+//! server. He reads and forwards the messages. An end's proof is bound to its own connection, and
+//! useless on another: without the secret he learns nothing, and with the secret, or a certificate
+//! for the name, he can pass only for himself.
 //!
 //! ```text
-//!   client --TLS of one key--> he takes out what was said, and puts it in --TLS of another--> server
+//!   client --TLS of one key--> he takes each message out, and puts it in --TLS of another--> server
 //! ```
 #![cfg(not(miri))]
 

@@ -1,5 +1,5 @@
-//! What a process has counted, asked for from another host: who is told, and that neither end believes, keeps or
-//! waits for more than it must.
+//! The counters of a process, requested from another host: only permitted hosts get them, and
+//! neither end believes, keeps or waits for more than it must.
 #![cfg(not(miri))]
 
 #[path = "support/hand.rs"]

@@ -1,5 +1,5 @@
-//! What other hosts, and whoever is on the way to them, can do: strangers at the port, hosts that have
-//! the secret and lie, a relay that changes what passes, certificates that are not good.
+//! Attacks by other hosts and on the path to them: strangers at the port, hosts that have the
+//! secret and lie, a relay that changes the traffic, invalid certificates.
 #![cfg(not(miri))]
 
 #[path = "model/host_ends.rs"]

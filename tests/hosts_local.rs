@@ -1,5 +1,5 @@
-//! Names of services on other hosts that lead to this one: a ring, where the process that has proved itself
-//! over TLS is the one at the local name; TLS in every other case, with the reason.
+//! Names of services on other hosts that lead to this one: a ring if the process that has proved
+//! its identity over TLS also serves the local name; TLS in every other case, with the reason.
 #![cfg(not(miri))]
 
 #[path = "support/hand.rs"]

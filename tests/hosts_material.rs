@@ -1,5 +1,6 @@
-//! Files with certificates and keys in the forms that OpenSSL, step and certbot write: each is used, or the
-//! error names the file, the thing that is in it, the thing that is wanted, and the command that makes it.
+//! Files with certificates and keys in the forms that OpenSSL, step and certbot write: each is
+//! used, or the error names the file, its content, the expected content, and the command that makes
+//! it.
 #![cfg(not(miri))]
 
 #[path = "support/mod.rs"]

@@ -1,4 +1,4 @@
-//! Services of other hosts whose names say no place: found in the DNS, or by a directory of the
+//! Services of other hosts whose names have no address: found in the DNS, or by a directory of the
 //! program's own. The name server is this test's, on a port of its own.
 #![cfg(not(miri))]
 

@@ -1,6 +1,6 @@
-//! What links to other hosts cost this process, and what becomes of it when it is refused what it needs
-//! for them: secrets that are wiped, memory that is given back, places that are shared out by who has
-//! proved to be whom.
+//! The cost of links to other hosts for this process, and its behaviour when the system refuses
+//! resources for them: secrets that are wiped, memory that is released, places that are shared
+//! between proved identities.
 #![cfg(not(miri))]
 
 mod support;

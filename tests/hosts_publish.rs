@@ -1,5 +1,5 @@
-//! Publish and subscribe between hosts: long samples, which go in parts, and relays, which publish anew
-//! on a host of their own what came there once.
+//! Publish and subscribe between hosts: long samples, which go in parts, and relays, which publish
+//! the samples again on a host of their own.
 //!
 //! ```text
 //!   publisher --TLS--> cable, which counts and can be cut --> subscriber, or relay --rings--> subscribers

@@ -1,6 +1,6 @@
-//! Links to other hosts over several connections: rails that are cut, stall and come back; hosts that lie
-//! about batches or join links of others; the protocols with one rail and with two, from the same code;
-//! and what a long message may keep in front of a short one.
+//! Links to other hosts over several connections: rails that are cut, stall and come back; hosts
+//! that lie about batches or join links of others; the protocols with one rail and with two, from
+//! the same code; and the bytes of a long message that may go before a short one.
 //!
 //! ```text
 //!   node here --rail 0--> relay at 127.0.0.1 --+--> node there

@@ -1,5 +1,5 @@
-//! Every reason for which another host is refused has a counter, which goes up by one for each, and no
-//! other with it.
+//! Every reason for refusing another host has a counter, which rises by one for each refusal, and
+//! no other counter rises with it.
 #![cfg(not(miri))]
 
 mod support;

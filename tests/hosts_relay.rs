@@ -1,7 +1,7 @@
-//! A man in the middle: a relay between two hosts that changes a byte, cuts the connection anywhere,
-//! leaves records out, says them twice or in another order, plays again what it has recorded, and takes
-//! its time. Whatever it does, both ends are told or nothing is wrong; and strangers at the port who
-//! are slow, many, or gone at once.
+//! A man in the middle: a relay between two hosts that changes a byte, cuts the connection
+//! anywhere, drops, repeats and reorders records, replays recorded ones, and delays. In each case
+//! both ends get an error, or nothing is wrong. And strangers at the port who are slow, many, or
+//! gone at once.
 //!
 //! ```text
 //!   node here --TCP--> relay, which follows a plan for one direction --TCP--> node there

@@ -1,5 +1,5 @@
-//! A rank and its launcher, which is played here: it speaks as `hamlyn run` does, is silent when it
-//! is told to be, and counts what it is asked. The rank is another process.
+//! A rank and its launcher, which is the test: it speaks like `hamlyn run`, is silent on command,
+//! and counts requests. The rank is another process.
 #![cfg(not(miri))]
 
 mod support;

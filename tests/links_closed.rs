@@ -1,5 +1,5 @@
-//! Links that a node closes because of what its peer does to it, each counted under its own name
-//! and no other. The peer is the other end of the link by hand: its pages, its sockets.
+//! Links that a node closes because of a peer's act, each counted under its own name and no other.
+//! The test acts as the peer with the other end of the link: its pages, its sockets.
 #![cfg(feature = "os")]
 
 mod control_help;

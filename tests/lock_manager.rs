@@ -1,5 +1,5 @@
-//! The table of the example `lock_manager`, against the plainest rules; `examples/lock_manager.rs` is
-//! the program, with clients of which one dies.
+//! The table of the example `lock_manager`, against the simplest rules; `examples/lock_manager.rs`
+//! is the program, with clients of which one dies.
 
 #[path = "../examples/common/locks.rs"]
 mod locks;

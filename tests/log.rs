@@ -1,4 +1,4 @@
-//! What an operator is told of links, with the reasons: by a function of the program's, and as
+//! The log of links for an operator, with the reasons: by a function of the program's, and as
 //! events of `tracing`.
 #![cfg(feature = "os")]
 

@@ -4,9 +4,9 @@
 //! `make test STEPS=loom`. Each model is as small as it can be and still hold its claim: a model
 //! twice as long takes a hundred times as long.
 //!
-//! What no model here can show: that FREED must be Release and Acquire. Without them a read of a
-//! body could be delayed past the store of FREED and see the bytes of the lap behind it; loom does
-//! not delay loads.
+//! No model here can show that FREED must be Release and Acquire. Without them a read of a body
+//! could be delayed past the store of FREED and see the bytes of the next lap; loom does not delay
+//! loads.
 #![cfg(loom)]
 
 use hamlyn::interface::notification::{self, Consumer, Notification, Producer};

@@ -1,4 +1,5 @@
-//! Two nodes of one process, as any two processes use them: each claim of the node's documentation.
+//! Two nodes of one process, used like nodes of two processes: each claim of the node's
+//! documentation.
 
 use hamlyn::node::{CloseReason, Event};
 use hamlyn::{

@@ -1,5 +1,5 @@
-//! End points attacked by another user's process, or by one that speaks a protocol by hand: what it
-//! takes, keeps or makes happen is its own loss. Found by attacks; each failed once.
+//! End points attacked by another user's process, or by one that speaks a protocol by hand: the
+//! attacker harms only itself. Each of these attacks succeeded once.
 #![cfg(feature = "os")]
 
 #[path = "control_help/attackers.rs"]

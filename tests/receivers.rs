@@ -1,5 +1,5 @@
-//! Receivers of the application's own on slots: the hook, the observer, the sink; that a packet which
-//! may not write reaches none of them, and what is left when one panics.
+//! Receivers of the application's own on slots: the hook, the observer, the sink. A packet without
+//! the right to write reaches none of them; and the state after one panics.
 
 mod model;
 

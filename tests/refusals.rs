@@ -1,5 +1,5 @@
-//! Each refusal: how it comes about, that its counter is the one that goes up, and that nothing
-//! else changes, byte for byte. A new refusal without a case here does not compile.
+//! Each refusal: its cause, that its counter alone rises, and that nothing else changes, byte for
+//! byte. A new refusal without a case here does not compile.
 
 mod model;
 

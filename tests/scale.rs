@@ -1,8 +1,8 @@
-//! Ten thousand hosts in one simulation: the interfaces of as many nodes, links that are made when they
-//! are first used, a neighbour exchange and a barrier over a tree. What a host costs is counted.
+//! Ten thousand hosts in one simulation: the interfaces of as many nodes, links that are made on
+//! first use, a neighbour exchange and a barrier over a tree. The cost of a host is counted.
 //!
-//! What links over TLS add to that, and the turns of a node that has so many, is in `docs/scale.md`,
-//! with the tests that count it.
+//! `docs/scale.md` has the additional cost of links over TLS, and of the turns of a node with so
+//! many, with the tests that count it.
 #![cfg(not(miri))]
 
 mod support;

@@ -1,12 +1,12 @@
 //! Several interfaces on a simulated fabric that delays, reorders, corrupts and loses links:
-//! counting, segmentation, delegation, bounds, and that nothing is lost and nothing deadlocks
-//! with everything at its smallest.
+//! counting, segmentation, delegation, bounds, and that nothing is lost or deadlocks with
+//! everything at its smallest.
 //!
-//! A failing run prints one line that has it again:
+//! A failing run prints one line that repeats it:
 //! ```text
 //! SIM_SEED=17 cargo test --test sim every_message_arrives_once_and_whole
 //! ```
-//! `SIM_RUNS` is how many seeds each test tries.
+//! `SIM_RUNS` is the number of seeds for each test.
 
 use hamlyn::interface::terminus::{
     self, BufferTag, PIECES_MAX, Piece, PostError, SEND_BUFFERS, Segmenter, SendHandle, Terminus,

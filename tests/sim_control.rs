@@ -1,11 +1,11 @@
-//! Control planes of several processes in one simulation: honest ones, ones that die, and ones
-//! that send whatever they like. Everything that happens follows from a seed; time is a number.
+//! Control planes of several processes in one simulation: honest ones, ones that die, and ones that
+//! send random frames. All events follow from a seed; time is a number.
 //!
-//! What must hold, whatever happens: nothing panics; every link that was told is told to have
-//! ended, once, unless its own application ended it; every attempt to connect ends, within its
-//! time; what a call makes the machine do is bounded; links whose memory is here, or waits for an
-//! application that takes its time, are never more than there may be; and when everybody has gone,
-//! nothing is left in any account.
+//! These claims must always hold: nothing panics; every link that was reported is reported as
+//! ended, once, unless its own application ended it; every attempt to connect ends, within its time
+//! limit; the work that a call causes in the machine is bounded; links with memory here, or waiting
+//! for a slow application, never exceed their limit; and when all processes have gone, every
+//! account is empty.
 //!
 //! `HAMLYN_SIM_SEEDS=10000 cargo test --release --test sim_control` runs more of them; a failure
 //! names its seed, and `HAMLYN_SIM_SEED=n` runs that one.

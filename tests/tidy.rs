@@ -1,4 +1,4 @@
-//! The repository checks itself: what the documents say of the code is compared with the code.
+//! The repository checks itself: claims of the documents about the code are compared with the code.
 //!
 //! Tables that are made from the code (settings, kernel features) are written anew by
 //! `TIDY_WRITE=1 cargo test --test tidy`.

@@ -1,5 +1,6 @@
-//! What the design relies on in the kernel, tried: each claim about memory files, descriptors and
-//! sockets that protection stands on. If a kernel behaves otherwise, it is known here first.
+//! Tests of the kernel's behaviour that the design relies on: each claim about memory files,
+//! descriptors and sockets behind the protection. A kernel that behaves otherwise is found here
+//! first.
 #![cfg(feature = "os")]
 
 mod support;

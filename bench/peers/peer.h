@@ -1,15 +1,15 @@
-// What the programs in C share: arguments, the clock, and how a figure is printed.
+// The common parts of the programs in C: arguments, the clock, and the output of a figure.
 //
 //   initiator                          responder
 //   latency: message --->   <--- the same size back           half of each round trip counts
 //   stream:  messages    --->          counts them; the last one is answered: <--- one message
 //
-// A stream's clock runs from before its first message until that answer has arrived, so every
-// message that counts has been taken by the receiver's program. A tenth as many go before it and
-// are answered likewise, so that everything is warm.
+// A stream's clock runs from before its first message until that answer has arrived, so the
+// receiver's program has taken every message that counts. A tenth as many go before it as a
+// warm-up, and are answered likewise.
 //
-// A responder that is given a view of the bytes looks at each of its cache lines once, with
-// `look_at`; one that is given a copy does not, because the copying has read them all.
+// A responder that gets a view of the bytes reads each of its cache lines once, with `look_at`; one
+// that gets a copy does not, because the copy has read them all.
 
 #ifndef PEER_H
 #define PEER_H

@@ -3,13 +3,14 @@
 
     bench/peers/install.sh && bench/peers/run.py >bench/results/peers-NAME.jsonl
 
-What is counted, and how each peer is set up and why, is told in README.md beside this file.
+README.md beside this file describes the measured quantities, and the setup of each peer with its
+reasons.
 
-Rounds go over all cells (a peer, a metric, a size) one after another, so that whatever disturbs
-the machine disturbs all alike. Before and after each run the raw cache line is measured, as
-`hamlyn perf` does it; a run during which it changed by more than a quarter is thrown away and made
-again, a few times. Nothing waits for a line of some length: each row has its own, and `table.py`
-compares those that agree. No round begins after `--minutes`.
+Rounds go over all cells (a peer, a metric, a size) one after another, so that a disturbance of the
+machine affects all alike. The raw cache line is measured before and after each run, like in
+`hamlyn perf`; a run during which it changed by more than a quarter is discarded and repeated, a few
+times. The program does not wait for a particular length of the line: each row has its own, and
+`table.py` compares those that agree. No round begins after `--minutes`.
 """
 
 import argparse

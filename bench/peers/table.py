@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A table and a chart of the rows that run.py printed: the median of each cell, and the lowest and
-the highest where they differ more than twofold.
+"""Makes a table and a chart of the rows that run.py printed: the median of each cell, and the
+lowest and the highest if they differ more than twofold.
 
     bench/peers/table.py bench/results/peers-*.jsonl
     bench/peers/build/plot/bin/python bench/peers/table.py --chart bench/peers/chart.svg ...
 
-Only rows are compared whose raw lines agree within a quarter: with the line of most rows, or with
-the one that is asked for. A cell without such a row is empty, and so is a cell that a peer does not
-have. Prints Markdown; the chart wants matplotlib.
+Only rows whose raw lines agree within a quarter are compared: with the line of most rows, or with
+the requested one. A cell without such a row is empty, and so is a cell that a peer does not have.
+Prints Markdown; the chart needs matplotlib.
 """
 
 import argparse

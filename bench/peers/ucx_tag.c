@@ -1,5 +1,5 @@
-// UCX, its tagged messages: the program's half of what ucx_perftest does, with a receiver that
-// counts. $PEER_SOCKET is the descriptor of a socket to the other process, for the two addresses.
+// UCX, its tagged messages: one half of a program like ucx_perftest, with a receiver that counts.
+// $PEER_SOCKET is the descriptor of a socket to the other process, for the two addresses.
 // Operations roll through a window; the receiver's are posted before their messages arrive. The
 // receiver gets a copy in its buffer.
 

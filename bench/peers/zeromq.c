@@ -1,6 +1,6 @@
-// ZeroMQ: a pair of sockets over ipc. $PEER_ADDRESS names the socket; $PEER_WAIT is `poll` to ask
-// again and again, or `sleep` to wait in the call. The receiver gets a message of its own, copied
-// out of the socket by the library's thread.
+// ZeroMQ: a pair of sockets over ipc. $PEER_ADDRESS names the socket; $PEER_WAIT is `poll` to poll,
+// or `sleep` to wait in the call. The receiver gets a message of its own, which the library's
+// thread copies out of the socket.
 
 #include "peer.h"
 #include <zmq.h>

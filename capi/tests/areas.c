@@ -1,6 +1,6 @@
 /*
- * Message areas over pages at an address of the application's own: it protects them, and messages land
- * in them and leave them all the same.
+ * Message areas over pages at an address of the application's own: messages land in them even while
+ * the application protects them from itself.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -1,6 +1,6 @@
 /*
- * What the example does not show: settings, counts, time limits, each side's end, what is refused.
- * Both ends are nodes of this process, each with a progress thread.
+ * Byte streams beyond the example: settings, counts, time limits, each side's end, refusals. Both
+ * ends are nodes of this process, each with a progress thread.
  */
 #include "that.h"
 

@@ -1,6 +1,6 @@
 /*
- * A program says where services of other hosts are. Both hosts are nodes of this process; the function
- * is called in threads of the library's.
+ * A program's own directory of services on other hosts. Both hosts are nodes of this process;
+ * threads of the library call the function.
  */
 #include "that.h"
 

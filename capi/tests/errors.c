@@ -1,6 +1,6 @@
 /*
- * What happens when things go wrong: each wrong argument and each failing situation has its status
- * and a text that says what was wrong, nothing is written to the outputs, and nothing breaks.
+ * Errors: each wrong argument and each failing situation has its status and a text that explains
+ * it, nothing is written to the outputs, and nothing breaks.
  */
 #include "../examples/common.h"
 

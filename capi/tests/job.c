@@ -1,5 +1,5 @@
 /*
- * A job of one rank, which grows every kind of end point from itself; and what is refused. Jobs of
+ * A job of one rank, which grows every kind of end point from itself; and the refusals. Jobs of
  * several ranks are the examples job_*.c.
  */
 #include "that.h"

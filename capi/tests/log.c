@@ -1,6 +1,6 @@
 /*
- * A program is told of links that come and go and of who is refused, with the reason. Both ends are
- * nodes of this process; what is told comes from threads of the library's.
+ * A program's log function gets links that come and go and refused peers, with the reason. Both
+ * ends are nodes of this process; the calls come from threads of the library.
  */
 #include "that.h"
 

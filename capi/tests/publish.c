@@ -1,7 +1,7 @@
 /*
- * What the example does not show: every setting and count, who is slow, loans that are cut, kept or
- * of another publisher, what is refused. Both ends are nodes of this process, each with a progress
- * thread.
+ * Publish and subscribe beyond the example: every setting and count, slow subscribers, loans that
+ * are cut, kept or of another publisher, refusals. Both ends are nodes of this process, each with a
+ * progress thread.
  */
 #include "that.h"
 

@@ -1,6 +1,6 @@
 /*
- * What no example needs: who is at the other end, which path is taken, who is let in, groups with
- * helpers, discarding. Both ends are nodes of this process, each with a progress thread.
+ * Functions without an example: the peer's identity, the path, access, groups with helpers,
+ * discarding. Both ends are nodes of this process, each with a progress thread.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "that.h"

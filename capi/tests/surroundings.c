@@ -1,6 +1,6 @@
 /*
- * A program whose limits, descriptors and processes are not those of an example: no call of the library
- * ends it by a signal, waits for ever, or touches what the program has made since.
+ * A program with unusual limits, descriptors and processes: no call of the library ends it by a
+ * signal, waits for ever, or touches what the program has made since.
  */
 #include "that.h"
 

@@ -1,4 +1,4 @@
-/* What the tests of the C library say of what they see: the process ends where it is not so. */
+/* The assertions of the C library's tests: a false one ends the process. */
 #ifndef HAMLYN_TESTS_THAT_H
 #define HAMLYN_TESTS_THAT_H
 

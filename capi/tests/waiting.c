@@ -1,6 +1,6 @@
 /*
- * An event loop is told of everything: of what came just before it went to sleep, and of what
- * another thread took from its link. Both ends of a link are nodes of this process.
+ * An event loop learns of everything: of messages that came just before it went to sleep, and of
+ * those that another thread took from its link. Both ends of a link are nodes of this process.
  */
 #include "that.h"
 

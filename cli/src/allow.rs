@@ -1,20 +1,21 @@
-//! Whom a service of this command lets in: users of this host, or other hosts by what they prove.
+//! The peers that a service of this command lets in: users of this host, or other hosts by their
+//! proved identity.
 
 use hamlyn::Config;
 use hamlyn::control::Access;
 
-/// Whom a receiver lets in.
+/// The peers that a receiver lets in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allow {
     User,
     Anyone,
     Group(u32),
-    /// This user, and other hosts, by what they prove.
+    /// This user, and other hosts, by the names in their certificates.
     Hosts(Vec<String>),
 }
 
 impl Allow {
-    /// In the library's words.
+    /// The library's type for it.
     pub fn access(&self) -> Access {
         match self {
             Self::User | Self::Hosts(_) => Access::SameUser,
@@ -23,7 +24,7 @@ impl Allow {
         }
     }
 
-    /// The settings of a process whose services let these in.
+    /// The settings of a process whose services let these peers in.
     pub fn settings(&self, mut config: Config) -> Config {
         if let Self::Hosts(names) = self {
             config.links_from.0.extend_from_slice(names);
@@ -32,7 +33,7 @@ impl Allow {
     }
 }
 
-/// As `--allow` takes it; the error says what is allowed.
+/// Parses the value of `--allow`; the error says what is allowed.
 pub fn allow(text: &str) -> Result<Allow, String> {
     if let Some(names) = text.strip_prefix("host:") {
         let named = |name: &str| (name == "HAMLYN_LINKS_FROM").then(|| names.into());
@@ -57,7 +58,7 @@ pub fn allow(text: &str) -> Result<Allow, String> {
     }
 }
 
-/// The number of a group of this machine's file.
+/// The number of a group in this machine's group file.
 fn gid_of(group: &str) -> Option<u32> {
     let file = std::fs::read_to_string("/etc/group").ok()?;
     let mut lines = file.lines().map(|line| line.split(':'));

@@ -1,4 +1,4 @@
-//! The command line. Errors name the value and what is allowed.
+//! The command line. Errors name the value and the values that are allowed.
 
 use crate::allow::{Allow, allow};
 use crate::help::*;
@@ -28,10 +28,10 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// What every command takes.
+/// Options of every command.
 #[derive(Args, Debug)]
 pub struct ForAll {
-    /// No progress bars, which are shown where standard error is a terminal
+    /// Show no progress bars (they appear only if standard error is a terminal)
     #[arg(long, short, global = true)]
     pub quiet: bool,
 }
@@ -40,76 +40,80 @@ pub struct ForAll {
 pub enum Command {
     /// Show what Hamlyn does, in about a minute: send a file, attack the receiver, measure
     ///
-    /// First, a receiver and a sender as separate processes (as different users where it has the
-    /// right to): FILE is sent as messages, each protocol is at work once, and a stranger tries to do
-    /// harm through everything that a process can reach; how each attempt was refused is shown.
+    /// First, it starts a receiver and a sender as separate processes (as different users if it has
+    /// the right to), sends FILE as messages and uses each protocol once. A stranger then attacks
+    /// through everything that a process can reach, and the tour shows how each attempt was
+    /// refused.
     ///
-    /// Second, two hosts (network namespaces, or over loopback where those are not permitted): a
-    /// message goes from one to the other over TLS, and an attacker on the wire between them reads,
-    /// changes, repeats, leaves out and plays again what they say.
+    /// Second, it makes two hosts (network namespaces, or loopback if namespaces are not permitted)
+    /// and sends a message between them over TLS. An attacker on the wire reads, changes, repeats,
+    /// drops and replays the traffic.
     ///
-    /// Third, latency, rate and bandwidth are measured against a Unix socket, TCP and a pipe. All of
-    /// it stands in a report.
+    /// Third, it measures latency, rate and bandwidth against a Unix socket, TCP and a pipe. The
+    /// report contains all results.
     Tour(TourArguments),
     /// Receive from one `hamlyn send`, to standard output or a file
     ///
-    /// If the sender dies midway or the digest is wrong, this says so and exits with a status other
-    /// than zero. Then a file (--output) is as it was before; what was written to standard output
-    /// stays there.
+    /// If the sender dies midway or the digest is wrong, the command reports it and exits with a
+    /// status other than zero. A file (--output) is then unchanged; bytes already written to
+    /// standard output stay there.
     #[command(allow_negative_numbers = true, after_help = OF_RECV)]
     Recv(RecvArguments),
     /// Send standard input to `hamlyn recv`
     #[command(allow_negative_numbers = true, after_help = OF_SEND)]
     Send(SendArguments),
-    /// Pass on what a publisher of another host publishes to any number of subscribers of this one
+    /// Relay the samples of a publisher on another host to any number of subscribers on this one
     ///
-    /// Each sample comes over the network once, and lies here in one place that all subscribers read.
-    /// Samples keep their numbers; of those that did not get here subscribers are told with the next.
-    /// When the connection ends, or the publisher dies, it connects again, and subscribers stay.
+    /// Each sample crosses the network once and is stored here once; all subscribers read that
+    /// copy. Samples keep their numbers; with the next sample, subscribers learn how many were lost
+    /// on the way. If the connection ends or the publisher dies, the relay connects again and keeps
+    /// its subscribers.
     ///
-    /// Subscribers trust it as they trust a publisher: it can change samples, invent them and leave them
-    /// out. Its pool, for samples as long as the publisher's may be, is charged to it at once.
+    /// Subscribers trust the relay as they trust a publisher: it can change, invent and drop
+    /// samples. The memory for its samples, as long as the publisher's may be, is charged to it at
+    /// once.
     #[command(allow_negative_numbers = true, after_help = OF_RELAY)]
     Relay(RelayArguments),
     /// Measure latency, rate or bandwidth
     ///
-    /// Beside each figure stand the limits of these two processors, measured before and after each
-    /// run: the raw cache line, one word handed from one to the other; the least checked message, a
-    /// bare ring of lines as Hamlyn's is, whose receiver compares key and bounds, deposits 16 bytes,
-    /// queues a notification and finds it, and does nothing else; memcpy; and a bare ring that
-    /// copies in and out. A run during which the raw line changed by more than
-    /// a quarter is made again, and only runs whose raw lines agree within a quarter are compared;
-    /// a word such as "near" describes the line and decides nothing.
+    /// Each figure is printed beside the limits of these two processors, measured before and after
+    /// each run: the raw cache line (one word handed from one processor to the other); the least
+    /// checked message (a bare ring of lines like Hamlyn's, whose receiver only compares key and
+    /// bounds, deposits 16 bytes, and queues and finds a notification); memcpy; and a bare ring
+    /// that copies in and out. A run during which the raw line changed by more than a quarter is
+    /// repeated, and only runs whose raw lines agree within a quarter are compared. A word such as
+    /// "near" describes the line and decides nothing.
     #[command(subcommand)]
     Perf(PerfCommand),
-    /// Show the counters and links of running processes, each kind of refusal with its own
+    /// Show the counters and links of running processes, with one counter for each kind of refusal
     ///
-    /// Read from outside, without slowing the process, and for its owner only. Of each link: who is
-    /// at the other end, how much has gone each way, what waits, who waits for whom, and which path
-    /// it takes. Bytes are those of the rings, in lines of 64, headers included; messages, packets
-    /// and what waits are as of the last turn of the process.
+    /// The figures are read from outside, without slowing the process, and only by its owner. Each
+    /// link shows the peer, the traffic each way, the messages that wait, which end waits for the
+    /// other, and the path. Bytes are those of the rings, in lines of 64, headers included;
+    /// messages, packets and waiting messages are as of the last turn of the process.
     #[command(after_help = OF_STAT)]
     Stat(StatArguments),
-    /// Show all services at work, the busiest first, again and again
+    /// Show all services at work, the busiest first, and refresh
     ///
-    /// Those of this user; for root, also those that other users serve to others. In a terminal: q ends
-    /// it, l goes from services to links and back. Anywhere else, such as in a pipe or a file, it prints
-    /// the table anew after each interval, until it is ended; with --once, one table. A process is asked
-    /// once in each interval, and answers beside its messages.
+    /// Shows the services of this user; for root, also those that other users serve to others. In a
+    /// terminal, q quits and l switches between services and links. Otherwise, such as in a pipe or
+    /// a file, it prints the table after each interval until it is stopped; with --once, one table.
+    /// A process is asked once in each interval, and answers beside its messages.
     #[command(after_help = OF_TOP)]
     Top(TopArguments),
     /// Serve the figures of `stat` to Prometheus, over HTTP
     ///
-    /// One look serves all who ask within a second. Whoever can connect reads the figures, which the
-    /// processes themselves tell their owner alone: with the default address that is every user of
-    /// this machine. `stat --prometheus --output FILE` writes a file instead, for the node exporter.
+    /// All requests within a second get the same figures. Every program that can connect can read
+    /// them, although the processes themselves show them only to their owner: with the default
+    /// address that is every user of this machine. `stat --prometheus --output FILE` writes a file
+    /// instead, for the node exporter.
     #[command(after_help = OF_EXPORTER)]
     Exporter(ExporterArguments),
     /// Say why a connection is slow or refused
     ///
-    /// Looks at the name, its directories and who listens, and asks the process for its figures
-    /// twice, a second apart. Of a service of another host it asks there, and says how far that comes;
-    /// no link is made.
+    /// Checks the name, its directories and the listening process, and asks the process for its
+    /// figures twice, a second apart. For a service on another host it asks that host, and reports
+    /// each step that succeeded. It makes no link.
     #[command(after_help = OF_WHY)]
     Why(WhyArguments),
     /// List the services that have a name here: user, process, program, age, alive or stale
@@ -118,10 +122,10 @@ pub enum Command {
     /// Make the directory for services that other users may reach (needs root)
     #[command(after_help = OF_SETUP)]
     Setup(SetupArguments),
-    /// Make what hosts prove themselves with: a secret, or certificates
+    /// Make the credentials with which hosts prove their identity: a secret, or certificates
     ///
-    /// Prints the settings that use it. A service is then reached from another host as
-    /// hamlyn://HOST:PORT/NAME. Files are for their owner alone, and none is written over.
+    /// Prints the settings that use them. The service is then hamlyn://HOST:PORT/NAME on other
+    /// hosts. Only the owner can read the files, and no existing file is overwritten.
     #[cfg(feature = "tls")]
     #[command(after_help = OF_KEYS)]
     Keys(KeysArguments),
@@ -129,15 +133,15 @@ pub enum Command {
     ///
     /// Each process gets a rank, from 0 up, and finds the others with `Job` (`hamlyn::job` in Rust,
     /// `hamlyn.Job` in Python, `h_job_open` in C). HAMLYN_JOB_RANK and HAMLYN_JOB_SIZE are for
-    /// scripts. What ranks print is printed here; their standard input is empty. SIGINT, SIGTERM,
-    /// SIGHUP, SIGUSR1 and SIGUSR2 are handed on to all of them; a second SIGINT or SIGTERM ends them at
-    /// once. When a rank fails, the others are ended (SIGTERM, and SIGKILL after two seconds), and
-    /// whatever ranks have started with them; the status is that of the first that failed, or 128 and
-    /// the number of the signal that ended it.
+    /// scripts. The output of the ranks is printed here; their standard input is empty. SIGINT,
+    /// SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are forwarded to all ranks; a second SIGINT or SIGTERM
+    /// ends them at once. When a rank fails, the command ends the others and all processes that
+    /// ranks have started (SIGTERM, then SIGKILL after two seconds). Its exit status is that of the
+    /// first rank that failed, or 128 and the number of the signal that ended it.
     ///
-    /// On other hosts the ranks are started through ssh, which must need no password there, by the same
-    /// command at the same path; they meet by TLS with a secret of the job's own, which is in no file,
-    /// on no command line and in no environment.
+    /// On other hosts the ranks are started through ssh, which must need no password there, by the
+    /// same command at the same path. They connect by TLS with a secret of the job's own, which is
+    /// in no file, on no command line and in no environment.
     #[command(after_help = OF_RUN)]
     Run(RunArguments),
     /// Write the manual pages into DIRECTORY
@@ -150,7 +154,7 @@ pub enum Command {
         #[arg(long, value_name = "BYTES", default_value = "1MiB", value_parser = size)]
         size: ByteSize,
     },
-    /// Starts the ranks of one host, for `hamlyn run`, which speaks to it over standard input
+    /// Starts the ranks of one host, for `hamlyn run`, which sends its orders over standard input
     #[command(hide = true)]
     RunAgent,
     /// Becomes a rank's program, which ends with the process PARENT
@@ -178,7 +182,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether it is one of those that the command starts itself, whose environment its own was.
+    /// Whether the command starts it itself. Its environment was then checked by the caller.
     pub fn is_internal(&self) -> bool {
         matches!(
             self,
@@ -201,10 +205,10 @@ pub struct TourArguments {
     /// The second part alone: two hosts, and an attacker on the wire between them
     #[arg(long)]
     pub hosts: bool,
-    /// Where to write the report
+    /// The path of the report
     #[arg(long, value_name = "PATH", default_value = "hamlyn-tour.html")]
     pub report: PathBuf,
-    /// Measure for moments only: to see that everything runs, not for figures
+    /// Measure for moments only, to check that everything runs; the figures mean little
     #[arg(long)]
     pub quick: bool,
 }
@@ -214,27 +218,29 @@ pub struct RecvArguments {
     /// The service's name: up to 64 letters, digits, '_', and, not as the first, '-' and '.'
     #[arg(value_parser = name)]
     pub name: String,
-    /// Who may send: "user" (this user only), "anyone", "group:GID" or "group:NAME", of which this
-    /// user is a member, or "host:NAME" (this user, and the host with this name in its certificate)
+    /// The peers that may send: "user" (this user only), "anyone", "group:GID" or "group:NAME", of
+    /// which this user is a member, or "host:NAME" (this user, and the host with this name in its
+    /// certificate)
     #[arg(long, value_name = "WHO", default_value = "user", value_parser = allow)]
     pub allow: Allow,
     /// Seconds to wait for a sender [default: for ever]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub wait: Option<Duration>,
-    /// Seconds without a byte of the sender's, after which it is sent away [default: 60 for one of another
-    /// user or host, for ever for one of this user]
+    /// Seconds without a byte from the sender, after which it is disconnected [default: 60 for a
+    /// sender of another user or host, for ever for one of this user]
     ///
-    /// Another may come, if nothing was written. One of another user or host that is linked and has sent
-    /// nothing ends the wait of --wait no later, and gives way when another sender comes.
+    /// If nothing was written yet, the command then accepts another sender. A sender of another
+    /// user or host that is connected and has sent nothing does not extend --wait, and is replaced
+    /// when another sender comes.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub idle: Option<Duration>,
-    /// Write to FILE, which is there when it is whole, and as it was until then
+    /// Write to FILE, which is replaced atomically when the transfer completes
     ///
-    /// A file that is replaced keeps its mode and its owner. Killed by SIGKILL, this command leaves
-    /// `.hamlyn-*.part` beside it.
+    /// A replaced file keeps its mode and its owner. If SIGKILL ends this command, it leaves
+    /// `.hamlyn-*.part` beside FILE.
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// The file is on the disk, not only with the system, before this command ends
+    /// Flush the file to disk before the command ends
     #[arg(long, requires = "output")]
     pub sync: bool,
 }
@@ -244,11 +250,12 @@ pub struct SendArguments {
     /// The service's name, as [USER@]NAME, or on another host as hamlyn://HOST:PORT/NAME
     #[arg(value_parser = name)]
     pub name: String,
-    /// Seconds to wait for the receiver to be there
+    /// Seconds to wait until the receiver exists
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub wait: Duration,
-    /// Seconds in which the receiver takes nothing of what waits for it, after which it is left [default:
-    /// 60 for one of another user or host, for ever for one of this user]
+    /// Seconds in which the receiver takes none of the data that waits for it, after which the
+    /// command gives up [default: 60 for a receiver of another user or host, for ever for one of
+    /// this user]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub idle: Option<Duration>,
 }
@@ -258,18 +265,19 @@ pub struct RelayArguments {
     /// The publisher's service, as hamlyn://HOST:PORT/NAME, or on this host as [USER@]NAME
     #[arg(value_parser = name)]
     pub name: String,
-    /// What it is called here [default: as there]
+    /// The service's name on this host [default: the publisher's]
     #[arg(long = "as", value_name = "NAME", value_parser = name)]
     pub serve_as: Option<String>,
-    /// Who may subscribe: "user" (this user only), "anyone", "group:GID" or "group:NAME", of which
-    /// this user is a member, or "host:NAME" (this user, and the host with this name in its certificate)
+    /// The peers that may subscribe: "user" (this user only), "anyone", "group:GID" or
+    /// "group:NAME", of which this user is a member, or "host:NAME" (this user, and the host with
+    /// this name in its certificate)
     #[arg(long, value_name = "WHO", default_value = "user", value_parser = allow)]
     pub allow: Allow,
-    /// The newest samples that whoever subscribes may ask for
+    /// The newest samples that a new subscriber may ask for
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=65_536))]
     pub history: u32,
-    /// The newest samples that are kept for subscribers that have no room now
+    /// The newest samples kept for subscribers that have no room now
     #[arg(long, value_name = "NUMBER", default_value_t = 16)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=65_536))]
     pub backlog: u32,
@@ -277,37 +285,37 @@ pub struct RelayArguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 16)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub subscribers: u32,
-    /// Long samples that a subscriber may have at once
+    /// Long samples that a subscriber may hold at once
     #[arg(long, value_name = "NUMBER", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
     pub outstanding: u32,
-    /// What becomes of samples for a subscriber that is slow; `wait` holds all others, and the link, too
+    /// The policy for a slow subscriber; `wait` delays all others, and the link, too
     #[arg(long, value_enum, default_value_t = Slow::DropOldest)]
     pub when_slow: Slow,
     /// The longest samples that the publisher may have
     #[arg(long, value_name = "BYTES", default_value = "16MiB", value_parser = size)]
     pub sample_max: ByteSize,
-    /// Seconds to wait for the publisher to be there
+    /// Seconds to wait until the publisher exists
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub wait: Duration,
-    /// Seconds without a connection after which it ends [default: never]
+    /// Seconds without a connection after which the command ends [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub outage: Option<Duration>,
-    /// Stay when the publisher says that this was all, and wait for the next under its name
+    /// Stay after the normal end of the publisher, and wait for the next publisher of its name
     #[arg(long)]
     pub keep: bool,
 }
 
-/// What becomes of samples for a subscriber that is slow.
+/// The policy for a slow subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Slow {
-    /// It is waited for
+    /// Wait for it
     Wait,
-    /// It misses the oldest of those that are kept
+    /// It misses the oldest kept samples
     DropOldest,
-    /// It misses each for which it has no room
+    /// It misses each sample for which it has no room
     DropNewest,
-    /// It is sent away
+    /// Disconnect it
     SendAway,
 }
 
@@ -324,15 +332,15 @@ pub enum PerfCommand {
     Bandwidth(PerfArguments),
     /// The protocols beside the raw interface, in one run: the time, the rate, the memory
     ///
-    /// Each row is measured between two new processes; rows take turns, so that what disturbs the
-    /// machine disturbs all alike. A run during which the raw cache line changed is made again.
+    /// Each row is measured between two new processes. Rows take turns, so that a disturbance of
+    /// the machine affects all alike. A run during which the raw cache line changed is repeated.
     #[command(allow_negative_numbers = true)]
     Protocols(ProtocolsArguments),
-    /// What idle links cost: memory, processor time, the time to be noticed; and the start
+    /// The cost of idle links: memory, processor time, the delay of a message, and the start
     Idle(IdleArguments),
     /// More ends than processors: four pairs at once, and a long message beside busy programs
     Crowd(CrowdArguments),
-    /// What a peer on another host, idle or busy, costs a message between two processes of this one
+    /// The cost of a peer on another host, idle or busy, for messages between two local processes
     #[cfg(feature = "tls")]
     Remote(RemoteArguments),
     /// The far end for `--to NAME`, until it is interrupted
@@ -354,14 +362,14 @@ pub struct PerfArguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=100_000))]
     pub links: u32,
-    /// Runs that the median is taken of
+    /// Runs, of which the median is taken
     #[arg(long, value_name = "NUMBER", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
     /// The processors of the two ends, which may be one unless both poll [default: two]
     ///
-    /// With one processor, such as 0,0, nothing travels from cache to cache, and the raw line and
-    /// what is like it are not measured.
+    /// With one processor, such as 0,0, nothing travels from cache to cache, so the raw line and
+    /// similar limits are not measured.
     #[arg(long, value_name = "NEAR,FAR", value_parser = cores)]
     pub cores: Option<Cores>,
     /// Print one JSON object instead of a table
@@ -371,8 +379,8 @@ pub struct PerfArguments {
     /// hamlyn://HOST:PORT/NAME
     #[arg(long, value_name = "NAME")]
     pub to: Option<String>,
-    /// Over which kind of link; beside `tls`, a bare TCP connection with TLS is measured, and beside
-    /// `fabric`, fi_pingpong, where it is installed
+    /// The kind of link; beside `tls`, a bare TCP connection with TLS is measured, and beside
+    /// `fabric`, fi_pingpong, if it is installed
     #[arg(long, value_enum, default_value_t = Over::Ring, conflicts_with = "to")]
     pub over: Over,
 }
@@ -389,7 +397,7 @@ pub struct ProtocolsArguments {
     /// The processors of the two ends [default: two that this process may use]
     #[arg(long, value_name = "NEAR,FAR", value_parser = two_cores)]
     pub cores: Option<Cores>,
-    /// Only rows of this name, or whose name begins so, such as tagged or call-memory [default: all]
+    /// Only rows with this name or prefix, such as tagged or call-memory [default: all]
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
     /// Print one JSON object for each row instead of a table
@@ -414,11 +422,11 @@ pub struct IdleArguments {
 
 #[derive(Args, Clone, Debug)]
 pub struct CrowdArguments {
-    /// Round trips of each run; of the long message at most 200 [default: 500000, 10000 of ends that
-    /// sleep]
+    /// Round trips of each run; of the long message at most 200 [default: 500000, or 10000 if the
+    /// ends sleep]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=u32::MAX as u64 / 2))]
     pub count: Option<u64>,
-    /// Runs that the median is taken of
+    /// Runs, of which the median is taken
     #[arg(long, value_name = "NUMBER", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
@@ -433,7 +441,7 @@ pub struct RemoteArguments {
     /// Round trips of each run [default: 500000]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=u32::MAX as u64 / 2))]
     pub count: Option<u64>,
-    /// Runs that the median is taken of
+    /// Runs, of which the median is taken
     #[arg(long, value_name = "NUMBER", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
@@ -450,18 +458,19 @@ pub struct ServeArguments {
     /// How it waits for messages
     #[arg(long, value_enum, default_value_t = Mode::Adaptive)]
     pub mode: Mode,
-    /// Who may connect: "user" (this user only), "anyone", "group:GID" or "group:NAME", of which this
-    /// user is a member, or "host:NAME" (this user, and the host with this name in its certificate)
+    /// The peers that may connect: "user" (this user only), "anyone", "group:GID" or "group:NAME",
+    /// of which this user is a member, or "host:NAME" (this user, and the host with this name in
+    /// its certificate)
     #[arg(long, value_name = "WHO", default_value = "user", value_parser = allow)]
     pub allow: Allow,
 }
 
-/// Which kind of link.
+/// The kind of link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Over {
     /// A ring in shared memory
     Ring,
-    /// A link to another host, which is this one: TCP over loopback and TLS
+    /// A link to another host, which is this one: TLS over TCP on loopback
     #[cfg(feature = "tls")]
     Tls,
     /// The same over libfabric, with the provider of HAMLYN_FABRIC_PROVIDER
@@ -470,7 +479,7 @@ pub enum Over {
 }
 
 impl Over {
-    /// Over libfabric; no other kind where this program is built without it.
+    /// Over libfabric; always false in a build without it.
     pub fn is_fabric(self) -> bool {
         self.to_possible_value().is_some_and(|value| value.get_name() == "fabric")
     }
@@ -479,9 +488,9 @@ impl Over {
 /// How an end waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// Asks again and again; uses a processor whole
+    /// Polls without a pause, on a processor of its own
     Polled,
-    /// Asks for a while, then sleeps: what programs get unless they say otherwise
+    /// Polls for a while, then sleeps: the default of programs
     Adaptive,
     /// Sleeps at once
     Blocking,
@@ -499,39 +508,40 @@ impl fmt::Display for Mode {
 
 #[derive(Args, Debug)]
 pub struct NamesArguments {
-    /// Remove the names that dead processes of this user have left
+    /// Remove the names left by dead processes of this user
     #[arg(long, conflicts_with = "json")]
     pub clean: bool,
-    /// One JSON object a line, one line a name
+    /// Print one line of JSON for each name
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct StatArguments {
-    /// One service only, as [USER@]NAME, or on another host as hamlyn://HOST:PORT/NAME [default: all of this user; for root, also those that other
-    /// users serve to others]
+    /// One service only, as [USER@]NAME, or on another host as hamlyn://HOST:PORT/NAME [default:
+    /// all of this user; for root, also those that other users serve to others]
     #[arg(value_parser = name)]
     pub name: Option<String>,
-    /// Also the counters that are 0
+    /// Print also the counters that are 0
     #[arg(long, conflicts_with_all = ["json", "prometheus", "watch"])]
     pub all: bool,
-    /// One JSON object a line, one line a process; of all, with `error` where one does not answer
+    /// Print one line of JSON for each process; without NAME, with `error` for a process that does
+    /// not answer
     #[arg(long)]
     pub json: bool,
-    /// Metrics for Prometheus, in its text format
+    /// Print metrics for Prometheus, in its text format
     #[arg(long, conflicts_with = "json")]
     pub prometheus: bool,
-    /// Write to FILE, which is there when it is whole, and as it was until then: for the textfile
-    /// collector of the node exporter, in its folder, with a name that ends in .prom
+    /// Write to FILE, which is replaced atomically: for the textfile collector of the node
+    /// exporter, in its folder, with a name that ends in .prom
     #[arg(long, short, value_name = "FILE", requires = "prometheus")]
     pub output: Option<PathBuf>,
-    /// Look again and again, with this many seconds in between, 0.2 or more [default: 1]: rates, and
-    /// what has gone up
+    /// Refresh every so many seconds, 0.2 or more [default: 1], and print rates and the counters
+    /// that have risen
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", require_equals = true)]
     #[arg(value_parser = pause)]
     pub watch: Option<Duration>,
-    /// Look so many times [default: until it is interrupted]
+    /// Stop after this many looks [default: when interrupted]
     #[arg(long, value_name = "NUMBER", requires = "watch")]
     pub times: Option<u64>,
 }
@@ -541,10 +551,10 @@ pub struct TopArguments {
     /// These services only, as [USER@]NAME, or on other hosts as hamlyn://HOST:PORT/NAME
     #[arg(value_name = "NAME", value_parser = name)]
     pub names: Vec<String>,
-    /// Look once, at one interval, and print lines
+    /// Look twice, one interval apart, and print lines
     #[arg(long)]
     pub once: bool,
-    /// A line for each link instead of each service
+    /// Print a line for each link instead of each service
     #[arg(long)]
     pub links: bool,
     /// Seconds between two looks, 0.2 or more
@@ -554,8 +564,8 @@ pub struct TopArguments {
 
 #[derive(Args, Debug)]
 pub struct ExporterArguments {
-    /// These services only, as [USER@]NAME, or on other hosts as hamlyn://HOST:PORT/NAME [default: all of this user; for root, also those that other
-    /// users serve to others]
+    /// These services only, as [USER@]NAME, or on other hosts as hamlyn://HOST:PORT/NAME [default:
+    /// all of this user; for root, also those that other users serve to others]
     #[arg(value_name = "NAME", value_parser = name)]
     pub names: Vec<String>,
     /// The address and port to listen at
@@ -575,11 +585,11 @@ pub struct WhyArguments {
 
 #[derive(Args, Debug)]
 pub struct SetupArguments {
-    /// Users who will serve: each gets a directory there, which nobody else can then take
+    /// Users who will serve: each gets a directory there, protected from other users
     #[arg(value_name = "USER")]
     pub users: Vec<String>,
-    /// Print the lines of a tmpfiles.d(5) file that does this whenever the machine starts, and
-    /// make nothing
+    /// Make nothing, and print the lines of a tmpfiles.d(5) file that makes the directories
+    /// whenever the machine starts
     #[arg(long)]
     pub tmpfiles: bool,
 }
@@ -590,36 +600,37 @@ pub struct KeysArguments {
     /// The file of the secret, or the directory of the certificates [default: hamlyn.secret,
     /// hamlyn-keys]
     pub path: Option<PathBuf>,
-    /// A certificate for this host, under each of these names and addresses, signed by the authority
-    /// in the directory, which is made if there is none
+    /// Make a certificate for this host, under each of these names and addresses, signed by the
+    /// authority in the directory, which is made if it does not exist
     #[arg(long, value_name = "NAME[,NAME..]")]
     pub certificate: Vec<String>,
-    /// Days for which certificates are good, as far as their authority is, which is made for as many
+    /// Validity of certificates in days, at most until their authority ends; a new authority gets
+    /// as many
     #[arg(long, value_name = "NUMBER", default_value_t = 825, requires = "certificate")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=36_500))]
     pub days: u32,
-    /// Write over files of the same names, but not over an authority
+    /// Overwrite files of the same names, but not an authority
     #[arg(long)]
     pub force: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct RunArguments {
-    /// How many ranks
+    /// The number of ranks
     #[arg(short = 'n', long = "ranks", value_name = "NUMBER")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub ranks: u32,
-    /// Hosts, by names or addresses under which they reach one another; ranks go to them in blocks, as
-    /// even as can be [default: this host alone]
+    /// Hosts, by names or addresses under which they reach one another; ranks are spread over them
+    /// in even blocks [default: this host alone]
     #[arg(long, value_name = "HOST[,HOST..]", value_delimiter = ',')]
     pub hosts: Vec<String>,
-    /// What starts a command on another host: words, behind which the host and the command are put
+    /// The words of a command that runs another on a host; the host and that command are appended
     #[arg(long, value_name = "COMMAND", default_value = "ssh")]
     pub rsh: String,
-    /// Where this command is on other hosts [default: where it is here]
+    /// The path of this command on other hosts [default: as on this host]
     #[arg(long, value_name = "PATH")]
     pub hamlyn: Option<PathBuf>,
-    /// A variable for all ranks; those of this host have all others of here, too
+    /// A variable for all ranks; ranks on this host also inherit this command's environment
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     pub env: Vec<(String, String)>,
     /// Begin each line of output with the rank that printed it
@@ -630,7 +641,7 @@ pub struct RunArguments {
     pub program: Vec<OsString>,
 }
 
-/// A service's name, which is given on as it is; the error says what is allowed.
+/// Checks a service's name and returns it unchanged; the error says what is allowed.
 fn name(text: &str) -> Result<String, String> {
     match hamlyn::control::is_of_other_host(text) {
         #[cfg(feature = "tls")]

@@ -1,18 +1,19 @@
-//! What one look at running processes may cost, whatever they answer.
+//! The limit on the cost of one look at running processes, whatever they answer.
 //!
-//! One budget is shared by the users whose processes are looked at. A user may take more than an equal
-//! share only while that is left over: the heaviest user goes short first, and no user keeps another from
-//! an equal share. So a look costs at most twice what stands here, and [`ANSWER_BYTES_FREE`] for each name.
+//! All users whose processes are looked at share one budget. A user may take more than an equal
+//! share only from the part that others leave: the heaviest user is cut first, and no user can keep
+//! another from an equal share. So a look costs at most twice these limits, and
+//! [`ANSWER_BYTES_FREE`] for each name.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// What is shared.
+/// The resources that are shared.
 #[derive(Clone, Copy)]
 pub enum Of {
-    /// Services that are asked.
+    /// Services to ask.
     Names,
-    /// Links that are kept of their answers, and refusals.
+    /// Links and refusals kept of their answers.
     Links,
     /// Memory of their answers.
     Bytes,
@@ -20,11 +21,11 @@ pub enum Of {
 
 const MAX: [usize; 3] = [512, 2048, 32 << 20];
 
-/// Bytes of each answer that are not counted, so that a process with few links is seen beside those of its
-/// user that have many.
+/// Bytes of each answer that are not counted, so that a process with few links is seen beside
+/// processes of the same user with many.
 pub const ANSWER_BYTES_FREE: usize = 32 << 10;
 
-/// What is left of one look.
+/// The remaining budget of one look.
 pub struct Budget {
     users: usize,
     used: Mutex<[Used; 3]>,
@@ -37,12 +38,12 @@ struct Used {
 }
 
 impl Budget {
-    /// For the processes of so many users.
+    /// The budget of one look at processes of so many users.
     pub fn of_users(users: usize) -> Self {
         Self { users: users.max(1), used: Mutex::default() }
     }
 
-    /// Takes `count` for `user`, or nothing of it: `false`.
+    /// Takes all of `count` for `user`, or nothing and returns `false`.
     pub fn take(&self, user: &str, of: Of, count: usize) -> bool {
         let (used, max) = (
             &mut self.used.lock().unwrap_or_else(PoisonError::into_inner)[of as usize],

@@ -1,6 +1,5 @@
-//! What a process must not leave behind when it is ended by a signal, or ends itself from a thread
-//! that does not own its node: the names that it serves, a file that is not whole, and a directory with
-//! keys.
+//! Cleans up when a signal ends a process, or the process ends itself from a thread that does not
+//! own its node: removes the names that it serves, a partial file, and a directory with keys.
 
 use anyhow::{Context, Result};
 use hamlyn::config::Config;
@@ -14,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 struct Left {
     path: PathBuf,
-    /// Device and number of what was there, so that nothing else is removed in its place.
+    /// Device and inode at registration, so that nothing else is removed in its place.
     identity: (u64, u64),
     is_directory: bool,
 }
@@ -22,7 +21,7 @@ struct Left {
 static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
 
 impl Left {
-    /// What is at `path` now, if anything is.
+    /// The file or directory at `path` now, if one exists.
     fn at(path: PathBuf) -> Option<Self> {
         let found = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let Stat { st_dev, st_ino, st_mode, .. } = found;
@@ -37,7 +36,7 @@ impl Left {
         }
         if self.is_directory {
             let all = || std::fs::remove_dir_all(&self.path);
-            // Once more where a file came into it meanwhile.
+            // Once more, in case a file was added meanwhile.
             let _ = all().or_else(|_| all());
         } else {
             let _ = unlinkat(CWD, &self.path, AtFlags::empty());
@@ -45,21 +44,21 @@ impl Left {
     }
 }
 
-/// What is at `path` goes with this process, a directory with all that is in it. What is not there
-/// leaves nothing.
+/// Removes the file at `path`, or the directory with its content, when this process ends. Does
+/// nothing if nothing exists there now.
 pub fn remove(path: PathBuf) {
     if let Some(left) = Left::at(path) {
         LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(left);
     }
 }
 
-/// It is there to stay, or gone already.
+/// Keeps the file: it is complete, or removed already.
 pub fn keep(path: &Path) {
     LEFT.lock().unwrap_or_else(PoisonError::into_inner).retain(|left| left.path != path);
 }
 
-/// The name that has just been served goes with this process. While it is served nobody else can
-/// take it over, so that it can be removed without the directory's lock.
+/// Removes a name that has just been served when this process ends. While it is served no other
+/// process can take it over, so it can be removed without the directory's lock.
 pub fn remove_name(config: &Config, name: &str, access: Access) {
     let user = rustix::process::geteuid().as_raw().to_string();
     let directory = match access {
@@ -75,13 +74,14 @@ fn remove_all() {
     }
 }
 
-/// Ends this process, from whichever thread.
+/// Ends this process, from any thread.
 pub fn exit(status: i32) -> ! {
     remove_all();
     std::process::exit(status)
 }
 
-/// From now on a signal that ends this process removes first what must not stay. Once is enough.
+/// From now on a signal that ends this process first removes the registered files. One call is
+/// enough.
 pub fn on_signals() -> Result<()> {
     static ARE_HANDLED: AtomicBool = AtomicBool::new(false);
     if ARE_HANDLED.swap(true, Ordering::Relaxed) {
@@ -93,7 +93,7 @@ pub fn on_signals() -> Result<()> {
         std::thread::Builder::new().name("signals".into()).stack_size(64 << 10).spawn(move || {
             if let Some(signal) = signals.forever().next() {
                 remove_all();
-                // Ends it as the signal itself would have, for whoever waits for it to see.
+                // Ends the process by the signal itself, as its parent expects to see.
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
         });

@@ -1,5 +1,5 @@
-//! Variables of the environment that are called as settings are and are none: the library ignores
-//! them, so that the command says which, in case that one is misspelt.
+//! Environment variables with the prefix of settings that are no settings. The library ignores
+//! them; the command reports them, as they may be misspelt.
 
 use hamlyn::Config;
 use hamlyn::os::environment;
@@ -7,13 +7,13 @@ use hamlyn::services::printable;
 
 const PREFIX: &str = "HAMLYN_";
 
-/// Those of a job's ranks, which `hamlyn run` sets.
+/// The variables of a job's ranks, which `hamlyn run` sets.
 const JOB: [&str; 4] = ["HAMLYN_JOB_FD", "HAMLYN_JOB_HOST", "HAMLYN_JOB_RANK", "HAMLYN_JOB_SIZE"];
 
-/// Of this project's own builds, tests, measurements and examples.
+/// The variables of this project's own builds, tests, measurements and examples.
 const OWN: [&str; 8] = [
     "HAMLYN_BENCH_",
-    // Which cargo sets for a program that it runs, too: see build.rs.
+    // Cargo also sets it for a program that it runs: see build.rs.
     "HAMLYN_COMMIT",
     "HAMLYN_COMPILER",
     "HAMLYN_EXAMPLE_",
@@ -23,7 +23,7 @@ const OWN: [&str; 8] = [
     "HAMLYN_TEST",
 ];
 
-/// Says on standard error which variables of this process are no settings.
+/// Reports on standard error the variables of this process that are no settings.
 pub fn say_unknown() {
     if environment::crosses_privilege_boundary() {
         eprintln!(
@@ -36,8 +36,7 @@ pub fn say_unknown() {
     }
 }
 
-/// A sentence for each name that is no setting's. What the variable holds is not said: it may be
-/// a secret.
+/// A sentence for each name that is no setting's. It leaves out the value, which may be a secret.
 fn unknown(names: impl Iterator<Item = String>) -> Vec<String> {
     let settings = Config::default().settings();
     let known: Vec<&str> = settings.iter().map(|setting| setting.variable).chain(JOB).collect();
@@ -54,7 +53,7 @@ fn sentence(name: &str, known: &[&str]) -> String {
     let ignored = format!("{shown} is set, and no setting is called so: it is ignored");
     let far = |known: &str| strsim::damerau_levenshtein(name, known);
     let nearest = known.iter().min_by_key(|known| far(known));
-    // What has little in common was not meant.
+    // A distant name was not meant.
     match nearest.filter(|nearest| far(nearest) <= (name.len() - PREFIX.len()).div_ceil(3)) {
         Some(nearest) => format!("{ignored}; the nearest is {nearest}"),
         None => ignored,

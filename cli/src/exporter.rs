@@ -3,12 +3,13 @@
 //! ```text
 //!   whoever connects --GET /metrics--> hyper --> the last look, or, if it is a second old, another
 //! ```
-//! Whoever can connect may be hostile, and costs little: at most [`CONNECTIONS_MAX`] are served at a
-//! time, a request has one second to come and a connection ten in all, a body is not read, a connection
-//! serves one request. A page in a browser that has taken the name of this machine (DNS rebinding)
-//! says so in its Host line, and is refused where only loopback is listened at.
+//! Clients may be hostile, and cost little: at most [`CONNECTIONS_MAX`] are served at a time, a
+//! request must arrive within one second and a connection ends after ten, a body is not read, and a
+//! connection serves one request. A page in a browser that has rebound its name to this machine
+//! (DNS rebinding) shows that name in its Host line, and is refused if the command listens at
+//! loopback only.
 //!
-//! Never: two looks at a time, or more than one in a second, however many ask.
+//! Never: two looks at a time, or more than one in a second, for any number of clients.
 
 use crate::arguments::ExporterArguments;
 use crate::look::{self, Watched};
@@ -30,20 +31,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Connections that are served at a time; others wait in the listener's queue.
 const CONNECTIONS_MAX: usize = 64;
-/// For a request to come, and for all of a connection.
+/// The time limits of a request's arrival and of a whole connection.
 const REQUEST_WITHIN: Duration = Duration::from_secs(1);
 const CONNECTION_WITHIN: Duration = Duration::from_secs(10);
-/// For so long one look serves all who ask.
+/// One look serves all requests within this time.
 const LOOK_FOR: Duration = Duration::from_secs(1);
 /// Most bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// After a connection could not be taken, for want of descriptors.
+/// The pause after `accept` has failed for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What all connections share.
+/// The state that all connections share.
 struct Exporter {
     config: hamlyn::Config,
-    /// Only names and addresses of loopback may stand in a Host line.
+    /// The Host line may hold only names and addresses of loopback.
     is_loopback: bool,
     watched: Mutex<Watched>,
     last: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
@@ -94,7 +95,7 @@ async fn connection(exporter: Arc<Exporter>, stream: TcpStream, _place: OwnedSem
         .keep_alive(false)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), answer);
-    // Who says nothing, or does not read, is no failure of this command.
+    // A client that sends nothing, or does not read, is no failure of this command.
     let _ = tokio::time::timeout(CONNECTION_WITHIN, served).await;
 }
 
@@ -122,8 +123,8 @@ impl Exporter {
         }
     }
 
-    /// The last look's text, or another's. A look that has begun goes on to its end also when whoever
-    /// asked for it has gone: the next one finds what it saw.
+    /// The text of the last look, or of a new one. A look goes on to its end even if its client has
+    /// left; the next request uses its result.
     async fn text(self: Arc<Self>) -> Option<Bytes> {
         tokio::spawn(self.look()).await.ok()?
     }
@@ -161,7 +162,7 @@ fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
     answer
 }
 
-/// Whether a Host line names this machine to itself.
+/// Whether a Host line names this machine by a loopback name or address.
 fn is_loopback_host(host: &str) -> bool {
     if let Ok(address) = host.parse::<SocketAddr>() {
         return address.ip().is_loopback();

@@ -1,57 +1,59 @@
-//! The statistics of a process, as `stat`, `why` and their like read them. Another process wrote
-//! them, and perhaps another user's: they are taken apart, bounded, and printed, and nothing else.
+//! The statistics of a process, as `stat`, `why` and `top` read them. Another process wrote them,
+//! perhaps of another user: they are only parsed, bounded and printed.
 //!
-//! Never: a name or a value is longer than [`CHARS_MAX`], but for two sentences; an answer makes more of
-//! these than the look's [`Budget`] allows.
+//! Never: a name or a value is longer than [`CHARS_MAX`], except for two sentences; an answer makes
+//! more of these than the look's [`Budget`] allows.
 
 use crate::budget::{ANSWER_BYTES_FREE, Budget, Of};
 use crate::stat::duration;
 use hamlyn::control::printable_bytes;
 use std::collections::{BTreeMap, HashMap};
 
-/// What a process says of itself: each line is a name, a space and a value.
+/// A process's report about itself: each line is a name, a space and a value.
 #[derive(Debug, Default, PartialEq)]
 pub struct Figures {
     /// In the order in which they came.
     pub counters: Vec<(String, String)>,
-    /// Where each name first stands among them: as many come as another process likes.
+    /// The first index of each name among `counters`, whose number the other process chooses.
     at: HashMap<String, usize>,
     /// By the link's number.
     pub links: BTreeMap<u32, Link>,
-    /// Who was refused last: the last first.
+    /// The peers refused last, newest first.
     pub refusals: BTreeMap<u32, Refusal>,
-    /// Lines that were left out, because there were too many; after [`LEFT_OUT_MAX`] no more are read.
+    /// Lines left out, because there were too many; after [`LEFT_OUT_MAX`] no more are read.
     pub left_out: u64,
-    /// Bytes that the others take.
+    /// Bytes taken by the other fields.
     bytes: usize,
 }
 
-/// Most characters of a name or a value. The library cuts the sentences, which stand in no table.
+/// Most characters of a name or a value. The library shortens the sentences, which stand in no
+/// table.
 const CHARS_MAX: usize = 128;
 const SENTENCES: &[&str] = &["path", "reason"];
 pub const LEFT_OUT_MAX: u64 = 1000;
 /// Most figures of a process beside its links, of one link, and of one refusal.
 const COUNTERS_MAX: usize = 1024;
 const FIGURES_OF_ONE_MAX: usize = 64;
-/// What a line takes beside its characters, and a link beside its lines.
+/// Overhead of a line beside its characters, and of a link beside its lines.
 const LINE_BYTES: usize = 100;
 const LINK_BYTES: usize = 1000;
 
-/// As much of `text` as may be kept.
+/// The part of `text` that may be kept.
 fn cut(text: &str) -> String {
     text.chars().take(CHARS_MAX).collect()
 }
 
-/// One link, as its process sees it; and whether that is on another host, whose processes have other numbers.
+/// One link, as its process sees it; and whether the process is on another host, where process
+/// numbers differ.
 #[derive(Debug, Default, PartialEq)]
 pub struct Link(pub BTreeMap<String, String>, pub bool);
 
-/// Somebody who was refused or sent away, as often as it happened for the same reason.
+/// A peer that was refused or disconnected, and how often for the same reason.
 #[derive(Debug, Default, PartialEq)]
 pub struct Refusal(pub BTreeMap<String, String>, pub bool);
 
 impl Figures {
-    /// Of a process of another host.
+    /// Figures of a process on another host.
     #[cfg(feature = "tls")]
     pub fn of_host(text: &str) -> Self {
         let mut figures = Self::of(text);
@@ -65,14 +67,14 @@ impl Figures {
         self.refusals.values_mut().for_each(|refusal| refusal.1 = true);
     }
 
-    /// Of a process that is asked alone.
+    /// Figures of a process that is asked alone.
     pub fn of(text: &str) -> Self {
         let (mut figures, budget) = (Self::default(), Budget::of_users(1));
         text.lines().for_each(|line| figures.read(line, &budget, ""));
         figures
     }
 
-    /// One more line of what a process of `user` answers, or one more that is left out.
+    /// Reads one more line of the answer of a process of `user`, or counts it as left out.
     pub fn read(&mut self, line: &str, budget: &Budget, user: &str) {
         let Some((name, value)) = line.split_once(' ') else { return };
         if self.keep(name, value, budget, user).is_none() {
@@ -98,7 +100,7 @@ impl Figures {
         let (_, name) = link.or(refusal).unwrap_or((0, name));
         let is_sentence = (link.or(refusal)).is_some() && SENTENCES.contains(&name);
         let (name, value) = (cut(name), if is_sentence { value.into() } else { cut(value) });
-        // A counter's name stands in the index, too.
+        // The index holds a counter's name, too.
         let new_bytes = if is_new { LINK_BYTES } else { 0 };
         let bytes = 2 * name.len() + value.len() + LINE_BYTES + new_bytes;
         let is_free = self.bytes + bytes <= ANSWER_BYTES_FREE;
@@ -124,12 +126,12 @@ impl Figures {
         Some(())
     }
 
-    /// What is no number, or is to be shown as it is; empty where there is none.
+    /// A value that is no number, or is shown unchanged; empty if it is missing.
     pub fn text(&self, name: &str) -> &str {
         self.at.get(name).map_or("", |at| &self.counters[*at].1)
     }
 
-    /// A counter that is a number; 0 where there is none.
+    /// A counter that is a number; 0 if it is missing.
     pub fn number(&self, name: &str) -> u64 {
         self.text(name).parse().unwrap_or(0)
     }
@@ -144,8 +146,8 @@ impl Link {
         self.text(name).parse().unwrap_or(0)
     }
 
-    /// Whether requests that were received at this look are not replied to at a later one: nothing has come
-    /// over the link in between.
+    /// Whether requests received before this look are still without a reply at a later one, with no
+    /// traffic over the link in between.
     pub fn holds_requests_of(&self, later: &Link) -> bool {
         let is_same = |name| self.text(name) == later.text(name);
         self.number("requests_held") > 0
@@ -153,18 +155,18 @@ impl Link {
             && ["peer_node", "ring_bytes_taken", "packets_taken"].into_iter().all(is_same)
     }
 
-    /// The peer's process, where it is of this host.
+    /// The peer's process, if it is on this host.
     pub fn peer_pid(&self) -> Option<u32> {
         self.text("peer_process").parse().ok().filter(|_| !self.1)
     }
 
-    /// What the peer's process calls itself, as far as it can be seen from here.
+    /// The name of the peer's program, as far as it can be seen from here.
     pub fn peer_program(&self) -> Option<String> {
         self.peer_pid().and_then(program)
     }
 
-    /// `user 1000, process 77 (postgres)`, as far as that can be seen from here; of another host its address
-    /// and what it has proved to be.
+    /// `user 1000, process 77 (postgres)`, as far as that can be seen from here; for another host,
+    /// its address and its proved identity.
     pub fn peer(&self) -> String {
         if !self.text("peer_host").is_empty() {
             return format!("host {}", self.text("peer_host"));
@@ -204,7 +206,7 @@ impl Refusal {
     }
 }
 
-/// How long senders waited for room, if that makes sense: each count is at least the one before.
+/// How long senders waited for room, if the counts make sense: each is at least the one before.
 #[derive(Debug, PartialEq)]
 pub struct RoomWaits {
     /// Bounds in microseconds, rising, and the waits up to each.
@@ -213,7 +215,7 @@ pub struct RoomWaits {
     pub sum_us: u64,
 }
 
-/// Most bounds that are looked at, whatever another process wrote.
+/// Most bounds that are read, for any answer.
 const BOUNDS_MAX: usize = 64;
 
 impl RoomWaits {
@@ -258,12 +260,12 @@ impl RoomWaits {
 /// Whether a process is stopped, by a signal or a debugger, as far as that may be read here.
 pub fn is_stopped(pid: u32) -> bool {
     let text = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // Its own name stands before, in brackets, and may hold any.
+    // The name stands before, in brackets, and may contain any byte.
     let end = text.iter().rposition(|byte| *byte == b')').unwrap_or(text.len());
     matches!(text.get(end..).unwrap_or_default(), [b')', b' ', b'T' | b't', ..])
 }
 
-/// What a process calls itself.
+/// The name of a process's program.
 pub fn program(pid: u32) -> Option<String> {
     let text = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
     Some(printable_bytes(text.trim_ascii_end()))
@@ -274,7 +276,7 @@ pub mod tests {
     use super::*;
     use hamlyn::{control, interface};
 
-    /// What a process may write in the place of each figure that is looked at, in turn.
+    /// Extreme values that a hostile process may write for each figure, in turn.
     pub fn extremes() -> Vec<Figures> {
         const OF_LINK: &[&str] = &[
             "age_ms",

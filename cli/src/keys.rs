@@ -1,7 +1,8 @@
-//! `hamlyn keys`: what hosts prove themselves with. A secret, or an authority and certificates.
+//! `hamlyn keys`: credentials with which hosts prove their identity, either a secret, or an
+//! authority and certificates.
 //!
-//! Never: a key can be read by others, not even for a moment; a file that is there is written over
-//! unless that was asked for; an authority signs that another user can have put there.
+//! Never: another user can read a key, not even for a moment; an existing file is overwritten
+//! without `--force`; an authority signs that another user can have put there.
 
 use crate::arguments::KeysArguments;
 use crate::output;
@@ -24,7 +25,7 @@ use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// Clocks of two hosts may differ by so much.
+/// Clocks of two hosts may differ by this much.
 const SLACK: Duration = Duration::from_secs(3600);
 
 /// `hamlyn keys`.
@@ -60,7 +61,7 @@ fn secret(path: &Path, force: bool) -> Result<()> {
 fn certificates(directory: &Path, arguments: &KeysArguments) -> Result<()> {
     let names: Vec<Vec<&str>> =
         arguments.certificate.iter().map(|names| names.split(',').collect()).collect();
-    // Everything is looked at before anything is made.
+    // All files are checked before any is made.
     let mut files = Vec::new();
     for names in &names {
         let first = file_name(names[0])?;
@@ -91,7 +92,7 @@ fn certificates(directory: &Path, arguments: &KeysArguments) -> Result<()> {
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        // Nobody takes it for longer than the authority is good.
+        // No host accepts it for longer than the authority is valid.
         let wanted = params.not_after;
         params.not_after = wanted.min(authority_ends);
         let end = params.not_after.date();
@@ -126,8 +127,8 @@ fn certificates(directory: &Path, arguments: &KeysArguments) -> Result<()> {
 
 const AUTHORITY: &str = "authority.pem";
 const AUTHORITY_KEY: &str = "authority-key.pem";
-/// What one is called in certificates, before a name of its own, which follows from its key: two of the
-/// same name would be taken for one another, and the error would be that of a wrong signature.
+/// The common part of an authority's name. A part of its own follows, derived from its key: two
+/// authorities with one name would be confused, and the error would be a wrong signature.
 const AUTHORITY_NAME: &str = "Hamlyn hosts";
 
 fn authority_name(key: &KeyPair) -> String {
@@ -135,10 +136,8 @@ fn authority_name(key: &KeyPair) -> String {
     format!("{AUTHORITY_NAME} {}", &digest.to_hex()[..12])
 }
 
-/// The one that is there, or a new one. With `--force` it stays, too: certificates that it has
-/// signed would be worth nothing.
-///
-/// With it, when it ends.
+/// The existing authority, or a new one, and its expiry. `--force` keeps an existing one, too: a
+/// new authority would invalidate all certificates that it has signed.
 fn authority(
     directory: &Path,
     arguments: &KeysArguments,
@@ -158,7 +157,7 @@ fn authority(
             let certificate =
                 CertificateDer::from_pem_slice(read(&path, Readers::Everybody)?.as_bytes())
                     .with_context(|| format!("{} is no certificate", path.display()))?;
-            // As this command made it: with that name, and the key in it.
+            // Checks that this command made it: its name, and its key inside.
             let has = |part: &[u8]| certificate.windows(part.len()).any(|found| found == part);
             let name = authority_name(&key);
             let end = ends(&certificate);
@@ -218,14 +217,14 @@ fn params(names: &[&str], days: u32) -> Result<CertificateParams> {
     Ok(params)
 }
 
-/// In whole seconds, as certificates have it.
+/// In whole seconds, like certificates.
 fn now() -> Result<OffsetDateTime> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock")?;
     Ok(date_time_ymd(1970, 1, 1) + Duration::from_secs(now.as_secs()))
 }
 
-/// When a certificate ends: the second of the two times that stand behind one another in it (RFC 5280,
-/// 4.1.2.5), each a year of two digits (0x17) or of four (0x18) and the rest. In UTC to the second.
+/// The expiry of a certificate: the second of two adjacent times in it (RFC 5280, 4.1.2.5), each
+/// with a year of two digits (0x17) or of four (0x18). In UTC to the second.
 fn ends(certificate: &[u8]) -> Option<OffsetDateTime> {
     let time = |bytes: &[u8]| -> Option<(OffsetDateTime, usize)> {
         let (digits, century) = match bytes {
@@ -244,7 +243,7 @@ fn ends(certificate: &[u8]) -> Option<OffsetDateTime> {
         }
         let seconds = [two(4)?, two(6)?, two(8)?].map(u64::from);
         let seconds = seconds[0] * 3600 + seconds[1] * 60 + seconds[2];
-        // The days behind the first: those of a month are as the certificate has them.
+        // Adds the days after the first; the certificate is trusted for the length of a month.
         let date = date_time_ymd(year, month, 1) + DAY * u32::from(day - 1);
         Some((date + Duration::from_secs(seconds), digits.len() + 2))
     };
@@ -254,7 +253,7 @@ fn ends(certificate: &[u8]) -> Option<OffsetDateTime> {
     })
 }
 
-/// What a certificate's files are called after its first name.
+/// The name of a certificate's files, derived from its first name.
 fn file_name(name: &str) -> Result<String> {
     let allowed =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
@@ -271,7 +270,7 @@ fn is_there(path: &Path) -> String {
     format!("{} is there already; --force writes over it", path.display())
 }
 
-/// A whole file for its owner alone, which is there at once or not at all.
+/// Writes a file that only its owner can read; it appears complete or not at all.
 fn write(path: &Path, bytes: &[u8], force: bool) -> Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     let parent = path.parent().unwrap_or(Path::new("/"));
@@ -293,7 +292,7 @@ fn write(path: &Path, bytes: &[u8], force: bool) -> Result<()> {
     }
 }
 
-/// As a shell takes it.
+/// Quoted for a shell.
 fn quoted(path: &Path) -> String {
     let text = PathBuf::from(path).display().to_string();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-:+,@%".contains(&byte);

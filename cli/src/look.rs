@@ -1,10 +1,11 @@
-//! Looks at running processes: each is asked for its statistics, several at a time.
+//! Looks at running processes: asks each for its statistics, several at a time.
 //!
-//! A process answers in its housekeeping thread, so a look costs its messages nothing; what a look
-//! costs that thread is in docs/operating.md. Who looks again and again keeps a pause.
+//! A process answers in its housekeeping thread, so a look does not slow its messages;
+//! docs/operating.md has the cost for that thread. Repeated looks keep a pause.
 //!
-//! Never: a look takes longer than its time limit, or more than its [`Budget`], whatever is served and
-//! answered; a user's silent processes keep those of another from being asked; a process is asked twice.
+//! Never: a look exceeds its time limit or its [`Budget`], for any number of services and any
+//! answers; a user's silent processes keep those of another from being asked; a process is asked
+//! twice.
 
 use crate::budget::{Budget, Of};
 use crate::figures::{Figures, LEFT_OUT_MAX, Link, is_stopped, program};
@@ -26,17 +27,17 @@ use std::time::{Duration, Instant};
 pub const PAUSE_MIN: Duration = Duration::from_millis(200);
 /// Processes that are asked at a time.
 const ASKED_AT_A_TIME: usize = 64;
-/// Who looks again and again waits no longer for one that is silent: the others are shown then.
+/// The longest wait for a silent process in repeated looks, so that the others are shown in time.
 pub const SILENCE: Duration = Duration::from_secs(1);
-/// After this long the names are looked for again: that costs each of their processes another
+/// Names are searched again after this time, because a search costs each of their processes another
 /// connection.
 const NAMES_FOR: Duration = Duration::from_secs(5);
 
-/// A service that is to be asked.
+/// A service to ask.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Service {
     pub name: String,
-    /// Its process and its socket, where it was found in a directory.
+    /// Its process and its socket, if it was found in a directory.
     process: Option<u32>,
     socket: Option<(u64, u64)>,
 }
@@ -45,41 +46,41 @@ pub struct Service {
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     pub services: Vec<Service>,
-    /// Directories whose names are not all known.
+    /// Directories whose lists of names are incomplete.
     unseen: Vec<PathBuf>,
 }
 
-/// What one process said, and when.
+/// One process's answer, and its time.
 #[derive(Debug)]
 pub struct Told {
     pub name: String,
     pub at: Instant,
-    /// From the question to the answer.
+    /// Time from the question to the answer.
     pub took: Duration,
-    /// Of another host: where it is, and what it has proved to be.
+    /// For another host: its address and its proved identity.
     pub host: Option<String>,
-    /// Whose it is, as the kernel says.
+    /// The user of the process, from the kernel.
     pub user: Option<u32>,
     pub process: Option<u32>,
-    /// What the process calls itself.
+    /// The name of the process's program.
     pub program: Option<String>,
     pub figures: Arc<Figures>,
     /// The first name of the same process in this look: its links are shown there.
     pub same_as: Option<String>,
 }
 
-/// What became of a look at several.
+/// The result of a look at several processes.
 #[derive(Debug, Default)]
 pub struct Look {
-    /// In the order in which they were asked for.
+    /// In the order of the questions.
     pub told: Vec<Told>,
-    /// Who did not answer, and why.
+    /// The processes that did not answer, and the reasons.
     pub failed: Vec<(String, String)>,
-    /// Of these, who is there and tells its figures to others alone.
+    /// Those among `failed` that exist and show their figures to other users only.
     pub closed: BTreeSet<String>,
     /// Names that were not asked, by user, because of the budget or the time limit.
     pub not_asked: BTreeMap<String, usize>,
-    /// Directories whose names are not all known.
+    /// Directories whose lists of names are incomplete.
     pub unseen: Vec<PathBuf>,
 }
 
@@ -90,7 +91,7 @@ impl Look {
         first.map(|told| told.figures.left_out).sum()
     }
 
-    /// What is missing, in sentences.
+    /// The missing parts, in sentences.
     pub fn left_out(&self) -> Vec<String> {
         let names = self.not_asked.iter().map(|(user, count)| {
             format!("{count} names of user {user} were not asked: there are too many, or too many are silent")
@@ -106,7 +107,7 @@ impl Look {
     }
 }
 
-/// Said of the figures: whoever asks for them may be let in all the same.
+/// Said of the figures: the service itself may still admit the user who asks.
 #[derive(Debug)]
 struct Closed;
 
@@ -123,7 +124,7 @@ impl fmt::Display for Closed {
 
 impl std::error::Error for Closed {}
 
-/// Asks one, and waits so long for its answer.
+/// Asks one process, and waits at most `patience` for its answer.
 pub fn ask(config: &Config, name: &str, patience: Duration) -> Result<Told> {
     let asked = ask_within(config, name, patience, &Budget::of_users(1));
     asked.map_err(|error| match error {
@@ -132,9 +133,9 @@ pub fn ask(config: &Config, name: &str, patience: Duration) -> Result<Told> {
     })
 }
 
-/// Why there is no answer.
+/// The reasons for a missing answer.
 enum Asked {
-    /// The time was up.
+    /// The time limit has passed.
     Silent,
     Failed(Error),
 }
@@ -170,7 +171,7 @@ fn ask_within(
     Ok(Told { name, at, took, host: None, user, process, program, figures, same_as: None })
 }
 
-/// The same on another host, which tells it to whom its setting `figures_to` names.
+/// Asks a process on another host, which answers the hosts in its setting `figures_to`.
 #[cfg(feature = "tls")]
 fn ask_host(config: &Config, name: &str, patience: Duration, budget: &Budget) -> Result<Told> {
     let began = Instant::now();
@@ -209,7 +210,7 @@ fn process_of(services: &Services, name: &str) -> Option<u32> {
     services.entries.iter().find(|service| one_form(&service.name) == name)?.pid
 }
 
-/// Who pays for a look at a service: its user, or the other host.
+/// The account that a look at a service is charged to: its user, or the other host.
 fn user_of(name: &str) -> String {
     let is_of_host = hamlyn::control::is_of_other_host(name);
     match name.split_once('@').filter(|_| !is_of_host) {
@@ -219,7 +220,7 @@ fn user_of(name: &str) -> String {
     }
 }
 
-/// The questions of a look that have not been asked: each for all names of one process.
+/// The questions of a look that are still to ask: one for all names of a process.
 struct Questions {
     /// By user.
     waiting: BTreeMap<String, VecDeque<Vec<usize>>>,
@@ -229,7 +230,8 @@ struct Questions {
 impl Questions {
     fn of(found: &Found, budget: &Budget, look: &mut Look) -> Self {
         let mut waiting: BTreeMap<String, VecDeque<Vec<usize>>> = BTreeMap::new();
-        // Processes and sockets, by user: another user's process may have got the number of one that is gone.
+        // Processes and sockets, by user: the number of a process that has ended may be used again
+        // by another user.
         let mut known: HashMap<(String, Result<u32, (u64, u64)>), usize> = HashMap::new();
         for (i, service) in found.services.iter().enumerate() {
             let user = user_of(&service.name);
@@ -248,7 +250,8 @@ impl Questions {
         Self { waiting, asking: HashMap::new() }
     }
 
-    /// The next one, of the user of whom fewest are being asked: silent ones hold up their own user.
+    /// The next question, of the user with the fewest open questions: silent processes delay only
+    /// their own user.
     fn next(&mut self) -> Option<(String, Vec<usize>)> {
         let asking = |user: &String| self.asking.get(user).copied().unwrap_or(0);
         let user = self.waiting.keys().min_by_key(|user| asking(user))?.clone();
@@ -266,7 +269,7 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks all of these, and waits so long for all of them.
+/// Asks all of these, and waits at most `patience` for all of them together.
 pub fn ask_all(config: &Config, found: &Found, patience: Duration) -> Look {
     let began = Instant::now();
     let users: BTreeSet<String> =
@@ -319,7 +322,8 @@ pub fn ask_all(config: &Config, found: &Found, patience: Duration) -> Look {
         let service = &found.services[i];
         let error = match answer {
             Ok(mut told) => {
-                // Its node is its own word, which counts among the processes of its user.
+                // The node number is the process's own claim, so it counts only among processes of
+                // its user.
                 let node = || told.figures.text("node").to_string();
                 let which = (user_of(&told.name), told.process.ok_or_else(node));
                 told.same_as = firsts.get(&which).cloned();
@@ -328,7 +332,7 @@ pub fn ask_all(config: &Config, found: &Found, patience: Duration) -> Look {
                 continue;
             }
             Err(Asked::Silent) => {
-                // One that was found in a directory was looked for there.
+                // A service found in a directory was looked up there.
                 let named = service.socket.is_none().then(|| process_of(&services, &service.name));
                 silent(patience, service.process.or(named.flatten()))
             }
@@ -342,7 +346,7 @@ pub fn ask_all(config: &Config, found: &Found, patience: Duration) -> Look {
     look
 }
 
-/// The services that may be asked: this user's, and for root everybody's.
+/// The services that may be asked: this user's, and for root those of all users.
 pub fn find(config: &Config) -> Found {
     let user = rustix::process::geteuid().as_raw();
     let is_asked = |uid: Option<u32>| user == 0 || uid == Some(user);
@@ -355,15 +359,15 @@ pub fn find(config: &Config) -> Found {
             socket: Some(entry.socket),
         })
         .collect();
-    // In both directories: whoever asks finds the same one.
+    // In both directories: every question finds the same one.
     services.sort_by(|a, b| a.name.cmp(&b.name));
     services.dedup_by(|a, b| a.name == b.name);
     Found { services, unseen: [held, cut].concat() }
 }
 
-/// The same service has one name here, whichever way it was asked for: `NAME` of this user's own,
-/// `NUMBER@NAME` of another's, by the user's number; and of one that this user serves to others while it
-/// serves another of that name to itself.
+/// The one form of a service's name, for every way to write it: `NAME` for this user's own,
+/// `NUMBER@NAME` for another's, with the user's number; the latter also for a service that this
+/// user serves to others while it serves another of that name to itself.
 pub fn one_form(name: &str) -> String {
     let found = name.parse::<ServiceName>().ok();
     let Some((service, uid)) = found.and_then(|service| {
@@ -381,7 +385,7 @@ pub fn one_form(name: &str) -> String {
     }
 }
 
-/// The names of those who are watched.
+/// The names of the watched services.
 pub struct Watched {
     /// Empty: all.
     wanted: Vec<String>,
@@ -389,7 +393,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// `wanted`: these; none: all that may be asked, looked for again every few seconds.
+    /// `wanted`: these; empty: all that may be asked, searched again every few seconds.
     pub fn new(wanted: &[String]) -> Self {
         Self { wanted: wanted.iter().map(|name| one_form(name)).collect(), found: None }
     }
@@ -415,7 +419,7 @@ impl Watched {
 /// The looks before this one, by name.
 pub type Before = BTreeMap<String, Told>;
 
-/// What they said, to be compared with what they say next.
+/// The answers by name, for comparison with the next look.
 pub fn by_name(told: Vec<Told>) -> Before {
     told.into_iter().map(|told| (told.name.clone(), told)).collect()
 }
@@ -428,13 +432,13 @@ impl Told {
         Self { name, host, program, figures, same_as: None, ..*self }
     }
 
-    /// The same process, earlier: another may have the name now.
+    /// The same process in an earlier look; another process may have the name now.
     pub fn earlier<'a>(&self, before: &'a Before) -> Option<&'a Told> {
         let earlier = before.get(&self.name)?;
         (earlier.figures.text("node") == self.figures.text("node")).then_some(earlier)
     }
 
-    /// How much a counter has gone up in a second; 0 where there is nothing to compare with.
+    /// The rise of a counter in one second; 0 if there is nothing to compare with.
     pub fn rate(&self, before: Option<&Told>, name: &str) -> f64 {
         let Some(before) = before else { return 0.0 };
         let seconds = (self.at - before.at).as_secs_f64().max(1e-9);

@@ -1,5 +1,5 @@
-//! The `hamlyn` command: a newcomer's first look, a pipe between two terminals, and the tool that
-//! measures. Each subcommand is a module; this file says which there are.
+//! The `hamlyn` command: a tour for newcomers, a pipe between two terminals, and the tools for
+//! measurements and diagnosis. Each subcommand is a module.
 
 mod allow;
 mod arguments;
@@ -40,10 +40,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 fn main() -> ExitCode {
-    // A limit on the size of files is an error of whatever is written, and does not end the process, which
-    // would leave half a file behind. A handler, not an ignored signal: what this starts does not have it.
+    // Beyond the limit on file sizes a write returns an error; the signal does not end the process,
+    // which would leave a partial file behind. A handler, not an ignored signal: child processes do
+    // not inherit it.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::<AtomicBool>::default());
-    // While there is one thread this is free; later the kernel takes some 20 ms for it.
+    // Free while there is one thread; later the kernel takes some 20 ms for it.
     hamlyn::os::sys::register_barrier();
     let done = match Cli::try_parse() {
         Ok(cli) => {
@@ -113,13 +114,13 @@ fn run(command: Command) -> Result<()> {
     }
 }
 
-/// The command as its users know it, for manual pages and completions: without what it starts
-/// itself.
+/// The command as users know it, for manual pages and completions: without the subcommands that it
+/// starts itself.
 fn public() -> clap::Command {
     let all = Cli::command();
     let shown: Vec<_> = all.get_subcommands().filter(|c| !c.is_hide_set()).cloned().collect();
     let public = clap::Command::new("hamlyn").version(env!("CARGO_PKG_VERSION"));
-    // Before what the command is about, which its description would replace.
+    // Before the command's own description, which it would replace.
     let mut public = arguments::ForAll::augment_args(public);
     if let Some(about) = all.get_about() {
         public = public.about(about.clone());

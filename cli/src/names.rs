@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::{Duration, SystemTime};
 
-/// A service of this host. What is asked of one can be asked there alone.
+/// Parses the name of a service of this host, for requests that work on this host alone.
 pub fn of_this_host(name: &str) -> Result<ServiceName> {
     ensure!(
         !is_of_other_host(name),
@@ -26,7 +26,8 @@ pub fn of_this_host(name: &str) -> Result<ServiceName> {
     Ok(name.parse()?)
 }
 
-/// A service that this process is to offer: other hosts reach it where `listen` is set.
+/// Checks the name of a service that this process will offer; other hosts reach it if `listen` is
+/// set.
 pub fn to_serve(name: &str) -> Result<()> {
     ensure!(
         !is_of_other_host(name),
@@ -36,7 +37,7 @@ pub fn to_serve(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What other hosts call a service that has been offered, if they can reach it.
+/// The name by which other hosts reach an offered service, if they can.
 pub fn for_other_hosts(node: &hamlyn::Node, name: &str) -> Option<String> {
     #[cfg(feature = "tls")]
     {
@@ -110,7 +111,7 @@ pub fn run(arguments: &NamesArguments) -> Result<()> {
     Ok(())
 }
 
-/// Removes what dead processes of this user have left.
+/// Removes the names left by dead processes of this user.
 fn clean(config: &Config, services: &[ServiceEntry]) -> Result<()> {
     let user = rustix::process::geteuid().as_raw();
     let (mut removed, mut failed, mut of_others) = (0u64, 0, 0);
@@ -147,7 +148,7 @@ fn state(service: &ServiceEntry) -> &'static str {
     }
 }
 
-/// What the process that serves it calls itself.
+/// The name of the program that serves it.
 fn program(service: &ServiceEntry) -> Option<String> {
     figures::program(service.pid?)
 }
@@ -170,7 +171,7 @@ fn in_words(age: Duration) -> String {
 /// `hamlyn setup`.
 pub fn setup(arguments: &SetupArguments) -> Result<()> {
     let config = Config::from_env()?;
-    // Before anything is said or made.
+    // Checked before anything is said or made.
     let users: Vec<(&String, u32)> =
         arguments.users.iter().map(|user| Ok((user, uid_of(user)?))).collect::<Result<_>>()?;
     if arguments.tmpfiles {
@@ -210,7 +211,7 @@ pub fn setup(arguments: &SetupArguments) -> Result<()> {
     Ok(())
 }
 
-/// What was found in a user's place, and was moved out of it.
+/// The entries found in a user's directory and moved out of it.
 fn moved_aside(config: &Config, uid: u32) -> BTreeSet<OsString> {
     let names = std::fs::read_dir(&config.shared_dir).into_iter().flatten().flatten();
     let begins = format!("{uid}.taken-by-");

@@ -1,8 +1,8 @@
-//! Standard output, for lines and tables; and files that take another's place when they are whole.
+//! Standard output, for lines and tables; and files that replace another atomically when complete.
 //!
-//! Never: a symbolic link, a device or a pipe is replaced by a file; a file has a wider mode, or another
-//! owner, than the one whose place it took; another user has what is written, because it was first to put
-//! a file or a link of that name where everybody may.
+//! Never: a file replaces a symbolic link, a device or a pipe; a file has a wider mode, or another
+//! owner, than the one it replaces; another user gets the content because it first put a file or a
+//! link of that name into a directory that all users can write.
 
 use crate::{ending, standard};
 use anyhow::{Context, Result, bail, ensure};
@@ -16,13 +16,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// Prints a line. An error is returned, where `println!` would panic: whoever reads may have gone
+/// Prints a line. Returns an error, unlike `println!`, which panics: the reader may have left
 /// (`hamlyn stat | head`).
 pub fn line(text: impl fmt::Display) -> Result<()> {
     self::text(|| writeln!(io::stdout(), "{text}"))
 }
 
-/// The same of whatever `print` prints there: it has left when this returns.
+/// The same for anything that `print` writes there: it is flushed when this returns.
 pub fn text(print: impl FnOnce() -> io::Result<()>) -> Result<()> {
     ensure!(standard::has_output(), "standard output is closed: nobody would have what is printed");
     match print().and_then(|()| io::stdout().flush()) {
@@ -31,7 +31,7 @@ pub fn text(print: impl FnOnce() -> io::Result<()>) -> Result<()> {
     }
 }
 
-/// An error with its causes, each of them once: many say their cause themselves.
+/// An error with its causes, each once: many errors include their cause.
 pub fn in_words(error: &anyhow::Error) -> String {
     let mut words = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -53,7 +53,7 @@ pub fn in_words(error: &anyhow::Error) -> String {
 /// The system's number of "File too large".
 const FILE_TOO_LARGE: i32 = rustix::io::Errno::FBIG.raw_os_error();
 
-/// Characters of a line: of the terminal, or as `COLUMNS` says; `None`: neither says.
+/// Characters of a line: of the terminal, or from `COLUMNS`; `None` without either.
 pub fn width() -> Option<usize> {
     let said = || environment::text("COLUMNS")?.parse().ok().filter(|width| *width > 0);
     match io::stdout().is_terminal().then(crossterm::terminal::size) {
@@ -62,8 +62,8 @@ pub fn width() -> Option<usize> {
     }
 }
 
-/// Text in lines of at most `width` characters, broken between words; a word that is longer breaks where
-/// the line ends.
+/// Text in lines of at most `width` characters, broken between words; a longer word breaks at the
+/// end of the line.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let (width, mut lines) = (width.max(1), vec![String::new()]);
     for word in text.split_whitespace() {
@@ -71,7 +71,7 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
         for (i, part) in letters.chunks(width).enumerate() {
             let line = lines.last_mut().expect("there is one");
             let used = line.chars().count();
-            // The whole word counts: one that fits into a line stays in one.
+            // The whole word counts: a word that fits into a line is not broken.
             let has_room = i == 0 && used + 1 + letters.len() <= width;
             match used {
                 0 => line.extend(part),
@@ -83,24 +83,24 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Symbolic links that are followed for one path, as the kernel's own limit is.
+/// Symbolic links followed for one path, like the kernel's own limit.
 const LINKS_MAX: usize = 40;
 
-/// A new file beside `path`, whose place it takes when it is whole, with the mode and the owner of the
-/// file that was there. Whoever reads finds the old file or the new one. It goes with this process if
-/// that is ended by a signal before.
+/// A new file beside `path`, which replaces it when complete, with the mode and the owner of the
+/// old file. Readers find the old file or the new one. If a signal ends this process before, the
+/// new file is removed.
 pub struct Replacement {
     part: NamedTempFile,
     path: PathBuf,
 }
 
 impl Replacement {
-    /// In place of the file that `path` names, through symbolic links. `instead`: what to do where that is
-    /// no file.
+    /// A replacement of the file that `path` names, through symbolic links. `instead`: a suggestion
+    /// for the error if that is no file.
     pub fn new(path: &Path, instead: &str) -> Result<Self> {
         let cannot = || format!("cannot write {}", path.display());
         let (path, replaced) = resolve(path, instead)?;
-        // What is there may be for few eyes, and the new text, too: its mode comes after its owner.
+        // The old content may be secret, and so may the new: the mode is set after the owner.
         let mode = if replaced.is_some() { 0o600 } else { 0o666 };
         let part = tempfile::Builder::new()
             .prefix(".hamlyn-")
@@ -115,7 +115,7 @@ impl Replacement {
         Ok(Self { part, path })
     }
 
-    /// Everything is there. `sync`: on the disk, too.
+    /// Completes the file. `sync`: on the disk, too.
     pub fn finish(&mut self, sync: bool) -> Result<()> {
         let Self { part, path } = self;
         let mut put = || -> io::Result<()> {
@@ -137,7 +137,7 @@ impl Replacement {
 
 impl Write for Replacement {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Not by its own `Write`, whose errors tell its path.
+        // Not through `NamedTempFile`'s own `Write`, whose errors contain its path.
         self.part.as_file_mut().write(bytes)
     }
 
@@ -151,8 +151,8 @@ pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
 }
 
-/// The file that `path` names, or will name once it is written, and what is there now. Never a symbolic
-/// link, a device, a pipe, or what this process was given as its output.
+/// The file that `path` names, or will name once it is written, and its present metadata. Never a
+/// symbolic link, a device, a pipe, or the file that this process was given as its output.
 fn resolve(path: &Path, instead: &str) -> Result<(PathBuf, Option<Metadata>)> {
     let no_file = || format!("{} is no file: {instead}", path.display());
     let cannot = || format!("cannot write {}", path.display());
@@ -163,13 +163,13 @@ fn resolve(path: &Path, instead: &str) -> Result<(PathBuf, Option<Metadata>)> {
         let folder = folder
             .with_context(|| format!("{}: its directory {}", cannot(), folder_of(&at).display()))?;
         at = folder.join(at.file_name().with_context(no_file)?);
-        // One look at each name, after which nothing else that is put there changes what is done.
+        // One look at each name; a later change of it has no effect.
         let found = match at.symlink_metadata() {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok((at, None)),
             found => found.with_context(cannot)?,
         };
         if found.is_symlink() {
-            // In /proc one leads to what is open, which need not have a name.
+            // A link in /proc leads to an open file, which need not have a name.
             let is_proc = statfs(&folder).with_context(cannot)?.f_type == PROC_SUPER_MAGIC;
             ensure!(!is_proc, no_file());
         } else {
@@ -192,15 +192,16 @@ fn resolve(path: &Path, instead: &str) -> Result<(PathBuf, Option<Metadata>)> {
     bail!("{}: symbolic links that lead to one another", cannot())
 }
 
-/// Another user, if it can have put this file or link into this directory for others to write through; as
-/// the kernel's `fs.protected_regular` and `fs.protected_symlinks` have it.
+/// The other user that can have put this file or link into this directory for others to write
+/// through, if any; the rules are those of the kernel's `fs.protected_regular` and
+/// `fs.protected_symlinks`.
 fn planted_by(found: &Metadata, directory: &Metadata) -> Option<u32> {
     let is_open = directory.mode() & 0o022 != 0;
     let known = [geteuid().as_raw(), directory.uid()];
     (is_open && !known.contains(&found.uid())).then(|| found.uid())
 }
 
-/// Whether it is what this process writes to already.
+/// Whether this process writes to it already.
 fn is_output(found: &Metadata) -> bool {
     [rustix::stdio::stdout(), rustix::stdio::stderr()].iter().any(|output| {
         fstat(output)
@@ -208,7 +209,7 @@ fn is_output(found: &Metadata) -> bool {
     })
 }
 
-/// Gives a new file the owner and the mode of the one whose place it will take.
+/// Gives a new file the owner and the mode of the file that it will replace.
 fn like(file: &File, replaced: &Metadata) -> Result<()> {
     let (new, old) = (file.metadata()?, (replaced.uid(), replaced.gid()));
     if (new.uid(), new.gid()) != old && fchown(file, Some(old.0), Some(old.1)).is_err() {
@@ -223,15 +224,15 @@ fn like(file: &File, replaced: &Metadata) -> Result<()> {
     Ok(file.set_permissions(Permissions::from_mode(replaced.mode() & 0o777))?)
 }
 
-/// Writes the file that `path` names, whole or not at all. Not on the disk yet.
+/// Replaces the file that `path` names atomically. Does not flush it to disk.
 pub fn replace(path: &Path, text: &str) -> Result<()> {
-    // The collector reads what ends in .prom, and is another user.
+    // The collector reads every file that ends in .prom, and is another user.
     let mut file = Replacement::new(path, "without --output it goes to standard output")?;
     file.write_all(text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
     file.finish(false)
 }
 
-/// Whoever read has seen enough. The command ends, and that is no failure.
+/// The reader has left. The command ends with success.
 #[derive(Debug)]
 pub struct ReaderGone;
 

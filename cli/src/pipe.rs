@@ -10,14 +10,14 @@
 //!                                   <----------   verdict
 //! ```
 //! The receiver gives each right to send separately: one chunk, into one buffer, once. So its
-//! memory is bounded, a slow reader of its output slows the sender, and what it hashes and writes
-//! is what it will still have when the digest is compared.
+//! memory is bounded, a slow reader of its output slows the sender, and the bytes that it hashes
+//! and writes are still the same when it compares the digest.
 //!
-//! Chunks are numbered, because a link need not keep order. Until something is written, `recv` may turn to
-//! another sender: if this one ends, breaks the protocol, or stays silent for too long. Never: `recv` exits
-//! with success without having written every byte that the sender's digest covers, nor leaves a file of
-//! which a part is missing; `send` exits with success before it has been told so; a peer of another user or
-//! host holds either of them without making progress.
+//! Chunks are numbered, because a link need not keep order. Until something is written, `recv` may
+//! turn to another sender: if this one ends, breaks the protocol, or stays silent for too long.
+//! Never: `recv` exits with success without having written every byte that the sender's digest
+//! covers, or leaves a partial file; `send` exits with success before the receiver's confirmation;
+//! a peer of another user or host holds either of them without making progress.
 
 mod recv;
 mod send;
@@ -29,21 +29,21 @@ use hamlyn::control::Peer;
 use std::time::Duration;
 
 const PROTOCOL: &[u8] = b"hamlyn-pipe-1\n";
-/// Bytes of a chunk, and how many may be on their way.
+/// Bytes of a chunk, and the most chunks on their way.
 const CHUNK_BYTES: usize = 256 << 10;
 const CHUNKS: u32 = 4;
-/// A link that stays full for so long belongs to a process that has stopped; and a peer of another user or
-/// host may go for so long without progress (`--idle`).
+/// The time limits of a link that stays full, because its process has stopped, and of a peer of
+/// another user or host without progress (`--idle`).
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a chunk's metadata says.
+/// The content of a chunk's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chunk {
     Data {
         number: u64,
         length: u32,
     },
-    /// After all data; as many chunks and bytes as there were.
+    /// Sent after all data, with the numbers of chunks and bytes.
     End {
         number: u64,
         bytes: u64,
@@ -63,7 +63,7 @@ impl Chunk {
         }
     }
 
-    /// Of bytes that anybody may have written.
+    /// Parses bytes of any origin.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first()?;
         let (number, rest) = rest.split_first_chunk()?;
@@ -71,7 +71,7 @@ impl Chunk {
         match kind {
             0 => {
                 let length = u32::from_le_bytes(rest.try_into().ok()?);
-                // One of no bytes would be no progress.
+                // An empty chunk would be no progress.
                 let is_one = (1..=CHUNK_BYTES).contains(&(length as usize));
                 is_one.then_some(Self::Data { number, length })
             }
@@ -85,7 +85,7 @@ impl Chunk {
     }
 }
 
-/// Whether a peer is a process of this user, which may do to this process what it likes anyway.
+/// Whether a peer is a process of this user, which could harm this process in other ways anyway.
 pub fn is_own(peer: &Peer) -> bool {
     peer.host.is_none() && peer.uid == Some(rustix::process::geteuid().as_raw())
 }

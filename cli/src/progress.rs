@@ -1,5 +1,5 @@
-//! Progress bars, only where a person looks at them: on standard error, only if that is a terminal
-//! (otherwise indicatif hides the bar by itself), and not with `--quiet`.
+//! Progress bars, only for people: on standard error, only if that is a terminal (otherwise
+//! indicatif hides the bar itself), and not with `--quiet`.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::borrow::Cow;
@@ -8,12 +8,12 @@ use std::time::Duration;
 
 static SHOWN: OnceLock<bool> = OnceLock::new();
 
-/// Whether bars are shown at all; said once, before the first.
+/// Sets whether bars are shown at all; called once, before the first.
 pub fn show(shown: bool) {
     let _ = SHOWN.set(shown);
 }
 
-/// Bytes of a transfer; without a total, how many and how fast.
+/// Bytes of a transfer; without a total, the count and the rate.
 pub fn bytes(total: Option<u64>, what: impl Into<Cow<'static, str>>) -> ProgressBar {
     let (bar, template) = match total {
         Some(total) => (
@@ -25,7 +25,7 @@ pub fn bytes(total: Option<u64>, what: impl Into<Cow<'static, str>>) -> Progress
     styled(bar, template).with_message(what)
 }
 
-/// How many there were, and how many a second.
+/// The count, and the rate per second.
 pub fn count(what: impl Into<Cow<'static, str>>) -> ProgressBar {
     let bar = ProgressBar::no_length();
     styled(bar, "{msg} {spinner} {pos} {per_sec} {elapsed}").with_message(what)

@@ -1,9 +1,9 @@
 //! Figures in the text format of Prometheus (version 0.0.4).
 //!
-//! A process that answers may be hostile, and whatever it wrote stays within its place: its names
-//! become no metrics (only those that this command knows do), a value is a whole number or is left
-//! out, a label is escaped and has a bound, and of two rows with the same labels there is one. How many
-//! rows there are the look's budget says.
+//! A process that answers may be hostile, and its text stays within its place: only names that this
+//! command knows become metrics, a value is a whole number or is left out, a label is escaped and
+//! bounded, and only one of two rows with the same labels is kept. The look's budget bounds the
+//! number of rows.
 
 use crate::figures::{Link, RoomWaits};
 use crate::look::{Look, Told};
@@ -13,23 +13,23 @@ use std::fmt::Write;
 
 /// Most characters of a label's value.
 const LABEL_MAX: usize = 128;
-/// Most characters of one that is a number, or `unknown`.
+/// Most characters of a label that is a number, or `unknown`.
 const NUMBER_MAX: usize = 20;
 
-/// How a figure is shown.
+/// The type of a figure's metric.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// It only goes up; its name ends in `_total`.
+    /// It only rises; its name ends in `_total`.
     Counter,
-    /// It is what it is now.
+    /// A current value.
     Gauge,
     /// Milliseconds, as seconds.
     Seconds,
-    /// How often it took how long.
+    /// A distribution of times.
     Histogram,
 }
 
-/// Of a process, beside its counters: figure, metric, kind, meaning.
+/// Figures of a process, beside its counters: figure, metric, kind, meaning.
 const OF_PROCESS: &[(&str, &str, Kind, &str)] = &[
     ("uptime_ms", "uptime_seconds", Kind::Seconds, "Since the node was made."),
     ("waits", "waits", Kind::Gauge, "1: its program waits for messages, as far as it has said."),
@@ -85,7 +85,7 @@ const OF_PROCESS: &[(&str, &str, Kind, &str)] = &[
     ),
 ];
 
-/// Of a link: figure, metric, kind, meaning.
+/// Figures of a link: figure, metric, kind, meaning.
 const OF_LINK: &[(&str, &str, Kind, &str)] = &[
     ("messages_sent", "messages_sent_total", Kind::Counter, "Messages sent."),
     (
@@ -259,7 +259,7 @@ const OF_LINK: &[(&str, &str, Kind, &str)] = &[
     ("age_ms", "age_seconds", Kind::Seconds, "Since the link was made."),
 ];
 
-/// A metric: what it means, its kind, and its rows by their labels.
+/// A metric: its meaning, its kind, and its rows by their labels.
 struct Metric {
     help: String,
     kind: Kind,
@@ -316,7 +316,7 @@ impl Metrics {
         if let Some(waits) = RoomWaits::of(&told.figures) {
             self.of_room_waits(&service, &waits);
         }
-        // A process that has several names tells of its links once.
+        // The links of a process with several names are shown once.
         for (number, link) in told.figures.links.iter().filter(|_| told.same_as.is_none()) {
             self.of_link(&service, *number, link);
         }
@@ -327,7 +327,7 @@ impl Metrics {
         let name = "room_wait_seconds";
         let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
         for (i, (bound, count)) in waits.up_to.iter().enumerate() {
-            // In front of the labels stands their order, which is not that of their letters.
+            // The order stands in front of the labels, as it is not that of their letters.
             let labels = format!("{i:02}_bucket{{{service},le=\"{}\"}}", seconds(*bound));
             self.add(name, Kind::Histogram, help, &labels, count.to_string());
         }
@@ -362,8 +362,9 @@ impl Metrics {
 const REFUSED: &str =
     "Packets and connections that were refused, by reason; without looks at figures.";
 
-/// What a counter of refusals is called where all of them are one metric: `control_user` is
-/// `control.refused_user`. Whoever asks for another user's figures tries nothing else.
+/// The label of a counter in the metric of all refusals: `control_user` is `control.refused_user`.
+/// `None` also for refused requests for figures: a user who looks at others' figures attempts
+/// nothing else.
 fn refused(counter: &str) -> Option<String> {
     let is_one = counter.contains("refused_") && counter != "control.refused_statistics";
     is_one.then(|| counter.replacen("refused_", "", 1).replace('.', "_"))
@@ -376,7 +377,7 @@ const READABLE: &str =
 const LEFT_OUT: &str =
     "What the last look left out, because there was too much of it, or it took too long.";
 
-/// All that was told.
+/// The text of all metrics.
 pub fn text(look: &Look) -> String {
     let mut metrics = Metrics::default();
     look.told.iter().for_each(|told| metrics.of_process(told));
@@ -414,7 +415,7 @@ pub fn text(look: &Look) -> String {
     text
 }
 
-/// A label's value, whatever another process wrote.
+/// A label's value from text that another process wrote.
 fn label(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars().take(LABEL_MAX) {
@@ -505,7 +506,7 @@ mod tests {
         let text = super::text(&look(&every()));
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let named = page.split(|c| !is_part(c)).filter(|word| word.starts_with("hamlyn_"));
-        // The pattern of all, and an interface of Python.
+        // The pattern for all, and an interface of Python.
         let named: Vec<&str> = named.filter(|word| *word != "hamlyn_NAME_total").collect();
         assert!(named.len() > 10, "{named:?}");
         for name in named {
@@ -526,8 +527,9 @@ mod tests {
             .collect()
     }
 
-    // What Prometheus itself demands of the text: each metric has its two lines once, in front of
-    // its rows, which differ in their labels; a counter's name ends in _total, and no other's does.
+    // Prometheus itself demands this of the text: each metric has its two lines once, before its
+    // rows, which differ in their labels; names that end in _total are those of counters, and no
+    // others.
     #[test]
     fn the_text_is_as_prometheus_wants_it() {
         let text = super::text(&look(&every()));

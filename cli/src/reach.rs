@@ -1,7 +1,8 @@
-//! `hamlyn why hamlyn://HOST:PORT/NAME`: how far a connection to a service of another host comes.
+//! `hamlyn why hamlyn://HOST:PORT/NAME`: how far a connection to a service on another host comes.
 //!
-//! It is asked there whether it is served for this host, and then for its figures, which it tells to the hosts
-//! that its setting figures_to names. No link is made, and its program hears nothing of it.
+//! It asks that host whether it serves the service for this host, and then for its figures, which
+//! it shows to the hosts in its setting figures_to. No link is made, and the serving program
+//! notices nothing.
 
 use crate::figures::Figures;
 use crate::output;
@@ -13,7 +14,7 @@ use hamlyn::control::hosts::HostName;
 use hamlyn::control::hosts::figures::ask;
 use hamlyn::control::hosts::reach::{Asked, Reached, Stopped, reach};
 
-/// What a connection needs, in the order in which it is found out.
+/// The steps of a connection, in the order in which they are checked.
 const STEPS: [&str; 5] = [
     "the host's name has an address",
     "something listens at its port",
@@ -22,12 +23,12 @@ const STEPS: [&str; 5] = [
     "the service is served there, for this host, too",
 ];
 
-/// Says which steps work, and which does not.
+/// Reports the steps that work, and the one that does not.
 pub fn run(name: &str) -> Result<()> {
     let (config, host) = (Config::from_env()?, name.parse::<HostName>()?);
     let Asked { reached, stopped, tells_figures } = reach(&config, &host, PATIENCE);
     let refused = stopped.is_some() && reached == Reached::Service;
-    // That it is there, and not for whom.
+    // The service exists, but it may not be served for this host.
     let last = if refused { "the service is served there" } else { STEPS[4] };
     let worked = [&STEPS[..4], &[last]].concat()[..reached as usize].join("; ");
     if !worked.is_empty() {
@@ -54,7 +55,7 @@ pub fn run(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What its process says of itself, if it tells this host.
+/// Reports the figures of its process, if it shows them to this host.
 fn figures(config: &Config, name: &HostName, tells: bool) -> Result<()> {
     if !tells {
         return output::line(
@@ -68,7 +69,7 @@ fn figures(config: &Config, name: &HostName, tells: bool) -> Result<()> {
     why::tell(&before, &look()?, false)
 }
 
-/// What it means that nothing comes from there.
+/// The meaning of a host's silence.
 fn silent(reached: Reached, address: Option<std::net::SocketAddr>) -> String {
     let address = address.map_or("it".into(), |address| address.to_string());
     let seconds = PATIENCE.as_secs();

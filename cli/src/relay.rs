@@ -1,8 +1,8 @@
-//! `hamlyn relay`: what a publisher of another host publishes, once over the network, for any number of
-//! subscribers of this one.
+//! `hamlyn relay`: carries the samples of a publisher on another host once over the network, for
+//! any number of subscribers on this one.
 //!
-//! The work is [`Relay`]'s. This says what it is made of, tells of its connection, and ends: with success
-//! when the publisher has said that this was all, and subscribers have it.
+//! [`Relay`] does the work. This file configures it, reports on its connection, and ends: with
+//! success when the publisher has ended normally and subscribers have its last sample.
 
 use crate::arguments::{RelayArguments, Slow};
 use crate::{ending, names, progress};
@@ -15,9 +15,9 @@ use hamlyn::protocol::{
 };
 use std::time::Duration;
 
-/// What became of the connection is looked for as often.
+/// The interval between looks at the state of the connection.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long subscribers have for what is left when the publisher has ended.
+/// The time that subscribers have to read the rest when the publisher has ended.
 const LAST: Duration = Duration::from_secs(10);
 
 /// `hamlyn relay NAME`.
@@ -92,12 +92,12 @@ fn config(arguments: &RelayArguments) -> RelayConfig {
     }
 }
 
-/// The service's own name, of `[USER@]NAME` and of `hamlyn://HOST:PORT/NAME`.
+/// The service's own name in `[USER@]NAME` and `hamlyn://HOST:PORT/NAME`.
 fn own_name(name: &str) -> &str {
     name.rsplit(['/', '@']).next().unwrap_or(name)
 }
 
-/// An outage is told once, whatever is tried meanwhile.
+/// Whether the state was reported already: an outage is reported once, for any number of attempts.
 fn is_as_told(told: &ConnectionState, state: &ConnectionState) -> bool {
     match (told, state) {
         (ConnectionState::Reconnecting { .. }, ConnectionState::Reconnecting { .. }) => true,
@@ -111,7 +111,7 @@ fn tell(name: &str, state: &ConnectionState) {
         ConnectionState::Reconnecting { why, .. } => {
             eprintln!("hamlyn: no connection to {name}, which is tried again: {why}");
         }
-        // It ends with that.
+        // The command ends with it.
         ConnectionState::GivenUp { .. } => {}
     }
 }

@@ -1,7 +1,7 @@
-//! The report of a tour: one HTML file with everything in it, to be kept or sent on.
+//! The report of a tour: one HTML file with everything in it, to keep or to send on.
 //!
-//! A figure without its machine, kernel, compiler, commit and raw line says nothing, so those
-//! stand at the top.
+//! A figure without its machine, kernel, compiler, commit and raw line means little, so those stand
+//! at the top.
 
 use crate::output;
 use anyhow::{Context, Result, anyhow, ensure};
@@ -13,7 +13,7 @@ use rustix::system::uname;
 use std::fs;
 use std::path::Path;
 
-/// A heading, and what stands below it: facts, a table and, where figures are compared, a chart.
+/// A heading, and its content: facts, a table and, if figures are compared, a chart.
 #[derive(Debug, Default)]
 pub struct Section {
     pub title: String,
@@ -26,14 +26,14 @@ pub struct Section {
     pub rows: Vec<Vec<String>>,
 }
 
-/// Values to compare: as bars from zero on, or, where they differ by more than a factor of 20, as dots
-/// on a logarithmic scale from a whole decade on, where the length of a bar would mean nothing.
+/// Values to compare: as bars from zero, or, if they differ by more than a factor of 20, as dots on
+/// a logarithmic scale that starts at a whole decade, where the length of a bar would mean nothing.
 #[derive(Debug)]
 pub struct Chart {
-    /// What is shown, and whether more of it is better.
+    /// The quantity, and whether more of it is better.
     pub axis: String,
     pub values: Vec<(String, f64)>,
-    /// A value with its unit, as the table has it.
+    /// A value with its unit, as in the table.
     pub text: fn(f64) -> String,
 }
 
@@ -47,10 +47,10 @@ pub struct Finding {
 /// In pixels: charts on a wide screen and on a narrow one.
 const WIDTHS: [u32; 2] = [960, 360];
 
-/// The values of Hamlyn's own are told from the others by their colour.
+/// Hamlyn's own values differ from the others by their colour.
 const OWN: &str = "Hamlyn";
 
-/// What a figure depends on: name and value.
+/// The conditions of a figure: name and value.
 pub fn machine() -> Vec<(String, String)> {
     let uname = uname();
     let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
@@ -73,7 +73,7 @@ fn cpuinfo() -> String {
     fs::read_to_string("/proc/cpuinfo").unwrap_or_default()
 }
 
-/// Whether the kernel was told of a hypervisor.
+/// Whether the kernel knows of a hypervisor.
 fn is_virtual() -> bool {
     let is_flagged = |line: &str| {
         line.starts_with("flags") && line.split_whitespace().any(|flag| flag == "hypervisor")
@@ -81,7 +81,7 @@ fn is_virtual() -> bool {
     cpuinfo().lines().any(is_flagged)
 }
 
-/// The model's name as the kernel tells it.
+/// The model's name, from the kernel.
 fn processor() -> String {
     cpuinfo()
         .lines()
@@ -89,14 +89,14 @@ fn processor() -> String {
         .map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }
 
-/// Whether a report can be written there, before all that goes into it is done.
+/// Checks that a report can be written there, before the work for it is done.
 pub fn check_place(path: &Path) -> Result<()> {
     let place = || format!("cannot write the report {}", path.display());
     ensure!(path.file_name().is_some() && !path.is_dir(), "{}: it names no file", place());
     tempfile::tempfile_in(output::folder_of(path)).map(drop).with_context(place)
 }
 
-/// Writes the report to `path`, whole or not at all.
+/// Replaces `path` with the report atomically.
 pub fn write(
     path: &Path,
     title: &str,
@@ -154,7 +154,7 @@ svg text { fill: var(--ink); } svg line, svg polyline { stroke: var(--grid); }
 @media print { tr, figure, li { break-inside: avoid; } }
 ";
 
-/// How a cell stands out.
+/// The CSS class of a notable cell.
 pub fn class(cell: &str) -> Option<&'static str> {
     match cell {
         "REFUSED" | "NO HARM" => Some("good"),
@@ -166,16 +166,17 @@ pub fn class(cell: &str) -> Option<&'static str> {
     }
 }
 
-/// Letters after which a word is broken where there is no other place: as many as no word has.
+/// Longer words are broken anywhere; no ordinary word has as many letters.
 const WORD_MAX: usize = 24;
 
-/// Text whose names may be broken behind `_`, `.` and `/`, and what is no word, such as a digest, anywhere.
+/// Text whose names may be broken behind `_`, `.` and `/`, and long strings such as digests
+/// anywhere.
 fn breakable(text: &str) -> Markup {
     let pieces = pieces(text, WORD_MAX);
     html! { @for (i, piece) in pieces.iter().enumerate() { @if i > 0 { wbr; } (piece) } }
 }
 
-/// The parts of a text between which it may be broken, beside where it has blanks.
+/// The parts of a text between which it may be broken, in addition to blanks.
 pub fn pieces(text: &str, word_max: usize) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let (mut in_word, mut letters) = (0, text.chars().peekable());
@@ -273,7 +274,8 @@ fn page(
 }
 
 impl Chart {
-    /// One value above the other, for each of [`WIDTHS`]. Colours of text and lines are left to the page.
+    /// One value above the other, for each of [`WIDTHS`]. The page sets the colours of text and
+    /// lines.
     fn to_svgs(&self) -> Result<[String; 2]> {
         let mut svgs = [String::new(), String::new()];
         for (svg, width) in svgs.iter_mut().zip(WIDTHS) {
@@ -285,7 +287,7 @@ impl Chart {
         Ok(svgs)
     }
 
-    /// If it is narrow, names stand above their values, not beside them.
+    /// In a narrow chart, names stand above their values, not beside them.
     fn draw(
         &self,
         backend: SVGBackend<'_>,
@@ -334,7 +336,7 @@ impl Chart {
             .configure_mesh()
             .disable_y_mesh()
             .light_line_style(TRANSPARENT)
-            // Its own is nearly transparent; the page gives the colour.
+            // The line's own colour is nearly transparent; the page gives the colour.
             .bold_line_style(BLACK)
             .x_desc(axis)
             .x_labels(if is_narrow { 4 } else { 10 })

@@ -1,7 +1,7 @@
-//! Which of the standard descriptors this process was started without.
+//! The standard descriptors that were closed when this process started.
 //!
-//! Rust's runtime opens `/dev/null` in the place of one that is closed, before `main`: whoever then
-//! writes there loses everything and is told that all is well. So they are looked at before that.
+//! Rust's runtime opens `/dev/null` in place of a closed one before `main`, so writes there would
+//! be lost without an error. This module checks them before that.
 
 use anyhow::{Result, ensure};
 use rustix::io::fcntl_getfd;
@@ -16,7 +16,7 @@ fn look() {
     OUTPUT_IS_CLOSED.store(fcntl_getfd(rustix::stdio::stdout()).is_err(), Ordering::Relaxed);
 }
 
-/// Refuses to send nothing for something.
+/// Refuses to send an empty input in place of a missing one.
 pub fn input_is_open() -> Result<()> {
     ensure!(
         !INPUT_IS_CLOSED.load(Ordering::Relaxed),
@@ -25,12 +25,12 @@ pub fn input_is_open() -> Result<()> {
     Ok(())
 }
 
-/// Whether what is printed goes anywhere.
+/// Whether standard output exists.
 pub fn has_output() -> bool {
     !OUTPUT_IS_CLOSED.load(Ordering::Relaxed)
 }
 
-/// Refuses to write what then nobody has.
+/// Refuses to write output that would be lost.
 pub fn output_is_open() -> Result<()> {
     ensure!(
         has_output(),

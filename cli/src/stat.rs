@@ -1,7 +1,7 @@
 //! `hamlyn stat`.
 //!
-//! The figures are asked for over the process's control socket, which its housekeeping answers: its
-//! fast path knows nothing of it. Only its owner, and root, is answered.
+//! Asks for the figures over the process's control socket, which its housekeeping answers; its fast
+//! path is not involved. Only its owner, and root, get an answer.
 
 use crate::arguments::StatArguments;
 use crate::figures::{Figures, Link, RoomWaits, is_stopped};
@@ -44,10 +44,10 @@ pub fn run(arguments: &StatArguments) -> Result<()> {
     }
 }
 
-/// One look at all that are asked for.
+/// One look at all requested processes.
 fn look(config: &Config, arguments: &StatArguments, watched: &mut Watched) -> Result<Look> {
     Ok(match &arguments.name {
-        // Its error is this command's.
+        // Its error becomes this command's.
         Some(name) if !arguments.prometheus => {
             let told =
                 look::ask(config, &look::one_form(name), PATIENCE).with_context(
@@ -143,7 +143,7 @@ fn as_json(told: &Told) -> Value {
     })
 }
 
-/// Of another name of a process that has been told of.
+/// The entry of another name of a process that was printed already.
 fn again_as_json(told: &Told, first: &str) -> Value {
     json!({
         "name": told.name,
@@ -179,7 +179,7 @@ pub fn most(max: u64) -> String {
     format!("{max} {} the most", if max == 1 { "is" } else { "are" })
 }
 
-/// Who it is, for how long, and whether its program waits: a line.
+/// The process, its age, and whether its program waits: one line.
 fn who(told: &Told) -> String {
     let known = |number: Option<u32>| number.map_or("unknown".into(), |n| n.to_string());
     let program = told.program.as_ref().map_or(String::new(), |program| format!(" ({program})"));
@@ -240,7 +240,7 @@ fn print(told: &Told, all: bool) -> Result<()> {
     Ok(())
 }
 
-/// Who waits for whom on a link of a process, and for how long; empty: nobody.
+/// Which end of a link waits for the other, and for how long; empty if neither waits.
 pub fn waits(of: &Figures, link: &Link) -> String {
     let mut parts = Vec::new();
     if link.peer_pid().is_some_and(is_stopped) {
@@ -257,7 +257,7 @@ pub fn waits(of: &Figures, link: &Link) -> String {
     if link.number("peer_waits_for_room") > 0 {
         parts.push("the peer waits for it".into());
     }
-    // Which of them came when is not known; all of them have been there since nothing has come.
+    // The order of their arrival is unknown; all of them are older than the last traffic.
     let held = link.number("requests_held");
     if held > 0 {
         let since = match of.number("requests_held_ms") {
@@ -287,7 +287,7 @@ pub fn waits(of: &Figures, link: &Link) -> String {
                 ms => format!(", for {} at least", duration(ms)),
             };
             let held = several(number("held"), one);
-            // Buffers of long records are not among those that may be there.
+            // Buffers of long records are not included in the maximum.
             let of = match number("held") > number("max") {
                 true => held.clone(),
                 false => format!("{} of {}", number("held"), several(number("max"), one)),
@@ -328,7 +328,7 @@ fn in_words(of: &Figures, number: u32, link: &Link) -> String {
     )
 }
 
-/// What each link does now, and which counters have gone up.
+/// The present traffic of each link, and the counters that have risen.
 fn print_rates(now: &Told, before: Option<&Told>) -> Result<()> {
     output::line(who(now))?;
     let mut table = row::table([

@@ -1,7 +1,8 @@
 //! Tickets that other processes send to this command.
 //!
-//! Never: a ticket is used that leads to another node than its sender's. With such a ticket a process could
-//! have this one write where it may not write itself (`tests/tidy.rs` looks for other readers).
+//! Never: a ticket is used that leads to another node than its sender's. With such a ticket a
+//! process could make this one write to memory that it may not write itself (`tests/tidy.rs` looks
+//! for other readers).
 
 use anyhow::{Result, ensure};
 use hamlyn::control::Peer;

@@ -1,11 +1,11 @@
-//! `hamlyn top`: what services, or their links, do now, the busiest first.
+//! `hamlyn top`: the present activity of services, or of their links, the busiest first.
 //!
 //! ```text
 //!   looks, one each interval (a thread)  ---->  lines  ---->  the screen, or standard output
 //!                                     keys  ---->
 //! ```
-//! Never: a process is asked again before the interval is over, whoever presses what; the terminal
-//! stays changed.
+//! Never: a process is asked again before the interval has passed, for any keys; the terminal stays
+//! changed.
 
 use crate::arguments::TopArguments;
 use crate::figures::{Link, is_stopped};
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 /// Most characters of a program's or a service's name.
 const NAME_MAX: usize = 32;
-/// Characters of a line about what is waited for, where nobody says how many there may be.
+/// Characters of a line about waits, if the width is unknown.
 const WAITS_WIDTH: usize = 80;
 /// Between two looks at the keys.
 const KEYS_EVERY: Duration = Duration::from_millis(100);
@@ -98,25 +98,25 @@ fn clip(text: &str, max: usize) -> String {
     }
 }
 
-/// A table that takes the form for which there is room. Where nobody says how much there is, it has all
-/// columns, and what is waited for stands below its row, where a narrow window still shows it.
+/// A table that adapts to the width. If the width is unknown, it has all columns, and waits stand
+/// below their row, where a narrow window still shows them.
 struct Fitting {
     header: Vec<&'static str>,
     rows: Vec<Vec<String>>,
     /// Columns of names, which are clipped.
     names: &'static [usize],
-    /// Columns of numbers, which stand right.
+    /// Columns of numbers, which are aligned right.
     numbers: std::ops::Range<usize>,
-    /// Columns that are left out where there is no room, the first one first. Before them the last one
-    /// of all, what is waited for, becomes a line of its own.
+    /// Columns that are left out if the width is too small, the first one first. Before them the
+    /// last column of all, the waits, becomes a line of its own.
     spared: &'static [usize],
 }
 
 impl Fitting {
     fn lines(&self, width: Option<usize>) -> Vec<String> {
         let Some(width) = width else { return self.form((true, 0, NAME_MAX), WAITS_WIDTH) };
-        // Each form, from the widest on: whether waits have lines of their own, columns that are left
-        // out, characters of a name.
+        // Each form, from the widest on: whether waits have lines of their own, columns that are
+        // left out, characters of a name.
         let spared = (0..=self.spared.len()).map(|left_out| (true, left_out, NAME_MAX));
         let clipped = [24, 16, 12].map(|name_max| (true, self.spared.len(), name_max));
         let mut lines = Vec::new();
@@ -169,10 +169,10 @@ fn bytes(number: f64) -> String {
     ByteSize::b(number as u64).display().iec().to_string()
 }
 
-/// A row, and what it is sorted by: whether somebody waits there, and how busy it is.
+/// A row, and its sort keys: whether a program waits there, and its load.
 type Row = (bool, f64, Vec<String>);
 
-/// Those where somebody waits first, then the busiest; of those alike, by name.
+/// Rows with waits first, then the busiest; equal ones by name.
 fn sorted(mut rows: Vec<Row>) -> impl Iterator<Item = Vec<String>> {
     rows.sort_by(|a, b| {
         b.0.cmp(&a.0).then_with(|| b.1.total_cmp(&a.1)).then_with(|| a.2.cmp(&b.2))
@@ -229,7 +229,7 @@ fn of_services(look: &Look, before: &Before) -> Fitting {
     Fitting { header, rows, names: &[0, 3], numbers: 4..12, spared: &[11, 7, 9, 5, 1] }
 }
 
-/// What its program waits for, and what waits for it.
+/// What the program waits for, and what waits for it.
 fn of_process(told: &Told) -> String {
     let links = || told.figures.links.values();
     let for_room = links().map(|link| link.number("waits_for_room_ms")).max().unwrap_or(0);
@@ -244,7 +244,7 @@ fn of_process(told: &Told) -> String {
         1 => Some("1 request is not replied to".into()),
         count => Some(format!("{count} requests are not replied to")),
     };
-    // Who is behind it comes first.
+    // A stopped peer, the cause of the waits, comes first.
     let stopped = match links().filter(|link| link.peer_pid().is_some_and(is_stopped)).count() {
         0 => None,
         1 => Some("1 peer is stopped".into()),
@@ -267,7 +267,7 @@ fn of_links(look: &Look, before: &Before) -> Fitting {
         "waits",
     ];
     let mut rows = Vec::new();
-    // A process that has several names tells of all its links under each.
+    // A process with several names reports all its links under each.
     for told in look.told.iter().filter(|told| told.same_as.is_none()) {
         let earlier = told.earlier(before);
         for (number, link) in &told.figures.links {
@@ -292,8 +292,8 @@ fn of_links(look: &Look, before: &Before) -> Fitting {
     Fitting { header, rows, names: &[0, 2], numbers: 3..9, spared: &[4, 6, 8] }
 }
 
-/// Whether somebody waits on a link. Of a busy server every look finds requests that are about to be
-/// replied to: these count where nothing has come over the link since the look before.
+/// Whether a program waits on a link. In a busy server every look finds requests that are about to
+/// get a reply: these count only if the link had no traffic since the look before.
 fn is_held_up(told: &Told, earlier: Option<&Told>, number: u32, link: &Link) -> bool {
     let mut others = Link(link.0.clone(), link.1);
     others.0.remove("requests_held");
@@ -304,8 +304,8 @@ fn is_held_up(told: &Told, earlier: Option<&Told>, number: u32, link: &Link) -> 
     is_old() || !waits(&told.figures, &others).is_empty()
 }
 
-/// By which of the process's names the peer made the link; of one that the process made, the name under
-/// which it was asked.
+/// The name of the process by which the peer made the link; for a link that the process made, the
+/// name under which it was asked.
 fn service(told: &Told, link: &Link) -> String {
     match (link.text("made_by"), link.text("service")) {
         ("the peer", service) if !service.is_empty() => match told.name.split_once('@') {
@@ -326,7 +326,7 @@ fn peer(link: &Link) -> String {
     format!("{process}{program}, user {user}")
 }
 
-/// The terminal as a screen; as it was before when this goes, also by a panic.
+/// The terminal as a screen; restored when this is dropped, also by a panic.
 struct Screen(());
 
 impl Screen {
@@ -380,14 +380,14 @@ fn restore_on_signals() -> Result<()> {
         .context("cannot start a thread, which waits for the signals that end this command")
 }
 
-/// Looks again and again, until nobody takes what was seen.
+/// Looks again and again, until the receiver of the results has gone.
 fn look_on(config: &Config, mut watched: Watched, pause: Duration, seen: &SyncSender<Look>) {
     loop {
         let began = Instant::now();
         if seen.send(look::ask_all(config, &watched.find(config), look::SILENCE)).is_err() {
             return;
         }
-        // From the end of a look that takes long, the pause is a whole one.
+        // The whole pause follows even a long look.
         std::thread::sleep(pause.saturating_sub(began.elapsed()).max(look::PAUSE_MIN));
     }
 }
@@ -395,7 +395,7 @@ fn look_on(config: &Config, mut watched: Watched, pause: Duration, seen: &SyncSe
 fn on_screen(config: Config, watched: Watched, arguments: &TopArguments) -> Result<()> {
     let (send, seen) = sync_channel(1);
     let pause = arguments.interval;
-    // A process that does not answer must not keep the keys from working.
+    // A process that does not answer must not delay the keys.
     std::thread::Builder::new()
         .name("looks".into())
         .spawn(move || look_on(&config, watched, pause, &send))?;
@@ -571,7 +571,7 @@ mod tests {
             assert!(
                 !narrow.contains("queued") && wide.contains("queued") && wide.contains("bytes/s")
             );
-            // Who waits stands below its own row.
+            // Waits stand below their own row.
             let lines = of(80);
             let row = lines.iter().position(|line| line.contains("orders")).unwrap();
             let below = &lines[row + 1];
@@ -610,7 +610,7 @@ mod tests {
                          least, and 4000000000 are the most";
             assert!(words.contains(waits), "{width:?}: {}", all.join("\n"));
             assert!(words.contains("has waited for the peer for 2.5 s"), "{}", all.join("\n"));
-            // The row itself is not worn down for the sake of what stands below it.
+            // The row itself is not narrowed for the line below it.
             assert!(words.contains("4194304, user 4294967294"), "{}", all.join("\n"));
         }
     }

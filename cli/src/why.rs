@@ -1,7 +1,8 @@
-//! `hamlyn why`: in sentences, why a connection is slow or refused.
+//! `hamlyn why`: says in sentences why a connection is slow or refused.
 //!
-//! What can be seen from here is looked at first: the name, its directories, who listens. Then the
-//! process is asked for its figures twice, a moment apart. Nothing is sent over its links.
+//! It first checks everything visible from outside: the name, its directories, the listening
+//! process. Then it asks the process for its figures twice, a moment apart. It sends nothing over
+//! its links.
 
 use crate::arguments::WhyArguments;
 use crate::figures::{Figures, Link, is_stopped, program};
@@ -20,17 +21,17 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Between the two looks.
+/// The pause between the two looks.
 pub const PAUSE: Duration = Duration::from_secs(1);
 
-/// Of fewer that come in a second no average is told.
+/// With fewer arrivals in a second, no average is given.
 const MANY: u64 = 4;
-/// A peer is behind that has not taken this part of the ring: one of so many.
+/// A peer is behind if at least one part in so many of the ring waits for it.
 const BEHIND: u64 = 4;
-/// A server that takes so long with a request is said to.
+/// A server that takes at least this long with a request is reported.
 const SLOW_MS: u64 = 10;
 
-/// Counters of the control plane, and what one that is not 0 means for whoever connects.
+/// Counters of the control plane, and what a nonzero one means for a client that connects.
 const REFUSALS: &[(&str, &str)] = &[
     ("control.refused_version", "they speak another version of the protocol: build both with one"),
     ("control.refused_feature", "they require a feature that this process lacks"),
@@ -87,7 +88,7 @@ const REFUSALS: &[(&str, &str)] = &[
     ("links_closed_violation", "and sent away, having broken the rules of the ring"),
 ];
 
-/// Counters of what links were refused, or had to do without.
+/// Counters of refusals to links, and of features that links lack.
 const WITHOUT: &[(&str, &str)] = &[
     (
         "control.refused_bulk",
@@ -140,8 +141,8 @@ pub fn run(arguments: &WhyArguments) -> Result<()> {
     tell(&before, &now, is_wrong)
 }
 
-/// What can be said of two looks. `is_wrong`: something has been said already that makes a connection
-/// slow or refused.
+/// Interprets two looks. `is_wrong`: a reason for a slow or refused connection has been reported
+/// already.
 pub fn tell(before: &Figures, now: &Figures, is_wrong: bool) -> Result<()> {
     let mut sentences = sentences(before, now);
     if sentences.is_empty() {
@@ -177,14 +178,14 @@ fn look_twice(config: &Config, service: &ServiceName) -> Result<(Figures, Figure
     Ok((before, ask()?))
 }
 
-/// Who listens, as far as that can be seen without asking, and whether that process is stopped; and whether
-/// that makes a connection slow or refused, for this user or another.
+/// The listening process, as far as it is visible without asking, and whether it is stopped; and
+/// whether that makes a connection slow or refused, for this user or another.
 fn who_listens(config: &Config, name: &str) -> (Vec<String>, bool) {
     let wanted = one_form(name);
     let mut services = list_services(config).entries.into_iter();
-    // Of two of one name the private one is called so, as it is for who connects.
+    // Of two services of one name the private one is meant, as when connecting.
     let Some(found) = services.find(|service| one_form(&service.name) == wanted) else {
-        // Of another user's place the names cannot be listed; this one can be looked at.
+        // The names in another user's directory cannot be listed; this one can be looked at.
         let lets_in = place_of(config, name).and_then(|path| lets_in(&path));
         return (lets_in.into_iter().collect(), false);
     };
@@ -226,14 +227,15 @@ fn who_listens(config: &Config, name: &str) -> (Vec<String>, bool) {
     ([listens].into_iter().chain(lets_in).chain(stopped).chain(closed).collect(), is_wrong)
 }
 
-/// Where a service of another user would lie.
+/// The path of a service of another user.
 fn place_of(config: &Config, name: &str) -> Option<PathBuf> {
     let service: ServiceName = name.parse().ok()?;
     let uid = uid_of(service.user()?).ok()?;
     Some(config.shared_dir.join(uid.to_string()).join(service.name()))
 }
 
-/// Who may connect to a socket, as its mode, owner and group say, and whether this user is among them.
+/// The users that may connect to a socket, from its mode, owner and group, and whether this user is
+/// among them.
 fn lets_in(socket: &Path) -> Option<String> {
     let found = socket.symlink_metadata().ok().filter(|found| found.file_type().is_socket())?;
     let (mode, user) = (found.mode() & 0o7777, named("user", found.uid(), "/etc/passwd"));
@@ -242,7 +244,7 @@ fn lets_in(socket: &Path) -> Option<String> {
         (_, true) => format!("{user} and {}", named("group", found.gid(), "/etc/group")),
         _ => format!("{user} alone"),
     };
-    // The kernel's own answer, which knows of groups and of root.
+    // The kernel's own answer, which takes groups and root into account.
     let refused = rustix::fs::access(socket, rustix::fs::Access::WRITE_OK);
     let refused = match refused {
         Err(rustix::io::Errno::ACCESS) => {
@@ -254,7 +256,7 @@ fn lets_in(socket: &Path) -> Option<String> {
     Some(format!("Its socket {} lets in {who} (mode {mode:o}).{refused}", socket.display()))
 }
 
-/// `user 1000 (alice)`, where this machine's file has the number.
+/// `user 1000 (alice)`, if this machine's file has the number.
 fn named(what: &str, number: u32, file: &str) -> String {
     let lines = std::fs::read(file).unwrap_or_default();
     let of_line = |line: &[u8]| {
@@ -272,7 +274,7 @@ fn is_socket(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket())
 }
 
-/// That other users do not come to a service which is served to them, because of its directory's mode.
+/// Reports that the mode of its directory keeps other users from a service that is served to them.
 fn closed_to_others(config: &Config, service: &Path) -> Option<String> {
     let place = service.parent().filter(|place| place.parent() == Some(&config.shared_dir))?;
     let found = place.metadata().ok()?;
@@ -287,13 +289,13 @@ fn closed_to_others(config: &Config, service: &Path) -> Option<String> {
     })
 }
 
-/// An error as the end of a sentence, without a full stop where it ends in a question.
+/// An error as the end of a sentence, without a full stop if it ends in a question.
 pub fn ended(error: &impl fmt::Display) -> String {
     let text = error.to_string();
     if text.ends_with(['.', '?', '!']) { text } else { text + "." }
 }
 
-/// What an error at the first question means for a connection.
+/// The meaning of an error at the first question for a connection.
 fn no_figures(name: &str, error: &ConnectError) -> String {
     match error {
         ConnectError::Find(FindError::NotFound { .. }) => {
@@ -327,7 +329,7 @@ fn no_figures(name: &str, error: &ConnectError) -> String {
 fn of_process(before: &Figures, now: &Figures) -> Vec<String> {
     let mut sentences = Vec::new();
     let more = |name: &str| now.number(name).saturating_sub(before.number(name));
-    // Messages that have come already are taken without a turn.
+    // Messages that have arrived already are taken without a turn.
     let took = now.links.iter().any(|(number, link)| {
         let before = before.links.get(number);
         before.is_none_or(|before| {
@@ -368,8 +370,8 @@ fn of_process(before: &Figures, now: &Figures) -> Vec<String> {
             packets(discarded)
         ));
     }
-    // Those that are known, not the lines that came: as many as another process likes, each of which
-    // is looked for among all.
+    // Loops over the known counters, not over the received lines: their number is up to the other
+    // process, and each lookup searches them all.
     let described = interface::Counters::described();
     for (name, _) in described.into_iter().filter(|(name, _)| name.starts_with("refused_")) {
         let (count, value) = (more(name), now.number(name));
@@ -384,8 +386,8 @@ fn of_process(before: &Figures, now: &Figures) -> Vec<String> {
     sentences
 }
 
-/// Requests of a server that have been received and are not replied to. `None`: there are none, or
-/// they are gone as fast as they come.
+/// Requests that a server has received and not replied to. `None`: there are none, or they leave as
+/// fast as they come.
 fn of_requests(before: &Figures, now: &Figures) -> Option<String> {
     let held = now.number("requests_held");
     if held == 0 || before.number("requests_held") == 0 {
@@ -401,8 +403,8 @@ fn of_requests(before: &Figures, now: &Figures) -> Option<String> {
              forgotten it."
         ));
     }
-    // What is there on average, over what comes and goes in a second (Little's law). No request
-    // carries a time.
+    // The average number present, divided by the arrivals within a second (Little's law). No
+    // request carries a time.
     let name = "messages_received";
     let came = now.number(name).saturating_sub(before.number(name));
     if came < MANY {
@@ -454,7 +456,7 @@ fn packets(count: u64) -> String {
     }
 }
 
-/// Packets that were refused at some time, and what is said of that.
+/// Packets refused at some time, in sentences.
 fn of_packets(now: &Figures) -> Vec<String> {
     let described = interface::Counters::described();
     let refused = described.into_iter().filter(|(name, _)| name.starts_with("refused_"));
@@ -482,14 +484,14 @@ fn none_received(what: &str, held: u64, max: u64, time: String) -> String {
     )
 }
 
-/// What the program keeps of what came over a link, or has not received, where the peer may wait for it.
+/// Received data that the program holds or has not taken, if the peer may wait for it.
 fn kept(link: &Link, before: Option<&Link>) -> Vec<String> {
     let of = |what: &str, words: &dyn Fn(u64, u64, String) -> String| {
         let number = |name: &str| link.number(&format!("{what}_{name}"));
         let (held, max, ms) = (number("held"), number("max"), number("held_ms"));
         (held > 0 && ms > 0 && number("short") > 0).then(|| words(held, max, duration(ms)))
     };
-    // It receives, and not as fast as its peer sends: nothing is left at either look.
+    // The program receives, but slower than its peer sends: nothing waits at either look.
     let slower = |what: &str, in_words: &str, room: &str| {
         let is_short = |link: &Link| link.number(&format!("{what}_short")) > 0;
         let number = |name: &str| link.number(&format!("{what}_{name}"));
@@ -538,8 +540,8 @@ fn kept(link: &Link, before: Option<&Link>) -> Vec<String> {
     .collect()
 }
 
-/// Whose requests hold a server up: those that are not replied to, of a client over whose link nothing has
-/// come between the looks. `ms`: for how long at least, as the server knows it of all requests.
+/// The client whose unanswered requests hold a server up: its link had no traffic between the
+/// looks. `ms`: the shortest time so far, from the server's figure for all requests.
 fn of_client(number: u32, link: &Link, before: Option<&Link>, ms: u64) -> Option<String> {
     before.filter(|before| before.holds_requests_of(link))?;
     let held = link.number("requests_held");
@@ -569,7 +571,8 @@ fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
         let given = |link: &Link| {
             link.number("ring_bytes_sent").saturating_sub(link.number("ring_bytes_waiting"))
         };
-        // A busy link always has something on its way: it is behind where that is a good part of the ring.
+        // A busy link always has something on its way: it is behind if that is a good part of the
+        // ring.
         if stopped.is_some() {
             reasons.push(format!("{size} wait for the peer"));
         } else if before.is_some_and(|before| given(before) == given(link)) {
@@ -660,7 +663,7 @@ fn of_link(number: u32, link: &Link, before: Option<&Link>) -> Vec<String> {
         let wait = if queued == 1 { "message waits" } else { "messages wait" };
         reasons.push(format!("{queued} {wait} in work queues until there is room"));
     }
-    // The path says itself why it is the one; only what makes it slow is repeated here.
+    // The path gives its own reason; only the parts that make it slow are repeated here.
     let slow = ["fence", "naps", "not there", "none will be asked for", "not proved", "not routed"];
     let path = link.text("path");
     let parts = path.split("; ").filter(|part| slow.iter().any(|word| part.contains(word)));
@@ -711,7 +714,7 @@ mod tests {
         assert!(said.contains("1 request is") && said.contains("come for 2.5 s"), "{said}");
         assert_eq!(of_requests(&of(8, 100, 0), &of(8, 200_000, 0)), None);
         assert_eq!(of_requests(&of(0, 100, 0), &of(8, 101, 0)), None);
-        // Of so few there is no average, and none of counters that make no sense.
+        // No average for so few, and none from counters that make no sense.
         let said = of_requests(&of(1, 100, 0), &of(1, 101, 0)).unwrap();
         assert!(said.contains("1 message came") && !said.contains("ms before"), "{said}");
         assert!(of_requests(&of(u64::MAX, 9, 0), &of(u64::MAX, 3, 0)).is_some());
@@ -810,7 +813,7 @@ mod tests {
         assert!(
             link[0].starts_with("Link 1 (user 7, process unknown): the peer has taken nothing")
         );
-        // Something is on its way, and the peer takes what comes; and it does, and most of the ring waits.
+        // Something is on its way, and the peer takes it; then it does, and most of the ring waits.
         let at = |sent: u64, waiting: u64| {
             format!(
                 "link.1.ring_bytes 65536\nlink.1.ring_bytes_sent {sent}\n\
@@ -830,7 +833,7 @@ mod tests {
         let without = Figures::of(text);
         let said = of_link(1, &without.links[&1], None);
         assert!(said.len() == 1 && said[0].contains("bulk_ring_bytes"), "{said:?}");
-        // One that waits in a call is not silent, nor is one whose turns go on.
+        // A program that waits in a call is not silent, nor is one whose turns go on.
         let waits = Figures::of(&text.replace("waits 0", "waits 1"));
         assert!(of_process(&waits, &waits).is_empty());
         let on = Figures::of(&text.replace("turns 5", "turns 6"));

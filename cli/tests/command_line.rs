@@ -1,5 +1,5 @@
-//! What a user meets first: help, errors that name the value and what is allowed, manual pages
-//! and completions.
+//! A user's first contact: help, errors that name the value and the allowed ones, manual pages and
+//! completions.
 
 use std::process::{Command, Output};
 

@@ -1,5 +1,6 @@
 //! Jobs under launchers other than `hamlyn run`: ranks are this test's own program, run again as a
-//! role. What is not installed is skipped; `make deep STEPS=launchers` installs what it can.
+//! role. Launchers that are not installed are skipped; `make deep STEPS=launchers` installs those
+//! it can.
 
 mod support;
 

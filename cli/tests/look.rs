@@ -1,4 +1,4 @@
-//! A look at running processes when those who answer are hostile: `hamlyn stat`, `top`, `exporter`, `why`.
+//! Looks at hostile processes: `hamlyn stat`, `top`, `exporter`, `why`.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! `hamlyn names`: who serves what, and what dead processes have left.
+//! `hamlyn names`: the services with their processes, and the names left by dead processes.
 
 mod support;
 

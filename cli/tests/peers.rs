@@ -1,5 +1,5 @@
-//! Of the measurement beside peers: its table compares rows whose raw lines agree, whatever the
-//! length of the line and whatever it is called, and nothing of it waits for a line.
+//! The measurement beside peers: its table compares rows whose raw lines agree, for any length of
+//! the line and any word for it, and it never waits for a line.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! The measuring tool measures; what it measures in so short a run means nothing.
+//! The measuring tool runs; its figures mean nothing in so short a run.
 
 mod support;
 

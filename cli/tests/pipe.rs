@@ -1,4 +1,4 @@
-//! `hamlyn recv` and `hamlyn send`: whole or not at all.
+//! `hamlyn recv` and `hamlyn send`: the whole transfer or an error.
 
 use hamlyn::control::frame::Frame;
 use hamlyn::os::socket;

@@ -1,5 +1,5 @@
-//! `hamlyn run` whose output nobody takes, or takes late: its ranks go on, and end. Hosts that are
-//! gone. And its agent, with this test in the place of the launcher.
+//! `hamlyn run` without a reader of its output, or with a slow one: its ranks go on, and end. Hosts
+//! that are gone. And its agent, with this test in place of the launcher.
 
 #[path = "../src/run/frames.rs"]
 #[allow(dead_code)]

@@ -1,4 +1,4 @@
-//! The command with more rights than its caller: what the caller has put into the environment is not read.
+//! The command with more rights than its caller: it does not read the caller's environment.
 
 #![cfg(feature = "libfabric")]
 

@@ -1,6 +1,7 @@
-//! `hamlyn run --hosts` by the real ssh: two servers of this test's own, each in a mount namespace of its
-//! own, at two addresses of the loopback interface, so that the ranks see two hosts. What is not
-//! installed or permitted is skipped; `make deep STEPS=launchers` installs it.
+//! `hamlyn run --hosts` by the real ssh: two servers of this test's own, each in a mount namespace
+//! of its own, at two addresses of the loopback interface, so that the ranks see two hosts. The
+//! tests are skipped if a program or a right is missing; `make deep STEPS=launchers` installs the
+//! programs.
 #![cfg(feature = "tls")]
 
 mod support;

@@ -1,4 +1,4 @@
-//! `hamlyn stat`, `top`, `exporter` and `why`: what an operator sees of a process and its links.
+//! `hamlyn stat`, `top`, `exporter` and `why`: an operator's view of a process and its links.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! The tour, in short: the file arrives, each protocol is at work, every attempt is refused, the
-//! report is whole.
+//! The tour, in short: the file arrives, each protocol works, every attempt is refused, the report
+//! is complete.
 
 mod support;
 

@@ -1,5 +1,6 @@
-//! A lock manager's table: who holds which lock, who waits for it, in the order of asking. It knows no
-//! messages: an owner is whatever tells one from another, and what is granted is returned.
+//! A lock manager's table: the holders of each lock, and its waiters in the order of their
+//! requests. It does not handle messages: an owner is any value that identifies one, and grants are
+//! returned.
 #![allow(dead_code)]
 
 use std::collections::{BTreeMap, VecDeque};

@@ -1,5 +1,5 @@
-//! What every example needs: a second process, and a runtime directory of its own. Programs that
-//! are started separately need neither.
+//! The common parts of the examples: a second process, and a runtime directory of its own. Programs
+//! that are started separately need neither.
 #![allow(dead_code)]
 
 use hamlyn::{Config, Node};

@@ -1,4 +1,5 @@
-//! What another host may say: `model::hosts`, and those of `fabric`, over bytes that the fuzzer searches for.
+//! Messages of another host: `model::hosts`, and those of `fabric`, over bytes that the fuzzer
+//! searches for.
 #![no_main]
 
 #[path = "../../tests/model/host_fabric.rs"]

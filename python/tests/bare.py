@@ -1,6 +1,7 @@
-"""What an installed wheel does where there is nothing but Python: `python -I bare.py DIRECTORY`.
+"""Tests an installed wheel with nothing but Python: `python -I bare.py DIRECTORY`.
 
-No numpy, no compiler, no repository: two processes exchange a message, and the types are there.
+Without numpy, a compiler or the repository: two processes exchange a message, and the types are
+there.
 """
 
 from __future__ import annotations

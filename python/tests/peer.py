@@ -3,8 +3,8 @@
     peer.py recv PROTOCOL NAME [COUNT]     serves NAME, prints "ready", receives, checks, ends
     peer.py send PROTOCOL NAME [COUNT]     connects to NAME, sends, ends
 
-What each side does, and what message i is, stands in capi/tests/peer.c. Exit status 0: everything
-was as it should be. Everything has a time limit.
+capi/tests/peer.c describes both sides, and message i. Exit status 0: everything was as it should
+be. Everything has a time limit.
 """
 
 from __future__ import annotations

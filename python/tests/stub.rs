@@ -1,10 +1,10 @@
-//! `hamlyn/_hamlyn.pyi` is what the module says of itself: pyo3 writes into builds for tests which
-//! classes, methods, arguments and types there are, from the source. This program compares; with
-//! `TIDY_WRITE=1` it writes. `scripts/test.sh python` runs it, after
+//! `hamlyn/_hamlyn.pyi` matches the module: pyo3 writes the classes, methods, arguments and types
+//! of the source into builds for tests. This program compares; with `TIDY_WRITE=1` it writes.
+//! `scripts/test.sh python` runs it, after
 //! `cargo build --workspace --features hamlyn/serde,hamlyn/tokio,hamlyn/tls,hamlyn/libfabric --lib --examples`.
 //!
-//! What is added here: `__buffer__`, of which pyo3 does not tell; and where the types of
-//! `signature = (data: "Buffer")` come from.
+//! This program adds `__buffer__`, which pyo3 does not report, and the imports of the types in
+//! `signature = (data: "Buffer")`.
 
 use pyo3_introspection::model::{Argument, Arguments, Class, Expr, Function};
 use pyo3_introspection::{introspect_cdylib, module_stub_files};

@@ -1,4 +1,4 @@
-"""Who may grow a sender: by access, and by a callback."""
+"""The admission of senders: by access, and by a callback."""
 
 from __future__ import annotations
 

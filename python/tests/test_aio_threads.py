@@ -1,5 +1,5 @@
-"""What waits on threads of its own in `hamlyn.aio`: it holds up nothing else, keeps its order, and ends
-with its task."""
+"""Operations of `hamlyn.aio` that wait on threads of their own: they do not delay other tasks, keep
+their order, and end with their task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams through an aperture: what may change is copied, what cannot is shown."""
+"""Streams through an aperture: volatile bytes are copied, stable ones are returned as views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays with type and shape: what arrives is what was sent, and what does not fit is refused."""
+"""Arrays with type and shape: they arrive unchanged, and one that does not fit is refused."""
 
 from __future__ import annotations
 

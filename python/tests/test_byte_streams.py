@@ -1,4 +1,4 @@
-"""Byte streams: bytes both ways, their end, time limits, who is at the other end."""
+"""Byte streams: bytes both ways, their end, time limits, the peer's identity."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Messages between Python and every other language, in each direction, over each protocol.
 
-What C and Rust say to one another is tested in capi/tests/languages; here are all pairs with
-Python. `HAMLYN_PEERS` names more peers, one to a line or separated by semicolons.
+capi/tests/languages tests C with Rust; this file tests all pairs with Python. `HAMLYN_PEERS` names
+more peers, one to a line or separated by semicolons.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What happens to links, as records of the logger `hamlyn`."""
+"""Events of links, as records of the logger `hamlyn`."""
 
 from __future__ import annotations
 

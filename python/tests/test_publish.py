@@ -1,4 +1,4 @@
-"""Publish and subscribe: samples, loans, arrays, who is slow; and its tasks."""
+"""Publish and subscribe: samples, loans, arrays, slow subscribers; and its tasks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""asyncio's transports over byte streams: what asyncio's protocols may rely on, with protocols of
-asyncio's own and of others."""
+"""asyncio's transports over byte streams: the guarantees that asyncio's protocols rely on, with
+protocols of asyncio's own and of others."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Looks at a wheel: its name says the stable interface, and which glibc it needs; that is the one that
-it needs; and it holds what belongs there and no more.
+"""Checks a wheel: its name has the stable interface and the glibc that it needs, and it contains
+the right files and no others.
 
     wheel.py hamlyn-VERSION-cp311-abi3-manylinux_2_GLIBC_MACHINE.whl
     wheel.py --local hamlyn-VERSION-cp311-abi3-linux_MACHINE.whl
 
-The second is what `pip wheel .` makes, for the machine where it was made, and says nothing of glibc.
+The second form is for the output of `pip wheel .`, for the same machine, whose name has no glibc.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-//! What the attacks by processes of other users share.
+//! The common parts of the attacks by processes of other users.
 #![allow(dead_code)]
 
 use crate::control_help::{name, pass_with, start};

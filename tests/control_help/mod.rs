@@ -1,4 +1,4 @@
-//! What the tests of the control plane share.
+//! The common parts of the control plane's tests.
 #![allow(dead_code)]
 
 use hamlyn::ApertureAccess;

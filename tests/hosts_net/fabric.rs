@@ -1,5 +1,5 @@
-//! Links over libfabric between two hosts: what befalls the network, and what befalls the fabric's packets
-//! alone, while TLS goes on.
+//! Links over libfabric between two hosts: faults of the network, and faults of the fabric's
+//! packets alone, while TLS goes on.
 
 use crate::net::Net;
 use crate::support::{Dir, LIMIT, Peer, skipped};

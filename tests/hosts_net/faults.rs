@@ -1,4 +1,4 @@
-//! What befalls hosts and what is between them, beyond a cable that is cut: packets that are late and
+//! Faults of hosts and of the network between them, beyond a cut cable: packets that are late and
 //! overtake one another, a network that carries in one direction only, hosts that are lost with all
 //! their processes and come back.
 

@@ -1,6 +1,6 @@
 //! Two hosts with a cable between them: two network namespaces joined by veth. The cable is cut and
 //! mended, packets are lost, and the other host is stopped and killed. Without the right to make
-//! namespaces (root's), or without iproute2, nothing of this runs, which is said loudly.
+//! namespaces (root's), or without iproute2, all tests are skipped, loudly.
 #![cfg(not(miri))]
 
 #[path = "../support/mod.rs"]

@@ -1,5 +1,5 @@
-//! Many hosts, each a process in a network namespace of its own at one router, and each with a link to
-//! every other: nothing fails, and a peer that says nothing costs little.
+//! Many hosts, each a process in a network namespace of its own at one router, and each with a link
+//! to every other: nothing fails, and a silent peer costs little.
 
 use crate::net::Switch;
 use crate::support::{Costs, LIMIT, Role, loud, module, say, until};

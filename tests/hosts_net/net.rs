@@ -1,5 +1,5 @@
-//! Hosts that are network namespaces: two with a cable between them, or many at one router. Made here and
-//! removed when they are dropped; without the right to make them nothing of a test runs, which is said.
+//! Hosts that are network namespaces: two with a cable between them, or many at one router. Made
+//! here and removed on drop; without the right to make them the tests are skipped, with a message.
 
 use crate::support::{Dir, Peer, Random, skipped};
 use hamlyn::protocol::Manager;

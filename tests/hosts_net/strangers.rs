@@ -1,4 +1,4 @@
-//! A user of the other host who plays first words of TLS again, from each address of its loopback.
+//! A user of the other host who replays the start of TLS, from each address of its loopback.
 
 #[path = "../support/cable.rs"]
 mod cable;

@@ -1,5 +1,5 @@
-//! Both ends of a connection between hosts: an honest one, and one that has the secret and says what some
-//! bytes have it say. By chance under `cargo test`, by search under a fuzzer (`fuzz/`).
+//! Both ends of a connection between hosts: an honest one, and one that has the secret and sends
+//! frames made from bytes. By chance under `cargo test`, by search under a fuzzer (`fuzz/`).
 
 use hamlyn::control::hosts::channel::Channel;
 use hamlyn::control::hosts::frames::{Frame, HEADER_BYTES, Read, put, read};

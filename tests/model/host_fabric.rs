@@ -1,5 +1,5 @@
-//! What another host may say of a fabric before a link, and over it and beside it on one, and of its
-//! figures, from bytes: by chance under `cargo test`, by search under a fuzzer (`fuzz/`).
+//! Another host's messages about a fabric before a link, and over it and beside it on one, and
+//! about its figures, from bytes: by chance under `cargo test`, by search under a fuzzer (`fuzz/`).
 
 use hamlyn::control::hosts::fabric::credit::{Credit, HEAD_BYTES, Head};
 use hamlyn::control::hosts::fabric::deposits::{Deposits, Holdings};

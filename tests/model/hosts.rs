@@ -1,5 +1,5 @@
-//! What another host may send before and on a link, from bytes: by chance under `cargo test`, by search
-//! under a fuzzer (`fuzz/`).
+//! Another host's messages before and on a link, from bytes: by chance under `cargo test`, by
+//! search under a fuzzer (`fuzz/`).
 
 use hamlyn::control::hosts::frames::{Frame, HEADER_BYTES, Read, put, read};
 use hamlyn::control::hosts::hello::{self, Answer, HELLO_BYTES_MAX, Wants, Who};

@@ -1,8 +1,8 @@
-//! An oracle of the receiving interface, in the plainest terms, and sequences of calls that are
+//! An oracle of the receiving interface, in the simplest terms, and sequences of calls that are
 //! made from bytes: by chance under `cargo test`, by search under a fuzzer (`fuzz/`).
 //!
-//! The oracle shares nothing with the interface but the types of its calls. After each call the
-//! two are compared whole: every byte of every area, every entry, every counter.
+//! The oracle shares nothing with the interface but the types of its calls. After each call the two
+//! are compared completely: every byte of every area, every entry, every counter.
 #![allow(dead_code)] // Each test takes what it needs.
 
 use hamlyn::interface::{

@@ -1,5 +1,5 @@
-//! What idle costs: what links that carry nothing have of the machine, and what a receiver that waits
-//! does meanwhile. Counted; `hamlyn perf idle` measures it.
+//! The cost of idling: the resources of links without traffic, and of a receiver that waits.
+//! Counted here; `hamlyn perf idle` measures it.
 
 use crate::support::*;
 use hamlyn::Access;

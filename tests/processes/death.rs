@@ -1,5 +1,5 @@
-//! Death of a peer at each step of connecting, sending, receiving and closing. Whoever survives is
-//! told within a bounded time, its other links go on, and it has afterwards what it had before.
+//! Death of a peer at each step of connecting, sending, receiving and closing. The survivor learns
+//! of it within a bounded time, its other links go on, and it keeps no resources of the dead peer.
 
 use crate::control_help::{self as by_hand, RING, THEIR_RING};
 use crate::support::*;

@@ -1,4 +1,4 @@
-//! What another user can do to the places where names lie, and what it cannot.
+//! Attacks by another user on the directories of names.
 
 use crate::support::*;
 use hamlyn::control::{Accept, Access, setup_shared_dir, setup_user_dir};

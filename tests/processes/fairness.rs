@@ -1,5 +1,5 @@
-//! A link that is flooded, also with packets that are refused, starves neither another link nor
-//! what leaves; and a first message on one of many idle links is found.
+//! A flooded link, even with refused packets, starves neither another link nor outgoing messages;
+//! and a first message on one of many idle links is found.
 
 use crate::support::*;
 use hamlyn::{Accept, Access, LinkId, MetadataIndex, Piece, Ticket};

@@ -1,7 +1,7 @@
 //! A process that may no longer make some system call, because of a filter that it installed after
 //! its links were made. Without `membarrier` it must not rely on being woken, for its peers make no
-//! fence; without `futex_waitv` it waits for bytes. Or of one that it needs: then that is said, by
-//! errors and events, and nothing waits for what will not come.
+//! fence; without `futex_waitv` it waits for bytes. If it needs the call, errors and events report
+//! that, and no call waits for an event that cannot come.
 
 use crate::support::*;
 use hamlyn::node::CloseReason;

@@ -1,5 +1,5 @@
-//! Several processes: death, forks, users, namespaces, limits, fairness, sleeping and waking, random
-//! operations. One program, since each that is linked takes its time; what counts something of a
+//! Several processes: death, forks, users, namespaces, limits, fairness, sleeping and waking,
+//! random operations. One program, since each takes time to link; a test that counts something of a
 //! process runs in one of its own (`support::alone`).
 #![cfg(feature = "os")]
 

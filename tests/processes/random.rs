@@ -1,10 +1,10 @@
 //! Random operations between several processes, with all rings at their smallest: nothing is lost,
-//! doubled, changed or misplaced, and nobody waits for ever.
+//! duplicated, changed or misplaced, and no process waits for ever.
 //!
 //! Each process has, for each process (itself included), [`ENTRIES`] regions of an area, each with
-//! an entry of a slot of some mode. Whoever may write to a region has its ticket. When a message
-//! has come, its receiver compares it with what the oracle says, clears the region and gives the
-//! ticket back: a new one where the mode has it so. Tickets come back as metadata of messages.
+//! an entry of a slot of some mode. A process that may write to a region has its ticket. When a
+//! message has arrived, its receiver compares it with the oracle's, clears the region and gives the
+//! ticket back: a new one if the mode needs it. Tickets come back as metadata of messages.
 //! ```text
 //!   sender                                       receiver
 //!   free[e] = None    ---- data, entry e ---->   == message(seed, from, to, number)?  clear, arm

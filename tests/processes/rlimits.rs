@@ -1,5 +1,6 @@
-//! Limits at which the system refuses, or kills: each is an error that names the limit, or the library
-//! does without; and no call of the library ends the process. A role sets its limit before it has a node.
+//! Limits at which the system refuses, or kills: each is an error that names the limit, or the
+//! library works without the resource; and no call of the library ends the process. A role sets its
+//! limit before it has a node.
 
 use crate::support::*;
 use hamlyn::protocol::{

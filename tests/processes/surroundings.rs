@@ -1,6 +1,6 @@
-//! What a process inherits, or changes later: its user, the mask of its files and of its signals, its
-//! descriptors, its directory. The library works, or says what to do; and what such a process leaves
-//! behind spoils nothing for others.
+//! Attributes that a process inherits, or changes later: its user, its file and signal masks, its
+//! descriptors, its directory. The library works, or the error has the remedy; and the remains of
+//! such a process harm no others.
 
 use crate::support::*;
 use hamlyn::protocol::{Client, Manager, Server, ServerConfig};

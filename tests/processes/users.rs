@@ -1,5 +1,5 @@
-//! Users who do not trust one another, and processes of separate namespaces, exchange messages as
-//! any two processes do; and whoever may not, does not.
+//! Users who do not trust one another, and processes of separate namespaces, exchange messages like
+//! any two processes; a process without the right cannot.
 
 use crate::support::*;
 use hamlyn::control::{Accept, Access};

@@ -1,5 +1,5 @@
 //! No wake-up is lost: receivers that sleep with several senders, senders that sleep on full rings,
-//! in every way in which one can sleep. Whoever waits too long says how things stand and fails.
+//! in every way to sleep. A process that waits too long reports its state and fails.
 
 use crate::support::*;
 use hamlyn::node::NodeReceiveError;

@@ -1,5 +1,5 @@
-//! The progress thread and its watchdog (Hamlyn 2.8): what drives the interface for an application
-//! that no longer lives discards what arrives, counts it, and accepts again when it does.
+//! The progress thread and its watchdog (Hamlyn 2.8): while the application does not respond, the
+//! thread discards and counts arrivals, and it accepts them again afterwards.
 
 use crate::support::*;
 use hamlyn::{Flags, SharedNode};

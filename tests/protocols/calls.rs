@@ -1,5 +1,5 @@
-//! Request and reply beyond the reply: errors of the application's, time limits and cancellation
-//! that reach the handler, servers that drain; and peers that lie about each.
+//! Request and reply beyond the reply: application errors, time limits and cancellation that reach
+//! the handler, servers that drain; and peers that lie about each.
 
 use crate::help::*;
 use crate::hostile::{CALL, Liar, client_body, false_receiver, grown, lent, serve};

@@ -1,4 +1,4 @@
-//! Datagrams: ready or not ready, and what becomes of those that come too early.
+//! Datagrams: ready or not ready, and the loss of those that come too early.
 use crate::help::{Dir, LIMIT, Reached, SHORT, at, is_of_hosts, is_said_by, manager_with};
 use crate::support::until;
 use hamlyn::protocol::{

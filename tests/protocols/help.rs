@@ -1,4 +1,4 @@
-//! What the tests of the protocols share.
+//! The common parts of the protocols' tests.
 
 pub use crate::over::{
     Reached, at, is_of_hosts, is_over_libfabric, is_said_by, manager_with, node_with,

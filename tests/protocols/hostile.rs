@@ -1,8 +1,8 @@
-//! The protocols against peers that lie: a raw node that speaks the greeting of growth by hand,
-//! and then sends what it likes to the tickets that it got, or answers what it likes.
+//! The protocols against peers that lie: a raw node that speaks the greeting of growth by hand, and
+//! then sends any data to its tickets, or any answers.
 //!
-//! What is claimed: nobody panics or hangs, honest peers go on, the liar at most is sent away, and
-//! what is kept for it is bounded.
+//! The claims: no thread panics or hangs, honest peers go on, at most the liar is disconnected, and
+//! the memory kept for it is bounded.
 
 use crate::help::*;
 use hamlyn::config::WaitMode;

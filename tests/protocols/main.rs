@@ -1,5 +1,5 @@
-//! The protocols: two managers, many threads, members that die, peers that lie; over rings, and again
-//! between hosts (`over`). One program, since each that is linked takes its time.
+//! The protocols: two managers, many threads, members that die, peers that lie; over rings, and
+//! again between hosts (`over`). One program, since each takes time to link.
 #![cfg(all(feature = "os", not(miri)))]
 
 #[path = "../control_help/mod.rs"]

@@ -1,12 +1,12 @@
-//! Over which kind of link the tests of the protocols run: the rings of one host, unless
-//! `HAMLYN_TEST_OVER` says `tls`, `tls-two-rails`, `libfabric` or `libfabric-two-rails`. Then each manager and
-//! each node is as on a host of its own: with a directory of its own, and the secret that all hosts of the test
-//! have. A name is looked up in all directories of the test.
+//! The kind of link for the tests of the protocols: the rings of one host, unless
+//! `HAMLYN_TEST_OVER` says `tls`, `tls-two-rails`, `libfabric` or `libfabric-two-rails`. Then each
+//! manager and each node has a host of its own: its own directory, and the secret that all hosts of
+//! the test have. A name is looked up in all directories of the test.
 //!
 //! ```text
 //!   test's directory --+-- secret
 //!                      +-- 7-0 --- calls, news, ..  names that one manager serves
-//!                      +-- 7-0.at  where it listens   <--- looked up by hamlyn://calls
+//!                      +-- 7-0.at  its address            <--- looked up by hamlyn://calls
 //! ```
 
 #[cfg(feature = "tls")]

@@ -1,4 +1,4 @@
-//! Publish and subscribe: what subscribers get, and what becomes of those that are slow.
+//! Publish and subscribe: delivery to subscribers, and the policies for slow ones.
 
 use crate::help::{
     Dir, LIMIT, Reached, SHORT, at, is_of_hosts, manager_with, only_on_one_host, until,

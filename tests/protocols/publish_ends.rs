@@ -1,4 +1,5 @@
-//! Publish and subscribe: what one end makes the other keep, or wait for, when a link is full or ends.
+//! Publish and subscribe: the memory and the waits that one end imposes on the other when a link is
+//! full or ends.
 
 use crate::help::{Dir, LIMIT, is_of_hosts, manager_with, only_on_one_host, until};
 use crate::publish::{NO_POOL, POOL, publish, subscribe, until_joined};

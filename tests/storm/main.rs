@@ -1,9 +1,10 @@
 //! Several processes that do random things to one another, with every ring, queue and turn at its
-//! smallest: every message arrives once and whole, nobody waits for ever, and a process that is
-//! killed midway takes nothing with it but its own messages.
+//! smallest: every message arrives once and whole, no process waits for ever, and a process that is
+//! killed midway takes only its own messages with it.
 //!
 //! The other processes are this test binary, run again with `STORM_ME` in its environment. A
-//! failing run prints its seed: `STORM_SEED=3 cargo test --test storm`; `STORM_RUNS` is how many.
+//! failing run prints its seed: `STORM_SEED=3 cargo test --test storm`; `STORM_RUNS` is the number
+//! of runs.
 #![cfg(feature = "os")]
 
 mod process;

@@ -1,5 +1,5 @@
-//! One process of the storm: it does random things to its peers, and checks whatever it is told. It is
-//! run by `main.rs`, as a process of its own, and by `src/simulated.rs`, in a simulation.
+//! One process of the storm: it does random things to its peers, and checks all results. `main.rs`
+//! runs it as a process of its own, and `src/simulated.rs` in a simulation.
 
 use core::time::Duration;
 use hamlyn::config::WaitMode;

@@ -1,4 +1,5 @@
-//! What the tests of links over libfabric share: settings, and a host that meets a server by hand.
+//! The common parts of the tests of links over libfabric: settings, and a host that meets a server
+//! by hand.
 #![allow(dead_code)]
 
 use super::support::{Dir, skipped};

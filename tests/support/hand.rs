@@ -1,4 +1,4 @@
-//! A host by hand: it speaks TLS as hosts do, and what is said over that its test says.
+//! A host by hand: it speaks TLS like a host, and its test chooses the frames.
 #![allow(dead_code)]
 
 use hamlyn::Config;

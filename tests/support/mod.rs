@@ -1,5 +1,5 @@
-//! What the process tests share: processes that are this test binary run again, a directory and
-//! settings that all of them use, and what a process costs the machine.
+//! The common parts of the process tests: processes that are this test binary run again, a
+//! directory and settings that all of them use, and the cost of a process for the machine.
 //!
 //! ```text
 //!   cargo test                 process of one test              processes of its roles
@@ -7,7 +7,7 @@
 //!                              counts descriptors, pages        tell() ---> hear()
 //!                              starts, stops and kills          says() <--- say()
 //! ```
-//! Every wait is for a condition and ends at a limit; a process that outlives its limit is ended
+//! Every wait is for a condition and has a time limit; a process that outlives its limit is ended
 //! by its own alarm, and its children with it.
 #![allow(dead_code)]
 

@@ -1,17 +1,18 @@
-//! A libfabric that asks for everything that Hamlyn says it does, and sees that it is done: a library for
-//! itself, which a test has rustc make and names by `HAMLYN_FABRIC_LIBRARY`.
+//! A libfabric that requires all the work that Hamlyn promises, and checks that it is done: a
+//! library of its own, which a test compiles with rustc and names by `HAMLYN_FABRIC_LIBRARY`.
 //!
 //! ```text
 //!   Hamlyn --calls--> this: more bits in each answer, looks at each call --calls--> libfabric.so.1
 //! ```
-//! Of the providers at hand none asks for memory to be registered, bound and described (`FI_MR_LOCAL`,
-//! `FI_MR_ENDPOINT`), for addresses that are virtual (`FI_MR_VIRT_ADDR`), or for memory of its own with each
-//! operation (`FI_CONTEXT`, `FI_CONTEXT2`). Here each of them does, and what was not done ends the process. What
-//! was seen to be done is written to the file that `STRICT_FABRIC_SAW` names; `STRICT_FABRIC_OF` is the library.
+//! None of the available providers requires memory to be registered, bound and described
+//! (`FI_MR_LOCAL`, `FI_MR_ENDPOINT`), addresses that are virtual (`FI_MR_VIRT_ADDR`), or memory of
+//! its own with each operation (`FI_CONTEXT`, `FI_CONTEXT2`). Here each of them does, and an
+//! omission ends the process. The work seen is written to the file that `STRICT_FABRIC_SAW` names;
+//! `STRICT_FABRIC_OF` is the library.
 //!
-//! A table of calls is replaced by a copy with some of its own; before the copy lies where the original is.
-//! Everything here is called by libfabric's rules, one thread at a time for each domain, and with objects
-//! that are alive: no block says more than that.
+//! A table of calls is replaced by a copy with some calls of its own; the word before the copy is
+//! the address of the original. All functions here are called by libfabric's rules, one thread at a
+//! time for each domain, and with live objects: each block relies on this alone.
 #![allow(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)]
 
 #[allow(warnings)]

@@ -5,11 +5,11 @@
 //
 // The media driver lives in the initiator and has no thread of its own (ThreadingMode.INVOKER): a
 // third thread would have to share a processor with one of the two that spin. The initiator invokes
-// it where the limit of a publication has to move: when an offer is refused, and now and then.
+// it when the limit of a publication has to move: when an offer is refused, and now and then.
 //
-// What each role does, and what counts, is told in peer.h; this program does the same. The receiver
-// gets a view of the log; messages of more than one fragment are copied together by the library's
-// assembler. WINDOW is the limit of fragments for each poll.
+// peer.h describes the roles and the measured quantities; this program does the same. The receiver
+// gets a view of the log; the library's assembler copies messages of several fragments together.
+// WINDOW is the limit of fragments for each poll.
 //
 // The thread that measures is pinned to $PEER_CORE. The virtual machine's other threads (compiler,
 // collector) are not, so that they need not share its processor while it warms up.

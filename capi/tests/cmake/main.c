@@ -1,4 +1,4 @@
-/* With the library in the program. */
+/* With the static library. */
 #include <hamlyn.h>
 
 int main(void) {

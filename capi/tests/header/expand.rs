@@ -1,9 +1,9 @@
-//! Expands macros by example in a source, since cbindgen sees only what stands there as it is.
+//! Expands macros by example in a source, since cbindgen sees only expanded text.
 //!
-//! Of what the language allows, as much as `src/common.rs` needs: macros of one rule; fragments
+//! It supports the part of the language that `src/common.rs` needs: macros of one rule; fragments
 //! `ident`, `literal` and `meta`, and `ty` and `expr` that end at a comma, a semicolon, `=>` or
 //! with their group; repetitions that are not inside others; `$crate`; and `concat!` and
-//! `stringify!` where texts of documentation are made. Anything else is a panic, which says what.
+//! `stringify!` in texts of documentation. Anything else is a panic, which names it.
 
 use proc_macro2::{Delimiter, Group, Literal, TokenStream, TokenTree};
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! `include/hamlyn.h` is what cbindgen makes of the source, with the functions that repeat for each
+//! `include/hamlyn.h` is cbindgen's output for the source, with the functions that repeat for each
 //! protocol, which come from the macros of `src/common.rs` (`expand`). `TIDY_WRITE=1` writes it.
 
 mod expand;

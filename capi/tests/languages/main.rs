@@ -1,5 +1,5 @@
 //! Messages between programs in C and in Rust, in each direction and over each protocol; and in
-//! whatever else `HAMLYN_PEERS` names: commands that take the arguments of `tests/peer.c`, one to
+//! further languages by `HAMLYN_PEERS`: commands that take the arguments of `tests/peer.c`, one to
 //! a line or separated by semicolons.
 
 use std::io::{BufRead, BufReader};

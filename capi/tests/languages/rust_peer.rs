@@ -1,4 +1,4 @@
-//! One side of a conversation, in Rust: see `tests/peer.c`, which says what each side does.
+//! One side of a conversation, in Rust: `tests/peer.c` describes both sides.
 
 use hamlyn::node::CloseReason;
 use hamlyn::protocol::{

@@ -1,7 +1,7 @@
-//! The peer of links to other hosts: a bare TCP connection over loopback with TLS 1.3 by the same
-//! library and the same cipher, whose two ends, pinned as Hamlyn's are, look again and again.
+//! The comparison for links to other hosts: a bare TCP connection over loopback with TLS 1.3, with
+//! the same library and cipher; its two ends are pinned like Hamlyn's, and poll.
 //!
-//! A message is one record and one write, its bytes and nothing else: no header, no check, no deposit.
+//! A message is one record and one write, with its bytes only: no header, no check, no deposit.
 
 use super::clock;
 use super::ends::{Plan, Test};
@@ -16,14 +16,14 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 
 const NAME: &str = "localhost";
-/// Bytes that one call of the system takes.
+/// Bytes that one system call takes.
 const READ_BYTES: usize = 256 << 10;
 
 struct End {
     tcp: TcpStream,
     tls: Connection,
     raw: Vec<u8>,
-    /// What of it is there, and was not given to TLS yet.
+    /// The range with data not yet given to TLS.
     there: std::ops::Range<usize>,
 }
 
@@ -49,7 +49,7 @@ impl End {
         Ok(())
     }
 
-    /// At least one byte.
+    /// Reads at least one byte.
     fn read(&mut self, to: &mut [u8]) -> Result<usize> {
         loop {
             match self.tls.reader().read(to) {
@@ -62,7 +62,7 @@ impl End {
         }
     }
 
-    /// A part of what there is, as much as TLS takes at a time.
+    /// Gives TLS as much of the data as it takes at a time.
     fn turn(&mut self) -> Result<()> {
         if self.there.is_empty() {
             self.there = match self.tcp.read(&mut self.raw) {

@@ -1,4 +1,4 @@
-//! What programs use today: a Unix stream socket, TCP over loopback, a pipe.
+//! The channels that programs use today: a Unix stream socket, TCP over loopback, a pipe.
 //!
 //! The far end is a process of its own (this command again, with a hidden subcommand) whose
 //! standard input and output are the channel. Both ends are pinned exactly as Hamlyn's are, and
@@ -40,14 +40,14 @@ impl fmt::Display for Channel {
     }
 }
 
-/// How an end waits for the other: in the kernel, or asking again and again.
+/// How an end waits for the other: in the kernel, or polling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Patience {
     Blocking,
     Polled,
 }
 
-/// What the far end does.
+/// The task of the far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Duty {
     /// Sends each message back.
@@ -56,7 +56,7 @@ pub enum Duty {
     Sink,
 }
 
-/// Of the hidden subcommand that is the far end.
+/// The arguments of the hidden subcommand for the far end.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct PeerArguments {
     #[arg(long)]
@@ -98,7 +98,7 @@ impl<I: AsFd, O: AsFd> End<I, O> {
         Ok(())
     }
 
-    /// At least one byte.
+    /// Reads at least one byte.
     fn read(&self, bytes: &mut [u8]) -> Result<usize> {
         loop {
             match rustix::io::read(&self.input, &mut *bytes) {
@@ -195,7 +195,7 @@ pub fn run_peer(arguments: PeerArguments) -> Result<()> {
             }
         }
         Duty::Sink => {
-            // Many messages with one read, as a careful program would.
+            // One read for many messages, as a careful program would.
             let mut buffer = vec![0; (64 << 10).max(arguments.size)];
             let mut left = arguments.count * arguments.size as u64;
             while left > 0 {

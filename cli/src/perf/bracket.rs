@@ -1,4 +1,4 @@
-//! What each run stands between: the physical limits, measured before it and after it.
+//! Brackets each run with the physical limits, measured before it and after it.
 
 use super::copies::{self, RingShape};
 use super::least::{self, Least};
@@ -11,36 +11,37 @@ use serde::{Deserialize, Serialize};
 
 /// Times that a run is repeated because the cores were moved during it ..
 const REPEATS_MAX: u32 = 8;
-/// .. and one of fewer round trips, whose raw line differs from run to run wherever the cores are.
+/// .. and one of fewer round trips, whose raw line differs from run to run in any placement.
 const REPEATS_MAX_OF_SHORT: u32 = 1;
 const SHORT_ROUND_TRIPS: u64 = 2_000;
 
-/// Times that a run beside so many round trips of the raw line is repeated.
+/// Repeats of a run beside so many round trips of the raw line.
 pub fn repeats_max(round_trips: u64) -> u32 {
     if round_trips < SHORT_ROUND_TRIPS { REPEATS_MAX_OF_SHORT } else { REPEATS_MAX }
 }
 
-/// What the limits are measured with: the size and ring of the run that they stand beside.
+/// The parameters of the limits: the size and ring of the run that they bracket.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub cores: Cores,
-    /// Of the raw line and of the least checked message.
+    /// Round trips of the raw line and of the least checked message.
     pub round_trips: u64,
-    /// Of the ring that short messages go through.
+    /// Bytes of the ring for short messages.
     pub ring_bytes: usize,
-    /// Where bytes count as well as lines.
+    /// Present if bytes count as well as lines.
     pub copies: Option<Copies>,
 }
 
-/// What memcpy and the bare two-copy ring are measured with.
+/// The parameters of memcpy and the bare two-copy ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Copies {
     pub message_bytes: usize,
     pub shape: RingShape,
 }
 
-/// The physical limits at one time. What was not measured is `NaN`, and left out of a row: all that
-/// travels from core to core where both ends share one, and copies where only lines count.
+/// The physical limits at one time. A limit that was not measured is `NaN`, and left out of a row:
+/// all that depend on travel from core to core if both ends share one, and copies if only lines
+/// count.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Baselines {
     #[serde(default = "not_measured", skip_serializing_if = "is_not_measured")]
@@ -62,7 +63,7 @@ fn not_measured() -> f64 {
     f64::NAN
 }
 
-/// Whether a limit is one that was not measured, in nanoseconds or a second.
+/// Whether a limit, in nanoseconds or per second, was not measured.
 pub fn is_not_measured(value: &f64) -> bool {
     value.is_nan()
 }
@@ -138,21 +139,21 @@ impl Baselines {
     }
 }
 
-/// A run with the limits around it.
+/// A run with the limits before and after it.
 #[derive(Clone, Copy, Debug)]
 pub struct Bracketed<T> {
     pub figure: T,
     pub baselines: Baselines,
-    /// Earlier attempts that were thrown away because the cores moved.
+    /// Earlier attempts, discarded because the cores moved.
     pub repeats: u32,
     /// False if the cores moved during the last attempt, too.
     pub is_steady: bool,
-    /// What others took of the processors during it and the limits around it.
+    /// The share of other processes during it and its limits.
     pub others: Option<Taken>,
 }
 
-/// Runs `run` between two measurements of the limits, again, at most so often, if the raw lines of the two
-/// do not [`agree`]; `say` is told of each repetition.
+/// Runs `run` between two measurements of the limits. Repeats it, at most so often, unless the raw
+/// lines of the two [`agree`]; calls `say` at each repetition.
 pub fn bracketed<T>(
     cores: Cores,
     repeats_max: u32,

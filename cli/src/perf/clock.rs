@@ -1,5 +1,5 @@
-//! The clock that round trips are timed with: the time stamp counter where it is steady (a read
-//! costs some 8 ns), else the monotonic clock (some 25 ns).
+//! The clock for round trips: the time stamp counter if it is steady (a read costs some 8 ns), else
+//! the monotonic clock (some 25 ns).
 //!
 //! A read's cost stays in the figure. The raw cache line is timed by the same clock in the same
 //! way, so that the difference between the two is that of the messages.

@@ -1,4 +1,4 @@
-//! Hamlyn beside what programs use today: one message one way, and messages one after another.
+//! Hamlyn beside today's channels: one message one way, and messages one after another.
 
 use super::baseline::{self, Channel, Patience};
 use super::bracket::{Baselines, bracketed, repeats_max};
@@ -10,48 +10,48 @@ use comfy_table::Table;
 
 const RAW_ROUND_TRIPS: u64 = 6_400;
 
-/// How long to measure.
+/// The duration of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Of ends that ask again and again.
+    /// Round trips of ends that poll.
     pub polled_round_trips: u64,
-    /// Of ends that sleep: some hundred times slower.
+    /// Round trips of ends that sleep: some hundred times slower.
     pub blocking_round_trips: u64,
-    /// Of sockets and pipes.
+    /// Messages through sockets and pipes.
     pub messages: u64,
     pub runs: u32,
 }
 
 impl Effort {
-    /// For figures: each measurement takes about a second.
+    /// For real figures: each measurement takes about a second.
     pub const FULL: Self = Self {
         polled_round_trips: 20_000,
         blocking_round_trips: 3_000,
         messages: 200_000,
         runs: 5,
     };
-    /// To see that it runs.
+    /// For a check that it runs.
     pub const QUICK: Self =
         Self { polled_round_trips: 500, blocking_round_trips: 100, messages: 5_000, runs: 1 };
 }
 
-/// A figure, and the raw line beside which it was measured.
+/// A figure, and the raw line measured beside it.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     pub value: f64,
     pub raw_line_ns: f64,
-    /// Whether the raw line stayed as it was meanwhile.
+    /// Whether the raw line stayed the same meanwhile.
     pub is_steady: bool,
 }
 
 impl Measured {
-    /// Of a row of [`measure`](super::measure).
+    /// The figure of a row from [`measure`](super::measure).
     pub fn of(row: &row::Row) -> Self {
         let raw_line_ns = row.baselines.raw_line_one_way_ns;
         Self { value: row.figure.value(), raw_line_ns, is_steady: row.steady }
     }
 
-    /// Whether the cores stood to one another alike while both were measured.
+    /// Whether both were measured with the cores in the same placement.
     pub fn compares_with(&self, other: &Self) -> bool {
         self.is_steady && other.is_steady && agree(self.raw_line_ns, other.raw_line_ns)
     }
@@ -71,8 +71,7 @@ pub struct Compared {
 /// Measurements that [`channels`] makes.
 pub const CHANNEL_STEPS: u64 = 2 * Channel::ALL.len() as u64;
 
-/// Each kind of channel, waiting in the kernel and asking again and again. `step` is told before
-/// each measurement.
+/// Each kind of channel, blocking in the kernel and polling. Calls `step` before each measurement.
 pub fn channels(
     cores: Cores,
     size: usize,

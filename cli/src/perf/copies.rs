@@ -1,8 +1,8 @@
 //! The physical limits of bandwidth: memcpy on one core, and the bare two-copy ring.
 //!
-//! The bare ring is what any transport does at the least that copies into shared memory on one
-//! core and out of it on the other: one word says how much is written, one how much is read, and
-//! nothing is checked. What Hamlyn loses against it is the price of its checks.
+//! The bare ring does the minimum for any transport that copies into shared memory on one core and
+//! out of it on the other: one word counts the bytes written, one the bytes read, and nothing is
+//! checked. The difference to Hamlyn is the price of its checks.
 #![allow(unsafe_code)]
 
 use super::clock;
@@ -13,13 +13,13 @@ use std::cell::UnsafeCell;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Moved in one run: enough that starting does not count, some 30 ms in the worst placement.
+/// Bytes moved in one run: enough that the start does not count, some 30 ms in the worst placement.
 const BYTES_PER_RUN: usize = 64 << 20;
 /// More than this many copies a run tell nothing new.
 const COPIES_PER_RUN: usize = 1 << 20;
 const RUNS: usize = 5;
 
-/// What the bare ring is given: the link's own packet and ring size.
+/// The shape of the bare ring: the link's own packet and ring size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingShape {
     pub packet_bytes: usize,
@@ -67,7 +67,7 @@ pub fn copy_ring_bytes_per_s(cores: Cores, message_bytes: usize, shape: RingShap
     Ok(median(runs.into_iter().skip(1)).unwrap_or(f64::NAN))
 }
 
-/// Private memory, aligned as a message area is, and touched, so that no page fault is measured.
+/// Private memory, aligned like a message area, and touched, so that no page fault is measured.
 struct Area {
     memory: Vec<u8>,
     start: usize,
@@ -110,7 +110,7 @@ unsafe impl Sync for Ring {}
 
 impl Ring {
     fn new(packet_bytes: usize, ring_bytes: usize) -> Self {
-        // Touched here as well: nonzero, so that it is not left to the kernel's zero page.
+        // Touched here as well: nonzero, so that the kernel does not map its zero page.
         let page = || UnsafeCell::new(Page([1; 4096]));
         Self {
             pages: (0..ring_bytes.div_ceil(4096)).map(|_| page()).collect(),

@@ -1,12 +1,13 @@
-//! `hamlyn perf crowd`: more ends than processors, and programs that want them all.
+//! `hamlyn perf crowd`: more ends than processors, beside threads that keep all processors busy.
 //!
 //! ```text
 //!   pairs: one ping-pong of 16 bytes, then four at once, each between the same two processors
 //!   hogs:  256 KiB there and back, in Hamlyn through rings of 512 bytes, beside four threads that
 //!          take whatever processor they are given
 //! ```
-//! Beside Hamlyn's, in turn: two words of memory and a futex, Unix stream sockets, pipes. A futex's
-//! ends are threads of this process; of all others the far end is a process of its own.
+//! Hamlyn's rows take turns with others: two words of memory and a futex, Unix stream sockets,
+//! pipes. The ends of a futex are threads of this process; for all others the far end is a process
+//! of its own.
 
 use super::baseline::{self, Channel, Patience};
 use super::ends::{Far, Initiator, Plan, Test};
@@ -28,12 +29,12 @@ use std::time::Instant;
 
 /// Pairs of ends at once.
 const PAIRS: usize = 4;
-/// Threads that only want a processor.
+/// Threads that keep a processor busy.
 const HOGS: usize = 4;
-/// Of a message beside them.
+/// Bytes of a message beside them.
 const HOGGED_BYTES: usize = 256 << 10;
 
-/// What carries the messages.
+/// The carrier of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Carrier {
     Hamlyn(Mode),
@@ -61,10 +62,10 @@ struct Row {
     alone_one_way_ns: f64,
     /// The same beside three other pairs, or beside the hogs.
     crowded_one_way_ns: f64,
-    /// How many times the first the second is.
+    /// The second as a multiple of the first.
     of_alone: f64,
     runs: u32,
-    /// What others took of the two processors meanwhile.
+    /// The share of the two processors that other processes used meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     others_percent: Option<f64>,
 }
@@ -76,7 +77,7 @@ pub fn run(arguments: &CrowdArguments) -> Result<()> {
     let others = [Carrier::Futex, Carrier::Channel(Channel::UnixSocket)];
     let mut rows = Vec::new();
     for carrier in hamlyn.into_iter().chain(others) {
-        // Some tenths of a second, beside which making the link does not count.
+        // Some tenths of a second, so that making the link does not count.
         let count = arguments.count.unwrap_or(match carrier {
             Carrier::Hamlyn(Mode::Polled | Mode::Adaptive) => 500_000,
             _ => 10_000,
@@ -161,7 +162,7 @@ fn pairs(carrier: Carrier, cores: Cores, pairs: usize, count: u64) -> Result<f64
     Ok(figures.iter().sum::<f64>() / figures.len() as f64)
 }
 
-/// Half of a round trip, the mean of `count`. All pairs begin together.
+/// Half of a round trip, the mean of `count`. All pairs start together.
 fn pair(
     carrier: Carrier,
     cores: Cores,
@@ -204,13 +205,13 @@ fn pair(
     Ok(began.elapsed().as_nanos() as f64 / (count + warm_up(count)) as f64 / 2.0)
 }
 
-/// What every measurement here does before it looks at the clock; here it counts, as it does with
-/// all alike.
+/// Warm-up messages, as in all measurements here. They count in these means, equally for all
+/// carriers.
 fn warm_up(count: u64) -> u64 {
     (count / 10).max(1)
 }
 
-/// Waits for the other pairs, whatever has become of this one: they would wait for ever.
+/// Waits for the other pairs even after an error, because they would wait for ever.
 fn begin_all<T>(start: &Barrier, made: Result<T>) -> Result<T> {
     start.wait();
     made
@@ -225,7 +226,7 @@ fn futex_ping_pong(cores: Cores, count: u64) -> Result<()> {
             if seen == until {
                 return;
             }
-            // Whatever it returns, the word says whether it is time.
+            // The word itself says whether to go on, for any result.
             let _ = futex::wait(word, futex::Flags::empty(), seen, None);
         }
     };

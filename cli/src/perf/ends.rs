@@ -9,8 +9,8 @@
 //!                            <--- fast message: how many have arrived, every quarter of it
 //! ```
 //! Each message has its key and bounds checked, is deposited, and stands in a notification queue.
-//! The end that serves believes nothing: sizes and counts of a task have limits, and a peer that
-//! goes away ends its own measurement only.
+//! The serving end trusts no input: sizes and counts of a task have limits, and a peer that leaves
+//! ends its own measurement only.
 
 use super::clock;
 use super::pin::pin;
@@ -33,7 +33,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What is measured.
+/// The kinds of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Test {
@@ -52,13 +52,13 @@ impl fmt::Display for Test {
     }
 }
 
-/// The first words of whoever connects.
+/// The greeting of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "hamlyn-perf-1", rename_all = "lowercase")]
 enum Hello {
     /// A link that stays idle.
     Idle,
-    /// One over which a message comes each so many microseconds, until it ends.
+    /// A link over which the server sends a message every so many microseconds, until it ends.
     Now {
         into: Vec<u8>,
         every_us: u64,
@@ -71,11 +71,11 @@ struct Task {
     test: Test,
     /// Bytes of a message.
     size: usize,
-    /// Messages until the first pause, after which everything is warm.
+    /// Messages until the first pause, to warm up.
     warm_up: u64,
-    /// Messages behind it.
+    /// Messages after it.
     count: u64,
-    /// Into the initiator's slot: for echoes or, in fast mode, for what has arrived.
+    /// A ticket into the initiator's slot: for echoes or, in fast mode, for the count of arrivals.
     reply: Vec<u8>,
 }
 
@@ -86,7 +86,7 @@ struct Offer {
     credit: u32,
 }
 
-/// Of the hidden subcommand that is the far end of a measurement on one machine.
+/// The arguments of the hidden subcommand for the far end of a measurement on one machine.
 #[derive(clap::Args, Clone, Debug)]
 pub struct EndArguments {
     #[arg(long)]
@@ -101,25 +101,25 @@ pub struct EndArguments {
     smallest_rings: bool,
 }
 
-/// Microseconds between two messages of an end that is busy now and then.
+/// The pause in microseconds between two messages of a busy peer.
 const PAUSES_US: std::ops::RangeInclusive<u64> = 1..=1_000_000;
-/// A peer that says nothing for so long has hung.
+/// A peer that sends nothing for this long has hung.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A measurement for another user or host is served for so long, so that another may come.
+/// The longest measurement for another user or host, so that others can follow.
 const MEASUREMENT_MAX: Duration = Duration::from_secs(600);
-/// How long a peer that was accepted has to connect.
+/// The time in which an accepted peer must connect.
 const LINK_WITHIN: Duration = Duration::from_secs(10);
-/// Largest message that is served: what is asked for is paid for here.
+/// Largest message that is served, since this end provides the memory.
 pub const SIZE_MAX: usize = 1 << 30;
 /// Notifications of short messages on their way.
 const CREDIT_MAX: usize = 1024;
-/// Up to here a message is one packet, and any number may be on their way to one metadata entry.
-/// Of longer ones, each needs an entry of its own.
+/// A message up to this size is one packet, and any number of them may be on their way to one
+/// metadata entry. A longer one needs an entry of its own.
 const ONE_PACKET_BYTES: usize = 4096;
 /// Bytes of long messages on their way.
 const BYTES_ON_THE_WAY: usize = 8 << 20;
 
-/// The settings of the environment, with the mode and room for `links` idle links.
+/// The settings from the environment, with the mode and room for `links` idle links.
 pub fn config(mode: Mode, links: u32) -> Result<Config> {
     let mut config = Config::from_env()?;
     config.wait_mode = match mode {
@@ -133,7 +133,7 @@ pub fn config(mode: Mode, links: u32) -> Result<Config> {
     Ok(config)
 }
 
-/// The next notification; gives up when the link is gone, or nothing comes and the time is up.
+/// The next notification; gives up if the link is gone, or the time limit has passed without one.
 #[inline(always)]
 fn next(
     node: &mut Node,
@@ -152,7 +152,7 @@ fn next(
     next_slowly(node, queue, link, until)
 }
 
-/// Not an error: a measurement may go on.
+/// Checks the time limit of a measurement.
 fn in_time(until: Option<Instant>) -> Result<()> {
     let is_over = until.is_some_and(|until| Instant::now() >= until);
     ensure!(!is_over, "it took longer than {} s", MEASUREMENT_MAX.as_secs());
@@ -181,7 +181,7 @@ fn next_slowly(
 
 // ---- the initiator
 
-/// How the initiator measures.
+/// The parameters of the initiator's measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub test: Test,
@@ -189,7 +189,7 @@ pub struct Plan {
     pub count: u64,
     pub mode: Mode,
     pub links: u32,
-    /// Rings of 512 bytes and no others.
+    /// Use rings of 512 bytes only.
     pub smallest_rings: bool,
 }
 
@@ -207,14 +207,14 @@ fn rings(config: Config, smallest: bool) -> Config {
     }
 }
 
-/// Where the other end is.
+/// The address of the other end.
 #[derive(Clone, Copy, Debug)]
 pub struct Far<'a> {
-    /// What it serves, and where.
+    /// Its service's name, with a host if needed.
     pub name: &'a str,
-    /// Of one that has a secret.
+    /// The secret's file, for an end on another host.
     pub secret: Option<&'a Path>,
-    /// Which kind of link leads there.
+    /// The kind of link.
     pub over: Over,
 }
 
@@ -227,13 +227,13 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// On the calling thread, which is pinned already.
+    /// Runs on the calling thread, which is pinned already.
     pub fn new(far: Far<'_>, plan: Plan) -> Result<Self> {
         let Far { name, secret, over } = far;
         let mut config = plan.config()?;
         if let Some(secret) = secret {
             config.secret = Some(secret.into());
-            // Between hosts is what is measured, also where both ends are on this one.
+            // The measured path is that between hosts, even if both ends are on this one.
             config.local = hamlyn::config::Local::Tls;
         }
         if over.is_fabric() {
@@ -288,14 +288,15 @@ impl Initiator {
     }
 }
 
-/// What other hosts send meanwhile.
+/// Messages from other hosts meanwhile.
 #[cfg(feature = "tls")]
 mod heard {
     use super::*;
     use hamlyn::{Message, Receiver, Then};
 
     impl Initiator {
-        /// A link to another end, over which nothing comes, or a message so often; into which slot.
+        /// Makes a link to another end, which sends a message so often, or none; returns the slot
+        /// they come to.
         pub fn hear(&mut self, name: &str, every: Option<Duration>) -> Result<SlotId> {
             let (area, queue) = (self.node.message_area(64)?, self.node.notification_queue(1)?);
             let slot = self.node.slot(SlotConfig::new(area, queue))?;
@@ -309,14 +310,14 @@ mod heard {
             Ok(slot)
         }
 
-        /// Messages that have come so.
+        /// The messages that have arrived there.
         pub fn heard(&self, slot: Option<SlotId>) -> Result<u64> {
             let Some(slot) = slot else { return Ok(0) };
             Ok(self.node.installed::<Heard>(slot)?.map_or(0, |heard| heard.0))
         }
     }
 
-    /// Counts messages, and queues none.
+    /// Counts messages, and queues none of them.
     struct Heard(u64);
 
     impl Receiver for Heard {
@@ -399,7 +400,7 @@ fn send(node: &mut Node, ticket: &Ticket, message: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// One after another. A loop of its own: what the caller keeps in registers would be stored and
+/// Sends messages one after another. A loop of its own: the caller's registers would be stored and
 /// loaded for each message, and such stores wait behind those of a line that is still on its way.
 #[inline(never)]
 fn send_many(node: &mut Node, ticket: &Ticket, message: &[u8], many: u64) -> Result<()> {
@@ -421,8 +422,8 @@ pub fn serve(name: &str, allow: &Allow, mode: Mode) -> Result<()> {
     })
 }
 
-/// The far end on one machine: pinned; says on standard output where it is, once it is ready; ends with its
-/// standard input, that is, with the process that started it.
+/// The far end on one machine: pinned; prints its address on standard output once it is ready; ends
+/// with its standard input, that is, with the process that started it.
 pub fn run_end(arguments: EndArguments) -> Result<()> {
     pin(arguments.core)?;
     std::thread::spawn(|| {
@@ -444,7 +445,7 @@ struct Server {
     mode: Mode,
 }
 
-/// What one task uses.
+/// The resources of one task.
 struct Parts {
     task: Task,
     reply: Ticket,
@@ -548,13 +549,13 @@ impl Server {
         Ok(())
     }
 
-    /// When a measurement ends at the latest; `None`: it is this user's own.
+    /// The time limit of a measurement; `None` for this user's own.
     fn until(&self, link: LinkId) -> Option<Instant> {
         let is_own = self.node.peer(link).is_ok_and(is_own);
         (!is_own).then(|| Instant::now() + MEASUREMENT_MAX)
     }
 
-    /// A message after each pause, until the other end has left.
+    /// Sends a message after each pause, until the other end has left.
     fn send_now(
         &mut self,
         into: &Ticket,
@@ -581,7 +582,7 @@ impl Server {
                 Some(Event::Connected { link, request: Some(id) }) if id == wanted => {
                     break Ok(link);
                 }
-                // Whoever else asks meanwhile is told to come again.
+                // Other clients are refused, and may try again.
                 Some(Event::Request { id, .. }) => others.push(id),
                 Some(_) => {}
                 None => drop(self.node.wait(Some(left))?),
@@ -594,8 +595,8 @@ impl Server {
     }
 }
 
-/// Where messages now and then are to go, and the pause between two, after which it is looked whether the
-/// other end is still there.
+/// The destination of a busy peer's messages, and the pause between two, after which it checks that
+/// the other end is still there.
 fn now_and_then(peer: &Peer, into: &[u8], every_us: u64) -> Result<(Ticket, Duration)> {
     let (least, most) = (PAUSES_US.start(), PAUSES_US.end());
     ensure!(
@@ -605,7 +606,7 @@ fn now_and_then(peer: &Peer, into: &[u8], every_us: u64) -> Result<(Ticket, Dura
     Ok((ticket_of(peer, into)?, Duration::from_micros(every_us)))
 }
 
-/// Whatever the mode: between measurements nobody looks for anything.
+/// Sleeps in any mode: between measurements there is nothing to poll for.
 fn sleep_until_something_happens(node: &mut Node) -> Result<()> {
     if node.prepare_to_wait()? {
         let mut fds = [PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN)];

@@ -1,4 +1,4 @@
-//! `hamlyn perf idle`: what links cost that nobody uses, and how soon they are noticed again.
+//! `hamlyn perf idle`: the cost of unused links, and the delay of the first message on one.
 //!
 //! ```text
 //!   this process                               the far end, pinned to the other core
@@ -37,20 +37,20 @@ const TURNS_BETWEEN: usize = 20_000;
 struct Row {
     test: &'static str,
     links: u32,
-    /// From starting the other process to its having the first message.
+    /// From the start of the other process to its first message.
     start_to_first_message_ns: f64,
-    /// Of an idle link, in both processes together; shared pages counted in both.
+    /// Of an idle link, in both processes together; shared pages count in both.
     idle_link_resident_bytes: f64,
     /// Processor time that the far end used while it slept, all threads.
     blocked_cpu_ns_per_s: f64,
     /// From sending on an idle link to its answer, less a round trip on the busy link.
     idle_link_found_ns: Found,
     raw_line_one_way_ns: f64,
-    /// Of the bare checked ring, measured behind all else.
+    /// Of the bare checked ring, measured after everything else.
     least_one_way_ns: f64,
     least_per_s: f64,
     placement: super::placement::Placement,
-    /// What others took of the two processors meanwhile.
+    /// The share of the two processors that other processes used meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     others_percent: Option<f64>,
 }
@@ -93,7 +93,7 @@ pub fn run_end(name: &str, core: usize, links: u32) -> Result<()> {
             node.send_fast(reply, &[], index.0, Some(PATIENCE))?;
             Ok(())
         };
-        // Busy: nothing but messages for a while; then events; asleep when there is nothing.
+        // While busy: messages for a while; then events; sleep if there is nothing.
         let mut found = false;
         for _ in 0..1024 {
             while let Some(notification) = node.try_recv(queue)? {
@@ -102,7 +102,7 @@ pub fn run_end(name: &str, core: usize, links: u32) -> Result<()> {
             }
         }
         if !found {
-            // For a message or for somebody who wants to connect.
+            // Wakes for a message or for a client that wants to connect.
             node.wait(None)?;
         }
     }
@@ -142,7 +142,7 @@ pub fn run(arguments: &IdleArguments) -> Result<()> {
     let before = raw::line_one_way_ns(cores, 10_000)?;
     let others = Others::begin(cores);
     let start = Instant::now();
-    // Not from the pinned thread: what it starts could run nowhere else.
+    // Not from the pinned thread: its child could run on no other processor.
     let end = FarEnd::start(cores.far, arguments.links + SPEAKERS_MAX)?;
     let row = super::on_core(cores.near, || measure(&end, start, arguments))??;
     drop(end);
@@ -195,7 +195,7 @@ pub fn run(arguments: &IdleArguments) -> Result<()> {
 
 fn measure(end: &FarEnd, start: Instant, arguments: &IdleArguments) -> Result<Row> {
     let links = arguments.links;
-    // From starting the other process to its first message, this process's own node included.
+    // From the start of the other process to its first message, this process's own node included.
     let mut node = Node::with_config(ends::config(Mode::Adaptive, links + SPEAKERS_MAX)?)?;
     let area = node.message_area(64)?;
     let queue = node.notification_queue(64)?;
@@ -214,7 +214,7 @@ fn measure(end: &FarEnd, start: Instant, arguments: &IdleArguments) -> Result<Ro
     std::thread::sleep(Duration::from_secs(1));
     let blocked_cpu_ns_per_s = (cpu_ns(pid)? - cpu) as f64 / since.elapsed().as_secs_f64();
 
-    // Idle links, and what they occupy.
+    // Idle links, and their memory.
     let resident =
         || Ok::<_, anyhow::Error>(resident_bytes(pid)? + resident_bytes(std::process::id())?);
     let before = resident()?;
@@ -226,7 +226,7 @@ fn measure(end: &FarEnd, start: Instant, arguments: &IdleArguments) -> Result<Ro
         _ => resident()?.saturating_sub(before) as f64 / links as f64,
     };
 
-    // A busy link, and now and then a message on an idle one.
+    // A busy link, and occasional messages on idle ones.
     let speakers = links.min(SPEAKERS_MAX);
     let speakers: Vec<LinkId> = (0..speakers)
         .map(|_| Ok(node.connect(&end.name, &[], Some(PATIENCE))?))

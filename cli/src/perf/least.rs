@@ -1,4 +1,4 @@
-//! The least that a checked message can take: a bare ring of lines whose receiver checks them.
+//! The lower bound of a checked message: a bare ring of lines whose receiver checks them.
 //!
 //! ```text
 //!   sender                                        receiver
@@ -10,9 +10,9 @@
 //! ```
 //! Lines, stamps and places are those of Hamlyn's ring for a message of 16 bytes, and the ring has
 //! as many lines. There is nothing else: one slot table, one link, no metadata entry, no credit, no
-//! turn among links, no waiting but by looking; no allocation, no call and no clock on the path.
-//! What Hamlyn takes beyond it is the price of being a library; what this takes beyond the raw line
-//! is the price of the checks, of more than one word in a line, and of a ring.
+//! turn among links, no waiting except polling; no allocation, no call and no clock on the path.
+//! The difference to Hamlyn is the price of a library; the difference to the raw line is the price
+//! of the checks, of more than one word in a line, and of a ring.
 //!
 //! Two pinned threads, not processes: the caches know only physical addresses, so a line travels
 //! alike (see [`raw`](super::raw)).
@@ -32,15 +32,15 @@ const AREA_BYTES: usize = 4096;
 const SLOTS: usize = 16;
 /// Places of the private notification queue.
 const QUEUE: usize = 64;
-/// Lines ahead of the one just written that are asked for, as Hamlyn's ring does.
+/// Lines prefetched ahead of the one just written, like in Hamlyn's ring.
 const PREFETCH_LINES: u64 = 8;
 /// Messages whose rate is measured, in each of [`RUNS`]; a tenth as many go before.
 const MESSAGES: u64 = 1 << 17;
-/// Runs, each in new memory, of which the medians are taken: many short ones, because whatever else
-/// wants one of the processors then spoils some and not the median.
+/// Runs, each in new memory, of which the medians are taken: many short ones, so that a disturbance
+/// of a processor spoils some of them and not the median.
 const RUNS: u64 = 9;
 
-/// What the least checked message takes.
+/// The figures of the least checked message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Least {
     /// Half of a round trip, in nanoseconds: the median of the medians of a few runs.
@@ -69,7 +69,8 @@ pub fn measure(cores: Cores, ring_bytes: usize, round_trips: u64) -> Result<Leas
     Ok(Least { one_way_ns: median(one_way_ns), per_s: median(per_s) })
 }
 
-/// One run in new memory: what `near` measured. Both ends say how many lines they have refused.
+/// One run in new memory; returns the result of `near`. Both ends report the lines that they
+/// refused.
 fn run(
     cores: Cores,
     ring_bytes: usize,
@@ -84,7 +85,7 @@ fn run(
     Ok(figure)
 }
 
-/// One direction, as both threads see it.
+/// One direction, seen by both threads.
 struct Ring {
     lines: Box<[Line]>,
     freed: Alone,
@@ -112,7 +113,7 @@ fn stamp(position: u64, lines: usize) -> u32 {
     0x8000_0000 | (position >> lines.trailing_zeros()) as u32
 }
 
-/// Where a message goes, and by what right.
+/// The destination of a message, and its key.
 #[derive(Clone, Copy)]
 struct Ticket {
     slot: u32,
@@ -127,7 +128,7 @@ struct Writer<'a> {
     lines: &'a [Line],
     freed: &'a AtomicU64,
     written: u64,
-    /// Up to here lines may be written without another look, and their stamp is `stamp`.
+    /// The position up to which lines may be written without another check, with the stamp `stamp`.
     room_until: u64,
     stamp: u32,
 }
@@ -165,7 +166,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// What `room_until` and `stamp` are now. By value, so that the writer stays in registers.
+/// The new `room_until` and `stamp`. By value, so that the writer stays in registers.
 #[cold]
 #[inline(never)]
 fn wait_for_room(lines: &[Line], freed: &AtomicU64, written: u64) -> (u64, u32) {
@@ -175,12 +176,12 @@ fn wait_for_room(lines: &[Line], freed: &AtomicU64, written: u64) -> (u64, u32) 
     (until.min((written | (count - 1)) + 1), stamp(written, lines.len()))
 }
 
-/// Asks for a line to be brought here for writing.
+/// Prefetches a line for writing.
 #[inline(always)]
 fn prefetch_for_writing(lines: &[Line], index: usize) {
     let line = lines.as_ptr().wrapping_add(index);
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint: it reads and writes nothing, whatever the address.
+    // SAFETY: a hint: it reads and writes nothing, for any address.
     unsafe {
         std::arch::asm!(
             "prefetchw [{line}]",
@@ -192,7 +193,7 @@ fn prefetch_for_writing(lines: &[Line], index: usize) {
     let _ = line;
 }
 
-/// What a sender may write to, and with which key.
+/// The memory that a sender may write to, and its key.
 struct Slot {
     key: u64,
     area: Box<[u8]>,
@@ -226,7 +227,7 @@ struct Reader<'a> {
     lines: &'a [Line],
     freed: &'a AtomicU64,
     read: u64,
-    /// When this many have been read, `freed` is written again, and the lap may be another.
+    /// The position at which `freed` is written again, and the lap may change.
     publish_at: u64,
     stamp: u32,
     slots: Box<[Slot; SLOTS]>,
@@ -289,7 +290,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What `publish_at` and `stamp` are now. By value, so that the reader stays in registers.
+/// The new `publish_at` and `stamp`. By value, so that the reader stays in registers.
 #[cold]
 #[inline(never)]
 fn end_eighth(lines: &[Line], freed: &AtomicU64, read: u64) -> (u64, u32) {
@@ -308,7 +309,7 @@ fn warm_up(count: u64) -> u64 {
     (count / 10).max(1)
 }
 
-/// Each takes its halves apart, so that they stay in registers.
+/// Each method takes its halves apart, so that they stay in registers.
 impl<'a> End<'a> {
     fn new(output: &'a Ring, input: &'a Ring) -> Self {
         Self { output: Writer::new(output), input: Reader::new(input) }
@@ -338,8 +339,8 @@ impl<'a> End<'a> {
         input.refused
     }
 
-    /// Messages a second; the clock stops when the other end has said that it has them all. And how
-    /// many lines were refused.
+    /// Messages per second; the clock stops when the other end has confirmed them all. And the
+    /// number of refused lines.
     fn stream(self, messages: u64) -> (f64, u64) {
         let Self { mut output, mut input } = self;
         let mut ns = 0;

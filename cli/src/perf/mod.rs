@@ -1,19 +1,19 @@
-//! `hamlyn perf`: measuring, and what every measurement is bracketed with.
+//! `hamlyn perf`: measurements, and the limits that bracket each of them.
 //!
 //! - [`pin`]: two processors, one for each end.
 //! - [`clock`], [`stats`]: times, medians and percentiles.
 //! - [`raw`], [`least`], [`copies`]: the limits, measured in the same run: a cache line, a checked
 //!   message, memcpy and the bare two-copy ring.
-//! - [`placement`]: which runs compare, as the raw line tells it.
-//! - [`bracket`]: measures the limits before and after, and repeats what was disturbed.
-//! - [`others`]: what others took of the processors meanwhile.
+//! - [`placement`]: which runs can be compared, from their raw lines.
+//! - [`bracket`]: measures the limits before and after, and repeats disturbed runs.
+//! - [`others`]: the share of other processes meanwhile.
 //! - [`ends`]: the two ends of a measurement on the public library.
 //! - [`protocols`]: the protocols beside the raw interface.
-//! - [`idle`]: what links cost that nobody uses.
+//! - [`idle`]: the cost of unused links.
 //! - [`crowd`]: more ends than processors.
-//! - `remote`: what a peer on another host costs a message on this one.
-//! - `bare_tls`: what links to other hosts stand beside.
-//! - `pingpong`: what those over libfabric do.
+//! - `remote`: the cost of a peer on another host for messages on this one.
+//! - `bare_tls`: the comparison for links to other hosts.
+//! - `pingpong`: the comparison for links over libfabric.
 //! - [`baseline`]: Unix socket, TCP and pipe, in processes pinned alike.
 //! - [`compare`]: those beside Hamlyn.
 //! - [`row`]: one result, as JSON and for people.
@@ -81,8 +81,8 @@ pub fn run(test: Test, arguments: &PerfArguments) -> Result<()> {
 }
 
 /// Several runs between the limits; the median of those whose raw lines agree with that of most.
-/// `step` is told how many are done, `say` what the user should know. An error if two ends that
-/// only look are to share a processor, or an end failed.
+/// Calls `step` with the number done, and `say` with messages for the user. An error if two polling
+/// ends would share a processor, or an end failed.
 pub fn measure(
     test: Test,
     arguments: &PerfArguments,
@@ -111,8 +111,8 @@ pub fn measure(
         ring_bytes: config.ring_bytes as usize,
         copies: Some(Copies { message_bytes: plan.size.max(1), shape }),
     };
-    // The initiator's node lives in a thread that is pinned; this one is not, so that what it
-    // starts may run anywhere.
+    // The initiator's node lives in a pinned thread; this thread is not pinned, so that its
+    // children may run anywhere.
     let runs = thread::scope(|scope| {
         let (ask, asked) = std::sync::mpsc::channel::<()>();
         let (answer, answers) = std::sync::mpsc::channel();
@@ -143,7 +143,7 @@ pub fn measure(
     Ok(to_row(test, plan, protocol(arguments.over)?, runs))
 }
 
-/// The processors that were asked for, else two that this process may use.
+/// The requested processors, or two that this process may use.
 fn cores_of(arguments: &PerfArguments) -> Result<Cores> {
     let Some(cores) = arguments.cores else { return pin::two_cores() };
     if cores.are_one() && arguments.mode == Mode::Polled {
@@ -178,7 +178,7 @@ fn plan(test: Test, arguments: &PerfArguments) -> Result<Plan> {
     Ok(Plan { test, size, count, mode, links, smallest_rings: false })
 }
 
-/// The ring and packet that a message of `size` bytes goes through.
+/// The shape of the ring for a message of `size` bytes.
 pub fn ring_shape(config: &hamlyn::config::Config, size: usize) -> RingShape {
     let packet = config.packet_bytes as usize;
     let ring_bytes = match (size, config.bulk_ring_bytes as usize) {
@@ -188,10 +188,10 @@ pub fn ring_shape(config: &hamlyn::config::Config, size: usize) -> RingShape {
     RingShape { packet_bytes: packet.min(ring_bytes / 4), ring_bytes }
 }
 
-/// What others took beside a run.
+/// The results of other channels beside a run.
 #[derive(Clone, Copy, Debug)]
 struct Peers {
-    /// One way, where Hamlyn sleeps, too.
+    /// One way, if Hamlyn sleeps, too.
     unix_socket_ns: Option<f64>,
     /// In the unit of the test, of a link to another host.
     bare_tls: Option<f64>,
@@ -225,7 +225,7 @@ impl Peers {
     }
 }
 
-/// What a Unix socket takes where Hamlyn sleeps, too.
+/// Measures a Unix socket if Hamlyn sleeps, too.
 fn unix_socket(cores: Cores, plan: Plan) -> Result<f64> {
     let count = plan.count.min(2_000);
     let latency = || {
@@ -234,7 +234,7 @@ fn unix_socket(cores: Cores, plan: Plan) -> Result<f64> {
     Ok(latency()?.p50)
 }
 
-/// Through which interface, over which kind of link.
+/// The interface, and the kind of link.
 fn protocol(over: Over) -> Result<String> {
     Ok(match over {
         Over::Ring => "raw".to_owned(),
@@ -289,15 +289,15 @@ fn to_row(test: Test, plan: Plan, protocol: String, runs: Vec<Bracketed<(Figure,
     }
 }
 
-/// The raw line, in nanoseconds, with which those of most runs agree, of those during which it
-/// stayed as it was; `None` if it never did.
+/// The raw line, in nanoseconds, with which those of most runs agree, among the runs during which
+/// it stayed the same; `None` if it never did.
 fn commonest_line<'a, T: 'a>(runs: impl IntoIterator<Item = &'a Bracketed<T>>) -> Option<f64> {
     let steady = runs.into_iter().filter(|run| run.is_steady);
     let lines: Vec<f64> = steady.map(|run| run.baselines.raw_line_one_way_ns).collect();
     commonest_line_ns(&lines)
 }
 
-/// The runs beside this raw line, in nanoseconds; all, where there is none.
+/// The runs beside this raw line, in nanoseconds; all, without one.
 fn of_line<T>(runs: Vec<Bracketed<T>>, line_ns: Option<f64>) -> Vec<Bracketed<T>> {
     let is_kept = |run: &Bracketed<T>| {
         let agrees = |line_ns| agree(line_ns, run.baselines.raw_line_one_way_ns);
@@ -310,10 +310,10 @@ fn of_line<T>(runs: Vec<Bracketed<T>>, line_ns: Option<f64>) -> Vec<Bracketed<T>
 /// The far end on this machine: a process of its own, pinned to the other core.
 struct FarEnd {
     name: String,
-    /// Where its secret is, if other hosts connect to it.
+    /// The directory of its secret, if other hosts connect to it.
     secret: Option<TempDir>,
     child: Child,
-    /// It ends when this is closed.
+    /// The far end stops when this is closed.
     input: Option<ChildStdin>,
 }
 
@@ -322,7 +322,7 @@ impl FarEnd {
         Self::start_as("perf", cores, plan, over)
     }
 
-    /// Of several at a time, each has a name of its own.
+    /// Each of several at a time has a name of its own.
     fn start_as(name: &str, cores: Cores, plan: Plan, over: Over) -> Result<Self> {
         let name = format!("{name}-{}", std::process::id());
         let mut command = Command::new(std::env::current_exe()?);
@@ -376,8 +376,8 @@ impl Drop for FarEnd {
     }
 }
 
-/// Runs `near` and `far` in two threads on the two cores. Both are pinned before either begins,
-/// and neither begins if one cannot be pinned: the other would wait for ever.
+/// Runs `near` and `far` in two threads on the two cores. Both are pinned before either begins, and
+/// neither begins if one cannot be pinned, since the other would wait for ever.
 fn two_threads<A: Send, B: Send>(
     cores: Cores,
     near: impl FnOnce() -> A + Send,
@@ -420,7 +420,7 @@ fn median_of(runs: u32, mut run: impl FnMut() -> Result<f64>) -> Result<f64> {
     Ok(stats::median(figures?).unwrap_or(f64::NAN))
 }
 
-/// The limits and what programs use today, for whoever wants to know what a machine can do.
+/// The limits and today's channels, to show the abilities of a machine.
 pub fn print_limits(message_bytes: usize) -> Result<()> {
     let cores = pin::two_cores()?;
     let shape = copies::RingShape { packet_bytes: 16 << 10, ring_bytes: 1 << 20 };

@@ -1,16 +1,16 @@
-//! What others took of the two processors while something was measured: other processes, and the host of
-//! a virtual machine. A figure that they disturbed looks as good as any other.
+//! The share of the two processors that others used during a measurement: other processes, and the
+//! host of a virtual machine. A disturbed figure looks as good as any other.
 //!
-//! The kernel counts, for each processor, what it was busy with, and for each process what it took, both
-//! in ticks of a hundredth of a second. What the processors were busy with and none of this command's own
-//! processes took, others did. Interrupts are left out: they may be for what is measured.
+//! The kernel counts the busy time of each processor, and the time of each process, both in ticks
+//! of a hundredth of a second. Busy time that none of this command's own processes used went to
+//! others. Interrupts are left out: they may belong to the measurement.
 
 use super::pin::Cores;
 use std::fs;
 
-/// From so many percent on, a reader is told.
+/// The percentage from which the reader is informed.
 const TOLD_PERCENT: f64 = 5.0;
-/// Of both processors together; in less time ticks say nothing.
+/// Of both processors together; fewer ticks say nothing.
 const TICKS_MIN: u64 = 100;
 
 /// The counts at one time.
@@ -22,46 +22,46 @@ pub struct Others {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Ticks {
-    /// Of the two processors, for whomever.
+    /// Of the two processors, for any process.
     busy: u64,
     all: u64,
-    /// Of this process and those that it has started, directly or not.
+    /// Of this process and its descendants.
     own: u64,
 }
 
 impl Others {
-    /// From now on.
+    /// Starts counting.
     pub fn begin(cores: Cores) -> Self {
         Self { cores, ticks: Ticks::now(cores) }
     }
 
-    /// Since then; `None` where the kernel does not say.
+    /// The ticks since then; `None` if the kernel does not report them.
     pub fn taken(self) -> Option<Taken> {
         self.ticks?.until(Ticks::now(self.cores)?)
     }
 
-    /// Of the time since then, in percent; `None` also where that was too short.
+    /// The share of others since then, in percent; `None` also if the time was too short.
     pub fn percent(self) -> Option<f64> {
         percent(self.taken())
     }
 }
 
-/// Ticks of some time.
+/// Ticks of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Below zero where a tick was somebody's who had but a part of it.
+    /// Negative if a process was charged a tick of which it used only a part.
     others: i64,
     all: u64,
 }
 
-/// Of several times together, in percent; `None` where that is too short.
+/// The share of others over several periods, in percent; `None` if they are too short.
 pub fn percent(taken: impl IntoIterator<Item = Taken>) -> Option<f64> {
     let sum = |(others, all), taken: Taken| (others + taken.others, all + taken.all);
     let (others, all) = taken.into_iter().fold((0, 0), sum);
     (all >= TICKS_MIN).then(|| 100.0 * others.max(0) as f64 / all as f64)
 }
 
-/// What a reader is to know, if it is much.
+/// A sentence for the reader, if the share is large.
 pub fn sentence(percent: Option<f64>) -> Option<String> {
     let percent = percent.filter(|percent| *percent >= TOLD_PERCENT)?;
     Some(format!(
@@ -76,7 +76,7 @@ impl Ticks {
         let mut processes = Vec::new();
         for entry in fs::read_dir("/proc").ok()?.flatten() {
             let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            // One that has gone meanwhile is counted by its parent.
+            // The parent counts the time of a process that has ended meanwhile.
             let stat = pid.and_then(|pid: u32| {
                 Process::of(pid, &fs::read_to_string(entry.path().join("stat")).ok()?)
             });
@@ -92,7 +92,7 @@ impl Ticks {
     }
 }
 
-/// Of `/proc/stat`: what the processors were busy with, and all of their time.
+/// From `/proc/stat`: the busy time of the processors, and all of their time.
 fn of_processors(stat: &str, cores: Cores) -> Option<(u64, u64)> {
     let (mut busy, mut all) = (0, 0);
     let mut numbers = vec![cores.near, cores.far];
@@ -101,8 +101,8 @@ fn of_processors(stat: &str, cores: Cores) -> Option<(u64, u64)> {
         let name = format!("cpu{number} ");
         let line = stat.lines().find_map(|line| line.strip_prefix(&name))?;
         let ticks: Vec<u64> = line.split_whitespace().map_while(|tick| tick.parse().ok()).collect();
-        // User, nice, system, idle, waiting for a disk, interrupts, soft ones, steal; then of guests,
-        // which are in the first two.
+        // User, nice, system, idle, waiting for a disk, interrupts, soft ones, steal; then the time
+        // of guests, which the first two include.
         let [user, nice, system, .., steal] = *ticks.get(..8)? else { return None };
         busy += user + nice + system + steal;
         all += ticks[..8].iter().sum::<u64>();
@@ -110,7 +110,7 @@ fn of_processors(stat: &str, cores: Cores) -> Option<(u64, u64)> {
     Some((busy, all))
 }
 
-/// A process, and what it and its children that have ended took.
+/// A process, and the time used by it and its ended children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: u32,
@@ -119,9 +119,9 @@ struct Process {
 }
 
 impl Process {
-    /// Of `/proc/PID/stat`.
+    /// From `/proc/PID/stat`.
     fn of(pid: u32, stat: &str) -> Option<Self> {
-        // The name may hold anything.
+        // The name may contain any byte.
         let (_, stat) = stat.rsplit_once(") ")?;
         let fields: Vec<&str> = stat.split(' ').collect();
         let ticks = fields.get(11..15)?.iter().map(|field| field.parse::<u64>());
@@ -130,7 +130,7 @@ impl Process {
     }
 }
 
-/// What `root` and whatever it has started took.
+/// The time used by `root` and its descendants.
 fn own(processes: &[Process], root: u32) -> u64 {
     let mut family = vec![root];
     let mut at = 0;
@@ -184,7 +184,8 @@ mod tests {
         };
         let of = |busy, own, all| percent([taken(busy, own, all)]);
         assert_eq!(of(150, 50, 200), Some(50.0));
-        // Ticks are of what is at hand when the clock strikes: more of its own than there is.
+        // A tick goes to the process that runs when the clock strikes: this command's count exceeds
+        // the busy time.
         assert_eq!(of(100, 103, 200), Some(0.0));
         assert_eq!(percent([taken(100, 103, 200), taken(20, 0, 200)]), Some(4.25));
         assert_eq!((of(99, 0, 99), percent([])), (None, None));

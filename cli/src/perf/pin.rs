@@ -1,7 +1,7 @@
-//! Which two processors the two ends run on, and how a thread is kept there.
+//! Selects the two processors of the two ends, and pins threads to them.
 //!
-//! Whatever is compared is pinned alike: the time of a cache line between two cores depends on
-//! which two they are more than on anything that a program does.
+//! All compared channels are pinned alike: the time of a cache line between two cores depends on
+//! the pair of cores more than on anything that a program does.
 
 use anyhow::{Context, Result, bail};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -10,14 +10,14 @@ use std::fs;
 /// The processors of the two ends, by the kernel's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cores {
-    /// Where the end that measures runs.
+    /// The processor of the end that measures.
     pub near: usize,
-    /// Where the other end runs.
+    /// The processor of the other end.
     pub far: usize,
 }
 
 impl Cores {
-    /// Whether both ends share a processor: then whoever waits must sleep, and no cache line
+    /// Whether both ends share a processor: then an end that waits must sleep, and no cache line
     /// travels.
     pub fn are_one(self) -> bool {
         self.near == self.far
@@ -36,7 +36,7 @@ pub fn two_cores() -> Result<Cores> {
     Ok(Cores { near: *near, far: *far })
 }
 
-/// Keeps the calling thread, and what it spawns from now on, on one processor.
+/// Pins the calling thread, and those it spawns from now on, to one processor.
 pub fn pin(core: usize) -> Result<()> {
     let allowed = allowed()?;
     if !allowed.contains(&core) {
@@ -54,8 +54,8 @@ fn allowed() -> Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
 }
 
-/// The processors that share `core`'s physical core, itself included. Empty where the kernel does
-/// not say.
+/// The processors that share `core`'s physical core, itself included. Empty if the kernel does not
+/// report them.
 fn siblings(core: usize) -> Vec<usize> {
     let path = format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
     parse_list(fs::read_to_string(path).unwrap_or_default().trim())

@@ -1,8 +1,9 @@
-//! The peer of links over libfabric: `fi_pingpong` (Debian: libfabric-bin), with the same provider of the
-//! same library, each of its two processes pinned as an end of Hamlyn's is.
+//! The comparison for links over libfabric: `fi_pingpong` (Debian: libfabric-bin), with the same
+//! provider of the same library; its two processes are pinned like Hamlyn's ends.
 //!
-//! It sends one message and waits for one of the same size. Both of its figures are of that: half of the
-//! mean round trip, and the bytes of a message in that time. It has none of messages one after another.
+//! It sends one message and waits for one of the same size. Both figures derive from that: half of
+//! the mean round trip, and the bytes of a message in that time. It has no figure for messages one
+//! after another.
 
 use super::ends::{Plan, Test};
 use super::pin::{Cores, pin};
@@ -15,23 +16,23 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = "fi_pingpong";
-/// So long both of its processes have.
+/// The time limit of both its processes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Messages in each direction, at most: it is a mean.
+/// Most messages in each direction, since the figure is a mean.
 const COUNT_MAX: u64 = 20_000;
 
-/// Which library and provider Hamlyn's links take with these settings.
+/// The library and provider that Hamlyn's links use with these settings.
 #[derive(Clone, Debug)]
 pub struct Fabric {
     library: Option<PathBuf>,
-    /// As libfabric names it.
+    /// libfabric's name for it.
     pub provider: String,
-    /// Of libfabric.
+    /// The version of libfabric.
     pub version: (u32, u32),
 }
 
 impl Fabric {
-    /// What the environment asks for; an error where there is none, since TLS would be measured then.
+    /// The provider from the environment; an error without one, since TLS would then be measured.
     pub fn from_env() -> Result<Self> {
         let config = hamlyn::Config::from_env()?;
         let library = Library::open(config.fabric_library.as_deref())?;
@@ -41,7 +42,7 @@ impl Fabric {
         Ok(Self { library: config.fabric_library, provider, version })
     }
 
-    /// One process of the program, pinned as the thread that starts it is.
+    /// One process of the program, pinned by the thread that starts it.
     fn program(&self, core: usize, arguments: &[String]) -> Result<Option<Child>> {
         let mut command = Command::new(PROGRAM);
         command.args(["-p", &self.provider, "-e", "rdm"]).args(arguments);
@@ -59,7 +60,7 @@ impl Fabric {
     }
 }
 
-/// A process that ends with whoever started it.
+/// A process that ends with the process that started it.
 struct Running(Child);
 
 impl Drop for Running {
@@ -70,7 +71,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// What it has printed; `None`: it has failed.
+    /// Its output; `None`: it has failed.
     fn output(mut self, until: Instant) -> Result<Option<String>> {
         let status = loop {
             if let Some(status) = self.0.try_wait()? {
@@ -79,7 +80,7 @@ impl Running {
             ensure!(Instant::now() < until, "{PROGRAM} has not ended in {} s", PATIENCE.as_secs());
             thread::sleep(Duration::from_millis(1));
         };
-        // A few lines: they are in the pipe.
+        // A few lines, which fit into the pipe.
         let mut text = String::new();
         if let Some(mut output) = self.0.stdout.take() {
             std::io::Read::read_to_string(&mut output, &mut text)?;
@@ -94,7 +95,7 @@ pub fn measure(fabric: &Fabric, cores: Cores, plan: Plan) -> Result<Option<f64>>
     if plan.test == Test::Rate || plan.size == 0 {
         return Ok(None);
     }
-    // A port that was free just now: it cannot be told to take one and say which.
+    // A port that was free just now, since the program cannot choose one and report it.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port().to_string();
     let count = plan.count.min(COUNT_MAX).min((1 << 31) / plan.size as u64).max(10);
     let count = count.to_string();
@@ -111,7 +112,7 @@ pub fn measure(fabric: &Fabric, cores: Cores, plan: Plan) -> Result<Option<f64>>
         if let Some(text) = Running(child).output(until)? {
             return figure(&text, plan).map(Some);
         }
-        // The server does not listen yet; or cannot do it at all.
+        // The server does not listen yet, or cannot at all.
         if let Some(status) = server.0.try_wait()? {
             bail!("{PROGRAM} with the provider {} ended with {status}", fabric.provider);
         }

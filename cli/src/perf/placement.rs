@@ -1,9 +1,9 @@
-//! Which runs compare, as the raw cache line tells it, and words for where the cores are.
+//! Which runs can be compared, from the raw cache line, and words for the placement of the cores.
 //!
-//! A virtual machine's cores are moved about by its host: the same line takes 27, 54, 120 or 240
-//! ns from minute to minute. So a figure says nothing without the raw line of its run; runs compare
-//! whose raw lines agree, and a run during which the line changed is thrown away. The words for
-//! some ranges of the line only describe: nothing is decided by them.
+//! A virtual machine's cores are moved about by its host: the same line takes 27, 54, 120 or 240 ns
+//! from minute to minute. So a figure says nothing without the raw line of its run; runs are
+//! compared only if their raw lines agree, and a run during which the line changed is discarded.
+//! The words for some ranges of the line only describe it; no decision depends on them.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -25,7 +25,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// Of the raw line in nanoseconds, `NaN` where both ends share a processor.
+    /// The word for a raw line in nanoseconds; `NaN` if both ends share a processor.
     pub fn of_raw_line_ns(ns: f64) -> Self {
         match ns {
             _ if ns.is_nan() => Self::OneCore,
@@ -38,16 +38,17 @@ impl Placement {
 }
 
 /// Whether two raw lines, in nanoseconds, differ by at most a quarter of the shorter one: then the
-/// cores stand to one another alike. Without a raw line (`NaN`) there is nothing that could move.
+/// cores are in the same placement. Without a raw line (`NaN`) the placement cannot change.
 pub fn agree(a_ns: f64, b_ns: f64) -> bool {
     let differ = (a_ns - b_ns).abs() > a_ns.min(b_ns) / 4.0;
     !differ
 }
 
-/// The raw line with which most of `lines_ns` agree, the shortest of several; `None` of nothing.
+/// The raw line with which most of `lines_ns` agree, the shortest of several; `None` of an empty
+/// list.
 pub fn commonest_line_ns(lines_ns: &[f64]) -> Option<f64> {
     let mut lines = lines_ns.to_vec();
-    // Backwards, because of several that are greatest the last one counts.
+    // Backwards, because `max_by_key` returns the last of several greatest ones.
     lines.sort_by(|a, b| b.total_cmp(a));
     let agreeing = |line: &f64| lines_ns.iter().filter(|other| agree(*line, **other)).count();
     lines.iter().copied().max_by_key(agreeing)

@@ -3,11 +3,11 @@
 //! Two pinned threads hand a word to and fro. Between threads and between processes the line
 //! travels alike, because the caches know only physical addresses.
 //!
-//! Which line it is matters, and how two loops fall into step: where the cores share a cache, one
-//! line takes 35 ns and the next 75. So many are measured, a mean for each, and the median line
-//! counts. Both sides look without a pause, as a polling receiver does; it is by this figure that
-//! runs are found to compare. (With a pause between two looks the line is less disturbed: 25 ns in
-//! place of 55.)
+//! The line matters, and so does the phase of the two loops: where the cores share a cache, one
+//! line takes 35 ns and the next 75. So many lines are measured, a mean for each, and the median
+//! line counts. Both sides poll without a pause, like a polling receiver; this figure decides
+//! whether runs can be compared. (With a pause between two looks the line is less disturbed: 25 ns
+//! in place of 55.)
 
 use super::pin::Cores;
 use super::stats::{RoundTrips, median};

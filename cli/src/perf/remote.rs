@@ -1,12 +1,14 @@
-//! `hamlyn perf remote`: what a peer on another host costs a message between two processes of this one.
+//! `hamlyn perf remote`: the cost of a peer on another host for messages between two local
+//! processes.
 //!
 //! ```text
 //!   this process, near                 far
 //!   16 bytes there and back   <-ring-> one process, polled, as the near end
 //!   a link over TLS           <------- another, asleep: nothing, or 16 bytes each EVERY
 //! ```
-//! The node that measures carries both links. The other host is this one, over loopback, and its process
-//! shares the far end's processor: what it takes of that, the means have in them and the medians do not.
+//! The node that measures carries both links. The other host is this one, over loopback, and its
+//! process shares the far end's processor: the means include its processor time, and the medians do
+//! not.
 
 use super::ends::{Far, Initiator, Plan, Test};
 use super::pin::{Cores, two_cores};
@@ -22,7 +24,7 @@ use std::time::{Duration, Instant};
 /// Between two messages of the busy peer.
 const EVERY: Duration = Duration::from_micros(100);
 
-/// What the other host's process does.
+/// The activity of the other host's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
     None,
@@ -53,18 +55,18 @@ struct Run {
 #[derive(Debug, Serialize)]
 struct Row {
     test: &'static str,
-    /// What the peer on the other host does: none, idle, busy.
+    /// The activity of the peer on the other host: none, idle, busy.
     peer: &'static str,
     size: usize,
     /// Half a round trip between the two processes of this host: the median of a run, and its mean.
     one_way_ns: f64,
     mean_one_way_ns: f64,
-    /// How many times those without a peer they are.
+    /// As a multiple of those without a peer.
     of_alone: f64,
     mean_of_alone: f64,
-    /// Messages that came from the other host meanwhile, a second.
+    /// Messages per second from the other host meanwhile.
     peer_messages_per_s: f64,
-    /// The raw line, before and after, on the average.
+    /// The raw line, the mean of before and after.
     raw_line_one_way_ns: f64,
     runs: u32,
 }
@@ -137,7 +139,7 @@ fn measure(cores: Cores, peer: Peer, count: u64) -> Result<Run> {
     on_core(cores.near, || measure_beside(at, near, there, peer))?
 }
 
-/// On the calling thread, which is pinned already.
+/// Runs on the calling thread, which is pinned already.
 fn measure_beside(at: Far<'_>, near: Plan, there: Option<&str>, peer: Peer) -> Result<Run> {
     let mut initiator = Initiator::new(at, near)?;
     let every = (peer == Peer::Busy).then_some(EVERY);

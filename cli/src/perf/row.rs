@@ -6,15 +6,15 @@ use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What was measured.
+/// The measured quantity and its values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Figure {
     Latency {
         one_way_ns: Percentiles,
     },
-    /// Messages that lie ready, taken by two threads and by one. Before `Rate`, which would be read
-    /// from its fields.
+    /// Messages that are ready, taken by two threads and by one. Before `Rate`, which would
+    /// otherwise be parsed from its fields.
     Receivers {
         messages_per_s: f64,
         one_thread_messages_per_s: f64,
@@ -25,7 +25,7 @@ pub enum Figure {
     Bandwidth {
         bytes_per_s: f64,
     },
-    /// There and back, where that is what a program waits for.
+    /// There and back, if a program waits for that.
     RoundTrip {
         round_trip_ns: Percentiles,
     },
@@ -34,12 +34,12 @@ pub enum Figure {
         client_bytes_per_call: f64,
         server_bytes_per_call: f64,
     },
-    /// Until an aperture was taken back, and until its holder knew.
+    /// Until an aperture was revoked, and until its holder knew.
     Revoke {
         revoke_ns: f64,
         holder_knows_ns: f64,
     },
-    /// At its publisher, what a sample costs that was written in place.
+    /// The publisher's cost of a sample that was written in place.
     Publish {
         eight_ns: f64,
         one_ns: f64,
@@ -47,7 +47,7 @@ pub enum Figure {
 }
 
 impl Figure {
-    /// What runs are ordered by.
+    /// The value by which runs are ordered.
     pub fn value(&self) -> f64 {
         match self {
             Self::Latency { one_way_ns } => one_way_ns.p50,
@@ -65,7 +65,7 @@ impl Figure {
     }
 
     /// A latency, half a round trip or a rate, as a multiple of the least checked message's; `None`
-    /// of other figures and where that was not measured.
+    /// for other figures, or if that was not measured.
     pub fn of_least(&self, baselines: &Baselines) -> Option<f64> {
         let ratio = match self {
             Self::Latency { one_way_ns } => one_way_ns.p50 / baselines.least_one_way_ns,
@@ -90,7 +90,7 @@ impl Figure {
     }
 }
 
-/// How a figure stands to another of the same run, mostly that of another row.
+/// The relation of a figure to another of the same run, mostly that of another row.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Relation {
@@ -100,9 +100,9 @@ pub enum Relation {
     OfRaw { of_raw_one_way: f64 },
     /// As a part of memcpy into the other process's memory.
     OfMemcpy { of_memcpy: f64 },
-    /// Of a sample to eight subscribers: as a multiple of what one to one costs, in the same run.
+    /// Of a sample to eight subscribers: as a multiple of that to one, in the same run.
     OfOneSubscriber { of_one_subscriber: f64 },
-    /// Of two threads: as a multiple of what one thread takes, in the same run.
+    /// Of two threads: as a multiple of one thread's, in the same run.
     OfOneThread { of_one_thread: f64 },
 }
 
@@ -120,7 +120,7 @@ impl fmt::Display for Relation {
     }
 }
 
-/// What a row without a protocol measured.
+/// The interface of a row without a protocol.
 fn raw() -> String {
     "raw".to_owned()
 }
@@ -130,7 +130,7 @@ fn raw() -> String {
 pub struct Row {
     /// latency, rate or bandwidth; of a protocol also round-trip, memory, revoke or publish.
     pub test: String,
-    /// Through which interface: "raw", or what `hamlyn perf protocols` names.
+    /// The interface: "raw", or a name from `hamlyn perf protocols`.
     #[serde(default = "raw")]
     pub protocol: String,
     /// Bytes of a message.
@@ -145,45 +145,45 @@ pub struct Row {
     pub relation: Option<Relation>,
     #[serde(flatten)]
     pub baselines: Baselines,
-    /// How a latency or a rate stands to the least checked message of the same run.
+    /// A latency or a rate as a multiple of the least checked message of the same run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub of_least: Option<f64>,
-    /// Of a Unix stream socket with blocking reads in the same run, where the mode sleeps: half a
-    /// round trip, the mean of those before and behind Hamlyn's.
+    /// A Unix stream socket with blocking reads in the same run, if the mode sleeps: half a round
+    /// trip, the mean of those before and after Hamlyn's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unix_socket_one_way_ns: Option<f64>,
-    /// How a latency stands to it.
+    /// A latency as a multiple of it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub of_unix_socket: Option<f64>,
-    /// Of a bare TCP connection with TLS and the same cipher, in the same run, where the messages go
-    /// over a link to another host: nanoseconds one way, messages or bytes a second.
+    /// A bare TCP connection with TLS and the same cipher, in the same run, if the messages go over
+    /// a link to another host: nanoseconds one way, messages or bytes per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bare_tls: Option<f64>,
-    /// How the figure stands to it.
+    /// The figure as a multiple of it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub of_bare_tls: Option<f64>,
-    /// Of `fi_pingpong` with the same provider, in the same run, where the messages go over libfabric and
-    /// it is installed: nanoseconds one way (a mean), or bytes a second.
+    /// `fi_pingpong` with the same provider, in the same run, if the messages go over libfabric and
+    /// it is installed: nanoseconds one way (a mean), or bytes per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub fi_pingpong: Option<f64>,
-    /// How the figure stands to it; a latency by its mean.
+    /// The figure as a multiple of it; for a latency, its mean.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub of_fi_pingpong: Option<f64>,
-    /// Runs that this is the median of: those whose raw lines agree with that of most.
+    /// The runs of which this is the median: those whose raw lines agree with that of most.
     pub runs: u32,
-    /// Of the same runs, the lowest and the highest (of a latency: of the medians).
+    /// The lowest and the highest of the same runs (for a latency: of the medians).
     pub spread: [f64; 2],
-    /// Runs that were thrown away because the cores moved meanwhile.
+    /// Runs discarded because the cores moved meanwhile.
     pub repeats: u32,
     /// Whether the raw line stayed within a quarter during the run.
     pub steady: bool,
-    /// What others, processes and the host of a virtual machine, took of the two processors during the
-    /// run, in percent; absent where it was too short to tell.
+    /// The share of the two processors that others, processes and the host of a virtual machine,
+    /// used during the run, in percent; absent if the run was too short to tell.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub others_percent: Option<f64>,
 }
 
-/// A table without borders, as every table of this command is printed.
+/// A table without borders, like all tables of this command.
 pub fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
@@ -193,7 +193,7 @@ pub fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
-/// Numbers stand right.
+/// Aligns columns of numbers right.
 pub fn align_right(table: &mut Table, columns: impl IntoIterator<Item = usize>) {
     for column in columns {
         if let Some(column) = table.column_mut(column) {
@@ -351,7 +351,7 @@ mod tests {
         }
         let spread = |runs| Row { runs, ..row.clone() }.to_table().to_string().contains("spread");
         assert!(spread(5) && !spread(1), "one run has no spread");
-        // Both ends on one processor: what travels between two is in neither.
+        // Both ends on one processor: nothing that travels between two is included.
         let baselines = Baselines::of_raw_line(f64::NAN);
         let row = Row { baselines, of_least: None, ..row };
         let json = serde_json::to_value(&row).unwrap();

@@ -10,15 +10,16 @@ pub struct Percentiles {
     pub p50: f64,
     pub p99: f64,
     pub p999: f64,
-    /// What peers that tell a mean alone stand beside.
+    /// For comparison with channels that report only a mean.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mean: Option<f64>,
 }
 
 /// Round trips one after another, each beginning where the last ended.
 pub struct RoundTrips {
-    /// When each ended, and before the first, when it began; in ticks of the clock. Sorted into a
-    /// histogram only afterwards, because that would take longer than a message does.
+    /// The time at which each ended, and before the first, at which it began; in ticks of the
+    /// clock. Sorted into a histogram only afterwards, because that would take longer than a
+    /// message does.
     ends: Vec<u64>,
 }
 
@@ -74,11 +75,11 @@ impl Trips {
         Percentiles { p50: half(0.5), p99: half(0.99), p999: half(0.999), mean: None }
     }
 
-    /// The value below which `quantile` of the round trips lie; `NaN` of nothing.
+    /// The value below which `quantile` of the round trips lie; `NaN` without any.
     ///
-    /// Time stamp counters advance in steps (10 ns on some machines), which is more than what is to
-    /// be told apart. So each recorded value stands for the range up to the middle between it and
-    /// its neighbours, and the quantile is interpolated in its range.
+    /// Time stamp counters advance in steps (10 ns on some machines), which is more than the
+    /// differences of interest. So each recorded value stands for the range up to the middle
+    /// between it and its neighbours, and the quantile is interpolated in its range.
     fn quantile(&self, quantile: f64) -> f64 {
         let values: Vec<(f64, f64)> = self
             .0
@@ -102,7 +103,7 @@ impl Trips {
     }
 }
 
-/// The median; of an even number, the upper of the two in the middle. `None` of nothing.
+/// The median; of an even number, the upper of the two in the middle. `None` without values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

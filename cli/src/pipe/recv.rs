@@ -1,4 +1,4 @@
-//! `hamlyn recv`: one sender after the other until something is written, and that one to its end.
+//! `hamlyn recv`: tries senders in turn until something is written, then stays with that sender.
 
 use super::{CHUNK_BYTES, CHUNKS, Chunk, PATIENCE, PROTOCOL, idle_max, is_own};
 use crate::arguments::RecvArguments;
@@ -17,10 +17,10 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// A sender of another user or host that has sent nothing for so long gives way to another that asks. Less
-/// than the other's request is kept (`handshake_timeout_ms`).
+/// The silence after which a sender of another user or host gives way to another that asks. Shorter
+/// than the time for which the other's request is kept (`handshake_timeout_ms`).
 const SILENT_BESIDE_ANOTHER: Duration = Duration::from_secs(2);
-/// However late it was linked, it may be silent for so long.
+/// Every sender may be silent for this long, however late it was linked.
 const SILENT_AT_LEAST: Duration = Duration::from_secs(1);
 /// Requests that wait for a sender to begin.
 const WAITING_MAX: usize = 64;
@@ -68,22 +68,22 @@ pub fn recv(arguments: &RecvArguments) -> Result<()> {
     }
 }
 
-/// Where the bytes go.
+/// The destination of the bytes.
 enum Target {
-    /// Whoever reads has them at once.
+    /// The reader has the bytes at once.
     Output(File),
-    /// A file that is there when it is whole.
+    /// A file that is replaced when complete.
     File(Replacement),
 }
 
 impl Target {
     fn standard_output() -> Result<Self> {
         standard::output_is_open()?;
-        // Past the buffer of Rust's standard output, which would keep what has no line end.
+        // Not through the buffer of Rust's standard output, which keeps bytes until a line ends.
         Ok(Self::Output(File::from(io::stdout().as_fd().try_clone_to_owned()?)))
     }
 
-    /// Everything is there.
+    /// Completes the output.
     fn finish(&mut self, sync: bool) -> Result<()> {
         match self {
             Self::Output(_) => Ok(()),
@@ -110,12 +110,12 @@ struct Receiver {
     area: AreaId,
     queue: QueueId,
     slot: SlotId,
-    /// Until a sender has sent something.
+    /// The time limit until a sender has sent something.
     deadline: Option<Instant>,
     idle: Option<Duration>,
-    /// Those who asked while another was linked that had sent nothing.
+    /// Requests made while another sender was linked that had sent nothing.
     waiting: VecDeque<Request>,
-    /// Users and hosts of whom a sender failed before it had sent anything: others come first.
+    /// Users and hosts with a sender that failed before it had sent anything: others come first.
     failed: BTreeSet<String>,
 }
 
@@ -127,7 +127,7 @@ struct Request {
     tickets: Ticket,
 }
 
-/// Who sends.
+/// The present sender.
 struct From {
     link: LinkId,
     since: Instant,
@@ -135,7 +135,7 @@ struct From {
     tickets: Ticket,
     is_own: bool,
     idle_max: Option<Duration>,
-    /// It is on another host, of which a death is not told from silence.
+    /// It is on another host, where a death looks like silence.
     is_of_host: bool,
 }
 
@@ -149,7 +149,7 @@ impl Receiver {
         Ok(Self { node, area, queue, slot, deadline, idle, waiting, failed })
     }
 
-    /// Every buffer may be written, with new keys, which are told to whoever is accepted next.
+    /// Opens every buffer with new keys, for the sender that is accepted next.
     fn offer(&mut self) -> Result<Vec<u8>> {
         let mut offer = Vec::new();
         for index in 0..CHUNKS {
@@ -191,7 +191,7 @@ impl Receiver {
                         None => drop(self.node.disconnect(link)),
                     }
                 }
-                // It asked, was accepted, and went away: another may come.
+                // The accepted sender has left: another may come.
                 Some(Event::RequestGone { id }) => {
                     accepted.take_if(|accepted| accepted.id == id);
                     self.waiting.retain(|request| request.id != id);
@@ -222,7 +222,7 @@ impl Receiver {
         self.waiting.push_back(Request { id, who, tickets });
     }
 
-    /// The first that asked, of those whose user or host has not failed if there are any.
+    /// The oldest request of a user or host without a failed sender, or else the oldest.
     fn next_request(&mut self) -> Option<Request> {
         let fresh = self.waiting.iter().position(|request| !self.failed.contains(&request.who));
         self.waiting.remove(fresh.unwrap_or(0))
@@ -234,7 +234,7 @@ impl Receiver {
         }
     }
 
-    /// How long is waited now. An error: the sender has been silent for too long.
+    /// The longest wait now. An error: the sender has been silent for too long.
     fn patience(&mut self, from: &From, last: Option<Instant>) -> Result<Option<Duration>> {
         let mut limits = vec![from.idle_max.map(|max| last.unwrap_or(from.since) + max)];
         if last.is_none() && !from.is_own {
@@ -251,7 +251,7 @@ impl Receiver {
         Ok(Some(left))
     }
 
-    /// Until the end, or until there can be none. `has_begun`: something was written, or tried to.
+    /// Receives until the end, or an error. `has_begun`: something was written, or tried to.
     fn run(
         &mut self,
         from: &From,
@@ -270,7 +270,7 @@ impl Receiver {
         let mut closed = None;
         loop {
             let notification = self.node.try_recv(self.queue)?;
-            // Death is not the end of data: whatever had arrived stands in the queue.
+            // Death is not the end of data: messages that had arrived are in the queue.
             let Some(notification) = notification else {
                 if let Some(reason) = closed {
                     return Err(died(&reason, from.is_of_host, bytes));
@@ -316,12 +316,12 @@ impl Receiver {
                 }
                 next += 1;
             }
-            // Not the time that the output took.
+            // Without the time that the output took.
             last = Some(Instant::now());
         }
     }
 
-    /// The buffer may be written again: a new key, told to the sender alone.
+    /// Opens the buffer again, with a new key for this sender only.
     fn give_back(&mut self, from: &From, index: u32) -> Result<()> {
         self.node.arm(self.slot, MetadataIndex(index), Some(limits(index)))?;
         let ticket = self.node.ticket(self.slot, MetadataIndex(index))?.to_bytes();
@@ -350,7 +350,7 @@ impl Receiver {
         Ok(closed)
     }
 
-    /// The verdict. If the sender is gone it needs none.
+    /// Sends the verdict. A sender that has gone needs none.
     fn tell(&mut self, from: &From, result: &Result<()>) {
         let text = match result {
             Ok(()) => Vec::new(),
@@ -369,7 +369,7 @@ impl Receiver {
         let _ = self.node.close(Some(Duration::from_secs(1)));
     }
 
-    /// Nothing of this sender's is left, and its keys open nothing.
+    /// Removes everything of this sender's, and revokes its keys.
     fn forget(&mut self, from: &From) -> Result<()> {
         let _ = self.node.disconnect(from.link);
         for index in 0..CHUNKS {
@@ -380,11 +380,11 @@ impl Receiver {
     }
 }
 
-/// To a sender that comes while another sends.
+/// The answer to a sender that comes while another sends.
 const ANOTHER: &str = "it receives from another already";
 
-/// What the sender is told, who may be another user: the last cause, or what the system said, without
-/// where this user's files lie.
+/// The reason for the sender, which may be another user: the last cause, or the system's error,
+/// without the paths of this user's files.
 fn reason(error: &anyhow::Error) -> String {
     let of_system = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
     match of_system.filter_map(io::Error::raw_os_error).last() {

@@ -1,4 +1,4 @@
-//! `hamlyn send`: standard input, chunk by chunk, as far as the receiver has given rights.
+//! `hamlyn send`: sends standard input, one chunk for each right that the receiver gives.
 
 use super::{CHUNK_BYTES, CHUNKS, Chunk, PATIENCE, PROTOCOL, idle_max};
 use crate::arguments::SendArguments;
@@ -27,7 +27,7 @@ pub fn send(arguments: &SendArguments) -> Result<()> {
     result
 }
 
-/// If it is a file: what is left of it.
+/// The rest of the input in bytes, if it is a file.
 fn input_bytes(input: impl AsFd) -> Option<u64> {
     let stat = rustix::fs::fstat(&input).ok()?;
     let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
@@ -42,18 +42,19 @@ struct Sender {
     slot: SlotId,
     /// Rights to send that have not been used: at most `CHUNKS`.
     tickets: Vec<Ticket>,
-    /// How the link ended.
+    /// The reason why the link ended.
     closed: Option<CloseReason>,
     idle_max: Option<Duration>,
-    /// When the receiver last gave a right to send, or was last sent something.
+    /// The last time the receiver gave a right to send, or was sent something.
     progressed: Instant,
-    /// The receiver is on another host, of which a death is not told from silence.
+    /// The receiver is on another host, where a death looks like silence.
     is_of_host: bool,
 }
 
 impl Sender {
     fn connect(name: &str, wait: Duration, idle: Option<Duration>) -> Result<Self> {
-        // Without time to wait, who is not there is an error at once; the link itself takes time.
+        // Without time to wait, an absent receiver is an error at once; making the link takes time
+        // anyway.
         let mut config = Config::from_env()?;
         if wait.is_zero() {
             config = config.wait_for_names(false);
@@ -92,7 +93,7 @@ impl Sender {
         Ok(sender)
     }
 
-    /// A right to send: one for each buffer, and no more.
+    /// Keeps a right to send: at most one for each buffer.
     fn keep(&mut self, ticket: Ticket) -> Result<()> {
         ensure!(
             self.tickets.len() < CHUNKS as usize,
@@ -103,7 +104,7 @@ impl Sender {
         Ok(())
     }
 
-    /// How long the receiver is waited for now. An error: it has been too long.
+    /// The longest wait for the receiver now. An error: it has been too long.
     fn patience(&self) -> Result<Option<Duration>> {
         let Some(max) = self.idle_max else { return Ok(None) };
         let left = max.saturating_sub(self.progressed.elapsed());
@@ -125,7 +126,7 @@ impl Sender {
                 return verdict;
             }
             let may_send = !is_sent && !self.tickets.is_empty();
-            // Its own input is waited for as long as it takes.
+            // There is no limit on the wait for its own input.
             let patience = if may_send { None } else { self.patience()? };
             if !self.wait(may_send.then_some(input.as_fd()), patience)? {
                 continue;
@@ -156,7 +157,7 @@ impl Sender {
         match self.node.send_over(self.link, ticket, data, &metadata, Some(PATIENCE)) {
             Ok(_) => Ok(()),
             Err(error) => {
-                // If the receiver gave a reason before it went, that is the better one.
+                // The receiver's own reason, if it gave one before it left, is better.
                 if let Ok(Some(Err(verdict))) = self.verdict() {
                     return Err(verdict);
                 }
@@ -165,9 +166,9 @@ impl Sender {
         }
     }
 
-    /// What the receiver says of the whole, once it has said it; an error also when it is gone
-    /// without having said anything. Tickets that came are kept. Takes at most as much as an honest
-    /// receiver can have sent; the rest is for the next call.
+    /// The receiver's verdict on the whole transfer, if it has arrived; an error also if the
+    /// receiver has gone without one. Keeps the tickets that arrive. Takes at most as many messages
+    /// as an honest receiver can have sent; the rest is for the next call.
     fn verdict(&mut self) -> Result<Option<Result<()>>> {
         for _ in 0..=CHUNKS {
             while let Some(event) = self.node.next_event() {
@@ -184,7 +185,8 @@ impl Sender {
             let metadata = self.node.metadata(self.slot, notification.index)?.user();
             if notification.index != MetadataIndex(CHUNKS) {
                 let metadata = metadata.to_vec();
-                // It is gone where the link is; what it gave last is worthless then.
+                // The receiver is on the host of the link; its last rights are worthless when it
+                // has gone.
                 if let Ok(peer) = self.node.peer(self.link) {
                     let ticket = ticket_of(peer, &metadata).context("the receiver's ticket")?;
                     self.keep(ticket)?;
@@ -200,8 +202,8 @@ impl Sender {
         Ok(None)
     }
 
-    /// Nothing waits: why nothing will come any more, if so. Its last words would have come before
-    /// its end.
+    /// With nothing in the queue: the reason why nothing more will come, if so. The verdict would
+    /// have arrived before the end of the link.
     fn gone(&self) -> Option<anyhow::Error> {
         if self.closed.is_none() && self.node.peer(self.link).is_ok() {
             return None;
@@ -217,12 +219,12 @@ impl Sender {
         })
     }
 
-    /// Sleeps until there may be a message, or input if that is wanted, or the time is up; says whether
-    /// there is input.
+    /// Sleeps until there may be a message, or input if wanted, or the time limit has passed;
+    /// returns whether there is input.
     fn wait(&mut self, input: Option<impl AsFd>, patience: Option<Duration>) -> Result<bool> {
         if !self.node.prepare_to_wait()? {
             self.node.poll()?;
-            // Input must not starve while messages come, nor they while there is input.
+            // Messages must not starve input, nor input messages.
             let now = Timespec { tv_sec: 0, tv_nsec: 0 };
             return Ok(match input {
                 None => false,

@@ -1,19 +1,21 @@
-//! The agent of `hamlyn run` on one host: it starts the ranks there, carries their words and output,
-//! and leaves none of them behind.
+//! The agent of `hamlyn run` on one host: it starts the ranks there, carries their messages and
+//! output, and leaves no rank behind.
 //!
 //! ```text
 //!   launcher --frames--> standard input     each rank: a process group of its own, which ends with
 //!            <--frames-- standard output    this process; a socket whose number is in HAMLYN_JOB_FD
 //! ```
-//! What a rank must keep to itself, the job's secret, comes through that socket when it asks: a variable
-//! would be read in /proc by whoever may look there, would be in core files, and would go on to
-//! everything that the rank starts. The library takes the socket for its own process alone.
+//! A rank gets the job's secret through that socket, on request. A variable could be read in /proc
+//! by other processes of the user, would be in core files, and would be inherited by everything
+//! that the rank starts. The library takes the socket for its own process alone.
 //!
-//! Output that nobody takes stays in the ranks' pipes: what is sent of it is bounded ([`Gate`]), and
-//! all else goes on. A rank's lines, its end and signals wait for no output.
+//! Output that is not read stays in the ranks' pipes: the part sent to the launcher is bounded
+//! ([`Gate`]), and everything else goes on. A rank's lines, its end and signals do not wait for
+//! output.
 //!
-//! On another host that the launcher has gone is not always seen: its own host may be gone with it.
-//! So it says something every few seconds, and without that the ranks are ended.
+//! On another host the agent may not see the launcher's end, because the launcher's host may be
+//! gone with it. So the launcher sends something every few seconds; without that the agent ends the
+//! ranks.
 //!
 //! Never: a rank lives longer than the agent, or the agent longer than the launcher.
 
@@ -47,27 +49,27 @@ use std::time::{Duration, Instant};
 /// Events that wait.
 const EVENTS_MAX: usize = 64;
 const STACK_BYTES: usize = 128 << 10;
-/// How long output is waited for that somebody outside of the job still holds open; and between two
-/// looks, of which those count before which no output waited for credit.
+/// The time limit for output that a process outside of the job still holds open; and the interval
+/// between two looks. A look counts only if no output waited for credit before it.
 const DRAIN: Duration = Duration::from_secs(2);
 const DRAIN_LOOK: Duration = Duration::from_millis(100);
-/// How often it is looked for what has ended and was left by ranks.
+/// The interval between looks for ended processes that ranks have left.
 const REAP: Duration = Duration::from_secs(1);
-/// For last words to a launcher that may have gone.
+/// The time limit for the last frames to a launcher that may have gone.
 const LEAVE: Duration = Duration::from_secs(1);
-/// How long ranks that were killed may take to end, until they are waited for no more.
+/// The time limit for killed ranks to end; after that the agent no longer waits for them.
 const KILLED: Duration = Duration::from_secs(5);
 
 enum Event {
     Frame(ToAgent),
-    /// The launcher is gone, or says what makes no sense.
+    /// The launcher is gone, or has sent nonsense.
     Gone(Option<String>),
     Line(u32, Vec<u8>),
     Output(u32, bool, Vec<u8>),
     OutputEnd,
-    /// It is still there for whoever waits for it.
+    /// The rank has ended, and still has to be waited for.
     Exited(u32),
-    /// Nothing is left to be written to the launcher, or it is gone.
+    /// Everything is written to the launcher, or it is gone.
     Written,
 }
 
@@ -80,11 +82,11 @@ struct Gate {
 
 #[derive(Default)]
 struct Passed {
-    /// Sent, and not printed.
+    /// Pieces sent and not printed yet.
     pieces: u32,
     /// Threads that hold a piece which may not be sent yet.
     waiting: u32,
-    /// There were some, since that was asked last.
+    /// Whether threads have waited since the last look.
     has_waited: bool,
 }
 
@@ -110,17 +112,17 @@ impl Gate {
         self.printed.notify_all();
     }
 
-    /// Now, or since this was asked last.
+    /// Whether a thread waits, or has waited since the last look.
     fn is_waited_for(&self) -> bool {
         let mut passed = self.passed();
         std::mem::take(&mut passed.has_waited) || passed.waiting > 0
     }
 }
 
-/// What a rank's output is read from.
+/// The source of a rank's output.
 struct Output {
     from: OwnedFd,
-    /// Pieces that are read yet: as many as there are, until the ranks have ended.
+    /// Pieces still to read: unlimited until the ranks have ended.
     left: AtomicU64,
 }
 
@@ -134,21 +136,21 @@ impl Output {
         }
     }
 
-    /// One is read; whether it was the last.
+    /// Counts a piece that was read; returns whether it was the last.
     fn is_last(&self) -> bool {
         let before = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
         before.is_ok_and(|left| left == 1)
     }
 
-    /// What is in it now is read, and the piece that is on its way, but not what somebody else goes
-    /// on to print.
+    /// Limits reading to the bytes in the pipe now and the piece that is on its way, not those that
+    /// other processes go on to print.
     fn end(&self) {
         let there = ioctl_fionread(&self.from).unwrap_or(0);
         self.left.store(there.div_ceil(PIECE_BYTES_MAX as u64) + 1, Relaxed);
     }
 }
 
-/// The wait for the end of output, when all ranks have ended.
+/// The wait for the end of output, after all ranks have ended.
 struct Drain {
     by: Instant,
     waited: Duration,
@@ -159,7 +161,7 @@ impl Drain {
         Self { by: Instant::now() + DRAIN_LOOK, waited: Duration::ZERO }
     }
 
-    /// Whether it was long enough: time does not count in which somebody took the output slowly.
+    /// Whether the wait is over: time in which the launcher took the output slowly does not count.
     fn is_over(&mut self, gates: &[Arc<Gate>]) -> bool {
         if Instant::now() >= self.by {
             self.by = Instant::now() + DRAIN_LOOK;
@@ -173,7 +175,7 @@ impl Drain {
 struct Rank {
     child: Child,
     socket: UnixStream,
-    /// Lets its next line be read; none for a rank that has left an answer where it was.
+    /// Lets its next line be read; `None` for a rank that has not taken an answer.
     heard: Option<Sender<()>>,
 }
 
@@ -185,33 +187,33 @@ impl Rank {
 
 struct Agent {
     ranks: BTreeMap<u32, Rank>,
-    /// Children that it has not started.
+    /// Children of this process that it has not started.
     spared: Vec<Pid>,
     outputs: usize,
     read: Vec<Weak<Output>>,
     /// Of standard output, and of standard error.
     gates: [Arc<Gate>; 2],
-    /// A thread writes them. They are bounded by what they answer, and by the gates.
+    /// A thread writes them. Ranks' questions and the gates bound their number.
     to_launcher: Sender<ToLauncher>,
-    /// When it is next looked whether something that ranks have left has ended, and whether
-    /// anything has.
+    /// The time of the next look for ended processes that ranks have left, and whether any child
+    /// has ended.
     reap_at: Instant,
     has_child_ended: Arc<AtomicBool>,
-    /// From then on nobody is spared.
+    /// From this time on every rank is killed.
     kill_at: Option<Instant>,
-    /// From then on nobody is waited for.
+    /// From this time on the agent waits for no rank.
     killed_by: Option<Instant>,
     beats: Beats,
-    /// The launcher has gone: from then on it is told nothing.
+    /// The launcher has gone: it gets nothing more after this time.
     leave_by: Option<Instant>,
 }
 
-/// What the launcher was heard of. Each beat counts from when it is waited for: an agent that was
-/// stopped itself hears first what came in that time.
+/// The launcher's signs of life. Each interval starts when the wait for it starts, so an agent that
+/// was itself stopped first hears the frames that arrived in that time.
 struct Beats {
-    /// None where its end is seen for certain.
+    /// `None` if the launcher's end is always seen.
     every: Option<Duration>,
-    /// When its next word has to come; none while it is stopped.
+    /// The time limit for the launcher's next frame; `None` while it is stopped.
     by: Option<Instant>,
     missed: u32,
 }
@@ -227,8 +229,8 @@ impl Beats {
         self.missed = 0;
     }
 
-    /// To be called when [`Self::by`] has passed, and nothing came: for how long, if that is too
-    /// long.
+    /// Call it when [`Self::by`] has passed without a frame: returns the length of the silence if
+    /// that is too long.
     fn silence(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let every = self.every.filter(|_| self.by.is_some_and(|by| now >= by))?;
@@ -248,7 +250,7 @@ pub fn run() -> Result<()> {
     let mut input: BufReader<Stdin> = BufReader::new(std::io::stdin());
     // Nothing has been started yet: the launcher may be gone already.
     let Some(ToAgent::Start(start)) = frames::read(&mut input)? else { return Ok(()) };
-    // What ranks leave behind becomes this process's.
+    // Processes that ranks leave behind become children of this process.
     set_child_subreaper(Some(getpid())).context("becoming the parent of what ranks leave")?;
     let (events, came) = sync_channel(EVENTS_MAX);
     let (to_launcher, frames) = channel::<ToLauncher>();
@@ -291,13 +293,13 @@ pub fn run() -> Result<()> {
         }
     })?;
     let outcome = agent.start(&start, &events).and_then(|()| {
-        // Also for ranks that say nothing it is known that they were started.
+        // Tells the launcher that the ranks were started, even if they send nothing.
         agent.tell(ToLauncher::Alive);
         agent.turn(&came)
     });
     agent.kill_all();
     let mut wrong: Vec<String> = outcome.err().iter().map(|e| format!("{e:#}")).collect();
-    // Also ranks that were not waited for.
+    // Includes ranks that the agent no longer waits for.
     let left = sweep(&agent.spared);
     if !left.is_empty() {
         wrong.push(sweep::words(&left));
@@ -385,12 +387,12 @@ impl Agent {
         })
     }
 
-    /// Until all ranks have ended, and their output was carried.
+    /// Runs until all ranks have ended and their output was sent.
     fn turn(&mut self, came: &Receiver<Event>) -> Result<()> {
         let mut drain: Option<Drain> = None;
         loop {
             if self.ranks.is_empty() && drain.is_none() {
-                // What they have left behind prints no more.
+                // Processes left behind print no more.
                 sweep(&self.spared);
                 self.read.iter().filter_map(Weak::upgrade).for_each(|output| output.end());
                 drain = Some(Drain::new());
@@ -433,7 +435,7 @@ impl Agent {
                 Ok(Event::Frame(ToAgent::Signal(number))) => self.signal(number),
                 Ok(Event::Frame(ToAgent::End { grace_ms })) => {
                     self.signal(Signal::TERM.as_raw());
-                    // Not later than it was.
+                    // Never later than before.
                     let at = Instant::now() + Duration::from_millis(grace_ms);
                     self.kill_at = Some(self.kill_at.map_or(at, |before| before.min(at)));
                 }
@@ -462,7 +464,8 @@ impl Agent {
         }
     }
 
-    /// A rank stays until it is waited for: its number is used until then.
+    /// Reaps other children. A rank stays a zombie until `exited` asks for its status, so
+    /// that its number stays in use.
     fn reap(&mut self) {
         self.reap_at = Instant::now() + REAP;
         if self.has_child_ended.swap(false, Relaxed) {
@@ -474,7 +477,7 @@ impl Agent {
 
     fn exited(&mut self, rank: u32) -> Result<()> {
         let Some(mut gone) = self.ranks.remove(&rank) else { return Ok(()) };
-        // Before its number is free: what it has started goes with it.
+        // While its number is still in use: kills the processes that it has started in its group.
         if let Some(pid) = gone.pid() {
             let _ = kill_process_group(pid, Signal::KILL);
         }
@@ -485,7 +488,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Who does not take an answer that it asked for asks for no other.
+    /// Sends an answer. A rank that does not take an answer it asked for may ask no more.
     fn say(&mut self, rank: u32, bytes: &[u8]) {
         let Some(to) = self.ranks.get_mut(&rank) else { return };
         match send(&to.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
@@ -503,7 +506,7 @@ impl Agent {
         }
     }
 
-    /// To each rank once, also to one that is in the group of another process.
+    /// Signals each rank once, even a rank in another process's group.
     fn signal(&self, number: i32) {
         let Some(signal) = Signal::from_named_raw(number) else { return };
         for pid in self.ranks.values().filter_map(Rank::pid) {
@@ -519,12 +522,12 @@ impl Agent {
         self.signal(Signal::KILL.as_raw());
     }
 
-    /// A launcher that has gone is noticed where its frames are read, and where these are written.
+    /// The threads that read and write frames notice a launcher that has gone.
     fn tell(&self, frame: ToLauncher) {
         let _ = self.to_launcher.send(frame);
     }
 
-    /// Until the launcher was told everything, if it is there.
+    /// Writes all remaining frames, if the launcher is there.
     fn leave(mut self, came: &Receiver<Event>) {
         drop(self.to_launcher);
         let mut by = self.leave_by;
@@ -534,7 +537,7 @@ impl Agent {
                 Ok(Event::Written) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(Event::Frame(frame)) => self.beats.heard(&frame),
                 Ok(Event::Gone(_)) => by = Some(Instant::now() + LEAVE),
-                // One that is gone without a sign is not waited for, either.
+                // Also gives up on a launcher that has gone without a sign.
                 Err(RecvTimeoutError::Timeout) if self.beats.silence().is_some() => return,
                 _ => {}
             }
@@ -542,7 +545,7 @@ impl Agent {
     }
 }
 
-/// One line at a time: whoever asks and does not listen makes nobody keep the answers.
+/// One line at a time: a rank that asks and does not read makes no process keep its answers.
 fn read_lines(rank: u32, from: UnixStream, to_main: &SyncSender<Event>, next: &Receiver<()>) {
     let mut from = BufReader::new(from);
     loop {
@@ -554,7 +557,8 @@ fn read_lines(rank: u32, from: UnixStream, to_main: &SyncSender<Event>, next: &R
                     return;
                 }
             }
-            // Its end, or a line that is too long: this rank is heard no more, and learns it.
+            // The end, or a line that is too long: this rank is heard no more, and its socket tells
+            // it so.
             _ => {
                 let _ = from.get_ref().shutdown(std::net::Shutdown::Both);
                 return;
@@ -571,10 +575,10 @@ pub fn become_rank(parent: i32, program: &[OsString]) -> Result<()> {
     }
     let [name, arguments @ ..] = program else { bail!("no program") };
     let error = Command::new(name).args(arguments).exec();
-    // In one piece: what other ranks say may come between two.
+    // In one write: text of other ranks may come between two.
     let text = format!("hamlyn: cannot run {}: {error}\n", name.to_string_lossy());
     let _ = std::io::stderr().write_all(text.as_bytes());
-    // As shells have it.
+    // The statuses that shells use.
     let is_missing = error.kind() == std::io::ErrorKind::NotFound;
     std::process::exit(if is_missing { 127 } else { 126 })
 }

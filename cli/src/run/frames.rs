@@ -1,5 +1,5 @@
-//! What `hamlyn run` and its agents, one for each host, say to each other over the agent's standard
-//! input and output: a length of four bytes, and a frame in postcard's format.
+//! The frames between `hamlyn run` and its agents, one for each host, over the agent's standard
+//! input and output: a length of four bytes, and a value in postcard's format.
 
 use anyhow::{Context, Result, bail};
 use hamlyn::control::printable;
@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::io::{ErrorKind, Read, Write};
 
-/// What one end says.
+/// The frames of one end.
 pub trait Frame: DeserializeOwned {
     /// Longest frame.
     const BYTES_MAX: usize;
@@ -23,13 +23,13 @@ impl Frame for ToLauncher {
     const BYTES_MAX: usize = 128 << 10;
 }
 
-/// Longest piece of what a rank prints.
+/// Longest piece of a rank's output.
 pub const PIECE_BYTES_MAX: usize = 32 << 10;
-/// Pieces that an agent has sent and the launcher has not printed, at most; of standard output and
-/// of standard error so many each. Then the agent reads no more of what ranks print, and they wait.
+/// Most pieces that an agent has sent and the launcher has not printed, separately for standard
+/// output and standard error. Beyond it the agent reads no more output of ranks, and they wait.
 pub const PIECES_MAX: u32 = 32;
 
-/// After so many times [`Start::beat_ms`] without a word from the launcher it is taken for gone.
+/// After so many times [`Start::beat_ms`] without a frame the launcher counts as gone.
 pub const BEATS_MISSED_MAX: u32 = 6;
 
 /// To an agent.
@@ -39,53 +39,53 @@ pub enum ToAgent {
     Start(Start),
     /// A line for a rank.
     Line { rank: u32, bytes: Vec<u8> },
-    /// A line of a rank's was heard, and what answers it has been sent: the next may come.
+    /// A rank's line was read, and its answers were sent: the next may come.
     Heard { rank: u32 },
-    /// So many pieces were printed, or thrown away: others may come.
+    /// So many pieces were printed or discarded: as many more may come.
     Printed { is_error: bool, pieces: u32 },
     /// A signal for every rank.
     Signal(i32),
-    /// The launcher is there, and asks whether the agent is.
+    /// The launcher is alive, and asks whether the agent is.
     Alive,
-    /// The launcher is stopped, and says nothing until it goes on.
+    /// The launcher will be stopped, and is silent until it continues.
     Pause,
-    /// Every rank is to end: it has so many milliseconds.
+    /// Every rank has to end within so many milliseconds.
     End { grace_ms: u64 },
 }
 
-/// What the agent starts.
+/// The job's part for one agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Start {
     /// Of the command; an agent's is the same.
     pub version: String,
-    /// Where the ranks run.
+    /// The working directory of the ranks.
     pub directory: Vec<u8>,
     /// The program and its arguments.
     pub program: Vec<Vec<u8>>,
     /// Variables beside the agent's own.
     pub env: Vec<(String, String)>,
-    /// The ranks of this host.
+    /// The first rank of this host.
     pub first: u32,
-    /// How many of them.
+    /// The number of its ranks.
     pub count: u32,
-    /// Of the job.
+    /// The number of ranks of the job.
     pub size: u32,
-    /// The launcher says something at least so often; none where its end is seen for certain.
+    /// The longest time between two frames of the launcher; `None` if its end is always seen.
     pub beat_ms: Option<u64>,
 }
 
 /// From an agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToLauncher {
-    /// A line that a rank says to its launcher.
+    /// A line from a rank to its launcher.
     Line { rank: u32, bytes: Vec<u8> },
-    /// A piece of what a rank prints.
+    /// A piece of a rank's output.
     Output { rank: u32, is_error: bool, bytes: Vec<u8> },
     /// A rank has ended, with this status, or 128 and the number of a signal.
     Exited { rank: u32, status: i32 },
-    /// The ranks cannot be started, or the agent cannot go on; as it can be printed, whoever wrote it.
+    /// The ranks cannot be started, or the agent cannot go on; made printable on arrival.
     Failed(#[serde(deserialize_with = "printable_text")] String),
-    /// All ranks have ended, and nothing of them is left.
+    /// All ranks have ended, and none of their processes is left.
     Done,
     /// The ranks are started; and the answer to [`ToAgent::Alive`].
     Alive,

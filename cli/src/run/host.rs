@@ -1,5 +1,5 @@
-//! One host of a job, as `hamlyn run` sees it: what was said to its agent and by it, and the
-//! process by which that was started, here itself, elsewhere what is in the place of ssh.
+//! One host of a job in `hamlyn run`: its agent's frames and state, and the process that started
+//! the agent: the agent itself on this host, ssh or its replacement for another.
 
 use super::frames::ToAgent;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -11,48 +11,51 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// What an agent of this host that is heard no more has to end its ranks in, until it is killed.
+/// The time in which an agent of this host that is no longer heard has to end its ranks, before it
+/// is killed.
 const LEAVE: Duration = Duration::from_secs(1);
 pub const PAUSE: Duration = Duration::from_millis(2);
-/// Pauses for the end of what was to start an agent, which has closed its output.
+/// Pauses to wait for the exit status of a starter program that has closed its output.
 const STATUS_PAUSES: u32 = 100;
 
 /// One host.
 pub struct Host {
     pub name: String,
     pub is_here: bool,
-    /// Frames for its agent, which a thread writes: if this one waited for an agent, and that for this
-    /// one, neither would go on. What waits are answers, one for each question of a rank.
+    /// Frames for its agent. A thread writes them, because this thread and the agent would
+    /// otherwise block if each waited for the other. Answers, one for each question of a rank,
+    /// bound their number.
     pub input: Option<Sender<ToAgent>>,
-    /// What starts its agent.
+    /// The program that starts its agent.
     pub program: String,
     pub child: Child,
     pub first: u32,
     pub count: u32,
     /// Its ranks that have ended.
     pub exited: BTreeSet<u32>,
-    /// Pieces of output, of standard output and of standard error, for which it has no credit back.
+    /// Pieces of standard output and of standard error that it has sent, with its credit not yet
+    /// returned.
     pub unprinted: [u32; 2],
-    /// Frames that its agent was told, and those of them that are written.
+    /// Frames sent to its agent, and the number of them written.
     pub told: u64,
     pub written: Arc<AtomicU64>,
-    /// What it says is read.
+    /// Whether its frames are read.
     pub is_heard: Arc<AtomicBool>,
     pub has_answered: bool,
-    /// How long nothing has come from it.
+    /// The length of its silence.
     pub silent: Duration,
-    /// It is heard no more, for so long; of this host alone, where what it leaves can be ended.
+    /// The time since it is no longer heard; only for this host, where its remains can be ended.
     pub leaving: Option<Duration>,
     pub is_done: bool,
 }
 
 impl Host {
-    /// Whether all its ranks have.
+    /// Whether all its ranks have ended.
     pub fn has_ended(&self) -> bool {
         self.exited.len() >= self.count as usize
     }
 
-    /// Why nothing has come from it, whose output is closed.
+    /// The reason for its silence, once its output is closed.
     pub fn not_started(&mut self) -> String {
         let program = &self.program;
         let mut status = None;
@@ -64,7 +67,7 @@ impl Host {
             std::thread::sleep(PAUSE);
         }
         let how = match status.map(|status| (status.code(), status.signal())) {
-            // As shells have it, and ssh hands it on.
+            // The status that shells use; ssh passes it on.
             Some((Some(127), _)) => {
                 "ended with status 127: hamlyn is not there, at the path that it has here; \
                  --hamlyn says where it is"
@@ -77,7 +80,7 @@ impl Host {
         format!("its agent did not start: {program} {how}")
     }
 
-    /// It is told nothing more, and heard no more.
+    /// Sends it no more frames, and reads no more of its own.
     pub fn leave(&mut self) {
         drop(self.input.take());
         self.is_heard.store(false, Relaxed);
@@ -89,7 +92,7 @@ impl Host {
         }
     }
 
-    /// To be called in each `period` in which it is leaving.
+    /// Call it in each `period` while the host is leaving.
     pub fn look(&mut self, period: Duration) {
         let leaving = self.leaving.insert(self.leaving.unwrap_or_default() + period);
         self.is_done = !matches!(self.child.try_wait(), Ok(None)) || *leaving >= 2 * LEAVE;
@@ -98,13 +101,13 @@ impl Host {
         }
     }
 
-    /// It is done, or will be without another word.
+    /// Whether it is done, or will be without another frame.
     pub fn is_left(&self) -> bool {
         self.is_done || self.leaving.is_some()
     }
 }
 
-/// Also whatever a script has started in the place of ssh.
+/// Kills the child and all processes of its group, such as those of a script in place of ssh.
 pub fn end_child(child: &Child) {
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
 }

@@ -1,26 +1,28 @@
-//! `hamlyn run`: starts the ranks of a job, carries what they say, and ends them together.
+//! `hamlyn run`: starts the ranks of a job, carries their messages and output, and ends them
+//! together.
 //!
 //! ```text
 //!   hamlyn run ---- agent of this host ---- ranks, each with a socket and two pipes
 //!        |     \--- ssh, agent of another host ---- ranks
-//!        +--> space: who is which rank, what was put, who came to the fence
+//!        +--> space: ranks and their hosts, values put, ranks at the fence
 //!        +--> print: threads that write to standard output and standard error
 //! ```
-//! - [`frames`]: what is said between here and an agent
-//! - [`host`]: what is known of one host, and its end
-//! - [`agent`]: what starts the ranks of one host
-//! - [`print`]: what ranks print
+//! - [`frames`]: the frames between the launcher and an agent
+//! - [`host`]: the state of one host, and its end
+//! - [`agent`]: starts the ranks of one host
+//! - [`print`]: prints the output of ranks
 //! - [`space`]: the job's key-value space
-//! - [`sweep`]: the end of what ranks leave behind
+//! - [`sweep`]: ends processes that ranks leave behind
 //!
-//! The thread that hears of everything, and answers, waits for nobody: not for an agent, and not
-//! for who reads the output. All ranks speak with the launcher through their agent, so nothing
-//! listens, here or there. Whoever ends takes with it what it has started: agents see their standard
-//! input end, ranks die with their agent. An agent that is asked answers, whatever its ranks do, so
-//! a host that is gone is noticed, and it, and whatever started ranks there, is not waited for.
+//! The thread that handles all events never blocks: not for an agent, and not for the reader of the
+//! output. All ranks speak with the launcher through their agent, so no process listens, here or
+//! there. A process that ends takes the processes it started with it: agents see the end of their
+//! standard input, and ranks die with their agent. An agent answers questions, whatever its ranks
+//! do; so the launcher notices a host that is gone, and waits neither for it nor for the program
+//! that started ranks there.
 //!
-//! How long something has not happened is counted in looks at it, each of which follows a wait: time
-//! for which this process was stopped is nobody's silence.
+//! Silence and stalls are counted in looks, each after a wait: time for which this process itself
+//! was stopped does not count.
 
 pub mod agent;
 mod frames;
@@ -55,42 +57,42 @@ use sweep::{children, sweep};
 
 /// Events that wait.
 const EVENTS_MAX: usize = 64;
-/// Frames that wait for an agent which asks for more, beside those for its ranks: credit, questions
-/// whether it is there, signals.
+/// Most frames that wait for an agent beside those for its ranks: credit, questions whether it is
+/// alive, signals.
 const WAITING_MAX: u64 = 1024;
-/// For each rank: the answer to a line, that it was heard, and the end of a fence.
+/// For each rank: the answer to a line, the frame that it was heard, and the end of a fence.
 const WAITING_PER_RANK_MAX: u64 = 3;
-/// What the others have to end in, when one has failed.
+/// The time in which the other ranks have to end when one has failed.
 const GRACE_MS: u64 = 2_000;
-/// After a signal to end, and the ranks' end: how long nothing of their output may be taken until
-/// the rest is given up.
+/// After a signal to end, and the ranks' end: the longest time without progress of their output
+/// until the rest is discarded.
 const STUCK: Duration = Duration::from_secs(2);
-/// After a second one: how long the whole of it may take.
+/// After a second signal: the time limit for all output.
 const HURRY: Duration = Duration::from_secs(1);
-/// Between two looks at whether it is taken, and whether hosts answer, while ranks are to end.
+/// The interval between looks at output and hosts while ranks are to end.
 const LOOK: Duration = Duration::from_millis(100);
 /// Looks until hosts are asked again.
 const LOOKS_AN_ASK: u32 = 10;
-/// What a host may be silent for, when its ranks are to end.
+/// The longest silence of a host while its ranks are to end.
 const ANSWER: Duration = Duration::from_secs(5);
-/// After a second signal: until hosts that are not done are waited for no more.
+/// After a second signal: the wait for hosts that are not done.
 const ANSWER_HURRY: Duration = Duration::from_secs(2);
-/// How often other hosts are asked as long as no rank is to end.
+/// The interval between questions to other hosts in normal operation.
 const BEAT: Duration = Duration::from_secs(10);
-/// What another host that has answered may be silent for then.
+/// The longest silence of another host that has answered, in normal operation.
 const SILENT: Duration = Duration::from_secs(60);
-/// Ends ssh 45 s after its host has gone. Where the words before it say otherwise, those count.
+/// Ends ssh 45 s after its host has gone. Options before it in the command take precedence.
 const SSH_ALIVE: &str = "ServerAliveInterval=15";
-/// Ends ssh where a host says nothing until it is connected, and its key has been seen.
+/// Ends ssh if a host is silent before the connection and its key are established.
 const SSH_CONNECT: &str = "ConnectTimeout=45";
-/// What ssh would leave behind for others could not be told from what ranks leave.
+/// A process that ssh keeps for later connections would look like one that ranks left behind.
 const SSH_ALONE: &str = "ControlPersist=no";
-/// Pauses for what is on its way to agents, before this process stops.
+/// Pauses for frames on their way to agents, before this process stops.
 const FLUSH_PAUSES: u32 = 500;
 
 pub enum Event {
     Frame(usize, ToLauncher),
-    /// The agent is gone; with what was wrong, if it said something that makes no sense.
+    /// The agent is gone; with the error, if its frames made no sense.
     Gone(usize, Option<String>),
     Signal(i32),
     Printed(Printed),
@@ -98,20 +100,20 @@ pub enum Event {
 
 struct Launcher {
     hosts: Vec<Host>,
-    /// Children that it has not started.
+    /// Children of this process that it has not started.
     spared: Vec<Pid>,
     space: Space,
     out: Printers,
-    /// Of the first that failed: a rank's, or 1.
+    /// The status of the first failure: a rank's, or 1.
     failed: Option<i32>,
     /// Signals to end.
     signals: u32,
-    /// All ranks are to end, since one failed or by a signal.
+    /// All ranks are to end, after a failure or a signal.
     is_ending: bool,
-    /// When whether output is taken, and hosts answer, is looked at again.
+    /// The time of the next look at output and hosts.
     look_at: Instant,
     looks: u32,
-    /// Since the second signal.
+    /// The time since the second signal.
     hurried: Option<Duration>,
 }
 
@@ -121,7 +123,7 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
     let names = host_names(arguments)?;
     ensure!(names.len() <= size as usize, "{size} ranks are too few for {} hosts", names.len());
     let (events, came) = sync_channel(EVENTS_MAX);
-    // Before anything is started that they would leave behind.
+    // Before any process is started that a signal would leave behind.
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2])?;
     let to_main = events.clone();
     std::thread::Builder::new().name("signals".into()).spawn(move || {
@@ -140,7 +142,7 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
         1 => Vec::new(),
         _ => (0..size).map(host_of).collect(),
     };
-    // What an agent leaves that is killed becomes this process's.
+    // Processes that a killed agent leaves behind become children of this process.
     set_child_subreaper(Some(getpid())).context("becoming the parent of what agents leave")?;
     let mut launcher = Launcher {
         hosts: Vec::new(),
@@ -184,7 +186,7 @@ fn is_here(name: &str) -> bool {
     name == "localhost" || name == own || Some(name) == own.split('.').next()
 }
 
-/// The hosts, as they are called by one another.
+/// The hosts, by the names they use for one another.
 fn host_names(arguments: &RunArguments) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for name in &arguments.hosts {
@@ -211,7 +213,7 @@ fn secret() -> Result<String> {
     Ok(to_hex(&bytes))
 }
 
-/// What starts the agent of a host.
+/// The command that starts the agent of a host.
 fn agent(arguments: &RunArguments, name: &str) -> Result<Command> {
     let own = std::env::current_exe().context("where this command is")?;
     if is_here(name) {
@@ -256,7 +258,7 @@ impl Launcher {
     ) -> Result<()> {
         let directory = std::env::current_dir().context("the working directory")?;
         let mut command = agent(arguments, name)?;
-        // Signals of the terminal are for this process, which hands them on.
+        // Signals of the terminal are for this process, which forwards them.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let program = command.get_program().to_string_lossy().into_owned();
         let mut child = command.spawn().with_context(|| format!("cannot run {program}"))?;
@@ -268,7 +270,7 @@ impl Launcher {
         let counts = written.clone();
         let is_heard = Arc::new(AtomicBool::new(true));
         std::thread::Builder::new().name("to-agent".into()).spawn(move || {
-            // That it is gone is noticed where its frames are read.
+            // The thread that reads its frames notices its end.
             while let Ok(frame) = frames.recv()
                 && frames::write(&mut to, &frame).is_ok()
             {
@@ -302,7 +304,7 @@ impl Launcher {
             first,
             count,
             size: arguments.ranks,
-            // Of an agent here that the launcher is gone is seen for certain, and it may be stopped.
+            // An agent on this host always sees the launcher's end, and may be stopped.
             beat_ms: (!is_here).then_some(BEAT.as_millis() as u64),
         });
         self.tell(at, start);
@@ -335,7 +337,7 @@ impl Launcher {
         (0..self.hosts.len()).for_each(|at| self.tell(at, frame.clone()));
     }
 
-    /// Hears what comes, until it is so.
+    /// Handles events until `is_so`.
     fn until(&mut self, came: &Receiver<Event>, is_so: impl Fn(&Self) -> bool) -> Result<()> {
         while !is_so(self) {
             let now = Instant::now();
@@ -355,7 +357,7 @@ impl Launcher {
         Ok(())
     }
 
-    /// All ranks are to end, because of what is said.
+    /// Ends all ranks, and reports why.
     fn fails(&mut self, why: &str) {
         self.out.say(why);
         self.failed.get_or_insert(1);
@@ -368,7 +370,7 @@ impl Launcher {
         self.is_to_end();
     }
 
-    /// From now on it is looked at more often whether they do.
+    /// From now on looks are more frequent.
     fn is_to_end(&mut self) {
         if !std::mem::replace(&mut self.is_ending, true) {
             self.look_at = Instant::now();
@@ -376,19 +378,19 @@ impl Launcher {
         }
     }
 
-    /// Between two looks.
+    /// The time between two looks.
     fn period(&self) -> Duration {
         if self.is_ending { LOOK } else { BEAT }
     }
 
-    /// Something came from a host.
+    /// Notes a frame from a host.
     fn answers(&mut self, at: usize) {
         let host = &mut self.hosts[at];
         host.has_answered = true;
         host.silent = Duration::ZERO;
     }
 
-    /// A host is taken for gone.
+    /// Gives up a host as gone.
     fn lose(&mut self, at: usize) {
         let host = &mut self.hosts[at];
         host.leave();
@@ -401,7 +403,7 @@ impl Launcher {
         self.fails(&words);
     }
 
-    /// Hosts that are perhaps never reached are not waited for.
+    /// Gives up hosts that may never be reached.
     fn lose_unheard(&mut self) {
         for at in 0..self.hosts.len() {
             let host = &self.hosts[at];
@@ -411,8 +413,8 @@ impl Launcher {
         }
     }
 
-    /// Ends what agents of this host have left that did not end as they should. Not what is in the
-    /// place of ssh; but what that has left behind, which cannot be told from it.
+    /// Ends processes left behind by agents of this host that ended abnormally. It spares ssh or
+    /// its replacement itself, but not processes that those leave, which look the same.
     fn sweep(&mut self) {
         if self.hosts.iter().all(|host| host.leaving.is_none()) {
             return;
@@ -429,7 +431,7 @@ impl Launcher {
         }
     }
 
-    /// What has started ranks has nothing more to do; it may stay where its host is gone.
+    /// Ends the programs that started ranks, which may otherwise stay if their host is gone.
     fn leave_hosts(&mut self) {
         let limit = if self.hurried.is_some() { LOOK } else { ANSWER };
         let by = Instant::now() + limit;
@@ -445,7 +447,7 @@ impl Launcher {
         }
     }
 
-    /// As any process does when its terminal asks for it, but that its agents know of it.
+    /// Stops like any process at its terminal's request, but informs its agents first.
     fn stop(&mut self) {
         self.tell_all(&ToAgent::Pause);
         let is_written = |host: &Host| host.is_left() || host.written.load(Relaxed) >= host.told;
@@ -499,8 +501,8 @@ impl Launcher {
         }
     }
 
-    /// Whether a host is gone, or, when ranks were told to end, nobody takes their output. What is
-    /// seen has been so for another [`Self::period`].
+    /// Checks whether a host is gone, or, when ranks are to end, whether their output is stuck.
+    /// Each state seen now has lasted for another [`Self::period`].
     fn look(&mut self) {
         let period = self.period();
         self.looks += 1;
@@ -509,7 +511,7 @@ impl Launcher {
         let limit = if self.is_ending { ANSWER } else { SILENT };
         for at in 0..self.hosts.len() {
             let host = &mut self.hosts[at];
-            // What starts an agent may take its time.
+            // The program that starts an agent may take its time.
             if self.is_ending || (!host.is_here && host.has_answered) {
                 host.silent += period;
             }
@@ -543,7 +545,7 @@ impl Launcher {
         }
     }
 
-    /// What ranks print there is thrown away from now on.
+    /// Discards output of ranks to this stream from now on.
     fn shut(&mut self, is_error: bool) {
         self.out.shut(is_error);
         for at in 0..self.hosts.len() {
@@ -566,7 +568,7 @@ impl Launcher {
             self.tell(at, ToAgent::Printed { is_error, pieces: 1 });
         }
         match outcome {
-            // What cannot be said on standard error cannot be said.
+            // An error of standard error itself cannot be reported.
             Err(e) if !is_error => {
                 self.shut(false);
                 match e.kind() {
@@ -590,7 +592,7 @@ impl Launcher {
         }
     }
 
-    /// An error is what no agent of this command says.
+    /// Handles a frame. An error: no agent of this command sends it.
     fn frame(&mut self, at: usize, frame: ToLauncher) -> Result<()> {
         let host = &self.hosts[at];
         let (first, end) = (host.first, host.first + host.count);
@@ -666,7 +668,7 @@ impl Launcher {
 mod tests {
     use super::*;
 
-    /// A job of one host, which is not this one and whose agent says nothing.
+    /// A job of one host, which is not this one and whose agent is silent.
     fn launcher() -> Launcher {
         let (events, _) = sync_channel(EVENTS_MAX);
         let host = Host {
@@ -701,7 +703,7 @@ mod tests {
         }
     }
 
-    /// How many looks it takes until the host is taken for gone.
+    /// The number of looks until the host counts as gone.
     fn looks_until_lost(launcher: &mut Launcher) -> u32 {
         (1..10_000).find(|_| (launcher.look(), launcher.hosts[0].is_done).1).expect("never lost")
     }

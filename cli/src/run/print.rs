@@ -1,7 +1,7 @@
-//! What ranks print, and the words of `hamlyn run` itself: a thread for standard output and one for
-//! standard error, so that nobody else waits until somebody reads them.
+//! Prints the output of ranks, and the messages of `hamlyn run` itself: one thread for standard
+//! output and one for standard error, so that only they wait for a slow reader.
 //!
-//! What waits here is bounded by who sends it: each agent has credit for so many pieces
+//! The senders bound the pending output: each agent has credit for so many pieces
 //! ([`super::frames::PIECES_MAX`]), and gets it back when they have been printed.
 
 use super::Event;
@@ -17,22 +17,22 @@ use std::time::Duration;
 
 /// Longest part of a line that is kept to be printed with its rank.
 const PART_BYTES_MAX: usize = 64 << 10;
-/// Written at once. A reader that is slow is seen to read by what was written.
+/// Bytes of one write. Progress of a slow reader shows in the number of bytes written.
 const WRITE_BYTES: usize = 4096;
 
 enum Item {
-    /// Of a rank.
+    /// Output of a rank.
     Piece { host: usize, rank: u32, bytes: Vec<u8> },
-    /// Of this command.
+    /// A message of this command.
     Words(String),
-    /// The beginnings of lines, whose ends do not come.
+    /// Print the incomplete lines, whose ends will not come.
     Rest,
 }
 
-/// Something was printed, or cannot be.
+/// An item was printed, or cannot be.
 pub struct Printed {
     pub is_error: bool,
-    /// Whose piece it was.
+    /// The host of the piece.
     pub host: Option<usize>,
     pub outcome: io::Result<()>,
 }
@@ -47,9 +47,9 @@ struct Printer {
     /// Items that have not been printed.
     waiting: usize,
     written: Arc<AtomicU64>,
-    /// How much was written when that was looked at, and for how long it is so much.
+    /// The bytes written at the last look, and the time since they last changed.
     seen: Option<(u64, Duration)>,
-    /// Nobody reads it: what comes is thrown away.
+    /// Its reader has gone: output is discarded.
     is_shut: bool,
 }
 
@@ -80,30 +80,30 @@ impl Printers {
         is_taken
     }
 
-    /// Prints what a rank has printed; `false`: it is thrown away.
+    /// Prints a piece of a rank's output; `false`: it is discarded.
     pub fn print(&mut self, host: usize, rank: u32, is_error: bool, bytes: Vec<u8>) -> bool {
         self.put(is_error, Item::Piece { host, rank, bytes })
     }
 
-    /// A sentence of this command, on standard error.
+    /// Prints a message of this command on standard error.
     pub fn say(&mut self, words: &str) {
         self.put(true, Item::Words(format!("hamlyn: {words}\n")));
     }
 
-    /// No rank prints any more.
+    /// Call it when no rank prints any more.
     pub fn finish(&mut self) {
         for is_error in [false, true] {
             self.put(is_error, Item::Rest);
         }
     }
 
-    /// To be called for each that a thread tells of.
+    /// Call it for each item that a thread reports.
     pub fn printed(&mut self, is_error: bool) {
         let printer = self.at(is_error);
         printer.waiting = printer.waiting.saturating_sub(1);
     }
 
-    /// Throws away what waits, and all that comes.
+    /// Discards pending and later output.
     pub fn shut(&mut self, is_error: bool) {
         self.at(is_error).is_shut = true;
     }
@@ -112,13 +112,13 @@ impl Printers {
         self.of[usize::from(is_error)].is_shut
     }
 
-    /// Whether all is printed that will be.
+    /// Whether all output is printed or discarded.
     pub fn is_idle(&self) -> bool {
         self.of.iter().all(|printer| printer.is_shut || printer.waiting == 0)
     }
 
-    /// Whether something waits of which nothing was written for so long. To be asked once in each
-    /// `period`: the time counts from the first question.
+    /// Whether output is pending and none was written for `patience`. Call it once in each
+    /// `period`: the time counts from the first call.
     pub fn is_stuck(&mut self, is_error: bool, period: Duration, patience: Duration) -> bool {
         let printer = self.at(is_error);
         if printer.is_shut || printer.waiting == 0 {
@@ -135,7 +135,7 @@ impl Printers {
     }
 }
 
-/// What one thread writes to.
+/// The output of one thread.
 struct Page {
     is_error: bool,
     is_labelled: bool,
@@ -188,8 +188,8 @@ impl Page {
         lines
     }
 
-    /// Waits until all is taken. Also where whoever has the same pipe has set it not to: `ssh` does
-    /// that with its standard error, which is this command's.
+    /// Writes all bytes, and waits for room. It also waits if another process has made the same
+    /// pipe nonblocking: `ssh` does that with its standard error, which is this command's.
     fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
         let (out, error) = (io::stdout(), io::stderr());
         let to = if self.is_error { error.as_fd() } else { out.as_fd() };

@@ -1,12 +1,12 @@
-//! The launcher's part of a job's conversation: who is which rank, what each has put, and who has come
-//! to the fence. Ranks may say anything.
+//! The launcher's state of a job's conversation: the ranks, the values each has put, and the ranks
+//! at the fence. Ranks may send anything.
 
 use hamlyn::job::lines::{Line, ranks_to_word};
 use std::collections::{BTreeSet, HashMap};
 
-/// Most bytes that one rank puts, names included, and what keeping them takes.
+/// Most bytes that one rank may put, with names and the overhead of storage.
 const BYTES_PER_RANK_MAX: usize = 16 << 20;
-/// What an entry takes beside its name and its value, about.
+/// Approximate overhead of an entry beside its name and its value.
 const BYTES_PER_ENTRY: usize = 128;
 
 /// A line for a rank.
@@ -16,7 +16,7 @@ pub type Answer = (u32, Line);
 pub struct Space {
     size: u32,
     secret: String,
-    /// By rank; none in a job of one host.
+    /// By rank; empty in a job of one host.
     hosts: Vec<String>,
     values: HashMap<String, String>,
     bytes: HashMap<u32, usize>,
@@ -37,7 +37,7 @@ impl Space {
         }
     }
 
-    /// A rank has said something.
+    /// Handles a line of a rank.
     pub fn hear(&mut self, rank: u32, bytes: &[u8]) -> Vec<Answer> {
         let Some(line) = Line::parse(bytes) else {
             return [(rank, refusal("error", "not_a_line"))].into();
@@ -66,7 +66,7 @@ impl Space {
         [(rank, answer)].into()
     }
 
-    /// A rank comes to no fence any more.
+    /// Notes that a rank comes to no more fences.
     pub fn end(&mut self, rank: u32) -> Vec<Answer> {
         self.ended.insert(rank);
         self.look()
@@ -102,7 +102,7 @@ impl Space {
         yes(result)
     }
 
-    /// Whether the fence has ended.
+    /// Checks whether the fence has ended.
     fn look(&mut self) -> Vec<Answer> {
         let line = if self.waiting.len() == self.size as usize {
             yes("barrier_out")

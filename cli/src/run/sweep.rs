@@ -1,13 +1,11 @@
-//! Ends what ranks have left behind: all that has been started by a process, by what that has
-//! started, and so on. What has lost its parent is there, too, if the process is a *subreaper*, which
-//! the kernel then makes the parent.
+//! Ends the processes that ranks have left behind: all descendants of this process. If this process
+//! is a *subreaper*, orphans among them become its children.
 //!
-//! What watches over one another, and starts again what has ended, is stopped before any of it is
-//! ended: [`sweep`] stops all it sees until it sees nothing that is new.
+//! Processes that watch over one another, and restart one that has ended, are all stopped before
+//! any is killed: [`sweep`] stops the processes it sees until it sees no new one.
 //!
-//! Never: a signal goes to a process that is none of these. The number of a child is its own until
-//! this process has asked how it ended; that of a child's child may become another's at any time, so
-//! it is opened, and then looked at again.
+//! Never: a signal goes to another process. A child's number is not used again until this process
+//! has waited for it; a grandchild's may be at any time, so it is opened, and then checked again.
 
 use rustix::io::{Errno, Result};
 use rustix::process::{
@@ -20,19 +18,18 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// How long all together may take. A process that was killed has much to give back, where it had
-/// much memory.
+/// The time limit of a whole sweep. A killed process with much memory takes long to release it.
 const SWEEP: Duration = Duration::from_secs(3);
-/// Behind each look that has seen nothing new.
+/// The pause after each look without a new process.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Numbers of processes in a sentence.
+/// Most process numbers in a sentence.
 const NAMED_MAX: usize = 16;
 
-/// A process, and its parent; none for a child of this process.
+/// A process, and its parent; `None` for a child of this process.
 type Found = (Pid, Option<Pid>);
 
-/// Ends all but `spared`, and what those have started. What is left cannot be ended, as one that has
-/// become another user's.
+/// Ends all descendants except `spared` and theirs. Returns the processes that cannot be ended,
+/// such as those that have become another user's.
 pub fn sweep(spared: &[Pid]) -> Vec<Pid> {
     let (mut stopped, by) = (HashSet::new(), Instant::now() + SWEEP);
     while Instant::now() < by {
@@ -55,13 +52,13 @@ pub fn sweep(spared: &[Pid]) -> Vec<Pid> {
             break;
         }
     }
-    // Nothing stays stopped.
+    // No process stays stopped.
     let found = descendants(spared);
     kill(&found);
     found.into_iter().map(|(pid, _)| pid).filter(|pid| !is_ending(*pid)).collect()
 }
 
-/// What cannot be ended, in words.
+/// A sentence about processes that cannot be ended.
 pub fn words(left: &[Pid]) -> String {
     let named = left.iter().take(NAMED_MAX).map(|pid| pid.as_raw_nonzero().to_string());
     let named = named.collect::<Vec<_>>().join(", ");
@@ -72,14 +69,14 @@ pub fn words(left: &[Pid]) -> String {
     format!("processes that ranks have started could not be ended: pids {named}{more}")
 }
 
-/// Children that have ended are no longer kept for this process to ask how, those that `is_to_go`.
+/// Reaps the ended children that `is_to_go` selects.
 pub fn reap(is_to_go: impl Fn(Pid) -> bool) {
     for pid in children().into_iter().filter(|pid| is_to_go(*pid)) {
         let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
     }
 }
 
-/// What this process is the parent of.
+/// The children of this process.
 pub fn children() -> Vec<Pid> {
     children_of("self")
 }
@@ -109,8 +106,8 @@ fn descendants(spared: &[Pid]) -> Vec<Found> {
     found
 }
 
-/// Children before their parents: those that have lost one may be told to go on. `false`: this
-/// process may end none of them, as those that have become another user's.
+/// Kills children before their parents, since an orphan may be notified and go on. `false`: this
+/// process may kill none of them, for example because they have become another user's.
 fn kill(found: &[Found]) -> bool {
     let takes = |found: &&Found| signal(found, Signal::KILL) != Err(Errno::PERM);
     found.iter().rev().filter(takes).count() > 0
@@ -121,7 +118,7 @@ fn signal((pid, parent): &Found, signal: Signal) -> Result<()> {
     let process = pidfd_open(*pid, PidfdFlags::empty())?;
     match parent_of(*pid) == Some(*parent) {
         true => pidfd_send_signal(process, signal),
-        // Its parent has ended, or it has itself: the next look tells.
+        // It or its parent has ended: the next look shows.
         false => Ok(()),
     }
 }
@@ -130,12 +127,12 @@ fn parent_of(pid: Pid) -> Option<Pid> {
     Pid::from_raw(word_of(pid, 1)?)
 }
 
-/// Whether it has ended but for what it gives back (`PF_EXITING`), or is gone.
+/// Whether it is exiting and only releases its memory (`PF_EXITING`), or is gone.
 fn is_ending(pid: Pid) -> bool {
     word_of(pid, 6).is_none_or(|flags: u32| flags & 4 != 0)
 }
 
-/// One of the words in its `stat` behind its name, which may hold anything: 0 is its state.
+/// A field of its `stat` after its name, which may contain any byte: 0 is its state.
 fn word_of<T: FromStr>(pid: Pid, number: usize) -> Option<T> {
     let stat = read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(number)?.parse().ok()

@@ -1,8 +1,8 @@
-//! The processes of the tour: this command again, with a hidden subcommand, as another user where
-//! this one has the right to.
+//! The processes of the tour: this command again, with a hidden subcommand, as another user if this
+//! one has the right to.
 //!
-//! An actor's standard input is what it works on; its standard output is a socket, over which
-//! orders come in and answers go out, a JSON object a line each. An actor ends when its orders do.
+//! An actor's standard input is its material. Its standard output is a socket for orders and
+//! answers, one line of JSON each. An actor ends when its orders end.
 
 use crate::ending;
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -18,24 +18,24 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Who an actor is.
+/// The role of an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Role {
     Receiver,
     Sender,
     Stranger,
-    /// Connects to whatever it is told to, as honest programs do.
+    /// Connects to the services in its orders, like an honest program.
     Visitor,
-    /// Sleeps. What another process of its user can do to it is what is shown.
+    /// Sleeps, as the target of another process of its user.
     Sleeper,
-    /// Has the end points that receive.
+    /// Owns the end points that receive.
     Host,
-    /// Has those that send.
+    /// Owns the end points that send.
     Peer,
     /// Host and peer again, while the stranger attacks them.
     GuardedHost,
     GuardedPeer,
-    /// Two hosts, and who has the wire between them.
+    /// Two hosts, and the attacker on the wire between them.
     Near,
     Far,
     Wire,
@@ -60,17 +60,17 @@ impl fmt::Display for Role {
     }
 }
 
-/// Where the actors meet, and as whom they act.
+/// The directory in which the actors meet, and their users.
 #[derive(Debug)]
 pub struct Stage {
-    /// Of services for other users, or of this user's own if there is only one user.
+    /// For services for other users, or for this user's own if there is only one user.
     pub directory: PathBuf,
     /// Whether each actor is a user of its own.
     pub has_users: bool,
 }
 
-/// Users that exist nowhere: a user need not be in any list to own processes. Not 65534, which is
-/// what unknown users look like.
+/// Users that exist nowhere: a user needs no entry in a list to own processes. Not 65534, which
+/// stands for unknown users.
 const FIRST_UID: u32 = 64_101;
 
 impl Stage {
@@ -90,12 +90,12 @@ impl Stage {
                 .create(&directory)
                 .with_context(|| format!("cannot make {}", directory.display()))?;
         }
-        // It does not stay if a signal ends this process.
+        // A signal that ends this process removes it, too.
         ending::remove(directory.clone());
         Ok(Self { directory, has_users })
     }
 
-    /// The user that plays a role; all the same one without the right to be others.
+    /// The user that plays a role; the same for all roles without the right to change users.
     pub fn uid(&self, role: Role) -> u32 {
         match role {
             _ if !self.has_users => rustix::process::geteuid().as_raw(),
@@ -105,17 +105,17 @@ impl Stage {
             Role::Stranger | Role::Sleeper => FIRST_UID + 3,
             Role::Host | Role::GuardedHost => FIRST_UID + 4,
             Role::Peer | Role::GuardedPeer => FIRST_UID + 5,
-            // Their users are one another's strangers on whatever host they are.
+            // These users are mutual strangers on any host.
             Role::Near | Role::Far | Role::Wire => rustix::process::geteuid().as_raw(),
         }
     }
 
-    /// What to connect to for a service of that role.
+    /// The name to connect to for a service of that role.
     pub fn service(&self, role: Role, name: &str) -> String {
         if self.has_users { format!("{}@{name}", self.uid(role)) } else { name.to_owned() }
     }
 
-    /// Where that service's socket lies.
+    /// The path of that service's socket.
     pub fn socket(&self, role: Role, name: &str) -> PathBuf {
         let directory = self.directory.clone();
         let own =
@@ -136,14 +136,15 @@ pub struct Actor {
     role: Role,
     child: Child,
     lines: BufReader<UnixStream>,
-    /// It did not answer an order. That answer may come yet, and would be taken for the next order's:
-    /// nothing more is asked of it.
+    /// It did not answer an order. The late answer would be taken for that to the next order, so it
+    /// gets no more orders.
     is_lost: bool,
 }
 
-/// An actor that has not answered for so long hangs, and that would be a fault of ours.
+/// An actor without an answer for this long hangs, which would be our fault.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The wire itself waits for two hosts, several times for an attempt, and tells which does not answer.
+/// The wire itself waits for two hosts, several times in an attempt, and reports which does not
+/// answer.
 const PATIENCE_WITH_WIRE: Duration = Duration::from_secs(300);
 
 impl Actor {
@@ -154,11 +155,11 @@ impl Actor {
         input: Stdio,
         settings: &[(&str, &str)],
     ) -> Result<Self> {
-        // By its own link rather than its path, which other users may have no way to.
+        // By its own link, not its path, which other users may be unable to reach.
         let mut command = Command::new("/proc/self/exe");
         command
             .env(if stage.has_users { "HAMLYN_SHARED_DIR" } else { "HAMLYN_DIR" }, &stage.directory)
-            // They show, too, what memory that both write is good for.
+            // They also show the use of memory that both processes write.
             .env("HAMLYN_APERTURES_OF_OTHERS", "yes")
             .envs(settings.iter().copied())
             .current_dir("/");
@@ -186,8 +187,8 @@ impl Actor {
         self.child.id()
     }
 
-    /// Gives an order and waits for the answer. An answer that is an error is one like any other; where
-    /// none comes in time, this and each later order is an error.
+    /// Gives an order and waits for the answer. An error in the answer is returned like any answer;
+    /// if none comes in time, this and each later order is an error.
     pub fn ask<A: DeserializeOwned>(&mut self, order: &impl Serialize) -> Result<A> {
         self.tell(order)?;
         self.answer()
@@ -219,7 +220,7 @@ impl Actor {
         format!("the {} does not answer", self.role)
     }
 
-    /// Ends it without a warning, in the middle of whatever it does.
+    /// Kills it, in the middle of its work.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;

@@ -1,4 +1,4 @@
-//! The attempts, and who decides whether they were refused.
+//! The attempts, and the decision whether each was refused.
 
 use super::actor::{Actor, Role, Stage};
 use super::receiver::{self, Report};
@@ -9,15 +9,15 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Refused,
-    /// There was nothing to refuse, and nobody was harmed.
+    /// There was nothing to refuse, and no harm was done.
     NoHarm,
-    /// It should have been refused, or somebody was harmed.
+    /// It should have been refused, or harm was done.
     NotRefused,
-    /// It cannot be, and the row says how to deny it.
+    /// It cannot be refused, and the row says how to deny it.
     Open,
 }
 
@@ -30,8 +30,8 @@ pub struct Row {
     pub outcome: Outcome,
 }
 
-/// What is tried through packets and the control socket: what, how it is refused, and the
-/// counters of which one must go up.
+/// Attempts through packets and the control socket: a name, the way of refusal, and the counters of
+/// which one must rise.
 const ATTEMPTS: &[(Attempt, &str, &str, &[&str])] = &[
     (
         Attempt::WrongKey,
@@ -175,7 +175,7 @@ const ATTEMPTS: &[(Attempt, &str, &str, &[&str])] = &[
     ),
 ];
 
-/// What is kept up while an honest process of another user connects, which must succeed.
+/// Attacks that continue while an honest process of another user connects, which must succeed.
 const HELD: &[(Attempt, &str, &[&str])] = &[
     (
         Attempt::BusyRing,
@@ -197,7 +197,7 @@ const HELD: &[(Attempt, &str, &[&str])] = &[
 pub struct Attack<'a> {
     pub stage: &'a Stage,
     pub receiver: &'a mut Actor,
-    /// Of the file when it had arrived.
+    /// The digest of the file when it had arrived.
     pub digest: String,
 }
 
@@ -205,12 +205,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const DEATHS: u32 = 8;
 
 impl Attack<'_> {
-    /// How many steps [`run`](Self::run) takes.
+    /// The number of steps of [`run`](Self::run).
     pub fn steps() -> u64 {
         (ATTEMPTS.len() + HELD.len()) as u64 + 4 + 3
     }
 
-    /// Every attempt, one after another; `step` is told of each.
+    /// Makes every attempt in turn, and calls `step` with each.
     pub fn run(&mut self, mut step: impl FnMut(&str)) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
         let mut stranger = self.stranger()?;
@@ -266,8 +266,8 @@ impl Attack<'_> {
         self.receiver.ask(&receiver::Order::Report)
     }
 
-    /// Which of `counters` went up since `before`, waiting for one to do so; and whether the
-    /// file's bytes are what they were.
+    /// Waits until one of `counters` has risen since `before`, and returns it; and whether the
+    /// file's bytes are unchanged.
     fn what_counted(&mut self, before: &Report, counters: &[&str]) -> Result<(String, bool)> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -321,7 +321,7 @@ impl Attack<'_> {
         })
     }
 
-    /// The attempt goes on while an honest process connects.
+    /// Keeps an attempt going while an honest process connects.
     fn held(&mut self, attempt: Attempt, what: &str, counters: &[&str]) -> Result<Row> {
         let before = self.report()?;
         let mut stranger = self.stranger()?;
@@ -378,7 +378,7 @@ impl Attack<'_> {
         self.dead(&before, 1, "killed with half a packet written in every line of its ring")
     }
 
-    /// Waits until the receiver has noticed, and has given everything back.
+    /// Waits until the receiver has noticed the death, and has released everything.
     fn dead(&mut self, before: &Report, deaths: u32, what: &str) -> Result<Row> {
         let deadline = Instant::now() + PATIENCE;
         let since = Instant::now();
@@ -406,7 +406,7 @@ impl Attack<'_> {
         }
     }
 
-    /// Here the stranger serves, and an honest process connects.
+    /// The stranger serves, and an honest process connects.
     fn wrong_descriptor(&mut self, wrong: WrongDescriptor, what: &str) -> Result<Row> {
         let (service, socket) = stranger::trap(self.stage);
         let mut stranger = self.stranger()?;
@@ -431,7 +431,7 @@ impl Attack<'_> {
         })
     }
 
-    /// What the kernel lets any two processes of one user do to each other.
+    /// Shows the access that the kernel allows between any two processes of one user.
     fn same_user(&mut self) -> Result<Row> {
         let what = "a process of the same user writes into another's memory (ptrace rights)";
         let mut stranger = self.stranger()?;
@@ -480,7 +480,7 @@ pub fn outcome(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Whether a table of these is as it should be.
+/// Checks that all rows of a table are as they should be.
 pub fn all_refused(rows: &[Row]) -> Result<()> {
     let failed: Vec<&str> = rows
         .iter()
@@ -490,7 +490,7 @@ pub fn all_refused(rows: &[Row]) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { bail!("not refused: {}", failed.join("; ")) }
 }
 
-/// Starts what is attacked.
+/// Starts the attacked receiver.
 pub fn start_receiver(stage: &Stage) -> Result<Actor> {
     // Silence is cut off sooner than by default, so that the tour need not wait for it.
     let settings = [("HAMLYN_HANDSHAKE_TIMEOUT_MS", "1000")];

@@ -1,5 +1,4 @@
-//! The control socket's frames, spoken by hand: whoever does so can stop anywhere, and say
-//! anything.
+//! The control socket's frames, sent by hand: the caller can stop anywhere, and send anything.
 
 use super::hostile;
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -35,7 +34,7 @@ impl Talk {
         self.say(&Frame::Memory { memory, word })
     }
 
-    /// MEMORY_PASS with these descriptors.
+    /// Sends MEMORY_PASS with these descriptors.
     pub fn pass(&self, memory: Memory, files: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
         let frame = Frame::Memory { memory, word: MemoryWord::Pass };
         hostile::send_frame(&self.0, &frame.to_bytes(), files)
@@ -54,14 +53,14 @@ impl Talk {
         Ok((frame, received.descriptors))
     }
 
-    /// The next frame says this; the descriptors that came with it.
+    /// Expects this word in the next frame, and returns its descriptors.
     pub fn expect(&self, memory: Memory, word: MemoryWord) -> Result<Vec<OwnedFd>> {
         let (frame, files) = self.hear()?;
         ensure!(frame == Frame::Memory { memory, word }, "another answer came than is expected");
         Ok(files)
     }
 
-    /// What became of it: the other end's last words, or none.
+    /// The end of the connection: the reason in the other end's last frame, or none.
     pub fn last_words(&self) -> Result<String> {
         loop {
             match hostile::receive_frame(&self.0, PATIENCE)? {
@@ -76,7 +75,7 @@ impl Talk {
     }
 }
 
-/// The reason, and the words for it, where those say more.
+/// The reason, and its text, if that says more.
 fn refused(reason: &str, text: &str) -> String {
     match reason == text {
         true => format!("refused: {reason}"),
@@ -84,7 +83,7 @@ fn refused(reason: &str, text: &str) -> String {
     }
 }
 
-/// An honest client's first words.
+/// The first frame of an honest client.
 pub fn hello(purpose: Purpose, greeting: Vec<u8>) -> Result<Hello> {
     let credential = match purpose {
         Purpose::Link => Identity::new()?.credential(),
@@ -113,7 +112,7 @@ pub fn take(bytes: u32) -> MemoryWord {
     MemoryWord::Take { bytes: bytes.into() }
 }
 
-/// A ring as it must be: made, filled, sealed.
+/// A correct ring: made, filled, sealed.
 pub fn ring(bytes: u32) -> Result<(Region, OwnedFd)> {
     let size = region_bytes(bytes as usize);
     let file = memory::create(size)?;
@@ -123,7 +122,7 @@ pub fn ring(bytes: u32) -> Result<(Region, OwnedFd)> {
     Ok((region, file))
 }
 
-/// A client that has been welcomed.
+/// A client that the server has welcomed.
 pub struct Guest {
     pub talk: Talk,
     pub welcome: Welcome,
@@ -146,14 +145,14 @@ impl Guest {
         Ok(wake)
     }
 
-    /// Its ring is offered, and the server waits for the descriptor.
+    /// Offers its ring; the server then waits for the descriptor.
     pub fn until_taken(&self) -> Result<()> {
         let bytes = self.welcome.client_ring_bytes;
         self.talk.say_of(RING, offer(bytes))?;
         self.talk.expect(RING, take(bytes)).map(drop)
     }
 
-    /// Its ring has been passed and is held, and the server's is offered.
+    /// Passes its ring, which the server accepts, and gets the offer of the server's.
     pub fn until_paid(&self) -> Result<Region> {
         self.until_taken()?;
         let (region, file) = ring(self.welcome.client_ring_bytes)?;
@@ -163,7 +162,7 @@ impl Guest {
         Ok(region)
     }
 
-    /// The rest of the way.
+    /// Completes the link.
     pub fn link(self) -> Result<Link> {
         let wake = self.wake()?;
         let outgoing = self.until_paid()?;
@@ -179,7 +178,7 @@ impl Guest {
     }
 }
 
-/// A link, and what keeps it up.
+/// A link, and the connections that keep it up.
 pub struct Link {
     pub talk: Talk,
     _wake: Talk,

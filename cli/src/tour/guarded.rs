@@ -1,8 +1,8 @@
-//! What is attacked of the protocols: a host with an end point of each kind, all at work at once,
-//! and the honest peer that goes on using them.
+//! The targets of the attacks on protocols: a host with an end point of each kind, all at work at
+//! once, and the honest peer that goes on using them.
 //!
-//! Each of the host's end points has a thread; what a stranger is caught at becomes a line of the
-//! report. An honest value that is not what was sent is caught, too, and is no one's but ours.
+//! Each of the host's end points has a thread; each fault of a stranger becomes a line of the
+//! report. So does a wrong value from the honest peer, which would be our own fault.
 
 use super::actor::Orders;
 use super::host::{access, manager, next_event};
@@ -33,27 +33,27 @@ pub struct Places {
     pub datagram: String,
     pub datagram_of_strangers: String,
     pub stream: String,
-    /// Of a receiver that has been dropped.
+    /// The seed of a receiver that has been dropped.
     pub gone: String,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum HostOrder {
     Report,
-    /// Another stream, for a stranger: its seed.
+    /// Makes another stream, for a stranger; answers with its seed.
     Stream,
-    /// A group of two: its seed. Two rounds are gathered.
+    /// Makes a group of two, which gathers two rounds; answers with its seed.
     Group,
-    /// An aperture for whoever connects: the service. Once more is answered when it was taken back.
+    /// Lends an aperture to any client; answers with the service, and again when it is revoked.
     Aperture,
-    /// Whether the bytes that were taken back are what they were.
+    /// Whether the bytes of the revoked aperture are unchanged.
     IsStill,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     pub counters: BTreeMap<String, u64>,
-    /// What the end points have said of their peers, in order.
+    /// The reports of the end points about their peers, in order.
     pub said: Vec<String>,
     /// Honest values that came, each checked.
     pub honest: u64,
@@ -63,19 +63,19 @@ pub struct Report {
 pub enum PeerOrder {
     /// Grow a sender of each kind.
     Begin(Places),
-    /// Use all of them: how many values the host must have taken.
+    /// Use all of them; answers with the number of values that the host must have taken.
     Check,
-    /// Grow a sender from each, none of which must be possible: the errors.
+    /// Grow a sender from each seed, which must fail; answers with the errors.
     BadSeeds(Vec<String>),
-    /// Read a seed that is cut off anywhere: the last error.
+    /// Read a seed cut off at every place; answers with the last error.
     CutSeed(String),
-    /// Call what is served there, which must fail: the error.
+    /// Call the server there, which must fail; answers with the error.
     Call(String),
     /// Be a member of the group for two rounds.
     Join(String),
 }
 
-/// How strangers' parts and the honest member's are known.
+/// Bytes of a part of a group. Strangers' and honest parts differ in their content.
 pub const PART: usize = 64;
 const APERTURE: &str = "lent";
 const APERTURE_BYTES: u64 = 64 << 10;
@@ -102,7 +102,7 @@ impl Notes {
     }
 }
 
-/// Begins a line of the report that must not be there.
+/// The beginning of a line that must not be in the report.
 pub const WRONG: &str = "WRONG";
 
 pub fn host(mut orders: Orders) -> Result<()> {
@@ -167,7 +167,7 @@ pub fn host(mut orders: Orders) -> Result<()> {
                 orders.answer(seed)?;
             }
             HostOrder::Aperture => {
-                // The service of the last one goes with it.
+                // The service of the last aperture ends with it.
                 drop(lent.take());
                 let result = lend(&mut orders).map(|taken| lent = Some(taken));
                 orders.answer(result)?;
@@ -198,7 +198,7 @@ fn report(manager: &Manager, server: &Server, notes: &Notes) -> Report {
 
 fn serve(server: &Server) {
     loop {
-        // A client that goes before it has its reply is no failure of the server.
+        // A client that leaves before its reply is no failure of the server.
         if let Ok(request) = server.receive(None) {
             let reply = inverted(&request);
             let _ = request.reply(&reply, LIMIT);
@@ -209,7 +209,7 @@ fn serve(server: &Server) {
 fn take_tags(mut receiver: TaggedReceiver, notes: &Notes) {
     loop {
         match receiver.get_tag(None) {
-            // Slowly, so that a sender without regard for its credit exceeds it.
+            // Slowly, so that a sender that ignores its credit exceeds it.
             Ok(tag) if tag.tag >= FIRST_TAG => thread::sleep(Duration::from_millis(1)),
             Ok(tag) => {
                 let mut bytes = [0; WRITE_BYTES];
@@ -256,7 +256,7 @@ fn take_records(mut receiver: StreamReceiver, notes: &Notes) {
 fn gather(mut group: Group, notes: &Notes) {
     let honest = |part: &[u8]| part == pattern(1, PART);
     let first = group.gather(LIMIT).map(|parts| {
-        // The stranger's is what it sent first.
+        // The stranger's part is the first one it sent.
         parts.iter().all(|(_, part)| honest(part) || part == [7; PART])
     });
     match first {
@@ -268,11 +268,11 @@ fn gather(mut group: Group, notes: &Notes) {
         Ok(is_right) => notes.check(is_right, "the part of an honest member"),
         Err(error) => notes.say(format!("{WRONG}: {error}")),
     }
-    // The honest member leaves when it has sent.
+    // The honest member leaves after its part.
     let _ = group.wait_for(2, Some(Duration::from_secs(1)));
 }
 
-/// Lends an aperture to whoever connects, and takes it back.
+/// Lends an aperture to any client, and takes it back.
 fn lend(orders: &mut Orders) -> Result<(Node, AreaId)> {
     let mut node = Node::new()?;
     node.serve(APERTURE, access(), Accept::Automatic(Vec::new()))?;
@@ -307,7 +307,7 @@ struct Honest {
     records: u64,
 }
 
-/// Of each kind in one check.
+/// Values of each kind in one check.
 const EACH: u32 = 50;
 
 pub fn peer(mut orders: Orders) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The host: the end points that receive, one protocol at a time, and what came of it.
+//! The host: the end points that receive, one protocol at a time, and their results.
 
 use super::actor::Orders;
 use super::peer::{Lost, member_value};
@@ -24,11 +24,11 @@ use std::time::Instant;
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Order {
-    /// Says first where it is to be found, then what it has seen.
+    /// Answers first with a seed or name, then with its result.
     Show(Protocol),
 }
 
-/// Other users come through the shared directory where there is one.
+/// Other users connect through the shared directory if there is one.
 pub fn access() -> Access {
     match environment::variable("HAMLYN_SHARED_DIR") {
         Some(_) => Access::Anyone,
@@ -67,7 +67,7 @@ fn say_where(orders: &mut Orders, place: impl ToString) -> Result<()> {
     orders.answer(Ok(Place(place.to_string())))
 }
 
-/// What a seed is good for, once.
+/// Uses a seed for one write.
 fn one_write(manager: &Manager, orders: &mut Orders) -> Result<Told> {
     let mut receiver = TaggedReceiver::new(manager, TaggedConfig::new(WRITE_BYTES))?;
     say_where(orders, receiver.seed()?)?;
@@ -120,7 +120,7 @@ fn calls(manager: &Manager, orders: &mut Orders) -> Result<Told> {
         loop {
             let request = server.receive(LIMIT)?;
             if *request == *b"stop" {
-                // It is dropped, and so declined.
+                // The request is dropped, and so declined.
                 return Ok(served);
             }
             let reply = inverted(&request);
@@ -180,7 +180,7 @@ fn long_records(manager: &Manager, orders: &mut Orders) -> Result<Told> {
                 ensure!(still.len() == LONG_BYTES, "record {number} has {} bytes", still.len());
                 bytes.copy_from_slice(still);
             }
-            // Its sender can still change them: what is looked at is a copy.
+            // Its sender can still change them, so the check uses a copy.
             RecordBytes::Volatile(volatile) => {
                 ensure!(volatile.len() == LONG_BYTES, "record {number} is not as long");
                 volatile.read(0, &mut bytes)?;
@@ -210,7 +210,7 @@ fn delegation(manager: &Manager, orders: &mut Orders) -> Result<Told> {
 fn group(manager: &Manager, orders: &mut Orders) -> Result<Told> {
     let mut group = Group::new(manager, GroupConfig::new(MEMBERS, PART_BYTES))?;
     say_where(orders, group.seed()?)?;
-    // From the second barrier on all are there.
+    // From the second barrier on all members have joined.
     group.barrier(LIMIT)?;
     let began = Instant::now();
     for _ in 1..BARRIERS {
@@ -240,7 +240,7 @@ fn group(manager: &Manager, orders: &mut Orders) -> Result<Told> {
         Err(error) => return Err(error.into()),
         Ok(_) => bail!("the part of a member came that is dead"),
     };
-    // The others are enough, and are told.
+    // The other members are enough, and learn of the loss.
     drop(group.wait_for(MEMBERS - 1, LIMIT)?);
     match group.broadcast(&serde_json::to_vec(&lost)?, LIMIT) {
         Err(GroupError::MemberLost { .. }) => {}
@@ -261,7 +261,7 @@ fn group(manager: &Manager, orders: &mut Orders) -> Result<Told> {
     Ok(Told { what, seconds, lost: Some(lost), ..Told::default() })
 }
 
-/// The next event, within the time.
+/// The next event, within the time limit.
 pub fn next_event(node: &mut Node) -> Result<Event> {
     loop {
         if let Some(event) = node.next_event() {
@@ -271,7 +271,7 @@ pub fn next_event(node: &mut Node) -> Result<Event> {
     }
 }
 
-/// Remote reads: the owner writes once, and only waits then.
+/// Remote reads: the owner writes once, and then only waits.
 fn read_only(orders: &mut Orders) -> Result<Told> {
     let mut node = Node::new()?;
     node.serve(APERTURE, access(), Accept::Automatic(Vec::new()))?;
@@ -312,7 +312,7 @@ fn aperture(orders: &mut Orders) -> Result<Told> {
     let area = area.context("not taken back")??;
     let digest = blake3::hash(node.area(area)?);
     ensure!(announced == *digest.as_bytes(), "the aperture's bytes are not what was written");
-    // The other end tells of its last attempt, and closes the link.
+    // The other end reports its last attempt, and closes the link.
     while !matches!(next_event(&mut node)?, Event::Closed { .. }) {}
     ensure!(blake3::hash(node.area(area)?) == digest, "the bytes changed after they were taken");
     let ms = 1e3 * seconds;

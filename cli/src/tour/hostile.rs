@@ -1,5 +1,5 @@
-//! What a hostile process has in its hands: its own pages of a link, the socket that anybody may
-//! connect to, and a name of its own to serve. None of it goes through the library's checks.
+//! The means of a hostile process: its own pages of a link, the socket that every process may
+//! connect to, and a name of its own to serve. None of it passes the library's checks.
 
 use anyhow::{Context, Result, anyhow, bail};
 use hamlyn::link::cells::READER_WORDS_BYTES;
@@ -28,7 +28,7 @@ pub struct SharedPages {
     pub name: String,
 }
 
-/// The memory files that are mapped here, as the kernel lists them.
+/// The memory files mapped in this process, from the kernel.
 pub fn shared_pages() -> Result<BTreeSet<SharedPages>> {
     let maps = fs::read_to_string("/proc/self/maps").context("cannot read /proc/self/maps")?;
     Ok(maps.lines().filter_map(parse_mapping).collect())
@@ -47,12 +47,13 @@ fn parse_mapping(line: &str) -> Option<SharedPages> {
     Some(SharedPages { start, bytes: end - start, is_writable, name: range.to_owned() })
 }
 
-/// This process's own memory as a file: what can be written here, any process can write.
+/// This process's own memory as a file: every process can write the memory that this file can
+/// write.
 pub fn own_memory() -> Result<File> {
     File::options().read(true).write(true).open("/proc/self/mem").context("cannot open own memory")
 }
 
-/// The ring that this process writes for one link, without the library in between.
+/// This process's ring of one link, written without the library.
 pub struct HostileRing {
     memory: File,
     pages: SharedPages,
@@ -60,7 +61,8 @@ pub struct HostileRing {
 }
 
 impl HostileRing {
-    /// Of the link that was made since `before` was taken; nothing has been sent over it yet.
+    /// The ring of the link that was made after `before` was taken; nothing has been sent over it
+    /// yet.
     pub fn new(before: &BTreeSet<SharedPages>) -> Result<Self> {
         let pages = shared_pages()?
             .into_iter()
@@ -81,7 +83,7 @@ impl HostileRing {
             + self.position % self.lines() * LINE_BYTES as u64;
         let words = rest.iter().chain(&body).flat_map(|word| word.to_le_bytes());
         self.memory.write_all_at(&words.collect::<Vec<_>>(), line + 8)?;
-        // The stamp of the lap, last: from now on the packet is there.
+        // The stamp of the lap comes last: it publishes the packet.
         let stamp = 0x8000_0000 | (self.position / self.lines());
         self.memory.write_all_at(&(first & !0xffff_ffff | stamp).to_le_bytes(), line)?;
         self.position += 1;
@@ -97,11 +99,11 @@ impl HostileRing {
         Ok(())
     }
 
-    /// Random bytes over every writable page.
+    /// Writes random bytes over every writable page.
     ///
-    /// Random bytes alone are no packet for the reader. So that they are looked at, each line gets
-    /// the stamp that the reader waits for; and with `header`, a head that is nearly right, of
-    /// which the bits of `changed` are random.
+    /// The reader ignores purely random bytes. So each line gets the stamp that the reader waits
+    /// for; and with `header`, a header that is nearly right, of which the bits of `changed` are
+    /// random.
     pub fn scribble(
         &mut self,
         random: &mut impl FnMut() -> u64,
@@ -124,7 +126,7 @@ impl HostileRing {
     }
 }
 
-/// Connects to a service's socket, and says nothing.
+/// Connects to a service's socket, and sends nothing.
 pub fn connect_to(path: &Path) -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -132,7 +134,7 @@ pub fn connect_to(path: &Path) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sends one frame with descriptors, as far as the kernel lets it.
+/// Sends one frame with descriptors, as far as the kernel allows.
 pub fn send_frame(
     socket: impl AsFd,
     frame: &[u8],
@@ -159,7 +161,7 @@ pub fn receive_frame(socket: impl AsFd, patience: Duration) -> Result<Option<Vec
     }
 }
 
-/// Whether there is something to read within the time.
+/// Whether there is something to read within the time limit.
 pub fn wait_readable(socket: impl AsFd, patience: Duration) -> Result<bool> {
     let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
     let timeout =
@@ -167,7 +169,7 @@ pub fn wait_readable(socket: impl AsFd, patience: Duration) -> Result<bool> {
     Ok(poll(&mut fds, Some(&timeout))? > 0)
 }
 
-/// Serves a name as no honest process would.
+/// Serves a name, against the library's rules.
 pub fn listen_at(path: &Path) -> Result<OwnedFd> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
@@ -182,7 +184,7 @@ pub fn listen_at(path: &Path) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Whoever connects next, within the time.
+/// The next connection, within the time limit.
 pub fn accept_from(listener: &OwnedFd, patience: Duration) -> Result<OwnedFd> {
     if !wait_readable(listener, patience)? {
         bail!("nobody connected for {} s", patience.as_secs_f32());

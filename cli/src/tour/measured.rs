@@ -1,5 +1,5 @@
-//! Against the clock: Hamlyn beside what programs use today, and what may be said of it. Figures compare
-//! only where their raw lines agree, because the host moves the cores.
+//! Against the clock: Hamlyn beside other channels, and the conclusions. Figures are compared only
+//! if their raw lines agree, because the host of a virtual machine moves the cores.
 
 use super::show;
 use super::terminal::{heading, say};
@@ -18,22 +18,22 @@ use anyhow::Result;
 use bytesize::ByteSize;
 use indicatif::ProgressBar;
 
-/// So often are two figures measured again that do not compare.
+/// Repeats of two figures that cannot be compared.
 const AGAIN_MAX: u32 = 2;
-/// The pairs that a finding compares: how Hamlyn waits, and how a Unix socket does.
+/// The pairs that a finding compares: Hamlyn's mode, and that of a Unix socket.
 const PAIRS: [(Mode, Patience, &str); 2] =
     [(Mode::Polled, Patience::Polled, "polled"), (Mode::Blocking, Patience::Blocking, "blocking")];
 const OWN: &str = "Hamlyn";
 const RAW: &str = "raw cache line";
-/// Of a quick run.
+/// The note on a quick run.
 const QUICK: &str = "Times and rates are of a moment each (--quick): they show that all works, and are \
                      not to be quoted.";
 
-/// What is to be known of all figures.
+/// Facts about all figures.
 pub struct Clock {
-    /// What the raw line tells of the cores.
+    /// The placement of the cores, from the raw line.
     pub raw_line: String,
-    /// Others used the processors meanwhile.
+    /// Other processes used the processors meanwhile.
     pub is_disturbed: bool,
 }
 
@@ -137,7 +137,7 @@ fn figures(quick: bool, cores: Cores, bar: &ProgressBar) -> Result<(Vec<Compared
     Ok((lines, bandwidth))
 }
 
-/// Hamlyn and a Unix socket that wait alike.
+/// Hamlyn and a Unix socket that wait in the same way.
 fn pair<'a>(
     lines: &'a mut [Compared],
     waits: &str,
@@ -148,7 +148,7 @@ fn pair<'a>(
     Some((ours, alike.find(|line| line.name == socket)?))
 }
 
-/// Against a Unix socket, both waiting alike; no comparison where their raw lines disagree.
+/// Against a Unix socket that waits in the same way; no comparison if their raw lines disagree.
 fn of_pair(lines: &[Compared], waits: &str) -> Option<Finding> {
     let mut both = lines.to_vec();
     let (ours, theirs) = pair(&mut both, waits)?;
@@ -202,7 +202,7 @@ fn of_pair(lines: &[Compared], waits: &str) -> Option<Finding> {
     })
 }
 
-/// How many messages go, and how many bytes.
+/// Messages and bytes per second.
 fn of_rates(lines: &[Compared], bandwidth: &Row) -> Option<Finding> {
     let own = lines.iter().find(|line| line.name == OWN)?;
     let text = format!(
@@ -220,7 +220,7 @@ fn commonest(measured: &[Measured]) -> Option<f64> {
     commonest_line_ns(&measured.iter().map(|one| one.raw_line_ns).collect::<Vec<_>>())
 }
 
-/// The raw lines of these: one, or from the shortest to the longest.
+/// The raw lines of these figures: one, or the shortest and the longest.
 fn range(measured: &[Measured]) -> String {
     let lines = || measured.iter().map(|one| one.raw_line_ns);
     let (least, most) = (lines().fold(f64::INFINITY, f64::min), lines().fold(0.0, f64::max));
@@ -230,14 +230,14 @@ fn range(measured: &[Measured]) -> String {
     }
 }
 
-/// Which of these do not compare with most of them: a mark, or nothing.
+/// A mark for each figure that cannot be compared with most others, else nothing.
 fn marks(measured: &[Measured]) -> Vec<&'static str> {
     let line = commonest(measured).unwrap_or(f64::NAN);
     let compares = |one: &Measured| one.is_steady && agree(one.raw_line_ns, line);
     measured.iter().map(|one| if compares(one) { "" } else { " *" }).collect()
 }
 
-/// Beside which raw lines these were measured.
+/// The raw lines of these figures, in words.
 fn of_cores(measured: &[Measured]) -> String {
     let text =
         format!("A bare cache line took {} from one core to the other meanwhile.", range(measured));

@@ -1,4 +1,4 @@
-//! `hamlyn tour`: what Hamlyn does, shown on a real file, under attack, and against the clock.
+//! `hamlyn tour`: shows Hamlyn on a real file, under attack, and against the clock.
 //!
 //! ```text
 //!   this process   orders, counts before and after, tables, report
@@ -9,9 +9,8 @@
 //!                  the stranger attacks those: see `siege.rs`, `guarded.rs` and `rogue.rs`
 //!   near, far      two hosts, and `wire`, the attacker between them: see `hosts`
 //! ```
-//! Each is a process, and a user, of its own where this one has the right to make them so. An
-//! attempt counts as refused only if the receiver's counter for it went up and the file's bytes
-//! are what they were.
+//! Each is a process of its own, and a user of its own if this process has the right to. An attempt
+//! counts as refused only if the receiver's counter for it rose and the file's bytes are unchanged.
 
 pub mod actor;
 mod attack;
@@ -105,10 +104,10 @@ pub fn run(arguments: &TourArguments) -> Result<()> {
     verdict
 }
 
-/// How the finding of an attempt begins that is possible by design.
+/// The beginning of the finding of an attempt that is possible by design.
 const POSSIBLE: &str = "Possible by design: ";
 
-/// The verdict, in a sentence. `possible`: attempts that are so by design.
+/// The verdict, in a sentence. `possible`: attempts that are possible by design.
 fn headline(all_refused: bool, possible: usize, is_disturbed: bool) -> String {
     if !all_refused {
         return "Hamlyn did not hold: at least one attempt to do harm succeeded.".into();
@@ -125,7 +124,7 @@ fn headline(all_refused: bool, possible: usize, is_disturbed: bool) -> String {
     format!("Hamlyn held: no attempt to do harm succeeded{but}{times}.")
 }
 
-/// What the words of the tables mean, for whoever has the report alone.
+/// The meaning of the tables' words, for readers of the report alone.
 fn words() -> Section {
     let words = [
         (
@@ -172,7 +171,7 @@ fn words() -> Section {
     }
 }
 
-/// Tells what stands below a heading, and puts it into the report.
+/// Prints a section below its heading, and adds it to the report.
 fn show(section: Section, sections: &mut Vec<Section>) -> Result<()> {
     terminal::section(&section)?;
     sections.push(section);
@@ -310,7 +309,7 @@ fn attempts(
         let outcome = attack::outcome(row.outcome).to_owned();
         vec![row.what.clone(), row.how.clone(), row.counter.clone(), outcome]
     };
-    // First what somebody has to do something about.
+    // Rows that need action come first.
     let mut rows: Vec<&attack::Row> = rows.iter().collect();
     rows.sort_by_key(|row| match row.outcome {
         attack::Outcome::NotRefused => 0,
@@ -328,7 +327,7 @@ fn attempts(
     }
 }
 
-/// How many attempts there were, and of each outcome; and whether none went wrong.
+/// The numbers of attempts and of each outcome; and whether none failed.
 fn counted(rows: &[attack::Row], whose: &str) -> (String, bool) {
     let of = |outcome| rows.iter().filter(|row| row.outcome == outcome).count();
     let mut parts = vec![format!("{} were refused", of(attack::Outcome::Refused))];
@@ -352,7 +351,7 @@ fn counted(rows: &[attack::Row], whose: &str) -> (String, bool) {
     (text, of(attack::Outcome::NotRefused) == 0)
 }
 
-/// What became of the stranger's attempts: how many there were, then each that was not refused.
+/// The findings of the stranger's attempts: their number, then each that was not refused.
 fn of_attempts(rows: &[attack::Row]) -> Vec<Finding> {
     let of = |outcome| rows.iter().filter(move |row| row.outcome == outcome);
     let (counts, is_good) = counted(rows, "to do harm");
@@ -410,11 +409,11 @@ fn file_facts(stage: &Stage, path: &str, sent: &Sent) -> Vec<(String, String)> {
 
 // ---- the smaller roles
 
-/// What an honest process saw that connected where it should not have.
+/// The result of an honest process that connected to a hostile service.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Visit {
     pub error: Option<String>,
-    /// Of its own counters of refusals those that went up.
+    /// Its own counters of refusals that rose.
     pub counters: Vec<String>,
 }
 
@@ -424,7 +423,7 @@ pub struct VisitorOrder {
     pub greeting: Vec<u8>,
 }
 
-/// Connects to each service that it is told.
+/// Connects to each service in its orders.
 fn visitor(mut orders: Orders) -> Result<()> {
     while let Some(VisitorOrder { service, greeting }) = orders.next()? {
         let visit = || {
@@ -447,15 +446,16 @@ fn visitor(mut orders: Orders) -> Result<()> {
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum SleeperOrder {
-    /// Of a word of its memory.
+    /// Answers with the address of a word of its memory.
     Address,
-    /// Whether somebody has changed it; then it is changed back.
+    /// Answers whether the word was changed, and restores it.
     IsChanged,
     /// Denies ptrace, as HAMLYN_UNDUMPABLE does.
     Protect,
 }
 
-/// Its memory is what a process of the same user writes to. An atomic, because that is what it is.
+/// The word that a process of the same user overwrites. An atomic, as another process may change
+/// it.
 static WORD: AtomicU64 = AtomicU64::new(0);
 
 fn sleeper(mut orders: Orders) -> Result<()> {

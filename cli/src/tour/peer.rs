@@ -1,4 +1,4 @@
-//! The peer: grows senders from what the host hands out, and uses them.
+//! The peer: grows senders from the host's seeds, and uses them.
 
 use super::actor::Orders;
 use super::host::next_event;
@@ -22,9 +22,9 @@ use std::time::Instant;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Order {
-    /// Uses what is to be found there, and says what it has seen.
+    /// Uses the end point there, and answers with its result.
     Show(Protocol, Place),
-    /// Is a member of a group as others are, says its number, and is then killed.
+    /// Joins a group like other members, answers with its number, and is then killed.
     JoinAndStay(Place),
 }
 
@@ -35,7 +35,7 @@ pub struct Lost {
     pub pid: u32,
 }
 
-/// What a member adds to the sum.
+/// A member's summand.
 pub fn member_value(member: u32) -> u64 {
     1000 + u64::from(member)
 }
@@ -73,7 +73,8 @@ pub fn run(mut orders: Orders) -> Result<()> {
     Ok(())
 }
 
-/// What is shown of a seed: none of its token, and not its checksum, which tells of the token.
+/// The printable part of a seed: without its token, and without its checksum, which depends on the
+/// token.
 fn shortened(text: &str) -> String {
     format!("{}.., {} digits, the rest is a secret", text.get(..16).unwrap_or(""), text.len())
 }
@@ -88,7 +89,7 @@ fn grown(manager: &Manager, text: &str) -> Result<Told> {
     let began = Instant::now();
     let mut sender = TaggedSender::grow(manager, &seed, LIMIT)?;
     let seconds = began.elapsed().as_secs_f64();
-    // Before the last message, after which the receiver may go.
+    // Before the last message, after which the receiver may leave.
     let path = sender.explain();
     sender.send(0, &pattern(1, WRITE_BYTES), 1, LIMIT)?;
     let what = format!(
@@ -202,7 +203,7 @@ fn delegation(manager: &Manager, seed: &Seed) -> Result<Told> {
     let whole = pattern(0, LONG_BYTES);
     let began = Instant::now();
     let pieces = member.delegate(LONG_BYTES, HELPERS, LIMIT)?;
-    // Before the root is told, after which it may go.
+    // Before its report to the root, which may then leave.
     let path = member.explain();
     let mut rest = &whole[..];
     let help = |piece: Part, bytes: &[u8]| -> Result<()> {
@@ -239,7 +240,7 @@ fn read_only(service: &str) -> Result<Told> {
     }
     let began = Instant::now();
     for number in 0..WORDS {
-        // Here and there, as whoever looks something up.
+        // At scattered places, like a lookup.
         let number = number * 7919 % WORDS;
         let value = aperture.read_u64(WORDS_AT + 8 * number)?;
         ensure!(value == word(number), "word {number} is not what its owner wrote");
@@ -252,7 +253,7 @@ fn read_only(service: &str) -> Result<Told> {
     Ok(Told { what, seconds, ..Told::default() })
 }
 
-/// Everything that all members do.
+/// The steps that all members take.
 fn join(manager: &Manager, seed: &Seed) -> Result<GroupMember> {
     let mut member = GroupMember::grow(manager, seed, PART_BYTES, LIMIT)?;
     let number = member.number();

@@ -1,11 +1,11 @@
-//! The protocols at work: of each, one small real thing between processes, every value checked.
+//! The protocols at work: a small real task for each, between processes, every value checked.
 //!
 //! ```text
 //!   this process   orders, and a line of the table for each protocol
 //!   host           the end points that receive; hands out a seed as text, or a name
 //!   peer           grows senders from that, and uses them
 //! ```
-//! A value that is not what it must be is an error of the actor that finds it, and so of the tour.
+//! A wrong value is an error of the actor that finds it, and so of the tour.
 
 use super::actor::{Actor, Role, Stage};
 use super::{host, peer};
@@ -17,7 +17,7 @@ use std::fmt;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// What is shown.
+/// The protocols shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Protocol {
     Seed,
@@ -64,37 +64,37 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// For whoever sends: where the receiver is to be found, a seed as text or a name.
+/// For senders: the receiver's seed as text, or its name.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Place(pub String);
 
-/// What one side has seen of it.
+/// One side's result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Told {
     pub what: String,
-    /// That it took; 0 of the side that did not look at its clock.
+    /// Its duration; 0 from the side that did not measure it.
     pub seconds: f64,
-    /// As `explain` says; empty on the other side.
+    /// From `explain`; empty on the other side.
     pub path: String,
-    /// Of a group: whose end was told.
+    /// For a group: the member whose death was reported.
     pub lost: Option<peer::Lost>,
 }
 
-/// How long one side waits for the other.
+/// The time limit of each side's wait for the other.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 pub const LIMIT: Option<Duration> = Some(PATIENCE);
 
-// How much of each is done.
+// The amount of work for each.
 pub const DATAGRAMS: u64 = 1000;
 pub const WRITES: u32 = 100_000;
-/// Bytes of a write, and places for them: more than there are tags, so that none is used again
-/// before it was looked at.
+/// Bytes of a write, and places for them: more places than tags, so that each is checked before it
+/// is used again.
 pub const WRITE_BYTES: usize = 16;
 pub const PLACES: u32 = 512;
 pub const CALLS: u64 = 10_000;
 pub const THREADS: u64 = 2;
 pub const RECORDS: u64 = 100_000;
-/// Every so many records there is one of so many bytes.
+/// One record in so many is long, with so many bytes.
 pub const LONG_EVERY: u64 = 10_000;
 pub const LONG_BYTES: usize = 1 << 20;
 pub const MEMBERS: u32 = 3;
@@ -104,7 +104,7 @@ pub const APERTURE_BYTES: u64 = 16 << 20;
 /// Long records of the stream through an aperture, and helpers of one part.
 pub const LONG_RECORDS: u64 = 100;
 pub const HELPERS: u32 = 3;
-/// Where the words of the read-only aperture begin, behind the one that says that they are there.
+/// The offset of the words in the read-only aperture, after the word that announces them.
 pub const WORDS_AT: u64 = 64;
 pub const WORDS: u64 = 10_000;
 
@@ -113,7 +113,7 @@ pub fn word(number: u64) -> u64 {
     (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The bytes that both sides know number `number` to have.
+/// The bytes of number `number`, known to both sides.
 pub fn pattern(number: u64, length: usize) -> Vec<u8> {
     let words = (0..length.div_ceil(8) as u64).flat_map(|i| {
         let word = (number << 20 | i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -122,7 +122,7 @@ pub fn pattern(number: u64, length: usize) -> Vec<u8> {
     words.take(length).collect()
 }
 
-/// What is answered to `bytes`.
+/// The answer to `bytes`.
 pub fn inverted(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().map(|byte| !byte).collect()
 }
@@ -132,7 +132,7 @@ pub fn record_bytes(number: u64) -> usize {
     if number % LONG_EVERY == LONG_EVERY - 1 { LONG_BYTES } else { number as usize % 61 }
 }
 
-/// Every protocol, one after another; `step` is told of each.
+/// Shows every protocol in turn, and calls `step` with each.
 pub fn show(stage: &Stage, mut step: impl FnMut(Protocol)) -> Result<Vec<[String; 4]>> {
     let mut host = Actor::start(stage, Role::Host, Stdio::null(), &[])?;
     let mut peer = Actor::start(stage, Role::Peer, Stdio::null(), &[])?;
@@ -149,7 +149,7 @@ pub fn show(stage: &Stage, mut step: impl FnMut(Protocol)) -> Result<Vec<[String
             _ => peer.ask(&peer::Order::Show(protocol, place)),
         };
         let received: Result<Told> = host.answer();
-        // Where both failed, the first words are the cause, and the other's silence follows.
+        // If both failed, the first error is the cause, and the other's silence follows from it.
         let (sent, received) = match (sent, received) {
             (Ok(sent), Ok(received)) => (sent, received),
             (Err(error), Ok(_)) | (Ok(_), Err(error)) => return Err(error),
@@ -160,7 +160,7 @@ pub fn show(stage: &Stage, mut step: impl FnMut(Protocol)) -> Result<Vec<[String
     Ok(rows)
 }
 
-/// A group has more members than one, and the last of them dies.
+/// A group has several members, and the last one dies.
 fn group(stage: &Stage, peer: &mut Actor, place: &Place) -> Result<Told> {
     let mut others = Vec::new();
     for _ in 1..MEMBERS {
@@ -177,7 +177,7 @@ fn group(stage: &Stage, peer: &mut Actor, place: &Place) -> Result<Told> {
     let Some(mut last) = others.pop() else { bail!("a group of one") };
     let number: u32 = last.answer()?;
     last.kill()?;
-    // They are told who was lost.
+    // The members learn which one was lost.
     let lost = peer::Lost { member: number, pid: last.pid() };
     let told: Told = peer.answer()?;
     for said in [Ok(told.clone())].into_iter().chain(others.iter_mut().map(Actor::answer::<Told>)) {
@@ -202,10 +202,10 @@ fn line(protocol: Protocol, sent: &Told, received: &Told) -> [String; 4] {
 pub const HEADER: [&str; 4] = ["protocol", "what happened", "took", "path"];
 pub const TITLE: &str = "Protocols, each at work between processes";
 
-/// Where a path's words on the protocol end, and those on the link begin.
+/// The boundary in a path between its words on the protocol and those on the link.
 const LINK: &str = "shared-memory ring to";
 
-/// For the report: what a path has in common with the others is said once.
+/// For the report: the common part of all paths is printed once.
 pub fn section(rows: &[[String; 4]]) -> Section {
     let own = |path: &str| match path.split_once(LINK) {
         Some((own, _)) => own.trim_end_matches("; ").to_owned(),

@@ -1,5 +1,5 @@
-//! The receiver: takes a file from the sender, lets strangers in as a public service would, and
-//! says when asked what it has counted and what the file's bytes are now.
+//! The receiver: takes a file from the sender, accepts strangers like a public service, and reports
+//! its counters and the digest of the file's present bytes on request.
 
 use super::actor::Orders;
 use super::host::access;
@@ -29,37 +29,37 @@ pub enum Order {
     Report,
 }
 
-/// What the receiver says when asked.
+/// The answer to a request for a report.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     pub counters: BTreeMap<String, u64>,
-    /// Of the file as it lies in the message area now.
+    /// The digest of the file's present bytes in the message area.
     pub digest: Option<String>,
-    /// Links that there are.
+    /// Present links.
     pub links: usize,
 }
 
-/// The first words of whoever connects.
+/// The greeting of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Hello {
-    /// A file of so many bytes. `tickets` leads to where the rights to send its messages are to be
-    /// put, `answers` to where answers are.
+    /// A file of so many bytes. `tickets` leads to the place for the rights to send its messages,
+    /// `answers` to the place for answers.
     File { bytes: u64, tickets: Vec<u8>, answers: Vec<u8> },
-    /// Anybody.
+    /// Any other client.
     Guest,
 }
 
-/// What a guest is given: rights of each kind.
+/// A guest's rights, one of each kind.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Rights {
     pub normal: Vec<u8>,
     pub one_shot: Vec<u8>,
     pub paranoid: Vec<u8>,
-    /// Taken back before it was given.
+    /// Revoked before it was given.
     pub revoked: Vec<u8>,
 }
 
-/// What the sender is given beside the rights to send its messages.
+/// The sender's rights beside those to send its messages.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Welcome {
     pub echo: Vec<u8>,
@@ -87,12 +87,12 @@ struct Guest {
 
 struct Receiver {
     node: Node,
-    /// Of the file's messages and of echoes.
+    /// Notifications of the file's messages and of echoes.
     queue: QueueId,
     echo: SlotId,
     echo_area: AreaId,
     file: Option<File>,
-    /// What strangers send is deposited and announced here, and never read.
+    /// Strangers' messages are deposited and announced here, and never read.
     guest_area: AreaId,
     guest_queue: QueueId,
     guests: HashMap<RequestId, Guest>,
@@ -142,7 +142,7 @@ impl Receiver {
         })
     }
 
-    /// Everything that waits.
+    /// Handles all pending work.
     fn work(&mut self) -> Result<()> {
         loop {
             let taken = self.node.poll()?;
@@ -178,7 +178,7 @@ impl Receiver {
                     Ok(Hello::Guest) => self.prepare_guest(id),
                     Err(_) => Err(anyhow!("this is the receiver of a tour")),
                 };
-                // Whoever asked may be gone by now.
+                // The client may be gone by now.
                 let _ = match answer {
                     Ok(greeting) => self.node.accept(id, &greeting),
                     Err(error) => self.node.refuse(id, &format!("{error:#}")),
@@ -229,7 +229,7 @@ impl Receiver {
         Ok(serde_json::to_vec(&Welcome { echo })?)
     }
 
-    /// The right to send each message, once, to its place: as one message of tickets.
+    /// Sends the right to each message, once, to its place: all as one message of tickets.
     fn give_tickets(&mut self, link: LinkId) -> Result<()> {
         let file = self.file.as_mut().context("no file")?;
         file.link = Some(link);
@@ -312,7 +312,7 @@ pub fn messages_of(bytes: u64) -> u32 {
     bytes.div_ceil(MESSAGE_BYTES as u64).max(1) as u32
 }
 
-/// Where message `index` of a file lies.
+/// The range of message `index` in a file.
 pub fn limits(index: u32, bytes: u64) -> std::ops::Range<u64> {
     let start = index as u64 * MESSAGE_BYTES as u64;
     start..(start + MESSAGE_BYTES as u64).min(bytes)

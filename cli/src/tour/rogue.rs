@@ -1,5 +1,5 @@
-//! What a stranger does to the protocols: it has a seed, as anybody may, and from there on speaks
-//! them as no library would.
+//! The stranger's attacks on protocols: it has a seed, as every process may, and then breaks the
+//! rules that the library would follow.
 
 use super::actor::Orders;
 use super::by_hand::Guest;
@@ -19,14 +19,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// What is tried.
+/// The attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rogue {
     /// A seed of its own making.
     ForgedSeed,
     /// The greeting of a sender of another protocol.
     OtherKind,
-    /// Every way to say the greeting wrongly.
+    /// Every kind of malformed greeting.
     BadGreetings,
     /// A code that fits no state of a call.
     CallOutOfState,
@@ -34,32 +34,32 @@ pub enum Rogue {
     CallOutOfRange,
     /// A length beyond the block of its call.
     CallBeyondBlock,
-    /// Asks on and on, and takes no answer out of its ring.
+    /// Sends requests on and on, and takes no answer out of its ring.
     CallGreedy,
     /// More tags than its credit.
     NoCredit,
-    /// Metadata that lies about the datagram.
+    /// Metadata that contradicts the datagram.
     Datagram,
     /// A record that reaches beyond its message.
     StreamFraming,
-    /// A message that says that it is longer than its buffer.
+    /// A message that claims to be longer than its buffer.
     StreamMark,
     /// Two parts for one round.
     GroupTwice,
-    /// A part that says that it is longer than its place.
+    /// A part that claims to be longer than its place.
     GroupLength,
-    /// Keeps the pages of an aperture, and writes on when it was revoked.
+    /// Keeps the pages of an aperture, and goes on writing after it was revoked.
     Aperture,
     /// Keeps the lock of an aperture's inode busy while it is taken back.
     BusyAperture,
-    /// Serves what looks like a server.
+    /// Serves as a false server.
     Serve(Trap),
 }
 
-/// How a server lies to its client.
+/// The lie of a server to its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trap {
-    /// The answer to the greeting is noise.
+    /// Random bytes in answer to the greeting.
     Answer,
     /// A reply to a call whose number does not exist.
     NoSuchCall,
@@ -76,10 +76,10 @@ const CALL_BITS: u32 = 20;
 const ASK: u32 = 4095;
 const TOO_LONG: u32 = 4093;
 const LENGTH_MAX: u32 = 4088;
-/// Tags of the stranger's begin here.
+/// The first tag of the stranger's.
 pub const FIRST_TAG: u32 = 1 << 31;
 
-/// A seed's parts, as everybody can read them.
+/// The public parts of a seed.
 struct Parts {
     kind: u8,
     token: [u8; 16],
@@ -101,7 +101,7 @@ impl Parts {
         [b"HGr1", &[self.kind][..], &self.token, body].concat()
     }
 
-    /// What the receiver says to a greeting that it must refuse.
+    /// The receiver's answer to a greeting that it must refuse.
     fn refusal(&self, greeting: &[u8]) -> Result<String> {
         let mut node = Node::new()?;
         match node.connect(&self.service, greeting, Some(PATIENCE)) {
@@ -111,7 +111,7 @@ impl Parts {
     }
 }
 
-/// A raw node that was let in.
+/// A raw node that was admitted.
 struct Intruder {
     node: Node,
     link: LinkId,
@@ -138,7 +138,7 @@ impl Intruder {
         number(&self.answer, at)
     }
 
-    /// Until the other end has closed the link.
+    /// Waits until the other end has closed the link.
     fn is_sent_away(&mut self) -> Result<String> {
         loop {
             if let Event::Closed { link, reason, .. } = next_event(&mut self.node)?
@@ -162,14 +162,14 @@ fn lend_fast(node: &mut Node, queue: QueueId, bytes: usize) -> Result<Ticket> {
     Ok(node.fast_ticket(slot)?)
 }
 
-/// One for messages.
+/// A ticket for messages.
 fn lend(node: &mut Node, queue: QueueId, bytes: usize) -> Result<Ticket> {
     let area = node.message_area(bytes)?;
     let slot = node.slot(SlotConfig::new(area, queue).credit(16))?;
     Ok(node.ticket(slot, MetadataIndex(0))?)
 }
 
-/// `calls` blocks of `block` bytes, as either side of a request and reply says it.
+/// `calls` blocks of `block` bytes, in the format that both sides of request and reply use.
 fn lend_blocks(node: &mut Node, queue: QueueId, block: u32, calls: u32) -> Result<Vec<u8>> {
     let ticket = lend_fast(node, queue, (block * calls) as usize)?;
     Ok([&ticket.to_bytes()[..], &block.to_le_bytes(), &calls.to_le_bytes()].concat())
@@ -216,18 +216,18 @@ fn bad_greetings(seed: &str) -> Result<String> {
     let parts = Parts::of(seed)?;
     let good = parts.greeting(&[]);
     let mut greetings: Vec<Vec<u8>> = Vec::new();
-    // Cut off anywhere, the ticket behind it included.
+    // Cut off at many places, also within the ticket at its end.
     greetings.extend((0..good.len() + TICKET_BYTES).step_by(3).map(|length| {
         let mut greeting = good.clone();
         greeting.resize(length, 0);
         greeting
     }));
-    // Of kinds that do not exist, or another's; with a body of noise, and one that is too long.
+    // Of unknown kinds, or another's; with a body of noise, and one that is too long.
     for kind in [0, 1, 2, 3, 5, 6, 255] {
         greetings.push(Parts { kind, ..Parts::of(seed)? }.greeting(&[0xa5; 60]));
     }
     greetings.push([&good[..], &[0xff; 400]].concat());
-    // A ticket that leads to somebody else, with blocks; and blocks of impossible sizes.
+    // A ticket that leads to another process, with blocks; and blocks of impossible sizes.
     let foreign = Ticket {
         destination: NodeId(1),
         slot: SlotIndex(0),
@@ -258,8 +258,8 @@ fn call(seed: &str, call: u32, code: u32) -> Result<String> {
 fn greedy(seed: &str) -> Result<String> {
     let mut intruder = Intruder::enter(seed, |node, queue| lend_blocks(node, queue, 64, 4))?;
     let ticket = intruder.ticket(0)?;
-    // Of a request that is too long, so that each is answered; more of them than its ring holds
-    // answers, and not faster than they are taken: it takes no turn, in which it would read.
+    // Requests that are too long, so that each gets an answer; more than the answer ring holds, and
+    // slowly enough for the server to take each. This end takes no turn, in which it would read.
     for _ in 0..2000 {
         let (link, length) = (intruder.link, u64::MAX.to_le_bytes());
         let _ = intruder.node.try_send_fast_over(link, &ticket, &length, ASK << CALL_BITS);
@@ -290,8 +290,8 @@ fn datagram(seed: &str) -> Result<String> {
     };
     let lies = [Some(place(0, u64::MAX)), Some(place(u64::MAX, 2)), Some(Vec::new()), None];
     let count = lies.len();
-    // Whoever alone has had the ticket is sent away. From then on several have had it, and what
-    // makes no sense is dropped.
+    // A sender that alone has had the ticket is disconnected. After that several have had it, and
+    // malformed datagrams are dropped.
     for (number, lie) in lies.into_iter().enumerate() {
         let mut intruder = Intruder::enter(seed, |_, _| Ok(Vec::new()))?;
         let ticket = intruder.ticket(0)?;
@@ -313,7 +313,7 @@ fn stream(seed: &str, message: &[u8], mark: &[u8]) -> Result<String> {
         Ok([&ticket.to_bytes()[..], &[0]].concat())
     };
     let mut intruder = Intruder::enter(seed, body)?;
-    // The numbers, the tickets for asking and for small messages, then slot and key of each lane.
+    // The numbers, the tickets for requests and for small messages, then slot and key of each lane.
     let lane = 12 + 2 * TICKET_BYTES;
     let key = intruder.answer.get(lane + 4..).and_then(<[u8]>::first_chunk).context("no lane")?;
     let ticket = Ticket {
@@ -330,7 +330,7 @@ fn stream(seed: &str, message: &[u8], mark: &[u8]) -> Result<String> {
     intruder.is_sent_away()
 }
 
-/// A member that sends a part of 64 such bytes for each, and says that it has so many.
+/// A member that sends a part of 64 such bytes for each, and claims so many bytes.
 fn group(seed: &str, parts: &[(u8, u64)]) -> Result<Intruder> {
     let body = |node: &mut Node, queue| {
         let (cell, down) = (lend_fast(node, queue, 64)?, lend(node, queue, 1 << 16)?);
@@ -344,9 +344,9 @@ fn group(seed: &str, parts: &[(u8, u64)]) -> Result<Intruder> {
     Ok(intruder)
 }
 
-/// A link that is made frame by frame, so that the descriptor of the pages is in these hands.
-/// `lockers`: threads that from the beginning to the end make calls for which the kernel takes the
-/// lock of the pages' inode, and that leave the pages as they are.
+/// A link made frame by frame, so that this process has the descriptor of the pages. `lockers`:
+/// threads that all the time make calls for which the kernel locks the pages' inode, without
+/// changing the pages.
 fn aperture(path: &Path, lockers: usize) -> Result<String> {
     let link = Guest::connect(path, Vec::new())?.link()?.talk;
     let (Frame::Memory { memory, word: MemoryWord::Offer { bytes, .. } }, _) = link.hear()? else {
@@ -373,7 +373,7 @@ fn aperture(path: &Path, lockers: usize) -> Result<String> {
 
 // ---- a server
 
-/// Serves as `trap` says, to one client; says first that it is ready.
+/// Serves one client, with `trap` as its lie; first reports that it is ready.
 pub fn serve(trap: Trap, name: &str, orders: &mut Orders) -> Result<String> {
     let mut node = Node::new()?;
     let queue = node.notification_queue(64)?;

@@ -1,5 +1,5 @@
 //! The honest sender: sends its standard input as messages, then small messages, each answered,
-//! for as long as it is left to. If an attack disturbed it, it would notice here.
+//! until it is told to stop. It would notice an attack that disturbed it.
 
 use super::actor::Orders;
 use super::receiver::{ANSWER_DIGEST, ANSWER_ECHO, Hello, Welcome, messages_of};
@@ -19,25 +19,25 @@ pub enum Order {
     Send {
         service: String,
     },
-    /// Send small messages until told to stop.
+    /// Send small messages until the next order.
     Beat,
     Stop,
 }
 
-/// Of the file.
+/// Facts about the file's transfer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sent {
     pub bytes: u64,
     pub messages: u64,
     pub packets: u64,
-    /// From the first message to word that all have arrived.
+    /// From the first message to the confirmation that all have arrived.
     pub seconds: f64,
     pub digest: String,
-    /// Which way they took.
+    /// The path of the messages.
     pub path: String,
 }
 
-/// Of the small messages.
+/// Facts about the small messages.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Beats {
     pub sent: u64,

@@ -1,5 +1,5 @@
-//! The attempts against the protocols, and who decides whether they were refused: what the honest
-//! side has counted or said, and that everybody honest goes on working, every value checked.
+//! The attacks on the protocols, and the decision whether they were refused: from the counters and
+//! reports of the honest side, and from honest processes that go on working, every value checked.
 
 use super::actor::{Actor, Role, Stage};
 use super::attack::{Outcome, Row};
@@ -12,7 +12,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Which end point is attacked.
+/// The attacked end point.
 #[derive(Clone, Copy)]
 enum Target {
     Call,
@@ -22,8 +22,8 @@ enum Target {
     Group,
 }
 
-/// What is tried with a seed, what, how it is refused (empty: what the end point said), and the
-/// counters of which one must go up (none: it must say something).
+/// Attempts with a seed: a name, the way of refusal (empty: the end point's report), and the
+/// counters of which one must rise (empty: it must report something).
 const ATTEMPTS: &[(Rogue, Target, &str, &str, &[&str])] = &[
     (
         Rogue::ForgedSeed,
@@ -134,7 +134,7 @@ const APERTURES: &[(Rogue, &str)] = &[
     ),
 ];
 
-/// Where the stranger serves as no honest process would.
+/// The service of the stranger as a false server.
 const TRAP: &str = "protocol-trap";
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -146,7 +146,7 @@ pub struct Siege<'a> {
 }
 
 impl<'a> Siege<'a> {
-    /// How many steps [`run`](Self::run) takes.
+    /// The number of steps of [`run`](Self::run).
     pub fn steps() -> u64 {
         (ATTEMPTS.len() + TRAPS.len() + APERTURES.len()) as u64 + 3
     }
@@ -161,7 +161,7 @@ impl<'a> Siege<'a> {
         Ok(siege)
     }
 
-    /// Every attempt, one after another; `step` is told of each.
+    /// Makes every attempt in turn, and calls `step` with each.
     pub fn run(&mut self, mut step: impl FnMut(&str)) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
         step("a seed that was cut off");
@@ -189,7 +189,7 @@ impl<'a> Siege<'a> {
         self.host.ask(&HostOrder::Report)
     }
 
-    /// Uses every protocol; `None`: each value came, and was right.
+    /// Uses every protocol; `None`: each value arrived, and was right.
     fn is_honest_unharmed(&mut self) -> Result<Option<String>> {
         let wanted: Result<u64> = self.peer.ask(&PeerOrder::Check);
         let wanted = match wanted {
@@ -213,7 +213,7 @@ impl<'a> Siege<'a> {
         }
     }
 
-    /// A row of what was refused so, if everybody honest is unharmed.
+    /// A row of a refused attempt, if all honest processes are unharmed.
     fn row(&mut self, what: &str, how: String, counter: String) -> Result<Row> {
         let harm = self.is_honest_unharmed()?;
         let is_refused = harm.is_none() && !counter.is_empty();
@@ -245,7 +245,7 @@ impl<'a> Siege<'a> {
         }
     }
 
-    /// Of a receiver that was dropped, and of one whose process was killed.
+    /// The seed of a dropped receiver, and that of a receiver whose process was killed.
     fn gone_seed(&mut self) -> Result<Row> {
         let what = "the seed of a receiver that is gone, and of a process that is";
         let mut dead = Actor::start(self.stage, Role::GuardedHost, Stdio::null(), &[])?;
@@ -329,7 +329,7 @@ impl<'a> Siege<'a> {
         self.row(what, how, counter)
     }
 
-    /// Here the stranger serves, and the honest peer calls.
+    /// The stranger serves, and the honest peer calls.
     fn trap(&mut self, trap: Trap, what: &str) -> Result<Row> {
         let mut stranger = self.stranger()?;
         let attempt = Attempt::Rogue(Rogue::Serve(trap));

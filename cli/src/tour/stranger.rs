@@ -1,6 +1,5 @@
-//! The stranger: tries to do harm through everything that a process can reach. Each attempt is
-//! made for real; whether it was refused is for the receiver's counters to say, and for the bytes
-//! of the file.
+//! The stranger: attacks through everything that a process can reach. Each attempt is real; the
+//! receiver's counters, and the bytes of the file, decide whether it was refused.
 
 use super::actor::{Orders, Role, Stage};
 use super::by_hand::{self, Talk};
@@ -25,7 +24,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What the stranger is told to try.
+/// The attempts in the stranger's orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Attempt {
     WrongKey,
@@ -56,9 +55,9 @@ pub enum Attempt {
     StatisticsThenLink,
     /// Shows the credential of the receiver's node.
     CopiedCredential,
-    /// Passes a file in the place of its ring, and keeps on writing to it.
+    /// Passes a file in place of its ring, and goes on writing to it.
     BusyRing,
-    /// Passes a socket in the place of its ring that stops whoever closes it.
+    /// Passes a socket in place of its ring, which blocks the process that closes it.
     LingeringRing,
     /// Asks for links, and never pays for one.
     NeverPay,
@@ -66,9 +65,9 @@ pub enum Attempt {
     SendUntilKilled,
     /// Goes on connecting halfway; the tour kills it.
     BeginPacketsUntilKilled,
-    /// Serves wrong descriptors to whoever connects.
+    /// Serves wrong descriptors to its clients.
     WrongDescriptors(WrongDescriptor),
-    /// Speaks a protocol as no library would; the order's service is a seed.
+    /// Breaks the rules of a protocol; the order's service is a seed.
     Rogue(Rogue),
     /// Writes into the memory of a process of the same user.
     OtherMemory {
@@ -77,7 +76,7 @@ pub enum Attempt {
     },
 }
 
-/// What is wrong with a descriptor.
+/// The fault of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WrongDescriptor {
     Kind,
@@ -93,7 +92,7 @@ pub struct Order {
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Where the stranger serves wrong descriptors.
+/// The service with wrong descriptors.
 pub const TRAP: &str = "trap";
 
 pub fn run(mut orders: Orders) -> Result<()> {
@@ -132,7 +131,7 @@ pub fn run(mut orders: Orders) -> Result<()> {
     Ok(())
 }
 
-/// Says what it saw, and keeps what it has until it is killed.
+/// Answers with its result, and keeps its resources until it is killed.
 fn hold<T>(orders: &mut Orders, made: Result<(String, T)>) -> Result<()> {
     let (saw, kept) =
         made.map_or_else(|error| (Err(error), None), |(saw, kept)| (Ok(saw), Some(kept)));
@@ -145,7 +144,7 @@ fn hold<T>(orders: &mut Orders, made: Result<(String, T)>) -> Result<()> {
     Ok(())
 }
 
-/// What the stranger saw of it.
+/// The stranger's result of an attempt.
 fn attempt(order: &Order) -> Result<String> {
     let guest = || Guest::connect(&order.service);
     match order.attempt {
@@ -156,7 +155,7 @@ fn attempt(order: &Order) -> Result<String> {
         }
         Attempt::OutOfBounds => {
             let mut guest = guest()?;
-            // An honest library would hold it to its ticket; this one widens the ticket.
+            // An honest library would enforce its ticket; this one widens the ticket.
             let base = guest.normal.bound - 8;
             guest.send(Ticket { base, bound: base + 16, ..guest.normal })
         }
@@ -231,7 +230,7 @@ fn attempt(order: &Order) -> Result<String> {
         Attempt::StatisticsThenLink => {
             let talk = Talk::connect(&order.socket)?;
             talk.say(&Frame::Hello(by_hand::hello(Purpose::Stat, Vec::new())?))?;
-            // It may be gone by now.
+            // The other end may be gone by now.
             let _ = talk.say(&introduction()?);
             while let Some(frame) = hostile::receive_frame(&talk.0, PATIENCE)? {
                 if let Ok(Frame::Welcome(_)) = Frame::from_bytes(&frame) {
@@ -245,7 +244,7 @@ fn attempt(order: &Order) -> Result<String> {
             let hello = by_hand::hello(Purpose::Link, Vec::new())?;
             let own = hello.credential;
             let mut words = String::new();
-            // As it is, and made to name its own process.
+            // Unchanged, and changed to name its own process.
             for credential in
                 [credential, frame::Credential { process: own.process, pid: own.pid, ..credential }]
             {
@@ -309,13 +308,13 @@ impl Guest {
         })
     }
 
-    /// Through the library, which sends what it is told to.
+    /// Through the library, which sends any ticket.
     fn send(&mut self, ticket: Ticket) -> Result<String> {
         self.node.send(&ticket, &[7; 16], &[], Some(PATIENCE))?;
         Ok("no answer".into())
     }
 
-    /// Past the library, straight into the ring.
+    /// Past the library, directly into the ring.
     fn push(&mut self, change: impl FnOnce(&mut Header)) -> Result<String> {
         let mut header = self.header();
         change(&mut header);
@@ -323,7 +322,7 @@ impl Guest {
         Ok("no answer".into())
     }
 
-    /// Of a packet that would be accepted.
+    /// The header of a packet that would be accepted.
     fn header(&self) -> Header {
         Header {
             destination: self.normal.destination.destination(),
@@ -373,7 +372,7 @@ fn guess_keys(mut guest: Guest) -> Result<String> {
     bail!("it was not sent away after 100,000 guesses")
 }
 
-/// A generator that needs to be no better than this.
+/// A random generator of sufficient quality for this.
 fn generator() -> impl FnMut() -> u64 {
     let mut state = u64::from(std::process::id()) | 1 << 40;
     move || {
@@ -392,7 +391,7 @@ fn random_bytes(order: &Order) -> Result<String> {
     let mut guests = Vec::new();
     for number in 0..SCRIBBLES {
         let mut guest = Guest::connect(&order.service)?;
-        // Half of them nearly right: lengths that fit, and a few bits of everything else.
+        // Half of them nearly right: lengths that fit, and a few bits changed in the rest.
         let mut nearly = |header: Header| {
             let few = random() & random() & random() & random();
             (header.to_words(), [0x1f << 32, few & 7 << 32, few & 3, few, few >> 50, few])
@@ -439,7 +438,7 @@ fn welcomed(order: &Order) -> Result<by_hand::Guest> {
     by_hand::Guest::connect(&order.socket, serde_json::to_vec(&Hello::Guest)?)
 }
 
-/// A ring as agreed, but for the pages: not one was touched.
+/// A ring as agreed, but without its pages: none was touched.
 fn unpaid_memory(order: &Order) -> Result<String> {
     let guest = welcomed(order)?;
     let _wake = guest.wake()?;
@@ -450,8 +449,8 @@ fn unpaid_memory(order: &Order) -> Result<String> {
     guest.talk.last_words()
 }
 
-/// Threads that write to a file on and on, and so have the lock of its inode between them: whoever
-/// seals, punches or resizes the file waits for them.
+/// Threads that write to a file without a pause, and so hold the lock of its inode in turn: a
+/// process that seals, punches or resizes the file waits for them.
 fn busy_ring(order: &Order) -> Result<(String, impl Sized)> {
     const BYTES: usize = 4 << 20;
     const WRITERS: usize = 4;
@@ -462,7 +461,7 @@ fn busy_ring(order: &Order) -> Result<(String, impl Sized)> {
         let file = file.try_clone()?;
         std::thread::spawn(move || {
             let bytes = vec![7; BYTES];
-            // Until this process is killed, or somebody has sealed it.
+            // Until this process is killed, or the file is sealed.
             while file.write_all_at(&bytes, 0).is_ok() {}
         });
     }
@@ -472,8 +471,8 @@ fn busy_ring(order: &Order) -> Result<(String, impl Sized)> {
     Ok((format!("{words}, while {WRITERS} threads write to it"), (guest, file)))
 }
 
-/// A TCP connection that stops whoever closes it last, for an hour: what is in its buffer stays
-/// there, and the other end does not read it.
+/// A TCP connection that blocks the process that closes it last, for an hour: its buffer stays
+/// full, and the other end does not read.
 fn lingering() -> Result<(std::net::TcpStream, std::net::TcpStream)> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let stream = std::net::TcpStream::connect(listener.local_addr()?)?;
@@ -485,7 +484,7 @@ fn lingering() -> Result<(std::net::TcpStream, std::net::TcpStream)> {
     Ok((stream, other))
 }
 
-/// The few receivers that a user may stop.
+/// Blocks the few receivers that one user may block.
 fn lingering_ring(order: &Order) -> Result<(String, impl Sized)> {
     let mut kept = Vec::new();
     let mut words = String::new();
@@ -498,7 +497,7 @@ fn lingering_ring(order: &Order) -> Result<(String, impl Sized)> {
         }
         let (socket, other) = lingering()?;
         guest.talk.pass(by_hand::RING, &[socket.as_fd()])?;
-        // Whoever of the two closes it last is stopped.
+        // The last of the two that closes it is blocked.
         std::thread::spawn(move || drop(socket));
         words = guest.talk.last_words()?;
         kept.push((guest, other));
@@ -509,7 +508,7 @@ fn lingering_ring(order: &Order) -> Result<(String, impl Sized)> {
     Ok((format!("{words}; {} sockets were passed{rest}", kept.len()), kept))
 }
 
-/// More links than a user has places for are asked for, again and again, and none is paid for.
+/// Asks again and again for more links than a user has places for, and pays for none.
 fn never_pay(order: &Order) -> Result<(String, impl Sized)> {
     const EACH: usize = 100;
     let (path, frame) = (order.socket.clone(), introduction()?);
@@ -526,7 +525,7 @@ fn never_pay(order: &Order) -> Result<(String, impl Sized)> {
         let mut kept = VecDeque::from([first]);
         loop {
             kept.push_back(ask());
-            // Some time after they have been given up at the other end.
+            // Some time after the other end has given them up.
             if kept.len() > 6 {
                 kept.pop_front();
             }
@@ -606,7 +605,7 @@ fn many_connections(order: &Order) -> Result<String> {
     Ok(format!("of 5,000 {failed} were not taken, {closed} were closed, and {open} stayed open"))
 }
 
-/// Does all that a server does, but for its ring, which is not as it must be.
+/// Does everything that a server does, but with a wrong ring.
 fn serve_wrong_descriptors(listener: &OwnedFd, wrong: WrongDescriptor) -> Result<String> {
     let talk = Talk(hostile::accept_from(listener, PATIENCE)?);
     let (Frame::Hello(_), _) = talk.hear()? else { bail!("no introduction") };
@@ -647,7 +646,7 @@ fn memory_file(bytes: u64, seals: SealFlags) -> Result<OwnedFd> {
     Ok(file)
 }
 
-/// For whoever sets the stage of wrong descriptors.
+/// The service of wrong descriptors, and its path.
 pub fn trap(stage: &Stage) -> (String, PathBuf) {
     (stage.service(Role::Stranger, TRAP), stage.socket(Role::Stranger, TRAP))
 }

@@ -1,5 +1,5 @@
-//! What the tour tells while it plays: the headings, sentences, facts and tables of its report, and at
-//! the end its findings.
+//! The tour's output while it plays: the headings, sentences, facts and tables of its report, and
+//! at the end its findings.
 
 use crate::output::{self, ReaderGone};
 use crate::perf::row;
@@ -8,13 +8,13 @@ use anyhow::Result;
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, TableComponent, Width};
 use std::fmt;
 
-/// Characters of a line where neither a terminal nor `COLUMNS` says how many there are.
+/// Characters of a line if neither a terminal nor `COLUMNS` sets them.
 const WIDTH: usize = 120;
 /// Blanks that a table puts around a cell.
 const PADDING: usize = 2;
 
-/// Prints a line. Where nobody reads any more (`hamlyn tour | grep -q`) the tour goes on, because its
-/// report is wanted all the same.
+/// Prints a line. If the reader has left (`hamlyn tour | grep -q`) the tour goes on, for its
+/// report.
 pub fn say(text: impl fmt::Display) -> Result<()> {
     match output::line(text) {
         Err(error) if error.is::<ReaderGone>() => Ok(()),
@@ -26,12 +26,12 @@ pub fn heading(text: &str) -> Result<()> {
     say(format_args!("\n{text}\n{}", "=".repeat(text.chars().count())))
 }
 
-/// All of a section but its title, which stands there before it is known, and its chart.
+/// All of a section except its title, which is printed earlier, and its chart.
 pub fn section(section: &Section) -> Result<()> {
     say(of_section(section, output::width().unwrap_or(WIDTH)))
 }
 
-/// What all of it shows.
+/// The conclusions of the tour.
 pub fn findings(findings: &[Finding]) -> Result<()> {
     heading("In short")?;
     say(of_findings(findings, output::width().unwrap_or(WIDTH)))
@@ -55,16 +55,16 @@ fn of_section(section: &Section, width: usize) -> String {
     parts.join("\n")
 }
 
-/// Lines of which those behind the first stand below the text's beginning.
+/// Lines after the first are indented to the beginning of the text.
 fn hanging(before: &str, text: &str, width: usize) -> String {
     let indent = before.chars().count();
     let lines = output::wrapped(text, width.saturating_sub(indent));
     format!("{before}{}", lines.join(&format!("\n{:indent$}", "")))
 }
 
-/// To this width, with a line between rows where cells are wrapped.
+/// Fits a table to this width, with a line between rows if cells are wrapped.
 fn table(header: &[String], rows: &[Vec<String>], width: usize) -> String {
-    // A word that is longer is a name, and is broken where a name can be.
+    // A longer word is a name, and is broken where a name can be.
     let word_max = (width / header.len().max(1)).saturating_sub(PADDING).max(8);
     let columns = 0..header.len();
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
@@ -116,7 +116,7 @@ fn longest_word(cell: &str) -> usize {
     cell.split_whitespace().map(|word| word.chars().count()).max().unwrap_or(0)
 }
 
-/// The same text, with words of more than `max` letters in lines of their parts.
+/// The same text, with words of more than `max` letters split into lines.
 fn folded(cell: &str, max: usize) -> String {
     let fold = |word: &str| {
         if word.chars().count() <= max {
@@ -176,7 +176,7 @@ mod tests {
             for whole in ["connections", "refused_", "+12", "REFUSED", "POSSIBLE", "receiver"] {
                 assert!(text.contains(whole), "{width}: {whole}: {text}");
             }
-            // What follows stands below what a fact begins with.
+            // Later lines are aligned with the beginning of a fact's text.
             let mut facts = text.lines().skip_while(|line| !line.starts_with("  path  a ring"));
             assert!(facts.nth(1).unwrap().starts_with("        "), "{width}: {text}");
             assert!(!text.contains('\u{1b}'), "a colour, and there is no terminal: {text}");

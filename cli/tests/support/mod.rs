@@ -1,4 +1,4 @@
-//! What the tests of the command share.
+//! The common parts of the command's tests.
 
 #[allow(dead_code)]
 pub mod ranks;

@@ -1,17 +1,17 @@
-//! hyper, axum and tonic over Hamlyn against the same over a Unix socket: the same program, in turn,
-//! each of two processes on a processor of its own.
+//! hyper, axum and tonic over Hamlyn against the same over a Unix socket. The same program measures
+//! them in turn, each between two processes on processors of their own.
 //!
 //! ```text
 //!   cargo bench                                          # one row a line, as JSON
 //!   HAMLYN_BENCH_RUNS=5 HAMLYN_BENCH_CALLS=5000 HAMLYN_BENCH_MODES=adaptive cargo bench
 //!   cargo test --bench rows                              # a moment: everything arrives as it was sent
 //! ```
-//! A row is the median of its runs, and the least and the most: microseconds of a call whose 16 bytes
-//! come back, and gigabytes a second of one call whose body is sent in pieces of 64 KiB and counted at
-//! the other end. One connection, one call at a time; each side has a runtime of one thread. hyper and
-//! axum speak HTTP/1.1, tonic HTTP/2 with the windows that it begins with. `wait_mode` is Hamlyn's; the
-//! Unix socket always sleeps. A row whose processes could not all be kept on their processors says
-//! `"pinned": false`.
+//! A row has the median, the minimum and the maximum of its runs: microseconds of a call whose 16
+//! bytes come back, and gigabytes per second of one call whose body is sent in pieces of 64 KiB and
+//! counted at the other end. There is one connection, and one call at a time; each side has a
+//! runtime of one thread. hyper and axum use HTTP/1.1, tonic HTTP/2 with its initial windows.
+//! `wait_mode` is Hamlyn's; the Unix socket always sleeps. A row with a process that could not be
+//! pinned says `"pinned": false`.
 
 use axum::Router;
 use axum::routing::post;

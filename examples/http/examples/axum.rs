@@ -1,4 +1,4 @@
-//! axum over Hamlyn: a handler knows which process calls, because the kernel says so.
+//! axum over Hamlyn: a handler knows the calling process, from the kernel.
 
 use axum::extract::ConnectInfo;
 use axum::{Router, routing::get};

@@ -1,7 +1,7 @@
-//! hyper, axum and tonic as they are, over byte streams of Hamlyn instead of sockets.
+//! Unmodified hyper, axum and tonic, over byte streams of Hamlyn instead of sockets.
 //!
-//! What each of them needs besides is here, and is all: axum wants a listener of its own trait, tonic a
-//! stream of connections. hyper takes any `AsyncRead` and `AsyncWrite`.
+//! This file has all the glue: axum needs a listener of its own trait, tonic a stream of
+//! connections. hyper takes any `AsyncRead` and `AsyncWrite`.
 
 use hamlyn::io::{Connection, Listener};
 use hamlyn::protocol::{AsyncManager, Manager};

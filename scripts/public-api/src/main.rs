@@ -1,5 +1,5 @@
-//! Compares the library's public interface with the list of it: `hamlyn-public-api JSON LIST`, where
-//! JSON is what rustdoc wrote. With `TIDY_WRITE=1` it writes the list.
+//! Compares the library's public interface with its committed list: `hamlyn-public-api JSON LIST`,
+//! where JSON is rustdoc's output. With `TIDY_WRITE=1` it writes the list.
 
 use std::collections::BTreeSet;
 use std::error::Error;

@@ -3,11 +3,11 @@
 //! ```text
 //! peer-iceoryx2 initiate|respond latency|stream SIZE COUNT WINDOW
 //! ```
-//! What each role does, and what counts, is told in `peer.h`; this program does the same. The
-//! sender's bytes are copied from a buffer of its own into the loaned sample. The receiver gets a
-//! view. WINDOW is the buffer of the subscriber, and the most messages on their way: the receiver
-//! tells every quarter of it, as in `hamlyn perf`. (Without that the publisher finds the buffer
-//! full, and the library then sleeps.)
+//! `peer.h` describes the roles and the measured quantities; this program does the same. The sender
+//! copies its bytes from a buffer of its own into the loaned sample. The receiver gets a view.
+//! WINDOW is the buffer of the subscriber, and the most messages on their way: the receiver reports
+//! every quarter of it, like `hamlyn perf`. (Without that the publisher finds the buffer full, and
+//! the library then sleeps.)
 //! `$PEER_ADDRESS` is part of the services' names.
 
 use iceoryx2::port::publisher::Publisher;

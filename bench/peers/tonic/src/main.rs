@@ -3,12 +3,12 @@
 //! ```text
 //! peer-tonic initiate|respond latency|stream SIZE COUNT WINDOW
 //! ```
-//! What each role does, and what counts, is told in `peer.h`; this program does the same. Messages are
-//! bytes as they are, without protobuf. A latency is measured in one call whose messages stream both
-//! ways, which is quicker than a call for each; a stream is one call with a stream of messages and one
-//! answer. Each end has a runtime of one thread; windows and frames of HTTP/2 are larger than those
-//! that it begins with, and TCP delays nothing. The cipher is aws-lc's AES-256-GCM. `$PEER_ADDRESS` is
-//! a directory in which the responder tells its port and the certificate that it made for this run.
+//! `peer.h` describes the roles and the measured quantities; this program does the same. Messages
+//! are plain bytes, without protobuf. A latency is measured in one call whose messages stream both
+//! ways, which is quicker than a call for each; a stream is one call with a stream of messages and
+//! one answer. Each end has a runtime of one thread; windows and frames of HTTP/2 are larger than
+//! the defaults, and TCP has no delay. The cipher is aws-lc's AES-256-GCM. `$PEER_ADDRESS` is a
+//! directory in which the responder puts its port and its certificate, made for this run.
 
 use bytes::{Buf, BufMut, Bytes};
 use std::collections::BTreeMap;

@@ -1,16 +1,16 @@
-//! What `hamlyn perf protocols` measures: one cell for each row.
+//! The measurements of `hamlyn perf protocols`: one cell for each row.
 
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
 use std::fmt;
 
-/// Through which interface.
+/// The interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// The raw interface in fast mode: what the others are compared with.
+    /// The raw interface in fast mode, the base of comparison.
     Raw,
-    /// The same messages over a node that any number of threads may use and one uses: what thread
-    /// safety costs.
+    /// The same messages over a node that any number of threads may use and one uses: the cost of
+    /// thread safety.
     Shared,
     /// Tagged remote write, one thread.
     Tagged,
@@ -20,8 +20,8 @@ pub enum Protocol {
     /// The same, with a progress thread in each process. Both ends are adaptive, because a thread
     /// that only polls would share its processor with one that only polls.
     Progress,
-    /// Tagged remote writes that lie ready, taken by two threads, each on an end point of its own of
-    /// one manager, against one thread that takes from both.
+    /// Tagged remote writes that are ready, taken by two threads, each on an end point of its own
+    /// of one manager, against one thread that takes from both.
     Receivers,
     /// Request and reply.
     Call,
@@ -31,17 +31,17 @@ pub enum Protocol {
     Stream,
     /// A stream whose long records go through an aperture; read as [`Pieces`](Self::Pieces) are.
     StreamAperture,
-    /// Writes into an aperture, nobody reads: one memcpy into the other process's memory.
+    /// Writes into an aperture without a reader: one memcpy into the other process's memory.
     Memcpy,
     /// Writes into an aperture and announces; the other end copies the bytes out.
     Aperture,
-    /// The same; the other end copies 4 KiB at a time, to look at, into a buffer that stays in its
-    /// fastest cache.
+    /// The same; the other end copies 4 KiB at a time into a buffer that stays in its fastest
+    /// cache.
     Pieces,
 }
 
 impl Protocol {
-    /// As rows and the command line name it.
+    /// Its name in rows and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Raw => "raw",
@@ -61,22 +61,22 @@ impl Protocol {
     }
 }
 
-/// What is measured of it.
+/// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// Half of a round trip.
     Latency,
     /// A whole round trip.
     RoundTrip,
-    /// Messages a second that the receiver took.
+    /// Messages per second that the receiver took.
     Rate,
-    /// Bytes a second that the receiver took.
+    /// Bytes per second that the receiver took.
     Bandwidth,
-    /// Resident bytes of each outstanding call, beside its payload.
+    /// Resident bytes of each outstanding call, without its payload.
     Memory,
-    /// Until an aperture is taken back. Never more of them than by default.
+    /// The time to revoke an aperture. Never more of them than by default.
     Revoke,
-    /// Of a sample in the pool, at its publisher, with one subscriber and with eight.
+    /// A sample in the pool, at its publisher, with one subscriber and with eight.
     Publish,
 }
 
@@ -101,16 +101,14 @@ pub struct Cell {
     pub measure: Measure,
     /// Bytes of a message.
     pub size: usize,
-    /// Messages or round trips of a run unless the user says otherwise: some tenths of a second on
-    /// near cores.
+    /// Messages or round trips of a run by default: some tenths of a second on near cores.
     pub count: u64,
 }
 
-/// Calls outstanding while memory is measured. Always as many: of fewer, what is there once would
-/// count.
+/// Outstanding calls while memory is measured. Always as many: with fewer, fixed costs would count.
 pub const OUTSTANDING: u32 = 100_000;
 
-/// Bytes that a receiver copies at a time which looks at a record in pieces.
+/// Bytes copied at a time by a receiver that reads a record in pieces.
 pub const PIECE: usize = 4096;
 
 const fn cell(protocol: Protocol, measure: Measure, size: usize, count: u64) -> Cell {
@@ -184,7 +182,7 @@ impl Cell {
         (count / 10).max(1)
     }
 
-    /// The cell whose figure this one's is compared with.
+    /// The cell with which this one's figure is compared.
     pub fn base(&self) -> Option<Self> {
         let of = |protocol, measure| {
             let is_base = |cell: &&Self| cell.protocol == protocol && cell.measure == measure;
@@ -199,7 +197,7 @@ impl Cell {
     }
 }
 
-/// Cells of which a name, or its beginning up to a hyphen, is in `only`; all of none.
+/// Cells with a name in `only`, or with one as a prefix up to a hyphen; all if `only` is empty.
 pub fn chosen(only: &[String]) -> Result<Vec<Cell>> {
     let is_meant = |cell: &Cell, name: &str| {
         cell.name().strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))

@@ -1,5 +1,5 @@
 //! The two processes of a cell: each has a processor of its own and lives for one run, so that no
-//! run has the memory, and so the cache lines, of another.
+//! run reuses the memory, and so the cache lines, of another.
 
 use super::cells::{Cell, Measure, Protocol};
 use super::{lower, publish, receivers, revoke, stream, upper};
@@ -15,10 +15,10 @@ use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// Whoever says nothing for so long has hung.
+/// An end that sends nothing for this long has hung.
 pub const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
 
-/// Of the hidden subcommand that is one end.
+/// The arguments of the hidden subcommand for one end.
 #[derive(clap::Args, Clone, Debug)]
 pub struct EndArguments {
     /// What is measured
@@ -36,8 +36,9 @@ pub struct EndArguments {
     near: bool,
 }
 
-/// One end, pinned, but for one that pins threads of its own. The far one says on standard output that it is ready; the near one prints its
-/// figure. Both end with their standard input, that is, with the process that started them.
+/// One end, pinned, except one that pins threads of its own. The far end reports on standard output
+/// that it is ready; the near one prints its figure. Both end with their standard input, that is,
+/// with the process that started them.
 pub fn run_end(arguments: &EndArguments) -> Result<()> {
     let EndArguments { cell, name, cores, count, near } = arguments;
     use Protocol::{
@@ -81,7 +82,7 @@ pub fn run_end(arguments: &EndArguments) -> Result<()> {
     }
 }
 
-/// Both ends poll, but where two threads of one process share its processor.
+/// Both ends poll, except if two threads of one process share its processor.
 pub fn config(cell: Cell) -> Result<Config> {
     let mode = match cell.protocol {
         Protocol::Progress => Mode::Adaptive,
@@ -99,7 +100,7 @@ pub fn of_stream(cell: Cell, count: u64, seconds: f64) -> Figure {
     }
 }
 
-/// A process that is told to end, and waited for, when this is dropped.
+/// A process that is stopped, and waited for, on drop.
 struct End(Child);
 
 impl End {
@@ -116,7 +117,7 @@ impl End {
         Ok(Self(child))
     }
 
-    /// Tells it to end, if it has not, and waits until it has.
+    /// Stops it, if it runs, and waits for its end.
     fn end(&mut self) -> Result<ExitStatus> {
         drop(self.0.stdin.take());
         Ok(self.0.wait()?)

@@ -24,7 +24,7 @@ use hamlyn::{Aperture, ApertureEvent};
 use std::hint::black_box;
 use std::time::Duration;
 
-/// Messages of the other end that wait.
+/// Most messages from the other end that wait.
 const CREDIT: u32 = 64;
 /// Places of an aperture together.
 const PLACES_BYTES: usize = 1 << 20;
@@ -34,16 +34,16 @@ fn places(size: usize) -> u64 {
     (PLACES_BYTES / size).clamp(4, CREDIT as usize / 2) as u64
 }
 
-/// How many were read is told each time that so many were.
+/// Records after which the reader reports its count.
 fn lot(size: usize) -> u64 {
     places(size) / 4
 }
 
-/// Each side's own.
+/// Each side's own resources.
 pub struct Own {
     pub node: Node,
     queue: QueueId,
-    /// For whoever sends here.
+    /// The ticket for the other end's messages.
     pub ticket: Ticket,
 }
 
@@ -139,7 +139,7 @@ fn held(own: &mut Own, link: LinkId) -> Result<Aperture> {
     Ok(aperture)
 }
 
-/// To one place again and again, in which the fastest cache holds it: the hardest measure.
+/// Writes to one place again and again, which the fastest cache holds: the hardest comparison.
 fn write_only(aperture: &Aperture, size: usize, warm_up: u64, count: u64) -> Result<f64> {
     let message = vec![7; size];
     let write = |count| (0..count).try_for_each(|_| aperture.write(0, black_box(&message)));
@@ -183,7 +183,8 @@ fn write_and_announce(
     Ok(seconds)
 }
 
-/// The other end, when the first has connected: itself, its link, and the ticket for answers.
+/// The other end's resources, its link, and the ticket for answers, once the first end has
+/// connected.
 pub fn linked(name: &str, ready: impl FnOnce()) -> Result<(Own, LinkId, Ticket)> {
     let mut own = Own::new()?;
     own.node.serve(name, Access::SameUser, Accept::Ask)?;

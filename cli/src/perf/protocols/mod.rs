@@ -1,13 +1,13 @@
 //! `hamlyn perf protocols`: the protocols beside the raw interface, in one run.
 //!
-//! - [`cells`]: what there is to measure.
+//! - [`cells`]: the measurements.
 //! - [`ends`]: the two processes of a cell.
-//! - `lower`, `upper`, `stream`, `publish`, `revoke`, `receivers`: what they do, on the node itself and on end
-//!   points.
+//! - `lower`, `upper`, `stream`, `publish`, `revoke`, `receivers`: their work, on the node itself
+//!   and on end points.
 //!
-//! Cells take turns, and each run stands between two measurements of the raw line and of the least
+//! Cells take turns, and each run is bracketed by measurements of the raw line and of the least
 //! checked message. A row is the median of its runs whose raw lines agree with that of most runs of
-//! all cells, so that rows compare.
+//! all cells, so that rows can be compared.
 
 pub mod cells;
 pub mod ends;
@@ -29,7 +29,7 @@ use anyhow::{Context, Result};
 use cells::{Cell, Measure, Protocol};
 use comfy_table::Table;
 
-/// Of the raw line and of the least checked message, before and after each run.
+/// Round trips of the raw line and of the least checked message, before and after each run.
 const LIMIT_ROUND_TRIPS: u64 = 6_400;
 
 /// Measures and prints.
@@ -60,7 +60,7 @@ pub fn run(arguments: &ProtocolsArguments) -> Result<()> {
     rows.iter().try_for_each(|row| output::line(serde_json::to_string(row)?))
 }
 
-/// A row for each cell. `step` is told of each run that is done, `say` what the user should know.
+/// A row for each cell. Calls `step` after each run, and `say` with messages for the user.
 fn measure(
     cells: &[Cell],
     cores: Cores,
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn a_row_is_the_median_of_the_runs_whose_raw_lines_agree_with_that_of_most() {
         let cell = cells::CELLS[0];
-        // No word for a line decides: these three lie on both sides of what is called "near".
+        // No word for a line decides: these three lie on both sides of the range named "near".
         let runs = [(80.0, 64.0), (82.0, 65.0), (300.0, 240.0), (84.0, 70.0)];
         let mut runs: Vec<_> = runs.into_iter().map(|(ns, raw)| run(ns, raw, true)).collect();
         runs.push(run(10.0, 64.0, false));
@@ -234,7 +234,7 @@ mod tests {
         let row = to_row(cell, runs, line);
         assert_eq!((row.figure.value(), row.runs, row.spread), (82.0, 3, [80.0, 84.0]));
         assert_eq!(row.of_least, Some(2.0));
-        // None was beside it: all of them, and the row says beside which.
+        // No run agrees with it: the row has all of them, and shows their raw line.
         let row = to_row(cell, vec![run(300.0, 240.0, true)], line);
         assert_eq!((row.runs, row.baselines.placement), (1, Placement::Far));
     }

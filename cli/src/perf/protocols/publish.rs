@@ -34,14 +34,14 @@ fn subscribe(manager: &Manager, name: &str) -> Result<Subscriber> {
     Ok(Subscriber::connect(manager, name, SubscribeConfig::default(), LIMIT)?)
 }
 
-/// Until so many can be sent samples, and hold none.
+/// Waits until so many subscribers can be sent samples, and hold none.
 fn until_idle(manager: &Manager, publisher: &Publisher, count: usize) -> Result<()> {
     until(manager, publisher, |all| {
         all.len() == count && all.iter().all(|of| of.is_served && of.outstanding == 0)
     })
 }
 
-/// Until what holds of the subscribers.
+/// Waits until the condition on the subscribers holds.
 fn until(
     manager: &Manager,
     publisher: &Publisher,
@@ -78,7 +78,7 @@ pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
     if cell.measure == Measure::Publish {
         let one_ns = loans(cell, &manager, &publisher, 1, count)?;
         let eight_ns = loans(cell, &manager, &publisher, MANY, count)?;
-        // Whoever has received the last sample may have left.
+        // A subscriber that has received the last sample may have left.
         until(&manager, &publisher, |all| all.iter().all(|of| of.outstanding == 0))?;
         return Ok(Figure::Publish { eight_ns, one_ns });
     }
@@ -94,7 +94,7 @@ pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
     Ok(Figure::Latency { one_way_ns: trips.one_way_ns(warm_up) })
 }
 
-/// The median of what it costs to publish a loan to so many, when all have released the one before.
+/// The median cost of publishing a loan to so many, after all have released the one before.
 fn loans(
     cell: Cell,
     manager: &Manager,

@@ -7,10 +7,10 @@
 //!         takes them all        <--- a tag "filled"
 //! ```
 //! Rounds take turns: the thread on one processor alone, the thread on the other alone, both at
-//! once. All that is taken has arrived before the clock starts, and whoever sent it is asleep by
-//! then, so that two processors that are otherwise idle are enough: each has one receiving thread.
-//! The lines come from the sender's processor; with the single thread on either processor in turn,
-//! both sides of the comparison have as many of them in their own cache.
+//! once. All messages have arrived before the clock starts, and their sender then sleeps, so that
+//! two otherwise idle processors are enough: each has one receiving thread. The lines come from the
+//! sender's processor; with the single thread on either processor in turn, both sides of the
+//! comparison have as many of them in their own cache.
 
 use super::cells::Cell;
 use super::ends::{LIMIT, config};
@@ -23,7 +23,7 @@ use hamlyn::control::Access;
 use hamlyn::protocol::{Manager, Seed, TaggedConfig, TaggedReceiver, TaggedSender};
 use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Release};
 
-/// Tags that lie ready for one end point in a round.
+/// Tags that are ready for one end point in a round.
 const LOT: u64 = 2048;
 /// Bytes of the rings of the senders: room for a lot, each tag a line.
 const RING_BYTES: u32 = 256 << 10;
@@ -36,7 +36,7 @@ fn rounds(count: u64) -> u64 {
     (count / (2 * LOT)).max(1)
 }
 
-/// A manager whose rings hold a lot, and which sleeps when it waits.
+/// A manager whose rings hold a lot, and whose waits sleep.
 fn sleeper() -> Result<Manager> {
     let mut config = ends::config(Mode::Blocking, 0)?;
     config.ring_bytes = RING_BYTES;
@@ -55,7 +55,7 @@ fn take(receiver: &mut TaggedReceiver) -> Result<()> {
     Ok(())
 }
 
-/// Nanoseconds until one thread has taken all that lies ready for both.
+/// Nanoseconds until one thread has taken everything that is ready for both.
 fn one_thread(core: usize, receivers: &mut [TaggedReceiver; 2]) -> Result<u64> {
     on_core(core, || {
         let from = clock::ticks();
@@ -64,11 +64,12 @@ fn one_thread(core: usize, receivers: &mut [TaggedReceiver; 2]) -> Result<u64> {
     })?
 }
 
-/// Nanoseconds from the first look of either thread until both have taken what lies ready for them.
+/// Nanoseconds from the first look of either thread until both have taken everything that is ready
+/// for them.
 fn two_threads(cores: Cores, receivers: &mut [TaggedReceiver; 2]) -> Result<u64> {
     let ready = AtomicU32::new(0);
     let run = |receiver| -> Result<(u64, u64)> {
-        // Neither is woken by the other: a thread that sleeps begins late.
+        // Neither wakes the other: a thread that sleeps starts late.
         ready.fetch_add(1, Release);
         while ready.load(Acquire) < 2 {}
         let from = clock::ticks();
@@ -93,7 +94,7 @@ pub fn near(cell: Cell, name: &str, cores: Cores, count: u64) -> Result<Figure> 
         let seed = receiver.seed()?.to_bytes();
         fill.send((i * SEED_BYTES) as u64, &seed, seed.len() as u32, LIMIT)?;
     }
-    // In the order of the seeds, each sender's first says that it is there.
+    // In the order of the seeds, each sender's first tag announces it.
     filled.get_tag(LIMIT)?;
     for receiver in &mut receivers {
         receiver.get_tag(LIMIT)?;
@@ -114,7 +115,7 @@ pub fn near(cell: Cell, name: &str, cores: Cores, count: u64) -> Result<Figure> 
         refill()?;
         two_ns += counts * two_threads(cores, &mut receivers)?;
     }
-    // The other end has waited until all was taken.
+    // The other end has waited until everything was taken.
     fill.send(0, &[], 0, LIMIT)?;
     let messages = (2 * LOT * rounds(count)) as f64;
     Ok(Figure::Receivers {

@@ -1,4 +1,4 @@
-//! What it costs to take an aperture back.
+//! The cost of revoking an aperture.
 //!
 //! ```text
 //!   near, the owner                                far, the holder
@@ -7,9 +7,9 @@
 //!   revoke: the first figure   --- told ---->      looks until it is revoked
 //!                              <--- word ------    the second figure
 //! ```
-//! When `revoke_aperture` returns, nothing that the holder writes is seen by the owner any more: so
-//! the first figure is also the longest for which such a write had an effect. The second is when
-//! the holder knows.
+//! When `revoke_aperture` returns, the owner no longer sees writes of the holder: so the first
+//! figure is also the longest time for which such a write had an effect. The second is the time
+//! until the holder knows.
 
 use super::cells::Cell;
 use super::ends::LIMIT;

@@ -22,15 +22,15 @@ use hamlyn::protocol::{
 use std::hint::black_box;
 use std::time::Duration;
 
-/// Of the aperture: some records at least, and no more than stay in a cache.
+/// Bytes of the aperture: at least some records, and no more than stay in a cache.
 const APERTURE_BYTES: usize = 1 << 20;
 
-/// Answers that the records came through the aperture, where they are meant to.
+/// The answer that the records came through the aperture, if they should.
 const AS_MEANT: u8 = 7;
-/// Records before that: the aperture is there after a few.
+/// Most records before that: the aperture exists after a few.
 const ATTEMPTS_MAX: u32 = 5_000;
 
-/// For the name of what comes back.
+/// The name of the way back.
 fn back(name: &str) -> String {
     format!("{name}-back")
 }
@@ -85,7 +85,7 @@ impl Receiver {
         })
     }
 
-    /// Takes `count` records; says whether they came as they are meant to.
+    /// Takes `count` records; returns whether they came through the intended path.
     fn take(&mut self, count: u64, size: usize) -> Result<bool> {
         let mut piece = [0; PIECE];
         let mut is_as_meant = true;
@@ -162,7 +162,7 @@ pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
     stream(warm_up)?;
     let mut result = Ok(false);
     let seconds = clock::seconds(|| result = stream(count));
-    // Else the figure would be another path's.
+    // Otherwise the figure would be another path's.
     ensure!(result?, "some records did not go through the aperture");
     Ok(of_stream(cell, count, seconds))
 }

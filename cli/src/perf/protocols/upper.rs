@@ -61,7 +61,7 @@ pub fn far(cell: Cell, name: &str, count: u64, ready: impl FnOnce()) -> Result<(
 
 // ---- tagged remote write
 
-/// What else uses the manager, until this is dropped.
+/// Another user of the manager, until this is dropped.
 enum Beside {
     Nothing,
     Progress(Manager),
@@ -122,7 +122,7 @@ impl Tagged {
         let seed = receiver.seed()?.to_bytes();
         let mut sender = TaggedSender::connect(manager, name, LIMIT)?;
         sender.send(0, &seed, seed.len() as u32, LIMIT)?;
-        // Its first says that it is there.
+        // Its first tag announces it.
         receiver.get_tag(LIMIT)?;
         Ok(Self { receiver, sender })
     }
@@ -225,7 +225,7 @@ fn call_far(cell: Cell, name: &str, count: u64, ready: impl FnOnce()) -> Result<
     Ok(())
 }
 
-/// The name of the server of which the memory is measured.
+/// The name of the server whose memory is measured.
 fn many(name: &str) -> String {
     format!("{name}-many")
 }
@@ -235,7 +235,7 @@ fn resident() -> Result<u64> {
     idle::resident_bytes(std::process::id())
 }
 
-/// Of one call, beside its payload.
+/// Bytes of one call, without its payload.
 fn each(before: u64, after: u64, payload: usize) -> f64 {
     after.saturating_sub(before) as f64 / OUTSTANDING as f64 - payload as f64
 }
@@ -259,7 +259,7 @@ fn memory_near(cell: Cell, name: &str) -> Result<Figure> {
     }
     let outstanding = resident()?;
     let far = control.call(&request, LIMIT).context("while replies arrived")?;
-    // What is still in the ring.
+    // Takes the rest out of the ring.
     while manager.poll()? > 0 {}
     let replied = resident()?;
     for (number, call) in calls.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The two hosts: far serves, near asks.
+//! The two hosts: far serves, near calls.
 
 use super::own_directory;
 use crate::tour::actor::Orders;
@@ -18,36 +18,36 @@ use std::time::{Duration, Instant};
 
 /// The service of the far host.
 pub const SERVICE: &str = "deep-thought";
-/// For a call.
+/// The time limit of a call.
 pub const LIMIT: Option<Duration> = Some(Duration::from_secs(10));
-/// What each message is made of: whoever reads along looks for a part of it.
+/// The repeated text of each message, for which the eavesdropper searches.
 pub const PHRASE: &[u8] = b"Meant for the other host alone. ";
 
-/// What an end begins with.
+/// The start parameters of an end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Begin {
-    /// That of the act.
+    /// The directory of the act.
     pub directory: PathBuf,
-    /// Its own address, where it has a cable.
+    /// Its own address, if it has a cable.
     pub cable: Option<IpAddr>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum FarOrder {
-    /// It is there.
+    /// Answers that it runs.
     Ready,
-    /// Answered with where it listens.
+    /// Answered with its listening address.
     Begin(Begin),
     Report,
 }
 
-/// What far has been given, and has counted.
+/// The requests that far received, and its counters.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     pub requests: u64,
-    /// Of those, which are not what near asks.
+    /// The requests among them that near did not send.
     pub wrong: u64,
-    /// Links that it has.
+    /// Present links.
     pub links: usize,
     pub counters: BTreeMap<String, u64>,
 }
@@ -58,41 +58,41 @@ pub enum NearOrder {
     Begin(Begin),
     /// Connects to the service at this address.
     Connect(SocketAddr),
-    /// Asks for so many bytes' digest, within so long.
+    /// Asks for the digest of so many bytes, within a time limit.
     Call(usize, Duration),
     /// Leaves the link.
     Leave,
-    /// What it has counted.
+    /// Reports its counters.
     Report,
 }
 
-/// What came of an order to near.
+/// The result of an order to near.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
-    /// `None`: it went well, and what came is right.
+    /// `None`: it succeeded, and the answer is right.
     pub error: Option<String>,
     /// The path of the link, and nanoseconds that a call took.
     pub path: String,
     pub ns: u64,
 }
 
-/// What is asked with.
+/// The request's bytes.
 pub fn message(bytes: usize) -> Vec<u8> {
     PHRASE.iter().copied().cycle().take(bytes).collect()
 }
 
-/// Settings of the act alone: not those of whoever plays it.
+/// Settings of the act alone: not those of the user who runs the tour.
 pub fn config(directory: &Path, name: &str, secret: &str) -> Config {
     Config::default()
         .dir(own_directory(directory, name))
         .secret(directory.join(secret))
-        // Where there are no namespaces both are on this host.
+        // Without namespaces, both are on this host.
         .local(Local::Tls)
         .wait_for_names(false)
         .handshake_timeout_ms(3000u32)
 }
 
-/// A cable that somebody has put into this namespace is used at this address.
+/// Uses a cable that was put into this namespace, with this address.
 pub fn plug(cable: Option<IpAddr>, name: &str) -> Result<()> {
     let Some(address) = cable else { return Ok(()) };
     for line in [

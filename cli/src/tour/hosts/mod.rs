@@ -4,11 +4,11 @@
 //!   near --cable--> wire --cable--> far        each a process in a network namespace of its own,
 //!                                              where those are permitted; else over loopback
 //! ```
-//! The wire passes on what comes, or does to it what an attacker would. He has all that a host of the
-//! network may have but the secret. Whether an attempt was refused is decided by what near and far have
-//! counted, and by what their programs were given.
+//! The wire forwards the traffic, or attacks it. The attacker has everything that a host of the
+//! network may have, except the secret. The counters of near and far, and the data that their
+//! programs received, decide whether an attempt was refused.
 //!
-//! - `wire.rs`: the attacker, and who starts the other two; `relay.rs`: one connection through him
+//! - `wire.rs`: the attacker, which starts the other two; `relay.rs`: one connection through it
 //! - `ends.rs`: near and far
 //!
 //! The namespaces have no names, and end with their processes, however those end.
@@ -31,10 +31,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use wire::{Begun, Order};
 
-/// What the table is called.
+/// The title of the table.
 pub const TITLE: &str = "Two hosts, and an attacker on the wire";
 
-/// What the attacker does, what it is called, and how it is refused.
+/// The attacker's action, its name, and the way of refusal.
 const ATTEMPTS: &[(Attempt, &str, &str)] = &[
     (
         Attempt::Read,
@@ -88,7 +88,7 @@ const ATTEMPTS: &[(Attempt, &str, &str)] = &[
     ),
 ];
 
-/// How many there are.
+/// The number of steps.
 pub const STEPS: u64 = ATTEMPTS.len() as u64 + 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,27 +105,27 @@ pub enum Attempt {
     Cut,
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Told {
     pub is_refused: bool,
-    /// Besides what the table says of how it is refused.
+    /// Added to the table's way of refusal.
     pub detail: String,
     pub counter: String,
 }
 
-/// What is shown.
+/// The results to show.
 pub struct Act {
-    /// Of the message that went across.
+    /// Facts about the message that crossed the network.
     pub lines: Vec<(String, String)>,
     pub rows: Vec<Row>,
 }
 
-/// Plays it. `step` is told of each attempt.
+/// Plays the act. Calls `step` with each attempt.
 pub fn play(step: impl Fn(&str)) -> Result<Act> {
     ending::on_signals()?;
     let directory = tempfile::tempdir().context("a directory for the hosts' keys")?;
-    // It does not stay if a signal ends this process.
+    // A signal that ends this process removes it, too.
     ending::remove(directory.path().to_path_buf());
     let path = |name: &str| directory.path().join(name);
     for name in ["near", "far", "wire"] {
@@ -133,7 +133,7 @@ pub fn play(step: impl Fn(&str)) -> Result<Act> {
     }
     for name in ["secret", "other"] {
         keys::make_secret(&path(name), false)?;
-        // Even where the hosts put files into the directory while it is removed.
+        // Even if the hosts put files into the directory while it is removed.
         ending::remove(path(name));
     }
     step("two hosts");
@@ -144,8 +144,8 @@ pub fn play(step: impl Fn(&str)) -> Result<Act> {
         let begun = wire.ask(&order)?;
         Ok((wire, begun))
     };
-    // Only where there can be no namespaces or cables is it loopback: what fails between hosts that have
-    // them is a fault of ours.
+    // Loopback only if namespaces or cables are impossible: a failure between hosts that have them
+    // is our fault.
     let inside = match namespace_words() {
         Ok(words) => match begin(&words, true)? {
             (wire, Begun::Hosts(lines)) => Ok((wire, lines)),
@@ -182,7 +182,7 @@ pub fn play(step: impl Fn(&str)) -> Result<Act> {
                 },
                 counter: told.counter,
                 outcome: match (told.is_refused, attempt) {
-                    // Anybody may listen, and cut.
+                    // Every host on the network may listen, and cut.
                     (true, Attempt::Read | Attempt::Cut) => Outcome::NoHarm,
                     (true, _) => Outcome::Refused,
                     (false, _) => Outcome::NotRefused,
@@ -199,14 +199,14 @@ pub fn play(step: impl Fn(&str)) -> Result<Act> {
     Ok(Act { lines: all, rows })
 }
 
-/// What starts a process in a network namespace of its own in which it may make cables; or why that
-/// cannot be.
+/// The command words that start a process in a network namespace of its own in which it may make
+/// cables; or the reason why that is impossible.
 fn namespace_words() -> Result<Vec<&'static str>> {
     let as_root: &[&str] = &["unshare", "--net"];
     let as_user: &[&str] = &["unshare", "--user", "--map-root-user", "--net"];
     let mut why = anyhow::anyhow!("nothing was tried");
     for words in [as_root, as_user] {
-        // What is done later, and goes away with the process.
+        // Tries the later steps; the cable ends with the process.
         let cable = "ip link add probe type veth peer name other".split(' ');
         match run(words.iter().copied().chain(["--"]).chain(cable)) {
             Ok(()) => return Ok(words.to_vec()),
@@ -216,7 +216,7 @@ fn namespace_words() -> Result<Vec<&'static str>> {
     Err(why)
 }
 
-/// Runs a command, whose last line is the error if it fails.
+/// Runs a command; if it fails, its last line is the error.
 fn run<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<()> {
     let words: Vec<&str> = words.into_iter().collect();
     let (program, rest) = words.split_first().context("no words")?;
@@ -230,8 +230,8 @@ fn run<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<()> {
     bail!("{}", last.unwrap_or("it says nothing").trim())
 }
 
-/// This command, to be an actor, started by these words. Not by its own link, which would be that of the
-/// first of them.
+/// This command as an actor, started by these words. Not through /proc/self/exe, which would be the
+/// program of the first word.
 fn actor_command(before: &[&str]) -> Result<Command> {
     let exe = std::env::current_exe().context("the path of this program")?;
     let Some((first, rest)) = before.split_first() else { return Ok(Command::new(exe)) };
@@ -240,7 +240,7 @@ fn actor_command(before: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// Where an actor has what: `directory` is that of the act.
+/// An actor's own directory: `directory` is that of the act.
 fn own_directory(directory: &std::path::Path, name: &str) -> PathBuf {
     directory.join(name)
 }

@@ -1,5 +1,5 @@
-//! One connection through the attacker: records of TLS are passed on until he is told to do something to
-//! the next of one direction.
+//! One connection through the attacker: it forwards TLS records until an order changes the next one
+//! of one direction.
 
 use anyhow::{Context, Result, bail};
 use std::io::{ErrorKind, Read, Write};
@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long is waited for what comes at once where nothing is broken.
+/// The time limit for events that come at once if nothing is broken.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// Of a record: kind, version, length.
+/// Bytes of a record's header: kind, version, length.
 const HEAD_BYTES: usize = 5;
-/// Bytes of a conversation that are remembered, of each direction.
+/// Bytes recorded of each direction of a conversation.
 const SEEN_BYTES: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,14 +21,14 @@ pub enum Direction {
     ToNear,
 }
 
-/// What becomes of a record.
+/// An attack on a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trick {
-    /// One bit of it is another.
+    /// One bit of it is changed.
     Change,
     /// It is sent twice.
     Twice,
-    /// It is not sent.
+    /// It is dropped.
     LeaveOut,
     /// Both directions end before it.
     Cut,
@@ -37,10 +37,10 @@ pub enum Trick {
 #[derive(Default)]
 struct State {
     armed: Option<(Direction, Trick)>,
-    /// Whether what was to be done was done.
+    /// Whether the attack has happened.
     is_done: bool,
     seen: [Vec<u8>; 2],
-    /// Of the connection.
+    /// The sockets of the connection.
     sockets: Vec<TcpStream>,
 }
 
@@ -50,7 +50,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Passes on the next connection that comes to `listener`.
+    /// Forwards the next connection that comes to `listener`.
     pub fn start(listener: &TcpListener, to: SocketAddr) -> Result<Self> {
         let (listener, state) = (listener.try_clone()?, Arc::new(Mutex::new(State::default())));
         let its = state.clone();
@@ -58,20 +58,20 @@ impl Relay {
         Ok(Self { state, thread })
     }
 
-    /// Does this to the next record of that direction.
+    /// Orders an attack on the next record of that direction.
     pub fn arm(&self, direction: Direction, trick: Trick) {
         locked(&self.state).armed = Some((direction, trick));
     }
 
-    /// Ends the connection: ends that have broken with one another may take their time.
+    /// Ends the connection: ends in disagreement may take their time.
     pub fn cut_off(&self) {
         for tcp in &locked(&self.state).sockets {
             let _ = tcp.shutdown(Shutdown::Both);
         }
     }
 
-    /// Waits until both ends have ended the connection, and tells what was seen of each direction.
-    /// It is an error if what was to be done was not.
+    /// Waits until both ends have ended the connection, and returns the recorded bytes of each
+    /// direction. An error if the ordered attack did not happen.
     pub fn end(self) -> Result<[Vec<u8>; 2]> {
         self.thread.join().map_err(|_| anyhow::anyhow!("the relay panicked"))??;
         let mut state = locked(&self.state);
@@ -87,7 +87,7 @@ fn locked(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The next connection, within a time.
+/// The next connection, within a time limit.
 pub fn accept(listener: &TcpListener) -> Result<TcpStream> {
     listener.set_nonblocking(true)?;
     let end = Instant::now() + PATIENCE;
@@ -121,7 +121,7 @@ fn pass_both(listener: &TcpListener, to: SocketAddr, state: &Mutex<State>) -> Re
     Ok(())
 }
 
-/// Until either end is gone.
+/// Forwards records until either end is gone.
 fn pass(mut from: &TcpStream, mut to: &TcpStream, direction: Direction, state: &Mutex<State>) {
     let mut record = Vec::new();
     loop {
@@ -146,7 +146,7 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, direction: Direction, state: &
         let times = match trick {
             None => 1,
             Some(Trick::Change) => {
-                // In the middle of what it says, and so in no length.
+                // In the middle of the payload, and so in no length.
                 let at = HEAD_BYTES + usize::from(length) / 2;
                 record[at.min(HEAD_BYTES + usize::from(length) - 1)] ^= 0x10;
                 1
@@ -159,7 +159,7 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, direction: Direction, state: &
             break;
         }
     }
-    // The other direction, too: neither end has anybody to speak with any more.
+    // The other direction, too: neither end has a peer any more.
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
 }

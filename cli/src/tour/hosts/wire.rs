@@ -1,5 +1,5 @@
-//! The wire between the hosts, and the attacker who has it: he starts near and far, each in a network
-//! namespace of its own where this process is in one, and lays the cables.
+//! The wire between the hosts, and its attacker: it starts near and far, each in a network
+//! namespace of its own if this process is in one, and makes the cables.
 
 use super::ends::{Begin, Done, FarOrder, LIMIT, NearOrder, PHRASE, Report, SERVICE, config, plug};
 use super::relay::{Direction, PATIENCE, Relay, Trick};
@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a message.
 const BYTES: usize = 64 << 10;
-/// For a call that is not answered.
+/// The time limit of a call that gets no answer.
 const BRIEFLY: Duration = Duration::from_millis(300);
-/// On the cable to near: near's end, and the wire's, which near takes for the far host's.
+/// The cable to near: near's address, and the wire's, which near takes for the far host's.
 const NEAR: [IpAddr; 2] = [IpAddr::V4(addr(1, 1)), IpAddr::V4(addr(1, 2))];
-/// On the cable to far: the wire's end, and far's.
+/// The cable to far: the wire's address, and far's.
 const FAR: [IpAddr; 2] = [IpAddr::V4(addr(2, 1)), IpAddr::V4(addr(2, 2))];
 
 const fn addr(net: u8, host: u8) -> core::net::Ipv4Addr {
@@ -33,7 +33,7 @@ const fn addr(net: u8, host: u8) -> core::net::Ipv4Addr {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Order {
-    /// Hosts are made, and one message goes across.
+    /// Makes the hosts, and sends one message from near to far.
     Begin {
         directory: PathBuf,
         has_cables: bool,
@@ -43,9 +43,9 @@ pub enum Order {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Begun {
-    /// What there is to tell of the first message.
+    /// Facts about the first message.
     Hosts(Vec<(String, String)>),
-    /// There can be no namespaces for the hosts, or no cables between them: why.
+    /// Namespaces for the hosts, or cables between them, are impossible: the reason.
     NoCables(String),
 }
 
@@ -56,7 +56,7 @@ pub fn run(mut orders: Orders) -> Result<()> {
         match order {
             Order::Begin { directory, has_cables } => {
                 let begun = match start_ends(has_cables) {
-                    // The system's fault. All that comes later would be ours.
+                    // A fault of the system. Every later failure would be ours.
                     Err(why) if has_cables => Ok(Begun::NoCables(format!("{why:#}"))),
                     ends => ends.and_then(|ends| {
                         let mut made = Wire::new(directory, has_cables, ends)?;
@@ -80,20 +80,20 @@ struct Wire {
     directory: PathBuf,
     near: Actor,
     far: Actor,
-    /// Where near connects to.
+    /// The listener that near connects to.
     listener: TcpListener,
     far_at: SocketAddr,
-    /// What near has said in a whole conversation.
+    /// Near's bytes of a whole conversation.
     recorded: Vec<u8>,
 }
 
-/// Near and far, each in a namespace of its own and at the other end of a cable if `has_cables`. Nothing
-/// of what is shown is at work yet.
+/// Starts near and far, each in a namespace of its own and at the other end of a cable if
+/// `has_cables`. They do not use Hamlyn yet.
 fn start_ends(has_cables: bool) -> Result<(Actor, Actor)> {
     let before: &[&str] = if has_cables { &["unshare", "--net"] } else { &[] };
     let start = |role| Actor::start_command(&mut actor_command(before)?, role, Stdio::null());
     let (mut near, mut far) = (start(Role::Near)?, start(Role::Far)?);
-    // They are there, and so are their namespaces.
+    // They run, and so their namespaces exist.
     let () = near.ask(&NearOrder::Ready)?;
     let () = far.ask(&FarOrder::Ready)?;
     if has_cables {
@@ -156,7 +156,7 @@ impl Wire {
         self.near.ask(&NearOrder::Connect(at))
     }
 
-    /// Near asks, and has the right answer.
+    /// Near calls, and has the right answer.
     fn call(&mut self) -> Result<Done> {
         let done = self.calls()?;
         if let Some(error) = done.error {
@@ -184,7 +184,7 @@ impl Wire {
             Attempt::Impostor => self.impostor(),
         };
         let mut told = told?;
-        // Whatever was tried, the hosts go on, and nothing wrong was ever given to the server.
+        // After every attempt the hosts go on, and the server never received wrong data.
         let relay = self.relay()?;
         self.connect().context("after it")?;
         self.call().context("after it")?;
@@ -198,7 +198,7 @@ impl Wire {
         Ok(told)
     }
 
-    /// What far has counted when it has no links.
+    /// Far's counters once it has no links.
     fn settled(&mut self) -> Result<Report> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -225,7 +225,7 @@ impl Wire {
                 .any(|secret| seen.windows(secret.len()).any(|window| window == *secret))
         });
         self.recorded = seen.into_iter().next().unwrap_or_default();
-        // He has seen at least as many bytes as the message has.
+        // The attacker has seen at least as many bytes as the message has.
         ensure!(self.recorded.len() > BYTES, "the message did not pass the wire");
         Ok(Told {
             is_refused: !found,
@@ -238,7 +238,7 @@ impl Wire {
         })
     }
 
-    /// Waits until one of these counters of far's is more than it was.
+    /// Waits until one of these counters of far has risen.
     fn rises(&mut self, before: &Report, counters: &[&str]) -> Result<(Option<String>, Report)> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -267,7 +267,8 @@ impl Wire {
         Ok(told(risen, done.error, is_given))
     }
 
-    /// Does this to the next record of a good link. The server may be given so many requests from then on.
+    /// Orders an attack on the next record of a good link. The server may receive so many requests
+    /// from then on.
     fn meddle(
         &mut self,
         before: &Report,
@@ -280,18 +281,18 @@ impl Wire {
         self.call()?;
         relay.arm(direction, trick);
         let mut done = match trick {
-            // Nobody can tell silence from a slow network: what comes next is what tells.
+            // Silence looks like a slow network; the next record shows the attack.
             Trick::LeaveOut => self.near.ask(&NearOrder::Call(BYTES, BRIEFLY))?,
             _ => self.calls()?,
         };
         let waits = matches!(trick, Trick::LeaveOut | Trick::Twice);
         let counters: &[&str] = match trick {
-            // A cable may be cut by anybody, so that breaks no rule.
+            // Every host on the path may cut a cable, so that breaks no rule.
             Trick::Cut => &["links_closed"],
             _ => &["links_closed_violation"],
         };
-        // The first of two that are the same is good. The next call comes after what ends the link, so the
-        // server is not to be given that one: it counts for nothing in `given_max`.
+        // The first of two equal records is good. The next call comes after the violation that ends
+        // the link, so the server must not receive it, and `given_max` does not include it.
         if waits && (done.error.is_none() || trick == Trick::LeaveOut) {
             done = self.calls()?;
         }
@@ -299,12 +300,11 @@ impl Wire {
         let (risen, after) = self.rises(before, counters)?;
         relay.cut_off();
         relay.end()?;
-        // The first is that of before the trick.
+        // The first request is the one before the attack.
         let given = after.requests - before.requests;
         let mut told = told(risen, done.error, given > 1 + given_max);
         if trick == Trick::Cut && told.is_refused {
-            // A client cannot tell a cable that is cut from a host that died, and its error names the
-            // other one.
+            // A client cannot tell a cut cable from a dead host, and its error names the latter.
             told.detail = String::new();
         }
         Ok(told)
@@ -315,7 +315,7 @@ impl Wire {
         let mut tcp = TcpStream::connect_timeout(&self.far_at, PATIENCE)?;
         tcp.set_read_timeout(Some(PATIENCE))?;
         tcp.set_write_timeout(Some(PATIENCE))?;
-        // Far may end the connection before all is said.
+        // Far may end the connection before all bytes are sent.
         let _ = tcp.write_all(&self.recorded);
         let ended = tcp.read_to_end(&mut Vec::new());
         if let Err(error) = ended
@@ -338,7 +338,7 @@ impl Wire {
         Ok(told(risen, error, after.requests > before.requests))
     }
 
-    /// The attacker is a host himself, and near is led to him.
+    /// The attacker serves as a host itself, and near is led to it.
     fn impostor(&mut self) -> Result<Told> {
         let own = SocketAddr::new(self.listener.local_addr()?.ip(), 0);
         let config = config(&self.directory, "wire", "other").listen(own);
@@ -360,7 +360,8 @@ fn difference(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, nam
     of(after).saturating_sub(of(before))
 }
 
-/// By the counter that rose, what near was told, and whether the server was given what it should not.
+/// The result: the counter that rose, near's error, and whether the server received data that it
+/// must not.
 fn told(risen: Option<String>, error: Option<String>, is_given: bool) -> Told {
     let detail = match (&risen, &error, is_given) {
         (_, _, true) => "the server was given it".to_owned(),

@@ -105,7 +105,8 @@ macro_rules! grown {
         #[doc = concat!(" ", stringify!($free), ".")]
         $(#[$more])*
         ///
-        /// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
+        /// Errors: H_SEED, not a seed, or one of another protocol; H_REFUSED, the seed is old or
+        /// forged, or the
         #[doc = concat!(" ", $peer, "'s owner lets this process not in; H_LIMIT, the ", $peer, " has as many as it may,")]
         /// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it closed
         /// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_VERSION; H_MISBEHAVED;

@@ -111,7 +111,8 @@ pub struct h_publisher_counts_t {
     pub published: u64,
     /// Samples that subscribers did not get because they were slow.
     pub dropped: u64,
-    /// Subscribers that were disconnected because they were too slow, or cannot hold the pool.
+    /// Subscribers that were disconnected because they were too slow, or cannot receive the
+    /// samples.
     pub sent_away: u64,
     /// Subscribers that were disconnected because they broke the rules.
     pub misbehaved: u64,

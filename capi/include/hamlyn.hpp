@@ -11,10 +11,11 @@
  * nothing came within the time limit.
  *
  * Ownership. Objects are moved, not copied. Their destructors free their resources without waiting;
- * `close(limit)` waits until sent messages have left. Declare a node before the objects made from it. An end point lives as long as the last record, datagram or call of it, which are guards:
- * a record gives its memory back when it goes, and a request that goes unanswered is declined.
- * `get()` is the pointer or value that hamlyn.h knows; null once the object was closed or moved from,
- * and then every call is H_INVALID.
+ * `close(limit)` waits until sent messages have left. Declare a node before the objects made from it.
+ * An end point lives as long as the last record, datagram or call of it, which are guards: a destroyed
+ * record gives its memory back, and a request destroyed unanswered is declined. `get()` is the pointer
+ * or value for hamlyn.h; null once the object was closed or moved from, and then every call is
+ * H_INVALID.
  *
  * Time limits are durations or points in time of std::chrono; one that is past does not wait, and
  * hamlyn::forever waits as long as it takes.

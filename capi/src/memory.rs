@@ -431,8 +431,8 @@ pub unsafe extern "C" fn h_send_buffer_new(
     })
 }
 
-/// Makes a send buffer area of pages at an address of the application's own, which it may protect at
-/// any time; the pages are replaced, and afterwards stay, as h_area_over says.
+/// Makes a send buffer area of pages at an address of the application's own, which it may protect
+/// at any time; the pages are replaced, and afterwards stay, as h_area_over says.
 ///
 /// Errors: as for h_area_over, and H_INVALID, no tag left.
 #[unsafe(no_mangle)]

@@ -181,8 +181,8 @@ pub unsafe extern "C" fn h_reconnecting_client_why(
     })
 }
 
-/// Ends the connection, or the attempt to make one, and frees the client. No other thread may be in a
-/// call with it. Null is allowed.
+/// Ends the connection, or the attempt to make one, and frees the client. No other thread may be in
+/// a call with it. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_reconnecting_client_free(client: *mut h_reconnecting_client_t) {
     guard(|| {

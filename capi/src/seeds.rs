@@ -105,7 +105,7 @@ pub unsafe extern "C" fn h_seed_from_text(data: *const c_char, seed: *mut h_seed
     })
 }
 
-/// The same seed for bearers on other hosts, who find the receiver's host at `at`, a text such as
+/// The same seed for bearers on other hosts, which find the receiver's host at `at`, a text such as
 /// "a.example:7000"; its node has to listen there (the setting listen). `made` may be `seed`.
 ///
 /// Errors: H_SEED, it is not a seed; H_INVALID; H_TOO_LONG.

@@ -543,8 +543,8 @@ macro_rules! offered {
                 self.end.seed(py)
             }
 
-            /// Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or the
-            /// number of a group.
+            /// Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or
+            /// the number of a group.
             #[pyo3(signature = (name, *, access: "Access | None" = None))]
             fn serve(
                 &self,

@@ -410,8 +410,8 @@ impl GroupHelper {
         })
     }
 
-    // Whether the piece has left without waiting: `None`: nothing was sent; `False`: `_try_flush` sends
-    // the rest.
+    // Whether the piece has left without waiting: `None`: nothing was sent; `False`: `_try_flush`
+    // sends the rest.
     #[pyo3(signature = (part, data: "Buffer"))]
     fn _try_send(
         &self,
@@ -529,8 +529,8 @@ impl GroupMember {
         })
     }
 
-    // Whether the part has left without waiting: `None`: nothing was sent; `False`: `_try_flush` sends
-    // the rest.
+    // Whether the part has left without waiting: `None`: nothing was sent; `False`: `_try_flush`
+    // sends the rest.
     #[pyo3(signature = (part: "Buffer"))]
     fn _try_send(&self, py: Python<'_>, part: &Bound<'_, PyAny>) -> PyResult<Option<bool>> {
         with_bytes(part, |part| {

@@ -70,7 +70,8 @@ impl Lent {
     /// A buffer of it, without the first `skipped` bytes, that keeps `owner`.
     ///
     /// # Safety
-    /// As of [`export`]; the memory is there until [`end`](Self::end) has succeeded, and `owner` has this.
+    /// As for [`export`]; the memory exists until [`end`](Self::end) has succeeded, and `owner`
+    /// keeps this.
     pub unsafe fn view(
         &self,
         owner: &Bound<'_, PyAny>,

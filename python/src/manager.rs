@@ -396,8 +396,8 @@ impl Manager {
         self.inner.flush(py, Limit::new(timeout)?)
     }
 
-    /// The next event, or `None`: a `LinkRequest`, `LinkRequestGone`, `Connected`, `LinkClosed`, `TicketRevoked` or
-    /// `ApertureChanged`.
+    /// The next event, or `None`: a `LinkRequest`, `LinkRequestGone`, `Connected`, `LinkClosed`,
+    /// `TicketRevoked` or `ApertureChanged`.
     #[pyo3(signature = () -> "Event | None")]
     fn next_event<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let node = self.inner.node()?;

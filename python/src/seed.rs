@@ -31,8 +31,8 @@ impl Seed {
         self.seed.to_string()
     }
 
-    /// The same for bearers on other hosts, who find the receiver's host at `host:port`; its manager
-    /// has to listen there (the setting `listen`).
+    /// The same for bearers on other hosts, which find the receiver's host at `host:port`; its
+    /// manager has to listen there (the setting `listen`).
     #[cfg(feature = "tls")]
     fn at_host(&self, at: &str) -> PyResult<Self> {
         Ok(Self { seed: self.seed.at_host(at).or_raise()? })

@@ -1,4 +1,5 @@
-//! Streams, and streams through an aperture: receivers and records. `stream_sender.rs` has the senders.
+//! Streams, and streams through an aperture: receivers and records. `stream_sender.rs` has the
+//! senders.
 //!
 //! A record stays where it arrived until it is released. Python gets it as an object with the
 //! buffer protocol; the library releases the record when this object and those of all earlier

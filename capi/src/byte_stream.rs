@@ -115,7 +115,7 @@ pub unsafe extern "C" fn h_byte_listener_connections(
 
 closed! {
     /// Gives its name up, and closes connections that were not accepted; accepted ones go on.
-    listener: h_byte_listener_t, "what the node has queued";
+    listener: h_byte_listener_t, "every queued message of the node";
     h_byte_listener_close, h_byte_listener_free
 }
 
@@ -234,6 +234,6 @@ connected!(stream: h_byte_stream_t; h_byte_stream_peer, h_byte_stream_explain);
 
 closed! {
     /// The other side reads all written bytes, and then the end.
-    stream: h_byte_stream_t, "what the node has queued";
+    stream: h_byte_stream_t, "every queued message of the node";
     h_byte_stream_close, h_byte_stream_free
 }

@@ -373,7 +373,7 @@ impl Drop for h_server_t {
 closed! {
     /// Its names are free at once. Its clients get a goodbye once the received requests are freed,
     /// too.
-    server: h_server_t, "what the node has queued";
+    server: h_server_t, "every queued message of the node";
     h_server_close, h_server_free
 }
 
@@ -563,6 +563,6 @@ connected!(client: h_client_t; h_client_peer, h_client_explain);
 
 closed! {
     /// Ends its outstanding calls.
-    client: h_client_t, "what was sent";
+    client: h_client_t, "every sent message";
     h_client_close, h_client_free
 }

@@ -56,7 +56,7 @@ macro_rules! offered {
             $crate::common::serve($this, stringify!($this), name, access, gid)
         }
 
-        #[doc = concat!(" Nobody finds this ", stringify!($this), " any more: its names are free at once for")]
+        #[doc = concat!(" Ends the offers of this ", stringify!($this), ": its names are free at once for")]
         /// another, its seeds are worthless, and connected peers stay so.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $stop_serving($this: *mut $handle) -> $crate::boundary::h_status {
@@ -64,7 +64,7 @@ macro_rules! offered {
         }
 
         #[doc = concat!(" Asks `admit` about each process that wants to grow ", $peer, "; null: all")]
-        /// that may connect are let in again. See h_admission_t.
+        /// permitted ones are let in again. See h_admission_t.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $set_admission(
             $this: *mut $handle,
@@ -107,7 +107,7 @@ macro_rules! grown {
         ///
         /// Errors: H_SEED, not a seed, or one of another protocol; H_REFUSED, the seed is old or
         /// forged, or the
-        #[doc = concat!(" ", $peer, "'s owner lets this process not in; H_LIMIT, the ", $peer, " has as many as it may,")]
+        #[doc = concat!(" ", $peer, "'s owner does not admit this process; H_LIMIT, the ", $peer, " has as many as it may,")]
         /// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it closed
         /// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_VERSION; H_MISBEHAVED;
         /// H_SYSTEM; for another host H_NO_HOST, H_UNREACHABLE, H_UNTRUSTED, H_SECRET. Nothing is
@@ -125,11 +125,11 @@ macro_rules! grown {
             $crate::common::grow::<$handle, $grown>(node, seed, $peer, with, timeout_ns, place, $wrap)
         }
 
-        #[doc = concat!(" Grows ", $what, " of what is served as \"[user@]name\". A name that nobody serves")]
-        /// yet, or whose process is ending, is waited for within the time limit, unless the setting
+        #[doc = concat!(" Grows ", $what, " of the service \"[user@]name\". Waits within the time limit for a")]
+        /// name without a server, or whose server's process is ending, unless the setting
         #[doc = concat!(" wait_for_names is off; otherwise as ", stringify!($grow), ".")]
         ///
-        #[doc = concat!(" Errors: as ", stringify!($grow), "; H_NOT_FOUND, nobody has served the name, or there is no")]
+        #[doc = concat!(" Errors: as ", stringify!($grow), "; H_NOT_FOUND, the name has no server, or there is no")]
         /// such user; H_INVALID, not a name of a service; H_UNREACHABLE, for another host.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $connect(
@@ -144,8 +144,8 @@ macro_rules! grown {
             $crate::common::connect::<$handle, $grown>(node, name, $peer, with, timeout_ns, place, $wrap)
         }
 
-        #[doc = concat!(" Grows ", $what, " of what the ", $peer, "'s rank offers under `name`: until it does, and")]
-        /// while too many ranks of other hosts ask it at once, this waits, at most `timeout_ns`; otherwise
+        #[doc = concat!(" Grows ", $what, " of the ", $peer, " that a rank offers under `name`. Waits at most")]
+        /// `timeout_ns` for the offer, and while too many ranks of other hosts ask it at once; otherwise
         #[doc = concat!(" as ", stringify!($grow), ".")]
         ///
         /// Errors: H_INVALID, there is no such rank, or the name is invalid; H_TIMED_OUT, the rank

@@ -203,7 +203,7 @@ pub unsafe extern "C" fn h_datagram_reply_ticket(
 
 closed! {
     /// Its senders get a goodbye; its seeds and names are worthless; its area is freed.
-    receiver: h_datagram_receiver_t, "what the node has queued";
+    receiver: h_datagram_receiver_t, "every queued message of the node";
     h_datagram_receiver_close, h_datagram_receiver_free
 }
 
@@ -257,6 +257,6 @@ connected!(sender: h_datagram_sender_t; h_datagram_sender_peer, h_datagram_sende
 
 closed! {
     /// Queued datagrams may be lost.
-    sender: h_datagram_sender_t, "what was sent";
+    sender: h_datagram_sender_t, "every sent message";
     h_datagram_sender_close, h_datagram_sender_free
 }

@@ -387,7 +387,7 @@ pub unsafe extern "C" fn h_group_set_wanted(group: *mut h_group_t, wanted: u32) 
 
 closed! {
     /// Its members and helpers get a goodbye; pointers to parts are no longer valid.
-    group: h_group_t, "what the node has queued";
+    group: h_group_t, "every queued message of the node";
     h_group_close, h_group_free
 }
 
@@ -547,7 +547,7 @@ connected!(member: h_group_member_t; h_group_member_peer, h_group_member_explain
 
 closed! {
     /// Queued messages may be lost.
-    member: h_group_member_t, "what was sent";
+    member: h_group_member_t, "every sent message";
     h_group_member_close, h_group_member_free
 }
 
@@ -577,6 +577,6 @@ pub unsafe extern "C" fn h_group_helper_send(
 
 closed! {
     /// Queued messages may be lost.
-    helper: h_group_helper_t, "what was sent";
+    helper: h_group_helper_t, "every sent message";
     h_group_helper_close, h_group_helper_free
 }

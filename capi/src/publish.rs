@@ -453,7 +453,7 @@ closed! {
     /// Its subscribers get a goodbye, but one that has yet to be sent a sample, or that missed the
     /// last, gets H_HUNG_UP: see h_publisher_flush. Its pool is freed: see h_publisher_drain. The
     /// caller still has to free the loans.
-    publisher: h_publisher_t, "what the node has queued";
+    publisher: h_publisher_t, "every queued message of the node";
     h_publisher_close, h_publisher_free
 }
 
@@ -592,6 +592,6 @@ connected!(subscriber: h_subscriber_t; h_subscriber_peer, h_subscriber_explain);
 
 closed! {
     /// Samples that were not received are lost; the publisher is notified.
-    subscriber: h_subscriber_t, "what the node has queued";
+    subscriber: h_subscriber_t, "every queued message of the node";
     h_subscriber_close, h_subscriber_free
 }

@@ -393,7 +393,7 @@ pub unsafe extern "C" fn h_stream_receiver_explain(
 
 closed! {
     /// Unreleased records are gone, and pointers to them no longer valid; the sender is notified.
-    receiver: h_stream_receiver_t, "what the node has queued";
+    receiver: h_stream_receiver_t, "every queued message of the node";
     h_stream_receiver_close, h_stream_receiver_free
 }
 

@@ -165,7 +165,7 @@ pub unsafe extern "C" fn h_tagged_receiver_senders(
 
 closed! {
     /// Its senders get a goodbye; its seeds and names are worthless; its area is freed.
-    receiver: h_tagged_receiver_t, "what the node has queued";
+    receiver: h_tagged_receiver_t, "every queued message of the node";
     h_tagged_receiver_close, h_tagged_receiver_free
 }
 
@@ -222,6 +222,6 @@ connected!(sender: h_tagged_sender_t; h_tagged_sender_peer, h_tagged_sender_expl
 
 closed! {
     /// All of its writes are with the receiver already.
-    sender: h_tagged_sender_t, "what was sent";
+    sender: h_tagged_sender_t, "every sent message";
     h_tagged_sender_close, h_tagged_sender_free
 }

@@ -1,30 +1,30 @@
 /*
- * Hamlyn for C++17 and later: hamlyn.h as types that free what they hold.
+ * Hamlyn for C++17 and later: hamlyn.h as types that free their resources.
  *
- * What each call does, what its errors are and what state they leave stands in hamlyn.h, at the
- * function that it is built on, which the comment beside it names. What is different here:
+ * hamlyn.h describes each call, its errors and the state after them, at the underlying function, which
+ * the comment beside the call names. The differences here:
  *
- * Errors. Each call that can fail is there twice. `try_receive(..)` returns a result<T>: a value, or a
- * failure with its h_status and text. `receive(..)` returns the value and throws hamlyn::error. Where
- * exceptions are turned off the second kind ends the process with the text on stderr instead, as the
- * standard library's own do; use the first. What is received is a std::optional of the second kind:
- * empty, nothing came within the time limit.
+ * Errors. Each call that can fail has two forms. `try_receive(..)` returns a result<T>: a value, or a
+ * failure with its h_status and text. `receive(..)` returns the value and throws hamlyn::error. If
+ * exceptions are turned off, the second form ends the process with the text on stderr instead, as the
+ * standard library does; use the first. The second form of a receive returns a std::optional: empty,
+ * nothing came within the time limit.
  *
- * Ownership. Objects are moved, not copied, and free what they hold when they go, without waiting;
- * `close(limit)` waits until what was sent has left. A node should be declared before what is made
- * from it. An end point lives as long as the last record, datagram or call of it, which are guards:
- * a record gives its memory back when it goes, and a request that goes unanswered is declined.
- * `get()` is the pointer or value that hamlyn.h knows; null once the object was closed or moved from,
- * and then every call is H_INVALID.
+ * Ownership. Objects are moved, not copied. Their destructors free their resources without waiting;
+ * `close(limit)` waits until sent messages have left. Declare a node before the objects made from it.
+ * An end point lives as long as the last record, datagram or call of it, which are guards: a destroyed
+ * record gives its memory back, and a request destroyed unanswered is declined. `get()` is the pointer
+ * or value for hamlyn.h; null once the object was closed or moved from, and then every call is
+ * H_INVALID.
  *
  * Time limits are durations or points in time of std::chrono; one that is past does not wait, and
  * hamlyn::no_limit waits as long as it takes.
  *
- * Bytes are given as anything that has data() and size(): a string, a vector, an array, a span; or as
- * a pointer and a length. They are copied or used before the call returns.
+ * Bytes are any object with data() and size(): a string, a vector, an array, a span; or a pointer and
+ * a length. They are copied or used before the call returns.
  *
- * Threads, forks and pointers into areas: as hamlyn.h says. A guard may go in another thread than the
- * one that received it.
+ * Threads, forks and pointers into areas: see hamlyn.h. A guard may be destroyed in another thread than
+ * the one that received it.
  */
 #ifndef HAMLYN_HPP
 #define HAMLYN_HPP
@@ -65,15 +65,16 @@ namespace hamlyn {
 
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
-/// Why a call failed.
+/// The reason why a call failed.
 class failure {
 public:
     failure(h_status status, std::string text, std::uint32_t code = 0)
         : status_(status), code_(code), text_(std::move(text)) {}
 
-    /// Of this thread's last call, which returned `status`. h_error_message, h_error_code
+    /// The failure of this thread's last call, which returned `status`. h_error_message,
+    /// h_error_code
     static failure last(h_status status) {
-        // They are frequent, and their names say all.
+        // They are frequent, and their names are text enough.
         if (status == H_NOTHING || status == H_FULL) {
             return failure(status, std::string());
         }
@@ -81,13 +82,14 @@ public:
     }
 
     h_status status() const noexcept { return status_; }
-    /// Of H_APPLICATION: what the server's program means by it.
+    /// For H_APPLICATION: the code of the server's program.
     std::uint32_t code() const noexcept { return code_; }
     /// A sentence, or the name of the status. h_status_name
     const char *text() const noexcept {
         return text_.empty() ? h_status_name(static_cast<std::int32_t>(status_)) : text_.c_str();
     }
-    /// The call can be made again later: nothing was there, there was no room, or the time is over.
+    /// Whether the call can be made again later: nothing was there, there was no room, or the time
+    /// limit has passed.
     bool is_not_now() const noexcept {
         return status_ == H_NOTHING || status_ == H_FULL || status_ == H_TIMED_OUT;
     }
@@ -98,14 +100,14 @@ private:
     std::string text_;
 };
 
-/// What calls throw.
+/// The exception of every call.
 class error : public std::runtime_error {
 public:
     explicit error(const failure &why)
         : std::runtime_error(why.text()), status_(why.status()), code_(why.code()) {}
 
     h_status status() const noexcept { return status_; }
-    /// Of H_APPLICATION: what the server's program means by it.
+    /// For H_APPLICATION: the code of the server's program.
     std::uint32_t code() const noexcept { return code_; }
 
 private:
@@ -127,7 +129,7 @@ namespace detail {
 
 } // namespace detail
 
-/// What a call came to: a value, or why there is none.
+/// The result of a call: a value, or the failure.
 template <class T> class [[nodiscard]] result {
 public:
     result(T value) : value_(std::move(value)) {}
@@ -136,7 +138,7 @@ public:
     bool ok() const noexcept { return value_.has_value(); }
     explicit operator bool() const noexcept { return ok(); }
     h_status status() const noexcept { return ok() ? H_OK : why_->status(); }
-    /// Why there is no value; only if that is so.
+    /// The failure; only if there is one.
     const failure &why() const noexcept { return *why_; }
 
     /// The value; only if there is one.
@@ -166,7 +168,7 @@ private:
     std::optional<failure> why_{};
 };
 
-/// What a call without a value came to.
+/// The result of a call without a value.
 template <> class [[nodiscard]] result<void> {
 public:
     result() = default;
@@ -175,7 +177,7 @@ public:
     bool ok() const noexcept { return !why_.has_value(); }
     explicit operator bool() const noexcept { return ok(); }
     h_status status() const noexcept { return ok() ? H_OK : why_->status(); }
-    /// Why it failed; only if it did.
+    /// The failure; only if there is one.
     const failure &why() const noexcept { return *why_; }
     /// Throws.
     void value() const {
@@ -208,22 +210,22 @@ public:
     template <class Clock, class Duration>
     time_limit(std::chrono::time_point<Clock, Duration> end) noexcept : ns_(of(end - Clock::now())) {}
 
-    /// As hamlyn.h has it.
+    /// In nanoseconds, as in hamlyn.h.
     constexpr std::int64_t nanoseconds() const noexcept { return ns_; }
 
 private:
     template <class Rep, class Period>
     static constexpr std::int64_t of(std::chrono::duration<Rep, Period> limit) noexcept {
-        // What is no number, too, does not wait.
+        // NaN does not wait, either.
         if (!(limit > std::chrono::duration<Rep, Period>::zero())) {
             return 0;
         }
-        // Some 290 years are as good as any longer time, and are all that there is room for.
+        // Some 290 years are enough, and the largest value that fits.
         if (std::chrono::duration<double>(limit).count() >= 9.2e9) {
             return INT64_MAX;
         }
         const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(limit).count();
-        // Less than one nanosecond is a limit, not none.
+        // Less than one nanosecond is a limit, not 0.
         return ns > 0 ? static_cast<std::int64_t>(ns) : 1;
     }
 
@@ -232,7 +234,7 @@ private:
 
 namespace detail {
 
-/// Whether C is a container of plain values in one piece.
+/// Whether C is a container of contiguous plain values.
 template <class C, class = void> struct is_container : std::false_type {};
 template <class C>
 struct is_container<
@@ -245,7 +247,7 @@ struct is_container<
 
 } // namespace detail
 
-/// Bytes of somebody else's, to be read.
+/// The caller's bytes, to be read.
 class bytes {
 public:
     constexpr bytes() noexcept = default;
@@ -253,7 +255,7 @@ public:
         : data_(static_cast<const std::byte *>(data)), size_(size) {}
     /// A text, without the zero byte that ends it.
     bytes(const char *text) noexcept : bytes(text, text ? std::strlen(text) : 0) {}
-    /// A string, a vector, a std::array, a span ..
+    /// A string, a vector, a std::array, a span and the like.
     template <class C, class = std::enable_if_t<detail::is_container<const C>::value &&
                                                 !std::is_same_v<C, bytes> && !std::is_array_v<C>>>
     bytes(const C &from) noexcept : bytes(std::data(from), from.size() * sizeof(*std::data(from))) {}
@@ -280,7 +282,7 @@ private:
 class buffer {
 public:
     buffer(void *data, std::size_t size) noexcept : data_(data), size_(size) {}
-    /// A string, a vector, a std::array, a span ..
+    /// A string, a vector, a std::array, a span and the like.
     template <class C,
               class = std::enable_if_t<detail::is_container<C>::value && !std::is_same_v<C, buffer> &&
                                        !std::is_const_v<typename detail::is_container<C>::element>>>
@@ -310,7 +312,7 @@ template <class T> result<T> done(h_status status, T value) {
     return failure::last(status);
 }
 
-/// Of what is received: nothing within the time limit is no error.
+/// The value of a receive: nothing within the time limit is no error.
 template <class T> std::optional<T> if_any(result<T> found) {
     if (!found && (found.status() == H_NOTHING || found.status() == H_TIMED_OUT)) {
         return std::nullopt;
@@ -318,7 +320,7 @@ template <class T> std::optional<T> if_any(result<T> found) {
     return std::move(found).value();
 }
 
-/// The same of what is waited for: whether it came.
+/// The same for a wait: whether it succeeded.
 inline bool if_so(const result<void> &found) {
     if (!found && (found.status() == H_NOTHING || found.status() == H_TIMED_OUT)) {
         return false;
@@ -327,7 +329,7 @@ inline bool if_so(const result<void> &found) {
     return true;
 }
 
-/// A text for C. One with a zero byte in it would end there, and be another.
+/// A text for C. One with a zero byte in it would end there, and become another text.
 class c_text {
 public:
     explicit c_text(std::string_view text) : text_(text) {}
@@ -339,7 +341,7 @@ private:
     std::string text_;
 };
 
-/// A text that C copies to a buffer, or says how long that must be.
+/// A text that C copies to a buffer, or whose length it gives if the buffer is too small.
 template <class Ask> result<std::string> text_of(Ask ask) {
     std::string text(512, '\0');
     for (int tries = 0;; tries++) {
@@ -374,7 +376,7 @@ template <class Ask> result<std::vector<std::byte>> bytes_of(std::size_t max, As
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
-/// Who is at the other end, as the kernel says; empty is what it does not say.
+/// The identity of the other end, from the kernel; empty for a value that the kernel does not give.
 struct peer {
     std::optional<std::uint32_t> uid{};
     std::optional<std::uint32_t> gid{};
@@ -419,7 +421,7 @@ template <class Ask> result<peer> peer_of(Ask ask) {
 
 } // namespace detail
 
-/// Who may connect to a service.
+/// The processes that may connect to a service.
 struct access {
     std::uint32_t who;
     std::uint32_t gid;
@@ -430,7 +432,7 @@ struct access {
     static constexpr access anyone() noexcept { return {H_ACCESS_ANYONE, 0}; }
 };
 
-/// What a receiver hands out so that a sender can be grown from it. A secret; copied as one likes.
+/// A receiver's seed, from which senders can be grown. A secret; may be copied freely.
 class seed {
 public:
     seed() noexcept : raw_{} {}
@@ -481,7 +483,7 @@ public:
     }
     std::uint32_t kind() const { return try_kind().value(); }
 
-    /// As they travel.
+    /// In the format for messages and files.
     bytes as_bytes() const noexcept { return bytes(raw_.bytes, raw_.length); }
     const h_seed_t *get() const noexcept { return &raw_; }
 
@@ -489,7 +491,7 @@ private:
     h_seed_t raw_;
 };
 
-/// The right to send one message. Copied as one likes.
+/// The right to send one message. May be copied freely.
 class ticket {
 public:
     ticket() noexcept : raw_{} {}
@@ -507,7 +509,7 @@ public:
     }
     static ticket from_bytes(bytes from) { return try_from_bytes(from).value(); }
 
-    /// How many data bytes it allows. h_ticket_capacity
+    /// The number of data bytes that it allows. h_ticket_capacity
     result<std::uint64_t> try_capacity() const {
         std::uint64_t found = 0;
         const h_status status = h_ticket_capacity(&raw_, &found);
@@ -556,7 +558,7 @@ public:
     }
     std::vector<ticket> split(std::size_t count) const { return try_split(count).value(); }
 
-    /// As they travel.
+    /// In the format for messages and files.
     bytes as_bytes() const noexcept { return bytes(raw_.bytes, H_TICKET_BYTES); }
     const h_ticket_t *get() const noexcept { return &raw_; }
 
@@ -574,7 +576,7 @@ using tag = h_tag_t;
 
 namespace detail {
 
-/// A node, as what is made from it sees it: null once it has gone.
+/// A node, as its parts see it: null once it is destroyed.
 struct shared_node {
     h_node_t *raw = nullptr;
 };
@@ -582,7 +584,7 @@ using node_ref = std::shared_ptr<shared_node>;
 
 inline h_node_t *raw(const node_ref &node) noexcept { return node ? node->raw : nullptr; }
 
-/// A value of a node's that is given back when it goes: an area, a queue, a slot, a send buffer.
+/// A value of a node that its destructor frees: an area, a queue, a slot, a send buffer.
 template <class Value, h_status (*Free)(h_node_t *, Value)> class part {
 public:
     part(part &&other) noexcept
@@ -599,10 +601,10 @@ public:
     part &operator=(const part &) = delete;
     ~part() { give_back(); }
 
-    /// As hamlyn.h has it.
+    /// The value for hamlyn.h.
     Value get() const noexcept { return value_; }
 
-    /// Gives it back now. Fails where something still uses it; then it stays.
+    /// Frees it now. Fails while it is in use; then it stays.
     result<void> try_free() {
         auto freed = done(Free(raw(node_), value_));
         if (freed) {
@@ -619,7 +621,7 @@ protected:
     Value value_;
 
 private:
-    // What is in use stays until its node goes.
+    // A part in use stays until its node is destroyed.
     void give_back() noexcept {
         if (raw(node_)) {
             (void)Free(raw(node_), value_);
@@ -629,10 +631,10 @@ private:
 
 } // namespace detail
 
-/// A message area: memory that messages land in. It stays while slots name it.
+/// A message area: memory for arriving messages. It stays while slots name it.
 class area : public detail::part<h_area_t, h_area_free> {
 public:
-    /// Where its bytes are; hamlyn.h says when they change. h_area_data
+    /// Its bytes, in place; hamlyn.h says when they change. h_area_data
     result<buffer> try_data() const {
         void *data = nullptr;
         std::size_t size = 0;
@@ -685,7 +687,7 @@ private:
     using part::part;
 };
 
-/// What a slot is made of, besides its area and queue; 0 is what h_slot_config_t says.
+/// Configuration of a slot, besides its area and queue; 0 for the default of h_slot_config_t.
 struct slot_config {
     std::uint64_t base = 0;
     std::uint64_t bound = 0;
@@ -730,7 +732,7 @@ public:
     }
     hamlyn::ticket fast_ticket() const { return try_fast_ticket().value(); }
 
-    /// A new key: every ticket made before is worthless. h_revoke
+    /// Makes a new key: all existing tickets are worthless. h_revoke
     result<void> try_revoke() { return detail::done(h_revoke(detail::raw(node_), value_)); }
     void revoke() { try_revoke().value(); }
 
@@ -769,7 +771,7 @@ private:
     using part::part;
 };
 
-/// Memory that messages are gathered from. It stays while a queued message needs it.
+/// Memory from which messages are gathered. It stays while a queued message needs it.
 class send_buffer : public detail::part<std::uint8_t, h_send_buffer_free> {
 public:
     /// h_send_buffer_write
@@ -799,11 +801,11 @@ public:
     aperture(aperture &&) noexcept = default;
     aperture &operator=(aperture &&) noexcept = default;
 
-    /// What the holder may do.
+    /// The holder's access.
     h_aperture_access access() const noexcept { return access_; }
     h_aperture_t *get() const noexcept { return raw_.get(); }
 
-    /// How many bytes there are. h_aperture_bytes
+    /// The number of its bytes. h_aperture_bytes
     result<std::uint64_t> try_size() const {
         std::uint64_t found = 0;
         const h_status status = h_aperture_bytes(get(), &found);
@@ -817,7 +819,8 @@ public:
     }
     void write(std::uint64_t offset, bytes from) { try_write(offset, from).value(); }
 
-    /// Copied first, then checked, then used: the other side may be changing them. h_aperture_read
+    /// Copy the bytes that you need, check the copy, and use only that: the other side may change
+    /// them at any time. h_aperture_read
     result<void> try_read(std::uint64_t offset, buffer to) const {
         return detail::done(h_aperture_read(get(), offset, to.data(), to.size()));
     }
@@ -877,7 +880,7 @@ public:
     }
     std::string explain() const { return try_explain().value(); }
 
-    /// How many queued messages have not left and are lost. h_disconnect
+    /// Ends it; the number of queued messages that have not left and are lost. h_disconnect
     result<std::size_t> try_disconnect() {
         std::size_t unsent = 0;
         const h_status status = h_disconnect(detail::raw(node_), raw_, &unsent);
@@ -895,8 +898,8 @@ public:
         return try_export_aperture(size, access).value();
     }
 
-    /// The number that a read-only aperture which was exported over this link has over another one,
-    /// to whose other end it is exported as well. h_export_also
+    /// Exports a read-only aperture, which was exported over this link, to the other end of another
+    /// link as well; its number there. h_export_also
     result<std::uint32_t> try_export_also(std::uint32_t number, const link &also) {
         std::uint32_t made = 0;
         const h_status status = h_export_also(detail::raw(node_), raw_, number, also.raw_, &made);
@@ -951,7 +954,7 @@ private:
     h_link_t raw_;
 };
 
-/// Something that a program may want to know or decide; h_event_t says which kind has what.
+/// An event that a program may want to know or decide; h_event_t lists the fields of each kind.
 struct event {
     h_event_kind kind;
     hamlyn::link link;
@@ -959,11 +962,11 @@ struct event {
     std::uint64_t unsent;
     std::uint32_t aperture;
     hamlyn::peer peer;
-    /// A greeting, or words.
+    /// A greeting, or a reason.
     std::string text;
 };
 
-/// Names and values of settings: {{"ring_bytes", "64K"}}. docs/settings.md has them all.
+/// Names and values of settings: {{"ring_bytes", "64K"}}. docs/settings.md lists them all.
 using settings = std::vector<std::pair<std::string, std::string>>;
 
 namespace detail {
@@ -982,8 +985,8 @@ inline result<std::vector<h_setting_t>> raw_settings(const hamlyn::settings &giv
 
 } // namespace detail
 
-/// What a look_up_function adds the places to, in the order in which they are to be tried. It is there
-/// until that returns.
+/// The places of a service, for a look_up_function to add, in the order in which to try them. Valid
+/// until that function returns.
 class places {
 public:
     explicit places(h_places_t *raw) noexcept : raw_(raw) {}
@@ -998,7 +1001,7 @@ public:
     }
     void add(std::string_view place) { try_add(place).value(); }
 
-    /// Why nothing could be looked up, before false is returned. h_places_fail
+    /// The reason why the look-up failed, before it returns false. h_places_fail
     result<void> try_fail(std::string_view why) {
         const detail::c_text text(why);
         if (!text.is_one()) {
@@ -1012,9 +1015,10 @@ private:
     h_places_t *raw_;
 };
 
-/// Says where a service is, and returns whether it could look: see h_look_up_t. It runs in threads of
-/// the library's, several at a time. The time limit is what is left to whoever connects, negative if
-/// there is none. What it throws is that it could not, and why.
+/// Adds the places of a service, and returns whether the look-up succeeded: see h_look_up_t. It
+/// runs in threads of the library, several at a time. The time limit is the rest of the connecting
+/// call's, negative if there is no limit. An exception counts as a failure, with its text as the
+/// reason.
 using look_up_function =
     std::function<bool(std::string_view service, std::chrono::nanoseconds limit, places &found)>;
 
@@ -1030,7 +1034,7 @@ inline bool call_look_up(void *context, const char *service, std::int64_t limit,
     } catch (const std::exception &thrown) {
         (void)found.try_fail(thrown.what());
     } catch (...) {
-        // Nothing is thrown through C.
+        // No exception passes through C.
     }
     return false;
 #else
@@ -1042,7 +1046,7 @@ inline void release_look_up(void *context) { delete static_cast<look_up_function
 
 } // namespace detail
 
-/// What one process has of Hamlyn: its interface, links, names and waiting.
+/// A process's part in Hamlyn: its interface, links, names and waiting.
 class node {
 public:
     /// h_node_new
@@ -1159,9 +1163,9 @@ public:
     }
     std::string listens_at() const { return try_listens_at().value(); }
 
-    /// From now on `look_up` says where services of other hosts are whose names say no place, in the
-    /// place of the setting `directory`; nullptr: the setting does. It is kept until nothing calls it any
-    /// more. h_set_directory
+    /// Sets the function that finds services of other hosts whose names give no place, instead of
+    /// the setting `directory`; nullptr: the setting applies. It is kept until its last call has
+    /// returned. h_set_directory
     result<void> try_set_directory(look_up_function look_up) {
         if (!look_up) {
             return detail::done(h_set_directory(get(), nullptr, nullptr, nullptr));
@@ -1195,8 +1199,8 @@ public:
     }
     hamlyn::area area(std::size_t size) { return try_area(size).value(); }
 
-    /// Over whole pages at an address of the application's own, which are replaced, and which it may
-    /// protect at any time. h_area_over
+    /// Over whole pages at an address of the application's own, which are replaced, and which it
+    /// may protect at any time. h_area_over
     result<hamlyn::area> try_area_over(buffer pages) {
         h_area_t made;
         const h_status status = h_area_over(get(), pages.data(), pages.size(), &made);
@@ -1207,7 +1211,7 @@ public:
     }
     hamlyn::area area_over(buffer pages) { return try_area_over(pages).value(); }
 
-    /// Of a memory file, of which the application has mappings of its own. h_area_of_file
+    /// Of a memory file that the application maps itself. h_area_of_file
     result<hamlyn::area> try_area_of_file(int descriptor, std::uint64_t offset, std::size_t size) {
         h_area_t made;
         const h_status status = h_area_of_file(get(), descriptor, offset, size, &made);
@@ -1293,7 +1297,7 @@ public:
         return try_send_buffer_of_file(descriptor, offset, size).value();
     }
 
-    /// Whoever may connect is accepted, and gets `greeting`, often a ticket. h_serve
+    /// Every permitted process is accepted, and gets `greeting`, often a ticket. h_serve
     result<void> try_serve(std::string_view name, access who, bytes greeting = {}) {
         const detail::c_text text(name);
         if (!text.is_one()) {
@@ -1306,7 +1310,7 @@ public:
         try_serve(name, who, greeting).value();
     }
 
-    /// Each one who wants to connect is an event. h_serve_asking
+    /// Every request to connect is an event. h_serve_asking
     result<void> try_serve_asking(std::string_view name, access who) {
         const detail::c_text text(name);
         if (!text.is_one()) {
@@ -1383,7 +1387,7 @@ public:
         return detail::if_any(try_next_event(limit));
     }
 
-    /// A descriptor for an event loop; it stays the node's. h_fd
+    /// A descriptor for an event loop; the node owns it. h_fd
     result<int> try_fd() const {
         std::int32_t found = -1;
         const h_status status = h_fd(get(), &found);
@@ -1391,7 +1395,7 @@ public:
     }
     int fd() const { return try_fd().value(); }
 
-    /// Whether the loop may wait on the descriptor; else everything is to be looked at again.
+    /// Whether the loop may wait on the descriptor; if not, look at all objects again.
     /// h_prepare_to_wait
     result<bool> try_prepare_to_wait() {
         bool may_wait = false;
@@ -1457,7 +1461,7 @@ public:
     }
     bool is_reusable(const h_handle_t &handle) { return try_is_reusable(handle).value(); }
 
-    /// One turn; how many packets were taken. h_poll
+    /// One turn; the number of packets received. h_poll
     result<std::size_t> try_poll() {
         std::size_t taken = 0;
         const h_status status = h_poll(get(), &taken);
@@ -1479,31 +1483,31 @@ private:
 
 /* ---- What all end points have ---------------------------------------------------------------- */
 
-/// Decides whether a process may grow a sender: see h_admission_t. What it throws refuses.
+/// Decides whether a process may grow a sender: see h_admission_t. An exception refuses it.
 using admission = std::function<bool(const peer &)>;
 
 namespace detail {
 
 /// The functions of an end point of C.
 template <class Raw> struct functions;
-/// How an end point is grown from what a rank of a job offers.
+/// The way to grow an end point that a rank of a job offers.
 template <class End> struct grows;
 
 struct nothing_more {};
 
-/// Records that were let go before earlier ones: h_stream_release frees all up to one.
+/// Records that were released before earlier ones: h_stream_release frees all up to one.
 struct record_order {
     std::mutex lock;
     std::uint64_t first = 0;
     std::set<std::uint64_t> later;
 };
 
-/// An end point, and what it needs, for as long as anything of it is there.
+/// An end point, and the objects that it needs, for as long as any reference to it exists.
 template <class Raw> struct owned {
     explicit owned(Raw *from) noexcept : raw(from) {}
     owned(const owned &) = delete;
     owned &operator=(const owned &) = delete;
-    // The function that decides goes after that.
+    // The admission function is destroyed after that.
     ~owned() { functions<Raw>::free(raw); }
 
     Raw *raw;
@@ -1516,7 +1520,7 @@ inline bool call_admission(void *context, const h_peer_t *who) {
     try {
         return (*static_cast<admission *>(context))(peer::of(*who));
     } catch (...) {
-        // Nothing is thrown through C.
+        // No exception passes through C.
         return false;
     }
 #else
@@ -1524,7 +1528,7 @@ inline bool call_admission(void *context, const h_peer_t *who) {
 #endif
 }
 
-/// What every end point has.
+/// The methods of every end point.
 template <class Raw> class end_point {
 public:
     end_point(end_point &&) noexcept = default;
@@ -1549,10 +1553,10 @@ protected:
     std::shared_ptr<owned<Raw>> own_;
 };
 
-/// What every receiver has.
+/// The methods of every receiver.
 template <class Raw> class receiver : public end_point<Raw> {
 public:
-    /// From which a sender can be grown; each call makes another. h_.._seed
+    /// A seed from which a sender can be grown; each call makes another. h_.._seed
     result<hamlyn::seed> try_seed() {
         h_seed_t made;
         const h_status status = functions<Raw>::seed(this->get(), &made);
@@ -1573,13 +1577,13 @@ public:
     }
     void serve(std::string_view name, access who) { try_serve(name, who).value(); }
 
-    /// Nobody finds it any more: its names are free at once for another, its seeds are worthless, and
-    /// who is connected stays so. h_.._stop_serving
+    /// Ends its offers: its names are free at once for another, its seeds are worthless, and
+    /// connected senders stay so. h_.._stop_serving
     result<void> try_stop_serving() { return done(functions<Raw>::stop_serving(this->get())); }
     void stop_serving() { try_stop_serving().value(); }
 
-    /// Asks `admit` about each process that wants to grow a sender; nullptr: all who may connect are
-    /// let in again. h_.._set_admission
+    /// Asks `admit` about each process that wants to grow a sender; nullptr: all permitted
+    /// processes are let in again. h_.._set_admission
     result<void> try_set_admission(admission admit) {
         std::unique_ptr<admission> kept;
         if (admit) {
@@ -1598,7 +1602,7 @@ protected:
     using end_point<Raw>::end_point;
 };
 
-/// What every end point with one peer has.
+/// The methods of every end point with one peer.
 template <class Raw> class paired : public end_point<Raw> {
 public:
     /// h_.._peer
@@ -1607,7 +1611,7 @@ public:
     }
     hamlyn::peer peer() const { return try_peer().value(); }
 
-    /// Which path is taken, and why. h_.._explain
+    /// The path that the link takes, and the reason. h_.._explain
     result<std::string> try_explain() const {
         return text_of([this](char *to, std::size_t capacity, std::size_t *length) {
             return functions<Raw>::explain(this->get(), to, capacity, length);
@@ -1635,7 +1639,7 @@ template <class Raw, class Make> result<Raw *> made_by_name(std::string_view nam
     return made<Raw>([&](Raw **raw) { return make(text.get(), raw); });
 }
 
-/// An end point of what was made.
+/// An end point around a new pointer of C.
 template <class End, class Raw> result<End> wrapped(result<Raw *> made) {
     if (!made) {
         return made.why();
@@ -1772,10 +1776,10 @@ template <> struct functions<h_byte_stream_t> {
 
 /* ---- Tagged remote write --------------------------------------------------------------------- */
 
-/// Memory that a number of senders write into, each write announced by a tag.
+/// Memory into which several senders write; a tag announces each write.
 class tagged_receiver : public detail::receiver<h_tagged_receiver_t> {
 public:
-    /// `tags` and `senders_max`: 0 is what the function says. h_tagged_receiver_new
+    /// `tags` and `senders_max`: 0 for the function's default. h_tagged_receiver_new
     static result<tagged_receiver> try_make(const node &on, std::size_t size,
                                             std::uint32_t tags = 0,
                                             std::uint32_t senders_max = 0) {
@@ -1819,7 +1823,7 @@ public:
     }
     void read(std::size_t offset, buffer to) const { try_read(offset, to).value(); }
 
-    /// Where its bytes are; hamlyn.h says when they change. h_tagged_data
+    /// Its bytes, in place; hamlyn.h says when they change. h_tagged_data
     result<bytes> try_data() const {
         const void *data = nullptr;
         std::size_t size = 0;
@@ -1884,7 +1888,7 @@ public:
     }
     std::size_t size_max() const { return try_size_max().value(); }
 
-    /// Bytes of the receiver's area. h_tagged_bytes_max
+    /// The size of the receiver's area, in bytes. h_tagged_bytes_max
     result<std::uint64_t> try_area_size() const {
         std::uint64_t found = 0;
         const h_status status = h_tagged_bytes_max(get(), nullptr, &found);
@@ -1899,8 +1903,8 @@ private:
 
 /* ---- Datagrams ------------------------------------------------------------------------------- */
 
-/// A datagram, where it arrived. Its bytes stand still until it goes; then its receiver takes the
-/// next one. There is one at a time.
+/// A datagram, in place. Its bytes are stable until it is destroyed; then its receiver is ready for
+/// the next one. There is one at a time.
 class datagram {
 public:
     datagram(datagram &&other) noexcept
@@ -1932,7 +1936,7 @@ public:
     }
     bytes data() const { return try_data().value(); }
 
-    /// How many bytes were copied. h_datagram_read
+    /// The number of bytes copied. h_datagram_read
     result<std::size_t> try_read(buffer to) const {
         std::size_t length = 0;
         const h_status status = h_datagram_read(get(), to.data(), to.size(), &length);
@@ -1947,7 +1951,7 @@ public:
     }
     void reply(bytes data, time_limit limit) { try_reply(data, limit).value(); }
 
-    /// Lets it go, and makes every ticket worthless that is out. h_datagram_ready_anew
+    /// Releases it, and makes every issued ticket worthless. h_datagram_ready_anew
     result<void> try_ready_anew() {
         const auto made = detail::done(h_datagram_ready_anew(get()));
         if (made) {
@@ -1996,7 +2000,7 @@ public:
     }
     std::optional<datagram> receive(time_limit limit) { return detail::if_any(try_receive(limit)); }
 
-    /// For the answer to a datagram that is sent. h_datagram_reply_ticket
+    /// A ticket for the answer to a datagram that is sent. h_datagram_reply_ticket
     result<ticket> try_reply_ticket() {
         h_ticket_t made;
         const h_status status = h_datagram_reply_ticket(get(), &made);
@@ -2050,7 +2054,7 @@ public:
         try_send(data, limit, reply, offset).value();
     }
 
-    /// Bytes of the receiver's area. h_datagram_capacity
+    /// The size of the receiver's area, in bytes. h_datagram_capacity
     result<std::uint64_t> try_capacity() const {
         std::uint64_t found = 0;
         const h_status status = h_datagram_capacity(get(), &found);
@@ -2065,7 +2069,7 @@ private:
 
 /* ---- Streams --------------------------------------------------------------------------------- */
 
-/// What a receiver of a stream is made of; 0 is what h_stream_config_t says.
+/// Configuration of a stream's receiver; 0 for the default of h_stream_config_t.
 struct stream_config {
     std::size_t buffer_bytes = 0;
     std::uint32_t buffers = 0;
@@ -2074,8 +2078,8 @@ struct stream_config {
     std::uint64_t aperture_bytes = 0;
 };
 
-/// A record, where it arrived. It is released when it goes; its memory is used again when those
-/// before it have gone, too.
+/// A record, in place. Its destructor releases it; its memory is reused when all earlier records
+/// are released, too.
 class record {
 public:
     record(record &&other) noexcept
@@ -2092,15 +2096,15 @@ public:
     record &operator=(const record &) = delete;
     ~record() { release(); }
 
-    /// How many records came before it.
+    /// The number of records before it.
     std::uint64_t number() const noexcept { return raw_.number; }
     std::size_t size() const noexcept { return raw_.length; }
-    /// Its bytes, which stand still until it goes; none where it is volatile.
+    /// Its bytes, which are stable until it is destroyed; empty if it is volatile.
     bytes data() const noexcept {
         return raw_.is_volatile ? bytes() : bytes(raw_.data, raw_.length);
     }
-    /// Whether its sender can still change it: then what is needed is copied by `read`, then checked,
-    /// then used.
+    /// Whether its sender can still change it: then copy the bytes that you need with `read`, check
+    /// the copy, and use only that.
     bool is_volatile() const noexcept { return raw_.is_volatile; }
 
     /// h_stream_read
@@ -2110,7 +2114,7 @@ public:
     }
     void read(std::size_t offset, buffer to) const { try_read(offset, to).value(); }
 
-    /// Lets it go now. h_stream_release
+    /// Releases it now. h_stream_release
     void release() noexcept {
         if (!own_) {
             return;
@@ -2189,12 +2193,12 @@ private:
     using receiver::receiver;
 };
 
-/// Sends records. Whoever has sent all calls close; a sender that goes without, as where an exception is
-/// thrown, tells its receiver H_HUNG_UP: there may have been more.
+/// Sends records. Call `close` after the last one; a sender that is destroyed without it, as after
+/// an exception, tells its receiver with H_HUNG_UP that records may be missing.
 class stream_sender : public detail::paired<h_stream_sender_t> {
 public:
-    /// A record to be written in place, and sent. Where it goes unsent, nothing of it is sent. Until then
-    /// its sender sends and flushes nothing else (H_STATE).
+    /// A record to be written in place, and sent. If it is destroyed unsent, nothing of it is sent.
+    /// Until then its sender sends and flushes nothing else (H_STATE).
     class loan {
     public:
         loan(loan &&other) noexcept
@@ -2211,7 +2215,7 @@ public:
         loan &operator=(const loan &) = delete;
         ~loan() { end(); }
 
-        /// Its bytes, to be written; none once it was sent.
+        /// Its bytes, to be written; empty once it was sent.
         buffer data() const noexcept { return data_; }
 
         /// Its first `size` bytes. On an error it is as it was, but for what was cut off. h_stream_loan_send
@@ -2340,7 +2344,7 @@ private:
 
 /* ---- Requests and replies -------------------------------------------------------------------- */
 
-/// What a server is made of; 0 is what h_server_config_t says.
+/// Configuration of a server; 0 for the default of h_server_config_t.
 struct server_config {
     std::uint32_t outstanding = 0;
     std::uint32_t request_bytes = 0;
@@ -2349,15 +2353,15 @@ struct server_config {
     std::uint32_t clients_max = 0;
 };
 
-/// What a client is made of; 0 is what h_client_config_t says.
+/// Configuration of a client; 0 for the default of h_client_config_t.
 struct client_config {
     std::uint32_t outstanding = 0;
     std::uint32_t reply_bytes = 0;
     std::uint64_t reply_bytes_max = 0;
 };
 
-/// A request, to be answered once, by `reply` or `fail`. Where it goes without that, its client is
-/// told that no reply will come. It keeps its server.
+/// A request, to be answered once, by `reply` or `fail`. If it is destroyed unanswered, its client
+/// learns that no reply will come. It keeps its server alive.
 class request {
 public:
     request(request &&) noexcept = default;
@@ -2365,7 +2369,7 @@ public:
 
     h_request_t *get() const noexcept { return raw_.get(); }
 
-    /// Its bytes, which stand still until it is answered or goes. h_request_data
+    /// Its bytes, which are stable until it is answered or destroyed. h_request_data
     result<bytes> try_data() const {
         const void *data = nullptr;
         std::size_t size = 0;
@@ -2399,7 +2403,7 @@ public:
         try_fail(code, reason, limit).value();
     }
 
-    /// How long its caller goes on waiting; empty: it did not say. h_request_time_left
+    /// The time for which its caller goes on waiting; empty: unknown. h_request_time_left
     result<std::optional<std::chrono::nanoseconds>> try_time_left() const {
         std::int64_t ns = 0;
         const h_status status = h_request_time_left(get(), &ns);
@@ -2481,7 +2485,7 @@ public:
     }
     std::size_t drain(time_limit limit) { return try_drain(limit).value(); }
 
-    /// How many clients are connected. h_server_clients
+    /// The number of connected clients. h_server_clients
     result<std::size_t> try_clients() const {
         std::size_t count = 0;
         const h_status status = h_server_clients(get(), &count, nullptr);
@@ -2489,7 +2493,7 @@ public:
     }
     std::size_t clients() const { return try_clients().value(); }
 
-    /// How many were sent away because they broke the rules. h_server_clients
+    /// The number of clients that were disconnected because they broke the rules. h_server_clients
     result<std::uint64_t> try_misbehaved() const {
         std::uint64_t count = 0;
         const h_status status = h_server_clients(get(), nullptr, &count);
@@ -2502,7 +2506,7 @@ private:
     using receiver::receiver;
 };
 
-/// A reply. Its bytes stand still until it goes.
+/// A reply. Its bytes are stable until it is destroyed.
 class reply {
 public:
     reply(reply &&) noexcept = default;
@@ -2530,7 +2534,7 @@ private:
     std::unique_ptr<h_reply_t, free_it> raw_;
 };
 
-/// A call that was started. Where it goes unfinished, its reply will be dropped.
+/// A call that was started. If it is destroyed unfinished, its reply will be dropped.
 class call {
 public:
     call(call &&other) noexcept : own_(std::exchange(other.own_, nullptr)), raw_(other.raw_) {}
@@ -2568,7 +2572,7 @@ public:
         return detail::if_any(try_finish(limit));
     }
 
-    /// The reply is not wanted any more. h_client_forget
+    /// Drops the reply when it comes. h_client_forget
     void forget() noexcept {
         if (const auto own = std::exchange(own_, nullptr)) {
             (void)h_client_forget(own->raw, raw_);
@@ -2669,7 +2673,7 @@ public:
         return try_call_within(request, reply, limit).value();
     }
 
-    /// How many calls may be outstanding. h_client_outstanding_max
+    /// The number of calls that may be outstanding. h_client_outstanding_max
     result<std::size_t> try_outstanding_max() const {
         std::size_t found = 0;
         const h_status status = h_client_outstanding_max(get(), &found);
@@ -2693,19 +2697,19 @@ private:
     }
 };
 
-/// When a reconnecting client connects again; 0: as h_reconnect_policy_t says.
+/// The times and number of attempts to connect; 0 for the default of h_reconnect_policy_t.
 struct reconnect_policy {
     std::chrono::nanoseconds first_delay{0};
     std::chrono::nanoseconds delay_max{0};
     std::chrono::nanoseconds attempt_limit{0};
     std::uint64_t attempts_max = 0;
     std::chrono::nanoseconds outage_max{0};
-    /// While there is no connection calls fail at once, instead of waiting for the next.
+    /// Whether calls without a connection fail at once, instead of waiting for the next.
     bool calls_fail = false;
 };
 
-/// A client that connects again when its server has gone or drains. Any number of threads may call at
-/// once. h_reconnecting_client_t
+/// A client that connects again when its server is gone or drains. Any number of threads may call
+/// at once. h_reconnecting_client_t
 class reconnecting_client {
 public:
     reconnecting_client(reconnecting_client &&) noexcept = default;
@@ -2758,7 +2762,7 @@ public:
         return try_call(request, limit, is_idempotent).value();
     }
 
-    /// Where it stands. h_reconnecting_client_state
+    /// The state of its connection. h_reconnecting_client_state
     result<h_connection_state> try_state() const {
         h_connection_state found = H_CONNECTED;
         const h_status status = h_reconnecting_client_state(get(), &found, nullptr);
@@ -2766,7 +2770,8 @@ public:
     }
     h_connection_state state() const { return try_state().value(); }
 
-    /// Which connection it has, or had last: 1 is the first. h_reconnecting_client_state
+    /// The number of its connection, or of the last one: 1 is the first.
+    /// h_reconnecting_client_state
     result<std::uint64_t> try_connections() const {
         h_connection_state state = H_CONNECTED;
         std::uint64_t found = 0;
@@ -2775,7 +2780,7 @@ public:
     }
     std::uint64_t connections() const { return try_connections().value(); }
 
-    /// Why there is no connection; empty where there is one. h_reconnecting_client_why
+    /// The reason why there is no connection; empty if there is one. h_reconnecting_client_why
     result<std::string> try_why() const {
         return detail::text_of([this](char *to, std::size_t capacity, std::size_t *length) {
             return h_reconnecting_client_why(get(), to, capacity, length);
@@ -2800,7 +2805,7 @@ private:
 
 /* ---- Groups ---------------------------------------------------------------------------------- */
 
-/// A share of a member's part, for a helper to send, once. Copied as one likes.
+/// A share of a member's part, for a helper to send, once. May be copied freely.
 class group_part {
 public:
     explicit group_part(const h_part_t &raw) noexcept : raw_(raw) {}
@@ -2818,7 +2823,7 @@ public:
     }
     static group_part from_bytes(bytes from) { return try_from_bytes(from).value(); }
 
-    /// How many bytes are to be sent for it. h_part_length
+    /// The number of bytes to be sent for it. h_part_length
     result<std::size_t> try_length() const {
         std::size_t found = 0;
         const h_status status = h_part_length(&raw_, &found);
@@ -2826,7 +2831,7 @@ public:
     }
     std::size_t length() const { return try_length().value(); }
 
-    /// As they travel.
+    /// In the format for messages and files.
     bytes as_bytes() const noexcept { return bytes(raw_.bytes, H_PART_BYTES); }
     const h_part_t *get() const noexcept { return &raw_; }
 
@@ -2837,7 +2842,7 @@ private:
 /// The root of a group: it receives a part from each member in each round.
 class group : public detail::receiver<h_group_t> {
 public:
-    /// `scatter_bytes`: 0 is as many as `part_bytes`. h_group_new
+    /// `scatter_bytes`: 0 for the same as `part_bytes`. h_group_new
     static result<group> try_make(const node &on, std::uint32_t members, std::size_t part_bytes,
                                   std::size_t scatter_bytes = 0) {
         return detail::wrapped<group>(detail::made<h_group_t>([&](h_group_t **made) {
@@ -2848,7 +2853,7 @@ public:
           std::size_t scatter_bytes = 0)
         : group(try_make(on, members, part_bytes, scatter_bytes).value()) {}
 
-    /// For the member in one place. h_group_seed_of
+    /// A seed for the member in one place. h_group_seed_of
     result<hamlyn::seed> try_seed_of(std::uint32_t member) {
         h_seed_t made;
         const h_status status = h_group_seed_of(get(), member, &made);
@@ -2875,7 +2880,7 @@ public:
         return detail::if_so(try_wait_for(wanted, limit));
     }
 
-    /// Which member the last call failed because of. h_group_lost
+    /// The member that made the last call fail. h_group_lost
     result<std::uint32_t> try_lost() const {
         std::uint32_t found = 0;
         const h_status status = h_group_lost(get(), &found);
@@ -2883,7 +2888,7 @@ public:
     }
     std::optional<std::uint32_t> lost() const { return detail::if_any(try_lost()); }
 
-    /// Which members the last call that timed out was not done with. h_group_missing
+    /// The members that the last call that timed out was not finished with. h_group_missing
     result<std::vector<std::uint32_t>> try_missing() const {
         std::vector<std::uint32_t> found;
         std::size_t count = 0;
@@ -2896,12 +2901,12 @@ public:
         found.resize((std::min)(count, found.size()));
         return detail::done(status, std::move(found));
     }
-    /// Empty: the last call has left none out.
+    /// Empty: the last call left no member out.
     std::vector<std::uint32_t> missing() const {
         return detail::if_any(try_missing()).value_or(std::vector<std::uint32_t>());
     }
 
-    /// The part of one member, which stands still until `next_round`; H_NOTHING: it has not arrived.
+    /// The part of one member, which is stable until `next_round`; H_NOTHING: it has not arrived.
     /// h_group_part
     result<bytes> try_part(std::uint32_t member) const {
         const void *data = nullptr;
@@ -2930,7 +2935,7 @@ public:
         try_scatter(parts, limit).value();
     }
 
-    /// .. to these members alone, each with its own. h_group_scatter_to
+    /// Sends these members alone their own bytes. h_group_scatter_to
     result<void> try_scatter_to(const std::vector<std::pair<std::uint32_t, bytes>> &parts,
                                 time_limit limit) {
         std::vector<std::uint32_t> members;
@@ -2971,7 +2976,7 @@ public:
     }
     void release(time_limit limit) { try_release(limit).value(); }
 
-    /// How many places it has, how many members and helpers have a connection, and the round's
+    /// The number of its places, of members and helpers that have a connection, and the round's
     /// number.
     struct membership {
         std::uint32_t places;
@@ -2988,7 +2993,7 @@ public:
     }
     membership members() const { return try_members().value(); }
 
-    /// How many parts it has to have to be ready, for wait_any. h_group_set_wanted
+    /// The number of parts that make it ready, for wait_any. h_group_set_wanted
     result<void> try_set_wanted(std::uint32_t wanted) {
         return detail::done(h_group_set_wanted(get(), wanted));
     }
@@ -3030,7 +3035,7 @@ public:
         return try_grow(on, from, receive_bytes, limit).value();
     }
 
-    /// Its place, how many there are, and the most bytes of a part.
+    /// Its place, the number of places, and the most bytes of a part.
     struct place_in_group {
         std::uint32_t number;
         std::uint32_t places;
@@ -3069,7 +3074,7 @@ public:
     }
     void barrier(time_limit limit) { try_barrier(limit).value(); }
 
-    /// Gives its part of the round, of `length` bytes, away to `count` helpers.
+    /// Delegates its part of the round, of `length` bytes, to `count` helpers.
     /// h_group_member_delegate
     result<std::vector<group_part>> try_delegate(std::size_t length, std::size_t count,
                                                  time_limit limit) {
@@ -3146,7 +3151,7 @@ private:
 
 /* ---- Publish and subscribe ------------------------------------------------------------------- */
 
-/// What a publisher is made of; 0 is what h_publish_config_t says.
+/// Configuration of a publisher; 0 for the default of h_publish_config_t.
 struct publish_config {
     std::size_t short_bytes_max = 0;
     std::size_t sample_bytes_max = 0;
@@ -3159,7 +3164,7 @@ struct publish_config {
     std::uint32_t when_slow = 0;
 };
 
-/// What a subscriber is made of, and asks for; 0 is what h_subscribe_config_t says.
+/// Configuration of a subscriber, and its requests; 0 for the default of h_subscribe_config_t.
 struct subscribe_config {
     std::uint32_t depth = 0;
     /// An h_when_slow, or 0.
@@ -3170,7 +3175,7 @@ struct subscribe_config {
 
 namespace detail {
 
-/// A handle that is freed when it goes.
+/// A handle that its destructor frees.
 template <class Raw, void (*Free)(Raw *)> struct freed {
     void operator()(Raw *raw) const noexcept { Free(raw); }
 };
@@ -3178,11 +3183,11 @@ template <class Raw, void (*Free)(Raw *)> using unique = std::unique_ptr<Raw, fr
 
 } // namespace detail
 
-/// A sample of the publisher's pool, to be written in place and published. It is given back when it
-/// goes.
+/// A sample of the publisher's pool, to be written in place and published. Its destructor gives it
+/// back.
 class loan {
 public:
-    /// Its bytes; none once it was published. h_loan_data
+    /// Its bytes; empty once it was published. h_loan_data
     result<buffer> try_data() {
         void *data = nullptr;
         std::size_t size = 0;
@@ -3206,17 +3211,18 @@ private:
     detail::unique<h_loan_t, h_loan_free> raw_;
 };
 
-/// What a publisher has counted.
+/// The counts of a publisher.
 using publisher_counts = h_publisher_counts_t;
 
-/// What a publisher knows of one subscriber.
+/// A publisher's view of one subscriber.
 struct subscriber_state {
     hamlyn::peer peer;
     h_subscriber_state_t counts;
 };
 
-/// Publishes samples. Any number of threads may publish at once. Whoever has published all calls flush, or
-/// drain, before it goes: a subscriber that is behind then is told H_HUNG_UP.
+/// Publishes samples. Any number of threads may publish at once. Call `flush` or `drain` after the
+/// last sample: if the publisher is destroyed without it, a subscriber that is behind gets
+/// H_HUNG_UP.
 class publisher : public detail::receiver<h_publisher_t> {
 public:
     /// h_publisher_new
@@ -3325,20 +3331,20 @@ private:
     using receiver::receiver;
 };
 
-/// A sample that has arrived; released when it goes, also after its subscriber.
+/// A sample that has arrived; released by its destructor, also after its subscriber.
 class sample {
 public:
-    /// How many samples were published before it.
+    /// The number of samples published before it.
     std::uint64_t number() const noexcept { return info_.number; }
-    /// How many were left out between the one before and this one.
+    /// The number of samples left out between the previous one and this one.
     std::uint64_t missed() const noexcept { return info_.missed; }
     std::size_t size() const noexcept { return info_.length; }
-    /// Its bytes, which stand still until it goes; none where it is volatile.
+    /// Its bytes, which are stable until it is destroyed; empty if it is volatile.
     bytes data() const noexcept {
         return info_.is_volatile ? bytes() : bytes(info_.data, info_.length);
     }
-    /// Whether its publisher can still change it: then what is needed is copied by `read`, then
-    /// checked, then used.
+    /// Whether its publisher can still change it: then copy the bytes that you need with `read`,
+    /// check the copy, and use only that.
     bool is_volatile() const noexcept { return info_.is_volatile; }
 
     /// h_sample_read
@@ -3366,7 +3372,7 @@ private:
     h_sample_info_t info_;
 };
 
-/// Receives what one publisher publishes.
+/// Receives the samples of one publisher.
 class subscriber : public detail::paired<h_subscriber_t> {
 public:
     /// h_subscriber_connect
@@ -3411,7 +3417,7 @@ public:
     }
     std::optional<sample> receive(time_limit limit) { return detail::if_any(try_receive(limit)); }
 
-    /// Samples that were left out so far. h_subscriber_missed
+    /// The number of samples left out so far. h_subscriber_missed
     result<std::uint64_t> try_missed() const {
         std::uint64_t found = 0;
         const h_status status = h_subscriber_missed(get(), &found);
@@ -3437,7 +3443,7 @@ private:
 
 /* ---- Byte streams ---------------------------------------------------------------------------- */
 
-/// What a listener, or a stream that connects, is made of; 0 is what h_byte_config_t says.
+/// Configuration of a listener, or of a stream that connects; 0 for the default of h_byte_config_t.
 struct byte_config {
     std::uint32_t window_bytes = 0;
     std::uint32_t packets = 0;
@@ -3456,7 +3462,8 @@ inline h_byte_config_t as_given(const byte_config &config) noexcept {
 
 } // namespace detail
 
-/// One side of a connection: bytes both ways, in order. One thread may read while another writes.
+/// One side of a connection: bytes in both directions, in order. One thread may read while another
+/// writes.
 class byte_stream : public detail::paired<h_byte_stream_t> {
 public:
     /// h_byte_stream_connect
@@ -3548,8 +3555,8 @@ public:
     }
     std::optional<byte_stream> accept(time_limit limit) { return detail::if_any(try_accept(limit)); }
 
-    /// Connections that there are; `misbehaved`, where it is given, gets the peers that were sent
-    /// away. h_byte_listener_connections
+    /// The number of connections; `misbehaved`, if given, gets the number of disconnected peers.
+    /// h_byte_listener_connections
     result<std::size_t> try_connections(std::uint64_t *misbehaved = nullptr) const {
         std::size_t found = 0;
         const h_status status = h_byte_listener_connections(get(), &found, misbehaved);
@@ -3633,7 +3640,7 @@ template <> struct grows<byte_stream> {
 /// The job that this process is a rank of.
 class job {
 public:
-    /// Waits until all ranks have come. H_TIMED_OUT: some did not. h_job_open
+    /// Waits until all ranks have joined. H_TIMED_OUT: some did not. h_job_open
     static result<job> try_open(const hamlyn::settings &given = {}) {
         auto raw = detail::raw_settings(given);
         if (!raw) {
@@ -3648,7 +3655,7 @@ public:
     }
     explicit job(const hamlyn::settings &given = {}) : job(try_open(given).value()) {}
 
-    /// Null once it was moved from.
+    /// Null after it was moved from.
     h_job_t *get() const noexcept { return own_.get(); }
 
     /// h_job_rank
@@ -3677,8 +3684,7 @@ public:
     }
     bool is_local(std::uint32_t rank) const { return try_is_local(rank).value(); }
 
-    /// What end points of the job are made with; each call makes another handle to the same node.
-    /// h_job_node
+    /// The node of the job's end points; each call makes another handle to it. h_job_node
     result<hamlyn::node> try_node() const {
         auto made = std::make_shared<detail::shared_node>();
         const h_status status = h_job_node(get(), &made->raw);
@@ -3699,7 +3705,7 @@ public:
     }
     void put(std::string_view name, bytes data) { try_put(name, data).value(); }
 
-    /// H_NO_SUCH: nothing was put before the last fence. h_job_get
+    /// H_NO_SUCH: the rank put nothing there before the last fence. h_job_get
     result<std::vector<std::byte>> try_get(std::uint32_t rank, std::string_view name) const {
         const detail::c_text text(name);
         if (!text.is_one()) {
@@ -3779,8 +3785,8 @@ public:
         try_offer(receiver, name).value();
     }
 
-    /// Grows an End, such as a stream_sender, from what a rank offers, now or until `limit`. `with`
-    /// is what its own `grow` says besides: a group_member's receive_bytes, a configuration.
+    /// Grows an End, such as a stream_sender, that a rank offers, now or until `limit`. `with`:
+    /// further arguments of its own `grow`: a group_member's receive_bytes, a configuration.
     /// h_.._grow_from
     template <class End, class... With>
     result<End> try_grow(std::uint32_t rank, std::string_view name, time_limit limit,
@@ -3796,7 +3802,7 @@ public:
         return try_grow<End>(rank, name, limit, with...).value();
     }
 
-    /// The same of one that writes long records straight into the receiver's memory.
+    /// The same for a sender that writes long records straight into the receiver's memory.
     /// h_stream_sender_grow_from_with_aperture
     result<stream_sender> try_grow_with_aperture(std::uint32_t rank, std::string_view name,
                                                  time_limit limit) {
@@ -3853,7 +3859,7 @@ private:
 
 /* ---- Waiting for several, the log ------------------------------------------------------------ */
 
-/// A receiver that is waited for.
+/// A receiver for wait_any.
 class waitable {
 public:
     waitable(const tagged_receiver &end) noexcept : waitable(H_KIND_TAGGED, end.get()) {}
@@ -3876,8 +3882,8 @@ private:
     h_end_point_t raw_{};
 };
 
-/// Waits until one of several receivers of one node has something; the index of the first that has.
-/// h_wait_any
+/// Waits until one of several receivers of one node has something; the index of the first such
+/// receiver. h_wait_any
 inline result<std::size_t> try_wait_any(const node &on, const std::vector<waitable> &receivers,
                                         time_limit limit) {
     std::vector<h_end_point_t> raw;
@@ -3895,7 +3901,7 @@ inline std::optional<std::size_t> wait_any(const node &on, const std::vector<wai
     return detail::if_any(try_wait_any(on, receivers, limit));
 }
 
-/// One thing that happened to a link; the texts are there until the function returns.
+/// One thing that happened to a link; the texts are valid until the function returns.
 struct log_entry {
     h_log_level level;
     std::string_view kind;
@@ -3906,8 +3912,8 @@ struct log_entry {
     std::string_view text;
 };
 
-/// Is told of what happens to links, in a thread of the library's: see h_log_t. What it throws is
-/// dropped.
+/// Gets a log entry for each thing that happens to links, in a thread of the library: see h_log_t.
+/// Its exceptions are dropped.
 using log_function = std::function<void(const log_entry &)>;
 
 namespace detail {
@@ -3934,8 +3940,8 @@ inline void call_log(void *context, const h_log_entry_t *from) {
 
 } // namespace detail
 
-/// From now on `log` is told, in all nodes of this process; nullptr: nobody. What was set is kept
-/// until the process ends, since it may be running when another is set. h_set_log
+/// Sets the function that gets log entries, in all nodes of this process; nullptr: no log. The
+/// previous function is kept until the process ends, since it may be running. h_set_log
 inline result<void> try_set_log(log_function log) {
     static auto *const kept = new std::vector<std::unique_ptr<log_function>>();
     static std::mutex lock;

@@ -16,19 +16,20 @@ use hamlyn::protocol::{EndPoint, ReceiveError};
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_end_point_t {
-    /// What it speaks: an h_kind.
+    /// The end point's protocol: an h_kind.
     pub kind: u32,
-    /// An h_datagram_receiver_t, h_tagged_receiver_t, h_stream_receiver_t, h_server_t, h_group_t,
-    /// h_byte_stream_t, h_subscriber_t or h_byte_listener_t, as the kind says.
+    /// A pointer to the type that `kind` selects: h_datagram_receiver_t, h_tagged_receiver_t,
+    /// h_stream_receiver_t, h_server_t, h_group_t, h_byte_stream_t, h_subscriber_t or
+    /// h_byte_listener_t.
     pub end_point: *mut c_void,
 }
 
 /// Waits at most `timeout_ns` until one of several end points has something to receive: a receive
-/// would return at once, unless another thread takes it. `index` gets the first of them that has. All
-/// must be of this node.
+/// would return at once, unless another thread receives first. `index` gets the first such end
+/// point. All end points must be of this node.
 ///
-/// Errors: H_NOTHING, none has and the time limit was 0; H_TIMED_OUT; H_INVALID, a kind that is
-/// none, or an end point of another node; H_FORKED; H_SYSTEM.
+/// Errors: H_NOTHING, no end point has anything and the time limit was 0; H_TIMED_OUT; H_INVALID,
+/// an unknown kind, or an end point of another node; H_FORKED; H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_wait_any(
     node: *mut h_node_t,

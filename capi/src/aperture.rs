@@ -1,4 +1,4 @@
-//! Apertures: pages of one process mapped into another, the way without copies.
+//! Apertures: pages of one process mapped into another, for transfers without copies.
 
 use crate::boundary::{
     Done, Failure, bytes, bytes_out, get, guard, h_status, out, out_or_null, put,
@@ -11,8 +11,8 @@ use crate::node::h_node_t;
 use core::ffi::c_void;
 use hamlyn::{Aperture, ApertureAccess, ApertureId, ApertureView};
 
-/// An aperture as its holder or its owner sees it. Any number of threads may use it, without the
-/// node. Its bytes may be changed by the other side at any time, so they are only ever copied.
+/// An aperture, for its holder or its owner. Any number of threads may use it, without the node.
+/// The other side may change its bytes at any time, so they are only ever copied.
 pub struct h_aperture_t(End<Pages>);
 
 handles!(h_aperture_t: Pages);
@@ -31,7 +31,7 @@ macro_rules! pages {
     };
 }
 
-/// The aperture, unless this is a forked child, in which its pages are not mapped.
+/// The aperture; an error in a forked child, where its pages are not mapped.
 ///
 /// # Safety
 /// As [`get`].
@@ -39,7 +39,7 @@ unsafe fn entered<'a>(aperture: *const h_aperture_t) -> Done<&'a Pages> {
     get(aperture, "aperture")?.0.shared()
 }
 
-/// What the holder of an aperture may do.
+/// The holder's access to an aperture.
 #[repr(C)]
 pub enum h_aperture_access {
     /// Read.
@@ -48,15 +48,16 @@ pub enum h_aperture_access {
     H_APERTURE_READ_WRITE = 1,
 }
 
-/// Exports `bytes` of new memory, zero, to the other side of `link`: whole pages of 4096 bytes, one
-/// holder, and what it may do (`access`, an h_aperture_access) decided for good. All of it is
-/// charged to this process now. `number` gets its name, which is the same at both ends of the link:
-/// what a message says to name it. An event of kind H_EVENT_APERTURE_READY says when the holder has
-/// it, or H_EVENT_APERTURE_REFUSED why not.
+/// Exports `bytes` of new zeroed memory to the other side of `link`: whole pages of 4096 bytes, one
+/// holder, and access (`access`, an h_aperture_access) that is fixed for the aperture's life. All
+/// of the memory is charged to this process now. `number` gets the aperture's number, which is the
+/// same at both ends of the link; messages refer to the aperture by it. An event of kind
+/// H_EVENT_APERTURE_READY reports that the holder has mapped it; H_EVENT_APERTURE_REFUSED gives the
+/// reason if it will not.
 ///
-/// Errors: H_INVALID, no whole pages, or access is none; H_LIMIT; H_FULL, not now: the other side
-/// has yet to map others; H_NO_SUCH, no such link; H_STATE, not over this link; H_SYSTEM. Nothing
-/// was done.
+/// Errors: H_INVALID, `bytes` is not whole pages, or `access` is invalid; H_LIMIT; H_FULL, not now:
+/// the other side has yet to map others; H_NO_SUCH, no such link; H_STATE, this link cannot carry
+/// apertures; H_SYSTEM. Nothing was done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_export(
     node: *mut h_node_t,
@@ -80,13 +81,14 @@ pub unsafe extern "C" fn h_export(
     })
 }
 
-/// Exports a read-only aperture of this node, which `number` names over `link`, to the other side of
-/// `also` as well, where `also_number` gets its name. Both holders see the same pages. Each is revoked
-/// for itself, and the memory goes with the last; h_aperture_reclaim takes it from all. Who has been
-/// revoked and does not let go sees what is written there as long as it stays.
+/// Exports a read-only aperture of this node, `number` on `link`, to the other side of `also` as
+/// well; `also_number` gets its number there. Both holders see the same pages. Each holder is
+/// revoked separately, and the memory is freed with the last; h_aperture_reclaim takes the aperture
+/// from all of them. A revoked holder that keeps its mapping sees further writes as long as the
+/// memory exists.
 ///
-/// Errors: H_NO_SUCH, no such aperture of this node, or no such link; H_STATE, it is read-write, or not
-/// over this link; otherwise as h_export. Nothing was done.
+/// Errors: H_NO_SUCH, no such aperture of this node, or no such link; H_STATE, the aperture is
+/// read-write, or this link cannot carry apertures; otherwise as h_export. Nothing was done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_export_also(
     node: *mut h_node_t,
@@ -103,12 +105,12 @@ pub unsafe extern "C" fn h_export_also(
     })
 }
 
-/// Gives access to an aperture that this node has exported or holds. It may be taken as soon as
-/// its event has come, and is to be freed with h_aperture_free. `access`, which may be null, gets
-/// what the holder may do: an h_aperture_access.
+/// Opens an aperture that this node has exported or holds, as soon as its event has come. To be
+/// freed with h_aperture_free. `access`, which may be null, gets the holder's access: an
+/// h_aperture_access.
 ///
-/// Errors: H_NO_SUCH, it is not one of this node, was revoked, its link has ended, or it has no
-/// memory yet.
+/// Errors: H_NO_SUCH, it is not an aperture of this node, was revoked, its link has ended, or it
+/// has no memory yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_aperture_open(
     node: *mut h_node_t,
@@ -134,8 +136,8 @@ pub unsafe extern "C" fn h_aperture_open(
     })
 }
 
-/// Frees what h_aperture_open gave. The aperture stays as it is; see h_aperture_release and
-/// h_aperture_revoke. Null is allowed.
+/// Frees an aperture handle of h_aperture_open. The aperture stays as it is; see h_aperture_release
+/// and h_aperture_revoke. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_aperture_free(aperture: *mut h_aperture_t) {
     guard(|| free(aperture, "aperture"));
@@ -154,8 +156,8 @@ pub unsafe extern "C" fn h_aperture_bytes(
     })
 }
 
-/// Copies `length` bytes of `from` to `offset` of an aperture. A message that is sent afterwards,
-/// by this thread, finds them there.
+/// Copies `length` bytes of `from` to `offset` of an aperture. A message that this thread sends
+/// afterwards makes them visible to its receiver.
 ///
 /// Errors: H_INVALID, outside the aperture; H_REFUSED, the holder may not write; H_CLOSED, it was
 /// revoked, or its link has ended.
@@ -173,8 +175,8 @@ pub unsafe extern "C" fn h_aperture_write(
     })
 }
 
-/// Copies `length` bytes from `offset` of an aperture to `to`. The other side may be changing them
-/// meanwhile: what is needed is copied, then checked, then used.
+/// Copies `length` bytes from `offset` of an aperture to `to`. The other side may change them at
+/// any time: copy the bytes that you need, check the copy, and use only that.
 ///
 /// Errors: H_INVALID, outside the aperture; H_CLOSED, it was revoked, or its link has ended.
 #[unsafe(no_mangle)]
@@ -191,8 +193,8 @@ pub unsafe extern "C" fn h_aperture_read(
     })
 }
 
-/// Stores the word at `offset`, a multiple of 8, whole, after everything that this thread wrote
-/// before.
+/// Stores the word at `offset`, a multiple of 8, atomically, after all of this thread's earlier
+/// writes.
 ///
 /// Errors: as h_aperture_write.
 #[unsafe(no_mangle)]
@@ -204,8 +206,8 @@ pub unsafe extern "C" fn h_aperture_write_u64(
     guard(|| Ok(pages!(entered(aperture)?, pages => pages.write_u64(offset, value))?))
 }
 
-/// Reads the word at `offset`, a multiple of 8, whole; what its writer wrote before it can be read
-/// after it.
+/// Reads the word at `offset`, a multiple of 8, atomically; later reads see all that the writer
+/// wrote before the word.
 ///
 /// Errors: as h_aperture_read.
 #[unsafe(no_mangle)]
@@ -221,10 +223,10 @@ pub unsafe extern "C" fn h_aperture_read_u64(
     })
 }
 
-/// Takes an aperture back that this node has exported, at once: its pages are given back, and what
-/// the holder still writes is seen by nobody. Of a read-only one that others hold as well
-/// (h_export_also) this holder alone is told; the pages stay for the others, and what h_aperture_open
-/// gave goes on reading and writing them.
+/// Revokes an aperture that this node has exported, at once: its pages are given back, and later
+/// writes of the holder reach no other process. If a read-only aperture has other holders
+/// (h_export_also), only this holder is notified; the pages stay for the others, and handles of
+/// h_aperture_open go on reading and writing them.
 ///
 /// Errors: H_NO_SUCH.
 #[unsafe(no_mangle)]
@@ -239,9 +241,9 @@ pub unsafe extern "C" fn h_aperture_revoke(
     })
 }
 
-/// Takes an aperture back that this node has exported, at once, and makes a message area of its
-/// bytes as they are: from then on they stand still. They are copied once. It is taken from all who
-/// hold it, those of h_export_also included.
+/// Revokes an aperture that this node has exported, at once, and makes a message area of its bytes:
+/// from then on they are stable. The bytes are copied once. All holders lose the aperture, those of
+/// h_export_also included.
 ///
 /// Errors: H_NO_SUCH; H_LIMIT; H_SYSTEM. The aperture is as it was.
 #[unsafe(no_mangle)]
@@ -259,7 +261,7 @@ pub unsafe extern "C" fn h_aperture_reclaim(
     })
 }
 
-/// Lets go of an aperture that this node holds; its owner is told.
+/// Releases an aperture that this node holds, and notifies its owner.
 ///
 /// Errors: H_NO_SUCH.
 #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! The line between C and Rust: what comes in is checked, what goes out is a status and a text.
+//! The boundary between C and Rust: checks arguments, and turns results into statuses and texts.
 //!
 //! ```text
 //!   C calls h_x(..) --> guard(|| ..) --> get / bytes / text / out: null, alignment, length, UTF-8
@@ -17,10 +17,10 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a call came to. `H_OK` is 0. `h_error_message` says more of every other value.
+/// The result of a call. `H_OK` is 0. `h_error_message` explains every other value.
 ///
-/// `H_NOTHING`, `H_FULL` and `H_TIMED_OUT` mean "not now"; the others that the call cannot succeed
-/// as it was made.
+/// `H_NOTHING`, `H_FULL` and `H_TIMED_OUT` mean "not now"; the others mean that this call, with
+/// these arguments, cannot succeed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum h_status {
@@ -28,67 +28,69 @@ pub enum h_status {
     H_OK = 0,
     /// Not now: nothing has arrived, or no event waits. Nothing was taken.
     H_NOTHING = 1,
-    /// Not now: the link is full and so is the work queue, or the other side has given no room.
-    /// Nothing was sent.
+    /// Not now: both the link and the work queue are full, or the other side has no room. Nothing
+    /// was sent.
     H_FULL = 2,
-    /// The time limit is over. Nothing was taken, nothing was sent.
+    /// The time limit has passed. Nothing was taken, nothing was sent.
     H_TIMED_OUT = 3,
-    /// The time limit was over after part of a long message had left. It will never be complete.
+    /// The time limit passed after part of a long message had left. It will never be complete.
     H_INCOMPLETE = 4,
     /// An argument is not allowed: null, misaligned, out of range, not UTF-8. Nothing was done.
     H_INVALID = 5,
-    /// What the argument names is not there: it was removed, or belongs to another node.
+    /// The object that the argument names does not exist: it was removed, or belongs to another
+    /// node.
     H_NO_SUCH = 6,
     /// More bytes than there is room for, or than a ticket, a packet or a greeting allows.
     H_TOO_LONG = 7,
-    /// As many or as much as the settings, a quota or the system allow.
+    /// A maximum of the settings, a quota or the system is reached.
     H_LIMIT = 8,
-    /// It is used: a service's name by another process, an area or a queue by slots.
+    /// In use: a service's name by another process, an area or a queue by slots.
     H_IN_USE = 9,
     /// No service has this name, or its process is gone.
     H_NOT_FOUND = 10,
-    /// Not permitted, or the other side said no.
+    /// Not permitted, or the other side refused.
     H_REFUSED = 11,
     /// No link leads there, or another host cannot be reached.
     H_UNREACHABLE = 12,
-    /// The other side closed, or is gone. Of a stream (h_stream_receive) it says that the sender has sent
-    /// everything; a byte stream says that by a length of 0.
+    /// The other side closed, or is gone. For a stream (h_stream_receive) it means that the sender
+    /// has sent everything; a byte stream reports that as a length of 0.
     H_CLOSED = 13,
     /// The process at the other end died.
     H_DIED = 14,
-    /// The other side broke the rules, and was sent away.
+    /// The other side broke the rules, and was disconnected.
     H_MISBEHAVED = 15,
-    /// These bytes are no seed, or not one for this.
+    /// These bytes are not a seed, or not one for this use.
     H_SEED = 16,
-    /// The call is not allowed in the state that things are in.
+    /// The object's present state does not allow the call.
     H_STATE = 17,
     /// The process is a child, by fork, of the one that made the node.
     H_FORKED = 18,
     /// The system refused.
     H_SYSTEM = 19,
-    /// The time limit was over when part of the message had left. The rest was copied, and leaves
-    /// first in the next call; the message must not be sent again.
+    /// The time limit passed when part of the message had left. The rest was copied, and leaves
+    /// first in the next call; do not send the message again.
     H_CUT_OFF = 20,
     /// The server's program answered with an error of its own: h_error_message is its text, and
     /// h_error_code its code.
     H_APPLICATION = 21,
-    /// The other side ended the link before all that it had queued had left, or says that this side
-    /// broke the rules: what came may not be all. It can come wherever `H_DIED` can.
+    /// The other side ended the link before all of its queued messages had left, or reports that
+    /// this side broke the rules: messages may be missing. Possible wherever `H_DIED` is.
     H_HUNG_UP = 22,
-    /// Of a call: the server is about to close, and has not taken the request: nobody acts upon it, and
-    /// it may be sent to whoever serves the name next.
+    /// For a call: the server is about to close, and has not taken the request. It will not be
+    /// carried out, and may be sent to the next server of the name.
     H_DRAINING = 23,
     /// The other side speaks another version of the protocol.
     H_VERSION = 24,
-    /// Of another host: one end's certificate is not trusted by the other, or not for this name, or has
-    /// ended; or one could not prove to be the node that it says; or what came is not TLS.
+    /// For another host: one end does not trust the other's certificate, or it is for another name,
+    /// or has expired; or one end could not prove which node it is; or the other side does not
+    /// speak TLS.
     H_UNTRUSTED = 25,
-    /// Of another host: the two do not have the same secret.
+    /// For another host: the two do not have the same secret.
     H_SECRET = 26,
     /// The name of another host has no address.
     H_NO_HOST = 27,
-    /// A mistake of the library: it panicked, which was caught. Report it, with the text. What was
-    /// called upon is as it was between two steps of the call, and is best freed.
+    /// A bug of the library: it panicked, and the panic was caught. Report it, with the text. The
+    /// object of the call is in a state between two steps of the call, and is best freed.
     H_PANIC = 99,
 }
 
@@ -101,7 +103,7 @@ pub struct Failure {
     text: Cow<'static, str>,
 }
 
-/// What the body of an exported function comes to.
+/// The result of an exported function's body.
 pub type Done<T = ()> = Result<T, Failure>;
 
 impl Failure {
@@ -135,11 +137,11 @@ fn tell(text: &str) {
     });
 }
 
-/// Why this thread's last call that did not return `H_OK` failed: a sentence in English, UTF-8,
-/// that names the value and what is allowed. Never null; empty if no call has failed. A call that
-/// succeeds leaves it as it is.
+/// The reason why this thread's last call that did not return `H_OK` failed: an English sentence in
+/// UTF-8 that names the value and the allowed ones. Never null; empty if no call has failed. A
+/// successful call does not change it.
 ///
-/// The text is the library's, and stays until this thread's next call that fails.
+/// The library owns the text, which is valid until this thread's next call that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn h_error_message() -> *const c_char {
     let text = MESSAGE.try_with(|message| {
@@ -149,8 +151,8 @@ pub extern "C" fn h_error_message() -> *const c_char {
     text.unwrap_or(c"".as_ptr())
 }
 
-/// The name of a status as it is written in C, such as "H_TIMED_OUT"; for a number that is none,
-/// "(no h_status)". The text is static.
+/// The name of a status in C, such as "H_TIMED_OUT"; for an unknown number, "(no h_status)". The
+/// text is static.
 #[unsafe(no_mangle)]
 pub extern "C" fn h_status_name(status: i32) -> *const c_char {
     let name = match status {
@@ -188,10 +190,10 @@ pub extern "C" fn h_status_name(status: i32) -> *const c_char {
     name.as_ptr()
 }
 
-/// Runs the body of an exported function. What it panics with becomes `H_PANIC`.
+/// Runs the body of an exported function. A panic becomes `H_PANIC`.
 pub fn guard(body: impl FnOnce() -> Done) -> h_status {
-    // Unwind safety: what the body borrows is a node or an end point, whose locks treat a panic as
-    // a valid state between two steps.
+    // Unwind safety: the body borrows a node or an end point, whose locks treat a panic as a valid
+    // state between two steps.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => H_OK,
         Ok(Err(failure)) => {
@@ -202,8 +204,8 @@ pub fn guard(body: impl FnOnce() -> Done) -> h_status {
     }
 }
 
-/// Runs what an exported function does where nothing is unusual. `None`: it returned false, having done
-/// nothing; then the function begins again, under a [`guard`], and says what is wrong, or waits.
+/// Runs the usual case of an exported function. `None`: the body returned false, having done
+/// nothing; the function then begins again under a [`guard`], which waits, or reports the error.
 #[inline(always)]
 pub fn guard_usual(body: impl FnOnce() -> bool) -> Option<h_status> {
     // Unwind safety: as in `guard`.
@@ -236,7 +238,7 @@ fn check<T>(pointer: *const T, name: &str) -> Done {
     Err(bad_pointer(pointer.cast(), align_of::<T>(), name))
 }
 
-/// Apart, so that nothing is made ready for it in a call that goes well.
+/// Apart, so that a call that succeeds prepares nothing for it.
 #[cold]
 #[inline(never)]
 fn bad_pointer(pointer: *const c_void, align: usize, name: &str) -> Failure {
@@ -249,7 +251,7 @@ fn bad_pointer(pointer: *const c_void, align: usize, name: &str) -> Failure {
 /// An argument that points to something to be read.
 ///
 /// # Safety
-/// If it is neither null nor misaligned, it points to a valid `T` that nobody changes during `'a`.
+/// If it is neither null nor misaligned, it points to a valid `T` that does not change during `'a`.
 pub unsafe fn get<'a, T>(pointer: *const T, name: &str) -> Done<&'a T> {
     check(pointer, name)?;
     // SAFETY: not null and aligned, as just checked; the rest is the caller's.
@@ -259,15 +261,15 @@ pub unsafe fn get<'a, T>(pointer: *const T, name: &str) -> Done<&'a T> {
 /// An argument that points to something that becomes the call's output.
 ///
 /// # Safety
-/// If it is neither null nor misaligned, it points to memory for a `T` that nobody else uses
-/// during `'a`.
+/// If it is neither null nor misaligned, it points to memory for a `T` with no other user during
+/// `'a`.
 pub unsafe fn out<'a, T>(pointer: *mut T, name: &str) -> Done<&'a mut MaybeUninit<T>> {
     check(pointer, name)?;
     // SAFETY: not null and aligned, as just checked; the rest is the caller's.
     Ok(unsafe { &mut *pointer.cast() })
 }
 
-/// An output that is not wanted when null.
+/// An output; null if the caller does not want it.
 ///
 /// # Safety
 /// As [`out`].
@@ -282,7 +284,7 @@ pub unsafe fn out_or_null<'a, T>(
     unsafe { out(pointer, name) }.map(Some)
 }
 
-/// Writes an output that may not be wanted.
+/// Writes an output, if the caller wants it.
 pub fn put<T>(place: Option<&mut MaybeUninit<T>>, value: T) {
     if let Some(place) = place {
         place.write(value);
@@ -292,7 +294,7 @@ pub fn put<T>(place: Option<&mut MaybeUninit<T>>, value: T) {
 #[inline(always)]
 fn check_length<T>(pointer: *const T, length: usize, name: &str) -> Done {
     check(pointer, name)?;
-    // An object has at most so many bytes; without this the slice would be a lie.
+    // No object has more bytes than this; without the check the slice would be invalid.
     let fits = length.checked_mul(size_of::<T>()).is_some_and(|bytes| bytes <= isize::MAX as usize);
     if fits { Ok(()) } else { Err(too_many(length, name)) }
 }
@@ -386,7 +388,7 @@ pub unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Done<&'a str> {
     text.to_str().map_err(|e| Failure::invalid(format!("{name} is not UTF-8: {e}")))
 }
 
-/// Bytes that the caller gets a copy of: as many as there are, or an error that says how many.
+/// A copy of bytes for the caller: all of them, or an error with their number.
 pub struct Copied<'a> {
     buffer: &'a mut [MaybeUninit<u8>],
     length: Option<&'a mut MaybeUninit<usize>>,
@@ -440,10 +442,10 @@ impl<'a> Copied<'a> {
     }
 }
 
-/// No time limit.
+/// Without a time limit.
 pub const H_FOREVER: i64 = -1;
 
-/// A time limit in nanoseconds; negative: none.
+/// A time limit in nanoseconds; negative: without limit.
 pub fn limit(timeout_ns: i64) -> Option<Duration> {
     u64::try_from(timeout_ns).ok().map(Duration::from_nanos)
 }

@@ -1,4 +1,4 @@
-//! Byte streams: bytes both ways, as over a socket.
+//! Byte streams: bytes in both directions, as over a socket.
 
 use crate::boundary::{
     Done, Failure, bytes, bytes_out, get, guard, h_status, limit, out, out_or_null, put,
@@ -15,21 +15,22 @@ use std::time::Instant;
 /// Accepts byte streams. Any number of threads may accept.
 pub struct h_byte_listener_t(pub(crate) End<Arc<ByteListener>>);
 
-/// One side of a connection: bytes both ways, in order. One thread may read while another writes.
+/// One side of a connection: bytes in both directions, in order. One thread may read while another
+/// writes.
 pub struct h_byte_stream_t(pub(crate) End<Arc<ByteStream>>);
 
 handles!(h_byte_listener_t: Arc<ByteListener>, h_byte_stream_t: Arc<ByteStream>);
 
-/// What a listener, or a stream that connects, is made of; 0 for what is in brackets.
+/// Configuration of a listener, or of a stream that connects; 0 for the default in brackets.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_byte_config_t {
     /// Bytes that the other side may send before they are read: a power of two from 4 KiB to 16 MiB
     /// (256 KiB).
     pub window_bytes: u32,
-    /// Packets that the other side may send before they are looked at, from 8 to 1,024 (256).
+    /// Packets that the other side may send before this side processes them, from 8 to 1,024 (256).
     pub packets: u32,
-    /// Of a listener: connections at one time, whether they were accepted or not (256).
+    /// For a listener: connections at one time, accepted or not (256).
     pub connections_max: u32,
 }
 
@@ -75,10 +76,11 @@ offered! {
     h_byte_listener_set_admission, h_byte_listener_offer
 }
 
-/// The next connection, waiting at most `timeout_ns`. Its bytes may be there already. To be freed
-/// with h_byte_stream_close or h_byte_stream_free; it outlives the listener.
+/// Accepts the next connection, waiting at most `timeout_ns`. Its bytes may be there already. To be
+/// freed with h_byte_stream_close or h_byte_stream_free; it outlives the listener.
 ///
-/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_FORKED; H_SYSTEM.
+/// Errors: H_NOTHING, no connection waits and the time limit was 0; H_TIMED_OUT; H_FORKED;
+/// H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_byte_listener_accept(
     listener: *mut h_byte_listener_t,
@@ -93,8 +95,8 @@ pub unsafe extern "C" fn h_byte_listener_accept(
     })
 }
 
-/// Connections that there are, accepted or not; and how many peers were sent away because they broke
-/// the rules. Either pointer may be null.
+/// The number of connections, accepted or not, and of peers that were disconnected because they
+/// broke the rules. Either pointer may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_byte_listener_connections(
     listener: *mut h_byte_listener_t,
@@ -112,9 +114,8 @@ pub unsafe extern "C" fn h_byte_listener_connections(
 }
 
 closed! {
-    /// Its name is given up, and connections that were not accepted are closed; those that were go
-    /// on.
-    listener: h_byte_listener_t, "what the node has queued";
+    /// Gives its name up, and closes connections that were not accepted; accepted ones go on.
+    listener: h_byte_listener_t, "every queued message of the node";
     h_byte_listener_close, h_byte_listener_free
 }
 
@@ -125,12 +126,12 @@ grown! {
     h_byte_stream_grow, h_byte_stream_connect, h_byte_stream_grow_from; h_byte_stream_close, h_byte_stream_free
 }
 
-/// Reads what has come, at most `capacity` bytes, waiting at most `timeout_ns` for the first of them;
-/// `length` gets how many. 0: the other side has said that there is no more, and all of it was read.
+/// Reads up to `capacity` bytes, waiting at most `timeout_ns` for the first of them; `length` gets
+/// their number. 0: the other side has shut down its direction, and all of its bytes were read.
 ///
-/// Errors, nothing was read: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT;
-/// H_INVALID, a capacity of 0; H_DIED, H_CLOSED, the other side is gone without having said that there
-/// is no more; H_MISBEHAVED; H_FORKED; H_SYSTEM.
+/// Errors, nothing was read: H_NOTHING, no byte has come and the time limit was 0; H_TIMED_OUT;
+/// H_INVALID, a capacity of 0; H_DIED, H_CLOSED, the other side is gone without a shutdown;
+/// H_MISBEHAVED; H_FORKED; H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_byte_stream_read(
     stream: *mut h_byte_stream_t,
@@ -143,7 +144,7 @@ pub unsafe extern "C" fn h_byte_stream_read(
         let stream = get(stream, "stream")?.0.shared()?;
         let (to, length) = (bytes_out(to, capacity, "to")?, out(length, "length")?);
         if capacity == 0 {
-            // Reading nothing could not be told from the end.
+            // A read of 0 bytes would look like the end.
             return Err(Failure::invalid("capacity is 0, and must be at least 1"));
         }
         match stream.read_within(to, limit(timeout_ns)) {
@@ -156,7 +157,7 @@ pub unsafe extern "C" fn h_byte_stream_read(
     })
 }
 
-/// What a write came to.
+/// The result of a write.
 fn written<T>(result: Result<T, ByteStreamError>, timeout_ns: i64) -> Done<T> {
     match result {
         Err(ByteStreamError::TimedOut) if timeout_ns == 0 => Err(full()),
@@ -164,8 +165,8 @@ fn written<T>(result: Result<T, ByteStreamError>, timeout_ns: i64) -> Done<T> {
     }
 }
 
-/// Sends as many of `length` bytes as there is room for, waiting at most `timeout_ns` for room for the
-/// first of them; `taken` gets how many. Those are on their way, and arrive also if this process ends.
+/// Sends as many of `length` bytes as there is room for, waiting at most `timeout_ns` for room for
+/// the first of them; `taken` gets their number. These bytes arrive even if this process ends.
 ///
 /// Errors, nothing was sent: H_FULL, the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the other
 /// side is gone; H_STATE, h_byte_stream_shutdown was called; H_MISBEHAVED; H_FORKED; H_SYSTEM.
@@ -186,10 +187,10 @@ pub unsafe extern "C" fn h_byte_stream_write(
     })
 }
 
-/// Sends all of `length` bytes, waiting at most `timeout_ns` for room. `taken`, which may be null, gets
-/// how many were sent, also where the call fails.
+/// Sends all of `length` bytes, waiting at most `timeout_ns` for room. `taken`, which may be null,
+/// gets the number of bytes that were sent, also if the call fails.
 ///
-/// Errors: as h_byte_stream_write; what was taken must not be sent again.
+/// Errors: as h_byte_stream_write; do not send the taken bytes again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_byte_stream_write_all(
     stream: *mut h_byte_stream_t,
@@ -214,10 +215,10 @@ pub unsafe extern "C" fn h_byte_stream_write_all(
     })
 }
 
-/// Says that this side writes nothing more, waiting at most `timeout_ns` for room for that: the other
-/// side reads what was written, and then the end. Reading goes on. Closing says it, too.
+/// Ends this side's direction, waiting at most `timeout_ns` for room: the other side reads the
+/// bytes written so far, and then the end. Reading goes on. Closing does the same.
 ///
-/// Errors: as h_byte_stream_write; it was not said, and can be said again.
+/// Errors: as h_byte_stream_write; the direction is still open, and the call may be repeated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_byte_stream_shutdown(
     stream: *mut h_byte_stream_t,
@@ -232,7 +233,7 @@ pub unsafe extern "C" fn h_byte_stream_shutdown(
 connected!(stream: h_byte_stream_t; h_byte_stream_peer, h_byte_stream_explain);
 
 closed! {
-    /// The other side reads what was written, and then the end.
-    stream: h_byte_stream_t, "what the node has queued";
+    /// The other side reads all written bytes, and then the end.
+    stream: h_byte_stream_t, "every queued message of the node";
     h_byte_stream_close, h_byte_stream_free
 }

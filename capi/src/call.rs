@@ -25,8 +25,8 @@ pub struct h_client_t(End<Arc<Client>>);
 
 handles!(h_server_t: Arc<Server>, h_client_t: Arc<Client>);
 
-/// A request that is to be replied to, once: with h_request_reply, or with h_request_free, which
-/// tells the client that no reply will come. It keeps its server.
+/// A request, to be replied to once, with h_request_reply, or with h_request_free, which tells the
+/// client that no reply will come. It keeps its server alive.
 pub struct h_request_t {
     arrived: Arrived,
     server: Arc<Server>,
@@ -43,31 +43,31 @@ impl h_reply_t {
     }
 }
 
-/// What a server is made of; 0 for what is in brackets.
+/// Configuration of a server; 0 for the default in brackets.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_server_config_t {
     /// Calls that each client may have outstanding (64).
     pub outstanding: u32,
-    /// Bytes of a request that are sent at once; longer ones cost a round trip more (4,088, the
-    /// most).
+    /// Longest request, in bytes, that is sent at once; a longer one costs another round trip
+    /// (4,088, the most).
     pub request_bytes: u32,
     /// Longest request, in bytes (16 MiB).
     pub request_bytes_max: u64,
-    /// Bytes of long requests that each user's clients may have here at a time, until they are replied
-    /// to; further ones wait at the client, but one is always taken (64 MiB).
+    /// Bytes of long requests that one user's clients may have here at a time, until each is
+    /// replied to; further requests wait at the client, but one is always accepted (64 MiB).
     pub long_bytes_max: u64,
     /// Clients at one time (64).
     pub clients_max: u32,
 }
 
-/// What a client is made of; 0 for what is in brackets.
+/// Configuration of a client; 0 for the default in brackets.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_client_config_t {
-    /// Calls that may be outstanding, if the server allows as many (64).
+    /// Calls that may be outstanding, if the server allows that many (64).
     pub outstanding: u32,
-    /// Bytes of a reply that are sent at once (4,088, the most).
+    /// Longest reply, in bytes, that is sent at once (4,088, the most).
     pub reply_bytes: u32,
     /// Longest reply, in bytes (16 MiB).
     pub reply_bytes_max: u64,
@@ -77,7 +77,7 @@ pub struct h_client_config_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_call_t {
-    /// For the library.
+    /// Private to the library.
     pub bits: u64,
 }
 
@@ -132,10 +132,10 @@ offered! {
     h_server_set_admission, h_server_offer
 }
 
-/// The next request, waiting at most `timeout_ns`. Any number of threads may wait.
+/// Receives the next request, waiting at most `timeout_ns`. Any number of threads may wait.
 ///
-/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, the server drains,
-/// and nothing more will come; H_FORKED; H_SYSTEM.
+/// Errors: H_NOTHING, no request waits and the time limit was 0; H_TIMED_OUT; H_CLOSED, the server
+/// drains, and no more requests will come; H_FORKED; H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_server_receive(
     server: *mut h_server_t,
@@ -156,8 +156,8 @@ pub unsafe extern "C" fn h_server_receive(
     })
 }
 
-/// The bytes of a request, and how many; `length` may be null. They stand still until the request
-/// is replied to or freed.
+/// The bytes of a request, and their number; `length` may be null. They are stable until the
+/// request is replied to or freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_request_data(
     request: *const h_request_t,
@@ -173,9 +173,9 @@ pub unsafe extern "C" fn h_request_data(
     })
 }
 
-/// Who calls, as the kernel says.
+/// The identity of the caller, from the kernel.
 ///
-/// Errors: H_NO_SUCH, it is long gone.
+/// Errors: H_NO_SUCH, the caller left long ago.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_request_peer(
     request: *const h_request_t,
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn h_request_peer(
         if !request.fork.is_parent() {
             return Err(hamlyn::node::Forked.into());
         }
-        // Not of the link, which another may have by now.
+        // Not by the link, which another client may have by now.
         let peer = request.server.peer_of_which(request.arrived.which());
         let gone = || Failure::new(h_status::H_NO_SUCH, "the client is long gone");
         place.write((&peer.ok_or_else(gone)?).into());
@@ -194,16 +194,15 @@ pub unsafe extern "C" fn h_request_peer(
     })
 }
 
-/// Replies to a request, waiting at most `timeout_ns` for room, and, where the reply is long, for
-/// the client to make room for it and for the bytes to leave. The request is freed, whatever is
-/// returned.
+/// Replies to a request, waiting at most `timeout_ns` for room, and, if the reply is long, for the
+/// client to make room for it and for the bytes to leave. Frees the request, whatever the result.
 ///
-/// With H_FOREVER a reply of at most the client's `reply_bytes` waits for nobody: it is kept, and
-/// leaves in a later call. A longer one waits until the client takes it, for ever if it does not;
-/// and the client chooses `reply_bytes`. With any other limit both wait at most so long. An error is
-/// that client's end alone: the others can be served on.
+/// With H_FOREVER a reply of at most the client's `reply_bytes` does not wait: it is queued, and
+/// leaves in a later call. A longer one waits until the client takes it, possibly forever; and the
+/// client chooses `reply_bytes`. With any other limit both wait at most that long. An error
+/// concerns that client alone: the server can go on serving the others.
 ///
-/// Errors, the client is told that no reply will come: H_TIMED_OUT; H_TOO_LONG, for the client;
+/// Errors, the client learns that no reply will come: H_TIMED_OUT; H_TOO_LONG, for the client;
 /// H_CLOSED, H_DIED, the client is gone. H_INVALID, null; then the request is not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_request_reply(
@@ -226,12 +225,12 @@ pub unsafe extern "C" fn h_request_reply(
 }
 
 /// Answers that a request has failed, waiting at most `timeout_ns` for room: the client gets
-/// H_APPLICATION, with this code, which is the application's own, and this text. The request is
-/// freed, whatever is returned.
+/// H_APPLICATION, with this code, which the application defines, and this text. Frees the request,
+/// whatever the result.
 ///
-/// Errors, the client is told that no reply will come: H_TIMED_OUT; H_TOO_LONG, a text of more than
+/// Errors, the client learns that no reply will come: H_TIMED_OUT; H_TOO_LONG, a text of more than
 /// 1,024 bytes, or than the client's `reply_bytes` less 8; H_CLOSED, H_DIED, the client is gone.
-/// H_INVALID, null, or no UTF-8; then the request is not freed.
+/// H_INVALID, null, or not UTF-8; then the request is not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_request_fail(
     request: *mut h_request_t,
@@ -252,8 +251,8 @@ pub unsafe extern "C" fn h_request_fail(
     })
 }
 
-/// How long its caller goes on waiting, in nanoseconds, if it said so with h_client_call_within;
-/// H_FOREVER if it did not.
+/// The time for which the caller goes on waiting, in nanoseconds, if it called
+/// h_client_call_within; H_FOREVER if not.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_request_time_left(
     request: *const h_request_t,
@@ -270,8 +269,8 @@ pub unsafe extern "C" fn h_request_time_left(
     })
 }
 
-/// Whether nobody waits for the reply any more: the caller has given up, its client is gone, or its
-/// time is over. Takes a turn. A reply is allowed as ever, and is dropped at the client.
+/// Whether no caller waits for the reply any more: it has given up, its client is gone, or its time
+/// limit has passed. Takes a turn. A reply is still allowed, and is dropped at the client.
 ///
 /// Errors: H_FORKED.
 #[unsafe(no_mangle)]
@@ -289,7 +288,7 @@ pub unsafe extern "C" fn h_request_is_cancelled(
     })
 }
 
-/// Frees a request without a reply: the client is told that none will come. Null is allowed.
+/// Frees a request without a reply; the client learns that no reply will come. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_request_free(request: *mut h_request_t) {
     guard(|| {
@@ -307,8 +306,8 @@ pub unsafe extern "C" fn h_request_free(request: *mut h_request_t) {
     });
 }
 
-/// How many clients are connected, and how many were sent away because they broke the rules;
-/// either pointer may be null.
+/// The number of connected clients, and of clients that were disconnected because they broke the
+/// rules; either pointer may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_server_clients(
     server: *mut h_server_t,
@@ -323,15 +322,16 @@ pub unsafe extern "C" fn h_server_clients(
     })
 }
 
-/// Takes no new requests, waits at most `timeout_ns` until those that are here have been received and
-/// replied to, and closes all connections; `unanswered`, which may be null, is how many had no reply by
-/// then: 0, if all is well.
+/// Takes no new requests, waits at most `timeout_ns` until the accepted ones have been received and
+/// replied to, and closes all connections. `unanswered`, which may be null, gets the number of
+/// requests without a reply: 0 if all were answered.
 ///
-/// Its names are free for another server from the beginning, and whoever calls is told H_DRAINING.
-/// Receiving goes on, in other threads, and fails with H_CLOSED when nothing is left to be received.
-/// Afterwards nobody is connected, and what is left of the server is to be freed.
+/// The server's names are free for another server from the beginning, and new calls get H_DRAINING.
+/// Receiving goes on, in other threads, and fails with H_CLOSED when no request is left. Afterwards
+/// no client is connected; free the server.
 ///
-/// Errors: H_FORKED; H_SYSTEM. It takes nothing new then, and its connections are as they were.
+/// Errors: H_FORKED; H_SYSTEM. The server then takes nothing new, and its connections are as they
+/// were.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_server_drain(
     server: *mut h_server_t,
@@ -346,11 +346,11 @@ pub unsafe extern "C" fn h_server_drain(
     })
 }
 
-/// Begins to drain, and does not wait: for a program of one thread, such as an event loop. It goes on
-/// receiving until h_server_receive says H_CLOSED, replies to what it still holds, and then calls
-/// h_server_drain, which has nothing left to wait for. A client that has announced a long request can
-/// keep it from that: whoever must end goes on for a time of its own, and then calls h_server_drain with
-/// a limit of 0.
+/// Begins to drain, and does not wait: for a program of one thread, such as an event loop. Go on
+/// receiving until h_server_receive returns H_CLOSED, reply to the requests still held, and then
+/// call h_server_drain, which has nothing left to wait for. A client that has announced a long
+/// request can delay that: a program that must end sets a limit of its own, and then calls
+/// h_server_drain with a limit of 0.
 ///
 /// Errors: H_FORKED.
 #[unsafe(no_mangle)]
@@ -362,7 +362,7 @@ pub unsafe extern "C" fn h_server_begin_drain(server: *mut h_server_t) -> h_stat
 }
 
 impl Drop for h_server_t {
-    /// Its names are free at once, though a request that is held keeps the server.
+    /// Its names are free at once, though a held request keeps the server alive.
     fn drop(&mut self) {
         if let Ok(server) = self.0.shared() {
             server.stop_serving();
@@ -371,8 +371,9 @@ impl Drop for h_server_t {
 }
 
 closed! {
-    /// Its names are free at once. Its clients are told goodbye once the requests that were received are freed, too.
-    server: h_server_t, "what the node has queued";
+    /// Its names are free at once. Its clients get a goodbye once the received requests are freed,
+    /// too.
+    server: h_server_t, "every queued message of the node";
     h_server_close, h_server_free
 }
 
@@ -387,7 +388,7 @@ std::thread_local! {
     static CODE: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The failure of a call; of an error of the application's, its text, and its code apart.
+/// The failure of a call; for an application's error, its text, with the code kept apart.
 pub(crate) fn failed(e: CallError) -> Failure {
     match e {
         CallError::Application { code, text } => {
@@ -398,23 +399,24 @@ pub(crate) fn failed(e: CallError) -> Failure {
     }
 }
 
-/// The code of this thread's last H_APPLICATION, as the server's program gave it to h_request_fail;
-/// 0 before there was one.
+/// The code of this thread's last H_APPLICATION, which the server's program passed to
+/// h_request_fail; 0 before the first.
 #[unsafe(no_mangle)]
 pub extern "C" fn h_error_code() -> u32 {
     CODE.try_with(Cell::get).unwrap_or(0)
 }
 
 /// Sends a request and waits for the reply, at most `timeout_ns` in all. The reply is copied to
-/// `reply`; `reply_length`, which may be null, gets how many bytes it has. Where the reply's
-/// length is not known, use h_client_start and h_client_finish.
+/// `reply`; `reply_length`, which may be null, gets the number of its bytes. If the reply's length
+/// is unknown, use h_client_start and h_client_finish.
 ///
 /// Errors: H_TIMED_OUT, the server may still be at work, and its reply will be dropped; H_REFUSED,
-/// the server will not reply; H_DRAINING, the server is about to close and has not taken the request,
-/// which may be sent again elsewhere; H_CLOSED, H_DIED, the server is gone, and whether it has done what
-/// was asked for is not known; H_MISBEHAVED; H_TOO_LONG, the request, for the server, or the reply, for
-/// `capacity`: then `reply_length` is written, and the reply is dropped; H_LIMIT, no memory for a long reply; H_APPLICATION, the server's program has
-/// answered with an error of its own.
+/// the server will not reply; H_DRAINING, the server is about to close and has not taken the
+/// request, which may be sent to another; H_CLOSED, H_DIED, the server is gone, and may or may not
+/// have carried out the request; H_MISBEHAVED; H_TOO_LONG, the request, for the server, or the
+/// reply, for `capacity`: then `reply_length` is written, and the reply is dropped; H_LIMIT, no
+/// memory for a long reply; H_APPLICATION, the server's program has answered with an error of its
+/// own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_client_call(
     client: *mut h_client_t,
@@ -433,8 +435,8 @@ pub unsafe extern "C" fn h_client_call(
     })
 }
 
-/// As h_client_call, and the server is told the limit, which is not H_FOREVER: who handles the
-/// request sees with h_request_time_left when its caller gives up. Costs 8 bytes of the request.
+/// As h_client_call, and sends the server the limit, which is not H_FOREVER: h_request_time_left
+/// tells the server's program when the caller gives up. Costs 8 bytes of the request.
 ///
 /// Errors: as h_client_call; H_INVALID, a negative limit.
 #[unsafe(no_mangle)]
@@ -457,10 +459,11 @@ pub unsafe extern "C" fn h_client_call_within(
 }
 
 /// Sends a request, waiting at most `timeout_ns` for a free call and, if it is long, for the server
-/// to make room for it. The reply is had with h_client_finish.
+/// to make room for it. h_client_finish gets the reply.
 ///
-/// Errors, there is no call: as h_client_call; H_TIMED_OUT also where all calls that may be outstanding
-/// wait for replies, those that were forgotten among them, and then nothing was sent, as the text says.
+/// Errors, there is no call: as h_client_call; H_TIMED_OUT also if all calls that may be
+/// outstanding wait for replies, forgotten ones included; then nothing was sent, and the text says
+/// so.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_client_start(
     client: *mut h_client_t,
@@ -479,11 +482,10 @@ pub unsafe extern "C" fn h_client_start(
     })
 }
 
-/// Waits for the reply of a call, at most `timeout_ns`; to be freed with h_reply_free. Unless the
-/// status is H_NOTHING or H_TIMED_OUT, the call does not exist afterwards; then it may be finished
-/// later, or forgotten.
+/// Waits for the reply of a call, at most `timeout_ns`; to be freed with h_reply_free. The call
+/// ends, unless the status is H_NOTHING or H_TIMED_OUT: then finish it later, or forget it.
 ///
-/// Errors: H_NOTHING, it is not there and the time limit was 0; H_TIMED_OUT; H_NO_SUCH; otherwise
+/// Errors: H_NOTHING, no reply has come and the time limit was 0; H_TIMED_OUT; H_NO_SUCH; otherwise
 /// as h_client_call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_client_finish(
@@ -505,9 +507,9 @@ pub unsafe extern "C" fn h_client_finish(
     })
 }
 
-/// The reply of a call is not wanted any more; it will be dropped when it comes. The call does not exist
-/// from now on (H_NO_SUCH), also for a thread that waits for it; its place among the calls that may be
-/// outstanding is free when the server has answered. Of a call that does not exist: nothing.
+/// Forgets a call: its reply will be dropped. The call does not exist from now on (H_NO_SUCH), not
+/// even for a thread that waits for it; its place among the calls that may be outstanding is free
+/// when the server has answered. For a call that does not exist, does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_client_forget(client: *mut h_client_t, call: h_call_t) -> h_status {
     guard(|| {
@@ -516,7 +518,7 @@ pub unsafe extern "C" fn h_client_forget(client: *mut h_client_t, call: h_call_t
     })
 }
 
-/// The bytes of a reply, and how many; `length` may be null. They stand still until it is freed.
+/// The bytes of a reply, and their number; `length` may be null. They are stable until it is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_reply_data(
     reply: *const h_reply_t,
@@ -544,7 +546,7 @@ pub unsafe extern "C" fn h_reply_free(reply: *mut h_reply_t) {
     });
 }
 
-/// How many calls may be outstanding.
+/// The number of calls that may be outstanding.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_client_outstanding_max(
     client: *mut h_client_t,
@@ -560,7 +562,7 @@ pub unsafe extern "C" fn h_client_outstanding_max(
 connected!(client: h_client_t; h_client_peer, h_client_explain);
 
 closed! {
-    /// Calls that are outstanding are over.
-    client: h_client_t, "what was sent";
+    /// Ends its outstanding calls.
+    client: h_client_t, "every sent message";
     h_client_close, h_client_free
 }

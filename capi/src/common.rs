@@ -1,14 +1,14 @@
-//! The functions that repeat for each protocol: being found, being grown, who is at the other end,
-//! the end. A protocol's file names its own in a macro of these; `tests/header` expands them, too,
-//! since cbindgen sees no macros (docs/decisions/generated-bindings.md).
+//! The functions that repeat for each protocol: serving, growing, the peer's identity, closing. A
+//! protocol's file names its own in a macro of these; `tests/header` expands them, too, since
+//! cbindgen sees no macros (docs/decisions/generated-bindings.md).
 //!
 //! ```text
 //!   offered!    _seed, _serve, .. _offer          connected!  _peer, _explain
 //!   grown!      _grow, _grow_from, _connect       closed!     _close, _free
 //! ```
-//! In each: `this: h_this_t`, what C programs call the argument and its type; then what the
-//! documentation calls things; then, after a semicolon, the functions' names. Documentation that
-//! stands before is added to that of the first function, of `closed!` to that of `_free`.
+//! In each: `this: h_this_t`, the argument's name and type in C; then nouns for the documentation;
+//! then, after a semicolon, the functions' names. Documentation that stands before is added to that
+//! of the first function, or of `_free` for `closed!`.
 
 use crate::boundary::{Copied, Done, Failure, get, guard, h_status, h_status::*, limit, out, text};
 use crate::endpoint::{Handle, Several, flush, give};
@@ -44,7 +44,7 @@ macro_rules! offered {
         #[doc = concat!(" Lets ", $peers, " find this ", stringify!($this), " by name. `access` is")]
         /// an h_access; `gid` is used for H_ACCESS_GROUP only.
         ///
-        /// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was
+        /// Errors: H_INVALID, not a name of a service; H_IN_USE; H_REFUSED; H_SYSTEM. No name was
         /// taken.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $serve(
@@ -56,15 +56,15 @@ macro_rules! offered {
             $crate::common::serve($this, stringify!($this), name, access, gid)
         }
 
-        #[doc = concat!(" Nobody finds this ", stringify!($this), " any more: its names are free at once for")]
-        /// another, its seeds are worthless, and who is connected stays so.
+        #[doc = concat!(" Ends the offers of this ", stringify!($this), ": its names are free at once for")]
+        /// another, its seeds are worthless, and connected peers stay so.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $stop_serving($this: *mut $handle) -> $crate::boundary::h_status {
             $crate::common::stop_serving($this, stringify!($this))
         }
 
         #[doc = concat!(" Asks `admit` about each process that wants to grow ", $peer, "; null: all")]
-        /// who may connect are let in again. See h_admission_t.
+        /// permitted ones are let in again. See h_admission_t.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $set_admission(
             $this: *mut $handle,
@@ -75,11 +75,11 @@ macro_rules! offered {
         }
 
         #[doc = concat!(" Offers this ", stringify!($this), ", which is of the job's node, to the other ranks.")]
-        /// They wait until it is offered. One of a kind has a name; all names are free again when it is
-        /// freed.
+        /// They wait until then. End points of one kind have different names; freeing an end point
+        /// frees its names.
         ///
-        /// Errors: H_INVALID, the name is none, or it is not of h_job_node; H_IN_USE, this rank offers
-        /// another of the same kind under it.
+        /// Errors: H_INVALID, the name is invalid, or the end point is not of h_job_node; H_IN_USE,
+        /// this rank offers another of the same kind under it.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $offer(
             $this: *mut $handle,
@@ -91,8 +91,8 @@ macro_rules! offered {
     };
 }
 
-/// `grown` is what the library grows, which `wrap` makes the handle's; an argument more may be
-/// given: its type, and what the library wants of it.
+/// `grown` is the library's type, from which `wrap` makes the handle's; an argument may follow: its
+/// type, and the library's conversion of it.
 macro_rules! grown {
     (
         $(#[$more:meta])*
@@ -105,11 +105,13 @@ macro_rules! grown {
         #[doc = concat!(" ", stringify!($free), ".")]
         $(#[$more])*
         ///
-        /// Errors: H_SEED, no seed, or one of another protocol; H_REFUSED, the seed is old or forged, or the
-        #[doc = concat!(" ", $peer, "'s owner lets this process not in; H_LIMIT, the ", $peer, " has as many as it may,")]
-        /// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it went away
-        /// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_VERSION; H_MISBEHAVED; H_SYSTEM; of
-        /// another host H_NO_HOST, H_UNREACHABLE, H_UNTRUSTED, H_SECRET. Nothing is left of the attempt.
+        /// Errors: H_SEED, not a seed, or one of another protocol; H_REFUSED, the seed is old or
+        /// forged, or the
+        #[doc = concat!(" ", $peer, "'s owner does not admit this process; H_LIMIT, the ", $peer, " has as many as it may,")]
+        /// or its process has, or this one; H_NOT_FOUND, its process is gone; H_CLOSED, it closed
+        /// meanwhile; H_TIMED_OUT; H_INVALID, an argument or a setting; H_VERSION; H_MISBEHAVED;
+        /// H_SYSTEM; for another host H_NO_HOST, H_UNREACHABLE, H_UNTRUSTED, H_SECRET. Nothing is
+        /// left of the attempt.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $grow(
             node: *mut $crate::node::h_node_t,
@@ -123,12 +125,12 @@ macro_rules! grown {
             $crate::common::grow::<$handle, $grown>(node, seed, $peer, with, timeout_ns, place, $wrap)
         }
 
-        #[doc = concat!(" Grows ", $what, " of what is served as \"[user@]name\". A name that nobody serves")]
-        /// yet, or whose process is ending, is waited for within the time limit, unless the setting
+        #[doc = concat!(" Grows ", $what, " of the service \"[user@]name\". Waits within the time limit for a")]
+        /// name without a server, or whose server's process is ending, unless the setting
         #[doc = concat!(" wait_for_names is off; otherwise as ", stringify!($grow), ".")]
         ///
-        #[doc = concat!(" Errors: as ", stringify!($grow), "; H_NOT_FOUND, nobody has served the name, or there is no")]
-        /// such user; H_INVALID, no name of a service; H_UNREACHABLE, of another host.
+        #[doc = concat!(" Errors: as ", stringify!($grow), "; H_NOT_FOUND, the name has no server, or there is no")]
+        /// such user; H_INVALID, not a name of a service; H_UNREACHABLE, for another host.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $connect(
             node: *mut $crate::node::h_node_t,
@@ -142,12 +144,12 @@ macro_rules! grown {
             $crate::common::connect::<$handle, $grown>(node, name, $peer, with, timeout_ns, place, $wrap)
         }
 
-        #[doc = concat!(" Grows ", $what, " of what the ", $peer, "'s rank offers under `name`: until it does, and")]
-        /// while too many ranks of other hosts ask it at once, this waits, at most `timeout_ns`; otherwise
+        #[doc = concat!(" Grows ", $what, " of the ", $peer, " that a rank offers under `name`. Waits at most")]
+        /// `timeout_ns` for the offer, and while too many ranks of other hosts ask it at once; otherwise
         #[doc = concat!(" as ", stringify!($grow), ".")]
         ///
-        /// Errors: H_INVALID, there is no such rank, or the name is none; H_TIMED_OUT, nothing was offered;
-        /// H_UNREACHABLE; H_LIMIT; H_CLOSED. Nothing is left of the attempt.
+        /// Errors: H_INVALID, there is no such rank, or the name is invalid; H_TIMED_OUT, the rank
+        /// did not offer it; H_UNREACHABLE; H_LIMIT; H_CLOSED. Nothing is left of the attempt.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $grow_from(
             job: *mut $crate::job::h_job_t,
@@ -167,7 +169,7 @@ macro_rules! grown {
 
 macro_rules! connected {
     ($this:ident: $handle:ident; $peer:ident, $explain:ident) => {
-        /// Who is at the other end, as the kernel says.
+        /// The identity of the other end, from the kernel.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $peer(
             $this: *mut $handle,
@@ -176,8 +178,8 @@ macro_rules! connected {
             $crate::common::peer($this, stringify!($this), peer)
         }
 
-        /// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it;
-        /// `length`, which may be null, gets the bytes before that.
+        /// The path that the link takes, and the reason: a text, copied to `buffer` and followed by
+        /// a zero byte; `length`, which may be null, gets the number of bytes before that.
         ///
         /// Errors: H_TOO_LONG, `length` is written.
         #[unsafe(no_mangle)]
@@ -199,7 +201,7 @@ macro_rules! closed {
         $close:ident, $free:ident
     ) => {
         #[doc = concat!(" Closes a ", stringify!($this), ": ", $first, " leaves first, for at most")]
-        /// `timeout_ns`. Then it is freed, whatever is returned.
+        /// `timeout_ns`. Then frees it, whatever the result.
         ///
         /// Errors: H_TIMED_OUT, messages did not leave; H_FORKED.
         #[unsafe(no_mangle)]
@@ -274,10 +276,10 @@ where
     guard(|| get(handle, name)?.end().with(|end| end.set_admission(admission(admit, context))))
 }
 
-/// A C program's decision about who may grow a sender.
+/// A C program's decision on each process that wants to grow a sender.
 fn admission(admit: h_admission_t, context: *mut c_void) -> Admit {
-    // Handed back to the C program's own function, in whichever thread polls, and not looked at
-    // here; an atomic pointer is one that may go to another thread.
+    // Passed back to the C program's own function, in the thread that polls, and never dereferenced
+    // here; an atomic pointer may go to another thread.
     let mut context = AtomicPtr::new(context);
     Box::new(move |peer: &Peer| {
         let Some(admit) = admit else { return Ok(()) };
@@ -392,7 +394,7 @@ where
     })
 }
 
-/// Lets what waits in the node leave, at most `timeout_ns`, then frees.
+/// Lets the node's queued messages leave, at most `timeout_ns`, then frees.
 pub(crate) unsafe fn close<H: Handle>(handle: *mut H, name: &str, timeout_ns: i64) -> h_status {
     guard(|| {
         let flushed = match get(handle, name)?.end().manager() {
@@ -410,7 +412,7 @@ pub(crate) unsafe fn close<H: Handle>(handle: *mut H, name: &str, timeout_ns: i6
     })
 }
 
-/// Frees what [`give`] gave, and nobody uses any more; null is allowed.
+/// Frees a handle of [`give`] that has no user any more; null is allowed.
 pub(crate) unsafe fn free<H: Handle>(handle: *mut H, name: &str) -> Done {
     if handle.is_null() {
         return Ok(());
@@ -420,7 +422,7 @@ pub(crate) unsafe fn free<H: Handle>(handle: *mut H, name: &str) -> Done {
     if handle.end().fork().is_parent() {
         drop(handle);
     } else {
-        // It is the parent's; nothing here may wait for its locks, or tell its peers goodbye.
+        // It is the parent's; nothing here may wait for its locks, or send its peers a goodbye.
         core::mem::forget(handle);
     }
     Ok(())

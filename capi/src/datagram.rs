@@ -12,7 +12,7 @@ use core::ffi::c_void;
 use hamlyn::protocol::{Datagram, DatagramReceiver, DatagramSender, Exclusive};
 
 /// Receives datagrams, one at a time. It is ready when it is made, not ready after each datagram,
-/// and ready again after h_datagram_ready; what is sent while it is not ready is lost.
+/// and ready again after h_datagram_ready; a datagram sent while it is not ready is lost.
 pub struct h_datagram_receiver_t(pub(crate) One<Receiver>);
 
 pub(crate) struct Receiver {
@@ -43,11 +43,11 @@ handles!(
 pub struct h_datagram_t {
     /// Where its bytes begin in the receiver's area.
     pub offset: usize,
-    /// How many they are.
+    /// The number of its bytes.
     pub length: usize,
     /// Whether its sender wants an answer: see h_datagram_reply.
     pub wants_reply: bool,
-    /// The link that it came over.
+    /// The link over which it came.
     pub link: h_link_t,
 }
 
@@ -86,12 +86,12 @@ offered! {
     h_datagram_receiver_set_admission, h_datagram_receiver_offer
 }
 
-/// The next datagram, waiting at most `timeout_ns`. After it the receiver is not ready, and the
-/// datagram's bytes stand still, until h_datagram_ready.
+/// Receives the next datagram, waiting at most `timeout_ns`. Afterwards, until h_datagram_ready,
+/// the receiver is not ready and the datagram's bytes are stable.
 ///
-/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_MISBEHAVED, a sender
-/// broke the rules and was sent away; nothing was received, and the receiver is ready; H_FORKED;
-/// H_SYSTEM.
+/// Errors: H_NOTHING, no datagram waits and the time limit was 0; H_TIMED_OUT; H_MISBEHAVED, a
+/// sender broke the rules and was disconnected; nothing was received, and the receiver is ready;
+/// H_FORKED; H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_datagram_receive(
     receiver: *mut h_datagram_receiver_t,
@@ -110,11 +110,11 @@ pub unsafe extern "C" fn h_datagram_receive(
     })
 }
 
-/// Copies the bytes of the datagram that was received last to `buffer`; `length`, which may be
-/// null, gets how many they are.
+/// Copies the bytes of the last received datagram to `buffer`; `length`, which may be null, gets
+/// their number.
 ///
-/// Errors: H_TOO_LONG, `length` is written; H_STATE, none was received; H_INVALID, the receiver was
-/// made ready since.
+/// Errors: H_TOO_LONG, `length` is written; H_STATE, no datagram was received; H_INVALID, the
+/// receiver was made ready since.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_datagram_read(
     receiver: *mut h_datagram_receiver_t,
@@ -130,8 +130,8 @@ pub unsafe extern "C" fn h_datagram_read(
     })
 }
 
-/// Where the bytes of the datagram that was received last are, and how many; `length` may be null.
-/// They stand still until h_datagram_ready, or until the receiver is freed.
+/// The address of the last received datagram's bytes, and their number; `length` may be null. They
+/// are stable until h_datagram_ready, or until the receiver is freed.
 ///
 /// Errors: as h_datagram_read.
 #[unsafe(no_mangle)]
@@ -152,12 +152,11 @@ pub unsafe extern "C" fn h_datagram_data(
     })
 }
 
-/// Answers the datagram that was received last, with the ticket that came with it, over the link
-/// over which it came. Waits at most `timeout_ns` for room. Whether the other side was ready is
-/// not known.
+/// Answers the last received datagram, with the ticket that came with it, over the same link. Waits
+/// at most `timeout_ns` for room. Does not report whether the other side was ready.
 ///
-/// Errors: H_STATE, none was received, or it wants no answer; H_TOO_LONG; H_CLOSED, H_DIED, its
-/// sender is gone; H_FULL, H_TIMED_OUT, nothing was sent; H_CUT_OFF.
+/// Errors: H_STATE, no datagram was received, or it wants no answer; H_TOO_LONG; H_CLOSED, H_DIED,
+/// its sender is gone; H_FULL, H_TIMED_OUT, nothing was sent; H_CUT_OFF.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_datagram_reply(
     receiver: *mut h_datagram_receiver_t,
@@ -174,21 +173,21 @@ pub unsafe extern "C" fn h_datagram_reply(
     })
 }
 
-/// Takes datagrams again: the bytes of the one before may change from now on. The tickets that are
-/// out are good again.
+/// Makes the receiver ready: the bytes of the previous datagram may change from now on. Issued
+/// tickets are valid again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_datagram_ready(receiver: *mut h_datagram_receiver_t) -> h_status {
     guard(|| Ok(get(receiver, "receiver")?.0.lock()?.inner.ready()?))
 }
 
-/// h_datagram_ready with a new key: every ticket that is out is worthless from now on, and whoever
-/// shall send needs a new one, or grows another sender. A datagram that was not received is lost.
+/// h_datagram_ready with a new key: every issued ticket is worthless from now on, and senders need
+/// a new ticket, or grow again. A datagram that was not received is lost.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_datagram_ready_anew(receiver: *mut h_datagram_receiver_t) -> h_status {
     guard(|| Ok(get(receiver, "receiver")?.0.lock()?.inner.ready_anew()?))
 }
 
-/// The right to send one datagram to this receiver whenever it is ready; to be given along with a
+/// A ticket to send one datagram to this receiver whenever it is ready; send it along with a
 /// datagram, for the answer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_datagram_reply_ticket(
@@ -203,8 +202,8 @@ pub unsafe extern "C" fn h_datagram_reply_ticket(
 }
 
 closed! {
-    /// Its senders are told goodbye; its seeds and names are worthless; the area's memory goes.
-    receiver: h_datagram_receiver_t, "what the node has queued";
+    /// Its senders get a goodbye; its seeds and names are worthless; its area is freed.
+    receiver: h_datagram_receiver_t, "every queued message of the node";
     h_datagram_receiver_close, h_datagram_receiver_free
 }
 
@@ -215,11 +214,11 @@ grown! {
 
 /// Sends `length` bytes of `data` to the receiver's area at `offset`, and with them a ticket for
 /// the answer, from h_datagram_reply_ticket of a receiver of the same node, or null. Waits at most
-/// `timeout_ns` for room. Whether the receiver was ready is not known.
+/// `timeout_ns` for room. Does not report whether the receiver was ready.
 ///
 /// Errors, nothing was sent: H_TOO_LONG; H_INVALID, outside the area, or a ticket of another node;
-/// H_FULL, the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the receiver is gone. H_CUT_OFF: part was sent, and the rest
-/// leaves first in the next call.
+/// H_FULL, the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the receiver is gone. H_CUT_OFF:
+/// part was sent, and the rest leaves first in the next call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_datagram_send(
     sender: *mut h_datagram_sender_t,
@@ -241,7 +240,7 @@ pub unsafe extern "C" fn h_datagram_send(
     })
 }
 
-/// The bytes of the receiver's area.
+/// The size of the receiver's area, in bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_datagram_capacity(
     sender: *mut h_datagram_sender_t,
@@ -257,7 +256,7 @@ pub unsafe extern "C" fn h_datagram_capacity(
 connected!(sender: h_datagram_sender_t; h_datagram_sender_peer, h_datagram_sender_explain);
 
 closed! {
-    /// What is still queued may be lost.
-    sender: h_datagram_sender_t, "what was sent";
+    /// Queued datagrams may be lost.
+    sender: h_datagram_sender_t, "every sent message";
     h_datagram_sender_close, h_datagram_sender_free
 }

@@ -1,4 +1,4 @@
-//! Where services of other hosts are whose names say no place: a directory of the program's own.
+//! A directory of the program's own: finds the hosts of services whose names give no place.
 
 use crate::boundary::{guard, h_status, h_status::*, text};
 use crate::node::h_node_t;
@@ -16,23 +16,25 @@ use {
     std::sync::atomic::{AtomicPtr, Ordering},
 };
 
-/// The places of a service, as an h_look_up_t gives them. It is there until that returns.
+/// The places of a service, for an h_look_up_t to fill in. Valid until that function returns.
 pub struct h_places_t {
     #[cfg(feature = "tls")]
     places: Vec<Place>,
-    /// What went wrong.
+    /// The reason for a failure.
     #[cfg(feature = "tls")]
     why: Option<String>,
 }
 
-/// Says where `service` is, by h_places_add, in the order in which the places are to be tried; by none,
-/// that nobody has it yet: whoever waits for names asks again, at first after 50 ms, then less often.
-/// `timeout_ns` is what is left to whoever connects, negative if there is no limit. Returns whether it
-/// could look; if not, that ends the attempt, and h_places_fail may have said why.
+/// Adds the places of `service` with h_places_add, in the order in which to try them. No place
+/// means that no host offers it yet: a connecting call that waits for names asks again, at first
+/// after 50 ms, then less often. `timeout_ns` is the rest of that call's time limit, negative if
+/// there is no limit. Returns false if the look-up failed, which ends the attempt; h_places_fail
+/// may give the reason first.
 ///
-/// It runs in threads of the library's that connect, several at a time; holds no lock; and may wait:
-/// whoever connects is told when its time limit is over. At most 64 connect at a time, those who are
-/// still in here included. It must not free the node. `context` is what it was set with.
+/// It runs in threads of the library that connect, several at a time; holds no lock; and may wait:
+/// a connecting call still returns when its time limit has passed. At most 64 threads connect at a
+/// time, those that are still in this function included. It must not free the node. `context` is
+/// that of h_set_directory.
 pub type h_look_up_t = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -42,17 +44,18 @@ pub type h_look_up_t = Option<
     ) -> bool,
 >;
 
-/// Is told that `context` is not used any more.
+/// Called when `context` is not used any more.
 pub type h_release_t = Option<unsafe extern "C" fn(context: *mut c_void)>;
 
-/// From now on `look_up` says where services of other hosts are whose names say no place
-/// ("hamlyn://service"), in the place of the setting `directory`; null: the setting does. Whoever is
-/// connecting, and has been told, stays with what was found.
+/// Sets the function that finds services of other hosts whose names give no place
+/// ("hamlyn://service"), instead of the setting `directory`; null: the setting applies. Attempts
+/// that already have a result from the previous directory keep it.
 ///
-/// `release`, which may be null, is called with `context` once nothing calls `look_up` any more: when
-/// another is set, or the node and all end points made from it have been freed, and whoever is in it has
-/// returned. It runs in that call or in a thread of the library's. Where this call fails nothing is
-/// kept, and it is not called; where `look_up` is null `context` and `release` are not looked at.
+/// `release`, which may be null, is called with `context` once `look_up` has no caller left:
+/// another function is set, or the node and all end points made from it have been freed, and every
+/// call of `look_up` has returned. It runs in that call or in a thread of the library. If this call
+/// fails, it keeps nothing and `release` is not called; if `look_up` is null, `context` and
+/// `release` are ignored.
 ///
 /// Errors: H_STATE, the library was built without other hosts; H_FORKED.
 #[unsafe(no_mangle)]
@@ -81,9 +84,9 @@ pub unsafe extern "C" fn h_set_directory(
     })
 }
 
-/// Adds a place, host:port, behind those that there are. In an h_look_up_t alone.
+/// Adds a place, host:port, behind the others. Only inside an h_look_up_t.
 ///
-/// Errors: H_INVALID, it is none; H_LIMIT, there are 64.
+/// Errors: H_INVALID, not a place; H_LIMIT, there are 64.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_places_add(places: *mut h_places_t, place: *const c_char) -> h_status {
     guard(|| {
@@ -107,8 +110,8 @@ pub unsafe extern "C" fn h_places_add(places: *mut h_places_t, place: *const c_c
     })
 }
 
-/// Says why an h_look_up_t, before it returns false, could not look: a part of what whoever connects is
-/// told. In an h_look_up_t alone.
+/// Gives the reason why an h_look_up_t is about to return false; it becomes part of the connecting
+/// call's error. Only inside an h_look_up_t.
 ///
 /// Errors: H_INVALID, the text is not UTF-8.
 #[unsafe(no_mangle)]
@@ -129,7 +132,7 @@ pub unsafe extern "C" fn h_places_fail(places: *mut h_places_t, why: *const c_ch
 }
 
 /// # Safety
-/// Null, or what an `h_look_up_t` was given, which has not returned yet and uses it in one thread.
+/// Null, or the argument of an `h_look_up_t` that has not returned yet and uses it in one thread.
 #[cfg(feature = "tls")]
 unsafe fn places_of<'a>(places: *mut h_places_t) -> crate::boundary::Done<&'a mut h_places_t> {
     places.as_mut().ok_or_else(|| Failure::invalid("places is null"))
@@ -140,7 +143,7 @@ unsafe fn places_of<'a>(places: *mut h_places_t) -> crate::boundary::Done<&'a mu
 struct Given {
     look_up: unsafe extern "C" fn(*mut c_void, *const c_char, i64, *mut h_places_t) -> bool,
     release: h_release_t,
-    /// Handed back to the program's own functions, in whichever thread, and not looked at here.
+    /// Passed back to the program's own functions, in any thread, and never dereferenced here.
     context: AtomicPtr<c_void>,
 }
 
@@ -148,7 +151,7 @@ struct Given {
 impl Drop for Given {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: the program gave both, and nobody is in `look_up` any more.
+            // SAFETY: both came from the program, and no call of `look_up` is running any more.
             unsafe { release(self.context.load(Ordering::Relaxed)) }
         }
     }
@@ -166,8 +169,8 @@ impl HostDirectory for Given {
         let timeout = timeout.map_or(-1, |left| left.as_nanos().min(i64::MAX as u128) as i64);
         let mut places = h_places_t { places: Vec::new(), why: None };
         let context = self.context.load(Ordering::Relaxed);
-        // SAFETY: the program promised that the function and its context are there until it is
-        // released; the text and the places are until it returns.
+        // SAFETY: the program promised that the function and its context stay until it is released;
+        // the text and the places stay until it returns.
         let could = unsafe { (self.look_up)(context, service.as_ptr(), timeout, &mut places) };
         match (could, places.why) {
             (true, _) => Ok(places.places),

@@ -1,5 +1,4 @@
-//! What all end points have in common: one thread at a time, none in a forked child, and how they
-//! end.
+//! Common parts of all end points: one thread at a time, an error in a forked child, and closing.
 //!
 //! A C program may call with one end point from any number of threads; the library's own end
 //! points that receive or send in an order belong to one thread at a time. A call that finds
@@ -12,7 +11,7 @@ use hamlyn::protocol::{EndPoint, Exclusive, Held, Manager, ReceiveError, SendErr
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// An end point, or what is made of one, of a process and its manager.
+/// An end point, or an object made from one, of a process and its manager.
 pub struct End<T> {
     inner: T,
     manager: Manager,
@@ -32,7 +31,7 @@ impl<T> End<T> {
         if self.fork.is_parent() { Ok(&self.manager) } else { Err(hamlyn::node::Forked.into()) }
     }
 
-    /// What is in it.
+    /// The end point; an error in a forked child.
     pub fn shared(&self) -> Done<&T> {
         self.manager()?;
         Ok(&self.inner)
@@ -43,7 +42,7 @@ impl<T> End<T> {
     }
 }
 
-/// How long a call that does not wait itself waits for one that does.
+/// How long a call that does not wait itself waits for another thread's call.
 const BUSY_MAX: Duration = Duration::from_secs(10);
 
 #[cold]
@@ -53,16 +52,16 @@ fn busy() -> Failure {
 }
 
 impl<T> One<T> {
-    /// The end point, for a call that does not wait. Another thread may be waiting in one for room
-    /// or for a group; so there is a limit here, too.
+    /// The end point, for a call that does not wait. Another thread may be waiting in a call for
+    /// room or for a group; so there is a limit here, too.
     pub fn lock(&self) -> Done<Held<'_, T>> {
         self.manager()?;
         self.inner.lock_within(Some(BUSY_MAX)).ok_or_else(busy)
     }
 
-    /// The end point, for a call that waits at most `timeout_ns`, and what is left of that. When
+    /// The end point, for a call that waits at most `timeout_ns`, and the rest of that time. If
     /// another thread stays in a call all the time, the status is `H_TIMED_OUT`, or `not_now` if
-    /// the call does not wait at all.
+    /// this call does not wait at all.
     pub fn enter(
         &self,
         timeout_ns: i64,
@@ -83,8 +82,8 @@ impl<T> One<T> {
 }
 
 impl<T: EndPoint> One<T> {
-    /// A receive that waits at most `timeout_ns`. While it waits for long, other threads can use
-    /// the end point: one that releases what was received before may be what the sender waits for.
+    /// A receive that waits at most `timeout_ns`. During long waits other threads can use the end
+    /// point: the sender may be waiting for one of them to release earlier records.
     pub fn receive<R>(
         &self,
         timeout_ns: i64,
@@ -109,7 +108,7 @@ impl<T: EndPoint> One<T> {
     }
 }
 
-/// What is in a handle, for calls of any thread that do not wait.
+/// The end point in a handle, for calls of any thread that do not wait.
 pub trait Several {
     /// The end point.
     type Point;
@@ -133,15 +132,15 @@ impl<T> Several for Arc<T> {
 }
 
 impl<T: Several> End<T> {
-    /// Calls `use_it`, which does not wait, with the end point. An error in a forked child, and
-    /// where another thread stays in a call.
+    /// Calls `use_it`, which does not wait, with the end point. An error in a forked child, and if
+    /// another thread stays in a call.
     pub fn with<R>(&self, use_it: impl FnOnce(&mut T::Point) -> R) -> Done<R> {
         self.manager()?;
         self.inner.with(use_it).ok_or_else(busy)
     }
 }
 
-/// What a C program holds: an opaque type around an [`End`].
+/// A handle of a C program: an opaque type around an [`End`].
 pub(crate) trait Handle: Sized {
     type Inner;
     fn of(end: End<Self::Inner>) -> Self;
@@ -168,13 +167,13 @@ pub(crate) fn give<H: Handle>(node: &h_node_t, inner: H::Inner) -> Done<*mut H> 
     Ok(Box::into_raw(Box::new(H::of(End::new(node, inner)?))))
 }
 
-/// The same for what an end point has made, of the same manager.
+/// The same for an object that an end point has made, of the same manager.
 pub(crate) fn give_beside<H: Handle, T>(end: &End<T>, inner: H::Inner) -> *mut H {
     let (manager, fork) = (end.manager.clone(), end.fork.clone());
     Box::into_raw(Box::new(H::of(End { inner, manager, fork })))
 }
 
-/// What a receiver with a field `inner` has of that.
+/// The methods of a receiver with a field `inner`.
 macro_rules! wrapped {
     ($type:ty) => {
         impl hamlyn::protocol::EndPoint for $type {
@@ -211,8 +210,8 @@ macro_rules! wrapped {
 }
 pub(crate) use wrapped;
 
-/// Calls `turn` with the node's lock until it says something other than "not now", or until the
-/// time is over; other threads work between the turns.
+/// Calls `turn` with the node's lock until it returns something other than "not now", or the time
+/// limit has passed; other threads work between the turns.
 pub fn repeat<T>(
     manager: &Manager,
     timeout_ns: i64,
@@ -243,7 +242,7 @@ pub fn flush(manager: &Manager, timeout_ns: i64) -> Done<bool> {
     Ok(done.is_some())
 }
 
-/// The call that was made could be done only by waiting, and was told not to.
+/// The error of a call that would have to wait, with a time limit of 0.
 pub fn nothing() -> Failure {
     Failure::new(H_NOTHING, "nothing has arrived")
 }
@@ -252,7 +251,7 @@ pub fn full() -> Failure {
     Failure::new(H_FULL, "there is no room now; nothing was sent")
 }
 
-/// What a send came to: a time limit of 0 that is over means that there was no room.
+/// The result of a send: with a time limit of 0, a timeout means that there was no room.
 pub fn sent<T>(result: Result<T, SendError>, timeout_ns: i64) -> Done<T> {
     match result {
         Err(SendError::TimedOut) if timeout_ns == 0 => Err(full()),
@@ -260,7 +259,7 @@ pub fn sent<T>(result: Result<T, SendError>, timeout_ns: i64) -> Done<T> {
     }
 }
 
-/// What a receive came to: a time limit of 0 that is over means that nothing was there.
+/// The result of a receive: with a time limit of 0, a timeout means that nothing was there.
 pub fn received<T>(result: Result<T, ReceiveError>, timeout_ns: i64) -> Done<T> {
     match result {
         Err(ReceiveError::TimedOut) if timeout_ns == 0 => Err(nothing()),

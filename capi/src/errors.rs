@@ -1,4 +1,4 @@
-//! Which status each error of the library becomes. The text is the error's own.
+//! The status for each error of the library. The text is the error's own.
 
 use crate::boundary::{Failure, h_status, h_status::*};
 use hamlyn::config::ConfigError;
@@ -49,7 +49,7 @@ macro_rules! statuses {
     )+};
 }
 
-/// Names of Rust's in the library's texts, and what C programs call these.
+/// Rust names in the library's texts, and their C names.
 const IN_C: [(&str, &str); 4] = [
     ("start_progress", "h_start_progress"),
     ("ERROR_TEXT_MAX", "the longest text of an error"),
@@ -57,7 +57,7 @@ const IN_C: [(&str, &str); 4] = [
     ("another manager", "another node"),
 ];
 
-/// A text of the library's in the words of C programs.
+/// A text of the library with the names of C.
 fn in_c(text: String) -> String {
     let mut text = text;
     for (rust, c) in IN_C {
@@ -69,7 +69,7 @@ fn in_c(text: String) -> String {
 }
 
 impl Failure {
-    /// Growing failed: with who is at the other end, instead of a receiver.
+    /// A failure to grow, with the kind of peer named instead of "receiver".
     pub fn of_growing(e: GrowError, peer: &str) -> Self {
         let text = in_c(e.to_string()).replacen("the receiver", &format!("the {peer}"), 1);
         Self::new(e.status(), text)

@@ -32,16 +32,17 @@ handles!(
 
 pub(crate) struct Root {
     inner: Group,
-    /// The member that the last call failed because of.
+    /// The member that made the last call fail.
     lost: Option<u32>,
-    /// Those that were not done with when its time was over.
+    /// The members that were not finished when the last call's time limit passed.
     missing: Vec<u32>,
 }
 
 wrapped!(Root);
 
 impl h_group_t {
-    /// For one call alone, with what is left of its time. What the last one failed because of is forgotten.
+    /// For one call alone, with the rest of its time limit. Forgets the member that made the last
+    /// call fail.
     fn enter(&self, timeout_ns: i64) -> Done<(Held<'_, Root>, Option<Duration>)> {
         let (mut root, left) = self.0.enter(timeout_ns, H_TIMED_OUT)?;
         (root.lost, root.missing) = (None, Vec::new());
@@ -69,24 +70,23 @@ const _: () = assert!(H_PART_BYTES == PART_BYTES);
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_part_t {
-    /// As they travel.
+    /// In the format for messages and files.
     pub bytes: [u8; H_PART_BYTES],
 }
 
-/// Bytes of the caller's.
+/// Bytes of the caller.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_bytes_t {
-    /// Where they are.
+    /// Their address.
     pub data: *const c_void,
-    /// How many.
+    /// Their number.
     pub length: usize,
 }
 
-/// Makes a group with places for `members` members, each of which sends a part of up to
-/// `part_bytes` bytes in each round, and is sent up to `scatter_bytes` (0: as many as part_bytes),
-/// for which it has to have room.
-/// To be freed with h_group_close or h_group_free.
+/// Makes a group with places for `members` members. In each round each member sends a part of up to
+/// `part_bytes` bytes, and receives up to `scatter_bytes` (0: as many as part_bytes), for which it
+/// must have room. To be freed with h_group_close or h_group_free.
 ///
 /// Errors: H_LIMIT, a number is not allowed, or there is no memory for it.
 #[unsafe(no_mangle)]
@@ -115,8 +115,7 @@ offered! {
     h_group_set_admission, h_group_offer
 }
 
-/// A seed from which the member in one place can be grown; and another there, when that one is
-/// lost.
+/// A seed from which the member in one place can be grown, and its replacement, if it is lost.
 ///
 /// Errors: H_INVALID, there is no such place.
 #[unsafe(no_mangle)]
@@ -132,11 +131,11 @@ pub unsafe extern "C" fn h_group_seed_of(
     })
 }
 
-/// Waits at most `timeout_ns` until the part of every member has arrived. They stand still until
-/// h_group_next_round.
+/// Waits at most `timeout_ns` until the part of every member has arrived. The parts are stable
+/// until h_group_next_round.
 ///
-/// Errors, what has arrived stays, and the call may be repeated: H_TIMED_OUT; H_DIED, H_CLOSED, a
-/// member ended before its part had arrived: the text says who, and h_group_lost; H_STATE, members
+/// Errors, arrived parts stay, and the call may be repeated: H_TIMED_OUT; H_DIED, H_CLOSED, a
+/// member ended before its part had arrived: the text and h_group_lost name it; H_STATE, members
 /// are at a barrier, or the like; H_FORKED; H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_gather(group: *mut h_group_t, timeout_ns: i64) -> h_status {
@@ -147,8 +146,8 @@ pub unsafe extern "C" fn h_group_gather(group: *mut h_group_t, timeout_ns: i64) 
     })
 }
 
-/// h_group_gather for the parts of `wanted` members, whichever. A member that is lost is no error
-/// while so many can still be reached.
+/// h_group_gather for the parts of any `wanted` members. A lost member is no error while that many
+/// can still be reached.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_wait_for(
     group: *mut h_group_t,
@@ -162,7 +161,7 @@ pub unsafe extern "C" fn h_group_wait_for(
     })
 }
 
-/// Which member the last call with this group failed because of.
+/// The member that made the last call with this group fail.
 ///
 /// Errors: H_NOTHING, it did not fail because of a member.
 #[unsafe(no_mangle)]
@@ -175,12 +174,13 @@ pub unsafe extern "C" fn h_group_lost(group: *mut h_group_t, member: *mut u32) -
     })
 }
 
-/// After H_TIMED_OUT of the last call that had this group to itself: which members it was not done with, also
-/// those that have yet to join. (One that another thread's call kept out says so, and leaves these as they
-/// were.) `count` gets how many there are; if that is more than `capacity`, only so many are
-/// written and H_TOO_LONG is returned. `members` may be null if `capacity` is 0.
+/// After H_TIMED_OUT of the last call that had this group to itself: the members that it was not
+/// finished with, those that have yet to join included. (A call that timed out because another
+/// thread was in a call says so, and leaves this list as it was.) `count` gets their number; if
+/// that is more than `capacity`, only that many are written and H_TOO_LONG is returned. `members`
+/// may be null if `capacity` is 0.
 ///
-/// Errors: H_NOTHING, it has left none out; H_TOO_LONG.
+/// Errors: H_NOTHING, no member was left out; H_TOO_LONG.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_missing(
     group: *mut h_group_t,
@@ -207,8 +207,8 @@ pub unsafe extern "C" fn h_group_missing(
     })
 }
 
-/// Where the part of one member is, and how many bytes; `length` may be null. It begins at a
-/// multiple of 64 bytes, and stands still until h_group_next_round.
+/// The address of one member's part, and the number of its bytes; `length` may be null. It begins
+/// at a multiple of 64 bytes, and is stable until h_group_next_round.
 ///
 /// Errors: H_NOTHING, it has not arrived.
 #[unsafe(no_mangle)]
@@ -232,8 +232,8 @@ pub unsafe extern "C" fn h_group_part(
     })
 }
 
-/// The round is over: the bytes of its parts may change from now on, and the members may send
-/// those of the next. A part that comes later is dropped.
+/// Ends the round: the bytes of its parts may change from now on, and the members may send those of
+/// the next. A part that comes later is dropped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_next_round(group: *mut h_group_t) -> h_status {
     guard(|| {
@@ -243,11 +243,11 @@ pub unsafe extern "C" fn h_group_next_round(group: *mut h_group_t) -> h_status {
 }
 
 /// Sends each member its own bytes: `count` of `parts`, one for each place. Waits at most
-/// `timeout_ns` for each to have received what it was sent before, and for members that have yet
-/// to join.
+/// `timeout_ns` for each member to have received the previous scatter, and for members that have
+/// yet to join.
 ///
-/// Errors: as h_group_gather, a lost member when all others have been served; H_INVALID, `count`
-/// is another; H_TOO_LONG; nothing was sent then.
+/// Errors: as h_group_gather, a lost member after all others have been served; H_INVALID, `count`
+/// is not the number of places; H_TOO_LONG; nothing was sent then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_scatter(
     group: *mut h_group_t,
@@ -272,10 +272,10 @@ pub unsafe extern "C" fn h_group_scatter(
     })
 }
 
-/// h_group_scatter to `count` of its members alone, whose numbers are `members`: `parts[i]` is for
-/// `members[i]`. After H_TIMED_OUT, for those whom h_group_missing names.
+/// h_group_scatter to `count` members alone, whose numbers are `members`: `parts[i]` is for
+/// `members[i]`. After H_TIMED_OUT, for those that h_group_missing names.
 ///
-/// Errors: as h_group_scatter; H_INVALID, there is no such member, or one stands there twice.
+/// Errors: as h_group_scatter; H_INVALID, there is no such member, or one is named twice.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_scatter_to(
     group: *mut h_group_t,
@@ -300,12 +300,12 @@ pub unsafe extern "C" fn h_group_scatter_to(
     })
 }
 
-/// Waits at most `timeout_ns` until all has left of what a time limit has cut off; otherwise that leaves in
-/// the group's next calls. What was left for a member that has ended goes with it, and is no error here:
-/// h_group_gather and h_group_scatter tell of it.
+/// Waits at most `timeout_ns` until the rest of all messages that a time limit has cut off has
+/// left; otherwise it leaves in the group's next calls. The rest for a member that has ended is
+/// dropped, and is no error here: h_group_gather and h_group_scatter report the member.
 ///
-/// Errors: H_CUT_OFF, it has not all left, and the call may be repeated; H_TIMED_OUT, another thread is in a
-/// call with the group; H_FORKED; H_SYSTEM.
+/// Errors: H_CUT_OFF, some has not left, and the call may be repeated; H_TIMED_OUT, another thread
+/// is in a call with the group; H_FORKED; H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_flush(group: *mut h_group_t, timeout_ns: i64) -> h_status {
     guard(|| {
@@ -332,10 +332,10 @@ pub unsafe extern "C" fn h_group_broadcast(
     })
 }
 
-/// Waits at most `timeout_ns` until every member has come to its barrier, and lets all of them go
-/// on; the round is over.
+/// Waits at most `timeout_ns` until every member has come to its barrier, and lets all of them
+/// continue; the round is over.
 ///
-/// Errors: as h_group_gather; then h_group_release lets those go that are there.
+/// Errors: as h_group_gather; h_group_release then lets the waiting members continue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_barrier(group: *mut h_group_t, timeout_ns: i64) -> h_status {
     guard(|| {
@@ -345,8 +345,8 @@ pub unsafe extern "C" fn h_group_barrier(group: *mut h_group_t, timeout_ns: i64)
     })
 }
 
-/// Lets the members go on that have come to their barrier; the round is over. Those that come later
-/// go on at once.
+/// Lets the members that have come to their barrier continue; the round is over. Members that come
+/// later continue at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_release(group: *mut h_group_t, timeout_ns: i64) -> h_status {
     guard(|| {
@@ -356,8 +356,8 @@ pub unsafe extern "C" fn h_group_release(group: *mut h_group_t, timeout_ns: i64)
     })
 }
 
-/// How many places the group has, how many members and helpers have a connection now, and the
-/// number of the round, from 1 on; each pointer may be null.
+/// The number of places, of members and helpers with a connection now, and the number of the round,
+/// from 1 on; each pointer may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_members(
     group: *mut h_group_t,
@@ -376,7 +376,7 @@ pub unsafe extern "C" fn h_group_members(
     })
 }
 
-/// How many parts this group has to have to be ready, for h_wait_any; all of them unless set.
+/// The number of parts that make this group ready for h_wait_any; all of them unless set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_set_wanted(group: *mut h_group_t, wanted: u32) -> h_status {
     guard(|| {
@@ -386,8 +386,8 @@ pub unsafe extern "C" fn h_group_set_wanted(group: *mut h_group_t, wanted: u32) 
 }
 
 closed! {
-    /// Its members and helpers are told; pointers to parts are no longer valid.
-    group: h_group_t, "what the node has queued";
+    /// Its members and helpers get a goodbye; pointers to parts are no longer valid.
+    group: h_group_t, "every queued message of the node";
     h_group_close, h_group_free
 }
 
@@ -398,8 +398,8 @@ grown! {
     h_group_member_grow, h_group_member_connect, h_group_member_grow_from; h_group_member_close, h_group_member_free
 }
 
-/// A member's place in the group, from 0 on, how many places there are, and the most bytes of a
-/// part; each pointer may be null.
+/// A member's place in the group, from 0 on, the number of places, and the most bytes of a part;
+/// each pointer may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_member_place(
     member: *mut h_group_member_t,
@@ -420,7 +420,7 @@ pub unsafe extern "C" fn h_group_member_place(
 /// for room.
 ///
 /// Errors, nothing was sent: H_TIMED_OUT; H_TOO_LONG; H_CLOSED, H_DIED, the root is gone; H_STATE,
-/// the root does something else. H_CUT_OFF: the rest leaves first in the next call.
+/// the root is in another operation. H_CUT_OFF: the rest leaves first in the next call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_member_send(
     member: *mut h_group_member_t,
@@ -436,12 +436,12 @@ pub unsafe extern "C" fn h_group_member_send(
     })
 }
 
-/// What the root scatters or broadcasts next, waiting at most `timeout_ns`; copied to `buffer`,
-/// which should hold as many bytes as the member was grown to receive. `length`, which may be
-/// null, gets how many came.
+/// Receives the root's next scatter or broadcast, waiting at most `timeout_ns`; copied to `buffer`,
+/// which should hold as many bytes as the member was grown to receive. `length`, which may be null,
+/// gets the number of bytes.
 ///
-/// Errors: H_TIMED_OUT; H_CLOSED, H_DIED, the root is gone; H_STATE, the root does something else;
-/// H_TOO_LONG, `buffer` is too small: `length` is written, and what came is lost.
+/// Errors: H_TIMED_OUT; H_CLOSED, H_DIED, the root is gone; H_STATE, the root is in another
+/// operation; H_TOO_LONG, `buffer` is too small: `length` is written, and the bytes are lost.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_member_receive(
     member: *mut h_group_member_t,
@@ -459,10 +459,10 @@ pub unsafe extern "C" fn h_group_member_receive(
 }
 
 /// Comes to the barrier: waits at most `timeout_ns` until every member has, and the root lets all
-/// go on.
+/// continue.
 ///
-/// Errors: H_TIMED_OUT, then the call is to be repeated; H_CLOSED, H_DIED, the root is gone;
-/// H_STATE, the root does something else.
+/// Errors: H_TIMED_OUT, then repeat the call; H_CLOSED, H_DIED, the root is gone; H_STATE, the root
+/// is in another operation.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_member_barrier(
     member: *mut h_group_member_t,
@@ -476,11 +476,11 @@ pub unsafe extern "C" fn h_group_member_barrier(
 
 const HELPERS_MAX: usize = 1 << 16;
 
-/// Gives this member's part of the round, `length` bytes, away to `count` helpers, up to 65,536, in
-/// nearly equal pieces, in their order; each sends its own with h_group_helper_send or
-/// h_group_member_send_part, and the part has arrived when all of them have. Waits at most
-/// `timeout_ns` for the round to begin. The helpers trust one another, and this member answers for
-/// them.
+/// Delegates this member's part of the round, `length` bytes, to `count` helpers, up to 65,536, in
+/// nearly equal pieces, in their order. Each helper sends its piece with h_group_helper_send or
+/// h_group_member_send_part, and the part has arrived when all pieces have. Waits at most
+/// `timeout_ns` for the round to begin. The helpers trust one another, and this member is
+/// responsible for them.
 ///
 /// Errors: as h_group_member_send; H_INVALID, `count` is not allowed.
 #[unsafe(no_mangle)]
@@ -512,9 +512,9 @@ unsafe fn part_of(part: *const h_part_t) -> Done<Part> {
     Ok(Part::from_bytes(&get(part, "part")?.bytes)?)
 }
 
-/// How many bytes a helper has to send for a part: neither more nor less.
+/// The exact number of bytes that a helper has to send for a part.
 ///
-/// Errors: H_INVALID, it is none.
+/// Errors: H_INVALID, not a part.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_part_length(part: *const h_part_t, length: *mut usize) -> h_status {
     guard(|| {
@@ -526,7 +526,7 @@ pub unsafe extern "C" fn h_part_length(part: *const h_part_t, length: *mut usize
 
 /// Sends a part that another member of the group, or this one, has delegated.
 ///
-/// Errors: as h_group_member_send; H_INVALID, it is no part.
+/// Errors: as h_group_member_send; H_INVALID, not a part.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_member_send_part(
     member: *mut h_group_member_t,
@@ -546,8 +546,8 @@ pub unsafe extern "C" fn h_group_member_send_part(
 connected!(member: h_group_member_t; h_group_member_peer, h_group_member_explain);
 
 closed! {
-    /// What is still queued may be lost.
-    member: h_group_member_t, "what was sent";
+    /// Queued messages may be lost.
+    member: h_group_member_t, "every sent message";
     h_group_member_close, h_group_member_free
 }
 
@@ -558,7 +558,7 @@ grown! {
 
 /// Sends a part that a member has delegated to this helper, waiting at most `timeout_ns` for room.
 ///
-/// Errors: as h_group_member_send; H_INVALID, it is no part.
+/// Errors: as h_group_member_send; H_INVALID, not a part.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_group_helper_send(
     helper: *mut h_group_helper_t,
@@ -576,7 +576,7 @@ pub unsafe extern "C" fn h_group_helper_send(
 }
 
 closed! {
-    /// What is still queued may be lost.
-    helper: h_group_helper_t, "what was sent";
+    /// Queued messages may be lost.
+    helper: h_group_helper_t, "every sent message";
     h_group_helper_close, h_group_helper_free
 }

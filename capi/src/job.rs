@@ -17,7 +17,7 @@ pub struct h_job_t {
 }
 
 impl h_job_t {
-    /// The job; an error in a forked child, which is no rank.
+    /// The job; an error in a forked child, which is not a rank.
     pub(crate) fn job(&self) -> Done<&Job> {
         self.node.manager()?;
         Ok(&self.job)
@@ -28,28 +28,29 @@ impl h_job_t {
     }
 }
 
-/// Who started a rank.
+/// The launcher that started a rank.
 #[repr(C)]
 pub enum h_launcher {
-    /// Nobody: the job has one rank.
+    /// Without a launcher: the job has one rank.
     H_LAUNCHER_NONE = 0,
     /// `hamlyn run`.
     H_LAUNCHER_RUN = 1,
-    /// One that speaks PMIx: Open MPI's, PRRTE's, Slurm's.
+    /// A launcher that speaks PMIx: Open MPI's, PRRTE's, Slurm's.
     H_LAUNCHER_PMIX = 2,
-    /// One that speaks PMI-1: MPICH's.
+    /// A launcher that speaks PMI-1: MPICH's.
     H_LAUNCHER_PMI1 = 3,
 }
 
-/// The job that this process was started for, of `hamlyn run`, a launcher that speaks PMIx, or one
-/// that speaks PMI-1; with none of them it has one rank. Waits until all ranks have come, at most
-/// the setting job_timeout_ms. Settings are given as to h_node_new. In a process that has the job
-/// already it is the same one, whatever the settings. To be freed with h_job_free.
+/// Joins the job that started this process: `hamlyn run`, a launcher that speaks PMIx, or one that
+/// speaks PMI-1; without a launcher the job has one rank. Waits until all ranks have joined, at
+/// most the setting job_timeout_ms. `settings` is as for h_node_new. If this process has joined
+/// already, returns another handle to the same job, whatever the settings. To be freed with
+/// h_job_free.
 ///
-/// Errors: H_INVALID, a setting, or what the launcher has left in the environment; H_TIMED_OUT, ranks
-/// did not come (the text says which, if the launcher does), or the launcher is silent; H_CLOSED, it
-/// went away, or a rank has ended; H_MISBEHAVED, it says what makes no sense; H_SYSTEM. The process
-/// has no job then.
+/// Errors: H_INVALID, a setting, or the launcher's variables in the environment; H_TIMED_OUT, ranks
+/// did not join (the text names them, if the launcher does), or the launcher does not answer;
+/// H_CLOSED, the launcher is gone, or a rank has ended; H_MISBEHAVED, the launcher broke its
+/// protocol; H_SYSTEM. The process has no job then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_job_open(
     settings: *const h_setting_t,
@@ -65,8 +66,8 @@ pub unsafe extern "C" fn h_job_open(
     })
 }
 
-/// Frees a job. With the last handle to it the launcher is told that this rank needs it no more. What
-/// was made with it goes on working. Null is allowed.
+/// Frees a job. Freeing the last handle tells the launcher that this rank has finished with it.
+/// Objects made with the job go on working. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_job_free(job: *mut h_job_t) {
     guard(|| {
@@ -105,7 +106,7 @@ pub unsafe extern "C" fn h_job_size(job: *mut h_job_t, size: *mut u32) -> h_stat
     })
 }
 
-/// Who started it: an h_launcher.
+/// The launcher of this rank: an h_launcher.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_job_launcher(job: *mut h_job_t, launcher: *mut u32) -> h_status {
     guard(|| {
@@ -120,7 +121,7 @@ pub unsafe extern "C" fn h_job_launcher(job: *mut h_job_t, launcher: *mut u32) -
     })
 }
 
-/// Whether a rank is on this host, and messages to it go through a ring.
+/// Whether a rank is on this host, so that messages to it go through a ring.
 ///
 /// Errors: H_INVALID, there is no such rank.
 #[unsafe(no_mangle)]
@@ -136,8 +137,8 @@ pub unsafe extern "C" fn h_job_is_local(
     })
 }
 
-/// The node that end points of the job are made with: another handle to it, to be freed with
-/// h_node_free or h_close, before or after the job.
+/// The node of the job's end points: another handle to it, to be freed with h_node_free or h_close,
+/// before or after the job.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_job_node(job: *mut h_job_t, node: *mut *mut h_node_t) -> h_status {
     guard(|| {
@@ -147,12 +148,12 @@ pub unsafe extern "C" fn h_job_node(job: *mut h_job_t, node: *mut *mut h_node_t)
     })
 }
 
-/// Bytes for all other ranks, which h_job_get them after the next h_job_fence. A name is 1 to 32 of
-/// a-z A-Z 0-9 . _ -, and is put once. The launcher carries them, and bounds them: Hydra to 511
-/// bytes, `hamlyn run` and PMIx to 32,256.
+/// Puts bytes that all other ranks can get with h_job_get after the next h_job_fence. A name is 1
+/// to 32 of a-z A-Z 0-9 . _ -, and is put once. The launcher carries the bytes, and limits them:
+/// Hydra to 511, `hamlyn run` and PMIx to 32,256.
 ///
-/// Errors: H_INVALID, the name is none; H_IN_USE, this rank has put something under it; H_TOO_LONG;
-/// H_TIMED_OUT, H_CLOSED, H_MISBEHAVED, the launcher.
+/// Errors: H_INVALID, the name is invalid; H_IN_USE, this rank has put something under it;
+/// H_TOO_LONG; H_TIMED_OUT, H_CLOSED, H_MISBEHAVED, the launcher.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_job_put(
     job: *mut h_job_t,
@@ -166,11 +167,11 @@ pub unsafe extern "C" fn h_job_put(
     })
 }
 
-/// What `rank` has put under `name` before the last fence, copied to `buffer`; `length`, which may be
-/// null, gets how many bytes it is.
+/// Gets the bytes that `rank` has put under `name` before the last fence, copied to `buffer`;
+/// `length`, which may be null, gets their number.
 ///
-/// Errors: H_NO_SUCH, nothing; H_TOO_LONG, `length` is written; H_INVALID, there is no such rank;
-/// H_TIMED_OUT, H_CLOSED, H_MISBEHAVED, the launcher.
+/// Errors: H_NO_SUCH, it has put nothing there; H_TOO_LONG, `length` is written; H_INVALID, there
+/// is no such rank; H_TIMED_OUT, H_CLOSED, H_MISBEHAVED, the launcher.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_job_get(
     job: *mut h_job_t,
@@ -187,20 +188,20 @@ pub unsafe extern "C" fn h_job_get(
     })
 }
 
-/// Waits at most `timeout_ns` until all ranks have called this as often as this one. What was put
-/// before is there for all. Threads that call this at once have a fence each, in turn: two calls
-/// here are two calls of every other rank. It goes through the launcher, and is for setting up:
-/// while messages are sent a barrier is a group's (h_group_barrier).
+/// Waits at most `timeout_ns` until all ranks have called this as often as this one. Afterwards all
+/// ranks can get the bytes put before it. Concurrent calls of several threads are one fence each,
+/// in turn: two calls here match two calls of every other rank. A fence goes through the launcher,
+/// and is for setting up: use a group's barrier (h_group_barrier) while messages are sent.
 ///
 /// Errors: H_TIMED_OUT, the fence stays begun, and the next call goes on waiting for it: the text
-/// says who is missing, if the launcher does; H_CLOSED, ranks have ended, or the launcher went away;
-/// H_MISBEHAVED.
+/// names the missing ranks, if the launcher does; H_CLOSED, ranks have ended, or the launcher is
+/// gone; H_MISBEHAVED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_job_fence(job: *mut h_job_t, timeout_ns: i64) -> h_status {
     guard(|| Ok(get(job, "job")?.job()?.fence(limit(timeout_ns))?))
 }
 
-/// The stream to a rank, which takes it with h_job_stream_from: until it does, this waits, at most
+/// The stream to a rank, which receives it with h_job_stream_from: waits for that, at most
 /// `timeout_ns`. To be freed with h_stream_sender_close or h_stream_sender_free.
 ///
 /// Errors: as h_stream_sender_grow_from.
@@ -237,8 +238,8 @@ pub unsafe extern "C" fn h_job_stream_from(
     })
 }
 
-/// This rank's server of calls, which every rank may be a client of. To be freed with h_server_close
-/// or h_server_free.
+/// This rank's server of calls; every rank may be its client. To be freed with h_server_close or
+/// h_server_free.
 ///
 /// Errors: H_IN_USE, there is one already; H_SYSTEM.
 #[unsafe(no_mangle)]
@@ -251,8 +252,8 @@ pub unsafe extern "C" fn h_job_server(job: *mut h_job_t, server: *mut *mut h_ser
     })
 }
 
-/// A client of a rank's h_job_server: until it has one, this waits, at most `timeout_ns`. To be freed
-/// with h_client_close or h_client_free.
+/// A client of a rank's h_job_server: waits until the rank has one, at most `timeout_ns`. To be
+/// freed with h_client_close or h_client_free.
 ///
 /// Errors: as h_client_grow_from.
 #[unsafe(no_mangle)]
@@ -270,10 +271,11 @@ pub unsafe extern "C" fn h_job_client(
     })
 }
 
-/// A seed from which a sender grows what `rank` offers, now or later, under `name` and as `kind`, an
-/// h_kind: for whoever has no use for h_stream_sender_grow_from and the like. A secret of the job.
+/// A seed from which a sender grows the end point that `rank` offers, now or later, under `name`
+/// and as `kind`, an h_kind: for uses that h_stream_sender_grow_from and the like do not cover. A
+/// secret of the job.
 ///
-/// Errors: H_INVALID, there is no such rank or kind, or the name is none.
+/// Errors: H_INVALID, there is no such rank or kind, or the name is invalid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_job_seed_of(
     job: *mut h_job_t,
@@ -289,9 +291,9 @@ pub unsafe extern "C" fn h_job_seed_of(
     })
 }
 
-/// Which launcher it was, why not another, how many ranks are on this host, and to which of them this
-/// one has made links: a text, copied to `buffer` with a zero byte behind it; `length`, which may be
-/// null, gets the bytes before that.
+/// The launcher that was found, why not another, the number of ranks on this host, and those of
+/// them to which this rank has made links: a text, copied to `buffer` and followed by a zero byte;
+/// `length`, which may be null, gets the number of bytes before that.
 ///
 /// Errors: H_TOO_LONG, `length` is written.
 #[unsafe(no_mangle)]

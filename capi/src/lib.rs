@@ -5,20 +5,20 @@
 //! - `errors`: which status each error of the library becomes.
 //! - `node`, `memory`, `tickets`, `links`, `messages`: the paper's calls.
 //! - `job`: the ranks of a parallel program.
-//! - `directory`: where services of other hosts are, said by the program.
-//! - `log`: what an operator is told of links.
+//! - `directory`: a program's own directory of services of other hosts.
+//! - `log`: what happens to links, with the reasons.
 //! - `endpoint`: end points for any number of threads; `common`: the functions that repeat for each
-//!   protocol; `seeds`, `tagged` and so on: what one protocol alone has.
+//!   protocol; `seeds`, `tagged` and so on: the functions of one protocol.
 //!
-//! The contract of every exported function is at the head of `hamlyn.h`; it is C's to keep. A
-//! pointer is null or points to what the declaration says; handles to nodes and end points come
-//! from this library and have not been freed. What can be checked of an argument is checked, and
-//! nothing is read or written through it before.
+//! The contract of every exported function is at the head of `hamlyn.h`; the C program has to keep
+//! it. A pointer is null or points to memory as its declaration says; handles to nodes and end
+//! points come from this library and have not been freed. Every possible check of an argument comes
+//! before the first access through it.
 
 #![allow(non_camel_case_types)]
 // Each exported function is unsafe to call for the same reason, the contract above, and its body
-// relies on nothing else: it hands its arguments to the checks of `boundary` at once. Saying so in
-// each would drown what matters.
+// relies on nothing else: it passes its arguments to the checks of `boundary` at once. A note in
+// each would hide the important ones.
 #![allow(unsafe_op_in_unsafe_fn)]
 
 mod any;

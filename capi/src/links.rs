@@ -1,4 +1,4 @@
-//! Names and links: serving, connecting, who is there, events.
+//! Names and links: serving, connecting, the identity of peers, events.
 
 use crate::boundary::{
     Copied, Done, Failure, bytes, get, guard, h_status, h_status::*, limit, out, out_or_null, put,
@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Instant;
 
-/// A link of a node. A value; the name of one that has ended is not used again for long.
+/// A link of a node. A value; the name of an ended link is not reused for a long time.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_link_t {
@@ -35,14 +35,14 @@ impl h_link_t {
     }
 }
 
-/// Who may connect to a service.
+/// The processes that may connect to a service.
 #[repr(C)]
 pub enum h_access {
     /// The same user. The name lies in this user's own directory.
     H_ACCESS_SAME_USER = 0,
     /// Members of a group, and the same user. The name lies in the shared directory.
     H_ACCESS_GROUP = 1,
-    /// Everybody. The name lies in the shared directory.
+    /// All users. The name lies in the shared directory.
     H_ACCESS_ANYONE = 2,
 }
 
@@ -59,12 +59,12 @@ pub(crate) fn access_of(access: u32, gid: u32) -> Done<Access> {
 pub const H_GREETING_BYTES_MAX: usize = 4096;
 const _: () = assert!(H_GREETING_BYTES_MAX == hamlyn::control::GREETING_BYTES_MAX);
 
-/// Offers a service: whoever may connect is accepted, also while the program makes no calls, and
-/// gets `greeting`, often a ticket. `access` is an h_access; `gid` is used for H_ACCESS_GROUP
+/// Offers a service: every permitted process is accepted, also while the program makes no calls,
+/// and gets `greeting`, often a ticket. `access` is an h_access; `gid` is used for H_ACCESS_GROUP
 /// only. A node may offer several.
 ///
-/// Errors: H_INVALID, no name of a service; H_IN_USE; H_REFUSED; H_TOO_LONG; H_SYSTEM. No name was
-/// taken.
+/// Errors: H_INVALID, not a name of a service; H_IN_USE; H_REFUSED; H_TOO_LONG; H_SYSTEM. No name
+/// was taken.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_serve(
     node: *mut h_node_t,
@@ -82,8 +82,8 @@ pub unsafe extern "C" fn h_serve(
     })
 }
 
-/// Offers a service for which the program decides who may connect: each one who wants to is an
-/// event, to be answered with h_accept or h_refuse. Otherwise as h_serve.
+/// Offers a service for which the program decides on each connection: every request to connect is
+/// an event, to be answered with h_accept or h_refuse. Otherwise as h_serve.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_serve_asking(
     node: *mut h_node_t,
@@ -112,8 +112,8 @@ pub unsafe extern "C" fn h_stop_serving(node: *mut h_node_t, name: *const c_char
     })
 }
 
-/// Accepts a request to connect; the other side gets `greeting`. The link appears as an event of
-/// kind H_EVENT_CONNECTED.
+/// Accepts a request to connect; the other side gets `greeting`. An event of kind H_EVENT_CONNECTED
+/// then reports the link.
 ///
 /// Errors: H_NO_SUCH, the request was answered or withdrawn; H_TOO_LONG; H_LIMIT, the request was
 /// refused because there is no room.
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn h_accept(
     })
 }
 
-/// Refuses a request to connect; the other side is told `reason`.
+/// Refuses a request to connect; the other side gets `reason`.
 ///
 /// Errors: H_NO_SUCH, the request was answered or withdrawn.
 #[unsafe(no_mangle)]
@@ -146,13 +146,13 @@ pub unsafe extern "C" fn h_refuse(
     })
 }
 
-/// Connects to the service "[user@]name", waiting at most `timeout_ns` for everything: for somebody
-/// to serve the name, too, unless the node's setting wait_for_names is off. `greeting` reaches the
-/// server before it decides; what it answers is had with h_greeting.
+/// Connects to the service "[user@]name", waiting at most `timeout_ns` in all: for a server of the
+/// name, too, unless the node's setting wait_for_names is off. `greeting` reaches the server before
+/// it decides; h_greeting gets its answer.
 ///
-/// Errors: H_INVALID, no name of a service; H_NOT_FOUND; H_REFUSED; H_VERSION; H_LIMIT; H_TIMED_OUT;
-/// H_CLOSED; H_MISBEHAVED; H_TOO_LONG; H_SYSTEM; of another host H_NO_HOST, H_UNREACHABLE, H_UNTRUSTED,
-/// H_SECRET. Nothing is left of the attempt.
+/// Errors: H_INVALID, not a name of a service; H_NOT_FOUND; H_REFUSED; H_VERSION; H_LIMIT;
+/// H_TIMED_OUT; H_CLOSED; H_MISBEHAVED; H_TOO_LONG; H_SYSTEM; for another host H_NO_HOST,
+/// H_UNREACHABLE, H_UNTRUSTED, H_SECRET. Nothing is left of the attempt.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_connect(
     node: *mut h_node_t,
@@ -171,9 +171,9 @@ pub unsafe extern "C" fn h_connect(
     })
 }
 
-/// What the other side sent along when the link was made, often a ticket; also of the links that
-/// ended last. Up to H_GREETING_BYTES_MAX bytes are copied to `buffer`; `length`, which may be
-/// null, gets how many.
+/// The other side's greeting when the link was made, often a ticket; also for the links that ended
+/// last. Up to H_GREETING_BYTES_MAX bytes are copied to `buffer`; `length`, which may be null, gets
+/// their number.
 ///
 /// Errors: H_TOO_LONG, `length` is written; H_NO_SUCH.
 #[unsafe(no_mangle)]
@@ -194,11 +194,11 @@ pub unsafe extern "C" fn h_greeting(
 /// Room for the address of another host, and a zero byte.
 pub const H_ADDRESS_BYTES: usize = 64;
 
-/// Room for what another host has proved to be, and a zero byte.
+/// Room for the proven identity of another host, and a zero byte.
 pub const H_IDENTITY_BYTES: usize = 256;
 
-/// Who is at the other end of a link, as the kernel says; -1 for what it does not say, because
-/// the other process is of another namespace, or on another host.
+/// The identity of the other end of a link, from the kernel; -1 for a value that the kernel does
+/// not give, because the other process is in another namespace, or on another host.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_peer_t {
@@ -212,15 +212,17 @@ pub struct h_peer_t {
     pub node: u64,
     /// Whether it has proved that it is that node: the kernel says which process it is.
     pub is_proved: bool,
-    /// Of another host: from where it is connected, as address:port. Empty: it is on this host.
+    /// For another host: the address that it is connected from, as address:port. Empty: it is on
+    /// this host.
     pub address: [c_char; H_ADDRESS_BYTES],
-    /// Of another host: the first name in its certificate; or the hash of one that has none; or
-    /// `secret`, for whoever has this process's secret and no certificate. Otherwise empty.
+    /// For another host: the first name in its certificate; or the certificate's hash, if it has no
+    /// name; or `secret`, for a peer that has this process's secret and no certificate. Otherwise
+    /// empty.
     pub identity: [c_char; H_IDENTITY_BYTES],
 }
 
 impl h_peer_t {
-    /// Of nobody.
+    /// An empty identity.
     const NOBODY: Self = Self {
         uid: -1,
         gid: -1,
@@ -246,7 +248,7 @@ impl From<&Peer> for h_peer_t {
     }
 }
 
-/// Whole, or not at all: a part of a name is another name.
+/// The whole text, or nothing: a part of a name is another name.
 fn text_into(place: &mut [c_char], text: &str) {
     if text.len() < place.len() && !text.contains('\0') {
         for (to, from) in place.iter_mut().zip(text.bytes()) {
@@ -255,13 +257,13 @@ fn text_into(place: &mut [c_char], text: &str) {
     }
 }
 
-/// Decides whether a process may grow a sender of a receiver: true lets it in. It runs in whichever
-/// thread polls, must not wait, and must not call the library. `context` is what it was set with,
-/// and must stay until the receiver is freed or another is set.
+/// Decides whether a process may grow a sender of a receiver: true lets it in. It runs in any
+/// thread that polls, must not wait, and must not call the library. `context` is that of the call
+/// that set it, and must stay until the receiver is freed or another is set.
 pub type h_admission_t =
     Option<unsafe extern "C" fn(context: *mut c_void, peer: *const h_peer_t) -> bool>;
 
-/// Who is at the other end of a link; also of the links that ended last.
+/// The identity of the other end of a link; also for the links that ended last.
 ///
 /// Errors: H_NO_SUCH.
 #[unsafe(no_mangle)]
@@ -277,8 +279,8 @@ pub unsafe extern "C" fn h_peer(
     })
 }
 
-/// Which path a link takes, and why: a text, copied to `buffer` with a zero byte behind it;
-/// `length`, which may be null, gets the bytes before that.
+/// The path that a link takes, and the reason: a text, copied to `buffer` and followed by a zero
+/// byte; `length`, which may be null, gets the number of bytes before that.
 ///
 /// Errors: H_TOO_LONG, `length` is written; H_NO_SUCH.
 #[unsafe(no_mangle)]
@@ -297,8 +299,8 @@ pub unsafe extern "C" fn h_explain(
     })
 }
 
-/// Ends one link. `unsent`, which may be null, gets how many queued messages have not left and
-/// are lost.
+/// Ends one link. `unsent`, which may be null, gets the number of queued messages that have not
+/// left and are lost.
 ///
 /// Errors: H_NO_SUCH.
 #[unsafe(no_mangle)]
@@ -316,44 +318,44 @@ pub unsafe extern "C" fn h_disconnect(
     })
 }
 
-/// What an event is.
+/// The kind of an event.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum h_event_kind {
-    /// Somebody wants to connect to a service of h_serve_asking: `request`, `peer`; `text` is its
+    /// A process wants to connect to a service of h_serve_asking: `request`, `peer`; `text` is its
     /// greeting.
     H_EVENT_REQUEST = 0,
     /// A request was withdrawn before it was answered, or did not become a link: `request`.
     H_EVENT_REQUEST_GONE = 1,
-    /// A link from another node is there: `link`, `peer`, and `request` if it was asked for.
+    /// Another node has made a link: `link`, `peer`, and `request` if it was asked for.
     H_EVENT_CONNECTED = 2,
-    /// A link was closed by the other side, which had sent everything: `link`, `unsent`.
+    /// The other side closed the link, and had sent everything: `link`, `unsent`.
     H_EVENT_CLOSED = 3,
     /// The process at the other end died: `link`, `unsent`.
     H_EVENT_DIED = 4,
     /// The other side closed without a goodbye, with messages that had not left: `link`, `unsent`.
     H_EVENT_HUNG_UP = 5,
     /// The other side broke the rules, and this node closed the link: `link`, `unsent`; `text`
-    /// says how.
+    /// names the rule.
     H_EVENT_MISBEHAVED = 6,
     /// The other side says that this node broke the rules, and closed the link: `link`, `unsent`.
     H_EVENT_EXPELLED = 7,
     /// The other side holds an aperture that this node exported: `link`, `aperture`.
     H_EVENT_APERTURE_READY = 8,
-    /// Nobody will hold an aperture that this node exported, and its memory was given back: `link`,
-    /// `aperture`; `text` says why.
+    /// An aperture that this node exported has no holder and will have none; its memory was given
+    /// back: `link`, `aperture`; `text` gives the reason.
     H_EVENT_APERTURE_REFUSED = 9,
-    /// The other side has let go of an aperture that this node exported: `link`, `aperture`.
+    /// The other side has released an aperture that this node exported: `link`, `aperture`.
     H_EVENT_APERTURE_RELEASED = 10,
     /// This node holds an aperture that the other side exported: `link`, `aperture`.
     H_EVENT_APERTURE_HELD = 11,
-    /// The other side took back an aperture that this node held: `link`, `aperture`.
+    /// The other side revoked an aperture that this node held: `link`, `aperture`.
     H_EVENT_APERTURE_REVOKED = 12,
-    /// The other side refused messages because a ticket of its has been revoked: `link`; `request`
-    /// names the ticket.
+    /// The other side refused messages because one of its tickets has been revoked: `link`;
+    /// `request` names the ticket.
     H_EVENT_TICKET_REVOKED = 13,
-    /// This process can no longer watch over the link, because the system refuses its housekeeping
-    /// what it needs: `link`, `unsent`.
+    /// This process can no longer watch the link, because the system refuses the resources for
+    /// that: `link`, `unsent`.
     H_EVENT_UNWATCHED = 14,
 }
 
@@ -363,25 +365,25 @@ use h_event_kind::*;
 pub const H_EVENT_TEXT_BYTES: usize = 4097;
 const _: () = assert!(H_EVENT_TEXT_BYTES == H_GREETING_BYTES_MAX + 1);
 
-/// Something that a program may want to know or decide.
+/// An event that a program may want to know or decide.
 #[repr(C)]
 pub struct h_event_t {
-    /// What it is.
+    /// Its kind.
     pub kind: h_event_kind,
-    /// Which link, where the kind says so.
+    /// The link, if the kind has one.
     pub link: h_link_t,
-    /// Which request, where the kind says so; of H_EVENT_TICKET_REVOKED the ticket's slot, in the
-    /// upper 32 bits, and its metadata index; 0 otherwise.
+    /// The request, if the kind has one; for H_EVENT_TICKET_REVOKED the ticket's slot, in the upper
+    /// 32 bits, and its metadata index; 0 otherwise.
     pub request: u64,
     /// Queued messages that did not leave.
     pub unsent: u64,
-    /// Which aperture of the link, where the kind says so.
+    /// The aperture of the link, if the kind has one.
     pub aperture: u32,
-    /// Who, where the kind says so.
+    /// The peer, if the kind has one.
     pub peer: h_peer_t,
     /// Bytes of `text`.
     pub text_length: u64,
-    /// A greeting, or words; a zero byte is behind it.
+    /// A greeting, or a reason; followed by a zero byte.
     pub text: [u8; H_EVENT_TEXT_BYTES],
 }
 
@@ -458,7 +460,7 @@ fn event_of(event: Event, manager: &Manager) -> h_event_t {
 
 /// The next event of the node, waiting for it at most `timeout_ns`; 0: not at all.
 ///
-/// Errors: H_NOTHING, none waits and the time limit was 0; H_TIMED_OUT.
+/// Errors: H_NOTHING, no event waits and the time limit was 0; H_TIMED_OUT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_next_event(
     node: *mut h_node_t,
@@ -498,15 +500,15 @@ pub unsafe extern "C" fn h_next_event(
     })
 }
 
-/// A thread that receives may take the signal of one that waits for events; which then looks again
-/// after this time.
+/// A thread that receives may consume the wake-up of one that waits for events; the latter looks
+/// again after this time.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// A descriptor for epoll, poll and an event loop, readable when something may have come after
-/// h_prepare_to_wait said that the program may wait, also if another thread took it from its link.
-/// It stays the node's: do not close it, nor read from it. For one event loop.
+/// A descriptor for epoll, poll and an event loop. It becomes readable when something may have come
+/// after h_prepare_to_wait allowed waiting, also if another thread has received it. The node owns
+/// the descriptor: do not close it, nor read from it. For one event loop.
 ///
-/// Errors: H_SYSTEM, no descriptor can be had; H_FORKED.
+/// Errors: H_SYSTEM, the system gives no descriptor; H_FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_fd(node: *mut h_node_t, fd: *mut i32) -> h_status {
     guard(|| {
@@ -516,10 +518,10 @@ pub unsafe extern "C" fn h_fd(node: *mut h_node_t, fd: *mut i32) -> h_status {
     })
 }
 
-/// To be called before waiting on h_fd, when every queue, end point and h_next_event have been
-/// found empty. `may_wait` becomes true: nothing has come since, and whatever comes makes the
-/// descriptor readable; or false: something may have come since the last call, in whichever thread:
-/// look at all of them again. So it is false the first time.
+/// Call this before waiting on h_fd, after finding every queue, end point and h_next_event empty.
+/// `may_wait` becomes true if nothing has come since, and any arrival makes the descriptor
+/// readable; or false if something may have come since the last call, in any thread: look at all of
+/// them again. So it is false the first time.
 ///
 /// Errors: as h_fd.
 #[unsafe(no_mangle)]

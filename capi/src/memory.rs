@@ -9,12 +9,12 @@ use core::ffi::{c_int, c_void};
 use hamlyn::node::MemoryError;
 use hamlyn::{AreaId, AreaPages, BufferTag, MetadataIndex, Mode, QueueId, SlotConfig, SlotId};
 
-/// A message area of a node: contiguous memory that messages land in. A value, to be copied as one
-/// likes; what was removed is refused where it is used.
+/// A message area of a node: contiguous memory for arriving messages. A value, to be copied freely;
+/// the name of a removed area is an error.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_area_t {
-    /// For the library.
+    /// Private to the library.
     pub bits: u64,
 }
 
@@ -22,7 +22,7 @@ pub struct h_area_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_queue_t {
-    /// For the library.
+    /// Private to the library.
     pub bits: u64,
 }
 
@@ -31,7 +31,7 @@ pub struct h_queue_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_slot_t {
-    /// For the library.
+    /// Private to the library.
     pub bits: u64,
 }
 
@@ -56,7 +56,7 @@ impl h_slot_t {
 /// Makes a message area of `bytes` zero bytes, beginning on a page. It lives until h_area_free,
 /// or as long as the node.
 ///
-/// Errors: H_INVALID, 0 bytes; H_LIMIT, more than there is, or may be; H_SYSTEM.
+/// Errors: H_INVALID, 0 bytes; H_LIMIT, more than is available, or allowed; H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_area_new(
     node: *mut h_node_t,
@@ -70,13 +70,14 @@ pub unsafe extern "C" fn h_area_new(
     })
 }
 
-/// Pages of a memory file, of which the library makes a view of its own.
+/// Pages of a memory file; the library maps them for itself.
 fn pages_of_file(descriptor: c_int, offset: u64, bytes: usize) -> Done<AreaPages> {
     if descriptor < 0 {
         return Err(Failure::invalid(format!("descriptor is {descriptor}, which is none")));
     }
-    // SAFETY: the caller's descriptor, which stays open during this call (a number that is none is an
-    // error); what holds for the bytes is promised by who calls, as the documentation says.
+    // SAFETY: the caller's descriptor, which stays open during this call (a number that is not a
+    // descriptor is an error); the caller promises the rest about the bytes, as the documentation
+    // says.
     let pages = unsafe {
         let file = std::os::fd::BorrowedFd::borrow_raw(descriptor);
         AreaPages::of_file(file, offset, bytes)
@@ -84,23 +85,25 @@ fn pages_of_file(descriptor: c_int, offset: u64, bytes: usize) -> Done<AreaPages
     Ok(pages?)
 }
 
-/// Makes a message area over pages at an address of the application's own, which it may protect with
-/// mprotect at any time: messages are deposited through a second view, the library's, so no deposit
-/// causes a fault, and a handler of SIGSEGV sees the application's own accesses alone.
+/// Makes a message area over pages at an address of the application's own, which it may protect
+/// with mprotect at any time. Messages are deposited through a second view, the library's, so no
+/// deposit causes a fault, and a handler of SIGSEGV sees the application's own accesses alone.
 ///
-/// `address` and `bytes` are multiples of the page size, and every page is mapped already, however it
-/// is protected. The pages are *replaced*, as by mmap with MAP_FIXED, by shared ones: zero, readable and
-/// writable; what was in them is lost. They are the application's as those before were: it may protect
-/// them, make holes in them (MADV_REMOVE: zeros, in both views) and unmap them. A forked child has
-/// nothing there (MADV_DONTFORK). After h_area_free, or when the node has gone, they stay as they are,
-/// with their bytes, until the application unmaps them; only the library's view ends.
+/// `address` and `bytes` are multiples of the page size, and every page is mapped already, with any
+/// protection. The pages are *replaced*, as by mmap with MAP_FIXED, by shared ones: zero, readable
+/// and writable; their previous bytes are lost. Like the previous pages, they are the
+/// application's: it may protect them, make holes in them (MADV_REMOVE: zeros, in both views) and
+/// unmap them. A forked child has nothing there (MADV_DONTFORK). After h_area_free, or when the
+/// node has been freed, they stay as they are, with their bytes, until the application unmaps them;
+/// only the library's view ends.
 ///
-/// What h_area_data says of an area's bytes holds for these, too, at whichever address: no thread writes
-/// them while the library may read or write them. h_area_data gives the library's address of them.
+/// The rules of h_area_data for an area's bytes hold for these, too, at both addresses: no thread
+/// writes them while the library may read or write them. h_area_data gives the library's address of
+/// them.
 ///
-/// Errors: H_INVALID, 0 bytes, not whole pages, or pages that are not mapped; H_LIMIT, after which the
-/// pages are replaced, and no area; H_SYSTEM. Unless h_error_message says otherwise, the pages are as
-/// they were.
+/// Errors: H_INVALID, 0 bytes, not whole pages, or pages that are not mapped; H_LIMIT, after which
+/// the pages are replaced, and there is no area; H_SYSTEM. Unless h_error_message says otherwise,
+/// the pages are as they were.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_area_over(
     node: *mut h_node_t,
@@ -118,15 +121,16 @@ pub unsafe extern "C" fn h_area_over(
     })
 }
 
-/// Makes a message area of `bytes` bytes from `offset` on, a multiple of the page size, of a memory file
-/// that the application has mapped, or will, wherever it likes, and may protect with mprotect at any
-/// time; see h_area_over. The library makes a view of its own, and does not keep the descriptor.
+/// Makes a message area of `bytes` bytes from `offset` on, a multiple of the page size, of a memory
+/// file. The application may map the file before or afterwards, at any address, and may protect it
+/// with mprotect at any time; see h_area_over. The library makes a view of its own, and does not
+/// keep the descriptor.
 ///
-/// The file is one of memfd_create with MFD_ALLOW_SEALING, in ordinary pages, open for reading and
-/// writing, sealed with F_SEAL_SHRINK (a file that can be cut short would kill the process at the next
-/// deposit), and not against writing. No other process writes these bytes while the area exists: memory
-/// that another may write is an aperture. The application's mappings are in its forked children, too,
-/// unless it says MADV_DONTFORK.
+/// The file comes from memfd_create with MFD_ALLOW_SEALING, in ordinary pages, is open for reading
+/// and writing, is sealed with F_SEAL_SHRINK (truncating the file would kill the process at the
+/// next deposit), and is not sealed against writing. No other process writes these bytes while the
+/// area exists: use an aperture for memory that another process may write. Forked children have the
+/// application's mappings, too, unless it calls madvise with MADV_DONTFORK.
 ///
 /// Errors: H_INVALID, the descriptor is not such a file, or the bytes are not inside; H_LIMIT;
 /// H_SYSTEM. Then nothing was done.
@@ -147,7 +151,7 @@ pub unsafe extern "C" fn h_area_of_file(
     })
 }
 
-/// Gives an area's memory back. Pointers into it are no longer valid. (Of h_area_over and
+/// Frees an area's memory. Pointers into it are no longer valid. (For h_area_over and
 /// h_area_of_file, the library's view ends; the application's stays.)
 ///
 /// Errors: H_IN_USE, slots name it; H_NO_SUCH. Then nothing was done.
@@ -156,14 +160,14 @@ pub unsafe extern "C" fn h_area_free(node: *mut h_node_t, area: h_area_t) -> h_s
     guard(|| Ok(get(node, "node")?.lock()?.remove_area(area.id())?))
 }
 
-/// Where an area's bytes are, and how many; `bytes` may be null. The address stays until the area
-/// is freed or the node goes.
+/// The address of an area's bytes, and their number; `bytes` may be null. The address is valid
+/// until the area or the node is freed.
 ///
 /// The bytes change when a message is deposited: in calls of h_recv, h_recv_block, h_send_msg,
-/// h_poll and the like, whichever thread makes them, the progress thread included. Bytes for which
-/// no message can be on its way stand still: those of a one-shot entry after its notification, or
-/// those that no ticket names, or all while no thread calls. Reading others meanwhile is a data
-/// race; h_area_read and h_area_write copy while no message lands.
+/// h_poll and the like, in any thread, the progress thread included. Bytes for which no message can
+/// be on its way are stable: those of a one-shot entry after its notification, or those without a
+/// ticket, or all while no thread calls. Reading others meanwhile is a data race; h_area_read and
+/// h_area_write copy while no message lands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_area_data(
     node: *mut h_node_t,
@@ -255,25 +259,25 @@ pub unsafe extern "C" fn h_queue_free(node: *mut h_node_t, queue: h_queue_t) -> 
     guard(|| Ok(get(node, "node")?.lock()?.remove_queue(queue.id())?))
 }
 
-/// What a slot checks of each packet.
+/// The checks of a slot for each packet.
 #[repr(C)]
 pub enum h_mode {
     /// The slot's key and bounds.
     H_MODE_NORMAL = 0,
     /// Key and limits of the metadata entry as well: senders that do not trust one another.
     H_MODE_PARANOID = 1,
-    /// As paranoid, and an entry accepts one message until it is armed again: what has arrived can
-    /// no longer change.
+    /// As paranoid, and an entry accepts one message until it is armed again: the bytes of an
+    /// arrived message are stable.
     H_MODE_PARANOID_ONE_SHOT = 2,
 }
 
-/// What a slot is made of. Zero everywhere but in `area` and `queue` is: the whole area, normal
-/// mode, one metadata entry.
+/// Configuration of a slot. A 0 in any field but `area` and `queue` selects the default: the whole
+/// area, normal mode, one metadata entry.
 #[repr(C)]
 pub struct h_slot_config_t {
-    /// The area that messages land in.
+    /// The area for messages.
     pub area: h_area_t,
-    /// The queue that they are announced in.
+    /// The queue for notifications.
     pub queue: h_queue_t,
     /// First byte, from the start of the area.
     pub base: u64,
@@ -335,21 +339,21 @@ pub unsafe extern "C" fn h_slot_free(node: *mut h_node_t, slot: h_slot_t) -> h_s
     guard(|| Ok(get(node, "node")?.lock()?.remove_slot(slot.id())?))
 }
 
-/// The index that tickets name the slot with, and events that concern one.
+/// The slot's index, as tickets and events give it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_slot_index(slot: h_slot_t) -> u32 {
     slot.id().index().0
 }
 
-/// Gives a slot a new key: every ticket made before is worthless at once, also for packets on
-/// their way. The keys of paranoid entries are changed by h_arm_limits and h_close_entry.
+/// Gives a slot a new key: all existing tickets are worthless at once, also for packets on their
+/// way. h_arm_limits and h_close_entry change the keys of paranoid entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_revoke(node: *mut h_node_t, slot: h_slot_t) -> h_status {
     guard(|| Ok(get(node, "node")?.lock()?.revoke(slot.id())?))
 }
 
-/// Arms a metadata entry of a normal slot for the next message: what it has counted becomes zero.
-/// If the sender of an unfinished message may still be sending, h_revoke the key first.
+/// Arms a metadata entry of a normal slot for the next message, and resets its packet count. If the
+/// sender of an unfinished message may still be sending, h_revoke the key first.
 ///
 /// Errors: H_STATE, the slot is paranoid; H_NO_SUCH.
 #[unsafe(no_mangle)]
@@ -388,8 +392,8 @@ pub unsafe extern "C" fn h_close_entry(
 /// Most bytes of user metadata in a message.
 pub const H_METADATA_MAX: usize = 60;
 
-/// The user metadata of the message that an entry received last: up to H_METADATA_MAX bytes,
-/// copied to `buffer`; `length`, which may be null, gets how many.
+/// The user metadata of the message that an entry received last: up to H_METADATA_MAX bytes, copied
+/// to `buffer`; `length`, which may be null, gets their number.
 ///
 /// Errors: H_TOO_LONG, `length` is written; H_NO_SUCH.
 #[unsafe(no_mangle)]
@@ -408,8 +412,8 @@ pub unsafe extern "C" fn h_metadata(
     })
 }
 
-/// Makes a send buffer area of `bytes` zero bytes, to gather messages from with h_post_send; up
-/// to 8 of them. `tag` gets its name.
+/// Makes a send buffer area of `bytes` zero bytes, from which h_post_send gathers messages; a node
+/// has up to 8. `tag` gets its name.
 ///
 /// Errors: H_LIMIT; H_INVALID, 0 bytes or no tag left; H_SYSTEM.
 #[unsafe(no_mangle)]
@@ -427,8 +431,8 @@ pub unsafe extern "C" fn h_send_buffer_new(
     })
 }
 
-/// Makes a send buffer area of pages at an address of the application's own, which it may protect at
-/// any time; the pages are replaced, and afterwards stay, as h_area_over says.
+/// Makes a send buffer area of pages at an address of the application's own, which it may protect
+/// at any time; the pages are replaced, and afterwards stay, as h_area_over says.
 ///
 /// Errors: as for h_area_over, and H_INVALID, no tag left.
 #[unsafe(no_mangle)]
@@ -449,7 +453,7 @@ pub unsafe extern "C" fn h_send_buffer_over(
     })
 }
 
-/// Makes a send buffer area of bytes of a memory file, which may be those of a message area; see
+/// Makes a send buffer area of bytes of a memory file, possibly those of a message area; see
 /// h_area_of_file.
 ///
 /// Errors: as for h_area_of_file, and H_INVALID, no tag left. Then nothing was done.
@@ -471,9 +475,9 @@ pub unsafe extern "C" fn h_send_buffer_of_file(
     })
 }
 
-/// Gives a send buffer area back.
+/// Frees a send buffer area.
 ///
-/// Errors: H_INVALID, a queued message needs it, or there is none; then nothing was done.
+/// Errors: H_INVALID, a queued message needs it, or it does not exist; then nothing was done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_send_buffer_free(node: *mut h_node_t, tag: u8) -> h_status {
     guard(|| {
@@ -483,8 +487,8 @@ pub unsafe extern "C" fn h_send_buffer_free(node: *mut h_node_t, tag: u8) -> h_s
     })
 }
 
-/// Copies `length` bytes from `from` to `offset` of a send buffer area. What a queued message
-/// still needs is sent as it is when its packet leaves; see h_is_reusable.
+/// Copies `length` bytes from `from` to `offset` of a send buffer area. A queued message that still
+/// needs these bytes is sent with the new ones if its packet leaves afterwards; see h_is_reusable.
 ///
 /// Errors: H_INVALID, outside the area, or no such area.
 #[unsafe(no_mangle)]

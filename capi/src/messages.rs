@@ -19,7 +19,7 @@ use hamlyn::{BufferTag, MetadataIndex, NodeSendError, Notification, Piece, SendH
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_handle_t {
-    /// For the library.
+    /// Private to the library.
     pub bits: [u64; 3],
 }
 
@@ -36,16 +36,16 @@ impl From<SendHandle> for h_handle_t {
 
 /// Sends one message: `length` bytes of `data` land at the ticket's first byte, and
 /// `metadata_length` bytes of `metadata`, up to H_METADATA_MAX, in the metadata entry. Both have
-/// been copied when the call returns. Waits for room at most `timeout_ns`, taking in what arrives
-/// meanwhile, so that two that send to each other never deadlock. `handle` may be null.
+/// been copied when the call returns. Waits for room at most `timeout_ns`, and receives meanwhile,
+/// so that two nodes that send to each other never deadlock. `handle` may be null.
 ///
 /// Messages leave in order; packets are counted, not sequenced, so that a metadata entry has one
 /// message on its way at a time, unless each is a single packet.
 ///
-/// Errors: H_UNREACHABLE, no link leads to the ticket's node; H_TOO_LONG, for the ticket;
-/// H_CLOSED, the other side went while this was sent; H_TIMED_OUT, nothing has left; H_INCOMPLETE,
-/// part of a long message has left, and the receiver arms the entry again; H_INVALID; H_FORKED.
-/// Whether the ticket is still valid is not told: refusals reveal nothing.
+/// Errors: H_UNREACHABLE, no link leads to the ticket's node; H_TOO_LONG, for the ticket; H_CLOSED,
+/// the other side closed during the call; H_TIMED_OUT, nothing has left; H_INCOMPLETE, part of a
+/// long message has left, and the receiver has to arm the entry again; H_INVALID; H_FORKED. No
+/// error reports an invalid ticket: refusals reveal nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_send_msg(
     node: *mut h_node_t,
@@ -60,8 +60,7 @@ pub unsafe extern "C" fn h_send_msg(
     if metadata_length != 0 || length != INLINE_BYTES {
         return send_any(node, ticket, data, length, metadata, metadata_length, timeout_ns, handle);
     }
-    // The usual message. What others need is not made ready for it, and what is wrong is found out by
-    // others.
+    // The usual message. The general path prepares the rest, and finds out the cause of a failure.
     let send = |node: &Manager, ticket: TicketBytes| node.send_line_alone(ticket, &*data.cast());
     match guard_usual(|| send_usual(node, ticket, data, handle, send)) {
         Some(status) => status,
@@ -72,7 +71,7 @@ pub unsafe extern "C" fn h_send_msg(
     }
 }
 
-/// A message that `send` sends, if its arguments are as they must be.
+/// Sends a message with `send`, if its arguments are valid.
 #[inline(always)]
 unsafe fn send_usual(
     node: *mut h_node_t,
@@ -86,7 +85,7 @@ unsafe fn send_usual(
     {
         return false;
     }
-    // As `get`, `bytes` and `out_or_null` would have said.
+    // The conditions that `get`, `bytes` and `out_or_null` check.
     if !send((*node).at_once(), TicketBytes::new(&(*ticket).bytes)) {
         return false;
     }
@@ -96,15 +95,15 @@ unsafe fn send_usual(
     true
 }
 
-/// Whether pointers are not null, at one branch: where each is in the half of the addresses that
-/// programs have, which is not known of those that are not.
+/// Whether pointers are not null, at one branch: it accepts only addresses in the half that user
+/// space has, and may reject others that are not null.
 #[inline(always)]
 fn are_there<const N: usize>(addresses: [usize; N]) -> bool {
     addresses.into_iter().fold(0, |all, address| all | address.wrapping_sub(1)) as isize >= 0
 }
 
-/// What a node, a handle and a notification are multiples of, where they are as they must be; who passes one
-/// that is less is told by others what it must be.
+/// The common alignment of valid pointers to a node, a handle and a notification. The general path
+/// reports the required alignment of each.
 const ALIGNED: usize = largest(
     align_of::<h_node_t>(),
     largest(align_of::<h_handle_t>(), align_of::<h_notification_t>()),
@@ -114,7 +113,7 @@ const fn largest(a: usize, b: usize) -> usize {
     if a > b { a } else { b }
 }
 
-/// Any message: nothing of it was done.
+/// Sends any message; the fast path has done nothing of it.
 #[allow(clippy::too_many_arguments)] // As h_send_msg.
 #[inline(never)]
 unsafe fn send_any(
@@ -146,9 +145,9 @@ unsafe fn send_any(
     })
 }
 
-/// h_send_msg without waiting: a message that a link cannot take now is H_FULL, and one that it
-/// could never take at once H_TOO_LONG. A message of up to 256 bytes is queued while the work
-/// queue has room.
+/// h_send_msg without waiting: H_FULL if the link cannot take the message now, and H_TOO_LONG if it
+/// could never take it in one step. A message of up to 256 bytes is queued while the work queue has
+/// room.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_try_send_msg(
     node: *mut h_node_t,
@@ -171,10 +170,10 @@ pub unsafe extern "C" fn h_try_send_msg(
 }
 
 /// Sends one packet in fast mode: `word` arrives in the notification itself. `ticket` is from
-/// h_fast_ticket of the receiver. Waits for room at most `timeout_ns`; 0: not at all, and H_FULL
-/// says that there is none. `handle` may be null.
+/// h_fast_ticket of the receiver. Waits for room at most `timeout_ns`; with 0 it does not wait, and
+/// H_FULL means that there is no room. `handle` may be null.
 ///
-/// Errors: as h_send_msg; H_INVALID, too long for one packet, or no ticket of fast mode.
+/// Errors: as h_send_msg; H_INVALID, too long for one packet, or not a ticket of fast mode.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_send_fast(
     node: *mut h_node_t,
@@ -214,7 +213,7 @@ pub unsafe extern "C" fn h_send_fast(
     })
 }
 
-/// Part of a message that is gathered: `length` bytes from `offset` of a send buffer area.
+/// Part of a gathered message: `length` bytes from `offset` of a send buffer area.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_piece_t {
@@ -226,8 +225,8 @@ pub struct h_piece_t {
     pub length: u64,
 }
 
-/// Queues a message that is gathered from up to 16 pieces of send buffer areas. It leaves in this
-/// and later calls, or in h_flush; the pieces are needed until h_is_reusable. `handle` may be null.
+/// Queues a message gathered from up to 16 pieces of send buffer areas. It leaves in this and later
+/// calls, or in h_flush; do not change the pieces before h_is_reusable. `handle` may be null.
 ///
 /// Errors: H_FULL, the work queue; H_INVALID, a piece outside its area; otherwise as h_send_msg.
 #[unsafe(no_mangle)]
@@ -259,8 +258,8 @@ pub unsafe extern "C" fn h_post_send(
     })
 }
 
-/// Whether all bytes of a message have been copied out, so that its buffer may be used again; not
-/// whether it has arrived.
+/// Whether all bytes of a message have been copied out, so that its buffer may be used again. It
+/// does not report the message's arrival.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_is_reusable(
     node: *mut h_node_t,
@@ -285,9 +284,9 @@ const _: () = assert!(H_INDEX_FAST == MetadataIndex::FAST.0);
 pub struct h_notification_t {
     /// The slot that it arrived in, as h_metadata, h_arm and the like take it.
     pub slot: h_slot_t,
-    /// Its metadata entry, or H_INDEX_FAST.
+    /// The message's metadata entry, or H_INDEX_FAST.
     pub index: u32,
-    /// In fast mode the word that came with it; else 0.
+    /// In fast mode the word of the message; else 0.
     pub word: u32,
     /// The link over which its last packet came.
     pub link: h_link_t,
@@ -300,8 +299,8 @@ impl From<Notification> for h_notification_t {
     }
 }
 
-/// The next notification of a queue, if a message has arrived; takes in what waits in the links
-/// if there is none.
+/// Takes the next notification of a queue, if a message has arrived; if not, first receives from
+/// the links.
 ///
 /// Errors: H_NOTHING; H_NO_SUCH; H_FORKED.
 #[unsafe(no_mangle)]
@@ -310,7 +309,7 @@ pub unsafe extern "C" fn h_recv(
     queue: h_queue_t,
     notification: *mut h_notification_t,
 ) -> h_status {
-    // Not a path of its own: from two places the shortest one would not be inlined.
+    // Not a path of its own: with two callers the shortest path would not be inlined.
     match h_recv_block(node, queue, 0, notification) {
         H_TIMED_OUT => guard(|| Err(Failure::new(H_NOTHING, "no message has arrived"))),
         status => status,
@@ -334,7 +333,7 @@ pub unsafe extern "C" fn h_recv_block(
         {
             return false;
         }
-        // As `get` and `out` would have said.
+        // The conditions that `get` and `out` check.
         let put = |found: Notification| notification.write(found.into());
         (*node).at_once().recv_alone(queue.id(), put)
     };
@@ -344,7 +343,7 @@ pub unsafe extern "C" fn h_recv_block(
     }
 }
 
-/// Nothing was taken.
+/// The general receive; the fast path has taken nothing.
 #[inline(never)]
 unsafe fn recv_any(
     node: *mut h_node_t,
@@ -359,9 +358,9 @@ unsafe fn recv_any(
     })
 }
 
-/// One turn: takes in what has arrived, a bounded number of packets from each link, and gives
-/// queued packets to links that have room. `taken`, which may be null, gets how many packets were
-/// taken, refused ones included; 0 if another thread is taking a turn.
+/// One turn: receives a bounded number of packets from each link, and gives queued packets to links
+/// that have room. `taken`, which may be null, gets the number of received packets, refused ones
+/// included; 0 if another thread is taking a turn.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_poll(node: *mut h_node_t, taken: *mut usize) -> h_status {
     guard(|| {

@@ -1,4 +1,4 @@
-//! Nodes: made, closed, freed; progress; counters.
+//! Nodes: making, closing, freeing; progress; counters.
 
 use crate::boundary::{
     Copied, Done, Failure, elements, elements_out, get, guard, limit, out, out_or_null, put, text,
@@ -14,8 +14,8 @@ use hamlyn::protocol::Manager;
 use hamlyn::{Config, Node};
 use std::sync::{Arc, OnceLock};
 
-/// What one process has of Hamlyn: its interface, links, names and waiting. Any number of threads
-/// may use it. A process needs one, and may have several.
+/// A process's part in Hamlyn: its interface, links, names and waiting. Any number of threads may
+/// use it. A process needs one, and may have several.
 ///
 /// After fork() the node is the parent's: the child's calls return H_FORKED and touch nothing, and
 /// h_node_free there does nothing at all. The child can make a node of its own.
@@ -37,24 +37,24 @@ impl h_node_t {
         Ok(Self { manager: manager.clone(), fork: fork.clone(), watch: watch.clone() })
     }
 
-    /// What an event loop watches; made when the first asks.
+    /// The event loop's descriptor; made at the first request.
     pub(crate) fn watch(&self) -> Done<&Watch> {
         if self.watch.get().is_none() {
-            // Of two threads that make one at once, one keeps its own.
+            // If two threads make one at once, the second is dropped.
             let _ = self.watch.set(Watch::new(self.manager()?)?);
         }
         self.manager()?;
         self.watch.get().ok_or_else(|| Failure::new(H_STATE, "the node has no descriptor"))
     }
 
-    /// The manager; an error in a forked child, which must not even wait for its lock: who held it
-    /// may not exist there.
+    /// The manager; an error in a forked child, which must not even wait for its lock: the thread
+    /// that held it may not exist there.
     pub(crate) fn manager(&self) -> Done<&Manager> {
         if self.fork.is_parent() { Ok(&self.manager) } else { Err(hamlyn::node::Forked.into()) }
     }
 
-    /// The manager, for what a forked child cannot do by it, and does not wait in: sending and
-    /// receiving at once.
+    /// The manager, for immediate sends and receives, which do not wait, and which fail in a forked
+    /// child.
     #[inline(always)]
     pub(crate) fn at_once(&self) -> &Manager {
         &self.manager
@@ -64,17 +64,17 @@ impl h_node_t {
         Ok(self.manager()?.lock())
     }
 
-    /// Tells whether this process made the node, for what is made with it.
+    /// The check that this process made the node, for objects made with it.
     pub(crate) fn fork(&self) -> &Arc<ForkGuard> {
         &self.fork
     }
 }
 
 /// A setting of a node: its name ("ring_bytes") or variable ("HAMLYN_RING_BYTES"), and its value
-/// as text ("64K"). docs/settings.md has them all.
+/// as text ("64K"). docs/settings.md lists them all.
 #[repr(C)]
 pub struct h_setting_t {
-    /// Which setting.
+    /// The setting's name.
     pub name: *const c_char,
     /// Its value.
     pub value: *const c_char,
@@ -87,7 +87,7 @@ pub extern "C" fn h_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// The settings of the environment, and in their place these.
+/// The settings of the environment, overridden by these.
 ///
 /// # Safety
 /// As [`elements`]; names and values as [`text`].
@@ -116,9 +116,8 @@ pub(crate) unsafe fn config_of(settings: *const h_setting_t, count: usize) -> Do
     })?)
 }
 
-/// Makes a node. Its settings are those of the environment (HAMLYN_*), and in their place the
-/// `count` ones of `settings`, which may be null if `count` is 0. To be freed with h_node_free or
-/// h_close.
+/// Makes a node. Its settings are those of the environment (HAMLYN_*), overridden by the `count`
+/// ones of `settings`, which may be null if `count` is 0. To be freed with h_node_free or h_close.
 ///
 /// In a process that has threads already, the first node takes some 20 ms.
 ///
@@ -139,7 +138,7 @@ pub unsafe extern "C" fn h_node_new(
 }
 
 /// Frees a node without waiting: messages that are still queued do not leave, and their number is
-/// lost; see h_close. Every peer is told goodbye, except those for which messages waited. End
+/// not reported; see h_close. Every peer gets a goodbye, except those with queued messages. End
 /// points made from the node go on working until they are freed. Null is allowed.
 ///
 /// No other thread may be in a call with this node, nor make one afterwards. Pointers into its
@@ -156,7 +155,7 @@ pub unsafe extern "C" fn h_node_free(node: *mut h_node_t) {
 }
 
 /// # Safety
-/// `node` is from `h_node_new`, and nobody uses it any more.
+/// `node` is from `h_node_new`, and has no user any more.
 unsafe fn free(node: *mut h_node_t) {
     let node = Box::from_raw(node);
     if node.fork.is_parent() {
@@ -168,10 +167,10 @@ unsafe fn free(node: *mut h_node_t) {
 }
 
 /// Closes a node: queued messages leave first, for at most `timeout_ns`; then the node is freed as
-/// by h_node_free, whatever is returned. `unsent`, which may be null, gets how many messages did
-/// not leave.
+/// by h_node_free, whatever the result. `unsent`, which may be null, gets the number of messages
+/// that did not leave.
 ///
-/// Errors: H_TIMED_OUT, some did not leave; H_FORKED. `unsent` is written in both cases.
+/// Errors: H_TIMED_OUT, messages did not leave; H_FORKED. `unsent` is written in both cases.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_close(
     node: *mut h_node_t,
@@ -201,7 +200,7 @@ pub unsafe extern "C" fn h_close(
     })
 }
 
-/// Waits until every queued message has left, at most `timeout_ns`, taking in what arrives.
+/// Waits until every queued message has left, at most `timeout_ns`, and receives meanwhile.
 ///
 /// Errors: H_TIMED_OUT, the messages stay queued; H_FORKED.
 #[unsafe(no_mangle)]
@@ -212,7 +211,7 @@ pub unsafe extern "C" fn h_flush(node: *mut h_node_t, timeout_ns: i64) -> h_stat
     })
 }
 
-/// The name that tickets for this node carry.
+/// The node's name in tickets.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_node_id(node: *mut h_node_t, id: *mut u64) -> h_status {
     guard(|| {
@@ -224,7 +223,7 @@ pub unsafe extern "C" fn h_node_id(node: *mut h_node_t, id: *mut u64) -> h_statu
 /// Starts the progress thread, unless it runs: it makes the node's calls, so that bytes land and
 /// queued messages leave while the program does something else.
 ///
-/// Errors: H_SYSTEM, no thread can be had.
+/// Errors: H_SYSTEM, the system gives no thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_start_progress(node: *mut h_node_t) -> h_status {
     guard(|| Ok(get(node, "node")?.manager()?.start_progress()?))
@@ -239,9 +238,9 @@ pub unsafe extern "C" fn h_stop_progress(node: *mut h_node_t) -> h_status {
     })
 }
 
-/// Tells the node that the program lives: packets are not discarded for another `watchdog_ms`.
-/// Only where the setting is not 0 and a progress thread runs. Whatever receives or waits says so,
-/// too: this is for a program that is busy with something else.
+/// Tells the node that the program is alive: packets are not discarded for another `watchdog_ms`.
+/// Only of use if the setting is not 0 and a progress thread runs. Every call that receives or
+/// waits does the same: this is for a program that is busy with something else.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_reset_watchdog(node: *mut h_node_t) -> h_status {
     guard(|| {
@@ -274,14 +273,14 @@ pub const H_COUNTER_NAME_BYTES: usize = 64;
 /// A counter.
 #[repr(C)]
 pub struct h_counter_t {
-    /// Its name, ending in a zero byte. SECURITY.md says what those of refusals mean.
+    /// Its name, ending in a zero byte. docs/refusals.md explains those of refusals.
     pub name: [c_char; H_COUNTER_NAME_BYTES],
     /// Its value.
     pub value: u64,
 }
 
-/// Every counter of the node. `count` gets how many there are; if that is more than `capacity`,
-/// only so many are written and H_TOO_LONG is returned. `counters` may be null if `capacity` is 0.
+/// Every counter of the node. `count` gets their number; if that is more than `capacity`, only that
+/// many are written and H_TOO_LONG is returned. `counters` may be null if `capacity` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_counters(
     node: *mut h_node_t,
@@ -333,9 +332,10 @@ pub unsafe extern "C" fn h_counter(
     })
 }
 
-/// Where other hosts connect: the setting `listen`, with the port that the system chose where that
-/// was 0, such as 127.0.0.1:7000. Copied to `buffer` with a zero byte behind it, empty if nothing
-/// listens; `length`, which may be null, gets the bytes before that.
+/// The address to which other hosts connect: the setting `listen`, such as 127.0.0.1:7000, with the
+/// port that the system chose if the setting's was 0. Copied to `buffer` and followed by a zero
+/// byte, empty if the node does not listen; `length`, which may be null, gets the number of bytes
+/// before that.
 ///
 /// Errors: H_TOO_LONG, `length` is written.
 #[unsafe(no_mangle)]
@@ -356,9 +356,9 @@ pub unsafe extern "C" fn h_listens_at(
     })
 }
 
-/// What was done or is missing because of this system or its limits: sentences, one to a line,
-/// often none. Copied to `buffer` with a zero byte behind it; `length`, which may be null, gets
-/// the bytes before that.
+/// Fallbacks and missing features because of this system or its limits: sentences, one to a line,
+/// often empty. Copied to `buffer` and followed by a zero byte; `length`, which may be null, gets
+/// the number of bytes before that.
 ///
 /// Errors: H_TOO_LONG, `length` is written.
 #[unsafe(no_mangle)]

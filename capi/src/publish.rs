@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Publishes samples. Any number of threads may publish at once.
 pub struct h_publisher_t(End<Arc<Publisher>>);
 
-/// Receives what one publisher publishes.
+/// Receives the samples of one publisher.
 pub struct h_subscriber_t(pub(crate) One<Subscriber>);
 
 handles!(h_publisher_t: Arc<Publisher>, h_subscriber_t: Exclusive<Subscriber>);
@@ -29,7 +29,7 @@ handles!(h_publisher_t: Arc<Publisher>, h_subscriber_t: Exclusive<Subscriber>);
 pub struct h_loan_t {
     /// `None` only while it is being published.
     loan: Mutex<Option<Loan>>,
-    /// Of its bytes, which stay where they are.
+    /// The address of its bytes, which stay there.
     data: AtomicPtr<u8>,
     length: AtomicUsize,
     fork: Arc<ForkGuard>,
@@ -41,71 +41,70 @@ pub struct h_sample_t {
     fork: Arc<ForkGuard>,
 }
 
-/// What becomes of samples for a subscriber that does not keep up; from what burdens the publisher
-/// most to what burdens it least.
+/// The policy for a subscriber that does not keep up, from the costliest for the publisher to the
+/// cheapest.
 #[repr(C)]
 pub enum h_when_slow {
     /// h_publisher_publish waits for it, within its time limit: for subscribers that are trusted to
-    /// go on.
+    /// keep up.
     H_WHEN_SLOW_WAIT = 1,
-    /// It misses the oldest of those that it has yet to be sent.
+    /// It misses the oldest samples that it has yet to be sent.
     H_WHEN_SLOW_DROP_OLDEST = 2,
     /// It misses each sample for which it has no room when that is published.
     H_WHEN_SLOW_DROP_NEWEST = 3,
-    /// Its link is ended when it would miss a sample, which it is told (H_HUNG_UP). What it still has of
-    /// the pool may hold other samples by then.
+    /// It is disconnected (H_HUNG_UP) when it would miss a sample. Samples of the pool that it
+    /// still has may be overwritten by then.
     H_WHEN_SLOW_SEND_AWAY = 4,
 }
 
-/// For h_subscribe_config_t::history: none of the samples that were published before.
+/// For h_subscribe_config_t::history: no samples that were published before.
 pub const H_HISTORY_NONE: u32 = 0xffff_ffff;
 
-/// What a publisher is made of; 0 for what is in brackets.
+/// Configuration of a publisher; 0 for the default in brackets.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_publish_config_t {
-    /// Most bytes of a sample that is copied to each subscriber; longer ones are put into the pool
+    /// Most bytes of a sample that is copied to each subscriber; longer ones go into the pool
     /// (1,024; at most 2,032).
     pub short_bytes_max: usize,
-    /// Most bytes of a sample in the pool, all of which every subscriber can read at any time, also
-    /// loans that have yet to be published (no pool). The pool's memory is taken at once: this number,
-    /// up to a multiple of 64, times the sum of subscribers_max times outstanding_max, the larger of
-    /// backlog and history, and loans_max. With 8 MiB and the other numbers as they are, 656 MiB.
+    /// Most bytes of a sample in the pool (no pool). Every subscriber can read the whole pool at
+    /// any time, also loans that have yet to be published. The pool's memory is taken at once: this
+    /// number, up to a multiple of 64, times the sum of subscribers_max times outstanding_max, the
+    /// larger of backlog and history, and loans_max. With 8 MiB and the other defaults, 656 MiB.
     pub sample_bytes_max: usize,
     /// Samples of the pool that may be on loan at once (2).
     pub loans_max: u32,
-    /// The newest samples that are kept for subscribers that have no room now (16).
+    /// The newest samples, kept for subscribers that have no room now (16).
     pub backlog: u32,
-    /// The newest samples that whoever subscribes may ask for (none).
+    /// The newest samples that a new subscriber may ask for (none).
     pub history: u32,
     /// Samples of the pool that a subscriber may have at once, at most 64 (4).
     pub outstanding_max: u32,
     /// Subscribers at one time (16).
     pub subscribers_max: u32,
-    /// An h_when_slow, for subscribers that do not ask for something that burdens the publisher less
+    /// An h_when_slow, for subscribers that do not ask for a cheaper policy
     /// (H_WHEN_SLOW_DROP_OLDEST).
     pub when_slow: u32,
 }
 
-/// What a subscriber is made of, and asks its publisher for; 0 for what is in brackets.
+/// Configuration of a subscriber, and its requests to the publisher; 0 for the default in brackets.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_subscribe_config_t {
-    /// Samples that lie in its own memory until they are received, some 2 KiB each (64; at most
-    /// 32,768).
+    /// Samples in its own memory that wait to be received, some 2 KiB each (64; at most 32,768).
     pub depth: u32,
-    /// An h_when_slow: what the publisher does anyway, or something that burdens it less; else it
-    /// refuses (what it does anyway).
+    /// An h_when_slow: the publisher's policy, or one that is cheaper for the publisher; the
+    /// publisher refuses any other (the publisher's).
     pub when_slow: u32,
-    /// So many of the newest samples that were published before come first, at most as many as the
-    /// publisher's history; H_HISTORY_NONE: none (as many as that).
+    /// The number of newest samples published before that come first, at most the publisher's
+    /// history; H_HISTORY_NONE: none (the publisher's history).
     pub history: u32,
-    /// Samples of the pool that it has at once, at most as many as the publisher's outstanding_max
-    /// (as many as that).
+    /// Samples of the pool that it has at once, at most the publisher's outstanding_max (that
+    /// number).
     pub outstanding: u32,
 }
 
-/// What a publisher has counted.
+/// The counts of a publisher.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_publisher_counts_t {
@@ -113,50 +112,51 @@ pub struct h_publisher_counts_t {
     pub published: u64,
     /// Samples that subscribers did not get because they were slow.
     pub dropped: u64,
-    /// Subscribers that were sent away because they were too slow, or cannot have what is published.
+    /// Subscribers that were disconnected because they were too slow, or cannot receive the
+    /// samples.
     pub sent_away: u64,
-    /// Subscribers that were sent away because they broke the rules.
+    /// Subscribers that were disconnected because they broke the rules.
     pub misbehaved: u64,
-    /// Subscribers that there are.
+    /// Present subscribers.
     pub subscribers: usize,
 }
 
-/// What a publisher knows of one subscriber.
+/// A publisher's view of one subscriber.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_subscriber_state_t {
-    /// Who it is, as the kernel says.
+    /// Its identity, from the kernel.
     pub peer: h_peer_t,
-    /// An h_when_slow: what becomes of samples for which it has no room.
+    /// An h_when_slow: the policy for samples for which it has no room.
     pub when_slow: u32,
-    /// Whether it can be sent samples: it holds the pool, where there is one.
+    /// Whether it can be sent samples: it has mapped the pool, if there is one.
     pub is_served: bool,
     /// Samples that were sent to it.
     pub sent: u64,
-    /// Messages in its own memory that it had not taken when it last said how many it had.
+    /// Messages in its own memory that it had not taken, by its last report.
     pub untaken: u64,
-    /// Samples of the pool that it was told of and has not released.
+    /// Samples of the pool that were announced to it and that it has not released.
     pub outstanding: u32,
-    /// Samples that are kept, and that it has yet to be sent.
+    /// Kept samples that it has yet to be sent.
     pub behind: u64,
     /// Samples that it will not get, because it was slow.
     pub dropped: u64,
 }
 
-/// What a sample is.
+/// A description of a sample.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_sample_info_t {
-    /// How many samples were published before it, whoever got them.
+    /// The number of samples published before it, to any subscriber.
     pub number: u64,
-    /// How many were left out between the one that this subscriber got before and this one.
+    /// The number of samples left out between this subscriber's previous one and this one.
     pub missed: u64,
-    /// Its bytes, which stand still until it is freed; null if it is volatile.
+    /// Its bytes, which are stable until it is freed; null if it is volatile.
     pub data: *const c_void,
-    /// How many they are.
+    /// The number of its bytes.
     pub length: usize,
     /// Whether it lies in the publisher's pool, where the publisher can change it at any time; then
-    /// h_sample_read copies what is needed, to be checked, and then used.
+    /// copy the bytes that you need with h_sample_read, check the copy, and use only that.
     pub is_volatile: bool,
 }
 
@@ -183,8 +183,8 @@ fn set<T: Default + PartialEq>(place: &mut T, value: T) {
 /// Makes a publisher without subscribers; `config` may be null. To be freed with h_publisher_close
 /// or h_publisher_free.
 ///
-/// Errors: H_INVALID, a when_slow that is none; H_LIMIT, a number is not allowed, or there is no
-/// memory for the pool, also where a control group of the process leaves less. Nothing is left.
+/// Errors: H_INVALID, an unknown when_slow; H_LIMIT, a number is not allowed, or there is no memory
+/// for the pool, for example because a control group of the process leaves less. Nothing is left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_publisher_new(
     node: *mut h_node_t,
@@ -219,7 +219,7 @@ offered! {
     h_publisher_set_admission, h_publisher_offer
 }
 
-/// What a call that may wait came to.
+/// The result of a call that may wait.
 fn waited<T>(result: Result<T, PublishError>, timeout_ns: i64) -> Done<T> {
     match result {
         Err(PublishError::TimedOut) if timeout_ns == 0 => Err(full()),
@@ -227,12 +227,12 @@ fn waited<T>(result: Result<T, PublishError>, timeout_ns: i64) -> Done<T> {
     }
 }
 
-/// Publishes a sample of `length` bytes; `number`, which may be null, gets how many were published
-/// before it. A short one is copied to each subscriber, a longer one once, into the pool, of which it
-/// takes a loan for as long as the call lasts.
+/// Publishes a sample of `length` bytes; `number`, which may be null, gets the number of samples
+/// published before it. A short sample is copied to each subscriber, a longer one once, into the
+/// pool; it takes a loan for the duration of the call.
 ///
-/// Waits, at most `timeout_ns`, only for subscribers of H_WHEN_SLOW_WAIT. What subscribers are yet to
-/// be sent leaves in later calls with the node, or in its progress thread.
+/// Waits, at most `timeout_ns`, only for subscribers of H_WHEN_SLOW_WAIT. Samples that subscribers
+/// have yet to be sent leave in later calls with the node, or in its progress thread.
 ///
 /// Errors, nothing was published: H_FULL, the time limit was 0; H_TIMED_OUT; H_TOO_LONG; H_LIMIT,
 /// every loan is out; H_FORKED; H_SYSTEM.
@@ -253,12 +253,11 @@ pub unsafe extern "C" fn h_publisher_publish(
     })
 }
 
-/// A sample of `length` bytes of the pool, to be written in place; never waits. Its bytes are what
-/// they last were, of whatever sample. To be published with h_publisher_publish_loan, or freed with
-/// h_loan_free. A loan is used by one thread at a time: it is gone when it has been published.
+/// Lends a sample of `length` bytes of the pool, to be written in place; never waits. Its bytes are
+/// those of any earlier sample. To be published with h_publisher_publish_loan, or freed with
+/// h_loan_free. One thread at a time may use a loan, which ends when it is published.
 ///
-/// Errors: H_TOO_LONG, more than sample_bytes_max, or there is no pool; H_LIMIT, as many are on loan
-/// as may be.
+/// Errors: H_TOO_LONG, more than sample_bytes_max, or there is no pool; H_LIMIT, every loan is out.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_publisher_loan(
     publisher: *mut h_publisher_t,
@@ -276,8 +275,8 @@ pub unsafe extern "C" fn h_publisher_loan(
     })
 }
 
-/// Where a loan's bytes are, and how many; `length` may be null. They are the caller's to write until
-/// the loan is published or freed, and not to be touched afterwards.
+/// The address of a loan's bytes, and their number; `length` may be null. The caller may write them
+/// until the loan is published or freed, and must not touch them afterwards.
 ///
 /// Errors: H_FORKED.
 #[unsafe(no_mangle)]
@@ -298,7 +297,7 @@ pub unsafe extern "C" fn h_loan_data(
     })
 }
 
-/// Makes a loan's sample shorter; one of at most `length` bytes stays as it is.
+/// Shortens a loan's sample to at most `length` bytes.
 ///
 /// Errors: H_FORKED.
 #[unsafe(no_mangle)]
@@ -315,14 +314,14 @@ pub unsafe extern "C" fn h_loan_truncate(loan: *mut h_loan_t, length: usize) -> 
     })
 }
 
-/// A mistake of the program's, which is noticed as long as the other thread has not published it.
+/// A bug of the program, noticed only if the other thread has not published the loan.
 fn gone() -> Failure {
     Failure::new(H_STATE, "another thread publishes the loan")
 }
 
-/// Publishes a loan: its bytes stay where they are, and each subscriber is told of them. Otherwise as
-/// h_publisher_publish. H_OK: the loan is freed, and the pointer to its bytes no longer valid. On an
-/// error it is as it was, and can be published again.
+/// Publishes a loan: its bytes stay in place, and each subscriber gets a message with their
+/// position. Otherwise as h_publisher_publish. H_OK: the loan is freed, and the pointer to its
+/// bytes is no longer valid. On an error it is as it was, and can be published again.
 ///
 /// Errors: also H_INVALID, a loan of another publisher.
 #[unsafe(no_mangle)]
@@ -367,9 +366,9 @@ pub unsafe extern "C" fn h_loan_free(loan: *mut h_loan_t) {
     });
 }
 
-/// Waits, at most `timeout_ns`, until every subscriber has been sent all that is kept for it. Short
-/// samples then arrive even if this process ends; those of the pool can be read as long as it does
-/// not: see h_publisher_drain.
+/// Waits, at most `timeout_ns`, until every subscriber has been sent all samples that are kept for
+/// it. Short samples then arrive even if this process ends; samples of the pool are readable only
+/// while it runs: see h_publisher_drain.
 ///
 /// Errors: H_FULL, the time limit was 0; H_TIMED_OUT; H_FORKED; H_SYSTEM.
 #[unsafe(no_mangle)]
@@ -383,8 +382,8 @@ pub unsafe extern "C" fn h_publisher_flush(
     })
 }
 
-/// h_publisher_flush, and waits until subscribers have released every sample of the pool: before the
-/// publisher is freed, since the pool goes with it.
+/// h_publisher_flush, and waits until subscribers have released every sample of the pool: call it
+/// before freeing the publisher, which frees the pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_publisher_drain(
     publisher: *mut h_publisher_t,
@@ -396,7 +395,7 @@ pub unsafe extern "C" fn h_publisher_drain(
     })
 }
 
-/// What the publisher has counted.
+/// The publisher's counts.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_publisher_counts(
     publisher: *mut h_publisher_t,
@@ -431,8 +430,8 @@ impl From<&SubscriberState> for h_subscriber_state_t {
     }
 }
 
-/// Its subscribers, and how each keeps up: as many as there are, or as `capacity` holds; `count` gets
-/// how many there are.
+/// The publisher's subscribers, and how each keeps up: all of them, or as many as `capacity` holds;
+/// `count` gets the number that there are.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_publisher_subscribers(
     publisher: *mut h_publisher_t,
@@ -453,10 +452,10 @@ pub unsafe extern "C" fn h_publisher_subscribers(
 }
 
 closed! {
-    /// Its subscribers are told goodbye, but one to which something has yet to be sent, or that missed the
-    /// last, H_HUNG_UP: see h_publisher_flush. Its pool goes: see h_publisher_drain. Loans stay the caller's
-    /// to free.
-    publisher: h_publisher_t, "what the node has queued";
+    /// Its subscribers get a goodbye, but one that has yet to be sent a sample, or that missed the
+    /// last, gets H_HUNG_UP: see h_publisher_flush. Its pool is freed: see h_publisher_drain. The
+    /// caller still has to free the loans.
+    publisher: h_publisher_t, "every queued message of the node";
     h_publisher_close, h_publisher_free
 }
 
@@ -485,12 +484,12 @@ grown! {
     h_subscriber_grow, h_subscriber_connect, h_subscriber_grow_from; h_subscriber_close, h_subscriber_free
 }
 
-/// The next sample, in the order of publication, waiting at most `timeout_ns`. To be freed with
-/// h_sample_free, which lets the publisher use its place again, where it is one of the pool.
+/// Receives the next sample, in the order of publication, waiting at most `timeout_ns`. To be freed
+/// with h_sample_free, which gives a sample of the pool back to the publisher.
 ///
-/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, H_HUNG_UP,
-/// the publisher has gone or has sent this subscriber away, and all that had come was received;
-/// H_MISBEHAVED; H_FORKED; H_SYSTEM.
+/// Errors: H_NOTHING, no sample waits and the time limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED,
+/// H_HUNG_UP, the publisher is gone or has disconnected this subscriber, and all arrived samples
+/// were received; H_MISBEHAVED; H_FORKED; H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_subscriber_receive(
     subscriber: *mut h_subscriber_t,
@@ -506,7 +505,7 @@ pub unsafe extern "C" fn h_subscriber_receive(
     })
 }
 
-/// What a sample is, and where its bytes are.
+/// A sample's description, with the address of its bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_sample_info(
     sample: *const h_sample_t,
@@ -526,10 +525,11 @@ pub unsafe extern "C" fn h_sample_info(
     })
 }
 
-/// Copies `length` bytes from `offset` of a sample to `to`. Those of a volatile one may be of another
-/// sample where the publisher has sent this subscriber away, until that is known here.
+/// Copies `length` bytes from `offset` of a sample to `to`. If the publisher has disconnected this
+/// subscriber, which has yet to learn of it, the bytes of a volatile sample may be those of
+/// another.
 ///
-/// Errors: H_INVALID, outside the sample; H_CLOSED, it is volatile, and its publisher has gone;
+/// Errors: H_INVALID, outside the sample; H_CLOSED, it is volatile, and its publisher is gone;
 /// H_FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_sample_read(
@@ -561,8 +561,8 @@ pub unsafe extern "C" fn h_sample_read(
     })
 }
 
-/// Frees a sample. One of the pool is released by that, and its bytes are no longer there. Null is
-/// allowed. A sample may be freed after its subscriber.
+/// Frees a sample; this releases one of the pool. Its bytes are no longer valid. Null is allowed. A
+/// sample may be freed after its subscriber.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_sample_free(sample: *mut h_sample_t) {
     guard(|| {
@@ -577,7 +577,7 @@ pub unsafe extern "C" fn h_sample_free(sample: *mut h_sample_t) {
     });
 }
 
-/// How many samples were left out so far, before those that were received.
+/// The number of samples left out so far, before the received ones.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_subscriber_missed(
     subscriber: *mut h_subscriber_t,
@@ -593,7 +593,7 @@ pub unsafe extern "C" fn h_subscriber_missed(
 connected!(subscriber: h_subscriber_t; h_subscriber_peer, h_subscriber_explain);
 
 closed! {
-    /// What it had not received is lost; the publisher is told.
-    subscriber: h_subscriber_t, "what the node has queued";
+    /// Samples that were not received are lost; the publisher is notified.
+    subscriber: h_subscriber_t, "every queued message of the node";
     h_subscriber_close, h_subscriber_free
 }

@@ -11,43 +11,43 @@ use core::time::Duration;
 use hamlyn::protocol::{CallOptions, ConnectionState, ReconnectPolicy, ReconnectingClient};
 use std::sync::Arc;
 
-/// A client of a named service that connects again when the server has gone or drains. Any number of
+/// A client of a named service that connects again when the server is gone or drains. Any number of
 /// threads may call at once.
 ///
-/// A request is sent to one server once. Where the connection ends before the reply has come, nobody
-/// here knows whether it was carried out, and the call fails, unless it was said that twice does what
-/// once does; then it is sent again over the next connection. A request that no server can have is sent
-/// over the next connection in any case.
+/// A request is sent to one server once. If the connection ends before the reply has come, this
+/// side cannot know whether the request was carried out, and the call fails, unless the request is
+/// idempotent; then it is sent again over the next connection. A request that certainly reached no
+/// server is sent over the next connection in any case.
 ///
-/// An outage that no call meets is not noticed, and costs nothing. The first call that does starts a
+/// An outage without a call is not noticed, and costs nothing. The first call in an outage starts a
 /// thread, which connects, and ends.
 pub struct h_reconnecting_client_t(End<Arc<ReconnectingClient>>);
 
 handles!(h_reconnecting_client_t: Arc<ReconnectingClient>);
 
-/// When a client connects again, and what calls do meanwhile; 0 for what is in brackets.
+/// The times and number of attempts to connect, and the behaviour of calls meanwhile; 0 for the
+/// default in brackets.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_reconnect_policy_t {
-    /// Nanoseconds before the first attempt of an outage (10 ms). To each delay a random part of up to
-    /// its own length is added, so that not all clients of a server come back at once.
+    /// Nanoseconds before the first attempt of an outage (10 ms). A random part of up to its own
+    /// length is added to each delay, so that not all clients of a server come back at once.
     pub first_delay_ns: u64,
-    /// The longest delay, before the random part, in nanoseconds (5 s). Each delay is twice the one
-    /// before.
+    /// The longest delay, before the random part, in nanoseconds (5 s). Each delay is twice the
+    /// previous one.
     pub delay_max_ns: u64,
-    /// How long one attempt may take, in nanoseconds; a name that nobody serves is waited for as long
-    /// (1 s).
+    /// The time limit of one attempt, in nanoseconds, also for a name without a server (1 s).
     pub attempt_limit_ns: u64,
-    /// Attempts in one outage (as many as it takes).
+    /// Attempts in one outage (without limit).
     pub attempts_max: u64,
-    /// Nanoseconds of one outage, at the end of which no further attempt begins (as long as it takes).
+    /// Nanoseconds of one outage after which no further attempt begins (without limit).
     pub outage_max_ns: u64,
     /// Not 0: calls fail at once while there is no connection, instead of waiting for the next within
     /// their own time limit (0: they wait).
     pub calls_fail: u32,
 }
 
-/// Where a client that connects again stands.
+/// The connection's state of a client that connects again.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum h_connection_state {
@@ -82,8 +82,8 @@ unsafe fn policy_of(policy: *const h_reconnect_policy_t) -> Done<ReconnectPolicy
     Ok(wanted)
 }
 
-/// Connects to the server that is served as "[user@]name", as h_client_connect; from then on the policy
-/// holds. `config` and `policy` may be null. To be freed with h_reconnecting_client_free.
+/// Connects to the server of "[user@]name", as h_client_connect; from then on the policy holds.
+/// `config` and `policy` may be null. To be freed with h_reconnecting_client_free.
 ///
 /// Errors: as h_client_connect. Nothing is left of the attempt.
 #[unsafe(no_mangle)]
@@ -105,15 +105,16 @@ pub unsafe extern "C" fn h_reconnecting_client_connect(
     })
 }
 
-/// Sends a request and waits for the reply, through outages, at most `limit_ns` in all; the server is
-/// told what is left of that (h_request_time_left), unless it is H_FOREVER. `is_idempotent`, not 0: twice
-/// does what once does, so that a request whose reply was lost is sent again. The reply is to be freed
-/// with h_reply_free.
+/// Sends a request and waits for the reply, through outages, at most `limit_ns` in all; the server
+/// gets the rest of that limit (h_request_time_left), unless it is H_FOREVER. `is_idempotent`, not
+/// 0: carrying the request out twice has the effect of once, so that it is sent again if its reply
+/// was lost. The reply is to be freed with h_reply_free.
 ///
-/// Errors: H_UNREACHABLE, there was no connection, within the limit or as the policy says, and the
-/// request was not sent; H_TIMED_OUT, the server may still be at work, and its reply will be dropped;
-/// H_CLOSED, H_DIED, H_MISBEHAVED, the connection ended, and whether the server has done what was asked
-/// for is not known; H_REFUSED, the server will not reply; H_APPLICATION; H_TOO_LONG; H_LIMIT; H_FORKED.
+/// Errors: H_UNREACHABLE, there was no connection, within the limit or the policy, and the request
+/// was not sent; H_TIMED_OUT, the server may still be at work, and its reply will be dropped;
+/// H_CLOSED, H_DIED, H_MISBEHAVED, the connection ended, and the server may or may not have carried
+/// out the request; H_REFUSED, the server will not reply; H_APPLICATION; H_TOO_LONG; H_LIMIT;
+/// H_FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_reconnecting_client_call(
     client: *mut h_reconnecting_client_t,
@@ -134,9 +135,9 @@ pub unsafe extern "C" fn h_reconnecting_client_call(
     })
 }
 
-/// Where a client stands, as its last call has found or left it. `number`, which may be null, gets which
-/// connection it has, or had last: 1 for the first, one more for each after it, so that whoever looks
-/// late sees that there was an outage.
+/// The state of a client's connection, as its last call has found or left it. `number`, which may
+/// be null, gets the connection's number, or the last one's: 1 for the first, one more for each
+/// after it, so that a later look shows that there was an outage.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_reconnecting_client_state(
     client: *mut h_reconnecting_client_t,
@@ -156,9 +157,9 @@ pub unsafe extern "C" fn h_reconnecting_client_state(
     })
 }
 
-/// Why there is no connection, or why the last attempt failed: a text, copied to `buffer` with a zero
-/// byte behind it, and empty where there is a connection; `length`, which may be null, gets the bytes
-/// before that.
+/// The reason why there is no connection, or why the last attempt failed: a text, copied to
+/// `buffer` and followed by a zero byte, and empty if there is a connection; `length`, which may be
+/// null, gets the number of bytes before that.
 ///
 /// Errors: H_TOO_LONG, `length` is written.
 #[unsafe(no_mangle)]
@@ -180,8 +181,8 @@ pub unsafe extern "C" fn h_reconnecting_client_why(
     })
 }
 
-/// Ends the connection, or the attempt to make one, and frees the client. No other thread may be in a
-/// call with it. Null is allowed.
+/// Ends the connection, or the attempt to make one, and frees the client. No other thread may be in
+/// a call with it. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_reconnecting_client_free(client: *mut h_reconnecting_client_t) {
     guard(|| {

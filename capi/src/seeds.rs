@@ -12,15 +12,15 @@ const _: () = assert!(H_SEED_BYTES_MAX == SEED_BYTES_MAX);
 pub const H_SEED_TEXT_BYTES: usize = 267;
 const _: () = assert!(H_SEED_TEXT_BYTES == 2 * SEED_BYTES_MAX + 1);
 
-/// What a receiver hands out so that a sender can be grown from it, in any process that may
-/// connect. A secret: who has it can send. A value; `bytes` may travel in a message or a file, and
-/// h_seed_to_text makes it fit for a command line.
+/// A receiver's seed, from which any process that may connect can grow a sender. A secret: its
+/// bearer can send. A value; `bytes` may travel in a message or a file, and h_seed_to_text makes a
+/// text for a command line.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_seed_t {
-    /// Bytes that are used.
+    /// Number of bytes in use.
     pub length: u32,
-    /// As they travel.
+    /// In the format for messages and files.
     pub bytes: [u8; H_SEED_BYTES_MAX],
 }
 
@@ -45,7 +45,7 @@ impl From<Seed> for h_seed_t {
     }
 }
 
-/// What an end point speaks.
+/// The protocol of an end point.
 #[repr(C)]
 pub enum h_kind {
     /// Simple datagrams.
@@ -58,15 +58,15 @@ pub enum h_kind {
     H_KIND_CALL = 4,
     /// Group receive.
     H_KIND_GROUP = 5,
-    /// Bytes both ways.
+    /// Bytes in both directions.
     H_KIND_BYTES = 6,
     /// Publish and subscribe.
     H_KIND_PUBLISH = 7,
-    /// For h_wait_any, who accepts byte streams; seeds of such are of H_KIND_BYTES.
+    /// For h_wait_any, a listener for byte streams; its seeds are of H_KIND_BYTES.
     H_KIND_BYTE_LISTENER = 256,
 }
 
-/// What a number of an h_kind is for seeds.
+/// The kind of a seed, from the number of an h_kind.
 pub(crate) fn kind_of(kind: u32) -> Done<Kind> {
     let known = [Kind::Datagram, Kind::Tagged, Kind::Stream, Kind::Call, Kind::Group];
     let mut known = known.into_iter().chain([Kind::Bytes, Kind::Publish]);
@@ -75,10 +75,10 @@ pub(crate) fn kind_of(kind: u32) -> Done<Kind> {
         .ok_or_else(|| Failure::invalid(format!("kind is {kind}, and seeds have 1 to 7 of h_kind")))
 }
 
-/// Reads a seed that anybody may have written. Whether it is genuine is decided by its receiver,
-/// when a sender is grown.
+/// Reads a seed from any source. Its receiver decides whether it is genuine, when a sender is
+/// grown.
 ///
-/// Errors: H_SEED, cut off, changed on the way, of another version, or none at all.
+/// Errors: H_SEED, cut off, changed on the way, of another version, or not a seed at all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_seed_from_bytes(
     data: *const c_void,
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn h_seed_from_bytes(
     })
 }
 
-/// Reads a seed from text, as h_seed_to_text makes it.
+/// Reads a seed from the text of h_seed_to_text.
 ///
 /// Errors: H_SEED.
 #[unsafe(no_mangle)]
@@ -105,10 +105,10 @@ pub unsafe extern "C" fn h_seed_from_text(data: *const c_char, seed: *mut h_seed
     })
 }
 
-/// The same seed for bearers on other hosts, who find the receiver's host at `at`, a text such as
+/// The same seed for bearers on other hosts, which find the receiver's host at `at`, a text such as
 /// "a.example:7000"; its node has to listen there (the setting listen). `made` may be `seed`.
 ///
-/// Errors: H_SEED, it is none; H_INVALID; H_TOO_LONG.
+/// Errors: H_SEED, it is not a seed; H_INVALID; H_TOO_LONG.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_seed_at_host(
     seed: *const h_seed_t,
@@ -132,10 +132,10 @@ fn without_hosts(_: &Seed, at: &str) -> Done<Seed> {
     Err(Failure::invalid(format!("{at}: this library was built without links to other hosts")))
 }
 
-/// A seed as text of hexadecimal digits, with a zero byte behind it; H_SEED_TEXT_BYTES are always
-/// enough. `length`, which may be null, gets the bytes before that.
+/// A seed as text of hexadecimal digits, followed by a zero byte; H_SEED_TEXT_BYTES are always
+/// enough. `length`, which may be null, gets the number of bytes before that.
 ///
-/// Errors: H_SEED, it is none; H_TOO_LONG, `length` is written.
+/// Errors: H_SEED, it is not a seed; H_TOO_LONG, `length` is written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_seed_to_text(
     seed: *const h_seed_t,
@@ -149,9 +149,9 @@ pub unsafe extern "C" fn h_seed_to_text(
     })
 }
 
-/// What the receiver of a seed speaks: an h_kind.
+/// The protocol of a seed's receiver: an h_kind.
 ///
-/// Errors: H_SEED, it is none.
+/// Errors: H_SEED, it is not a seed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_seed_kind(seed: *const h_seed_t, kind: *mut u32) -> h_status {
     guard(|| {

@@ -28,7 +28,7 @@ handles!(h_stream_receiver_t: Exclusive<Intake>, h_stream_sender_t: Exclusive<Ou
 
 pub(crate) struct Intake {
     inner: Inflow,
-    /// Records that were received and not released, by number.
+    /// Received records that were not released, by number.
     lent: VecDeque<Lent>,
 }
 
@@ -94,7 +94,7 @@ impl Intake {
         }
     }
 
-    /// A record that is lent, and its place among those.
+    /// A lent record, and its place among them.
     fn find(&self, number: u64) -> Done<(usize, Lent)> {
         let first = self.lent.front().map_or(0, Lent::number);
         let place = number.checked_sub(first).and_then(|n| usize::try_from(n).ok());
@@ -138,7 +138,7 @@ impl Offered for Intake {
     }
 }
 
-/// A sender, and the record that is being written in place, if one is.
+/// A sender, and the record that is being written in place, if any.
 pub(crate) struct Outflow {
     inner: Grown,
     on_loan: Option<RecordLoanApart>,
@@ -159,7 +159,7 @@ impl Outflow {
         Exclusive::new(Self { inner: Grown::Volatile(sender), on_loan: None })
     }
 
-    /// The sender, for what would be written over a record that is on loan.
+    /// The sender, for calls that would overwrite a record that is on loan.
     fn free(&mut self) -> Done<&mut Grown> {
         match self.on_loan {
             None => Ok(&mut self.inner),
@@ -170,7 +170,7 @@ impl Outflow {
         }
     }
 
-    /// Nothing is on loan any more, and nothing of it was sent.
+    /// Ends the loan, without sending anything of it.
     fn end_loan(&mut self) {
         if let (Grown::Still(inner), Some(apart)) = (&mut self.inner, self.on_loan.take()) {
             drop(inner.attach(apart));
@@ -194,21 +194,21 @@ impl Connected for Outflow {
     }
 }
 
-/// What a receiver of a stream is made of; 0 for what is in brackets.
+/// Configuration of a stream's receiver; 0 for the default in brackets.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_stream_config_t {
-    /// Bytes of a buffer: the longest message of small records together (64 KiB).
+    /// Bytes of a buffer: the longest message of combined small records (64 KiB).
     pub buffer_bytes: usize,
     /// Buffers that wait for messages, 1 to 256 (8).
     pub buffers: u32,
-    /// Buffers altogether, with those that hold records which are not yet released (64).
+    /// All buffers, those of records that are not yet released included (64).
     pub buffers_max: u32,
     /// Longest record, in bytes (64 MiB).
     pub record_bytes_max: usize,
-    /// Bytes of an aperture for long records (none): a few times the longest. A sender that is
-    /// grown for it writes them straight into this process's memory, and can change them as long
-    /// as they are there: such a record is *volatile*, and only ever copied, by h_stream_read.
+    /// Bytes of an aperture for long records (none): a few times the longest. A sender that uses it
+    /// writes them straight into this process's memory, and can change them until they are
+    /// released: such a record is *volatile*, and only ever copied, by h_stream_read.
     pub aperture_bytes: u64,
 }
 
@@ -216,15 +216,15 @@ pub struct h_stream_config_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_record_t {
-    /// How many records came before it.
+    /// The number of records that came before it.
     pub number: u64,
-    /// Its bytes, where they arrived. They stand still until it is released. Null if the record is
-    /// volatile.
+    /// Its bytes, in the memory where they arrived. They are stable until it is released. Null if
+    /// the record is volatile.
     pub data: *const c_void,
-    /// How many they are.
+    /// The number of its bytes.
     pub length: usize,
-    /// Whether its sender can still change it; then h_stream_read copies what is needed, to be
-    /// checked, and then used. Only where an aperture was asked for.
+    /// Whether its sender can still change it; then copy the bytes that you need with
+    /// h_stream_read, check the copy, and use only that. Only with an aperture.
     pub is_volatile: bool,
 }
 
@@ -274,12 +274,12 @@ offered! {
     h_stream_receiver_set_admission, h_stream_receiver_offer
 }
 
-/// The next record, in the order of sending, waiting at most `timeout_ns`. Its bytes are where they
-/// arrived, and stand still until it is released.
+/// Receives the next record, in the order of sending, waiting at most `timeout_ns`. Its bytes stay
+/// where they arrived, and are stable until it is released.
 ///
-/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_CLOSED, the sender has sent
-/// everything, and all of it was received; H_DIED, H_HUNG_UP, it is gone without that, and what came was
-/// received; H_MISBEHAVED; H_FORKED; H_SYSTEM.
+/// Errors: H_NOTHING, no record waits and the time limit was 0; H_TIMED_OUT; H_CLOSED, the sender
+/// has sent everything, and all of it was received; H_DIED, H_HUNG_UP, the sender ended without
+/// that, and all arrived records were received; H_MISBEHAVED; H_FORKED; H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_stream_receive(
     receiver: *mut h_stream_receiver_t,
@@ -353,7 +353,7 @@ pub unsafe extern "C" fn h_stream_release(
     })
 }
 
-/// Who sends, as the kernel says.
+/// The identity of the sender, from the kernel.
 ///
 /// Errors: H_NOTHING, there is no sender yet.
 #[unsafe(no_mangle)]
@@ -371,8 +371,8 @@ pub unsafe extern "C" fn h_stream_receiver_peer(
     })
 }
 
-/// Which path is taken, and why: a text, copied to `buffer` with a zero byte behind it; `length`,
-/// which may be null, gets the bytes before that.
+/// The path that the stream takes, and the reason: a text, copied to `buffer` and followed by a
+/// zero byte; `length`, which may be null, gets the number of bytes before that.
 ///
 /// Errors: H_TOO_LONG, `length` is written.
 #[unsafe(no_mangle)]
@@ -392,9 +392,8 @@ pub unsafe extern "C" fn h_stream_receiver_explain(
 }
 
 closed! {
-    /// Records that were not released are gone, and pointers to them no longer valid; the sender is
-    /// told.
-    receiver: h_stream_receiver_t, "what the node has queued";
+    /// Unreleased records are gone, and pointers to them no longer valid; the sender is notified.
+    receiver: h_stream_receiver_t, "every queued message of the node";
     h_stream_receiver_close, h_stream_receiver_free
 }
 
@@ -405,20 +404,21 @@ grown! {
 
 grown! {
     /// It writes long records straight into the receiver's memory, if the receiver has an aperture;
-    /// where that cannot be had, they go through the link, and h_stream_sender_explain says so.
+    /// if the aperture cannot be mapped, they go through the link, and h_stream_sender_explain says
+    /// so.
     sender: h_stream_sender_t, "a sender" of "receiver", ApertureStreamSender => Outflow::volatile;
     h_stream_sender_grow_with_aperture, h_stream_sender_connect_with_aperture, h_stream_sender_grow_from_with_aperture;
     h_stream_sender_close, h_stream_sender_free
 }
 
 /// Sends a record of `length` bytes, waiting at most `timeout_ns` for room. A small one leaves with
-/// others, at the latest with h_stream_flush. A long one leaves at once; if the time is over when a part
-/// of it has left, that is H_OK, too: it was taken, its rest leaves in later calls with this sender and
-/// not otherwise, and only h_stream_flush, or h_stream_sender_close, says that it has.
+/// others, at the latest with h_stream_flush. A long one leaves at once; if the time limit passes
+/// when a part of it has left, the status is H_OK, too: the record was taken, its rest leaves only
+/// in later calls with this sender, and only h_stream_flush, or h_stream_sender_close, confirms it.
 ///
 /// Errors, nothing of this record was taken: H_TOO_LONG, see h_stream_bytes_max; H_FULL, the time
-/// limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the receiver is gone, which is found when a message
-/// leaves; H_MISBEHAVED; H_STATE, a record is on loan (h_stream_loan).
+/// limit was 0; H_TIMED_OUT; H_CLOSED, H_DIED, the receiver is gone, which a call notices when a
+/// message leaves; H_MISBEHAVED; H_STATE, a record is on loan (h_stream_loan).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_stream_send(
     sender: *mut h_stream_sender_t,
@@ -434,18 +434,20 @@ pub unsafe extern "C" fn h_stream_send(
     })
 }
 
-/// A record of `length` bytes, to be written in place and sent with h_stream_loan_send: of a small one
-/// that saves a copy. `data` gets where its bytes are; they are the caller's to write until it is sent
-/// or freed, not to be touched afterwards, and before they are written they are zero, or of records that
-/// this sender has sent. Waits at most `timeout_ns` for room where small records are to leave first.
+/// Lends a record of `length` bytes, to be written in place and sent with h_stream_loan_send: this
+/// saves a copy of a small one. `data` gets the address of its bytes; the caller may write them
+/// until it is sent or freed, and must not touch them afterwards. At first they are zero, or those
+/// of earlier records of this sender. Waits at most `timeout_ns` for room if small records have to
+/// leave first.
 ///
-/// A sender has one record on loan at a time, and until that is sent, or freed with h_stream_loan_free,
-/// it sends and flushes nothing else (H_STATE). With the sender it is freed, too.
+/// A sender has one record on loan at a time, and until that is sent, or freed with
+/// h_stream_loan_free, it sends and flushes nothing else (H_STATE). Freeing the sender frees the
+/// loan, too.
 ///
 /// Errors, nothing is on loan: H_TOO_LONG, see h_stream_bytes_max; H_FULL, the time limit was 0;
-/// H_TIMED_OUT; H_CLOSED, H_DIED, H_HUNG_UP, the receiver is gone; H_MISBEHAVED; H_STATE, one is on loan
-/// already, and stays so, or the sender was grown with an aperture. Of small records that were to leave
-/// first a part may have, and the rest leaves in later calls.
+/// H_TIMED_OUT; H_CLOSED, H_DIED, H_HUNG_UP, the receiver is gone; H_MISBEHAVED; H_STATE, a record
+/// is on loan already, and stays so, or the sender was grown with an aperture. Part of the small
+/// records that had to leave first may have left; the rest leaves in later calls.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_stream_loan(
     sender: *mut h_stream_sender_t,
@@ -468,10 +470,12 @@ pub unsafe extern "C" fn h_stream_loan(
     })
 }
 
-/// Sends the first `length` bytes of the record that is on loan, as h_stream_send does; there is none
-/// afterwards, and the pointer to its bytes is no longer valid. On an error it is on loan as before, but for what `length` has cut off.
+/// Sends the first `length` bytes of the record that is on loan, as h_stream_send does. The loan
+/// ends, and the pointer to its bytes is no longer valid. On an error it is on loan as before, but
+/// shortened to `length`.
 ///
-/// Errors: as h_stream_send; H_INVALID, `length` is more than the record has; H_STATE, none is on loan.
+/// Errors: as h_stream_send; H_INVALID, `length` is more than the record has; H_STATE, no record is
+/// on loan.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_stream_loan_send(
     sender: *mut h_stream_sender_t,
@@ -502,8 +506,7 @@ fn none_on_loan() -> Failure {
     Failure::new(H_STATE, "no record of this sender is on loan")
 }
 
-/// The record that is on loan, if one is, will not be sent: nothing of it reaches anybody. Null is
-/// allowed.
+/// Frees the record that is on loan, if any, without sending any of it. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_stream_loan_free(sender: *mut h_stream_sender_t) {
     guard(|| {
@@ -514,10 +517,10 @@ pub unsafe extern "C" fn h_stream_loan_free(sender: *mut h_stream_sender_t) {
     });
 }
 
-/// Sends the small records that wait for others, waiting at most `timeout_ns` for room: when it
-/// returns H_OK every record is on its way, and arrives also if this process ends.
+/// Sends the small records that wait for others, waiting at most `timeout_ns` for room. After H_OK
+/// every record is on its way, and arrives even if this process ends.
 ///
-/// Errors: as h_stream_send; what is left stays for a later call.
+/// Errors: as h_stream_send; the rest stays for a later call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_stream_flush(
     sender: *mut h_stream_sender_t,
@@ -545,10 +548,10 @@ pub unsafe extern "C" fn h_stream_bytes_max(
 
 connected!(sender: h_stream_sender_t; h_stream_sender_peer, h_stream_sender_explain);
 
-/// Sends what is left and tells the receiver that this was all, waiting at most `timeout_ns`. Then
-/// the sender is freed, whatever is returned; who wants to try longer calls h_stream_flush first.
+/// Sends the rest and tells the receiver that this was all, waiting at most `timeout_ns`. Then
+/// frees the sender, whatever the result; to try for longer, call h_stream_flush first.
 ///
-/// Errors: H_TIMED_OUT, some was left, and the receiver knows that something is missing; H_CLOSED,
+/// Errors: H_TIMED_OUT, records were left, and the receiver knows that some are missing; H_CLOSED,
 /// H_DIED, the receiver is gone; H_FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_stream_sender_close(
@@ -569,9 +572,9 @@ fn end(sender: &h_stream_sender_t, timeout_ns: i64) -> Done {
     Ok(either!(Grown, &mut sender.inner, inner => inner.close(left))?)
 }
 
-/// Frees a sender, as where something failed: what can be sent without waiting is sent, and the
-/// receiver is told H_HUNG_UP, that there may have been more. Whoever has sent all calls
-/// h_stream_sender_close. Null is allowed.
+/// Frees a sender, as after a failure: sends as much as it can without waiting, and tells the
+/// receiver with H_HUNG_UP that records may be missing. If all went well, call
+/// h_stream_sender_close instead. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_stream_sender_free(sender: *mut h_stream_sender_t) {
     guard(|| free(sender, "sender"));

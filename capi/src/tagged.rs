@@ -10,7 +10,7 @@ use crate::node::h_node_t;
 use core::ffi::c_void;
 use hamlyn::protocol::{Exclusive, Tag, TaggedConfig, TaggedReceiver, TaggedSender};
 
-/// Memory that a number of senders write into, each write announced by a tag.
+/// Memory into which several senders write; a tag announces each write.
 pub struct h_tagged_receiver_t(pub(crate) One<TaggedReceiver>);
 
 /// The sender's end of a tagged remote write.
@@ -25,9 +25,9 @@ handles!(
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_tag_t {
-    /// What its sender gave.
+    /// The sender's tag.
     pub tag: u32,
-    /// The link that it came over.
+    /// The link over which it came.
     pub link: h_link_t,
 }
 
@@ -71,10 +71,10 @@ offered! {
     h_tagged_receiver_set_admission, h_tagged_receiver_offer
 }
 
-/// The next tag, in the order of arrival, waiting at most `timeout_ns`. The data that belongs to it
-/// lies in the area by then.
+/// Receives the next tag, in the order of arrival, waiting at most `timeout_ns`. Its data is in the
+/// area by then.
 ///
-/// Errors: H_NOTHING, none is there and the time limit was 0; H_TIMED_OUT; H_FORKED; H_SYSTEM.
+/// Errors: H_NOTHING, no tag waits and the time limit was 0; H_TIMED_OUT; H_FORKED; H_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_tagged_get_tag(
     receiver: *mut h_tagged_receiver_t,
@@ -92,10 +92,10 @@ pub unsafe extern "C" fn h_tagged_get_tag(
     })
 }
 
-/// The next write with this tag; others that come meanwhile are kept for later calls, in their
+/// The next write with this tag; other tags that come meanwhile are kept for later calls, in their
 /// order. Otherwise as h_tagged_get_tag.
 ///
-/// Errors: also H_MISBEHAVED, a sender sent more tags than its credit and was sent away.
+/// Errors: also H_MISBEHAVED, a sender sent more tags than its credit and was disconnected.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_tagged_get_specific_tag(
     receiver: *mut h_tagged_receiver_t,
@@ -129,10 +129,10 @@ pub unsafe extern "C" fn h_tagged_read(
     })
 }
 
-/// Where the area's bytes are, and how many; `bytes` may be null. The address stays until the
-/// receiver is freed. The bytes change when a write arrives: in calls with the node or its end
-/// points, whichever thread makes them. Those that the senders will not write again until they are
-/// told stand still.
+/// The address of the area's bytes, and their number; `bytes` may be null. The address is valid
+/// until the receiver is freed. The bytes change when a write arrives: in calls with the node or
+/// its end points, in any thread. Bytes that the senders write again only after a message from this
+/// program are stable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_tagged_data(
     receiver: *mut h_tagged_receiver_t,
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn h_tagged_data(
     })
 }
 
-/// How many senders have a connection now.
+/// The number of senders that have a connection now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_tagged_receiver_senders(
     receiver: *mut h_tagged_receiver_t,
@@ -164,8 +164,8 @@ pub unsafe extern "C" fn h_tagged_receiver_senders(
 }
 
 closed! {
-    /// Its senders are told goodbye; its seeds and names are worthless; the area's memory goes.
-    receiver: h_tagged_receiver_t, "what the node has queued";
+    /// Its senders get a goodbye; its seeds and names are worthless; its area is freed.
+    receiver: h_tagged_receiver_t, "every queued message of the node";
     h_tagged_receiver_close, h_tagged_receiver_free
 }
 
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn h_tagged_bytes_max(
 connected!(sender: h_tagged_sender_t; h_tagged_sender_peer, h_tagged_sender_explain);
 
 closed! {
-    /// What it sent is with the receiver already.
-    sender: h_tagged_sender_t, "what was sent";
+    /// All of its writes are with the receiver already.
+    sender: h_tagged_sender_t, "every sent message";
     h_tagged_sender_close, h_tagged_sender_free
 }

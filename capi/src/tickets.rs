@@ -10,13 +10,13 @@ use hamlyn::{MetadataIndex, Ticket};
 pub const H_TICKET_BYTES: usize = 44;
 const _: () = assert!(H_TICKET_BYTES == TICKET_BYTES);
 
-/// The right to send one message: where to, with which key, into which bytes. It is these bytes
-/// and nothing else: they may be copied, sent in a message, written to a file, and used from any
-/// process. Whoever has them has the right; the receiver revokes it by changing the key.
+/// The right to send one message: its destination, key and range of bytes. It consists of these
+/// bytes alone: they may be copied, sent in a message, written to a file, and used from any
+/// process. Their bearer has the right; the receiver revokes it by changing the key.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct h_ticket_t {
-    /// As they travel: little-endian, the same on every machine.
+    /// In the format for messages and files: little-endian, the same on every machine.
     pub bytes: [u8; H_TICKET_BYTES],
 }
 
@@ -75,10 +75,10 @@ pub unsafe extern "C" fn h_fast_ticket(
     })
 }
 
-/// Checks that bytes are a ticket's, and says how many data bytes it allows. Whether it is valid
-/// only the receiver knows, when a packet arrives. `capacity` may be null.
+/// Checks that bytes are a ticket's, and gives the number of data bytes that it allows. Only the
+/// receiver knows whether it is valid, when a packet arrives. `capacity` may be null.
 ///
-/// Errors: H_INVALID, no ticket.
+/// Errors: H_INVALID, not a ticket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_ticket_capacity(
     ticket: *const h_ticket_t,
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn h_ticket_capacity(
     })
 }
 
-/// The node that a ticket leads to, as h_node_id says it there.
+/// The node that a ticket leads to, as its h_node_id gives it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_ticket_destination(ticket: *const h_ticket_t, id: *mut u64) -> h_status {
     guard(|| {
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn h_ticket_destination(ticket: *const h_ticket_t, id: *mu
 /// The same right for the bytes from `offset` on, counted from the ticket's first; `at` may be
 /// `ticket`.
 ///
-/// Errors: H_INVALID, no ticket, or outside it.
+/// Errors: H_INVALID, not a ticket, or outside it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_ticket_at(
     ticket: *const h_ticket_t,
@@ -117,10 +117,9 @@ pub unsafe extern "C" fn h_ticket_at(
     })
 }
 
-/// The same right without a notification: the data moves and nobody is told. `silent` may be
-/// `ticket`.
+/// The same right without a notification: the data arrives silently. `silent` may be `ticket`.
 ///
-/// Errors: H_INVALID, no ticket.
+/// Errors: H_INVALID, not a ticket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_ticket_silent(
     ticket: *const h_ticket_t,
@@ -135,11 +134,11 @@ pub unsafe extern "C" fn h_ticket_silent(
 
 const PARTS_MAX: usize = 1 << 20;
 
-/// Divides a ticket's bytes and its share of the packet counter evenly among `count` parts, up
-/// to 2^20, for helpers that together send one message: it is announced when all have sent theirs,
-/// each once. The ticket itself must no longer be used.
+/// Divides a ticket's bytes and its share of the packet counter evenly among `count` parts, up to
+/// 2^20, for helpers that together send one message: it is announced when all have sent their
+/// parts, each once. The ticket itself must no longer be used.
 ///
-/// Errors: H_INVALID, no ticket, or one that cannot be divided so.
+/// Errors: H_INVALID, not a ticket, or one that cannot be divided like this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_ticket_split(
     ticket: *const h_ticket_t,

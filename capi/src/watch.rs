@@ -1,5 +1,5 @@
-//! What an event loop watches: the node's descriptor, and a bell that is rung when another thread
-//! takes what came, which makes the node's descriptor silent again.
+//! The descriptors for an event loop: the node's, and a bell that rings when another thread
+//! receives, which silences the node's.
 //!
 //! ```text
 //!   event loop                                   any thread that polls
@@ -7,8 +7,8 @@
 //!            poll, arm     ------- waker ----------->
 //!   all end points were found empty: prepare again; true: sleep on both
 //! ```
-//! Never: `prepare` says true though something came after the prepare before it, and so perhaps
-//! after the program looked.
+//! Never: `prepare` returns true though something has come since the previous prepare, and so
+//! perhaps after the program looked.
 
 use crate::boundary::Done;
 use hamlyn::os::poller::Poller;
@@ -43,15 +43,16 @@ impl Watch {
         let (poller, bell) = (Poller::new()?, Bell::new()?);
         poller.add(manager.lock().as_fd(), 0)?;
         poller.add(&bell, 1)?;
-        // No waker was there yet for what came before.
+        // Arrivals before this had no waker yet.
         let ringer = Arc::new(Ringer { rung: AtomicBool::new(true), bell });
         let waker = Waker::from(ringer.clone());
         Ok(Self { poller, ringer, waker })
     }
 
-    /// Whether nothing has come since the last call, and the descriptor tells of what comes.
+    /// Whether nothing has come since the last call, so that the descriptor reports the next
+    /// arrival.
     pub fn prepare(&self, manager: &Manager) -> Done<bool> {
-        // The bell first: one that is rung in between is looked at, and stays readable.
+        // The bell first: a ring in between makes it readable again, and is looked at.
         self.ringer.bell.silence();
         let before = self.ringer.rung.swap(false, Ordering::SeqCst);
         let may_wait = manager.prepare_to_wait(Some(&self.waker))?;

@@ -1,10 +1,10 @@
 """Hamlyn: messages between programs that do not trust one another, at the speed of memory.
 
-The sender names the memory that a message lands in, and holds a key for it; the receiver's own
-library checks every packet and makes every deposit. No system call, no lock and no third process
-stands on the path, and no peer can write a byte that it was not given.
+The sender names the memory in which a message lands, and holds a key for it; the receiver's own library
+checks every packet and makes every deposit. A message needs no system call, no lock and no third
+process, and no peer can write a byte outside the memory that it was given.
 
-A receiver makes memory, a slot over it, and a ticket that it gives to whoever connects::
+A receiver makes memory, a slot over it, and a ticket for connecting peers::
 
     import hamlyn
 
@@ -21,10 +21,10 @@ A sender, usually another process, connects and writes with the ticket::
         link = manager.connect("greeter")
         manager.send(hamlyn.Ticket.from_bytes(link.greeting), b"hello")
 
-- Time limits are seconds; `None` is as long as it takes. Waiting never holds the interpreter's
-  lock, and Ctrl-C is seen.
-- Whatever is sent may be any object with the buffer protocol whose bytes are in one piece: bytes,
-  a memoryview, a numpy array. It is not copied first.
+- Time limits are seconds; `None` is without limit. Waiting never holds the interpreter's lock, and
+  Ctrl-C is seen.
+- Data to send may be any object with the buffer protocol whose bytes are contiguous: bytes, a
+  memoryview, a numpy array. It is not copied first.
 - `numpy.frombuffer(area, dtype=..)` shows a message area without a copy.
 - `hamlyn.log_events()` makes records of the logger `hamlyn` for links that come, go and are refused.
 - `hamlyn.Job` is for the ranks of a parallel program, which find one another.
@@ -129,7 +129,7 @@ if _typing.TYPE_CHECKING:
 else:
 
     def __getattr__(name):
-        # Only for those who use it: with asyncio it takes longer to import than all the rest.
+        # Imported at its first use: with asyncio it takes longer than all the rest.
         if name == "aio":
             from importlib import import_module
 

@@ -34,16 +34,17 @@ class Server(Offered[_hamlyn.Server]):
 
     @property
     def clients(self) -> int:
-        """Clients that are connected."""
+        """The number of connected clients."""
         return self.sync.clients
 
     async def receive(self, timeout: float | None = None) -> _hamlyn.Request:
-        """The next request. Raises `TimedOut`, and `Draining` when it drains and has none left."""
+        """Receives the next request. Raises `TimedOut`, and `Draining` if it drains and no request is
+        left."""
         return await until(self.sync._manager, self.sync.try_receive, timeout, self.sync.receive)
 
     async def drain(self, timeout: float | None = 10.0) -> int:
-        """`hamlyn.Server.drain`, on a thread of its own: tasks go on receiving and replying. It goes on
-        there when its task is cancelled, until `timeout`."""
+        """`hamlyn.Server.drain`, on a thread of its own: tasks go on receiving and replying. If its
+        task is cancelled it goes on there, until `timeout`."""
         return await alone.run(lambda limit: self.sync.drain(limit.left), timeout, goes_on=True)
 
 
@@ -54,7 +55,7 @@ _of_clients: dict[tuple[int, _hamlyn.Link], tuple[Threads, int]] = {}
 """By event loop and link: threads for replies, and how many use them."""
 
 
-# Event loops of several threads have them.
+# The event loops of several threads share them.
 _lock = threading.Lock()
 
 
@@ -63,7 +64,7 @@ def _threads_for(link: _hamlyn.Link) -> Iterator[Threads]:
     key = (id(asyncio.get_running_loop()), link)
     with _lock:
         if key not in _of_clients:
-            # Replies that went on without their tasks have left by now, or not.
+            # Drops unused threads, but not those with a reply that goes on without its task.
             for of, (pool, users) in list(_of_clients.items()):
                 if not users and not pool.is_busy:
                     del _of_clients[of]
@@ -74,7 +75,7 @@ def _threads_for(link: _hamlyn.Link) -> Iterator[Threads]:
     finally:
         with _lock:
             pool, users = _of_clients.pop(key)
-            # Also while a reply goes on whose task was cancelled.
+            # Also while a reply of a cancelled task goes on.
             if users > 1 or pool.is_busy:
                 _of_clients[key] = (pool, users - 1)
 
@@ -88,10 +89,10 @@ _NO_CALL = (
 async def reply(
     request: _hamlyn.Request, data: Buffer, timeout: float | None = 10.0
 ) -> None:
-    """`request.reply`: at once where its client has room, else on one of four threads for that client,
-    so that one which takes nothing holds up no other. Raises what that raises, most
-    often because of that client alone; then the client is told that no reply will come, and so it is
-    where the task is cancelled before a thread was free."""
+    """`request.reply`: at once if its client has room, else on one of four threads for that client, so
+    that a client that takes no replies delays no other. Raises the errors of `request.reply`, which
+    usually concern that client alone; then the client learns that no reply will come, and also if the
+    task is cancelled before a thread was free."""
     limit = Limit(timeout)
     if not request._try_reply(data):
         with request, _threads_for(request.link) as threads:
@@ -109,7 +110,7 @@ async def reply_array(
 async def fail(
     request: _hamlyn.Request, code: int, text: str, timeout: float | None = 10.0
 ) -> None:
-    """`request.fail`, as `reply`: one that takes nothing holds up no other."""
+    """`request.fail`, as `reply`: a client that takes no replies delays no other."""
     limit = Limit(timeout)
     if not request._try_fail(code, text):
         with request, _threads_for(request.link) as threads:
@@ -120,8 +121,8 @@ async def fail(
 
 
 async def cancelled(request: _hamlyn.Request) -> None:
-    """Returns when nobody waits for the reply any more: see `Request.is_cancelled`. For a task beside the
-    one that makes the reply. Raises `Misuse` where it finds the request replied to."""
+    """Returns when no caller waits for the reply any more: see `Request.is_cancelled`. For a task
+    beside the one that makes the reply. Raises `Misuse` if there was a reply already."""
     try:
         await until(request._manager, lambda: request.is_cancelled() or None, request.time_left)
     except TimedOut:
@@ -132,9 +133,9 @@ class Client(Grown[_hamlyn.Client], Closes[_hamlyn.Client]):
     """A client whose calls are awaited; any number of tasks of one event loop may call. An asynchronous
     context manager: leaving it closes the client.
 
-    A time limit is for all of a call. A call that is not free yet is awaited; a request that is longer than
-    the server takes at once has one of four threads of this client's own, until it has left, its time is
-    over or its task is cancelled."""
+    A time limit is for all of a call. A call waits, as a task, until a call is free; a request that is
+    too long to be sent at once uses one of four threads of this client's own, until it has left, its
+    time limit has passed or its task is cancelled."""
 
     _connect = _hamlyn.Client.connect
 
@@ -150,8 +151,8 @@ class Client(Grown[_hamlyn.Client], Closes[_hamlyn.Client]):
         timeout: float | None = 10.0,
         **settings: Unpack[ClientSettings],
     ) -> Self:
-        """`hamlyn.Client.connect`, with its settings, on a thread of its own; one whose task is cancelled
-        is given up."""
+        """`hamlyn.Client.connect`, with its settings, on a thread of its own; cancelling the task gives
+        the attempt up."""
 
         def connect(timeout: float | None) -> _hamlyn.Client:
             return cls._connect(plain(manager), name, timeout, **settings)
@@ -159,9 +160,9 @@ class Client(Grown[_hamlyn.Client], Closes[_hamlyn.Client]):
         return cls(await connected(connect, timeout))
 
     async def call(self, request: Buffer, timeout: float | None = None) -> bytes:
-        """Sends a request, and awaits the reply, at most `timeout` seconds in all. Raises `TimedOut`, and
-        what `hamlyn.Client.call` raises. Then, and where the task is cancelled, the call is forgotten: the
-        server's handler can see that, and the reply will be dropped."""
+        """Sends a request, and awaits the reply, at most `timeout` seconds in all. Raises `TimedOut`,
+        and the errors of `hamlyn.Client.call`. After an error, and if the task is cancelled, the call
+        is forgotten: the server's handler can see that, and the reply will be dropped."""
         limit = Limit(timeout)
         return await self._finish(await self.start(request, limit.left), limit)
 
@@ -170,7 +171,7 @@ class Client(Grown[_hamlyn.Client], Closes[_hamlyn.Client]):
         return _hamlyn.unpack_array(await self.call(_hamlyn.pack_array(array), timeout))
 
     async def call_within(self, request: Buffer, limit: float) -> bytes:
-        """`call` within `limit` seconds, which the server is told: see `hamlyn.Client.call_within`."""
+        """`call` within `limit` seconds, which the server knows: see `hamlyn.Client.call_within`."""
         end = Limit(limit)
         return await self._finish(await self.start_within(request, limit), end)
 
@@ -178,7 +179,7 @@ class Client(Grown[_hamlyn.Client], Closes[_hamlyn.Client]):
         try:
             return await until(self.sync._manager, call.try_finish, limit.left, call.finish)
         finally:
-            # Its task, or the exception, may be kept for long.
+            # The program may keep its task, or the exception, for long.
             call.forget()
 
     async def start(self, request: Buffer, timeout: float | None = None) -> _hamlyn.Call:
@@ -187,7 +188,7 @@ class Client(Grown[_hamlyn.Client], Closes[_hamlyn.Client]):
         return await self._start(functools.partial(self.sync.start, request), size_of(request), limit)
 
     async def start_within(self, request: Buffer, limit: float) -> _hamlyn.Call:
-        """`start` within `limit` seconds, which the server is told."""
+        """`start` within `limit` seconds, which the server knows."""
         end = Limit(limit)
 
         def start(timeout: float | None) -> _hamlyn.Call:
@@ -206,16 +207,16 @@ class Client(Grown[_hamlyn.Client], Closes[_hamlyn.Client]):
 
     @property
     def peer(self) -> _hamlyn.Peer:
-        """Who is at the other end, as the kernel says."""
+        """The identity of the other end, from the kernel."""
         return self.sync.peer
 
     @property
     def ended(self) -> str | None:
-        """Why the connection ended; `None` while it has not."""
+        """The reason why the connection ended; `None` while it has not."""
         return self.sync.ended
 
     def close(self) -> None:
-        """Ends the connection; whoever waits for a reply gets `Closed`."""
+        """Ends the connection; waiting calls raise `Closed`."""
         self.sync.close()
 
 
@@ -248,7 +249,7 @@ class ReconnectingClient(Reconnecting[Client], ClosesWhenLeft):
         policy: ReconnectPolicy | None = None,
         **settings: Unpack[ClientSettings],
     ) -> Self:
-        """One that is connected; waits at most `timeout` seconds."""
+        """Makes a client that is connected; waits at most `timeout` seconds."""
         made = cls(manager, name, policy, **settings)
         made._outages.has_connected(await Client.connect(manager, name, timeout, **settings))
         return made
@@ -257,7 +258,7 @@ class ReconnectingClient(Reconnecting[Client], ClosesWhenLeft):
         self, request: Buffer, timeout: float | None = None, *, is_idempotent: bool = False
     ) -> bytes:
         """Sends a request and awaits the reply, through outages: see `hamlyn.ReconnectingClient.call`.
-        A task that is cancelled leaves nothing behind."""
+        A cancelled task leaves nothing behind."""
         return await self._call(request, timeout, is_idempotent, Client.start)
 
     async def call_array(
@@ -270,7 +271,7 @@ class ReconnectingClient(Reconnecting[Client], ClosesWhenLeft):
     async def call_within(
         self, request: Buffer, limit: float, *, is_idempotent: bool = False
     ) -> bytes:
-        """`call` within `limit` seconds, of which the server is told what is left."""
+        """`call` within `limit` seconds; the server gets the rest of that limit."""
         return await self._call(request, limit, is_idempotent, Client.start_within)
 
     async def _call(

@@ -1,4 +1,5 @@
-"""What the extension asks of numpy, and of pyarrow: neither is needed by who sends and receives bytes."""
+"""The extension's uses of numpy, and of pyarrow: a program that sends and receives bytes needs
+neither."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from ._types import AnyArray, Buffer, DType, Shape
 
-# Types of the array interface by the letters of `struct`, for what has a buffer and no interface.
+# Types of the array interface by the letters of `struct`, for objects with a buffer and no interface.
 _KINDS = {**dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BHILQN", "u"), "?": "b", "e": "f"}
 _KINDS |= {"f": "f", "d": "f"}
 
@@ -125,14 +126,14 @@ def _type(text: str) -> np.dtype[Any]:
 
 
 def checked(array: AnyArray) -> AnyArray:
-    """An array whose truth values are 0 or 1: numpy takes others for true, or not, as it comes."""
+    """An array whose truth values are 0 or 1: numpy's behaviour with others is undefined."""
     if array.dtype.kind == "b" and array.size and array.view("u1").max() > 1:
         raise ArrayError("the array of truth values holds a byte that is neither 0 nor 1")
     return array
 
 
 def _type_of(text: str, shape: tuple[int, ...], size: int) -> np.dtype[Any]:
-    """The type of which an array of this shape has `size` bytes: the header says so, and numpy."""
+    """The type for which an array of this shape has `size` bytes, by the header and by numpy."""
     kind = _type(text)
     if math.prod(shape) * kind.itemsize != size:
         raise ArrayError(f"numpy's {text!r} has {kind.itemsize} bytes, and not those of the header")
@@ -183,7 +184,7 @@ def area(owner: Buffer, dtype: DType, shape: Shape, offset: int) -> AnyArray:
 
 
 def arrow(array: Any, requested: object) -> tuple[object, object]:
-    """A flat array of numbers, as Arrow's C data interface has it, without a copy."""
+    """A one-dimensional array of numbers, in Arrow's C data interface, without a copy."""
     try:
         pyarrow = importlib.import_module("pyarrow")
     except ImportError as error:

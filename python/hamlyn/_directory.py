@@ -1,4 +1,4 @@
-"""A directory of the program's own: what runs in the thread of one look-up."""
+"""A directory of the program's own: the code in the thread of one look-up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def look_up(
     timeout: float | None,
     answer: _hamlyn._Answer,
 ) -> None:
-    """Asks `directory`, and says what it has found, or why it has found nothing."""
+    """Calls `directory`, and passes on its places, or the reason why it found none."""
     try:
         found = directory(service, timeout)
         if isinstance(found, (str, bytes)):
@@ -23,6 +23,6 @@ def look_up(
             if not isinstance(place, str):
                 raise TypeError(f"a directory returned {place!r} among the places; each is a str")
         answer.give(places)
-    # Whoever connects is told; there is nobody else to tell.
+    # The error goes to the connecting call, and nowhere else.
     except BaseException as error:
         answer.fail(f"{type(error).__name__}: {error}")

@@ -1,19 +1,19 @@
-"""The exceptions. Each is a `HamlynError`, and what Python already has a word for besides.
+"""The exceptions. Each is a `HamlynError`, and the fitting exception of Python's besides.
 
 The extension looks the classes up by name.
 """
 
 
 class HamlynError(Exception):
-    """What every exception of this package is."""
+    """The base of every exception of this package."""
 
 
 class TimedOut(HamlynError, TimeoutError):
-    """The time limit was reached. Nothing was taken; what was being sent says what has left."""
+    """The time limit has passed. Nothing was taken; the text of a send says how much has left."""
 
 
 class CutOff(TimedOut):
-    """The time limit was reached when a part had left. All of it was taken, and is not to be sent
+    """The time limit passed when a part had left. All of the message was taken, and must not be sent
     again: the rest leaves with the next call."""
 
 
@@ -22,7 +22,7 @@ class Closed(HamlynError, ConnectionError):
 
 
 class Refused(HamlynError, ConnectionRefusedError):
-    """The other end, or the system's permissions, said no."""
+    """The other end, or the system's permissions, refused."""
 
 
 class OtherVersion(Refused):
@@ -30,16 +30,16 @@ class OtherVersion(Refused):
 
 
 class Untrusted(Refused):
-    """Of another host: one end's certificate is not trusted by the other, or not for this name, or has
-    ended; or one could not prove to be the node that it says; or what came is not TLS."""
+    """For another host: one end does not trust the other's certificate, or it is for another name, or
+    has expired; or one end could not prove which node it is; or the other side does not speak TLS."""
 
 
 class WrongSecret(Refused):
-    """Of another host: the two do not have the same secret."""
+    """For another host: the two do not have the same secret."""
 
 
 class Unreachable(HamlynError, ConnectionError):
-    """Nobody is there: no such service, nobody listens, no link leads to the destination."""
+    """There is no such service, no process listens there, or no link leads to the destination."""
 
 
 class UnknownHost(Unreachable):
@@ -47,24 +47,25 @@ class UnknownHost(Unreachable):
 
 
 class Misuse(HamlynError, ValueError):
-    """What was asked for is not allowed: the program is to be changed. Nothing was done."""
+    """The call is not allowed: a bug of the program. Nothing was done."""
 
 
 class SeedError(Misuse):
-    """The bytes or the text are no seed, or none of this kind."""
+    """The bytes or the text are not a seed, or not one of this kind."""
 
 
 class ArrayError(HamlynError, ValueError):
-    """What came is no array, or its header and its bytes do not fit. The message stays as it is."""
+    """The received bytes are not an array, or its header and its bytes do not fit. The message stays as
+    it is."""
 
 
 class Misbehaved(Closed):
-    """The peer broke the protocol's rules, and was sent away."""
+    """The peer broke the protocol's rules, and was disconnected."""
 
 
 class Draining(Closed):
     """The server is about to close, and has not taken the request; at the server itself: it drains, and
-    has no request left to be received."""
+    no request is left."""
 
 
 class Declined(HamlynError):
@@ -72,8 +73,7 @@ class Declined(HamlynError):
 
 
 class ApplicationError(HamlynError):
-    """The server's program answered with an error of its own: its text, and in `code` what it
-    means by it."""
+    """The server's program answered with an error of its own: its text, and its code in `code`."""
 
     code: int = 0
 
@@ -84,11 +84,11 @@ class Forked(HamlynError, RuntimeError):
 
 
 class SystemRefused(HamlynError, OSError):
-    """The operating system refused something that is needed."""
+    """The operating system refused a resource that the library needs."""
 
 
 def _name(of: type[HamlynError]) -> None:
-    # Tracebacks name them as programs do.
+    # Tracebacks show their public names.
     of.__module__ = "hamlyn"
     for subclass in of.__subclasses__():
         _name(subclass)

@@ -1,4 +1,4 @@
-"""What happens to links, as records of the logger `hamlyn`."""
+"""Log entries of links, as records of the logger `hamlyn`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ _thread: threading.Thread | None = None
 
 
 def log_events(on: bool = True) -> None:
-    """From now on the logger `hamlyn` has a record for each link that comes or goes, and for whoever
-    is refused or sent away, with the reason, in all managers of this process; `False` ends that.
+    """From now on the logger `hamlyn` has a record for each link that comes or goes, and for each peer
+    that is refused or disconnected, with the reason, in all managers of this process; `False` ends
+    that.
 
-    Records of links that come, end with a goodbye, or tell of a right that was taken back, are of
-    level INFO; of refusals, deaths and ends without a goodbye WARNING; of broken rules ERROR. Each has
-    the attributes `hamlyn_kind` ("connected", "refused", "failed", "closed", "lost", "died",
-    "sent-away", "expelled", "revoked", "left-out"), `hamlyn_user` and `hamlyn_process` (`None` where
-    they are not known), `hamlyn_service` and `hamlyn_reason`.
+    Records of links that come, end with a goodbye, or of a right that was revoked, are of level INFO;
+    of refusals, deaths and ends without a goodbye WARNING; of broken rules ERROR. Each has the
+    attributes `hamlyn_kind` ("connected", "refused", "failed", "closed", "lost", "died", "sent-away",
+    "expelled", "revoked", "left-out"), `hamlyn_user` and `hamlyn_process` (`None` if unknown),
+    `hamlyn_service` and `hamlyn_reason`.
 
-    The records are made in a thread of their own, asleep until something happens; messages cost
-    nothing more. Of one user's peers at most 64 records a second are made, and then one that says how
-    many were left out. A forked child calls this anew.
+    A thread of their own makes the records, and sleeps until an entry comes; messages cost nothing
+    more. At most 64 records a second are made for the peers of one user, and then one with the number
+    of those left out. A forked child has to call this again.
     """
     global _thread
     with _lock:
@@ -53,7 +54,7 @@ def _tell() -> None:
             "hamlyn_service": service,
             "hamlyn_reason": reason,
         }
-        # Not as a format: a reason may hold anything.
+        # Not as a format: a reason may contain any characters.
         _logger.log(level, "%s", text, extra=extra)
 
 
@@ -63,6 +64,6 @@ def _forget() -> None:
     _lock, _thread = threading.Lock(), None
 
 
-# Before the interpreter ends, which would end the thread within a call of the library.
+# Before the interpreter ends, which would kill the thread within a call of the library.
 atexit.register(log_events, False)
 os.register_at_fork(after_in_child=_forget)

@@ -1,4 +1,4 @@
-"""Which tasks, transports and servers of an event loop wait on a manager, and how they are woken."""
+"""The tasks, transports and servers of an event loop that wait on a manager, and their wake-ups."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from ._errors import HamlynError, TimedOut
 
 T = TypeVar("T")
 
-# Looks without a rest while packets arrive that are for others; then the loop's other tasks run.
+# Looks in a row while packets for others arrive; then the loop's other tasks run.
 _LOOKS = 64
-# So often it is not looked for a while, after that was in vain more often than not.
+# The number of spins left out, after spins were in vain more often than not.
 _LUCK_MAX = 16
 
 
 class Watcher(Protocol):
-    """What looks in turns of the loop, where tasks would be too many: a transport, a server."""
+    """An object that looks in turns of the loop, if tasks would be too many: a transport, a server."""
 
     @property
     def end(self) -> _hamlyn.ByteStream | _hamlyn.ByteListener:
-        """It looks when something has come for this."""
+        """The object whose arrivals make it look."""
 
     def look(self) -> bool:
-        """Does what can be done now; whether that was anything. When it has nothing more to wait
-        for, it has said so by `Loop.unwatch`."""
+        """Does as much as is possible now; returns whether that was anything. When it has nothing more
+        to wait for, it has called `Loop.unwatch`."""
 
     def is_sending(self) -> bool:
-        """Whether it looks for room, too, and so in each turn."""
+        """Whether it waits for room, too, and so looks in each turn."""
 
     def fail(self, error: BaseException) -> None:
-        """Its look has raised this, which no other is to suffer from: says so, and ends."""
+        """Its look has raised this error, which must not affect others: reports it, and ends."""
 
 
 class Loop:
@@ -49,28 +49,29 @@ class Loop:
         self.key = key
         self.descriptor = -1
         self.sleepers: set[asyncio.Future[None]] = set()
-        # In the order of their coming; and the same with what each looks at, until that changes.
+        # In the order of their coming; and the same with the objects that each looks at, until that
+        # changes.
         self.watchers: dict[Watcher, None] = {}
         self.listed: tuple[list[Watcher], list[_hamlyn.ByteStream | _hamlyn.ByteListener]] | None = None
-        # Those that look in the next turn, whatever has come.
+        # Watchers that look in the next turn, whatever has come.
         self.eager: dict[Watcher, None] = {}
         self.is_due = False
-        # Watchers look on for a while after they found something, before they sleep, unless that was
+        # After they found something, watchers look again for a while before they sleep, unless that was
         # in vain the last times.
         self.spin: float | None = None
-        # Something was sent in this turn, as an answer to what it found.
+        # Something was sent in this turn, as an answer to an arrival.
         self.has_sent = False
-        # The next turn begins with what is said before a last look.
+        # The next turn begins by preparing to wait, before a last look.
         self.waits_next = False
         self.spins_until = 0.0
         self.luck = 0
 
     async def sleep(self, look: Callable[[], T | None]) -> T | None:
-        """Until something may have come, or the last look has found it."""
+        """Sleeps until something may have come, or the last look has found it."""
         sleeper: asyncio.Future[None] = self.loop.create_future()
         self.begin(sleeper)
         try:
-            # Said before the last look, so that whatever comes after that look wakes this task.
+            # Before the last look, so that any later arrival wakes this task.
             if self.manager.prepare_to_wait():
                 found = look()
                 if found is not None:
@@ -89,7 +90,7 @@ class Loop:
         self.leave_descriptor()
 
     def watch(self, watcher: Watcher) -> None:
-        """Has it look in the loop's next turn, and whenever something may have come."""
+        """Makes it look in the loop's next turn, and whenever something may have come."""
         # Both raise an error if the manager is closed; then nothing was done.
         if self.spin is None:
             self.spin = self.manager._spin
@@ -113,7 +114,7 @@ class Loop:
 
     def turn(self) -> None:
         self.is_due = False
-        # Unless it is known that there is nothing, so that no error leaves the others waiting.
+        # Unless there is certainly nothing, so that no error leaves the others waiting.
         found = True
         try:
             waits_next, self.waits_next, self.has_sent = self.waits_next, False, False
@@ -123,8 +124,8 @@ class Loop:
                 if self.spins_until:
                     self.luck = min(self.luck + 2, _LUCK_MAX)
                 self.spins_until = self.spin_from_now()
-                # Where no spin follows: an answer has left, and the peer needs time, so that all is
-                # prepared in this turn; else tasks may be about to make one, and run first.
+                # If no spin follows: an answer has left, and the peer needs time, so everything is
+                # prepared in this turn; else tasks may be about to make an answer, and run first.
                 found = bool(self.spins_until) or not self.has_sent
                 self.waits_next = not self.spins_until and found
             elif time.monotonic() < self.spins_until:
@@ -135,13 +136,13 @@ class Loop:
                     self.spins_until = 0.0
                 found = False
             if not found:
-                # Said before the last look, as in `sleep`.
+                # Before the last look, as in `sleep`.
                 found = True
                 found = not self.manager.prepare_to_wait()
                 if not found and self.look():
                     found, self.spins_until = True, self.spin_from_now()
         except HamlynError:
-            # The manager is closed: what looks once more finds it so, and ends.
+            # The manager is closed: the watchers look once more, find it closed, and end.
             found = self.look_at_all()
         finally:
             if found and self.watchers:
@@ -156,7 +157,7 @@ class Loop:
         return time.monotonic() + self.spin if self.spin else 0.0
 
     def look(self) -> bool:
-        """Has those look that wait for room, and those for whom something has come."""
+        """Makes those watchers look that wait for room, and those for which something has come."""
         found = bool(self.eager) and self.have_look(list(self.eager))
         if self.listed is None:
             watchers = list(self.watchers)
@@ -172,14 +173,14 @@ class Loop:
         found = False
         for watcher in due:
             self.eager.pop(watcher, None)
-            # One that an earlier one has ended looks no more.
+            # An earlier watcher has ended this one.
             if watcher in self.watchers:
                 try:
                     found = watcher.look() or found
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:
-                    # As of asyncio's own: of one connection, and no reason for others to wait.
+                    # As in asyncio's own: an error of one connection, and no reason for others to wait.
                     watcher.fail(error)
                     found = True
                 if watcher in self.watchers and watcher.is_sending():
@@ -200,12 +201,12 @@ class Loop:
         with _lock:
             others = [other for other in _loops.values() if other.key[0] == self.key[0]]
             if len(others) == 1:
-                # No other begins meanwhile.
+                # No other task begins meanwhile.
                 self.manager._awake()
         if len(others) == 1:
             self.wake()
             return
-        # The signal may have been for tasks of other loops as well, and is there only once.
+        # The signal may have been for tasks of other loops as well, and comes only once.
         self.manager.silence()
         for other in others:
             if other is self:
@@ -224,14 +225,14 @@ class Loop:
             self.turn()
 
 
-# Weak: else the table would keep every manager that was ever waited on. Each is kept by what waits,
-# and keeps its event loop, so that no other has that one's id.
+# Weak: otherwise the table would keep every manager that was ever waited on. The waiters keep each one,
+# which keeps its event loop, so that no other loop has that one's id.
 _loops: WeakValueDictionary[tuple[int, int], Loop] = WeakValueDictionary()
 _lock = threading.Lock()
 
 
 def loop_of(manager: _hamlyn.Manager) -> Loop:
-    """That of the running event loop. There is one, since a descriptor has one reader."""
+    """The `Loop` of the running event loop. There is one, since a descriptor has one reader."""
     loop = asyncio.get_running_loop()
     key = (manager._key, id(loop))
     with _lock:
@@ -247,11 +248,11 @@ async def until(
     timeout: float | None = None,
     last: Callable[[float], T] | None = None,
 ) -> T:
-    """Waits until `attempt()` returns something; raises `TimedOut` after `timeout` seconds, or then does
-    what `last(0)` does.
+    """Waits until `attempt()` returns something; after `timeout` seconds raises `TimedOut`, or calls
+    `last(0)`.
 
-    `attempt` is called whenever something may have come. What it returns is returned before
-    anything else can happen, so that a cancelled task has taken nothing.
+    `attempt` is called whenever something may have come. Its result is returned before anything else
+    can happen, so that a cancelled task has taken nothing.
     """
     loop = asyncio.get_running_loop()
     end = None if timeout is None else loop.time() + timeout
@@ -281,8 +282,8 @@ async def until(
 async def until_done(
     manager: _hamlyn.Manager, call: Callable[[float], T], timeout: float | None
 ) -> T:
-    """Waits until `call(0)` returns something, which raises `TimedOut` as long as it would have to wait,
-    and when `timeout` seconds are over."""
+    """Waits until `call(0)` returns something; it raises `TimedOut` as long as it would have to wait.
+    Raises `TimedOut` when `timeout` seconds have passed."""
 
     def attempt() -> T | None:
         try:

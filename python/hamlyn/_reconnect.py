@@ -5,8 +5,9 @@
     connected --the connection ends, or the server drains--> outage
     outage --delay, try; each delay longer, as the policy says--> connected, or given up for good
 
-A connection from which no reply came, and which did not last, belongs to the outage before it. Nothing
-happens between calls: whoever calls connects, and others wait for that within their own time limits.
+A connection that brought no reply and did not last belongs to the outage before it. Nothing happens
+between calls: the first call in an outage connects, and others wait for it within their own time
+limits.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ from ._types import AnyArray, Buffer, ClientSettings
 
 C = TypeVar("C")
 
-# Between two attempts of one outage, whatever the policy says.
+# Between two attempts of one outage, for every policy.
 _DELAY_LEAST = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class ReconnectPolicy:
-    """When a `ReconnectingClient` connects again. Times are seconds.
+    """The times and number of attempts of a `ReconnectingClient`. Times are seconds.
 
     `first_delay` is before the first attempt of an outage; each further one is `factor` times as long,
-    `delay_max` at most. To each a random part of up to its own length is added, so that not all clients
-    of a server come back at once. `attempt_limit` is how long one attempt may take; a name that nobody
-    serves is waited for as long. `attempts_max` and `outage_max` end an outage: the client has given up
-    then, for good. `None` is as long as it takes."""
+    `delay_max` at most. A random part of up to its own length is added to each delay, so that not all
+    clients of a server come back at once. `attempt_limit` is the time limit of one attempt, also for a
+    name without a server. `attempts_max` and `outage_max` end an outage: then the client has given up
+    for good. `None` is without limit."""
 
     first_delay: float = 0.01
     factor: float = 2.0
@@ -64,25 +65,25 @@ class ReconnectPolicy:
 
 
 class Outages(Generic[C]):
-    """What a client knows of its connections, and when it tries again. `C`: what it is connected by. For
-    any number of threads, none of which waits for one that connects."""
+    """A client's state of its connections and attempts. `C`: the type of a connection. For any number
+    of threads, none of which waits for a thread that connects."""
 
     def __init__(self, policy: ReconnectPolicy, now: Callable[[], float] = time.monotonic) -> None:
-        # Held for moments: nobody waits or connects meanwhile.
+        # Held for moments: a thread that waits or connects does not hold it.
         self._lock = threading.RLock()
         self.policy = policy
         self.now = now
         self.client: C | None = None
-        #: Of the connection: 1 is the first.
+        #: The connection's number: 1 is the first.
         self.number = 0
-        #: Why there was none; for good where `given_up`.
+        #: The reason why there was no connection; final if `given_up`.
         self.why = "it has not been connected yet"
         self.given_up = False
         self._has_tried = False
         self._began = 0.0
         self._has_replied = False
         self._outage_began: float | None = None
-        #: When the next attempt may begin; `None` once it has.
+        #: The time when the next attempt may begin; `None` once it has.
         self._next_at: float | None = None
         self._delays = self._all_delays()
 
@@ -91,12 +92,12 @@ class Outages(Generic[C]):
         while self.policy.attempts_max is None or attempts < self.policy.attempts_max:
             delay = min(delay, self.policy.delay_max)
             yield delay + random.uniform(0, delay)
-            # A server that refuses at once is not asked without rest.
+            # So that a server that refuses at once does not get attempts without a pause.
             delay, attempts = max(delay * self.policy.factor, _DELAY_LEAST), attempts + 1
 
     @property
     def connection(self) -> tuple[int, C | None]:
-        """The number of the connection, and the connection, where there is one."""
+        """The number of the connection, and the connection, if there is one."""
         with self._lock:
             return self.number, self.client
 
@@ -113,7 +114,7 @@ class Outages(Generic[C]):
         self.why = str(error)
 
     def is_lost(self, number: int, error: HamlynError) -> None:
-        """Connection `number` is of no use any more."""
+        """Connection `number` is no longer usable."""
         with self._lock:
             if number != self.number or self.client is None:
                 return
@@ -122,8 +123,8 @@ class Outages(Generic[C]):
                 self._delays, self._outage_began = self._all_delays(), None
 
     def next_delay(self) -> float:
-        """Until the next attempt, whoever makes it; before the very first there is none. Raises
-        `Unreachable` where the policy allows no more attempts."""
+        """The delay before the next attempt, in any thread; there is none before the very first. Raises
+        `Unreachable` if the policy allows no more attempts."""
         with self._lock:
             if self.number == 0 and not self._has_tried:
                 self._has_tried = True
@@ -141,19 +142,20 @@ class Outages(Generic[C]):
                     raise Unreachable(f"no connection, and no more attempts: {self.why}")
                 self._next_at = self.now() + delay
                 if self.policy.outage_max is not None:
-                    # At its end it is asked once more, and there is none.
+                    # At the outage's end this is called once more, and there is no further attempt.
                     self._next_at = min(self._next_at, self._outage_began + self.policy.outage_max)
             return max(self._next_at - self.now(), 0.0)
 
     def check_end(self) -> None:
-        """After the delay: raises `Unreachable` where the outage has lasted as long as it may."""
+        """After the delay: raises `Unreachable` if the outage has lasted as long as the policy
+        allows."""
         with self._lock:
             if self._outage_began is not None and self.policy.outage_max is not None:
                 if self.now() - self._outage_began >= self.policy.outage_max:
                     self.next_delay()
 
     def begins(self) -> None:
-        """An attempt begins: whoever had no time to wait for it has used none up."""
+        """An attempt begins: calls without time to wait for it have not used one up."""
         with self._lock:
             self._next_at = None
 
@@ -184,7 +186,7 @@ class Limit:
 
 
 class Reconnecting(Generic[C]):
-    """What clients that connect again have, whether their calls are awaited or not."""
+    """The common part of clients that connect again, for awaited calls and others."""
 
     _title: ClassVar[str]
 
@@ -195,8 +197,8 @@ class Reconnecting(Generic[C]):
         policy: ReconnectPolicy | None = None,
         **settings: Unpack[ClientSettings],
     ) -> None:
-        """Of `[user@]name`; `settings` are those of `Client.connect`. It is connected by the first
-        call, or by `connect`."""
+        """A client of `[user@]name`; `settings` are those of `Client.connect`. The first call connects
+        it, or `connect`."""
         self._manager, self._name, self._settings = manager, name, settings
         self._outages: Outages[C] = Outages(policy or ReconnectPolicy())
         self._closing = threading.Event()
@@ -205,7 +207,7 @@ class Reconnecting(Generic[C]):
         raise NotImplementedError
 
     def _begins(self, limit: Limit) -> float:
-        """An attempt to connect begins, for at most so many seconds."""
+        """Begins an attempt to connect, for at most the returned number of seconds."""
         if self._closing.is_set():
             raise Closed("the client is closed")
         limit.check(self._outages.why)
@@ -219,13 +221,14 @@ class Reconnecting(Generic[C]):
         self._outages.has_connected(client)
 
     def _has_failed(self, error: HamlynError) -> None:
-        """Raises it where to try again would be of no use."""
+        """Raises the error if further attempts are of no use."""
         if isinstance(error, (Forked, Misuse)) or self._manager.closed:
             raise error
         self._outages.has_failed(error)
 
     def _is_lost(self, number: int, error: Closed, may_be_there: bool) -> None:
-        """A call has failed with its connection. Raises it where the call is not to be made again."""
+        """A call has failed with its connection. Raises the error if the call must not be made
+        again."""
         if self._closing.is_set() or self._manager.closed:
             raise error
         self._outages.is_lost(number, error)
@@ -234,11 +237,11 @@ class Reconnecting(Generic[C]):
 
     @property
     def connections(self) -> int:
-        """Connections so far: whoever keeps it sees that there was an outage."""
+        """Connections so far: a change means that there was an outage."""
         return self._outages.number
 
     def close(self) -> None:
-        """Ends the connection; whoever waits for a reply gets `Closed`."""
+        """Ends the connection; waiting calls raise `Closed`."""
         self._closing.set()
         client = self._outages.client
         if client is not None:
@@ -260,14 +263,14 @@ class Reconnecting(Generic[C]):
 
 
 class ReconnectingClient(Reconnecting[_hamlyn.Client]):
-    """A client of a named service that connects again when the server has gone or drains. Any number of
+    """A client of a named service that connects again when the server is gone or drains. Any number of
     threads may call.
 
-    A request is sent to one server once. Where the connection ends before the reply has come, nobody
-    here knows whether it was carried out: the call raises `Closed`, unless it was said to be idempotent,
-    that is, to do no harm twice; then it is sent again over the next connection. A request that no
-    server can have is sent over the next connection in any case. Calls wait for a connection within
-    their own time limits."""
+    A request is sent to one server once. If the connection ends before the reply has come, this side
+    cannot know whether the request was carried out: the call raises `Closed`, unless it is idempotent,
+    that is, does no harm twice; then it is sent again over the next connection. A request that
+    certainly reached no server is sent over the next connection in any case. Calls wait for a
+    connection within their own time limits."""
 
     _title = "hamlyn.ReconnectingClient"
 
@@ -279,7 +282,7 @@ class ReconnectingClient(Reconnecting[_hamlyn.Client]):
         **settings: Unpack[ClientSettings],
     ) -> None:
         super().__init__(manager, name, policy, **settings)
-        # Of the one that connects, for as long as that takes.
+        # Held by the thread that connects, while it does.
         self._lock = threading.Lock()
 
     def _end(self, client: _hamlyn.Client) -> None:
@@ -295,8 +298,8 @@ class ReconnectingClient(Reconnecting[_hamlyn.Client]):
         policy: ReconnectPolicy | None = None,
         **settings: Unpack[ClientSettings],
     ) -> Self:
-        """One that is connected; waits at most `timeout` seconds. Raises what `Client.connect`
-        raises."""
+        """Makes a client that is connected; waits at most `timeout` seconds. Raises the errors of
+        `Client.connect`."""
         made = cls(manager, name, policy, **settings)
         made._outages.has_connected(_hamlyn.Client.connect(manager, name, timeout, **settings))
         return made
@@ -305,9 +308,8 @@ class ReconnectingClient(Reconnecting[_hamlyn.Client]):
         self, request: Buffer, timeout: float | None = None, *, is_idempotent: bool = False
     ) -> bytes:
         """Sends a request and waits for the reply, through outages, at most `timeout` seconds in all.
-        Raises `TimedOut`; `Closed` where the connection ended when the server may have had the
-        request; `Unreachable` where the policy allows no more attempts; and what `Client.call`
-        raises."""
+        Raises `TimedOut`; `Closed` if the connection ended when the server may have had the request;
+        `Unreachable` if the policy allows no more attempts; and the errors of `Client.call`."""
         return self._call(request, timeout, is_idempotent, _hamlyn.Client.start)
 
     def call_array(
@@ -320,7 +322,7 @@ class ReconnectingClient(Reconnecting[_hamlyn.Client]):
     def call_within(
         self, request: Buffer, limit: float, *, is_idempotent: bool = False
     ) -> bytes:
-        """`call` within `limit` seconds, of which the server is told what is left."""
+        """`call` within `limit` seconds; the server gets the rest of that limit."""
         return self._call(request, limit, is_idempotent, _hamlyn.Client.start_within)
 
     def _call(
@@ -356,7 +358,7 @@ class ReconnectingClient(Reconnecting[_hamlyn.Client]):
             raise TimedOut(f"no connection within the time limit: {outages.why}")
         try:
             while True:
-                # Which another thread's call may find to be lost at any time.
+                # Another thread's call may find it to be lost at any time.
                 number, client = outages.connection
                 if client is not None:
                     if (ended := client.ended) is None:

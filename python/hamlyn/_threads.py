@@ -1,9 +1,9 @@
-"""Threads of `hamlyn.aio`, for what waits in the library where no task can: to connect, to send what
-has no room, to reply at length.
+"""Threads of `hamlyn.aio`, for waits in the library that a task cannot do: to connect, to send without
+room, to send a long reply.
 
-They are daemons, and never those of the event loop's own executor: what waits here holds up nothing
-else of the program, and neither does the end of the loop wait for it. A task that is cancelled ends
-what its thread waits for (`_hamlyn._Work`), within a slice, unless it was said to go on.
+They are daemons, and not those of the event loop's own executor: a wait here delays no other part of
+the program, nor the end of the loop. Cancelling a task ends its thread's wait (`_hamlyn._Work`), within
+a slice, unless the work is to go on.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from ._reconnect import Limit
 
 T = TypeVar("T")
 
-# A thread that has nothing to do ends after so many seconds.
+# A thread without work ends after this many seconds.
 _IDLE_S = 1.0
-# When the interpreter ends, threads have so long to come back from the library.
+# When the interpreter ends, threads have this many seconds to come back from the library.
 _EXIT_S = 2.0
 
 
 class _Job(Generic[T]):
-    """What a task has a thread do."""
+    """A thread's work for a task."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self.call = call
         self.work = _hamlyn._Work()
         self.loop = asyncio.get_running_loop()
         self.done: asyncio.Future[T] = self.loop.create_future()
-        # A thread is free for it.
+        # Whether a thread has taken it.
         self.has_thread = False
         self.is_wanted = True
 
     def run(self) -> Callable[[], None]:
-        """Does it; returns what tells the task."""
+        """Does it; returns a function that passes the result to the task."""
         result: Any = None
         failed: BaseException | None = None
         try:
@@ -69,8 +69,8 @@ class _Job(Generic[T]):
 
 
 class Threads:
-    """At most so many threads, each begun when it is needed. What they are given begins in its order;
-    with one thread it also ends in it."""
+    """At most `most` threads, each begun when it is needed. Jobs begin in the order of their coming;
+    with one thread they also end in it."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
@@ -78,7 +78,7 @@ class Threads:
         _all.add(self)
 
     def _forget(self) -> None:
-        """Also in a forked child, whose parent's the threads are."""
+        """Also in a forked child, since the threads are the parent's."""
         self._lock = threading.Lock()
         self._given, self._ended = threading.Condition(self._lock), threading.Condition(self._lock)
         self._jobs: deque[_Job[Any]] = deque()
@@ -87,7 +87,7 @@ class Threads:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is under way, or waits for a thread."""
+        """Whether any job is running, or waits for a thread."""
         with self._lock:
             return bool(self._running or self._jobs)
 
@@ -100,16 +100,16 @@ class Threads:
         goes_on: bool = False,
         settles: bool = False,
     ) -> T:
-        """Calls it on a thread with the time limit, which it holds itself; without a thread within
-        that, raises `TimedOut`, saying `why`. A task that is cancelled takes back what has not begun,
-        and ends what has, unless that `goes_on`; it waits until that has ended where it `settles`."""
+        """Calls it on a thread with the time limit, which it observes itself; without a thread within
+        the limit, raises `TimedOut` with `why`. Cancelling the task removes a job that has not begun,
+        and ends one that has, unless that `goes_on`; it waits for its end if it `settles`."""
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"the timeout is {timeout}; it is None or at least 0 seconds")
         limit = Limit(timeout)
         job: _Job[T] = _Job(lambda: call(limit))
         self._give(job)
         try:
-            # Not the future itself, which would then be cancelled with the task.
+            # Not the future itself, since cancelling the task would cancel it.
             if not job.has_thread:
                 await asyncio.wait((job.done,), timeout=limit.left)
                 if not job.done.done() and self._take_back(job):
@@ -126,7 +126,7 @@ class Threads:
                     await asyncio.wait((job.done,))
             raise
         finally:
-            # Its exception may be kept for long.
+            # The program may keep its exception for long.
             del job, call
 
     def _give(self, job: _Job[Any]) -> None:
@@ -148,7 +148,7 @@ class Threads:
                     job.has_thread = True
 
     def _take_back(self, job: _Job[Any]) -> bool:
-        """Whether it had not begun; then it never will."""
+        """Removes it; returns whether it had not begun."""
         with self._lock:
             if job not in self._jobs:
                 return False
@@ -161,7 +161,7 @@ class Threads:
             with self._lock:
                 self._running.discard(job)
                 self._ended.notify_all()
-            # Whoever is told may send the next at once.
+            # The task may send the next at once.
             tell()
             del job, tell
 
@@ -180,7 +180,7 @@ class Threads:
             return job
 
     def _end(self, end: float) -> None:
-        """Takes back everything, and waits a while for what has begun."""
+        """Removes all waiting jobs, and waits a while for the running ones."""
         with self._lock:
             self._jobs.clear()
             for job in self._running:
@@ -207,6 +207,6 @@ def _forget_all() -> None:
         threads._forget()
 
 
-# Before the interpreter ends, which would end a thread within a call of the library.
+# Before the interpreter ends, which would kill a thread within a call of the library.
 atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_forget_all)

@@ -1,7 +1,7 @@
 """asyncio's transports and servers over byte streams: existing protocols run over them as they are.
 
-`hamlyn.aio` has what is public here. A transport is a `Watcher` (`_loop.py`): it looks whether there are
-bytes, or room for those that wait, whenever something has come from any peer of its manager.
+`hamlyn.aio` exports the public names of this module. A transport is a `Watcher` (`_loop.py`): it looks
+for bytes, or for room for waiting ones, whenever something has come from any peer of its manager.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ._wrapped import AnyManager, connected, plain
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
-# Bytes that one look receives at most, so that the loop's other tasks run.
+# Most bytes of one look, so that the loop's other tasks run.
 _RECV_NBYTES = 65_536
-# As asyncio has them.
+# The values of asyncio.
 _LIMIT = 65_536
 _WRITES_AFTER_LOSS = 5
 _FATAL = "Fatal error of a byte stream"
 
 
 def _as_of_sockets(error: HamlynError) -> Exception:
-    """What a protocol that knows of sockets expects."""
+    """The exception that a protocol for sockets expects."""
     if isinstance(error, Misbehaved):
         made: Exception = ConnectionAbortedError(str(error))
     elif isinstance(error, Closed):
@@ -42,9 +42,9 @@ def _as_of_sockets(error: HamlynError) -> Exception:
 
 
 class StreamTransport(transports._FlowControlMixin):
-    """A byte stream as asyncio's transport; of asyncio's own it has the water marks. `get_extra_info` knows `"peer"` (a `hamlyn.Peer`),
-    `"peercred"` (process, user and group, as the kernel says), `"peername"`, `"sockname"` and
-    `"hamlyn_stream"`."""
+    """A byte stream as asyncio's transport, with the water marks of asyncio's own. `get_extra_info`
+    knows `"peer"` (a `hamlyn.Peer`), `"peercred"` (process, user and group, from the kernel),
+    `"peername"`, `"sockname"` and `"hamlyn_stream"`."""
 
     # `loop.sendfile` reads the file and writes it.
     _sendfile_compatible = constants._SendfileMode.FALLBACK
@@ -66,14 +66,14 @@ class StreamTransport(transports._FlowControlMixin):
         self._server = server
         self._waiting: deque[memoryview] = deque()
         self._waiting_nbytes = 0
-        # This side sends nothing more, and the peer was told so.
+        # This side has ended its direction, and the peer knows it.
         self._is_eof_written = self._is_eof_sent = False
         self._is_paused = self._is_eof_received = self._is_closing = False
         self._is_started = False
         self._writes_after_loss = 0
         # The end was seen, and its call is due.
         self._is_lost = False
-        # Nothing can be sent any more, and perhaps something received.
+        # Sending has failed for good; arrived bytes may still be received.
         self._send_error: Exception | None = None
         self.set_protocol(protocol)
         if server is not None:
@@ -124,7 +124,7 @@ class StreamTransport(transports._FlowControlMixin):
         return self._stream
 
     def look(self) -> bool:
-        """Receives and sends what can be received and sent now; whether that was anything."""
+        """Receives and sends as much as is possible now; returns whether that was anything."""
         if self._is_lost:
             return False
         try:
@@ -220,7 +220,7 @@ class StreamTransport(transports._FlowControlMixin):
             if self._writes_after_loss == _WRITES_AFTER_LOSS:
                 warnings.warn("write() to a transport whose connection is lost", stacklevel=2)
             if self._is_paused or self._is_eof_received:
-                # Nothing more is received that would tell the protocol.
+                # No further receive will report the error to the protocol.
                 self._lose(self._send_error)
             return
         if not self._waiting:
@@ -232,7 +232,7 @@ class StreamTransport(transports._FlowControlMixin):
                 return
             if not view.nbytes:
                 return
-        # The caller may change what is not bytes.
+        # The caller may change any object but bytes.
         self._waiting.append(view if isinstance(data, bytes) else memoryview(bytes(view)))
         self._waiting_nbytes += view.nbytes
         self._watch.soon(self)
@@ -251,7 +251,7 @@ class StreamTransport(transports._FlowControlMixin):
         return True
 
     def _send_waiting(self) -> bool:
-        """Sends what waits, then the end, as far as there is room."""
+        """Sends waiting bytes, then the end, as far as there is room."""
         if self._send_error is not None:
             return False
         did_send = False
@@ -280,7 +280,8 @@ class StreamTransport(transports._FlowControlMixin):
         return did_send
 
     def _cannot_send(self, error: HamlynError) -> None:
-        """What waits is dropped. What a peer sent before it was gone is received, and its end."""
+        """Drops the waiting bytes. Bytes that a peer sent before it was gone are received, and its
+        end."""
         made = _as_of_sockets(error)
         if not isinstance(error, Closed) or self._is_closing or self._is_eof_received:
             self._fatal(made, _FATAL)
@@ -289,7 +290,7 @@ class StreamTransport(transports._FlowControlMixin):
         self._waiting.clear()
         self._waiting_nbytes = 0
         self._watch.soon(self)
-        # What waits to write more is not to wait for a peer that is gone.
+        # Writers must not wait for a peer that is gone.
         self._maybe_resume_protocol()  # type: ignore[attr-defined]
 
     def is_sending(self) -> bool:
@@ -306,7 +307,7 @@ class StreamTransport(transports._FlowControlMixin):
         return self._is_closing
 
     def close(self) -> None:
-        """Sends what waits; then the protocol's `connection_lost(None)` is called."""
+        """Sends waiting bytes; then calls the protocol's `connection_lost(None)`."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -316,11 +317,11 @@ class StreamTransport(transports._FlowControlMixin):
             self._lose(self._send_error)
 
     def abort(self) -> None:
-        """As `close`, without sending what waits."""
+        """As `close`, without sending waiting bytes."""
         self._lose(None)
 
     def _fatal(self, error: BaseException, message: str) -> None:
-        # What sockets do, too, is nobody's mistake.
+        # An error that sockets have, too, is not a bug.
         if not isinstance(error, OSError):
             self._tell(error, message)
         self._lose(error)
@@ -343,7 +344,7 @@ class StreamTransport(transports._FlowControlMixin):
             if self._is_started:
                 self._protocol.connection_lost(error)  # type: ignore[arg-type]
         finally:
-            # The peer receives what was sent, and then the end.
+            # The peer receives the sent bytes, and then the end.
             self._stream.close()
             if self._server is not None:
                 self._server._detach(self)
@@ -377,7 +378,7 @@ class Server(asyncio.AbstractServer):
 
     @property
     def sockets(self) -> tuple[()]:
-        """None: it has a name, and no socket of the program's."""
+        """Empty: it has a name, and no socket of the program's."""
         return ()
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
@@ -394,11 +395,12 @@ class Server(asyncio.AbstractServer):
         return False
 
     def look(self) -> bool:
-        """Accepts one connection; whether there was one."""
+        """Accepts one connection; returns whether there was one."""
         try:
             stream = self.listener.try_accept()
         except HamlynError as error:
-            # It was closed, perhaps with its manager; or nobody would know why it serves no more.
+            # It was closed, perhaps with its manager; otherwise the reason why it stopped would be
+            # lost.
             if not isinstance(error, Closed):
                 self._tell(error, "Fatal error of a server of byte streams")
             self.close()
@@ -429,7 +431,7 @@ class Server(asyncio.AbstractServer):
         self._loop.call_exception_handler({"message": message, "exception": error})
 
     async def start_serving(self) -> None:
-        """Accepts from now on; unless `start_serving=False` was given, it does already."""
+        """Accepts connections from now on; needed only after `start_serving=False`."""
         if not self._is_serving and not self._is_closed:
             self._is_serving = True
             self._watch.watch(self)
@@ -451,7 +453,7 @@ class Server(asyncio.AbstractServer):
             self._forever = None
 
     def close(self) -> None:
-        """Gives the name up. Connections that were accepted go on."""
+        """Gives the name up. Accepted connections go on."""
         if self._is_closed:
             return
         self._is_closed, self._is_serving = True, False
@@ -472,7 +474,7 @@ class Server(asyncio.AbstractServer):
             transport.abort()
 
     async def wait_closed(self) -> None:
-        """Waits until it is closed and every connection that it accepted has ended."""
+        """Waits until it is closed and every accepted connection has ended."""
         if self._is_closed and not self._transports:
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -504,9 +506,10 @@ async def create_connection(
     packets: int = 256,
 ) -> tuple[StreamTransport, P]:
     """Connects to the byte stream listener `[user@]name`, as `loop.create_connection` does to an
-    address: returns a transport and the protocol that `protocol_factory` made. The others are those of
-    `hamlyn.ByteStream.connect`, which runs on a thread of its own, and whose errors are raised: `Unreachable`,
-    `Refused` and `TimedOut` are what asyncio raises, too (`ConnectionError`, `TimeoutError`)."""
+    address: returns a transport and the protocol that `protocol_factory` made. The other arguments are
+    those of `hamlyn.ByteStream.connect`, which runs on a thread of its own, and raises its errors:
+    `Unreachable`, `Refused` and `TimedOut` are also those of asyncio (`ConnectionError`,
+    `TimeoutError`)."""
 
     def connect(timeout: float | None) -> _hamlyn.ByteStream:
         return _hamlyn.ByteStream.connect(
@@ -538,8 +541,8 @@ async def create_server(
     connections_max: int = 256,
     start_serving: bool = True,
 ) -> Server:
-    """Serves `name`, as `loop.create_server` does an address: whoever connects gets a protocol of
-    `protocol_factory`. The others are those of `hamlyn.ByteListener` and its `serve`."""
+    """Serves `name`, as `loop.create_server` does an address: each connection gets a protocol of
+    `protocol_factory`. The other arguments are those of `hamlyn.ByteListener` and its `serve`."""
     listener = _hamlyn.ByteListener(
         plain(manager),
         window_nbytes=window_nbytes,

@@ -12,7 +12,7 @@ from . import _hamlyn
 if sys.version_info >= (3, 12):
     from collections.abc import Buffer as Buffer
 else:
-    # Before Python 3.12 neither the language nor numpy's annotations say what has a buffer.
+    # Before Python 3.12 neither the language nor numpy's annotations have a type for buffers.
     Buffer: TypeAlias = Any
 
 Access: TypeAlias = Union[Literal["same_user", "anyone"], int]
@@ -27,8 +27,8 @@ Setting: TypeAlias = Union[int, str, bool, "os.PathLike[str]", None]
 
 
 class Settings(TypedDict, total=False):
-    """The settings of a `Manager`, as docs/settings.md has them; `None` is as if it were not given.
-    Sizes may be texts, such as "64K"."""
+    """The settings of a `Manager`, described in docs/settings.md; `None` is the same as leaving one
+    out. Sizes may be texts, such as "64K"."""
 
     dir: Union[str, "os.PathLike[str]", None]
     shared_dir: Union[str, "os.PathLike[str]", None]
@@ -88,7 +88,7 @@ class Settings(TypedDict, total=False):
 
 
 class ClientSettings(TypedDict, total=False):
-    """Those of `Client.connect`."""
+    """The settings of `Client.connect`."""
 
     outstanding: int
     reply_nbytes: int
@@ -96,7 +96,7 @@ class ClientSettings(TypedDict, total=False):
 
 
 class SubscriberSettings(TypedDict, total=False):
-    """Those of `Subscriber.connect`."""
+    """The settings of `Subscriber.connect`."""
 
     depth: int
     when_slow: Union[WhenSlow, None]

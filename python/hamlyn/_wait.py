@@ -24,7 +24,7 @@ Waitable: TypeAlias = Union[
 ]
 """What can be waited for."""
 
-# What another thread takes from its link between a look and the wait is seen after so long.
+# Messages that another thread receives between a look and the wait are noticed after this time.
 _SLICE = 0.05
 
 

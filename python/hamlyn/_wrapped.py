@@ -1,4 +1,4 @@
-"""What the classes of `hamlyn.aio` have in common."""
+"""The common base of the classes of `hamlyn.aio`."""
 
 from __future__ import annotations
 
@@ -59,28 +59,28 @@ class ClosesWhenLeft:
 
 
 class Closes(Wrapped[T], ClosesWhenLeft):
-    """What is an asynchronous context manager: leaving it closes it."""
+    """An object that is an asynchronous context manager: leaving it closes it."""
 
     def close(self) -> None:
-        """Ends it, and with it its connections. Closing twice is closing once."""
+        """Closes it and its connections. Closing twice is allowed."""
         self.sync.close()  # type: ignore[attr-defined]
 
 
 class Offered(Closes[T]):
-    """What is found by a name."""
+    """An object that is found by a name."""
 
     def serve(self, name: str, *, access: Access | None = None) -> None:
         """`serve` of the class of `hamlyn`: lets others find it by name."""
         self.sync.serve(name, access=access)  # type: ignore[attr-defined]
 
     def stop_serving(self) -> None:
-        """`stop_serving` of the class of `hamlyn`: nobody finds it any more, and who is connected stays
+        """`stop_serving` of the class of `hamlyn`: its names are free at once, and connected peers stay
         so."""
         self.sync.stop_serving()  # type: ignore[attr-defined]
 
 
 class Grown(Wrapped[T]):
-    """What is connected by a name."""
+    """An object that connects by a name."""
 
     _connect: ClassVar[Callable[..., Any]]
 
@@ -88,14 +88,14 @@ class Grown(Wrapped[T]):
     async def connect(
         cls, manager: AnyManager, name: str, timeout: float | None = 10.0
     ) -> Self:
-        """`connect` of the class of `hamlyn`, on a thread of its own; one whose task is cancelled is given
-        up."""
+        """`connect` of the class of `hamlyn`, on a thread of its own; cancelling the task gives the
+        attempt up."""
         made_of = plain(manager)
         return cls(await connected(lambda t: cls._connect(made_of, name, t), timeout))
 
 
 async def connected(connect: Callable[[float | None], T], timeout: float | None) -> T:
-    """What it connects, on a thread of its own, whatever others wait for."""
+    """The result of `connect`, on a thread for connecting: other waits do not delay it."""
     why = f"no connection within the time limit: {THREADS_MAX} others wait for theirs"
     return await alone.run(lambda limit: connect(limit.left), timeout, why)
 

@@ -1,4 +1,4 @@
-"""Hamlyn with asyncio: what waits is awaited, and the event loop runs meanwhile.
+"""Hamlyn with asyncio: waits are awaited, and the event loop runs meanwhile.
 
 ::
 
@@ -8,17 +8,17 @@
         queue = aio.Queue(manager.queue(16))
         message = await queue.receive()
 
-Each class wraps an object of `hamlyn`, which remains usable as `.sync`. Any number of tasks may
-wait on the objects of one manager, and any number of managers may be used in one loop. A task that
-is cancelled while it waits has taken nothing: what it waited for stays for the next. What waits on
-threads, such as connecting, has threads of this module's own, not those of `asyncio.to_thread`.
+Each class wraps an object of `hamlyn`, which remains usable as `.sync`. Any number of tasks may wait on
+the objects of one manager, and any number of managers may be used in one loop. A task that is cancelled
+while it waits has taken nothing: the message stays for the next. Operations that need threads, such as
+connecting, use threads of this module's own, not those of `asyncio.to_thread`.
 
 `create_connection`, `create_server`, `open_connection` and `start_server` are asyncio's own, over byte
 streams of Hamlyn: existing protocols, and `StreamReader` and `StreamWriter`, run over them as they are.
 
 How it works: a task looks, and if nothing is there it tells its manager that it is about to wait
 (`Manager.prepare_to_wait`), looks once more, and sleeps until the manager's descriptor is readable,
-which the loop watches. Each sleeper then looks again.
+which the loop watches. Each sleeping task then looks again.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class StreamReceiver(Offered[_hamlyn.StreamReceiver]):
         return self
 
     async def __anext__(self) -> _hamlyn.Record:
-        # `next` ends the iteration where the sender has closed, and raises where it ended
-        # otherwise; there it does not wait.
+        # `next` ends the iteration if the sender has closed, and raises if it ended otherwise; it does
+        # not wait then.
         try:
             return await self.receive()
         except Closed:
@@ -127,8 +127,8 @@ S = TypeVar("S")
 
 
 class _Sender(Grown[S]):
-    """What sends in order: at once where there is room and nothing before it waits for room, else on a
-    thread of this sender's own."""
+    """A sender that sends in order: at once if there is room and no earlier message waits for room,
+    else on a thread of this sender's own."""
 
     def __init__(self, sync: S) -> None:
         super().__init__(sync)
@@ -149,7 +149,7 @@ class _Sender(Grown[S]):
                     raise
                 cut_off = None
             if cut_off is not None:
-                # It was taken, and is not to be sent again.
+                # It was taken, and must not be sent again.
                 try:
                     return await self._on_thread(self._send_rest, timeout, settles=True)
                 except TimedOut:
@@ -157,7 +157,7 @@ class _Sender(Grown[S]):
         await self._on_thread(send, timeout, settles=True)
 
     def _send_rest(self, timeout: float | None) -> None:
-        """Sends what is left of what was cut off."""
+        """Sends the rest of a message that was cut off."""
         raise NotImplementedError
 
     async def _on_thread(
@@ -167,15 +167,15 @@ class _Sender(Grown[S]):
 
 
 class TaggedSender(_Sender[_hamlyn.TaggedSender]):
-    """A sender of tagged writes whose `send` is awaited. What tasks send leaves in the order of their
-    calls; a `send` whose task is cancelled has sent its write, or nothing."""
+    """A sender of tagged writes whose `send` is awaited. Writes of several tasks leave in the order of
+    their calls; a `send` whose task is cancelled has sent its write, or nothing."""
 
     _connect = _hamlyn.TaggedSender.connect
 
     async def send(
         self, offset: int, data: Buffer, tag: int, timeout: float | None = None
     ) -> None:
-        """`hamlyn.TaggedSender.send`: at once where there is room, else on this sender's thread."""
+        """`hamlyn.TaggedSender.send`: at once if there is room, else on this sender's thread."""
         await self._sent(lambda t: self.sync.send(offset, data, tag, t), size_of(data), timeout)
 
 
@@ -192,8 +192,9 @@ class DatagramSender(_Sender[_hamlyn.DatagramSender]):
         reply: _hamlyn.Ticket | None = None,
         timeout: float | None = None,
     ) -> None:
-        """`hamlyn.DatagramSender.send`, on this sender's thread: what a time limit of 0 has cut off could
-        not be told from what was not sent. One that has begun goes on where its task is cancelled."""
+        """`hamlyn.DatagramSender.send`, on this sender's thread: with a time limit of 0 a cut-off
+        datagram would look like an unsent one. If its task is cancelled, a datagram that has begun to
+        leave goes on."""
 
         def send(timeout: float | None) -> None:
             self.sync.send(data, offset, reply=reply, timeout=timeout)
@@ -202,13 +203,13 @@ class DatagramSender(_Sender[_hamlyn.DatagramSender]):
 
 
 class _StreamSender(_Sender[T]):
-    """What senders of streams have. Records leave in the order of the calls; a `send` whose task is
-    cancelled has sent its record, or nothing: of one above 16 KiB that was taken the rest leaves with the
-    next call."""
+    """The common part of senders of streams. Records leave in the order of the calls; a `send` whose
+    task is cancelled has sent its record, or nothing: if the record is above 16 KiB and was taken, the
+    rest leaves with the next call."""
 
     def __init__(self, sync: T) -> None:
         super().__init__(sync)
-        # It is known from then on, so that `loan` waits for no `send`.
+        # Asked for once, here, so that `loan` does not wait for a `send`.
         with contextlib.suppress(Closed):
             _ = self._plain().nbytes_max
 
@@ -221,7 +222,7 @@ class _StreamSender(_Sender[T]):
         self._plain().flush(timeout)
 
     async def send(self, record: Buffer, timeout: float | None = None) -> None:
-        """Sends a record: at once where it is short and there is room, else on this sender's thread."""
+        """Sends a record: at once if it is short and there is room, else on this sender's thread."""
         send = self._plain().send
         await self._sent(lambda t: send(record, t), size_of(record), timeout)
 
@@ -247,12 +248,12 @@ class _StreamSender(_Sender[T]):
         await self._sent(loan.send, len(loan), timeout)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Sends what was coalesced: at once where there is room, else on this sender's thread."""
+        """Sends coalesced records: at once if there is room, else on this sender's thread."""
         await self._sent(self._plain().flush, 0, timeout)
 
     async def close(self, timeout: float | None = 10.0) -> None:
-        """Sends what is left and tells the receiver that this was all, on this sender's thread, where it
-        goes on when its task is cancelled, until `timeout`."""
+        """Sends the rest and tells the receiver that this was all, on this sender's thread. If its task
+        is cancelled it goes on there, until `timeout`."""
         await self._on_thread(self._plain().close, timeout, goes_on=True)
 
     async def __aenter__(self) -> Self:
@@ -264,7 +265,7 @@ class _StreamSender(_Sender[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # The receiver is not to take for all what is not.
+        # The receiver must not take this for the complete stream.
         if kind is None:
             await self.close()
         else:
@@ -285,11 +286,11 @@ class ApertureStreamSender(_StreamSender[_hamlyn.ApertureStreamSender]):
 
 class Publisher(Offered[_hamlyn.Publisher]):
     """A publisher whose `publish` is awaited: it waits only for subscribers of `"wait"`. Any number of
-    tasks may publish; one that is cancelled while it waits has published nothing. An asynchronous context
-    manager: leaving it without an exception drains it for at most 10 s, and then it is closed."""
+    tasks may publish; a task that is cancelled while it waits has published nothing. An asynchronous
+    context manager: leaving it without an exception drains it for at most 10 s, and then closes it."""
 
     async def publish(self, sample: Buffer, timeout: float | None = None) -> int:
-        """Publishes a sample; returns how many were published before it. Raises `TimedOut`."""
+        """Publishes a sample; returns the number of samples published before it. Raises `TimedOut`."""
         attempt = functools.partial(self.sync.try_publish, sample)
         last = functools.partial(self.sync.publish, sample)
         return await until(self.sync._manager, attempt, timeout, last)
@@ -329,7 +330,7 @@ class Publisher(Offered[_hamlyn.Publisher]):
     ) -> None:
         try:
             if kind is None and not self.sync.closed:
-                # Who has not had all by then is told so, and no subscriber makes this raise.
+                # Subscribers that have not had all samples by then get an error; none makes this raise.
                 with contextlib.suppress(Closed, TimedOut):
                     await self.drain(10.0)
         finally:
@@ -353,8 +354,8 @@ class Subscriber(Grown[_hamlyn.Subscriber], Closes[_hamlyn.Subscriber]):
         timeout: float | None = 10.0,
         **settings: Unpack[SubscriberSettings],
     ) -> Self:
-        """`hamlyn.Subscriber.connect`, with its settings, on a thread of its own; one whose task is
-        cancelled is given up."""
+        """`hamlyn.Subscriber.connect`, with its settings, on a thread of its own; cancelling the task
+        gives the attempt up."""
 
         def connect(timeout: float | None) -> _hamlyn.Subscriber:
             return cls._connect(plain(manager), name, timeout, **settings)
@@ -363,7 +364,7 @@ class Subscriber(Grown[_hamlyn.Subscriber], Closes[_hamlyn.Subscriber]):
 
     @property
     def missed(self) -> int:
-        """Samples that were left out so far, before those that were received."""
+        """The number of samples left out so far, before the received ones."""
         return self.sync.missed
 
     async def receive(self, timeout: float | None = None) -> _hamlyn.Sample:
@@ -374,7 +375,7 @@ class Subscriber(Grown[_hamlyn.Subscriber], Closes[_hamlyn.Subscriber]):
         return _Samples(self)
 
     async def __anext__(self) -> _hamlyn.Sample:
-        # As of a stream.
+        # As for a stream.
         try:
             return await self.receive()
         except Closed:
@@ -384,7 +385,7 @@ class Subscriber(Grown[_hamlyn.Subscriber], Closes[_hamlyn.Subscriber]):
 
 
 class _Samples:
-    """The samples of one loop: asking for the next one releases the one before."""
+    """The samples of one loop: asking for the next sample releases the one before."""
 
     def __init__(self, of: Subscriber) -> None:
         self._of = of
@@ -402,20 +403,20 @@ class _Samples:
 
 
 class Group(Offered[_hamlyn.Group]):
-    """The root of a group, whose members' parts are awaited, and what it sends to them."""
+    """The root of a group: waits for members' parts, and sends, are awaited."""
 
     async def gather(self, timeout: float | None = None) -> list[_hamlyn.GroupPart]:
         """The parts of all members. Raises `TimedOut`."""
         return await self.wait_for(self.sync.members, timeout)
 
     async def wait_for(self, k: int, timeout: float | None = None) -> list[_hamlyn.GroupPart]:
-        """The parts of `k` members, whichever. Raises `TimedOut`."""
+        """The parts of any `k` members. Raises `TimedOut`."""
         wait = functools.partial(self.sync.wait_for, k)
         return await until_done(self.sync._manager, wait, timeout)
 
     async def scatter(self, parts: Sequence[Buffer], timeout: float | None = 10.0) -> None:
-        """`hamlyn.Group.scatter`. One whose task is cancelled has sent some members theirs, of which the
-        rest leaves in the group's next call."""
+        """`hamlyn.Group.scatter`. If its task is cancelled, some members have been sent their bytes;
+        the rest of those leaves in the group's next call."""
         await self._send(functools.partial(self.sync._scatter_to, parts), timeout)
 
     async def broadcast(self, data: Buffer, timeout: float | None = 10.0) -> None:
@@ -423,7 +424,7 @@ class Group(Offered[_hamlyn.Group]):
         await self._send(functools.partial(self.sync._broadcast_to, data), timeout)
 
     async def _send(self, send: Callable[[list[int]], list[int]], timeout: float | None) -> None:
-        """Sends to all members with `send`, which has no room for some yet."""
+        """Sends to all members with `send`, which returns those without room yet."""
         limit, members = Limit(timeout), self.sync.members
         missing = list(range(members))
 
@@ -442,7 +443,8 @@ class Group(Offered[_hamlyn.Group]):
         await _flushed(self.sync._manager, self.sync._try_flush, limit)
 
     async def barrier(self, timeout: float | None = None) -> None:
-        """`hamlyn.Group.barrier`. After `TimedOut`, or where its task was cancelled, it may be repeated."""
+        """`hamlyn.Group.barrier`. After `TimedOut`, or if its task was cancelled, it may be
+        repeated."""
         await _done(self.sync._manager, self.sync.barrier, timeout)
 
 
@@ -450,14 +452,15 @@ _CUT_OFF = "the time limit cut the message off; the rest of it leaves in the nex
 
 
 class GroupMember(Closes[_hamlyn.GroupMember]):
-    """A member of a group, whose calls are awaited. What a call has begun to send when its task is
-    cancelled leaves with the next call; otherwise that has sent nothing."""
+    """A member of a group, whose calls are awaited. If a call has begun to send when its task is
+    cancelled, the rest leaves with the next call; otherwise it has sent nothing."""
 
     @classmethod
     async def connect(
         cls, manager: AnyManager, name: str, receive_nbytes: int, timeout: float | None = 10.0
     ) -> Self:
-        """`hamlyn.GroupMember.connect`, on a thread of its own; one whose task is cancelled is given up."""
+        """`hamlyn.GroupMember.connect`, on a thread of its own; cancelling the task gives the attempt
+        up."""
         of = plain(manager)
 
         def connect(timeout: float | None) -> _hamlyn.GroupMember:
@@ -466,7 +469,7 @@ class GroupMember(Closes[_hamlyn.GroupMember]):
         return cls(await connected(connect, timeout))
 
     async def receive(self, timeout: float | None = None) -> bytes:
-        """What the root scatters or broadcasts next. Raises `TimedOut`."""
+        """Receives the root's next scatter or broadcast. Raises `TimedOut`."""
         return await until_done(self.sync._manager, self.sync.receive, timeout)
 
     async def send(self, part: Buffer, timeout: float | None = None) -> None:
@@ -492,13 +495,12 @@ class GroupMember(Closes[_hamlyn.GroupMember]):
         await _sent(sync._manager, send, sync._try_flush, last, timeout)
 
     async def barrier(self, timeout: float | None = None) -> None:
-        """`hamlyn.GroupMember.barrier`. After `TimedOut`, or where its task was cancelled, it is to be
-        repeated."""
+        """`hamlyn.GroupMember.barrier`. After `TimedOut`, or if its task was cancelled, repeat it."""
         await _done(self.sync._manager, self.sync.barrier, timeout)
 
 
 class GroupHelper(Grown[_hamlyn.GroupHelper], Closes[_hamlyn.GroupHelper]):
-    """A helper of members of a group, whose `send` is awaited, as a member's."""
+    """A helper of members of a group, whose `send` is awaited, as for a member."""
 
     _connect = _hamlyn.GroupHelper.connect
 
@@ -554,7 +556,7 @@ class Manager(Wrapped[_hamlyn.Manager]):
 
     def __init__(self, sync: _hamlyn.Manager) -> None:
         super().__init__(sync)
-        # By destination: threads of what waits for room.
+        # By destination: threads for messages that wait for room.
         self._senders: dict[int, Threads] = {}
 
     async def next_event(self, timeout: float | None = None) -> Event:
@@ -562,8 +564,8 @@ class Manager(Wrapped[_hamlyn.Manager]):
         return await until(self.sync, self.sync.next_event, timeout)
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Waits until a packet or an event has arrived; says whether one has."""
-        # Whoever calls this in a loop lets other tasks run.
+        """Waits until a packet or an event has arrived; returns whether one has."""
+        # A loop that calls this lets other tasks run.
         await asyncio.sleep(0)
         try:
             return await until(self.sync, lambda: self.sync.wait(0) or None, timeout)
@@ -573,8 +575,8 @@ class Manager(Wrapped[_hamlyn.Manager]):
     async def connect(
         self, name: str, greeting: Buffer | None = None, timeout: float | None = 10.0
     ) -> _hamlyn.Link:
-        """`Manager.connect`, on a thread of its own, since a server may take its time to answer; one
-        whose task is cancelled is given up."""
+        """`Manager.connect`, on a thread of its own, since a server may take its time to answer;
+        cancelling the task gives the attempt up."""
         return await connected(lambda t: self.sync.connect(name, greeting, t), timeout)
 
     async def send(
@@ -584,14 +586,14 @@ class Manager(Wrapped[_hamlyn.Manager]):
         metadata: Buffer | None = None,
         timeout: float | None = None,
     ) -> None:
-        """`Manager.send`: at once where there is room, else on a thread for each destination, in order.
-        What has begun goes on where its task is cancelled."""
+        """`Manager.send`: at once if there is room, else on a thread for each destination, in order. If
+        its task is cancelled, a message that has begun to leave goes on."""
         threads = self._senders.get(ticket.destination)
         if threads is None or not threads.is_busy:
             if size_of(data) <= 4096 and self.sync.try_send(ticket, data, metadata):
                 return
             if threads is None:
-                # Of those that nothing waits for none need be kept.
+                # Threads without waiting messages need not be kept.
                 self._senders = {to: kept for to, kept in self._senders.items() if kept.is_busy}
                 threads = self._senders[ticket.destination] = Threads(1, "hamlyn-send")
 

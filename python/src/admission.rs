@@ -1,13 +1,13 @@
 //! Admission: Python decides who may grow a sender.
 //!
-//! The library asks while it holds the manager's lock, in whichever thread polls; and the answer
-//! takes the interpreter's lock. So, while a manager has such a callback:
+//! The library calls back while it holds the manager's lock, in any thread that polls; and the
+//! callback takes the interpreter's lock. So, while a manager has such a callback:
 //!
-//! - No thread asks for the manager's lock with the interpreter's in hand: `Inner::is_slow` is true
-//!   from before the callback is set until it is gone, and `outside` does the same for what is
-//!   done where objects go away.
-//! - The callback cannot use a manager: `check` raises, and what goes away meanwhile goes away on
-//!   a thread of its own.
+//! - No thread asks for the manager's lock while it holds the interpreter's: `Inner::is_slow` is
+//!   true from before the callback is set until it is gone, and `outside` does the same for work in
+//!   destructors.
+//! - The callback cannot use a manager: `check` raises, and objects that go away meanwhile are
+//!   dropped on a thread of their own.
 //! - When the interpreter ends, no thread waits for it any more: `leave` runs before that, closes
 //!   the door, and waits for the callback that is running.
 
@@ -24,10 +24,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 type Answer = Result<(), String>;
 
-/// What the library asks.
+/// The library's form of an admission callback.
 pub type Admission = Box<dyn FnMut(&hamlyn::Peer) -> Answer + Send>;
 
-/// Callbacks that run now, in all threads: what `check` looks at first.
+/// Callbacks that run now, in all threads: `check` looks at this first.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 /// The interpreter is about to end.
 static LEAVING: AtomicBool = AtomicBool::new(false);
@@ -44,8 +44,8 @@ pub fn is_inside() -> bool {
     RUNNING.load(Ordering::Relaxed) > 0 && is_inside_now()
 }
 
-/// A call: in a shared library the address of a thread's variable is found by one, which would be made
-/// before it is known whether that is wanted.
+/// A call of its own: in a shared library a call finds the address of a thread's variable, and the
+/// compiler would make it before it is known to be needed.
 #[cold]
 #[inline(never)]
 fn is_inside_now() -> bool {
@@ -63,8 +63,8 @@ pub fn check() -> PyResult<()> {
     Err(error(Kind::Misuse, text))
 }
 
-/// Does what may take the manager's lock, from where an object goes away: now, without the
-/// interpreter's lock if somebody may keep the manager's, or on another thread.
+/// Does work that may take the manager's lock, from a destructor: now, without the interpreter's
+/// lock if another thread may hold the manager's for long, or on another thread.
 pub fn outside(inner: &Inner, work: impl FnOnce() + Send + 'static) {
     if !inner.is_slow() {
         return work();
@@ -72,12 +72,12 @@ pub fn outside(inner: &Inner, work: impl FnOnce() + Send + 'static) {
     let mut work = Some(work);
     if !is_inside() {
         let without_lock = |py: Python<'_>| py.detach(|| work.take().into_iter().for_each(|w| w()));
-        // No interpreter any more: nobody's lock to give up.
+        // Without an interpreter there is no lock to give up.
         let _ = Python::try_attach(without_lock);
         work.into_iter().for_each(|w| w());
         return;
     }
-    // Kept apart from the thread, so that it goes away nowhere else where there can be none.
+    // Kept apart from the thread, so that it is dropped here if there can be no thread.
     let work = Arc::new(Mutex::new(work));
     let its = work.clone();
     let take = move || its.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -96,7 +96,7 @@ struct Callback {
 
 impl Drop for Callback {
     fn drop(&mut self) {
-        // Nobody can ask it any more.
+        // The library cannot call it any more.
         self.slow.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -119,7 +119,7 @@ impl Drop for Inside {
     }
 }
 
-/// What the library asks for this callback; `None`: everybody is let in. To be called with the
+/// The library's form of this callback; `None` lets every peer in. To be called with the
 /// interpreter's lock.
 pub fn admission(inner: &Arc<Inner>, callback: &Bound<'_, PyAny>) -> PyResult<Admission> {
     if callback.is_none() {
@@ -144,7 +144,8 @@ fn ask(callback: &Callback, peer: &hamlyn::Peer) -> Answer {
         return Err("the receiver's process ends".into());
     }
     let answer = Python::try_attach(|py| {
-        // In this order: what the callback leaves goes away while it still counts as running.
+        // In this order: objects that the callback leaves are dropped while it still counts as
+        // running.
         let _inside = Inside::new();
         let function = callback.function.bind(py);
         let answer = function.call1((Peer { peer: peer.clone() },)).and_then(|answer| {
@@ -160,7 +161,7 @@ fn ask(callback: &Callback, peer: &hamlyn::Peer) -> Answer {
         });
         answer.unwrap_or_else(|e| {
             if e.is_instance_of::<PyKeyboardInterrupt>(py) {
-                // It was for the call that polls, not for the callback.
+                // The interrupt was for the call that polls, not for the callback.
                 // SAFETY: attached to the interpreter.
                 unsafe { ffi::PyErr_SetInterrupt() };
             } else {
@@ -190,7 +191,7 @@ fn leave(py: Python<'_>) {
     py.detach(|| asking.iter().filter_map(Weak::upgrade).for_each(|inner| inner.wait_for_lock()));
 }
 
-/// Has `leave` called in time.
+/// Registers `leave` to be called in time.
 pub fn register(py: Python<'_>) -> PyResult<()> {
     let leave = wrap_pyfunction!(leave, py)?;
     py.import("atexit")?.call_method1("register", (leave,))?;

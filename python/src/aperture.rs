@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex};
 /// Copies from this size on are made without the interpreter's lock.
 const HELD_BYTES_MAX: usize = 16 << 10;
 
-/// An aperture: memory of its owner, mapped into a holder at the other end of a link; a read-only one
-/// may have several, each over a link of its own (`Link.export_also`). Announce what was written by a
-/// message; copy out what has to stand still.
+/// An aperture: memory of its owner, mapped into a holder at the other end of a link; a read-only
+/// one may have several holders, each over a link of its own (`Link.export_also`). Announce written
+/// bytes with a message; copy bytes out that have to be stable.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Aperture {
     inner: Arc<Inner>,
@@ -51,7 +51,7 @@ impl Aperture {
         Ok(Self { inner: link.inner.clone(), id, is_owner: true, pages: Mutex::new(None) })
     }
 
-    /// Exports one of this manager's over another link as well.
+    /// Exports an aperture of this manager over another link as well.
     pub fn export_also(&self, py: Python<'_>, link: &Link) -> PyResult<Self> {
         if !Arc::ptr_eq(&self.inner, &link.inner) {
             let text = "the link is another manager's, and the aperture is not";
@@ -61,7 +61,7 @@ impl Aperture {
         Ok(Self { inner: self.inner.clone(), id, is_owner: true, pages: Mutex::new(None) })
     }
 
-    /// One that this side holds.
+    /// An aperture that this side holds.
     pub fn held(py: Python<'_>, link: &Link, number: u32) -> PyResult<Self> {
         let id = ApertureId { link: link.id, number };
         let held = link.inner.with(py, |node| node.aperture(id))?.or_raise()?;
@@ -80,8 +80,8 @@ impl Aperture {
         Ok(pages)
     }
 
-    /// The pages, if there are any yet, so that `revoked` can be asked of them when the node no longer
-    /// knows them.
+    /// Remembers the pages, if there are any yet, so that `revoked` can ask them when the node no
+    /// longer knows them.
     fn remember(&self, py: Python<'_>) {
         let _ = self.pages(py);
     }
@@ -97,7 +97,7 @@ impl Aperture {
 
 #[pymethods]
 impl Aperture {
-    /// Its number on its link, the same at both ends: what a message says to name it.
+    /// Its number on its link, the same at both ends: messages refer to the aperture by it.
     #[getter]
     fn number(&self) -> u32 {
         self.id.number
@@ -115,7 +115,7 @@ impl Aperture {
         self.is_owner
     }
 
-    /// Bytes. At its owner raises `Unreachable` before the event that says `"ready"`.
+    /// Its size in bytes. At its owner raises `Unreachable` before the event `"ready"`.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(of_either!(&self.pages(py)?, pages => pages.bytes()))
@@ -127,8 +127,9 @@ impl Aperture {
         Ok(of_either!(&self.pages(py)?, pages => pages.access() == ApertureAccess::ReadWrite))
     }
 
-    /// Whether it was revoked, or, at its holder, its link has ended. At its owner, where others hold it
-    /// as well (`Link.export_also`), `False` until it was taken from the last of them, or reclaimed.
+    /// Whether it was revoked, or, at its holder, its link has ended. At an owner with several
+    /// holders (`Link.export_also`), `False` until it was revoked for the last of them, or
+    /// reclaimed.
     #[getter]
     fn revoked(&self, py: Python<'_>) -> PyResult<bool> {
         self.inner.check_open()?;
@@ -137,14 +138,15 @@ impl Aperture {
         }
         match self.inner.with(py, |node| node.aperture_view(self.id))? {
             Ok(view) => Ok(view.is_revoked()),
-            // It was exported, or this object would not be: so it has been taken back.
+            // It was exported, or this object would not exist: so it has been revoked.
             Err(NoSuchAperture::Gone(_)) => Ok(true),
             // The other side does not have it yet.
             Err(_) => Ok(false),
         }
     }
 
-    /// Copies `data` to `offset`. A message that is sent afterwards finds the bytes there.
+    /// Copies `data` to `offset`. A message sent afterwards makes the bytes visible to its
+    /// receiver.
     #[pyo3(signature = (offset, data: "Buffer"))]
     fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let pages = self.pages(py)?;
@@ -163,7 +165,7 @@ impl Aperture {
         nbytes: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let pages = self.pages(py)?;
-        // Before memory is made for it.
+        // Before the memory for them is allocated.
         let bytes = of_either!(&pages, pages => pages.bytes());
         if offset > bytes || nbytes as u64 > bytes - offset {
             let length = nbytes as u64;
@@ -189,8 +191,8 @@ impl Aperture {
         })
     }
 
-    /// Copies an array to `offset`, with its type and shape, for `read_array` at the other end. Returns
-    /// how many bytes that was. Raises `BufferError` as `pack_array`.
+    /// Copies an array to `offset`, with its type and shape, for `read_array` at the other end.
+    /// Returns the number of bytes written. Raises `BufferError` as `pack_array`.
     #[pyo3(signature = (offset, array: "Buffer"))]
     fn write_array(
         &self,
@@ -207,7 +209,7 @@ impl Aperture {
     }
 
     /// Copies the array at `offset` out: its header first, which is checked, then the rest. Raises
-    /// `ArrayError` where there is none, or it reaches outside. Needs numpy.
+    /// `ArrayError` if there is no array there, or it reaches outside. Needs numpy.
     #[pyo3(signature = (offset) -> "AnyArray")]
     fn read_array<'py>(&self, py: Python<'py>, offset: u64) -> PyResult<Bound<'py, PyAny>> {
         let pages = self.pages(py)?;
@@ -232,20 +234,20 @@ impl Aperture {
         })
     }
 
-    /// The word of 8 bytes at `offset`, a multiple of 8, whole; what its writer wrote before it can
-    /// be read after it.
+    /// Reads the word of 8 bytes at `offset`, a multiple of 8, atomically; later reads see all that
+    /// the writer wrote before it.
     fn read_word(&self, py: Python<'_>, offset: u64) -> PyResult<u64> {
         of_either!(&self.pages(py)?, pages => pages.read_u64(offset)).or_raise()
     }
 
-    /// Stores the word at `offset`, whole, after everything that was written before.
+    /// Stores the word at `offset`, atomically, after all earlier writes.
     fn write_word(&self, py: Python<'_>, offset: u64, value: u64) -> PyResult<()> {
         of_either!(&self.pages(py)?, pages => pages.write_u64(offset, value)).or_raise()
     }
 
-    /// Owner: takes it back, at once; what the holder still writes is seen by nobody. Where others hold
-    /// it as well (`Link.export_also`), only this holder is told: the pages stay, and can still be read
-    /// and written here, if that was done before.
+    /// Owner: revokes it, at once; later writes of the holder reach no other process. If it has
+    /// other holders (`Link.export_also`), only this holder is notified: the pages stay, and can
+    /// still be read and written here, if that was done before.
     fn revoke(&self, py: Python<'_>) -> PyResult<()> {
         self.must_be(true, "revoke")?;
         self.remember(py);
@@ -253,8 +255,8 @@ impl Aperture {
         self.inner.with(py, |node| node.revoke_aperture(self.id))?.or_raise()
     }
 
-    /// Owner: takes it back, at once, from all who hold it, and makes a message area of its bytes as they
-    /// are.
+    /// Owner: revokes it, at once, for all holders, and makes a message area of its bytes,
+    /// unchanged.
     fn reclaim(&self, py: Python<'_>) -> PyResult<Area> {
         self.must_be(true, "reclaim")?;
         self.remember(py);
@@ -263,7 +265,7 @@ impl Aperture {
         Area::of(py, &self.inner, id)
     }
 
-    /// Holder: lets go of it; its owner is told.
+    /// Holder: releases it, and notifies its owner.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.must_be(false, "release")?;
         self.inner.with(py, |node| node.release_aperture(self.id))?.or_raise()

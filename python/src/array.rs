@@ -1,4 +1,4 @@
-//! Arrays in messages: a header that says what the bytes behind it are.
+//! Arrays in messages: a header describes the bytes behind it.
 //!
 //! ```text
 //!   0    "hamA"   version: u8   dimensions: u8   bytes of the type: u8   0: u8
@@ -7,8 +7,9 @@
 //!   ..   type, as NumPy's array interface writes it ("<f8"), then zeros up to a multiple of 64
 //!   ..   data, in C order
 //! ```
-//! All little-endian. Whoever receives copies the header, checks it whole, and then uses the copy.
-//! Never: a type that holds addresses, in either direction; a shape that reaches beyond the message.
+//! All little-endian. The receiver copies the header, checks all of the copy, and then uses only
+//! that. Never: a type that holds addresses, in either direction; a shape that reaches beyond the
+//! message.
 
 use crate::bytes::{export, with_bytes};
 use crate::errors::{Kind, error};
@@ -22,7 +23,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 const MAGIC: [u8; 4] = *b"hamA";
 const VERSION: u8 = 1;
 const FIXED_BYTES: usize = 16;
-/// What the data begins at a multiple of.
+/// The alignment of the data.
 const ALIGN: usize = 64;
 /// As many as NumPy 1 has.
 const DIMENSIONS_MAX: usize = 32;
@@ -35,15 +36,15 @@ const EMPTY_BYTES_MAX: u64 = 1 << 20;
 pub const HEAD_BYTES_MAX: usize =
     (FIXED_BYTES + 8 * DIMENSIONS_MAX + TYPE_BYTES_MAX).next_multiple_of(ALIGN);
 
-/// What bytes are, once it has been checked.
+/// A checked description of an array's bytes.
 pub struct Header {
     text: String,
     shape: Vec<u64>,
-    /// Of data.
+    /// Number of bytes of the data.
     pub bytes: u64,
 }
 
-/// Bytes of one element of a type, or what is wrong with the type.
+/// Bytes of one element of a type, or the reason why the type is refused.
 fn item_bytes(text: &str) -> Result<u64, String> {
     let refuse = |why: &str| Err(format!("the type {text:?} {why}"));
     let mut letters = text.chars();
@@ -133,7 +134,7 @@ impl Header {
         (FIXED_BYTES + 8 * self.shape.len() + self.text.len()).next_multiple_of(ALIGN)
     }
 
-    /// Bytes of header and data.
+    /// Number of bytes of header and data.
     pub fn total(&self) -> u64 {
         self.start() as u64 + self.bytes
     }
@@ -150,7 +151,7 @@ impl Header {
         rest[..self.text.len()].copy_from_slice(self.text.as_bytes());
     }
 
-    /// Reads the header that `head` begins with; what is behind it is not looked at.
+    /// Reads the header at the beginning of `head`; the bytes behind it are ignored.
     fn read(head: &[u8]) -> Result<Self, String> {
         let fixed = head.get(..FIXED_BYTES).ok_or_else(|| {
             format!("{} bytes are no array: its header alone has 64 or more", head.len())
@@ -184,7 +185,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Reads the header of a message of `length` bytes, which is that array and nothing more. Raises
+    /// Reads the header of a message of `length` bytes that consists of one array. Raises
     /// `ArrayError`.
     pub fn of_message(head: &[u8], length: u64) -> PyResult<Self> {
         let header = Self::of_part(head)?;
@@ -198,12 +199,12 @@ impl Header {
         Ok(header)
     }
 
-    /// The same of an array behind which there may be something else.
+    /// The same for an array that other bytes may follow.
     pub fn of_part(head: &[u8]) -> PyResult<Self> {
         Self::read(head).map_err(|text| error(Kind::Array, text))
     }
 
-    /// That of an array which is to be sent. Raises `BufferError` where it cannot be.
+    /// The header of an array that is to be sent. Raises `BufferError` if the array cannot be sent.
     fn of_array(array: &Bound<'_, PyAny>) -> PyResult<Self> {
         let told = array.py().import("hamlyn._arrays")?.call_method1("told", (array,))?;
         let (text, shape): (String, Vec<u64>) = told.extract()?;
@@ -226,7 +227,7 @@ impl Header {
         py.import("hamlyn._arrays")?.call_method1("shown", arguments)
     }
 
-    /// A numpy array of its own memory, filled by `fill`.
+    /// A numpy array with memory of its own, filled by `fill`.
     pub fn filled<'py>(
         &self,
         py: Python<'py>,
@@ -240,8 +241,8 @@ impl Header {
     }
 }
 
-/// Calls `use_it` with the message that an array is sent as. Raises `BufferError` where it holds
-/// addresses, or is not in one piece.
+/// Calls `use_it` with an array's message. Raises `BufferError` if the array holds addresses, or is
+/// not contiguous.
 pub fn with_message<R>(
     array: &Bound<'_, PyAny>,
     use_it: impl FnOnce(&[u8]) -> PyResult<R>,
@@ -284,7 +285,7 @@ pub fn with_parts<R>(
     })
 }
 
-/// What an array of this type and shape, which is to be computed in place, begins with.
+/// The header of an array of this type and shape, which is to be computed in place.
 fn header_of(dtype: &Bound<'_, PyAny>, shape: &Bound<'_, PyAny>) -> PyResult<Header> {
     let arrays = dtype.py().import("hamlyn._arrays")?;
     let (text, shape): (String, Vec<u64>) =
@@ -292,7 +293,7 @@ fn header_of(dtype: &Bound<'_, PyAny>, shape: &Bound<'_, PyAny>) -> PyResult<Hea
     Header::new(text, shape).map_err(PyBufferError::new_err)
 }
 
-/// The same, and how many bytes header and array have.
+/// The same, and the number of bytes of header and array.
 pub fn sized_header_of(
     dtype: &Bound<'_, PyAny>,
     shape: &Bound<'_, PyAny>,
@@ -323,7 +324,7 @@ impl Memory {
     /// Zeros, of at least one byte.
     pub fn new(used: usize) -> Option<Self> {
         let layout = Self::layout(used)?;
-        // SAFETY: of more than 0 bytes: there is a header, or whoever asks sees to it.
+        // SAFETY: of more than 0 bytes: there is a header, or the caller ensures it.
         let start = unsafe { alloc_zeroed(layout) };
         if start.is_null() {
             handle_alloc_error(layout);
@@ -344,10 +345,10 @@ impl Drop for Memory {
     }
 }
 
-/// Memory for an array that is computed where it leaves from: with room for the header in front, so
-/// that `send_array(loan)` copies it once, into the ring or the aperture, and not twice. It has the
-/// buffer protocol, writable: the bytes of the array. It may be sent any number of times; what is
-/// written to it after a send is of the next.
+/// Memory for an array that is computed in place: it has room for the header in front, so that
+/// `send_array(loan)` copies the array once, into the ring or the aperture, and not twice. It has
+/// the buffer protocol, writable: the bytes of the array. It may be sent any number of times;
+/// changes after a send are for the next one.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Loan {
     memory: Memory,
@@ -356,14 +357,15 @@ pub struct Loan {
 
 #[pymethods]
 impl Loan {
-    /// Memory, all zeros, for an array of this type ("<f8", or whatever `numpy.dtype` takes) and
-    /// shape. Raises `BufferError` for types that are not sent, `ValueError` for shapes that cannot be.
+    /// Memory, all zeros, for an array of this type ("<f8", or any argument of `numpy.dtype`) and
+    /// shape. Raises `BufferError` for types that cannot be sent, `ValueError` for impossible
+    /// shapes.
     #[new]
     #[pyo3(signature = (dtype: "DType", shape: "Shape"))]
     fn new(dtype: &Bound<'_, PyAny>, shape: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (header, total) = sized_header_of(dtype, shape)?;
         let memory = Memory::new(total).ok_or_else(|| too_much(header.bytes))?;
-        // SAFETY: the header's bytes are the first of memory that nobody else has yet.
+        // SAFETY: the header's bytes are the first of memory that has no other user yet.
         header.put(unsafe { core::slice::from_raw_parts_mut(memory.at(0), header.start()) });
         Ok(Self { memory, header })
     }
@@ -374,7 +376,7 @@ impl Loan {
         slf.get().header.show(slf.as_any(), 0)
     }
 
-    /// Bytes of the array.
+    /// Number of bytes of the array.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.header.bytes
@@ -416,20 +418,20 @@ pub fn pack_array<'py>(
     with_message(array, |message| Ok(PyBytes::new(py, message)))
 }
 
-/// The array in a message that `pack_array` made, anywhere: checked, then shown without a copy, and
-/// read-only where the message is. Raises `ArrayError` where it is none, or does not fit.
+/// The array in a message of `pack_array`, from any source: checked, then shown without a copy, and
+/// read-only if the message is. Raises `ArrayError` if it is not an array, or does not fit.
 #[pyfunction]
 #[pyo3(signature = (message: "Buffer") -> "AnyArray")]
 pub fn unpack_array<'py>(message: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let header = with_bytes(message, |bytes| {
-        // Copied first: whose memory this is nobody knows.
+        // Copied first: the memory may belong to anyone.
         let head = bytes[..bytes.len().min(HEAD_BYTES_MAX)].to_owned();
         Header::of_message(&head, bytes.len() as u64)
     })?;
     header.show(message, header.start())
 }
 
-/// What `array()` of a message that is at hand does: reads `length` bytes by `copy`, shows the rest.
+/// The `array()` of a message in memory: reads `length` bytes by `copy`, shows the rest.
 pub fn shown<'py>(
     owner: &Bound<'py, PyAny>,
     length: usize,
@@ -441,7 +443,7 @@ pub fn shown<'py>(
     header.show(owner, header.start())
 }
 
-/// DLPack of an array: what numpy says of it.
+/// DLPack of an array, from numpy.
 pub fn dlpack<'py>(
     array: Bound<'py, PyAny>,
     arguments: Option<&Bound<'py, PyDict>>,
@@ -449,7 +451,7 @@ pub fn dlpack<'py>(
     array.call_method("__dlpack__", (), arguments)
 }
 
-/// The bytes of something with the buffer protocol, as `__array__` has them.
+/// The bytes of an object with the buffer protocol, for `__array__`.
 pub fn bytes_of<'py>(
     buffer: &Bound<'py, PyAny>,
     dtype: Option<&Bound<'py, PyAny>>,
@@ -463,12 +465,12 @@ pub fn bytes_of<'py>(
     buffer.py().import("numpy")?.call_method("asarray", (buffer,), Some(&arguments))
 }
 
-/// What numpy makes no array of: without this, an array of one Python object.
+/// Objects that numpy makes no array of: without this, it would make an array of one Python object.
 macro_rules! only_copied {
     ($class:ident, $what:literal) => {
         #[pymethods]
         impl $class {
-            /// For `numpy.asarray`, to which it says what to do instead.
+            /// For `numpy.asarray`: raises an error that names the method to use instead.
             #[pyo3(signature = (*_arguments: "object", **_named: "object"))]
             fn __array__(
                 &self,

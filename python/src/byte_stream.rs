@@ -1,5 +1,5 @@
-//! Byte streams: bytes both ways, as over a socket. `hamlyn/_transports.py` makes asyncio's transports
-//! of them.
+//! Byte streams: bytes in both directions, as over a socket. `hamlyn/_transports.py` makes
+//! asyncio's transports of them.
 
 use crate::bytes::{with_bytes, with_bytes_mut};
 use crate::end::{End, connect, grow, ready, receiver, sender};
@@ -26,9 +26,9 @@ pub struct ByteListener {
     end: Arc<End<Arc<protocol::ByteListener>>>,
 }
 
-/// One side of a connection: bytes both ways, in order. One thread may receive while another sends.
-/// Bytes that a send took are on their way, and arrive also if this process ends. Closing it, too, lets
-/// the peer receive what was sent, and then the end.
+/// One side of a connection: bytes in both directions, in order. One thread may receive while
+/// another sends. Bytes that a send took arrive even if this process ends. After a close, too, the
+/// peer receives the sent bytes, and then the end.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct ByteStream {
     end: Arc<End<Stream>>,
@@ -38,11 +38,12 @@ fn config(window_nbytes: u32, packets: u32) -> ByteConfig {
     ByteConfig { window_bytes: window_nbytes, packets, ..ByteConfig::default() }
 }
 
-/// Most bytes of one `recv`, whatever was asked for.
+/// Most bytes of one `recv`, however large its argument.
 const RECV_BYTES_MAX: usize = 1 << 20;
 
 thread_local! {
-    /// What comes, before it is known how much: zeroing it anew would cost more than a message.
+    /// A buffer for bytes whose number is not known yet: zeroing a new one would cost more than a
+    /// message.
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -56,9 +57,9 @@ fn not_yet<T>(result: Result<T, ByteStreamError>) -> Result<Option<T>, ByteStrea
 
 #[pymethods]
 impl ByteListener {
-    /// A listener; streams find it by name or grow from its seed. `window_nbytes`: bytes that each peer
-    /// may send before they are received, a power of two from 4 KiB to 16 MiB; `packets`: packets, from
-    /// 8 to 1,024. `connections_max`: how many there may be at one time, accepted or not.
+    /// A listener; streams find it by name or grow from its seed. `window_nbytes`: bytes that each
+    /// peer may send before they are received, a power of two from 4 KiB to 16 MiB; `packets`:
+    /// packets, from 8 to 1,024. `connections_max`: connections at one time, accepted or not.
     #[new]
     #[pyo3(signature = (manager, *, window_nbytes=262_144, packets=256, connections_max=256))]
     fn new(
@@ -74,14 +75,14 @@ impl ByteListener {
         Ok(Self { end: End::new(&manager.inner, Arc::new(made)) })
     }
 
-    /// The next connection if one is there or comes in one turn, else `None`.
+    /// Accepts the next connection if one is there or comes in one turn, else `None`.
     fn try_accept(&self, py: Python<'_>) -> PyResult<Option<ByteStream>> {
         let found = self.end.with(py, |end| end.try_accept())?.or_raise()?;
         Ok(found.map(|stream| self.hand_out(stream)))
     }
 
-    /// The next connection; waits at most `timeout` seconds. It outlives the listener, and its bytes may
-    /// be there already. Raises `TimedOut`.
+    /// Accepts the next connection; waits at most `timeout` seconds. It outlives the listener, and
+    /// its bytes may be there already. Raises `TimedOut`.
     #[pyo3(signature = (timeout=None))]
     fn accept(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<ByteStream> {
         let found = self.end.wait_shared(
@@ -93,13 +94,13 @@ impl ByteListener {
         found.map(|stream| self.hand_out(stream)).ok_or_else(nothing)
     }
 
-    /// Connections that there are: accepted and not closed, waiting to be accepted, or on their way.
+    /// The number of connections: accepted and not closed, waiting to be accepted, or on their way.
     #[getter]
     fn connections(&self, py: Python<'_>) -> PyResult<usize> {
         self.end.with(py, |end| end.connections())
     }
 
-    /// Peers that were sent away because they broke the rules.
+    /// Peers that were disconnected because they broke the rules.
     #[getter]
     fn misbehaved(&self, py: Python<'_>) -> PyResult<u64> {
         self.end.with(py, |end| end.misbehaved())
@@ -107,7 +108,7 @@ impl ByteListener {
 }
 
 impl ByteListener {
-    /// Whether `try_accept` would find something.
+    /// Whether `try_accept` would return a connection.
     pub fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         self.end.with(py, |end| EndPoint::is_ready(end))
     }
@@ -121,9 +122,9 @@ receiver!(ByteListener);
 
 #[pymethods]
 impl ByteStream {
-    /// Connects to the listener that is served as `[user@]name`, waiting at most `timeout` seconds for
-    /// somebody to serve that name and for its answer. `window_nbytes` and `packets`: what the listener
-    /// may send before it is received, as of a `ByteListener`.
+    /// Connects to the listener served as `[user@]name`, waiting at most `timeout` seconds for a
+    /// server of that name and for its answer. `window_nbytes` and `packets`: limits for the
+    /// listener's bytes, as those of a `ByteListener` for its peers.
     #[staticmethod]
     #[pyo3(signature = (manager, name, timeout=10.0, *, window_nbytes=262_144, packets=256))]
     fn connect(
@@ -138,7 +139,8 @@ impl ByteStream {
         Ok(Self { end: connect(py, manager, name, config, timeout, Stream::new)? })
     }
 
-    /// Connects by a listener's seed (a `Seed`, or the bytes or text of one); otherwise as `connect`.
+    /// Connects by a listener's seed (a `Seed`, or the bytes or text of one); otherwise as
+    /// `connect`.
     #[staticmethod]
     #[pyo3(signature = (
         manager, seed: "Seed | Buffer | str", timeout=10.0, *, window_nbytes=262_144, packets=256
@@ -155,8 +157,8 @@ impl ByteStream {
         Ok(Self { end: grow(py, manager, seed, config, timeout, Stream::new)? })
     }
 
-    /// Connects to the listener that a job's rank offers under `name`, waiting for it at most `timeout`
-    /// seconds; otherwise as `connect`.
+    /// Connects to the listener that a job's rank offers under `name`, waiting for it at most
+    /// `timeout` seconds; otherwise as `connect`.
     #[staticmethod]
     #[pyo3(signature = (job, rank, name, timeout=10.0, *, window_nbytes=262_144, packets=256))]
     fn grow_from(
@@ -172,9 +174,9 @@ impl ByteStream {
         Ok(Self { end: job.grow(py, (rank, name), config, timeout, Stream::new)? })
     }
 
-    /// Receives what has come, at most `nbytes` bytes, waiting at most `timeout` seconds for the first
-    /// of them. Empty: the peer has said that there is no more, and all of it was received. Raises
-    /// `TimedOut`, and `Closed` where the peer is gone without having said so.
+    /// Receives up to `nbytes` bytes, waiting at most `timeout` seconds for the first of them.
+    /// Empty: the peer has shut down its direction, and all of its bytes were received. Raises
+    /// `TimedOut`, and `Closed` if the peer is gone without a shutdown.
     #[pyo3(signature = (nbytes, timeout=None))]
     fn recv<'py>(
         &self,
@@ -185,8 +187,8 @@ impl ByteStream {
         self.receive_new(py, nbytes, timeout)?.ok_or_else(late)
     }
 
-    /// Receives into `target`, a bytearray or another writable buffer, at most as much as it holds; says
-    /// how many bytes came. Otherwise as `recv`.
+    /// Receives into `target`, a bytearray or another writable buffer, at most as much as it holds;
+    /// returns the number of bytes. Otherwise as `recv`.
     #[pyo3(signature = (target: "Buffer", timeout=None))]
     fn recv_into(
         &self,
@@ -200,7 +202,7 @@ impl ByteStream {
         })
     }
 
-    /// `recv` without waiting: `None`, nothing is there now.
+    /// `recv` without waiting: `None` if nothing has come.
     fn try_recv<'py>(
         &self,
         py: Python<'py>,
@@ -209,7 +211,7 @@ impl ByteStream {
         self.receive_new(py, nbytes, Some(0.0))
     }
 
-    /// `recv_into` without waiting: `None`, nothing is there now.
+    /// `recv_into` without waiting: `None` if nothing has come.
     #[pyo3(signature = (target: "Buffer"))]
     fn try_recv_into(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
         with_bytes_mut(target, |to| {
@@ -218,9 +220,9 @@ impl ByteStream {
         })
     }
 
-    /// Sends as much of `data` as there is room for, waiting at most `timeout` seconds for room for the
-    /// first byte; says how many bytes were taken. Raises `TimedOut`, and `Closed` where the peer is
-    /// gone; then none were.
+    /// Sends as much of `data` as there is room for, waiting at most `timeout` seconds for room for
+    /// the first byte; returns the number of bytes taken. Raises `TimedOut`, and `Closed` if the
+    /// peer is gone; then no bytes were taken.
     #[pyo3(signature = (data: "Buffer", timeout=None))]
     fn send(
         &self,
@@ -231,14 +233,14 @@ impl ByteStream {
         with_bytes(data, |data| self.transmit(py, data, timeout)?.ok_or_else(late))
     }
 
-    /// `send` without waiting: 0, there is no room now.
+    /// `send` without waiting: 0 if there is no room now.
     #[pyo3(signature = (data: "Buffer"))]
     fn try_send(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<usize> {
         with_bytes(data, |data| Ok(self.transmit(py, data, Some(0.0))?.unwrap_or(0)))
     }
 
-    /// Sends all of `data`, waiting at most `timeout` seconds altogether. `TimedOut` says how many bytes
-    /// were sent, which must not be sent again.
+    /// Sends all of `data`, waiting at most `timeout` seconds altogether. `TimedOut` gives the
+    /// number of bytes that were sent; do not send these again.
     #[pyo3(signature = (data: "Buffer", timeout=None))]
     fn sendall(
         &self,
@@ -263,22 +265,22 @@ impl ByteStream {
         })
     }
 
-    /// Says that this side sends nothing more, waiting at most `timeout` seconds for room for that: the
-    /// peer receives what was sent, and then the end. Receiving goes on. Raises `TimedOut`; then it was
-    /// not said.
+    /// Ends this side's direction, waiting at most `timeout` seconds for room: the peer receives
+    /// the sent bytes, and then the end. Receiving goes on. Raises `TimedOut`; then the direction
+    /// is still open.
     #[pyo3(signature = (timeout=None))]
     fn shutdown(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.shut(py, timeout)?.ok_or_else(late)
     }
 
-    /// `shutdown` without waiting: `False`, there is no room now.
+    /// `shutdown` without waiting: `False` if there is no room now.
     fn try_shutdown(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.shut(py, Some(0.0))?.is_some())
     }
 }
 
 impl ByteStream {
-    /// Whether `try_recv` would find something.
+    /// Whether `try_recv` would return bytes or the end.
     pub fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         self.end.with(py, |end| EndPoint::is_ready(end))
     }
@@ -290,7 +292,7 @@ impl ByteStream {
         timeout: Option<f64>,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let nbytes = checked(nbytes)?.min(RECV_BYTES_MAX);
-        // Taken out of its place: a signal's handler may receive in this thread meanwhile.
+        // Taken out of its place: a signal handler may receive in this thread meanwhile.
         let mut scratch = SCRATCH.take();
         if scratch.len() < nbytes {
             scratch.resize(nbytes, 0);
@@ -351,7 +353,7 @@ impl ByteStream {
 sender!(ByteStream);
 ready!(ByteStream);
 
-/// Receiving nothing could not be told from the end.
+/// Refuses 0: a receive of 0 bytes would look like the end.
 fn checked(bytes: usize) -> PyResult<usize> {
     match bytes {
         0 => Err(error(Kind::Misuse, "there is room for 0 bytes, and at least 1 is needed")),

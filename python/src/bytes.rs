@@ -1,14 +1,13 @@
-//! Bytes between Python and the library, without copies: the buffer protocol, both ways.
-//!
-//! - [`with_bytes`]: borrows the bytes of any object that has them in one piece.
+//! Bytes between Python and the library, without copies: the buffer protocol, in both directions.
+//! - [`with_bytes`]: borrows the bytes of any object that has them contiguously.
 //! - [`export`]: hands out memory of this library as a buffer.
 //!
-//! Objects that are no bytes are refused, though they have a buffer: what lies in an array of Python
-//! objects, or of pointers, are addresses of this process.
+//! Objects whose elements are not plain bytes are refused, though they have a buffer: an array of
+//! Python objects, or of pointers, contains addresses of this process.
 //!
-//! Python's rule for buffers holds, as for sockets and files: whoever changes bytes while another
-//! thread reads them gets a mixture of old and new, and nothing worse. The memory itself stays
-//! where it is as long as anybody holds a buffer of it.
+//! Python's rule for buffers holds, as for sockets and files: a thread that changes bytes while
+//! another reads them causes a mixture of old and new, and nothing worse. The memory itself stays
+//! in place as long as any object has a buffer of it.
 
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
@@ -37,8 +36,8 @@ impl Drop for View {
     }
 }
 
-/// The element of a buffer, in the words of its format, that means nothing to another process.
-/// Formats are those of `struct`, and what numpy and ctypes add: `T{<i:name:O:other:}`.
+/// The element of a buffer, by its name in the format, that has no meaning in another process.
+/// Formats are those of `struct`, with the additions of numpy and ctypes: `T{<i:name:O:other:}`.
 fn address_in(format: &str) -> Option<&'static str> {
     // Every second part stands between colons, and is a name.
     for part in format.split(':').step_by(2) {
@@ -110,9 +109,9 @@ fn get(object: &Bound<'_, PyAny>, view: &mut View, flags: c_int) -> PyResult<(*m
     Ok((buffer.buf.cast(), buffer.len as usize))
 }
 
-/// Calls `use_them` with the bytes of `object`, which stay where they are meanwhile, also while
-/// `use_them` lets other threads run. Raises `TypeError` where there are no bytes, `BufferError` where
-/// they are not in one piece, or are addresses.
+/// Calls `use_them` with the bytes of `object`, which stay in place meanwhile, even while
+/// `use_them` lets other threads run. Raises `TypeError` if the object has no bytes, `BufferError`
+/// if they are not contiguous, or are addresses.
 #[inline]
 pub fn with_bytes<R>(
     object: &Bound<'_, PyAny>,
@@ -155,7 +154,7 @@ pub fn with_all_bytes<R>(
     use_them(&all)
 }
 
-/// [`with_bytes`], to be written. Raises `BufferError` where they may not be.
+/// [`with_bytes`], for writing. Raises `BufferError` if the object is read-only.
 pub fn with_bytes_mut<R>(
     object: &Bound<'_, PyAny>,
     use_them: impl FnOnce(&mut [u8]) -> PyResult<R>,

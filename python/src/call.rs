@@ -28,12 +28,11 @@ pub struct Server {
 #[pymethods]
 impl Server {
     /// A server; clients find it by name or grow from its seed. `outstanding`: calls that each
-    /// client may have outstanding. `request_nbytes`: bytes of a request that are sent at once, at
-    /// most 4,088; longer ones, up to
-    /// `request_nbytes_max` (an array of 16 MiB, unless given), cost a round trip more.
-    /// `long_nbytes_max`: bytes of long requests that each user's clients may have here at a time, until
-    /// they are replied to; further ones wait at the client, but one is always taken. `clients_max`: how
-    /// many there may be at one time.
+    /// client may have outstanding. `request_nbytes`: longest request that is sent at once, at most
+    /// 4,088 bytes; longer ones, up to `request_nbytes_max` (an array of 16 MiB, unless given),
+    /// cost another round trip. `long_nbytes_max`: bytes of long requests that one user's clients
+    /// may have here at a time, until each is replied to; further requests wait at the client, but
+    /// one is always accepted. `clients_max`: clients at one time.
     #[new]
     #[pyo3(signature = (
         manager, *, outstanding=64, request_nbytes=4088, request_nbytes_max=16_781_312,
@@ -72,11 +71,12 @@ impl Server {
         found.map(|found| self.hand_out(py, found)).ok_or_else(nothing)
     }
 
-    /// Takes no new requests, waits at most `timeout` seconds until those that are here have been
-    /// received and replied to, by other threads, and ends all connections. Returns how many had no
-    /// reply by then: 0, if all is well. Its names are free for another server from the beginning, and
-    /// whoever calls is told that the server is about to close. `receive` goes on, and raises `Draining`
-    /// when nothing is left to be received. After Ctrl-C it goes on until `timeout`.
+    /// Takes no new requests, waits at most `timeout` seconds until other threads have received the
+    /// accepted ones and replied to them, and ends all connections. Returns the number of requests
+    /// without a reply: 0 if all were answered. Its names are free for another server from the
+    /// beginning, and new calls fail with the error that the server is about to close. `receive`
+    /// goes on, and raises `Draining` when no request is left. After Ctrl-C it goes on until
+    /// `timeout`.
     #[pyo3(signature = (timeout=10.0))]
     fn drain(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
         let timeout = duration(timeout)?;
@@ -84,7 +84,7 @@ impl Server {
         on_thread(py, &self.end.inner, || false, move || server.drain(timeout))?.or_raise()
     }
 
-    /// Clients that are connected.
+    /// The number of connected clients.
     #[getter]
     fn clients(&self, py: Python<'_>) -> PyResult<usize> {
         self.end.with(py, |end| end.clients())
@@ -111,7 +111,7 @@ impl Server {
     }
 }
 
-/// What the server is told of a call's limit.
+/// Bytes of a call's limit, for the server.
 const DEADLINE_BYTES: usize = 8;
 
 /// Calls a server. Any number of threads may call.
@@ -120,15 +120,15 @@ pub struct Client {
     pub end: Arc<End<Arc<protocol::Client>>>,
 }
 
-/// A call that was started. Where it goes away, it is forgotten, as by `forget()`. It does not go away
-/// while a name refers to it, or an exception that has passed by.
+/// A call that was started. Dropping this object forgets the call, as `forget()` does. It is not
+/// dropped while a name refers to it, or an exception's traceback.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Call {
     end: Arc<End<Arc<protocol::Client>>>,
     client: Weak<protocol::Client>,
     /// `None` once it is finished.
     id: Mutex<Option<CallId>>,
-    /// When its caller gives up, if the server was told.
+    /// The time at which the caller gives up, if the server knows it.
     told: Option<Instant>,
 }
 
@@ -142,7 +142,8 @@ impl Call {
         *locked(&self.id) = None;
     }
 
-    /// A handler that drops a request whose caller gives up says so before the caller's own clock does.
+    /// If the server's handler drops the request at the caller's limit, its answer may come before
+    /// the caller's own clock has run out: this is a time limit, too.
     fn in_time<T>(&self, result: Result<T, CallError>) -> Result<T, CallError> {
         match result {
             Err(CallError::Declined) if self.told.is_some_and(|told| told <= Instant::now()) => {
@@ -152,7 +153,7 @@ impl Call {
         }
     }
 
-    /// Waits for the reply. Unless the time is over the call does not exist afterwards.
+    /// Waits for the reply. The call ends, unless the time limit has passed.
     fn take_reply<'py>(
         &self,
         py: Python<'py>,
@@ -171,8 +172,8 @@ impl Call {
                 Ok(Some(PyBytes::new(py, &reply)))
             }
             Ok(None) => Ok(None),
-            // After Ctrl-C the call is still there, and is forgotten with this object; after
-            // anything else there is nothing to forget, which does no harm.
+            // After Ctrl-C the call still exists, and is forgotten with this object; after other
+            // errors there is nothing to forget, which does no harm.
             Err(e) => Err(e),
         }
     }
@@ -208,7 +209,7 @@ impl Call {
 
 #[pymethods]
 impl Call {
-    /// The reply; waits at most `timeout` seconds. After `TimedOut` it may be finished later.
+    /// Waits for the reply, at most `timeout` seconds. After `TimedOut` it may be finished later.
     #[pyo3(signature = (timeout=None))]
     fn finish<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyBytes>> {
         self.take_reply(py, timeout)?.ok_or_else(|| error(Kind::TimedOut, CallError::TimedOut))
@@ -219,9 +220,9 @@ impl Call {
         self.take_reply(py, Some(0.0))
     }
 
-    /// The reply is not wanted any more: it will be dropped when it comes, and only then another call
-    /// has its place. The server's handler can see that (`request.is_cancelled()`). Of what was finished
-    /// or forgotten nothing is left to forget.
+    /// Forgets the call: its reply will be dropped, and only then another call has its place. The
+    /// server's handler can see that (`request.is_cancelled()`). Does nothing if the call was
+    /// finished or forgotten.
     fn forget(&self) {
         self.let_go();
     }
@@ -241,9 +242,9 @@ impl Call {
 
 #[pymethods]
 impl Client {
-    /// Connects to the server that is served as `[user@]name`. `outstanding`: calls that may be
-    /// outstanding, if the server allows as many. `reply_nbytes`: bytes of a reply that are sent at
-    /// once, at most 4,088; longer ones, up to `reply_nbytes_max`, cost a round trip more.
+    /// Connects to the server of `[user@]name`. `outstanding`: calls that may be outstanding, if
+    /// the server allows that many. `reply_nbytes`: longest reply that is sent at once, at most
+    /// 4,088 bytes; longer ones, up to `reply_nbytes_max`, cost another round trip.
     #[staticmethod]
     #[pyo3(signature = (
         manager, name, timeout=10.0, *,
@@ -283,8 +284,8 @@ impl Client {
         Ok(Self { end })
     }
 
-    /// Grows a client of what a job's rank offers under `name`, waiting for it at most `timeout`
-    /// seconds. See `connect`.
+    /// Grows a client of the server that a job's rank offers under `name`, waiting for it at most
+    /// `timeout` seconds. See `connect`.
     #[staticmethod]
     #[pyo3(signature = (
         job, rank, name, timeout=10.0, *,
@@ -319,8 +320,8 @@ impl Client {
         call.finish(py, left)
     }
 
-    /// `call` within `limit` seconds, which the server is told: its handler sees when the caller gives
-    /// up (`request.time_left`, `request.is_cancelled()`). Costs 8 bytes of the request.
+    /// `call` within `limit` seconds, which the server knows: its handler sees when the caller
+    /// gives up (`request.time_left`, `request.is_cancelled()`). Costs 8 bytes of the request.
     #[pyo3(signature = (request: "Buffer", limit))]
     fn call_within<'py>(
         &self,
@@ -333,9 +334,9 @@ impl Client {
         call.finish(py, Some((limit - began.elapsed().as_secs_f64()).max(0.0)))
     }
 
-    /// `start`, waiting at most `timeout` seconds, or as long as `limit`; the server is told that the
-    /// reply is waited for until `limit` seconds from now: see `call_within`. Whoever gives up then lets
-    /// the `Call` go.
+    /// `start`, waiting at most `timeout` seconds, or as long as `limit`; sends the server the
+    /// caller's limit, `limit` seconds from now: see `call_within`. A caller that gives up drops
+    /// the `Call`.
     #[pyo3(signature = (request: "Buffer", limit, timeout=None))]
     fn start_within(
         &self,
@@ -344,13 +345,13 @@ impl Client {
         limit: f64,
         timeout: Option<f64>,
     ) -> PyResult<Call> {
-        // Further away than the clock has numbers for: none.
+        // A time beyond the clock's range is no limit.
         let told = duration(Some(limit))?.and_then(|limit| Instant::now().checked_add(limit));
         self.begin(py, request, Some(timeout.map_or(limit, |timeout| timeout.min(limit))), told)
     }
 
     /// `call` with an array, its type and shape; the reply is an array, too, from `reply_array`.
-    /// Raises `BufferError` as `pack_array`, and `ArrayError` where the reply is none.
+    /// Raises `BufferError` as `pack_array`, and `ArrayError` if the reply is not an array.
     #[pyo3(signature = (array: "Buffer", timeout=None) -> "AnyArray")]
     fn call_array<'py>(
         &self,
@@ -363,7 +364,7 @@ impl Client {
     }
 
     /// Sends a request, waiting at most `timeout` seconds for a free call and, if it is long, for
-    /// the server to make room for it. The reply is had from the `Call`.
+    /// the server to make room for it. The returned `Call` gets the reply.
     #[pyo3(signature = (request: "Buffer", timeout=None))]
     fn start(
         &self,
@@ -374,7 +375,7 @@ impl Client {
         self.begin(py, request, timeout, None)
     }
 
-    // Bytes of a request that are sent at once.
+    // Longest request that is sent at once.
     #[getter]
     fn _at_once_max(&self, py: Python<'_>) -> PyResult<usize> {
         self.end.with(py, |end| end.at_once_max())
@@ -390,7 +391,7 @@ impl Client {
 sender!(Client);
 
 impl Client {
-    /// `told`: when the caller gives up, if the server is to know.
+    /// `told`: the time at which the caller gives up, if the server is to know it.
     fn begin(
         &self,
         py: Python<'_>,
@@ -404,7 +405,7 @@ impl Client {
         let begun = with_bytes(request, |request| {
             // The limit is sent before the request.
             if request.len() + told.map_or(0, |_| DEADLINE_BYTES) > at_once_max {
-                // It is asked for first, in an attempt that cannot be cut into slices.
+                // It first asks for room, in an attempt that cannot be cut into slices.
                 let (timeout, request) = (duration(timeout)?, request.to_vec());
                 let client = self.end.with(py, |client| client.clone())?;
                 let work = move || {
@@ -452,7 +453,7 @@ fn start(
     }
 }
 
-/// A call that is forgotten where nobody waits for it any more.
+/// A call that is forgotten when its waiter is gone.
 struct Started(Option<(Arc<protocol::Client>, CallId)>);
 
 impl Started {

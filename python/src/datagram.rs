@@ -22,8 +22,8 @@ pub struct DatagramReceiver {
     end: Arc<End<protocol::DatagramReceiver>>,
 }
 
-/// A datagram. It has the buffer protocol, read-only, without a copy: its bytes stand still until
-/// its receiver is made ready for the next one, which is refused while anything shows them.
+/// A datagram. It has the buffer protocol, read-only, without a copy: its bytes are stable until
+/// its receiver is made ready for the next one, which is refused while any view shows them.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Datagram {
     end: Arc<End<protocol::DatagramReceiver>>,
@@ -50,9 +50,9 @@ impl Datagram {
         Link { inner: self.end.inner.clone(), id: self.datagram.link }
     }
 
-    /// Answers it with the ticket that came with it; waits at most `timeout` seconds for room.
-    /// Whether the other end was ready is not known. Of a long answer part may have left when the
-    /// time is over (`TimedOut` says so) or Ctrl-C ends the call: the rest is kept then, and leaves
+    /// Answers it with the ticket that came with it; waits at most `timeout` seconds for room. Does
+    /// not report whether the other end was ready. If the time limit passes (`TimedOut` says so) or
+    /// Ctrl-C ends the call, part of a long answer may have left: the rest is then kept, and leaves
     /// first in the next answer over this link; if the receiver or the link is closed before, the
     /// answer is never complete. Otherwise nothing of it was sent.
     #[pyo3(signature = (data: "Buffer", timeout=None))]
@@ -71,12 +71,12 @@ impl Datagram {
         array::with_message(array, |message| self.reply_bytes(py, message, timeout))
     }
 
-    /// The array that was sent by `send_array`: checked, then shown where it arrived, read-only. As
-    /// long as it is there the receiver cannot be made ready. Raises `ArrayError` where the datagram
-    /// is none, or does not fit. Needs numpy.
+    /// The array sent by `send_array`: checked, then shown in place, read-only. While the array
+    /// exists, the receiver cannot be made ready. Raises `ArrayError` if the datagram is not an
+    /// array, or does not fit. Needs numpy.
     #[pyo3(signature = () -> "AnyArray")]
     fn array<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        // A buffer of its bytes stands still until it is made ready.
+        // A buffer keeps its bytes stable: the receiver cannot be made ready meanwhile.
         array::unpack_array(slf.as_any())
     }
 
@@ -127,26 +127,27 @@ impl DatagramReceiver {
         Ok(Self { end: End::new(&manager.inner, end) })
     }
 
-    /// The datagram if one is there or comes in one turn, else `None`.
+    /// Receives the datagram if one is there or comes in one turn, else `None`.
     fn try_receive(&self, py: Python<'_>) -> PyResult<Option<Datagram>> {
         let found = self.end.with(py, |end| end.try_receive())?.or_raise()?;
         Ok(found.map(|datagram| self.hand_out(datagram)))
     }
 
-    /// The datagram; waits at most `timeout` seconds. After it the receiver is not ready for
-    /// another: what is sent meanwhile is dropped. Raises `TimedOut`.
+    /// Receives the datagram; waits at most `timeout` seconds. Afterwards the receiver is not ready
+    /// for another: datagrams sent meanwhile are dropped. Raises `TimedOut`.
     #[pyo3(signature = (timeout=None))]
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Datagram> {
         let found = self.end.receive(py, timeout, |end, s| timed_out(end.receive(Some(s))))?;
         found.map(|datagram| self.hand_out(datagram)).ok_or_else(nothing)
     }
 
-    /// Takes datagrams again: the bytes of the one before may change from now on. Raises
+    /// Makes the receiver ready: the bytes of the previous datagram may change from now on. Raises
     /// `BufferError` while an array or a view shows them. `anew`: with a new key, so that every
-    /// ticket that is out is worthless.
+    /// issued ticket is worthless.
     #[pyo3(signature = (*, anew=false))]
     fn make_ready(&self, py: Python<'_>, anew: bool) -> PyResult<()> {
-        // Looked at with the receiver in hand: whoever lends the datagram then finds it gone.
+        // Checked with the receiver locked: a thread that lends the datagram afterwards gets an
+        // error.
         let made = self.end.with(py, |end| match self.end.buffers() {
             0 => Ok(if anew { end.ready_anew() } else { end.ready() }),
             n => Err(n),
@@ -160,13 +161,13 @@ impl DatagramReceiver {
         }
     }
 
-    /// The right to send one datagram to this receiver whenever it is ready; to be given as the
-    /// `reply` of a datagram.
+    /// A ticket to send one datagram to this receiver whenever it is ready; pass it as the `reply`
+    /// of a datagram.
     fn reply_ticket(&self, py: Python<'_>) -> PyResult<Ticket> {
         Ok(Ticket { ticket: self.end.with(py, |end| end.reply_ticket())? })
     }
 
-    /// Whether it takes a datagram now.
+    /// Whether it is ready for a datagram.
     #[getter]
     fn takes_one(&self, py: Python<'_>) -> PyResult<bool> {
         self.end.with(py, |end| end.is_ready_for_one())
@@ -197,7 +198,7 @@ pub struct DatagramSender {
 impl DatagramSender {
     /// Sends `data`, of any length, to the receiver's area at `offset`, and with it, as `reply`, a
     /// ticket for the answer (`DatagramReceiver.reply_ticket` of this manager). Waits at most
-    /// `timeout` seconds for room. Whether the receiver was ready is not known.
+    /// `timeout` seconds for room. Does not report whether the receiver was ready.
     #[pyo3(signature = (data: "Buffer", offset=0, *, reply=None, timeout=None))]
     fn send(
         &self,
@@ -210,8 +211,8 @@ impl DatagramSender {
         with_bytes(data, |data| self.send_bytes(py, data, offset, reply, timeout))
     }
 
-    /// `send` of an array with its type and shape, for the datagram's `array()`. Raises `BufferError`
-    /// as `pack_array`.
+    /// `send` of an array with its type and shape, for the datagram's `array()`. Raises
+    /// `BufferError` as `pack_array`.
     #[pyo3(signature = (array: "Buffer", offset=0, *, reply=None, timeout=None))]
     fn send_array(
         &self,
@@ -225,7 +226,7 @@ impl DatagramSender {
     }
 
     /// After a time limit has cut a datagram off: waits at most `timeout` seconds until the rest
-    /// has left; says whether it has.
+    /// has left; returns whether it has.
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let flushed = self.end.wait_more(py, Limit::new(timeout)?, |end, slice| {
@@ -238,7 +239,7 @@ impl DatagramSender {
         Ok(flushed.is_some())
     }
 
-    /// Bytes of the receiver's area.
+    /// The size of the receiver's area, in bytes.
     #[getter]
     fn capacity(&self, py: Python<'_>) -> PyResult<u64> {
         self.end.with(py, |end| end.capacity())
@@ -286,7 +287,7 @@ grown!(DatagramSender);
 /// Datagrams up to this size are sent with the interpreter's lock held.
 const HELD_BYTES_MAX: usize = 16 << 10;
 
-/// Sends `data` with `send`; what a slice has cut off goes on with `flush`, until `timeout`.
+/// Sends `data` with `send`; `flush` sends the rest that a slice has cut off, until `timeout`.
 fn send_all<T: Send>(
     py: Python<'_>,
     end: &End<T>,
@@ -316,9 +317,9 @@ fn send_all<T: Send>(
         return Ok(());
     }
     let sent = end.wait_more(py, limit, &mut attempt);
-    // What a signal's handler raises does not say how far the datagram came.
+    // An exception of a signal handler does not say how much of the datagram has left.
     let sent = sent.inspect_err(|raised| {
-        // Of the library's own errors each says it, or nothing leaves any more.
+        // The library's own errors say so, or the connection has ended.
         let is_own = || -> PyResult<bool> {
             let class = py.import("hamlyn._errors")?.getattr("HamlynError")?;
             raised.value(py).is_instance(&class)

@@ -1,14 +1,14 @@
-//! Directories: Python says where services of other hosts are whose names say no place.
+//! Directories: a Python callable finds the hosts of services whose names give no place.
 //!
 //! ```text
 //!   a thread that connects --start_new_thread--> a thread of Python's --> the callable
 //!            waits, without the interpreter's lock <--- _Answer ---'
 //! ```
-//! The callable runs in a thread of Python's, with nothing of the library's below it: so it may wait,
-//! use managers, and be left alone when the interpreter ends, as any other thread of Python's. Whoever
-//! connects is told when its time is over: also where no thread of Python's could be started by then,
-//! because something else keeps the interpreter's lock. What hangs goes on, for nobody; of that there is
-//! at most [`LOOK_UPS_MAX`].
+//! The callable runs in a thread of Python's, without frames of the library below it: so it may
+//! wait, use managers, and be abandoned when the interpreter ends, as any other Python thread. A
+//! connecting call returns when its time limit has passed, even if no Python thread could be
+//! started by then, because other code holds the interpreter's lock. A callable that hangs goes on,
+//! and its result is dropped; at most [`LOOK_UPS_MAX`] run at a time.
 
 use crate::admission::is_leaving;
 use core::time::Duration;
@@ -21,16 +21,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 
-/// Look-ups of this process that may run at a time, those included for which nobody waits any more.
+/// Look-ups of this process that may run at a time, abandoned ones included.
 const LOOK_UPS_MAX: usize = 64;
 
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-/// One of them, until it is dropped.
+/// A running look-up, until it is dropped.
 struct Running;
 
 impl Running {
-    /// One more; or why there may be none.
+    /// Counts one more, or gives the reason why there may be no more.
     fn begin() -> Result<Self, String> {
         let running = Self;
         if RUNNING.fetch_add(1, Ordering::Relaxed) < LOOK_UPS_MAX {
@@ -48,7 +48,7 @@ impl Drop for Running {
 
 type Looked = Result<Vec<String>, String>;
 
-/// Where a look-up says what it has found: once. It runs as long as it has this.
+/// The place for a look-up's result: once. The look-up counts as running as long as it has this.
 #[pyclass(module = "hamlyn._hamlyn", frozen)]
 pub struct _Answer(SyncSender<Looked>, #[allow(dead_code)] Running);
 
@@ -56,11 +56,11 @@ pub struct _Answer(SyncSender<Looked>, #[allow(dead_code)] Running);
 impl _Answer {
     /// The places, host:port.
     fn give(&self, places: Vec<String>) {
-        // Nobody waits for it any more: it is too late.
+        // The attempt may have ended: the result is then too late.
         let _ = self.0.try_send(Ok(places));
     }
 
-    /// Why there are none.
+    /// The reason why there are no places.
     fn fail(&self, why: String) {
         let _ = self.0.try_send(Err(why));
     }
@@ -76,7 +76,7 @@ struct Functions {
     start: Py<PyAny>,
 }
 
-/// What the library asks for this callable; `None` for `None`.
+/// The library's form of this callable; `None` for `None`.
 pub fn directory(
     py: Python<'_>,
     look_up: &Bound<'_, PyAny>,
@@ -114,7 +114,7 @@ impl HostDirectory for Given {
                 let given = (functions.look_up.bind(py), service, seconds, _Answer(tell, running));
                 let run = (functions.run.bind(py), given);
                 let started = functions.start.bind(py).call1(run).map(drop);
-                // They go while the interpreter's lock is held.
+                // Dropped while the interpreter's lock is held.
                 drop(functions);
                 started.map_err(|e| e.to_string())
             });
@@ -122,7 +122,8 @@ impl HostDirectory for Given {
                 let _ = failed.try_send(Err(why));
             }
         };
-        // Whoever waits for the interpreter's lock does not count the time.
+        // The wait for the interpreter's lock has no time limit of its own: so it is on another
+        // thread.
         std::thread::Builder::new()
             .name("hamlyn-directory".into())
             .spawn(start)

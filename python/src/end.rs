@@ -1,10 +1,10 @@
-//! What all end points have in common: they are closed once, by their owner or with their manager,
-//! and not before the last buffer of their memory has come back.
+//! Common parts of all end points: they are closed once, by their owner or with their manager, and
+//! not before the last buffer of their memory has come back.
 //!
-//! An end point of one thread at a time stands behind a lock of its own (`Exclusive`). Who waits
-//! for that lock does not hold the interpreter's, and who holds it never asks for the
-//! interpreter's. Nothing may wait for the lock where an object goes away: what is to be done then
-//! is owed, and done by whoever has the lock, or had it (`owe`).
+//! An end point of one thread at a time is behind a lock of its own (`Exclusive`). A thread that
+//! waits for that lock does not hold the interpreter's, and a thread that holds it never asks for
+//! the interpreter's. A destructor must not wait for the lock: it leaves its work to the thread
+//! that has the lock, or the next one (`owe`).
 
 use crate::admission;
 use crate::errors::{Kind, OrRaise, ToPy, error, in_python};
@@ -29,18 +29,19 @@ pub struct End<T: Send + 'static> {
     state: Exclusive<Option<T>>,
     is_closed: AtomicBool,
     life: Mutex<Life>,
-    /// Under which it can be found.
+    /// Names under which it can be found.
     names: Mutex<Vec<String>>,
-    /// The longest record, once somebody has asked for it: whoever has the end point may have it for long.
+    /// The longest record, once a call has asked for it, since another thread may hold the end
+    /// point for long.
     pub bytes_max: OnceLock<usize>,
 }
 
-/// How long the end point's memory stays; behind a lock that nobody keeps.
+/// How long the end point's memory stays; behind a lock that is only held briefly.
 #[derive(Default)]
 struct Life {
     /// Buffers of its memory that Python has.
     buffers: usize,
-    /// It is closed, and nothing is lent any more.
+    /// It is closed, and lends nothing any more.
     is_over: bool,
 }
 
@@ -49,7 +50,7 @@ impl<T: Send + 'static> End<T> {
         Self::settled_by(inner, end, None)
     }
 
-    /// One to which something may be owed, which `settle` does.
+    /// An end point with deferred work, which `settle` does.
     pub fn settled_by(inner: &Arc<Inner>, end: T, settle: Option<fn(&mut Option<T>)>) -> Arc<Self> {
         let end = Arc::new(Self {
             inner: inner.clone(),
@@ -94,7 +95,8 @@ impl<T: Send + 'static> End<T> {
         self.state.lock()
     }
 
-    /// Something is to be done as soon as nobody has the end point: now, or by whoever has it.
+    /// Defers work until the end point is free: does it now, or leaves it to the thread that has
+    /// the end point.
     pub fn owe(&self) {
         self.state.owe();
         if self.check_open().is_ok() {
@@ -112,8 +114,8 @@ impl<T: Send + 'static> End<T> {
         py.detach(|| self.lock().as_mut().map(use_it)).ok_or_else(closed)
     }
 
-    /// Looks with `try_it`; where there is nothing, waits with `wait` in slices until `timeout`
-    /// seconds are over (`None`).
+    /// Tries `try_it`; if nothing is there, waits with `wait` in slices until `timeout` seconds
+    /// have passed (`None`).
     #[inline]
     pub fn wait<R: Send, E: ToPy + Send>(
         &self,
@@ -130,7 +132,7 @@ impl<T: Send + 'static> End<T> {
         }
     }
 
-    /// Looks with `try_it`: once where the time limit is zero, else for about a microsecond.
+    /// Tries `try_it`: once if the time limit is zero, else for about a microsecond.
     #[inline]
     fn look<R: Send, E: ToPy + Send>(
         &self,
@@ -164,7 +166,7 @@ impl<T: Send + 'static> End<T> {
         Found::result(sliced(py, &self.inner, limit, attempt)?.or_raise()?)
     }
 
-    /// What a wait that takes with `take` has found, with the end point in hand.
+    /// The result of a wait that takes with `take`, with the end point locked.
     fn found<R, E>(
         &self,
         state: &mut Option<T>,
@@ -172,14 +174,14 @@ impl<T: Send + 'static> End<T> {
         take: &mut impl FnMut(&mut T, Duration) -> Result<Option<R>, E>,
     ) -> Result<Option<Found<R>>, E> {
         match state {
-            // While a buffer is out its memory stays.
+            // While a buffer is out the end point's memory stays.
             _ if self.is_closed() => Ok(Some(Found::Closed)),
             Some(end) => Ok(take(end, slice)?.map(Found::It)),
             None => Ok(Some(Found::Closed)),
         }
     }
 
-    /// Closes it: nothing more can be asked of it. Its memory goes with the last buffer.
+    /// Closes it: every later call fails. Its memory is freed with the last buffer.
     pub fn close_now(&self, py: Python<'_>) -> PyResult<()> {
         admission::check()?;
         if self.inner.check_fork().is_ok() {
@@ -191,7 +193,7 @@ impl<T: Send + 'static> End<T> {
     }
 
     fn drop_if_done(&self) {
-        // In a callback it stays for a later call, or until this object goes away.
+        // In a callback the end point stays for a later call, or until this object is dropped.
         if admission::is_inside() {
             return;
         }
@@ -215,7 +217,7 @@ impl<T: Send + 'static> End<T> {
         locked(&self.life).buffers
     }
 
-    /// A buffer goes out: the memory stays until it has come back. Raises if it is gone already.
+    /// Counts a buffer: the memory stays until it has come back. Raises if it is gone already.
     pub fn lend(&self) -> PyResult<()> {
         self.inner.check_fork()?;
         self.inner.lend()?;
@@ -242,7 +244,7 @@ impl<T: Send + 'static> End<T> {
     }
 }
 
-/// What a wait has found.
+/// The result of a wait.
 enum Found<R> {
     It(R),
     Closed,
@@ -259,8 +261,8 @@ impl<R> Found<R> {
 }
 
 impl<T: EndPoint + Send + 'static> End<T> {
-    /// [`wait`](Self::wait) for an arrival, which `take` takes. While it waits for long, other
-    /// threads can use the end point.
+    /// [`wait`](Self::wait) for an arrival, which `take` takes. During long waits other threads can
+    /// use the end point.
     #[inline]
     pub fn receive<R: Send>(
         &self,
@@ -284,7 +286,7 @@ impl<T: EndPoint + Send + 'static> End<T> {
         mut take: impl FnMut(&mut T, Duration) -> Result<Option<R>, ReceiveError> + Send,
     ) -> PyResult<Option<R>> {
         let node = self.inner.node()?;
-        // One that is closed has something to find, too.
+        // A closed end point counts as ready, too.
         let is_ready = |state: &Option<T>, node: &hamlyn::Node| {
             self.is_closed() || state.as_ref().is_none_or(|end| end.is_ready_in(node))
         };
@@ -319,8 +321,8 @@ impl<T: Clone + Send + Sync + 'static> End<T> {
             Ok::<_, E>(wait(&end, slice)?.map(Found::It))
         };
         let found = sliced(py, &self.inner, limit, attempt);
-        // Where the end was closed meanwhile this is the last of it; going, it asks for the node's
-        // lock, which an admission function may have that waits for the interpreter's.
+        // If the end was closed meanwhile this is the last reference; its destructor takes the
+        // node's lock, which an admission callback may hold that waits for the interpreter's.
         py.detach(move || drop(end));
         Found::result(found?.or_raise()?)
     }
@@ -339,7 +341,8 @@ impl<T: Send + 'static> Drop for End<T> {
         match self.inner.check_fork() {
             Ok(()) if state.is_some() => admission::outside(&self.inner, move || drop(state)),
             Ok(()) => {}
-            // The parent's: it would ask for locks that nobody in this process may hold.
+            // The parent's: its destructor would take locks whose holders do not exist in this
+            // process.
             Err(_) => core::mem::forget(state),
         }
     }
@@ -404,9 +407,9 @@ impl<T: Connected + Send> End<T> {
     }
 }
 
-/// What an end point says of itself: its class, the names under which it can be found, its peer, and
-/// whether it is closed or its connection has ended. Waits for nothing: of what another thread is
-/// using no peer is told.
+/// The `repr` of an end point: its class, its names, its peer, and whether it is closed or its
+/// connection has ended. It does not wait: if another thread is using the end point, the peer is
+/// left out.
 impl<T: Send> End<T> {
     pub fn told(&self, class: &str, connection: impl FnOnce(&T) -> Option<&Connection>) -> String {
         let mut text = format!("<hamlyn.{class}");
@@ -453,7 +456,7 @@ where
     Ok(End::new(&manager.inner, wrap(end)))
 }
 
-/// Grows an end point of what is served by this name, on a thread of its own.
+/// Grows an end point from the server of this name, on a thread of its own.
 pub fn connect<G: Grown<With: Send> + Send + 'static, T: Send>(
     py: Python<'_>,
     manager: &Manager,
@@ -471,14 +474,14 @@ where
     Ok(End::new(&manager.inner, wrap(end)))
 }
 
-/// What every end point has; `connection` is that to its one peer, if it has one.
+/// The methods of every end point; `connection` is that to its one peer, if it has one.
 macro_rules! common {
     ($class:ident, $connection:expr) => {
         $crate::end::named!($class, $connection);
 
         #[pymethods]
         impl $class {
-            /// Ends it, and with it its connections. Closing twice is closing once.
+            /// Closes it and its connections. Closing twice is allowed.
             fn close(&self, py: Python<'_>) -> PyResult<()> {
                 self.end.close_now(py)
             }
@@ -491,7 +494,7 @@ macro_rules! common {
     };
 }
 
-/// What every end point has, however it is closed.
+/// The methods of every end point, however it is closed.
 macro_rules! named {
     ($class:ident, $connection:expr) => {
         #[pymethods]
@@ -518,7 +521,7 @@ macro_rules! named {
     };
 }
 
-/// What every receiver has.
+/// The methods of every receiver.
 macro_rules! receiver {
     ($class:ident) => {
         $crate::end::receiver!($class, |_| None);
@@ -530,18 +533,18 @@ macro_rules! receiver {
     };
 }
 
-/// What everything has that is found by name or by a seed.
+/// The methods of every object that is found by name or by a seed.
 macro_rules! offered {
     ($class:ident) => {
         #[pymethods]
         impl $class {
-            /// A seed from which the other end can be grown, by anybody who may connect.
+            /// A seed from which any process that may connect can grow the other end.
             fn seed(&self, py: Python<'_>) -> PyResult<crate::seed::Seed> {
                 self.end.seed(py)
             }
 
-            /// Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or the
-            /// number of a group.
+            /// Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or
+            /// the number of a group.
             #[pyo3(signature = (name, *, access: "Access | None" = None))]
             fn serve(
                 &self,
@@ -552,23 +555,23 @@ macro_rules! offered {
                 self.end.serve(py, name, access)
             }
 
-            /// Nobody finds it any more: its names are free at once for another, its seeds are
-            /// worthless, and who is connected stays so.
+            /// Ends its offers: its names are free at once for another, its seeds are worthless,
+            /// and connected peers stay so.
             fn stop_serving(&self, py: Python<'_>) -> PyResult<()> {
                 self.end.stop_serving(py)
             }
 
             /// Offers it, which is of the job's manager, to the other ranks under this name: they
-            /// grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
-            /// name; all names are free again when it is closed.
+            /// grow the other end with `grow_from`, and wait until it is offered. End points of one
+            /// kind have different names; closing an end point frees its names.
             fn offer(&self, py: Python<'_>, job: &crate::job::Job, name: &str) -> PyResult<()> {
                 self.end.offer(py, job, name)
             }
 
-            /// Asks `callback` about each peer that wants to grow the other end, once `access` has let
-            /// it near: `True` lets it in; `False`, or a text that the peer is told, does not, and
-            /// neither does an exception. `None`: whoever may connect is let in. It is called in
-            /// whichever thread receives, waits or polls, with the manager's lock held: it must not
+            /// Calls `callback` for each peer that wants to grow the other end and that `access`
+            /// permits: `True` lets it in; `False`, or a text, which the peer gets, refuses it, and
+            /// so does an exception. `None`: every permitted peer is let in. The callback runs in
+            /// any thread that receives, waits or polls, with the manager's lock held: it must not
             /// wait, least of all for a thread that uses the manager, and calling the manager
             /// raises `Misuse`. It is kept until another is set or this is closed.
             #[pyo3(signature = (callback: "Callable[[Peer], bool | str] | None", /))]
@@ -579,7 +582,7 @@ macro_rules! offered {
     };
 }
 
-/// What everything has that `wait_any` waits for.
+/// The methods of every object that `wait_any` waits for.
 macro_rules! ready {
     ($class:ident) => {
         #[pymethods]
@@ -593,7 +596,7 @@ macro_rules! ready {
     };
 }
 
-/// What every sender has.
+/// The methods of every sender.
 macro_rules! sender {
     ($class:ident) => {
         $crate::end::common!($class, |end| Some(hamlyn::protocol::Connected::connection(end)));
@@ -601,24 +604,24 @@ macro_rules! sender {
     };
 }
 
-/// What every end point with one peer has.
+/// The methods of every end point with one peer.
 macro_rules! paired {
     ($class:ident) => {
         #[pymethods]
         impl $class {
-            /// Who is at the other end, as the kernel says.
+            /// The identity of the other end, from the kernel.
             #[getter]
             fn peer(&self, py: Python<'_>) -> PyResult<crate::parts::Peer> {
                 self.end.peer(py)
             }
 
-            /// Why the connection ended; `None` while it has not.
+            /// The reason why the connection ended; `None` while it has not.
             #[getter]
             fn ended(&self, py: Python<'_>) -> PyResult<Option<String>> {
                 self.end.ended(py)
             }
 
-            /// Which path the data takes, and why.
+            /// The path that the data takes, and the reason.
             fn explain(&self, py: Python<'_>) -> PyResult<String> {
                 self.end.explain(py)
             }
@@ -626,7 +629,7 @@ macro_rules! paired {
     };
 }
 
-/// How senders without settings come to be.
+/// The ways to grow senders without settings.
 macro_rules! grown {
     ($class:ident) => {
         #[pymethods]
@@ -645,8 +648,8 @@ macro_rules! grown {
                 Ok(Self { end: $crate::end::grow(py, manager, seed, (), timeout, wrap)? })
             }
 
-            /// Grows it from what a job's rank offers under `name`, waiting for it at most `timeout`
-            /// seconds.
+            /// Grows it from the end point that a job's rank offers under `name`, waiting for it at
+            /// most `timeout` seconds.
             #[staticmethod]
             #[pyo3(signature = (job, rank, name, timeout=10.0))]
             fn grow_from(
@@ -660,8 +663,8 @@ macro_rules! grown {
                 Ok(Self { end: job.grow(py, (rank, name), (), timeout, wrap)? })
             }
 
-            /// Grows it for the receiver that is served as `[user@]name`, waiting at most `timeout`
-            /// seconds for somebody to serve that name and for its answer.
+            /// Grows it for the receiver served as `[user@]name`, waiting at most `timeout` seconds
+            /// for a server of that name and for its answer.
             #[staticmethod]
             #[pyo3(signature = (manager, name, timeout=10.0))]
             fn connect(

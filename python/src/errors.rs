@@ -17,26 +17,26 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
-/// Which exception.
+/// The kinds of exceptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The time limit was reached.
     TimedOut,
-    /// The same, when a part had left.
+    /// The same, after a part had left.
     CutOff,
     /// The object is closed, or its peer is gone.
     Closed,
-    /// The other end, or the system's permissions, said no.
+    /// The other end, or the system's permissions, refused.
     Refused,
-    /// Nobody is there.
+    /// There is no peer at this address.
     Unreachable,
-    /// What was asked for is not allowed: the program is to be changed.
+    /// The call is not allowed: a bug of the program.
     Misuse,
     /// The calling process is a forked child.
     Forked,
     /// The operating system refused.
     Os,
-    /// Bytes or text that are no seed.
+    /// Bytes or text that are not a seed.
     Seed,
     /// The peer broke the rules.
     Misbehaved,
@@ -46,11 +46,11 @@ pub enum Kind {
     Declined,
     /// The server's program answered with an error of its own.
     Application,
-    /// What came is no array.
+    /// The received bytes are not an array.
     Array,
     /// The other end speaks another version.
     Version,
-    /// A certificate is not trusted, or a node is not who it says.
+    /// A certificate is not trusted, or a node is not the one it claims to be.
     Untrusted,
     /// The two hosts do not have the same secret.
     Secret,
@@ -81,7 +81,7 @@ impl Kind {
     ];
 }
 
-/// What the library calls by a name of Rust's, and what it is called in Python.
+/// Rust names in the library's texts, and their Python names.
 const NAMES: [(&str, &str); 12] = [
     ("PublishConfig::", ""),
     ("buffer_bytes", "buffer_nbytes"),
@@ -127,7 +127,7 @@ fn raised(kind: Kind, text: String) -> PyErr {
     })
 }
 
-/// The exception for an error of the application's: its text, and its code apart.
+/// The exception for an application's error: its text, with the code kept apart.
 #[cold]
 fn application_error(code: u32, text: &str) -> PyErr {
     let error = raised(Kind::Application, text.into());
@@ -137,7 +137,7 @@ fn application_error(code: u32, text: &str) -> PyErr {
     })
 }
 
-/// An error of the library that Python can be told of.
+/// An error of the library with a Python exception.
 pub trait ToPy {
     /// The exception.
     fn to_py(self) -> PyErr;
@@ -242,7 +242,7 @@ impl ToPy for hamlyn::os::memory::PagesError {
     }
 }
 
-/// What a failed connection is.
+/// The kind of a failed connection.
 fn of_connect(failed: &ConnectError) -> Kind {
     match failed {
         ConnectError::Find(_) | ConnectError::Stale(_) | ConnectError::Gone => Kind::Unreachable,
@@ -269,7 +269,7 @@ fn of_connect(failed: &ConnectError) -> Kind {
     }
 }
 
-/// Why other hosts cannot be spoken with.
+/// The kind of an error that prevents all other hosts.
 #[cfg(feature = "tls")]
 fn of_hosts(failed: &hamlyn::control::hosts::HostsError) -> Kind {
     use hamlyn::control::hosts::{HostsError, KeysError};
@@ -288,7 +288,7 @@ fn of_hosts(failed: &hamlyn::control::hosts::HostsError) -> Kind {
     }
 }
 
-/// Why there is no link to a service of another host.
+/// The kind of a failed link to a service of another host.
 #[cfg(feature = "tls")]
 fn of_host(failed: &hamlyn::control::hosts::HostError) -> Kind {
     use hamlyn::control::Reason;

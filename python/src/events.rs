@@ -1,7 +1,6 @@
-//! What a manager tells of its links: requests, links that came or went, apertures, tickets that were
-//! revoked.
+//! A manager's events: requests, links that came or went, apertures, revoked tickets.
 //!
-//! `Manager.next_event` tells them. Never: one is told twice.
+//! `Manager.next_event` returns them. Never: the same event twice.
 
 use crate::bytes::with_bytes;
 use crate::errors::OrRaise;
@@ -13,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
 
-/// Somebody wants to connect to a service that asks. Without an answer the connection times out.
+/// A peer wants to connect to a service that asks. Without an answer the connection times out.
 #[pyclass(module = "hamlyn", frozen)]
 pub struct LinkRequest {
     inner: Arc<Inner>,
@@ -30,19 +29,20 @@ impl LinkRequest {
         self.id.0
     }
 
-    /// Who, as the kernel says.
+    /// Its identity, from the kernel.
     #[getter]
     fn peer(&self) -> Peer {
         Peer { peer: self.peer.clone() }
     }
 
-    /// What it sent along.
+    /// The peer's greeting.
     #[getter]
     fn greeting<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.greeting)
     }
 
-    /// Lets it in; `greeting`, up to 4 KiB, reaches it. The link appears as `Connected`.
+    /// Accepts the request; the peer gets `greeting`, up to 4 KiB. A `Connected` event reports the
+    /// link.
     #[pyo3(signature = (greeting: "Buffer | None" = None))]
     fn accept(&self, py: Python<'_>, greeting: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let greeting =
@@ -50,7 +50,7 @@ impl LinkRequest {
         self.inner.with(py, |node| node.accept(self.id, &greeting))?.or_raise()
     }
 
-    /// Turns it away, and says why.
+    /// Refuses the request; the peer gets `reason`.
     #[pyo3(signature = (reason=""))]
     fn refuse(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
         self.inner.with(py, |node| node.refuse(self.id, reason))?.or_raise()
@@ -75,7 +75,7 @@ impl LinkRequestGone {
     }
 }
 
-/// A link from another manager is there.
+/// Another manager has made a link.
 #[pyclass(module = "hamlyn", frozen)]
 pub struct Connected {
     inner: Arc<Inner>,
@@ -102,7 +102,7 @@ impl Connected {
     }
 }
 
-/// A link is gone. What its peer had sent before has been taken.
+/// A link is gone. All that its peer had sent before was received.
 #[pyclass(module = "hamlyn", frozen)]
 pub struct LinkClosed {
     inner: Arc<Inner>,
@@ -113,13 +113,13 @@ pub struct LinkClosed {
 
 #[pymethods]
 impl LinkClosed {
-    /// The link that was.
+    /// The ended link.
     #[getter]
     fn link(&self) -> Link {
         Link { inner: self.inner.clone(), id: self.link }
     }
 
-    /// `"closed"`, `"died"`, `"hung up"`, `"expelled"`, or `"misbehaved: "` and how.
+    /// `"closed"`, `"died"`, `"hung up"`, `"expelled"`, or `"misbehaved: "` and the broken rule.
     #[getter]
     fn reason(&self) -> &str {
         &self.reason
@@ -136,7 +136,7 @@ impl LinkClosed {
     }
 }
 
-/// The peer refused messages because a ticket of its has been revoked.
+/// The peer refused messages because one of its tickets has been revoked.
 #[pyclass(module = "hamlyn", frozen)]
 pub struct TicketRevoked {
     inner: Arc<Inner>,
@@ -170,7 +170,7 @@ impl TicketRevoked {
     }
 }
 
-/// Something became of an aperture.
+/// An aperture's state has changed.
 #[pyclass(module = "hamlyn", frozen)]
 pub struct ApertureChanged {
     inner: Arc<Inner>,
@@ -192,8 +192,8 @@ impl ApertureChanged {
         self.id.number
     }
 
-    /// At its owner `"ready"`, `"refused: "` and why, or `"released"`; at its holder `"held"` or
-    /// `"revoked"`.
+    /// At its owner `"ready"`, `"refused: "` and the reason, or `"released"`; at its holder
+    /// `"held"` or `"revoked"`.
     #[getter]
     fn what(&self) -> &str {
         &self.what
@@ -204,7 +204,7 @@ impl ApertureChanged {
     }
 }
 
-/// Why a link ended, in a word or two.
+/// The reason why a link ended, in a word or two.
 pub fn reason_text(reason: &CloseReason) -> String {
     match reason {
         CloseReason::Closed => "closed".into(),

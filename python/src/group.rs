@@ -18,15 +18,15 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
 
-/// The root of a group: many members send a part each, and it is told once when all are there; and
-/// it sends to all.
+/// The root of a group: many members send a part each, and it gets one notification when all have
+/// arrived; and it sends to all.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Group {
     end: Arc<End<protocol::Group>>,
 }
 
-/// A member's part of a round. It has the buffer protocol, read-only, without a copy: its bytes
-/// stand still until the next round, which is refused while anything shows them. They begin at a
+/// A member's part of a round. It has the buffer protocol, read-only, without a copy: its bytes are
+/// stable until the next round, which is refused while any view shows them. They begin at a
 /// multiple of 64 bytes.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct GroupPart {
@@ -109,7 +109,7 @@ fn lengths_of(parts: protocol::Parts<'_>) -> Lengths {
 #[pymethods]
 impl Group {
     /// A group of `members` places, with parts of up to `part_nbytes` bytes; `scatter_nbytes`: most
-    /// bytes that it sends to a member, as many unless given.
+    /// bytes that it sends to a member, the same number unless given.
     #[new]
     #[pyo3(signature = (manager, members, part_nbytes, *, scatter_nbytes=None))]
     fn new(
@@ -126,24 +126,23 @@ impl Group {
         Ok(Self { end: End::new(&manager.inner, end) })
     }
 
-    /// A seed from which the member in one place can be grown, and another there when that one is
-    /// lost.
+    /// A seed from which the member in one place can be grown, and its replacement, if it is lost.
     fn seed_of(&self, py: Python<'_>, member: u32) -> PyResult<Seed> {
         let _slow = self.end.inner.slow();
         Ok(Seed { seed: self.end.with(py, |end| end.seed_of(member))?.or_raise()? })
     }
 
-    /// Waits at most `timeout` seconds until the part of every member has arrived. They stand still
-    /// until `next_round()`. A member that dies before its part has arrived raises `Closed`, which
-    /// names it; what has arrived stays.
+    /// Waits at most `timeout` seconds until the part of every member has arrived. The parts are
+    /// stable until `next_round()`. If a member dies before its part has arrived, raises `Closed`,
+    /// which names it; parts that have arrived stay.
     #[pyo3(signature = (timeout=None))]
     fn gather(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Vec<GroupPart>> {
         let members = self.end.with(py, |end| end.members())?;
         self.wait_for(py, members, timeout)
     }
 
-    /// Waits at most `timeout` seconds until the parts of `k` members have arrived, whichever. A
-    /// member that is lost is no error while `k` can still be reached.
+    /// Waits at most `timeout` seconds until the parts of any `k` members have arrived. A lost
+    /// member is no error while `k` can still be reached.
     #[pyo3(signature = (k, timeout=None))]
     fn wait_for(&self, py: Python<'_>, k: u32, timeout: Option<f64>) -> PyResult<Vec<GroupPart>> {
         let found = self.end.wait(
@@ -174,10 +173,10 @@ impl Group {
         self.hand_out(py, lengths)
     }
 
-    /// The round is over: the bytes of its parts may change from now on. Raises `BufferError` while
-    /// an array or a view shows them.
+    /// Ends the round: the bytes of its parts may change from now on. Raises `BufferError` while an
+    /// array or a view shows them.
     fn next_round(&self, py: Python<'_>) -> PyResult<()> {
-        // Looked at with the group in hand: whoever lends a part then finds the round over.
+        // Checked with the group locked: a thread that lends a part afterwards gets an error.
         self.end
             .with(py, |end| match self.end.buffers() {
                 0 => {
@@ -208,7 +207,8 @@ impl Group {
         })
     }
 
-    // `scatter` to these members, as far as they have room; the numbers of those that have none yet.
+    // `scatter` to these members, as far as they have room; returns the numbers of those without
+    // room.
     #[pyo3(signature = (parts: "Sequence[Buffer]", members))]
     fn _scatter_to(
         &self,
@@ -220,7 +220,7 @@ impl Group {
         with_all_bytes(&parts, |parts| self.send_to(py, &members, |member| parts[member as usize]))
     }
 
-    // `broadcast` to these members, likewise.
+    // `broadcast` to these members, in the same way.
     #[pyo3(signature = (data: "Buffer", members))]
     fn _broadcast_to(
         &self,
@@ -231,7 +231,7 @@ impl Group {
         with_bytes(data, |data| self.send_to(py, &members, |_| data))
     }
 
-    // Whether all has left that was cut off.
+    // Whether all cut-off messages have left completely.
     fn _try_flush(&self, py: Python<'_>) -> PyResult<bool> {
         let flushed = self.end.with(py, |end| begun(end.flush(Some(Duration::ZERO))))?;
         Ok(flushed.or_raise()? == Some(true))
@@ -253,7 +253,7 @@ impl Group {
     }
 
     /// Waits at most `timeout` seconds until every member has come to its barrier, and lets all of
-    /// them go on; the round is over. After `TimedOut` the call may be repeated.
+    /// them continue; the round is over. After `TimedOut` the call may be repeated.
     #[pyo3(signature = (timeout=None))]
     fn barrier(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let done = self.end.wait_more(py, Limit::new(timeout)?, |end, slice| {
@@ -284,7 +284,7 @@ impl Group {
         self.end.with(py, |end| end.round())
     }
 
-    /// Who a member is, as the kernel says; `None` while the place is free.
+    /// The identity of a member, from the kernel; `None` while the place is free.
     fn peer(&self, py: Python<'_>, member: u32) -> PyResult<Option<Peer>> {
         self.end.with(py, |end| end.connection(member).map(|connection| peer_of(&connection)))
     }
@@ -302,7 +302,7 @@ impl Group {
         Err(error(Kind::Misuse, text))
     }
 
-    /// Sends as far as there is room; the numbers of those that have none yet.
+    /// Sends as far as there is room; returns the numbers of the members without room.
     fn send_to<'a>(
         &self,
         py: Python<'_>,
@@ -322,7 +322,7 @@ impl Group {
     }
 }
 
-/// Sends with `send`; what a time limit has cut off goes on with `flush`, until `timeout`.
+/// Sends with `send`; `flush` sends the rest that a time limit has cut off, until `timeout`.
 fn send_whole<T: Send>(
     py: Python<'_>,
     end: &End<T>,
@@ -348,8 +348,8 @@ fn send_whole<T: Send>(
     })
 }
 
-/// How far a message that does not wait has come: `None`: not at all; `false`: it has begun, and the rest
-/// leaves by `flush`.
+/// How much of a message has left without waiting: `None`: nothing; `false`: it has begun, and
+/// `flush` sends the rest.
 fn begun(sent: Result<(), GroupError>) -> Result<Option<bool>, GroupError> {
     match late(sent) {
         Err(GroupError::CutOff) => Ok(Some(false)),
@@ -357,8 +357,8 @@ fn begun(sent: Result<(), GroupError>) -> Result<Option<bool>, GroupError> {
     }
 }
 
-/// A piece of a member's part that was given away: a right to send so many bytes to the root, once.
-/// It travels as bytes.
+/// A delegated piece of a member's part: the right to send that many bytes to the root, once. It
+/// travels as bytes.
 #[pyclass(module = "hamlyn", frozen)]
 pub struct DelegatedPart {
     part: protocol::Part,
@@ -366,7 +366,7 @@ pub struct DelegatedPart {
 
 #[pymethods]
 impl DelegatedPart {
-    /// Reads what `bytes(part)` made. Whether it is good is decided by the root.
+    /// Reads the bytes of `bytes(part)`. The root decides whether it is valid.
     #[staticmethod]
     #[pyo3(signature = (data: "Buffer"))]
     fn from_bytes(data: &Bound<'_, PyAny>) -> PyResult<Self> {
@@ -410,8 +410,8 @@ impl GroupHelper {
         })
     }
 
-    // Whether the piece has left without waiting: `None`: nothing was sent; `False`: `_try_flush` sends
-    // the rest.
+    // Whether the piece has left without waiting: `None`: nothing was sent; `False`: `_try_flush`
+    // sends the rest.
     #[pyo3(signature = (part, data: "Buffer"))]
     fn _try_send(
         &self,
@@ -431,13 +431,13 @@ impl GroupHelper {
         Ok(flushed.or_raise()? == Some(true))
     }
 
-    /// The root, as the kernel says.
+    /// The identity of the root, from the kernel.
     #[getter]
     fn peer(&self, py: Python<'_>) -> PyResult<Peer> {
         self.end.with(py, |end| peer_of(end.connection()))
     }
 
-    /// Why the connection ended; `None` while it has not.
+    /// The reason why the connection ended; `None` while it has not.
     #[getter]
     fn ended(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.end.with(py, |end| end.connection().ended().map(crate::events::reason_text))
@@ -487,7 +487,7 @@ impl GroupMember {
         Ok(Self { end: job.grow(py, (rank, name), receive_nbytes, timeout, wrap)? })
     }
 
-    /// Grows a member of the group that is served as `[user@]name`.
+    /// Grows a member of the group served as `[user@]name`.
     #[staticmethod]
     #[pyo3(signature = (manager, name, receive_nbytes, timeout=10.0))]
     fn connect(
@@ -529,8 +529,8 @@ impl GroupMember {
         })
     }
 
-    // Whether the part has left without waiting: `None`: nothing was sent; `False`: `_try_flush` sends
-    // the rest.
+    // Whether the part has left without waiting: `None`: nothing was sent; `False`: `_try_flush`
+    // sends the rest.
     #[pyo3(signature = (part: "Buffer"))]
     fn _try_send(&self, py: Python<'_>, part: &Bound<'_, PyAny>) -> PyResult<Option<bool>> {
         with_bytes(part, |part| {
@@ -559,10 +559,10 @@ impl GroupMember {
         Ok(flushed.or_raise()? == Some(true))
     }
 
-    /// Gives this member's part of the round, `nbytes` bytes, away in `n` nearly equal pieces; each
-    /// is sent by a `GroupHelper`, or another member, and the part has arrived when all have. Waits
-    /// at most `timeout` seconds for the round to begin. This member answers for its helpers: if
-    /// one does not send, the root waits until this member ends.
+    /// Delegates this member's part of the round, `nbytes` bytes, in `n` nearly equal pieces; a
+    /// `GroupHelper`, or another member, sends each, and the part has arrived when all have. Waits
+    /// at most `timeout` seconds for the round to begin. This member is responsible for its
+    /// helpers: if one does not send, the root waits until this member ends.
     #[pyo3(signature = (nbytes, n, timeout=None))]
     fn delegate(
         &self,
@@ -599,7 +599,7 @@ impl GroupMember {
         })
     }
 
-    /// What the root scatters or broadcasts next; waits at most `timeout` seconds.
+    /// Receives the root's next scatter or broadcast; waits at most `timeout` seconds.
     #[pyo3(signature = (timeout=None))]
     fn receive<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyBytes>> {
         let found = self.end.wait(
@@ -613,7 +613,7 @@ impl GroupMember {
     }
 
     /// Comes to the barrier: waits at most `timeout` seconds until every member has, and the root
-    /// lets all go on. After `TimedOut` the call is to be repeated.
+    /// lets all continue. After `TimedOut` repeat the call.
     #[pyo3(signature = (timeout=None))]
     fn barrier(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let done = self

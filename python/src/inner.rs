@@ -1,8 +1,9 @@
-//! What all objects of one manager share: the node and its locks, waiting, sending, closing.
+//! The common state of all objects of one manager: the node and its locks, waiting, sending,
+//! closing.
 //!
-//! Two locks: Python's, and the node's. Never: the node's lock is held while Python's is asked for
-//! (but by admission callbacks, see `admission.rs`); Python's lock is held while the node's may be
-//! kept for long (`slow`).
+//! Two locks: Python's, and the node's. Never: a thread asks for Python's lock while it holds the
+//! node's (except in admission callbacks, see `admission.rs`); a thread holds Python's lock while
+//! another may hold the node's for long (`slow`).
 
 use crate::admission;
 use crate::errors::{Kind, OrRaise, ToPy, error};
@@ -25,13 +26,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker};
 
 /// Messages up to this size are sent with the interpreter's lock held, since copying them takes
-/// less than giving the lock up.
+/// less time than releasing the lock.
 const HELD_BYTES_MAX: usize = 16 << 10;
 
 /// How long a call may keep the node while it waits.
 pub(crate) const HOLDING_SLICE: Duration = Duration::from_millis(1);
 
-/// What all objects of one manager share.
+/// The common state of all objects of one manager.
 pub struct Inner {
     /// `None` once it is closed and no buffer is out.
     node: Lock<Option<protocol::Manager>>,
@@ -42,7 +43,7 @@ pub struct Inner {
     pub slow: Arc<AtomicUsize>,
     /// Buffers of message areas that Python has.
     buffers: AtomicUsize,
-    /// Makes `poller` readable when another call has taken from a link what an event loop waits
+    /// Makes `poller` readable when another call has received from a link what an event loop waits
     /// for.
     pub(crate) bell: Arc<Ringer>,
     /// The node's descriptor.
@@ -50,7 +51,7 @@ pub struct Inner {
     /// The node's descriptor and the bell.
     pub(crate) poller: Poller,
     pub(crate) served: Mutex<Vec<String>>,
-    /// The next event, once somebody has looked whether there is one.
+    /// The next event, once a call has looked whether there is one.
     pub(crate) event: Mutex<Option<hamlyn::Event>>,
     /// End points, to be closed with the manager.
     ends: Mutex<Vec<Weak<dyn Close>>>,
@@ -71,18 +72,18 @@ pub trait Close: Send + Sync {
     fn close(&self);
 }
 
-/// Rings a bell where a task of Rust would be woken: once for each wait, and never while whoever waits
-/// is known to be awake, for he looks before he waits again.
+/// Rings a bell in the place of waking a Rust task: once for each wait, and never while the waiter
+/// is known to be awake, since it looks before it waits again.
 pub(crate) struct Ringer {
     bell: Bell,
     state: AtomicU8,
 }
 
-/// Somebody waits, or may: the next ring makes the descriptor readable.
+/// A waiter exists, or may: the next ring makes the descriptor readable.
 const WAITED_FOR: u8 = 0;
 /// The descriptor is readable, or about to be.
 const RUNG: u8 = 1;
-/// The only one who waits is awake.
+/// The only waiter is awake.
 const AWAKE: u8 = 2;
 
 impl Ringer {
@@ -100,13 +101,13 @@ impl Ringer {
         }
     }
 
-    /// The descriptor is not readable any more, until the next ring. One that has been rung and is not
-    /// readable yet stays so.
+    /// Makes the descriptor unreadable until the next ring. A ring whose effect on the descriptor
+    /// has yet to come stays.
     pub(crate) fn silence(&self) {
         self.settle(WAITED_FOR);
     }
 
-    /// The same, and until [`waits`](Self::waits) no ring does anything. Only where nobody else waits.
+    /// The same, and until [`waits`](Self::waits) no ring has an effect. Only with a single waiter.
     pub(crate) fn is_awake(&self) {
         self.settle(AWAKE);
     }
@@ -119,7 +120,7 @@ impl Ringer {
         }
     }
 
-    /// Before the last look of whoever is about to wait: from now on a ring tells him.
+    /// To be called before a waiter's last look: from now on a ring wakes it.
     pub(crate) fn waits(&self) {
         self.change(AWAKE, WAITED_FOR);
     }
@@ -138,7 +139,7 @@ fn packets_received(node: &protocol::Manager) -> Option<u64> {
 }
 
 /// The bell of this thread's waits. One for each thread, since a manager remembers wakers until
-/// something moves; a forked child has one of its own.
+/// something arrives; a forked child has one of its own.
 fn bell_of_thread() -> PyResult<Arc<Ringer>> {
     thread_local! {
         static BELL: RefCell<Option<(u32, Arc<Ringer>)>> = const { RefCell::new(None) };
@@ -181,8 +182,8 @@ impl Inner {
         })
     }
 
-    /// The node. Raises `Forked` in a forked child, before any lock is touched: one of them may
-    /// have been held by a thread that the child does not have; and `Closed`.
+    /// The node. Raises `Closed`, and `Forked` in a forked child, before touching any lock: a
+    /// thread that the child does not have may have held one.
     #[inline]
     pub fn node(&self) -> PyResult<protocol::Manager> {
         self.check_open()?;
@@ -190,9 +191,9 @@ impl Inner {
         node.clone().ok_or_else(closed)
     }
 
-    /// Calls `act` with the manager, with the interpreter's lock in hand: for what waits for nobody, and
-    /// does nothing in a forked child. `None`: it was not called, or said so; whoever goes on raises what
-    /// there is to be raised.
+    /// Calls `act` with the manager, with the interpreter's lock held: for work that never waits,
+    /// and does nothing in a forked child. `None`: it was not called, or returned `None`; the
+    /// caller then goes on to the general path, which raises the error.
     #[inline]
     pub fn at_once<R>(&self, act: impl FnOnce(&protocol::Manager) -> Option<R>) -> Option<R> {
         if admission::is_inside() || self.is_closed.load(Ordering::Acquire) || self.is_slow() {
@@ -215,16 +216,17 @@ impl Inner {
         if self.is_closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
     }
 
-    /// To be held, from before the interpreter's lock is given up, by a call that may keep the
+    /// To be held, from before the interpreter's lock is released, by a call that may hold the
     /// node's lock for long.
     pub fn slow(&self) -> Slow<'_> {
         self.slow.fetch_add(1, Ordering::Relaxed);
         Slow(self)
     }
 
-    /// Calls `use_it` with the node's lock held, and the interpreter's unless the node's may be
-    /// taken for long: `slow` changes under the interpreter's lock only, so what it says holds
-    /// until that is given up. What polls is not for here, but for the manager: others wait.
+    /// Calls `use_it` with the node's lock held, and the interpreter's unless another thread may
+    /// hold the node's for long: `slow` changes under the interpreter's lock only, so it stays true
+    /// until that lock is released. Do not poll here, but through the manager, which wakes other
+    /// waiters.
     #[inline]
     pub fn with<R: Send>(
         &self,
@@ -236,7 +238,7 @@ impl Inner {
         if self.is_slow() { Ok(py.detach(call)) } else { Ok(call()) }
     }
 
-    /// Whether the node's lock may be taken for long.
+    /// Whether a thread may hold the node's lock for long.
     #[inline]
     pub fn is_slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed) > 0
@@ -247,7 +249,7 @@ impl Inner {
         self.bell.ring();
     }
 
-    /// Returns when nobody has the node's lock.
+    /// Returns once no thread holds the node's lock.
     pub fn wait_for_lock(&self) {
         if self.check_fork().is_ok() {
             let node = self.node.lock().clone();
@@ -255,7 +257,7 @@ impl Inner {
         }
     }
 
-    /// Says that an end point is to be closed with the manager.
+    /// Registers an end point, to be closed with the manager.
     pub fn register(&self, end: Weak<dyn Close>) {
         let mut ends = locked(&self.ends);
         if ends.len() == ends.capacity() {
@@ -264,7 +266,7 @@ impl Inner {
         ends.push(end);
     }
 
-    /// A buffer goes out: the node stays until it has come back. Raises if it is gone already.
+    /// Counts a buffer: the node stays until it has come back. Raises if the node is gone already.
     pub fn lend(&self) -> PyResult<()> {
         // Under the lock, as the last look in `drop_if_done` is.
         let node = self.node.lock();
@@ -283,7 +285,7 @@ impl Inner {
         }
     }
 
-    /// Lets the node go when it is closed and no buffer of its memory is out.
+    /// Drops the node when it is closed and no buffer of its memory is out.
     fn drop_if_done(&self) {
         let mut node = self.node.lock();
         if self.is_closed.load(Ordering::Acquire) && self.buffers.load(Ordering::Acquire) == 0 {
@@ -318,7 +320,7 @@ impl Inner {
         }
     }
 
-    /// The next notification that is there, or comes in one turn.
+    /// Takes the next notification that is there, or comes in one turn.
     #[inline]
     pub fn try_receive(&self, py: Python<'_>, queue: QueueId) -> PyResult<Option<Notification>> {
         let node = self.node()?;
@@ -340,7 +342,7 @@ impl Inner {
     /// counts if `takes_events`.
     pub(crate) fn wait(&self, py: Python<'_>, limit: Limit, takes_events: bool) -> PyResult<bool> {
         let node = self.node()?;
-        // Not the bell of the event loops: it is theirs to silence.
+        // Not the bell of the event loops: they silence it.
         let bell = bell_of_thread()?;
         let waker = Waker::from(bell.clone());
         let has_event = || takes_events && self.look_for_event(&node);
@@ -350,7 +352,7 @@ impl Inner {
                 return Ok(Some(()));
             }
             let deadline = hamlyn::os::sys::monotonic_ns() + slice.as_nanos() as u64;
-            // It takes a turn of its own, whose packets are seen by nobody else.
+            // The wait takes a turn of its own, whose packets no other call sees.
             let before = packets_received(&node);
             if !node.prepare_to_wait(Some(&waker))?
                 || packets_received(&node) != before
@@ -366,7 +368,7 @@ impl Inner {
             }
         };
         let waited = sliced(py, self, limit, attempt);
-        // Or the bells of threads that are gone would lie there until something moves.
+        // Otherwise the bells of ended threads would stay registered until something arrives.
         py.detach(|| node.wait_no_more(&waker));
         Ok(waited?.or_raise()?.is_some())
     }
@@ -398,14 +400,14 @@ impl Inner {
         let mut unfinished = None;
         let _slow = self.slow();
         let attempt = |slice: Duration| {
-            // These keep the node while they wait.
+            // These hold the node while they wait.
             let short = Some(slice.min(HOLDING_SLICE));
             let sent = match (unfinished.take(), link) {
                 (Some(rest), _) => node.lock().send_rest(rest, data, short),
                 (None, Some(link)) => node.lock().send_over(link, ticket, data, metadata, short),
                 (None, None) => node.send(ticket, data, metadata, Some(slice)),
             };
-            // They poll, too: whoever waits for what they have taken is told.
+            // The send has polled, too: this wakes the waiters for the received messages.
             let _ = node.poll();
             match sent {
                 Ok(_) => Ok(Some(())),
@@ -430,7 +432,7 @@ impl Inner {
         }
     }
 
-    /// Waits until nothing is queued; says whether that is so.
+    /// Waits until nothing is queued; returns whether it succeeded.
     pub(crate) fn flush(&self, py: Python<'_>, limit: Limit) -> PyResult<bool> {
         let (node, _slow) = (self.node()?, self.slow());
         let attempt = |slice: Duration| {
@@ -441,7 +443,7 @@ impl Inner {
         Ok(sliced(py, self, limit, attempt)?.or_raise()?.is_some())
     }
 
-    /// Ends every link and name. Messages that wait leave first, for at most `timeout`.
+    /// Ends every link and name. Queued messages leave first, for at most `timeout`.
     pub(crate) fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         if !self.fork_guard.is_parent() || self.is_closed.load(Ordering::Acquire) {
             return Ok(());
@@ -451,7 +453,7 @@ impl Inner {
         let within = duration(timeout)?;
         py.detach(|| node.end_within(within));
         let flushed = self.flush(py, limit);
-        // Also after Ctrl-C: what could not leave is then told to the other ends as a hang-up.
+        // Also after Ctrl-C: the other ends then see a hang-up for messages that could not leave.
         if self.is_closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -487,7 +489,7 @@ impl Drop for Inner {
         let node = self.node.get_mut().take();
         match self.fork_guard.is_parent() {
             true => admission::outside(self, move || drop(node)),
-            // The parent's node; its locks may be held by threads that are not in this process.
+            // The parent's node; threads that are not in this process may hold its locks.
             false => core::mem::forget(node),
         }
     }

@@ -1,7 +1,7 @@
 //! `Job`: the ranks of a parallel program, which find one another.
 //!
-//! What may wait long, coming together, growing, asking the launcher, is done on a thread of its own,
-//! so that Ctrl-C is seen.
+//! Long waits, for ranks to join, for growing, for the launcher, are on a thread of their own, so
+//! that Ctrl-C is seen.
 
 use crate::admission;
 use crate::bytes::with_bytes;
@@ -22,7 +22,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::sync::{Arc, Mutex, Weak};
 
-/// The job of this process, which all objects of it share.
+/// The job of this process, shared by all its objects.
 struct Shared {
     inner: Arc<Inner>,
     /// `None` once it is closed.
@@ -33,27 +33,26 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let Some(ranks) = locked(&self.ranks).take() else { return };
         if self.inner.check_fork().is_err() {
-            // A forked child is no rank.
+            // A forked child is not a rank.
             return core::mem::forget(ranks);
         }
-        // With the last one goes a word to the launcher, whose answer is waited for: not with the
-        // interpreter's lock.
+        // Dropping the last reference sends the launcher a message and waits for its answer: not
+        // with the interpreter's lock.
         let _slow = self.inner.slow();
         admission::outside(&self.inner, move || drop(ranks));
     }
 }
 
-/// Whoever opens it again gets the same one.
+/// Opening the job again returns this one.
 static CURRENT: Mutex<Weak<Shared>> = Mutex::new(Weak::new());
 
-/// The job that this process is a rank of: `hamlyn run -n 4 -- python program.py`, or under a launcher
-/// that speaks PMIx (Open MPI's `mpirun`, Slurm's `srun --mpi=pmix`) or PMI-1 (MPICH's). With none of
-/// them it has one rank. See docs/jobs.md.
+/// The job of which this process is a rank: `hamlyn run -n 4 -- python program.py`, or under a
+/// launcher that speaks PMIx (Open MPI's `mpirun`, Slurm's `srun --mpi=pmix`) or PMI-1 (MPICH's).
+/// Without a launcher it has one rank. See docs/jobs.md.
 ///
-/// Opening it waits until all ranks have come, at most the setting `job_timeout_ms`, and raises
-/// `TimedOut` where they do not. Settings are those of a `Manager`. While it is open it is the same
-/// job for whoever opens it again in this process. A context manager: leaving it closes it, and with
-/// it its `manager`.
+/// Opening it waits until all ranks have joined, at most the setting `job_timeout_ms`, and raises
+/// `TimedOut` if they do not. Settings are those of a `Manager`. While it is open, opening it again
+/// in this process returns the same job. A context manager: leaving it closes it and its `manager`.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Job {
     shared: Arc<Shared>,
@@ -98,7 +97,7 @@ impl Job {
         Ok(self.ranks()?.size())
     }
 
-    /// Who started it: `"hamlyn run"`, `"PMIx"`, `"PMI-1"`, or `None`.
+    /// The launcher: `"hamlyn run"`, `"PMIx"`, `"PMI-1"`, or `None`.
     #[getter]
     fn launcher(&self) -> PyResult<Option<&'static str>> {
         Ok(match self.ranks()?.launcher() {
@@ -109,7 +108,7 @@ impl Job {
         })
     }
 
-    /// What end points of the job are made with. It is closed with the job.
+    /// The manager of the job's end points. It is closed with the job.
     #[getter]
     fn manager(&self) -> PyResult<Manager> {
         self.ranks()?;
@@ -122,21 +121,21 @@ impl Job {
         locked(&self.shared.ranks).is_none()
     }
 
-    /// Whether a rank is on this host, and messages to it go through a ring.
+    /// Whether a rank is on this host, so that messages to it go through a ring.
     fn is_local(&self, rank: u32) -> PyResult<bool> {
         self.ranks()?.is_local(rank).or_raise()
     }
 
-    /// Bytes for all other ranks, which `get` them after the next `fence`. A name is 1 to 32 of
-    /// `a-z A-Z 0-9 . _ -`, and is put once. The launcher carries them, and bounds them: Hydra to 511
-    /// bytes, `hamlyn run` and PMIx to 32,256.
+    /// Puts bytes that all other ranks can `get` after the next `fence`. A name is 1 to 32 of `a-z
+    /// A-Z 0-9 . _ -`, and is put once. The launcher carries the bytes, and limits them: Hydra to
+    /// 511, `hamlyn run` and PMIx to 32,256.
     #[pyo3(signature = (name, data: "Buffer"))]
     fn put(&self, py: Python<'_>, name: String, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let (ranks, data) = (self.ranks()?, with_bytes(data, |data| Ok(data.to_vec()))?);
         on_thread(py, &self.shared.inner, || false, move || ranks.put(&name, &data))?.or_raise()
     }
 
-    /// What a rank has put under this name before the last fence, or `None`.
+    /// The bytes that a rank has put under this name before the last fence, or `None`.
     #[pyo3(signature = (rank, name) -> "bytes | None")]
     fn get<'py>(
         &self,
@@ -154,11 +153,11 @@ impl Job {
         Ok(got.map(|bytes| PyBytes::new(py, &bytes)))
     }
 
-    /// Waits until all ranks have called this as often as this one, at most `timeout` seconds. What
-    /// was put before is there for all. After `TimedOut` it stays begun: the next call goes on waiting
-    /// for it. Threads that call this at once have a fence each, in turn: two calls here are two
-    /// calls of every other rank. It goes through the launcher, and is for setting up: while messages
-    /// are sent a barrier is a `Group`'s.
+    /// Waits until all ranks have called this as often as this one, at most `timeout` seconds.
+    /// Afterwards all ranks can get the bytes put before it. After `TimedOut` it stays begun: the
+    /// next call goes on waiting for it. Concurrent calls of several threads are one fence each, in
+    /// turn: two calls here match two calls of every other rank. A fence goes through the launcher,
+    /// and is for setting up: use a `Group`'s barrier while messages are sent.
     #[pyo3(signature = (timeout=None))]
     fn fence(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let (limit, all) = (Limit::new(timeout)?, duration(timeout)?);
@@ -168,7 +167,7 @@ impl Job {
         let attempt = |slice: Duration| match ranks.fence(Some(slice)) {
             Ok(()) => Ok(Some(())),
             Err(JobError::Missing { ranks, .. }) => {
-                // It was asked in this slice or before.
+                // This slice or an earlier one has asked.
                 if !ranks.is_empty() {
                     missing = ranks;
                 }
@@ -181,7 +180,7 @@ impl Job {
         done.ok_or_else(|| JobError::Missing { ranks: missing, limit_ms }.to_py())
     }
 
-    /// The stream to a rank, which takes it with `stream_from`: until it does, this waits, at most
+    /// The stream to a rank, which receives it with `stream_from`: waits for that, at most
     /// `timeout` seconds.
     #[pyo3(signature = (rank, timeout=10.0))]
     fn stream_to(&self, py: Python<'_>, rank: u32, timeout: Option<f64>) -> PyResult<StreamSender> {
@@ -198,14 +197,14 @@ impl Job {
         Ok(StreamReceiver::of(&self.shared.inner, made))
     }
 
-    /// This rank's server of calls, which every rank may be a `client` of. There is one.
+    /// This rank's server of calls; every rank may be its `client`. There is one.
     fn server(&self, py: Python<'_>) -> PyResult<Server> {
         let ranks = self.ranks()?;
         let made = py.detach(|| ranks.server()).or_raise()?;
         Ok(Server { end: End::new(&self.shared.inner, Arc::new(made)) })
     }
 
-    /// A client of a rank's `server`: until it has one, this waits, at most `timeout` seconds.
+    /// A client of a rank's `server`: waits until the rank has one, at most `timeout` seconds.
     #[pyo3(signature = (rank, timeout=10.0))]
     fn client(&self, py: Python<'_>, rank: u32, timeout: Option<f64>) -> PyResult<Client> {
         let (ranks, timeout) = (self.ranks()?, duration(timeout)?);
@@ -214,9 +213,9 @@ impl Job {
         Ok(Client { end: End::new(&self.shared.inner, Arc::new(made)) })
     }
 
-    /// A seed from which a sender grows what a rank offers, now or later, under this name and as this
-    /// kind: `"datagram"`, `"tagged"`, `"stream"`, `"call"`, `"group"`, `"bytes"` or `"publish"`: for
-    /// whoever has no use for `grow_from`. A secret of the job.
+    /// A seed from which a sender grows the end point that a rank offers, now or later, under this
+    /// name and as this kind: `"datagram"`, `"tagged"`, `"stream"`, `"call"`, `"group"`, `"bytes"`
+    /// or `"publish"`: for uses that `grow_from` does not cover. A secret of the job.
     fn seed_of(&self, py: Python<'_>, rank: u32, kind: &str, name: String) -> PyResult<Seed> {
         let kinds = [
             ("datagram", protocol::Kind::Datagram),
@@ -238,15 +237,15 @@ impl Job {
         Ok(Seed { seed: on_thread(py, &self.shared.inner, || false, make)?.or_raise()? })
     }
 
-    /// Which launcher it was, why not another, how many ranks are on this host, and to which of them
-    /// this one has made links.
+    /// The launcher that was found, why not another, the number of ranks on this host, and those of
+    /// them to which this rank has made links.
     fn explain(&self, py: Python<'_>) -> PyResult<String> {
         let ranks = self.ranks()?;
         Ok(py.detach(|| ranks.explain()))
     }
 
-    /// Closes the job and its manager; messages that wait leave first, for at most `timeout` seconds.
-    /// The launcher is told that this rank needs it no more. Closing twice is closing once.
+    /// Closes the job and its manager; queued messages leave first, for at most `timeout` seconds.
+    /// Tells the launcher that this rank has finished with the job. Closing twice is allowed.
     #[pyo3(signature = (timeout=10.0))]
     fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         if self.shared.inner.check_fork().is_err() {
@@ -293,12 +292,12 @@ impl Job {
         locked(&self.shared.ranks).clone().ok_or_else(closed)
     }
 
-    /// What it makes belongs to this.
+    /// The manager's state, for objects that the job makes.
     pub fn inner(&self) -> &Arc<Inner> {
         &self.shared.inner
     }
 
-    /// Grows an end point from what a rank offers, on a thread of its own.
+    /// Grows an end point that a rank offers, on a thread of its own.
     pub fn grow<G: Grown<With: Send> + Send + 'static, T: Send>(
         &self,
         py: Python<'_>,

@@ -1,5 +1,5 @@
-//! Memory that is lent to Python to be written, until it is sent or given back. What lends it has the
-//! memory itself, and asks here who still looks at it.
+//! Memory that is lent to Python to be written, until it is sent or given back. The lender owns the
+//! memory itself, and asks here for the views of it.
 
 use crate::bytes::export;
 use crate::errors::{Kind, error};
@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 
 /// See the module. All of it changes under the interpreter's lock.
 pub struct Lent {
-    /// What it is, and what has become of it once it is over, in words.
+    /// A name for it, and its state once the loan is over, in words.
     what: [&'static str; 2],
     start: usize,
     length: AtomicUsize,
@@ -32,7 +32,7 @@ impl Lent {
         self.length.load(Ordering::Relaxed)
     }
 
-    /// At most so many bytes. Views that were made before show what is cut off, too.
+    /// Shortens it to at most `length` bytes. Earlier views show the cut-off bytes, too.
     pub fn shorten(&self, length: usize) {
         self.length.fetch_min(length, Ordering::Relaxed);
     }
@@ -49,7 +49,7 @@ impl Lent {
         }
     }
 
-    /// Nobody gets a buffer of it from now on; refused while somebody has one.
+    /// Ends the loan: no further buffer of it; refused while one exists.
     pub fn end(&self) -> PyResult<()> {
         self.check()?;
         let buffers = self.buffers.load(Ordering::Relaxed);
@@ -62,15 +62,16 @@ impl Lent {
         Ok(())
     }
 
-    /// It is still there: what it ended for did not come about.
+    /// Undoes the end, after the operation that needed it has failed.
     pub fn goes_on(&self) {
         self.is_over.store(false, Ordering::Relaxed);
     }
 
-    /// A buffer of it, but for the first `skipped` bytes, that keeps `owner`.
+    /// A buffer of it, without the first `skipped` bytes, that keeps `owner`.
     ///
     /// # Safety
-    /// As of [`export`]; the memory is there until [`end`](Self::end) has succeeded, and `owner` has this.
+    /// As for [`export`]; the memory exists until [`end`](Self::end) has succeeded, and `owner`
+    /// keeps this.
     pub unsafe fn view(
         &self,
         owner: &Bound<'_, PyAny>,

@@ -1,20 +1,20 @@
 //! The extension module `hamlyn._hamlyn`: the library's objects for Python.
 //!
-//! - `manager.rs`: `Manager`; `inner.rs`: what all its objects share, waiting, closing
-//! - `parts.rs`: areas, queues, slots, tickets, links; `events.rs`: what is told of links
-//! - `end.rs`: what all end points have in common; `seed.rs`: seeds; `tagged.rs` and so on: one
+//! - `manager.rs`: `Manager`; `inner.rs`: the common state of its objects, waiting, closing
+//! - `parts.rs`: areas, queues, slots, tickets, links; `events.rs`: events of links
+//! - `end.rs`: common parts of all end points; `seed.rs`: seeds; `tagged.rs` and so on: one
 //!   protocol each
 //! - `job.rs`: the ranks of a parallel program
 //! - `bytes.rs`: the buffer protocol, both ways; the only `unsafe` code besides an area's address and
 //!   the memory of loans
 //! - `array.rs`: arrays with type and shape in messages; `record_loan.rs`: records that are written first
 //! - `admission.rs`: callbacks that decide who may grow a sender
-//! - `directory.rs`: callbacks that say where services of other hosts are
-//! - `log.rs`: what an operator is told, on its way to `logging`
+//! - `directory.rs`: callbacks that find the hosts of services
+//! - `log.rs`: log entries for an operator, on their way to `logging`
 //! - `wait.rs`: waiting without the interpreter's lock
 //! - `errors.rs`: exceptions
 //!
-//! What Python programs see of it is documented in `hamlyn/__init__.py` and `hamlyn/_hamlyn.pyi`.
+//! `hamlyn/__init__.py` and `hamlyn/_hamlyn.pyi` document the module for Python programs.
 
 mod admission;
 mod aperture;
@@ -48,7 +48,8 @@ mod wait;
 use pyo3::prelude::*;
 
 /// Hamlyn's objects; see the package `hamlyn`.
-// Who has views of loans and areas is counted under the interpreter's lock: it is unsound without.
+// The interpreter's lock protects the counts of views of loans and areas: without it they are
+// unsound.
 #[pymodule(gil_used = true)]
 mod _hamlyn {
     #[pymodule_export]

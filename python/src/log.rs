@@ -1,10 +1,10 @@
-//! What an operator is told of links, on its way to Python's `logging`.
+//! Log entries of links, for an operator, on their way to Python's `logging`.
 //!
 //! ```text
 //!   housekeeping thread --> QUEUE (bounded) --> a thread of Python's, in `_next_entry`
 //! ```
-//! The housekeeping thread never asks for the interpreter's lock: whoever has that may wait for the
-//! housekeeping.
+//! The housekeeping thread never asks for the interpreter's lock, since a thread that holds the
+//! lock may wait for the housekeeping.
 
 use crate::inner::locked;
 use hamlyn::log::{Entry, Level, set_sink};
@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Entries that wait for Python, at most; beyond, they are counted.
+/// Most entries that wait for Python; further ones are only counted.
 const WAITING_MAX: usize = 4096;
 
 #[derive(Default)]
@@ -26,10 +26,10 @@ static QUEUE: Mutex<Queue> =
     Mutex::new(Queue { is_open: false, entries: VecDeque::new(), dropped: 0 });
 static NEWS: Condvar = Condvar::new();
 
-/// Kind, level of `logging`, user, process, service, reason, and all of it as a line.
+/// Kind, level of `logging`, user, process, service, reason, and the whole entry as a line.
 type Row = (&'static str, u8, Option<u32>, Option<u32>, String, String, String);
 
-/// Entries are kept for `_next_entry` from now on.
+/// Keeps entries for `_next_entry` from now on.
 #[pyfunction]
 pub fn _open_log() {
     locked(&QUEUE).is_open = true;
@@ -44,7 +44,7 @@ pub fn _open_log() {
     })));
 }
 
-/// Nothing is kept from now on, and whoever is in `_next_entry` gets `None`.
+/// Keeps no entries from now on; running calls of `_next_entry` return `None`.
 #[pyfunction]
 pub fn _close_log() {
     set_sink(None);
@@ -52,7 +52,7 @@ pub fn _close_log() {
     NEWS.notify_all();
 }
 
-/// Waits for the next entry, without the interpreter's lock. `None`: there will be no more.
+/// Waits for the next entry, without the interpreter's lock. `None`: no more will come.
 #[pyfunction]
 pub fn _next_entry(py: Python<'_>) -> Option<Row> {
     let (entry, dropped) = py.detach(|| {

@@ -6,8 +6,7 @@
 //!   memoryview, numpy array  ---> Area        `- how many buffers are out: while there are any,
 //!                                                the memory stays, whatever else is closed
 //! ```
-//! `inner.rs` says which of the two locks may be held when. Never: a call here waits with Python's
-//! lock.
+//! `inner.rs` has the rules for the two locks. Never: a call here waits with Python's lock.
 
 use crate::byte_stream::{ByteListener, ByteStream};
 use crate::bytes::with_bytes;
@@ -31,7 +30,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// A link that is ended where nobody waits for it any more.
+/// A link that is ended when its waiter is gone.
 struct Linked(Option<(protocol::Manager, LinkId)>);
 
 impl Linked {
@@ -77,9 +76,9 @@ pub fn config_of(settings: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
         .or_raise()
 }
 
-/// Who may connect: `"same_user"`, `"anyone"` or a group's number.
+/// The processes that may connect: `"same_user"`, `"anyone"` or a group's number.
 pub fn access_of(access: &Bound<'_, PyAny>) -> PyResult<Access> {
-    // In Python `True` is the number 1, and no group that anybody means.
+    // In Python `True` is the number 1, which is hardly meant as a group.
     if let Ok(group) = access.extract::<u32>()
         && !access.is_instance_of::<PyBool>()
     {
@@ -95,10 +94,10 @@ pub fn access_of(access: &Bound<'_, PyAny>) -> PyResult<Access> {
     }
 }
 
-/// What one process has of Hamlyn: its links, names, message areas and waiting.
+/// A process's part in Hamlyn: its links, names, message areas and waiting.
 ///
-/// Any number of threads may use it. Settings are those of docs/settings.md, by name; what is not
-/// given comes from the variables `HAMLYN_*`. A context manager: leaving it closes it.
+/// Any number of threads may use it. Settings are those of docs/settings.md, by name; the others
+/// come from the variables `HAMLYN_*`. A context manager: leaving it closes it.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Manager {
     pub inner: Arc<Inner>,
@@ -114,7 +113,7 @@ impl Manager {
         Ok(Self { inner: Arc::new(Inner::new(node)?) })
     }
 
-    /// The name that tickets for this manager carry.
+    /// The manager's name in tickets.
     #[getter]
     fn id(&self) -> u64 {
         self.inner.id.0
@@ -126,19 +125,19 @@ impl Manager {
         self.inner.is_closed.load(Ordering::Acquire)
     }
 
-    /// A message area of `nbytes` zero bytes, beginning on a page. It stays until it is removed or
-    /// the manager is closed.
+    /// Makes a message area of `nbytes` zero bytes, beginning on a page. It stays until it is
+    /// removed or the manager is closed.
     fn area(&self, py: Python<'_>, nbytes: usize) -> PyResult<Area> {
         Area::new(py, &self.inner, nbytes)
     }
 
-    /// A message area of `nbytes` bytes from `offset` on, a multiple of the page size, of a memory file
-    /// that the program has mapped itself, for instance with `mmap`, and may protect as it likes: the
-    /// library makes a mapping of its own, and does not keep the descriptor.
+    /// Makes a message area of `nbytes` bytes from `offset` on, a multiple of the page size, of a
+    /// memory file. The program may map the file itself, for instance with `mmap`, and protect it
+    /// at any time: the library makes a mapping of its own, and does not keep the descriptor.
     ///
-    /// The file is one of `os.memfd_create` with `os.MFD_ALLOW_SEALING`, sealed with
-    /// `fcntl.F_SEAL_SHRINK` (a file that can be cut short would kill the process), and not against
-    /// writing; no other process may write these bytes. Raises `Misuse` for any other.
+    /// The file comes from `os.memfd_create` with `os.MFD_ALLOW_SEALING`, is sealed with
+    /// `fcntl.F_SEAL_SHRINK` (truncating the file would kill the process), and is not sealed
+    /// against writing; no other process may write these bytes. Raises `Misuse` for any other file.
     #[pyo3(signature = (descriptor, nbytes, *, offset=0))]
     fn area_of_file(
         &self,
@@ -150,17 +149,17 @@ impl Manager {
         Area::of_file(py, &self.inner, descriptor, offset, nbytes)
     }
 
-    /// A notification queue of `entries` entries.
+    /// Makes a notification queue of `entries` entries.
     fn queue(&self, py: Python<'_>, entries: u32) -> PyResult<Queue> {
         let id = self.inner.with(py, |node| node.notification_queue(entries))?.or_raise()?;
         Ok(Queue::new(self.inner.clone(), id))
     }
 
-    /// A slot over bytes `start` to `stop` of `area`, which notifies through `queue`.
+    /// Makes a slot over bytes `start` to `stop` of `area`, which notifies through `queue`.
     ///
     /// `entries`: messages that may be on their way at once. `mode`: `"normal"`, `"paranoid"` or
-    /// `"one_shot"` (paranoid, and what has arrived can no longer change). `credit`: entries of the
-    /// queue that it reserves, one for each metadata entry unless given.
+    /// `"one_shot"` (paranoid, and the bytes of an arrived message are stable). `credit`: entries
+    /// of the queue that it reserves, one for each metadata entry unless given.
     #[pyo3(signature = (area, queue, *, start=0, stop=None, entries=1, mode="normal", credit=None))]
     #[allow(clippy::too_many_arguments)]
     fn slot(
@@ -196,8 +195,8 @@ impl Manager {
         Ok(Slot { inner: self.inner.clone(), id })
     }
 
-    /// Offers a service. Whoever connects is accepted with `greeting` (often a ticket's bytes), or,
-    /// where that is `None`, becomes a `LinkRequest` among the events.
+    /// Offers a service. Every permitted process is accepted with `greeting` (often a ticket's
+    /// bytes), or, if that is `None`, becomes a `LinkRequest` event.
     ///
     /// `access`: `"same_user"`, `"anyone"` or the number of a group.
     #[pyo3(signature = (name, greeting: "Buffer | None" = None, *, access: "Access | None" = None))]
@@ -219,22 +218,24 @@ impl Manager {
         Ok(())
     }
 
-    /// Who may grow senders from this manager's seeds: `"same_user"` (unless set), `"anyone"` or the
-    /// number of a group. To be set before the first seed is made.
+    /// Sets the processes that may grow senders from this manager's seeds: `"same_user"` (unless
+    /// set), `"anyone"` or the number of a group. To be set before the first seed is made.
     #[pyo3(signature = (access: "Access"))]
     fn set_seed_access(&self, py: Python<'_>, access: &Bound<'_, PyAny>) -> PyResult<()> {
         let (access, node) = (access_of(access)?, self.inner.node()?);
         py.detach(|| node.set_seed_access(access)).or_raise()
     }
 
-    /// From now on `look_up(service, timeout)` says where services of other hosts are whose names say
-    /// no place (`hamlyn://service`), in the place of the setting `directory`; `None`: the setting does.
+    /// Sets the function that finds services of other hosts whose names give no place
+    /// (`hamlyn://service`): `look_up(service, timeout)`, instead of the setting `directory`;
+    /// `None`: the setting applies.
     ///
-    /// It returns places, `"host:port"`, in the order in which they are to be tried; none, if nobody
-    /// has the service yet: whoever waits for names asks again, less and less often. What it raises
-    /// ends the attempt. It runs in a thread of its own for each look-up, and may wait: whoever connects
-    /// is told when its time limit is over. `timeout` is what is left of that, in seconds, or `None`. A
-    /// function that has this manager keeps it from going away by itself.
+    /// It returns places, `"host:port"`, in the order in which to try them. No place means that no
+    /// host offers the service yet: a connecting call that waits for names asks again, less and
+    /// less often. An exception ends the attempt. It runs in a thread of its own for each look-up,
+    /// and may wait: a connecting call still returns when its time limit has passed. `timeout` is
+    /// the rest of that limit, in seconds, or `None`. A function that refers to this manager keeps
+    /// it alive.
     #[pyo3(signature = (look_up: "Callable[[str, float | None], Sequence[str]] | None", /))]
     fn set_directory(&self, py: Python<'_>, look_up: &Bound<'_, PyAny>) -> PyResult<()> {
         #[cfg(feature = "tls")]
@@ -258,8 +259,9 @@ impl Manager {
         Ok(py.detach(|| node.stop_serving_name(name)))
     }
 
-    /// Connects to the service `[user@]name`, waiting at most `timeout` seconds for everything: for
-    /// somebody to serve the name, too, unless the setting `wait_for_names` is off. `greeting`, up to 4 KiB, reaches the server before it decides.
+    /// Connects to the service `[user@]name`, waiting at most `timeout` seconds in all: for a
+    /// server of the name, too, unless the setting `wait_for_names` is off. `greeting`, up to 4
+    /// KiB, reaches the server before it decides.
     #[pyo3(signature = (name, greeting: "Buffer | None" = None, timeout=10.0))]
     fn connect(
         &self,
@@ -280,18 +282,18 @@ impl Manager {
         Ok(Link { inner: self.inner.clone(), id })
     }
 
-    /// The links that there are.
+    /// The present links.
     fn links(&self, py: Python<'_>) -> PyResult<Vec<Link>> {
         let ids = self.inner.with(py, |node| node.links().collect::<Vec<_>>())?;
         Ok(ids.into_iter().map(|id| Link { inner: self.inner.clone(), id }).collect())
     }
 
-    /// Sends one message: `data`, any object with the buffer protocol, lands where the ticket says.
+    /// Sends one message: `data`, any object with the buffer protocol, lands at the ticket's bytes.
     ///
     /// `metadata`, up to 60 bytes, goes to the message's metadata entry. Waits for room at most
-    /// `timeout` seconds (`None`: as long as it takes), and accepts whatever arrives meanwhile.
-    /// When it returns, `data` may be changed again. `data` must not be changed by another thread
-    /// before: the receiver would get a mixture.
+    /// `timeout` seconds (`None`: without limit), and receives meanwhile. When it returns, `data`
+    /// may be changed again; until then no other thread may change `data`, or the receiver would
+    /// get a mixture.
     #[pyo3(signature = (ticket, data: "Buffer", metadata: "Buffer | None" = None, timeout=None))]
     fn send(
         &self,
@@ -310,7 +312,7 @@ impl Manager {
         })
     }
 
-    /// Sends one message if it can be taken now; `False`: not now.
+    /// Sends one message if that needs no wait; `False`: not now.
     #[pyo3(signature = (ticket, data: "Buffer", metadata: "Buffer | None" = None))]
     fn try_send(
         &self,
@@ -367,35 +369,35 @@ impl Manager {
         })
     }
 
-    /// One turn: takes what has arrived from the links and lets queued packets leave. Returns how
-    /// many packets were taken, refused ones included.
+    /// One turn: receives from the links and lets queued packets leave. Returns the number of
+    /// packets received, refused ones included.
     fn poll(&self, py: Python<'_>) -> PyResult<usize> {
         let node = self.inner.node()?;
         py.detach(|| node.poll()).or_raise()
     }
 
-    /// Waits until a packet has arrived or an event is there, at most `timeout` seconds; says
-    /// whether that is so. It returns at once as long as `next_event` has an event to give: whoever
-    /// waits in a loop takes the events in it, too.
+    /// Waits until a packet has arrived or an event is there, at most `timeout` seconds; returns
+    /// whether it succeeded. It returns at once as long as `next_event` has an event: in a loop
+    /// that waits, read the events, too.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         self.inner.wait(py, Limit::new(timeout)?, true)
     }
 
-    /// `wait` for those who are not interested in events that nobody has read.
+    /// `wait`, without regard to unread events.
     fn _wait_for_packet(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         self.inner.wait(py, Limit::new(timeout)?, false)
     }
 
-    /// Waits until every queued message has left, at most `timeout` seconds; says whether they
+    /// Waits until every queued message has left, at most `timeout` seconds; returns whether they
     /// have.
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         self.inner.flush(py, Limit::new(timeout)?)
     }
 
-    /// The next event, or `None`: a `LinkRequest`, `LinkRequestGone`, `Connected`, `LinkClosed`, `TicketRevoked` or
-    /// `ApertureChanged`.
+    /// The next event, or `None`: a `LinkRequest`, `LinkRequestGone`, `Connected`, `LinkClosed`,
+    /// `TicketRevoked` or `ApertureChanged`.
     #[pyo3(signature = () -> "Event | None")]
     fn next_event<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let node = self.inner.node()?;
@@ -408,17 +410,17 @@ impl Manager {
     }
 
     /// A descriptor for an event loop: readable when something may have arrived after
-    /// `prepare_to_wait()` has said `True`. `hamlyn.aio` uses it for asyncio.
+    /// `prepare_to_wait()` has returned `True`. `hamlyn.aio` uses it for asyncio.
     fn fileno(&self) -> PyResult<i32> {
         self.inner.check_open()?;
         Ok(self.inner.poller.as_fd_raw())
     }
 
-    /// To be called before waiting for `fileno()`, after every end point was found empty. `False`:
-    /// something has come; look again. `True`: whatever comes from now on makes the descriptor
+    /// Call this before waiting for `fileno()`, after finding every end point empty. `False`:
+    /// something has come; look again. `True`: any arrival from now on makes the descriptor
     /// readable; look at every end point once more, because another thread (a progress thread, too)
-    /// may have taken something since the look before, then wait. When the descriptor is readable,
-    /// call `silence()` first, or it stays so.
+    /// may have received something since the look before, then wait. When the descriptor is
+    /// readable, call `silence()` first, or it stays so.
     fn prepare_to_wait(&self, py: Python<'_>) -> PyResult<bool> {
         let node = self.inner.node()?;
         self.inner.bell.waits();
@@ -426,19 +428,20 @@ impl Manager {
         py.detach(|| node.prepare_to_wait(Some(&waker))).or_raise()
     }
 
-    /// To be called when `fileno()` was found readable, before the end points are looked at.
+    /// Call this when `fileno()` is readable, before looking at the end points.
     fn silence(&self) {
         self.inner.bell.silence();
     }
 
-    /// `silence()` of the only event loop that watches `fileno()`: until it prepares to wait, nothing
-    /// that other calls take for it makes the descriptor readable, for it looks before that.
+    /// `silence()` of the only event loop that watches `fileno()`: until it prepares to wait,
+    /// messages received for it by other calls do not make the descriptor readable, since it looks
+    /// before that.
     fn _awake(&self) {
         self.inner.bell.is_awake();
     }
 
-    /// Takes a turn, and says which of these byte streams and listeners have something: their places in
-    /// the list. A stream or listener that is closed has.
+    /// Takes a turn, and returns the places in the list of these byte streams and listeners that
+    /// are ready. A closed stream or listener is ready.
     #[pyo3(signature = (ends: "list[ByteStream | ByteListener]"))]
     fn _ready(&self, py: Python<'_>, ends: &Bound<'_, PyList>) -> PyResult<Vec<usize>> {
         let node = self.inner.node()?;
@@ -457,7 +460,7 @@ impl Manager {
         Ok(ready)
     }
 
-    /// Seconds for which whoever waits in an event loop looks, before he sleeps, as the settings say.
+    /// Seconds for which a waiting event loop polls before it sleeps, from the settings.
     #[getter]
     fn _spin(&self, py: Python<'_>) -> PyResult<f64> {
         self.inner.with(py, |node| match node.config().wait_mode {
@@ -467,13 +470,13 @@ impl Manager {
         })
     }
 
-    /// What all objects of this manager have in common.
+    /// A key that all objects of this manager have in common.
     #[getter]
     fn _key(&self) -> usize {
         Arc::as_ptr(&self.inner).addr()
     }
 
-    /// A thread of the library takes what arrives while the program makes no calls.
+    /// Starts a thread of the library that receives while the program makes no calls.
     fn start_progress(&self, py: Python<'_>) -> PyResult<()> {
         let node = self.inner.node()?;
         py.detach(|| node.start_progress()).or_raise()
@@ -486,15 +489,15 @@ impl Manager {
         Ok(())
     }
 
-    /// Tells the manager that the program lives: packets are not discarded for another
-    /// `watchdog_ms`. Whatever receives or waits says so, too: this is for a program that is busy
-    /// with something else while a progress thread runs.
+    /// Tells the manager that the program is alive: packets are not discarded for another
+    /// `watchdog_ms`. Every call that receives or waits does the same: this is for a program that
+    /// is busy with something else while a progress thread runs.
     fn reset_watchdog(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.with(py, hamlyn::Node::reset_watchdog)
     }
 
-    /// Name and value of each counter of the interface and the control plane. SECURITY.md says
-    /// what each refusal protects.
+    /// Name and value of each counter of the interface and the control plane. docs/refusals.md explains
+    /// the protection behind each refusal.
     #[pyo3(signature = () -> "dict[str, int]")]
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = self.inner.with(py, |node| node.counters())?;
@@ -505,8 +508,9 @@ impl Manager {
         Ok(found)
     }
 
-    /// Where other hosts connect: the setting `listen`, with the port that the system chose where
-    /// that was 0, such as `127.0.0.1:7000`. `None`: nothing listens.
+    /// The address to which other hosts connect: the setting `listen`, such as `127.0.0.1:7000`,
+    /// with the port that the system chose if the setting's was 0. `None`: the manager does not
+    /// listen.
     #[getter]
     fn listens_at(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.inner.with(py, |node| {
@@ -521,13 +525,13 @@ impl Manager {
         })
     }
 
-    /// What was done or is missing because of this system or its limits, in words.
+    /// Fallbacks and missing features because of this system or its limits, in words.
     fn notes(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.inner.with(py, |node| node.notes().to_vec())
     }
 
-    /// Ends every link and name. Messages that wait leave first, for at most `timeout` seconds.
-    /// Memory that arrays still show stays until they are gone. Closing twice is closing once.
+    /// Ends every link and name. Queued messages leave first, for at most `timeout` seconds. Memory
+    /// that arrays still show stays until they are gone. Closing twice is allowed.
     #[pyo3(signature = (timeout=10.0))]
     fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.inner.close(py, timeout)
@@ -567,7 +571,7 @@ impl RawFd for Poller {
     }
 }
 
-/// The settings: a list of name, variable, default, what is allowed, and what it does.
+/// The settings: a list of name, variable, default, allowed values, and effect.
 #[pyfunction]
 pub fn settings() -> Vec<(&'static str, &'static str, String, String, &'static str)> {
     let rows = Config::default().settings();

@@ -15,19 +15,19 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::sync::Arc;
 
-/// A message area: the memory that messages land in. It has the buffer protocol, so
+/// A message area: the memory for arriving messages. It has the buffer protocol, so
 /// `numpy.frombuffer(area, dtype=..)` and `memoryview(area)` show it without copying.
 ///
-/// Bytes change only while the manager takes what has arrived: in calls that receive, send, wait or
-/// poll, on any thread, or at any time with a progress thread; and only those that a ticket was
-/// given for. A one-shot slot's bytes stand still from the notification until the entry is armed.
+/// Bytes change only while the manager receives: in calls that receive, send, wait or poll, on any
+/// thread, or at any time with a progress thread; and only those for which a ticket was made. A
+/// one-shot slot's bytes are stable from the notification until the entry is armed.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Area {
     pub inner: Arc<Inner>,
     pub id: AreaId,
     pub length: usize,
-    /// Where its bytes begin, which does not change; what is done with them is up to those who read
-    /// it. An atomic because any thread may.
+    /// The address of its bytes, which does not change; the readers are responsible for their use.
+    /// An atomic because any thread may use it.
     start: AtomicPtr<u8>,
     buffers: AtomicUsize,
     is_removed: AtomicBool,
@@ -53,9 +53,9 @@ impl Area {
                 format!("the descriptor is {descriptor}, which is none"),
             ));
         }
-        // SAFETY: the caller's descriptor, which stays open during this call (a number that is none is
-        // an error). That nobody else writes the bytes while the library uses them is for the caller to
-        // see to, as it is with every buffer of an area.
+        // SAFETY: the caller's descriptor, which stays open during this call (a number that is not
+        // a descriptor is an error). The caller ensures that no other process writes the bytes
+        // while the library uses them, as for every buffer of an area.
         let pages = unsafe {
             let file = std::os::fd::BorrowedFd::borrow_raw(descriptor);
             AreaPages::of_file(file, offset, length)
@@ -65,7 +65,7 @@ impl Area {
         Self::of(py, inner, id)
     }
 
-    /// One that exists.
+    /// An existing area.
     pub fn of(py: Python<'_>, inner: &Arc<Inner>, id: AreaId) -> PyResult<Self> {
         let place = inner.with(py, |node| {
             node.area_address(id).map(|(start, length)| (AtomicPtr::new(start), length))
@@ -82,8 +82,8 @@ impl Area {
         self.length
     }
 
-    /// Bytes of it from `offset` on as a numpy array that can be written, without a copy; it keeps
-    /// the memory. Raises `ValueError` where they are not inside. Needs numpy.
+    /// Bytes of it from `offset` on as a numpy array that can be written, without a copy; the array
+    /// keeps the memory. Raises `ValueError` if they are not inside. Needs numpy.
     #[pyo3(signature = (dtype: "DType", shape: "Shape", offset=0) -> "AnyArray")]
     fn array<'py>(
         slf: Bound<'py, Self>,
@@ -95,14 +95,14 @@ impl Area {
         py.import("hamlyn._arrays")?.call_method1("area", (slf, dtype, shape, offset))
     }
 
-    /// Bytes.
+    /// Its size in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.length
     }
 
-    /// Whether huge pages and wiring were granted: two texts, `"not asked"`, `"granted"`, or what
-    /// was given instead.
+    /// Whether huge pages and wiring were granted: two texts, `"not asked"`, `"granted"`, or a
+    /// description of the substitute.
     fn report(&self, py: Python<'_>) -> PyResult<(String, String)> {
         use hamlyn::os::memory::Grant;
         let report = self.inner.with(py, |node| node.area_report(self.id).cloned())?.or_raise()?;
@@ -114,8 +114,8 @@ impl Area {
         Ok((text(report.huge_pages), text(report.locked)))
     }
 
-    /// Gives the memory back. Raises `Misuse` while slots name it, and `BufferError` while an array
-    /// or a view shows it.
+    /// Frees the memory. Raises `Misuse` while slots name it, and `BufferError` while an array or a
+    /// view shows it.
     fn remove(&self, py: Python<'_>) -> PyResult<()> {
         if self.is_removed.load(Ordering::Relaxed) {
             return Ok(());
@@ -174,9 +174,9 @@ impl Area {
 pub struct Queue {
     pub inner: Arc<Inner>,
     pub id: QueueId,
-    /// The notifications that were handed out last. Those that nobody has any more are used again: to
-    /// make and free an object takes longer than a message. Two, because a loop has one while it receives
-    /// the next.
+    /// The last notification objects handed out. An object without other references is used again,
+    /// since making and freeing one takes longer than a message. Two, because a loop holds one
+    /// while it receives the next.
     told: Lock<[Option<Py<Notified>>; 2]>,
 }
 
@@ -192,10 +192,10 @@ impl Queue {
         py: Python<'py>,
         notification: Notification,
     ) -> PyResult<Bound<'py, Notified>> {
-        // Under the interpreter's lock, so that nobody else gets a reference meanwhile.
+        // Under the interpreter's lock, so that no other thread gets a reference meanwhile.
         if let Some(told) = self.told.try_lock() {
             for one in told.iter().flatten() {
-                // SAFETY: an object that lives, and the interpreter's lock is held.
+                // SAFETY: the object is alive, and the interpreter's lock is held.
                 if unsafe { ffi::Py_REFCNT(one.as_ptr()) } == 1 {
                     one.get().set(notification);
                     return Ok(one.bind(py).clone());
@@ -223,8 +223,8 @@ impl Queue {
 
 #[pymethods]
 impl Queue {
-    /// Waits for the next notification, at most `timeout` seconds (`None`: as long as it takes).
-    /// Raises `TimedOut`.
+    /// Waits for the next notification, at most `timeout` seconds (`None`: without limit). Raises
+    /// `TimedOut`.
     #[pyo3(signature = (timeout=None))]
     fn receive<'py>(
         &self,
@@ -263,7 +263,7 @@ impl Queue {
     }
 }
 
-/// A slot: what packets are checked against, and where they land.
+/// A slot: the checks for packets, and the memory where they land.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Slot {
     pub inner: Arc<Inner>,
@@ -272,20 +272,20 @@ pub struct Slot {
 
 #[pymethods]
 impl Slot {
-    /// The index that tickets name it with.
+    /// Its index, as tickets give it.
     #[getter]
     fn index(&self) -> u32 {
         self.id.index().0
     }
 
-    /// The right to send one message to a metadata entry.
+    /// A ticket to send one message to a metadata entry.
     #[pyo3(signature = (index=0))]
     fn ticket(&self, py: Python<'_>, index: u32) -> PyResult<Ticket> {
         let made = self.inner.with(py, |node| node.ticket(self.id, MetadataIndex(index)))?;
         Ok(Ticket { ticket: made.or_raise()? })
     }
 
-    /// The right to send single packets in fast mode.
+    /// A ticket to send single packets in fast mode.
     fn fast_ticket(&self, py: Python<'_>) -> PyResult<Ticket> {
         Ok(Ticket { ticket: self.inner.with(py, |node| node.fast_ticket(self.id))?.or_raise()? })
     }
@@ -305,8 +305,8 @@ impl Slot {
         Ok(PyBytes::new(py, &user[..length]))
     }
 
-    /// Arms an entry for the next message. In a paranoid slot it gets a new key, and accepts bytes
-    /// `start` to `stop` of the slot only (the whole slot unless given).
+    /// Arms an entry for the next message. In a paranoid slot the entry gets a new key, and accepts
+    /// bytes `start` to `stop` of the slot only (the whole slot unless given).
     #[pyo3(signature = (index=0, start=None, stop=None))]
     fn arm(
         &self,
@@ -334,12 +334,12 @@ impl Slot {
         armed.or_raise()
     }
 
-    /// A paranoid entry accepts nothing until it is armed again.
+    /// Closes a paranoid entry: it accepts nothing until it is armed again.
     fn close_entry(&self, py: Python<'_>, index: u32) -> PyResult<()> {
         self.inner.with(py, |node| node.close_entry(self.id, MetadataIndex(index)))?.or_raise()
     }
 
-    /// Changes the slot's key: every ticket made before is worthless at once.
+    /// Changes the slot's key: all existing tickets are worthless at once.
     fn revoke(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.with(py, |node| node.revoke(self.id))?.or_raise()
     }
@@ -362,7 +362,7 @@ impl Slot {
     }
 }
 
-/// The right to send one message: bytes that may travel anywhere. Whoever has them has the right.
+/// The right to send one message: bytes that may travel anywhere. Their bearer has the right.
 #[pyclass(module = "hamlyn", frozen, eq)]
 #[derive(PartialEq)]
 pub struct Ticket {
@@ -371,7 +371,7 @@ pub struct Ticket {
 
 #[pymethods]
 impl Ticket {
-    /// Reads a ticket. Raises `Misuse` (a `ValueError`) where the bytes are no ticket.
+    /// Reads a ticket. Raises `Misuse` (a `ValueError`) if the bytes are not a ticket.
     #[staticmethod]
     #[pyo3(signature = (data: "Buffer"))]
     fn from_bytes(data: &Bound<'_, PyAny>) -> PyResult<Self> {
@@ -382,7 +382,7 @@ impl Ticket {
         PyBytes::new(py, &self.ticket.to_bytes())
     }
 
-    /// How many bytes it may write.
+    /// The number of bytes that it may write.
     #[getter]
     fn capacity(&self) -> u64 {
         self.ticket.capacity()
@@ -399,12 +399,12 @@ impl Ticket {
         Ok(Self { ticket: self.ticket.at(offset).or_raise()? })
     }
 
-    /// The same right without a notification: the data moves and nobody is told.
+    /// The same right without a notification: the data arrives silently.
     fn silent(&self) -> Self {
         Self { ticket: self.ticket.silent() }
     }
 
-    /// Splits it among helpers: for each part `(start, stop, share)`, with shares that add to
+    /// Splits it among helpers: for each part `(start, stop, share)`, with shares that add up to
     /// 2**32.
     fn split(&self, parts: Vec<(u64, u64, u64)>) -> PyResult<Vec<Self>> {
         let share = |(start, stop, share)| Ok((start, stop, Share::new(share).or_raise()?));
@@ -438,7 +438,7 @@ impl Ticket {
 
     fn __repr__(&self) -> String {
         let ticket = &self.ticket;
-        // Not the key: whoever reads a log must not get the right.
+        // Not the key: the reader of a log must not get the right.
         format!(
             "<hamlyn.Ticket to {} slot {} bytes {}..{}>",
             ticket.destination, ticket.slot.0, ticket.base, ticket.bound
@@ -457,26 +457,26 @@ pub struct Link {
 
 #[pymethods]
 impl Link {
-    /// Who is at the other end, as the kernel says.
+    /// The identity of the other end, from the kernel.
     #[getter]
     fn peer(&self, py: Python<'_>) -> PyResult<Peer> {
         Ok(Peer { peer: self.inner.with(py, |node| node.peer(self.id).cloned())?.or_raise()? })
     }
 
-    /// What the other end sent along when the link was made: often a ticket's bytes.
+    /// The other end's greeting when the link was made: often a ticket's bytes.
     #[getter]
     fn greeting<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let found = self.inner.with(py, |node| node.greeting(self.id).map(<[u8]>::to_vec))?;
         Ok(PyBytes::new(py, &found.or_raise()?))
     }
 
-    /// Which path the link takes, and why.
+    /// The path that the link takes, and the reason.
     fn explain(&self, py: Python<'_>) -> PyResult<String> {
         self.inner.with(py, |node| node.explain(self.id))?.or_raise()
     }
 
-    /// Sends one message over this link and no other, so that a ticket that came from this peer is
-    /// used towards this peer and nobody else. See `Manager.send`.
+    /// Sends one message over this link and no other: so a ticket from this peer is used for this
+    /// peer alone. See `Manager.send`.
     #[pyo3(signature = (ticket, data: "Buffer", metadata: "Buffer | None" = None, timeout=None))]
     fn send(
         &self,
@@ -495,17 +495,18 @@ impl Link {
         })
     }
 
-    /// Exports `nbytes` (whole pages of 4,096) of new memory, zero, as an aperture to the other end,
-    /// which may read it and, if `writable`, write it. `ApertureChanged` among the events says when
-    /// the holder has it, or why not.
+    /// Exports `nbytes` (whole pages of 4,096) of new zeroed memory as an aperture to the other
+    /// end, which may read it and, if `writable`, write it. An `ApertureChanged` event reports that
+    /// the holder has mapped it, or the reason why not.
     #[pyo3(signature = (nbytes, *, writable=true))]
     fn export(&self, py: Python<'_>, nbytes: u64, writable: bool) -> PyResult<Aperture> {
         Aperture::export(py, self, nbytes, writable)
     }
 
     /// Exports a read-only aperture of this manager to the other end of this link as well: both
-    /// holders see the same pages. Each is revoked for itself, and the memory goes with the last;
-    /// whoever has been revoked and does not let go sees what is written there as long as it stays.
+    /// holders see the same pages. Each holder is revoked separately, and the memory is freed with
+    /// the last; a revoked holder that keeps its mapping sees further writes as long as the memory
+    /// exists.
     fn export_also(&self, py: Python<'_>, aperture: &Aperture) -> PyResult<Aperture> {
         aperture.export_also(py, self)
     }
@@ -515,7 +516,7 @@ impl Link {
         Aperture::held(py, self, number)
     }
 
-    /// Ends the link. Returns how many queued messages did not leave.
+    /// Ends the link. Returns the number of queued messages that did not leave.
     fn close(&self, py: Python<'_>) -> PyResult<usize> {
         self.inner.with(py, |node| node.disconnect(self.id))?.or_raise()
     }
@@ -529,7 +530,7 @@ impl Link {
     }
 
     pub(crate) fn __repr__(&self, py: Python<'_>) -> String {
-        // Not of one that is gone, nor after the manager's end.
+        // Not for an ended link, nor after the manager is closed.
         let peer = match self.inner.with(py, |node| node.peer(self.id).cloned()) {
             Ok(Ok(peer)) => format!(" to {}", Peer { peer }.told()),
             _ => String::new(),
@@ -538,7 +539,7 @@ impl Link {
     }
 }
 
-/// Who is at the other end of a link.
+/// The identity of the other end of a link.
 #[pyclass(module = "hamlyn", frozen, eq)]
 #[derive(PartialEq)]
 pub struct Peer {
@@ -547,25 +548,25 @@ pub struct Peer {
 
 #[pymethods]
 impl Peer {
-    /// The id of its manager, as it says itself.
+    /// The id of its manager, by its own account.
     #[getter]
     fn id(&self) -> u64 {
         self.peer.node.0
     }
 
-    /// Its user, as the kernel says; `None`: of another user namespace.
+    /// Its user, from the kernel; `None`: of another user namespace.
     #[getter]
     fn uid(&self) -> Option<u32> {
         self.peer.uid
     }
 
-    /// Its group, likewise.
+    /// Its group, from the kernel; `None`: of another user namespace.
     #[getter]
     fn gid(&self) -> Option<u32> {
         self.peer.gid
     }
 
-    /// Its process; `None` if it cannot be seen from here.
+    /// Its process; `None` if it is not visible from here.
     #[getter]
     fn pid(&self) -> Option<u32> {
         self.peer.pid
@@ -577,14 +578,16 @@ impl Peer {
         &self.peer.service
     }
 
-    /// Of another host: from where it is connected, as address:port; `None`: it is on this host.
+    /// For another host: the address that it is connected from, as address:port; `None`: it is on
+    /// this host.
     #[getter]
     fn address(&self) -> Option<String> {
         self.peer.host.as_ref().map(|host| host.address.to_string())
     }
 
-    /// Of another host, what it has proved to be: the first name in its certificate; or the hash of one
-    /// that has none; or `"secret"`, for whoever has this process's secret and no certificate.
+    /// For another host, its proven identity: the first name in its certificate; or the
+    /// certificate's hash, if it has no name; or `"secret"`, for a peer that has this process's
+    /// secret and no certificate.
     #[getter]
     fn identity(&self) -> Option<&str> {
         self.peer.host.as_ref().map(|host| host.identity.as_str())
@@ -605,9 +608,8 @@ impl Peer {
 #[pyclass(module = "hamlyn", name = "Notification", frozen)]
 pub struct Notified {
     inner: Arc<Inner>,
-    // What it says: its queue changes that once nobody has it any more.
-    // In the parts in which the library has it, so that nothing is put together for whoever asks for
-    // none of it.
+    // Its contents: its queue changes them once the object has no other reference. In the library's
+    // own parts, so that a program that reads none of them does not pay for assembling them.
     slot: [AtomicU32; 2],
     index: AtomicU32,
     word: AtomicU32,
@@ -653,7 +655,7 @@ impl Notified {
 
 #[pymethods]
 impl Notified {
-    /// The slot that it arrived in, of which `metadata`, `arm` and the like can be asked.
+    /// The slot in which it arrived, for `metadata`, `arm` and the like.
     #[getter]
     fn slot(&self) -> Slot {
         Slot { inner: self.inner.clone(), id: self.notification().slot }

@@ -1,8 +1,8 @@
 //! Publishers, and samples of their pools that are written in place. `subscribe.rs` has the other side.
 //!
-//! A `SampleLoan` is memory of the pool. As long as Python has a buffer of it, it is neither published
-//! nor given back; afterwards it hands out none. So nothing that Python can see is ever a published
-//! sample, or another's.
+//! A `SampleLoan` is memory of the pool. While Python has a buffer of it, it is neither published
+//! nor given back; afterwards it gives out no more buffers. So Python never sees a published sample
+//! through it, or another one.
 
 use crate::array::{self, Header};
 use crate::bytes::with_bytes;
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 
 type Ends = Arc<End<Arc<protocol::Publisher>>>;
 
-/// What becomes of samples for slow subscribers, by its name.
+/// The policy for slow subscribers, by its name.
 pub fn when_slow_of(name: &str) -> PyResult<WhenSlow> {
     let all = [WhenSlow::Wait, WhenSlow::DropOldest, WhenSlow::DropNewest, WhenSlow::SendAway];
     all.into_iter().find(|when| name_of(*when) == name).ok_or_else(|| {
@@ -143,9 +143,9 @@ impl Publisher {
         self.pool_bytes
     }
 
-    /// Publishes a sample; returns how many were published before it. Waits, at most `timeout` seconds,
-    /// only for subscribers of `"wait"`. Raises `TimedOut`, and `Misuse` where the sample is too long or
-    /// every loan of the pool is out; then nothing was published.
+    /// Publishes a sample; returns the number of samples published before it. Waits, at most
+    /// `timeout` seconds, only for subscribers of `"wait"`. Raises `TimedOut`, and `Misuse` if the
+    /// sample is too long or every loan of the pool is out; then nothing was published.
     #[pyo3(signature = (sample: "Buffer", timeout=None))]
     fn publish(
         &self,
@@ -156,14 +156,14 @@ impl Publisher {
         with_bytes(sample, |sample| self.publish_parts(py, &[], sample, timeout))?.ok_or_else(late)
     }
 
-    /// `publish` without waiting: `None`, and nothing was published, if that would be needed.
+    /// `publish` without waiting: `None`, and nothing was published, if it would have to wait.
     #[pyo3(signature = (sample: "Buffer"))]
     fn try_publish(&self, py: Python<'_>, sample: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
         with_bytes(sample, |sample| self.publish_parts(py, &[], sample, Some(0.0)))
     }
 
-    /// `publish` of an array with its type and shape, which `Sample.array()` has again. Raises
-    /// `BufferError` where the array holds Python objects, has fields or a mask, or is not in one piece.
+    /// `publish` of an array with its type and shape, for `Sample.array()`. Raises `BufferError` if
+    /// the array holds Python objects, has fields or a mask, or is not contiguous.
     #[pyo3(signature = (array: "Buffer", timeout=None))]
     fn publish_array(
         &self,
@@ -175,15 +175,15 @@ impl Publisher {
             .ok_or_else(late)
     }
 
-    /// A sample of `nbytes` bytes of the pool, to be written in place; never waits. Its bytes are what
-    /// they last were. Raises `Misuse` where it is too long, or as many are on loan as may be.
+    /// Lends a sample of `nbytes` bytes of the pool, to be written in place; never waits. Its bytes
+    /// are those of any earlier sample. Raises `Misuse` if it is too long, or every loan is out.
     fn loan(&self, py: Python<'_>, nbytes: usize) -> PyResult<SampleLoan> {
         self.lend(py, nbytes, None)
     }
 
-    /// A sample of the pool for an array of this type ("<f8", or whatever `numpy.dtype` takes) and
-    /// shape, to be computed in place: `loan.array()`. Otherwise as `loan`. Raises `BufferError` for
-    /// types that are not sent, `ValueError` for shapes that cannot be.
+    /// Lends a sample of the pool for an array of this type ("<f8", or any argument of
+    /// `numpy.dtype`) and shape, to be computed in place: `loan.array()`. Otherwise as `loan`.
+    /// Raises `BufferError` for types that cannot be sent, `ValueError` for impossible shapes.
     #[pyo3(signature = (dtype: "DType", shape: "Shape"))]
     fn loan_array(
         &self,
@@ -195,8 +195,8 @@ impl Publisher {
         self.lend(py, total, Some(header))
     }
 
-    /// `SampleLoan.publish` of a loan that must be this publisher's: another's raises `Misuse`, and stays
-    /// as it is.
+    /// `SampleLoan.publish` of a loan that must be this publisher's: another's raises `Misuse`, and
+    /// stays as it is.
     #[pyo3(signature = (loan, timeout=None))]
     fn _publish_loan(
         &self,
@@ -210,8 +210,8 @@ impl Publisher {
         loan.publish(py, timeout)
     }
 
-    /// Waits, at most `timeout` seconds, until every subscriber has been sent all that is kept for it.
-    /// Raises `TimedOut`.
+    /// Waits, at most `timeout` seconds, until every subscriber has been sent all samples that are
+    /// kept for it. Raises `TimedOut`.
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let flush = |end: &protocol::Publisher, slice| not_yet(end.flush(Some(slice)));
@@ -224,21 +224,21 @@ impl Publisher {
         done.ok_or_else(late)
     }
 
-    /// `flush`, and waits until subscribers have released every sample of the pool: before the publisher
-    /// is closed, since the pool goes with it. Raises `TimedOut`.
+    /// `flush`, and waits until subscribers have released every sample of the pool: call it before
+    /// closing the publisher, which frees the pool. Raises `TimedOut`.
     #[pyo3(signature = (timeout=None))]
     fn drain(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.drained(py, timeout)?.ok_or_else(late)
     }
 
-    /// Ends it, and with it its connections, at once: a subscriber that was not sent all yet, or missed the
-    /// last, is told that it was too slow. Closing twice is closing once.
+    /// Closes it and its connections, at once: a subscriber that was not sent all samples yet, or
+    /// missed the last, gets the error that it was too slow. Closing twice is allowed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.end.close_now(py)
     }
 
-    /// Drains it for at most 10 s, unless an exception leaves the `with`, and closes. Who has not had all by
-    /// then is told so (`Closed`), and no subscriber makes this raise.
+    /// Drains it for at most 10 s, unless an exception leaves the `with`, and closes. Subscribers
+    /// that have not had all samples by then get `Closed`; no subscriber makes this raise.
     #[pyo3(signature = (kind: "type[BaseException] | None", _error: "BaseException | None", _trace: "TracebackType | None"))]
     fn __exit__(
         &self,
@@ -275,13 +275,14 @@ impl Publisher {
         self.end.with(py, |end| end.dropped())
     }
 
-    /// Subscribers that were sent away because they were too slow, or cannot have what is published.
+    /// Subscribers that were disconnected because they were too slow, or cannot receive the
+    /// samples.
     #[getter]
     fn sent_away(&self, py: Python<'_>) -> PyResult<u64> {
         self.end.with(py, |end| end.sent_away())
     }
 
-    /// Subscribers that were sent away because they broke the rules.
+    /// Subscribers that were disconnected because they broke the rules.
     #[getter]
     fn misbehaved(&self, py: Python<'_>) -> PyResult<u64> {
         self.end.with(py, |end| end.misbehaved())
@@ -289,7 +290,7 @@ impl Publisher {
 }
 
 impl Publisher {
-    /// `None`: the time is over.
+    /// `None`: the time limit has passed.
     fn drained(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<()>> {
         let drain = |end: &protocol::Publisher, slice| not_yet(end.drain(Some(slice)));
         self.end.wait_shared(
@@ -356,7 +357,7 @@ impl Publisher {
 named!(Publisher, |_| None);
 offered!(Publisher);
 
-/// What a publisher knows of one subscriber, when it was asked.
+/// A publisher's view of one subscriber, at the time of the call.
 #[pyclass(module = "hamlyn", frozen)]
 pub struct SubscriberState {
     state: protocol::SubscriberState,
@@ -364,19 +365,19 @@ pub struct SubscriberState {
 
 #[pymethods]
 impl SubscriberState {
-    /// Who it is, as the kernel says.
+    /// Its identity, from the kernel.
     #[getter]
     fn peer(&self) -> Peer {
         peer_of(&self.state.connection)
     }
 
-    /// What becomes of samples for which it has no room.
+    /// The policy for samples for which it has no room.
     #[getter]
     fn when_slow(&self) -> &'static str {
         name_of(self.state.when_slow)
     }
 
-    /// Whether it can be sent samples: it holds the pool, where there is one.
+    /// Whether it can be sent samples: it has mapped the pool, if there is one.
     #[getter]
     fn is_served(&self) -> bool {
         self.state.is_served
@@ -388,19 +389,19 @@ impl SubscriberState {
         self.state.sent
     }
 
-    /// Messages in its own memory that it had not taken when it last said how many it had.
+    /// Messages in its own memory that it had not taken, by its last report.
     #[getter]
     fn untaken(&self) -> u64 {
         self.state.untaken
     }
 
-    /// Samples of the pool that it was told of and has not released.
+    /// Samples of the pool that were announced to it and that it has not released.
     #[getter]
     fn outstanding(&self) -> u32 {
         self.state.outstanding
     }
 
-    /// Samples that are kept, and that it has yet to be sent.
+    /// Kept samples that it has yet to be sent.
     #[getter]
     fn behind(&self) -> u64 {
         self.state.behind
@@ -423,10 +424,10 @@ impl SubscriberState {
     }
 }
 
-/// A sample of a publisher's pool that has yet to be published. It has the buffer protocol, writable;
-/// `publish()` and `release()` raise `BufferError` while something has a buffer of it, such as an
-/// array: that would show what others read, or another sample. Where it goes away, it is released. A
-/// forked child has not got its memory: a view that was made before must not be used there.
+/// A sample of a publisher's pool that has yet to be published. It has the buffer protocol,
+/// writable; `publish()` and `release()` raise `BufferError` while a buffer of it exists, such as
+/// an array: that would show a published sample, or another one. Dropping the object releases it. A
+/// forked child does not have its memory: do not use earlier views there.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct SampleLoan {
     end: Ends,
@@ -438,8 +439,8 @@ pub struct SampleLoan {
 
 #[pymethods]
 impl SampleLoan {
-    /// Publishes it: its bytes stay where they are, and each subscriber is told of them. Otherwise as
-    /// `Publisher.publish`; after `TimedOut` it may be published again.
+    /// Publishes it: its bytes stay in place, and each subscriber gets a message with their
+    /// position. Otherwise as `Publisher.publish`; after `TimedOut` it may be published again.
     #[pyo3(signature = (timeout=None))]
     fn publish(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
         self.end()?;
@@ -450,7 +451,7 @@ impl SampleLoan {
         published?.ok_or_else(late)
     }
 
-    /// Gives it back unpublished. Releasing twice is releasing once.
+    /// Gives it back unpublished. Releasing twice is allowed.
     fn release(&self) -> PyResult<()> {
         if !self.lent.is_over() {
             self.end()?;
@@ -459,8 +460,7 @@ impl SampleLoan {
         Ok(())
     }
 
-    /// Makes the sample shorter; one of at most `nbytes` bytes stays as it is. Raises `Misuse` for one
-    /// that is an array.
+    /// Shortens the sample to at most `nbytes` bytes. Raises `Misuse` for an array.
     fn truncate(&self, nbytes: usize) -> PyResult<()> {
         if self.header.is_some() {
             return Err(error(Kind::Misuse, "an array's sample has the length of its array"));
@@ -473,7 +473,7 @@ impl SampleLoan {
         Ok(())
     }
 
-    /// The array, in this memory: of a sample that `loan_array` made. Needs numpy.
+    /// The array, in this memory: only for a sample of `loan_array`. Needs numpy.
     #[pyo3(signature = () -> "AnyArray")]
     fn array<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         match &slf.get().header {
@@ -493,9 +493,9 @@ impl SampleLoan {
     ) -> PyResult<()> {
         let this = slf.get();
         this.check()?;
-        // SAFETY: the place stays this object's, and mapped, as long as `loan` holds it, and that neither
-        // publishes nor releases it before `lent` has ended. What is cut off by `truncate` is the place's,
-        // too.
+        // SAFETY: the place stays this object's, and mapped, as long as `loan` holds it; it neither
+        // publishes nor releases the place before `lent` has ended. The part that `truncate` cuts
+        // off belongs to the place, too.
         unsafe { this.lent.view(slf.as_any(), view, flags, this.head_bytes()) }
     }
 
@@ -529,7 +529,7 @@ impl SampleLoan {
         self.lent.check()
     }
 
-    /// Nobody gets a buffer of it from now on.
+    /// Refuses every further buffer of it.
     fn end(&self) -> PyResult<()> {
         self.check()?;
         self.lent.end()

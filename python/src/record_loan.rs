@@ -1,9 +1,9 @@
 //! Records of streams that are written before they are sent, in memory that a sender lends.
 //!
-//! The memory is the loan's own, and is copied once, into the link, as that of a long loan in Rust is:
-//! between the bytes in a ring stand headers. So a view of it never shows what is sent, or another
-//! record: while Python has one the loan is neither sent nor given back, and afterwards it hands out
-//! none.
+//! The memory is the loan's own, and is copied once, into the link, like that of a long loan in
+//! Rust, since the ring has headers between the bytes. So a view of it never shows sent bytes, or
+//! another record: while Python has a view the loan is neither sent nor given back, and afterwards
+//! it gives out no more.
 
 use crate::array::{Header, Memory};
 use crate::errors::{Kind, error};
@@ -15,16 +15,16 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use std::sync::Mutex;
 
-/// Whose record it is.
+/// The loan's sender.
 pub enum Sender {
     Plain(Py<StreamSender>),
     Aperture(Py<ApertureStreamSender>),
 }
 
 /// A record that has yet to be sent. It has the buffer protocol, writable; `send()` and `release()`
-/// raise `BufferError` while something has a buffer of it, such as an array. Where it goes away, and at
-/// the end of a `with` block, it is released, and nothing is sent that was not. Its memory is the
-/// loan's own; `send()` copies it once, into the link or the aperture.
+/// raise `BufferError` while a buffer of it exists, such as an array. Dropping the object, or
+/// leaving its `with` block, releases it without sending it. Its memory is the loan's own; `send()`
+/// copies it once, into the link or the aperture.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct RecordLoan {
     sender: Sender,
@@ -49,12 +49,12 @@ impl RecordLoan {
             );
             return Err(error(Kind::Misuse, text));
         }
-        // There is no memory of no bytes.
+        // Memory has at least one byte.
         let memory = Memory::new(length.max(1)).ok_or_else(|| {
             error(Kind::Misuse, format!("{length} bytes are more than memory can have"))
         })?;
         if let Some(header) = &header {
-            // SAFETY: the header's bytes are the first of memory that nobody else has yet.
+            // SAFETY: the header's bytes are the first of memory that has no other user yet.
             header.put(unsafe { core::slice::from_raw_parts_mut(memory.at(0), header.start()) });
         }
         let start = memory.at(0).expose_provenance();
@@ -69,22 +69,23 @@ impl RecordLoan {
 
 #[pymethods]
 impl RecordLoan {
-    /// Sends it, as the sender's `send` does. After an error that left it as it was it may be sent
-    /// again, as after `TimedOut`. Once it is taken it is over, also where that is cut off (`CutOff`)
-    /// or a signal handler raises while the rest leaves: that goes on with the sender's next call.
+    /// Sends it, as the sender's `send` does. After an error that took nothing, such as `TimedOut`,
+    /// it may be sent again. Once the record is taken the loan is over, even if the time limit cuts
+    /// the record off (`CutOff`) or a signal handler raises while the rest leaves: the rest leaves
+    /// with the sender's next call.
     #[pyo3(signature = (timeout=None))]
     fn send(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.lent.end()?;
-        // Taken out: nobody else gives it back meanwhile, or finds the lock held.
+        // Taken out: no other call gives it back meanwhile, or finds the lock held.
         let memory = locked(&self.memory).take();
         let Some(kept) = &memory else { return self.lent.check() };
-        // SAFETY: as long as that, at least; nobody has a buffer of it, or gets one.
+        // SAFETY: `kept` lives that long, at least; no buffer of it exists, and none will.
         let bytes = unsafe { core::slice::from_raw_parts(kept.at(0), self.lent.length()) };
         let sent = match &self.sender {
             Sender::Plain(sender) => sender.get().send_or_say(py, bytes, timeout),
             Sender::Aperture(sender) => sender.get().send_or_say(py, bytes, timeout),
         };
-        // What was taken is not to be sent again, whatever was raised afterwards.
+        // Do not send again a record that was taken, whatever was raised afterwards.
         if matches!(sent, Err(_) | Ok(Sent::Late)) {
             *locked(&self.memory) = memory;
             self.lent.goes_on();
@@ -92,7 +93,7 @@ impl RecordLoan {
         sent?.result()
     }
 
-    /// Gives it back unsent. Releasing twice, or what was sent, does nothing.
+    /// Gives it back unsent. Does nothing if it was released or sent.
     fn release(&self) -> PyResult<()> {
         if !self.lent.is_over() {
             self.lent.end()?;
@@ -101,8 +102,8 @@ impl RecordLoan {
         Ok(())
     }
 
-    /// Makes the record shorter; one of at most `nbytes` bytes stays as it is. Views that were made
-    /// before show what was cut off, too. Raises `Misuse` for one that is an array.
+    /// Shortens the record to at most `nbytes` bytes. Earlier views show the cut-off bytes, too.
+    /// Raises `Misuse` for an array.
     fn truncate(&self, nbytes: usize) -> PyResult<()> {
         if self.header.is_some() {
             return Err(error(Kind::Misuse, "an array's record has the length of its array"));
@@ -112,7 +113,7 @@ impl RecordLoan {
         Ok(())
     }
 
-    /// The array, in this memory: of a record that `loan_array` made. Needs numpy.
+    /// The array, in this memory: only for a record of `loan_array`. Needs numpy.
     #[pyo3(signature = () -> "AnyArray")]
     fn array<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         match &slf.get().header {
@@ -121,7 +122,7 @@ impl RecordLoan {
         }
     }
 
-    // Whether it was lent by this sender.
+    // Whether this sender has lent it.
     #[pyo3(signature = (sender: "object"))]
     fn _is_of(&self, sender: &Bound<'_, PyAny>) -> bool {
         let own = match &self.sender {
@@ -141,7 +142,8 @@ impl RecordLoan {
         flags: c_int,
     ) -> PyResult<()> {
         let this = slf.get();
-        // SAFETY: the memory is this object's until `lent` has ended. What `truncate` cuts off stays there.
+        // SAFETY: the memory is this object's until `lent` has ended. The part that `truncate` cuts
+        // off stays.
         unsafe { this.lent.view(slf.as_any(), view, flags, this.head_bytes()) }
     }
 

@@ -1,4 +1,4 @@
-//! A request at its server: what came, and the answer.
+//! A request at its server: the client's bytes, and the answer.
 
 use crate::admission::outside;
 use crate::array;
@@ -16,17 +16,17 @@ use pyo3::types::PyBytes;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
-/// A call to be replied to. Where it goes away without a reply, the client is told that none will
-/// come. It does not go away while a name refers to it, such as that of a loop which waits for the
-/// next: `with server.receive() as request:` declines what was not replied to at the end of its block,
-/// also where an exception leaves it.
+/// A call to be replied to. If the object is dropped without a reply, the client learns that no
+/// reply will come. It is not dropped while a name refers to it, such as the variable of a loop
+/// that waits for the next: `with server.receive() as request:` declines an unanswered request at
+/// the end of its block, also if an exception leaves the block.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Request {
     pub end: Arc<End<Arc<protocol::Server>>>,
     pub data: Py<PyBytes>,
     pub link: LinkId,
     pub which: Which,
-    /// Not what keeps it: it goes when it is closed.
+    /// A weak reference: the server goes when it is closed.
     pub server: Weak<protocol::Server>,
     /// `None` once it has been replied to.
     pub arrived: Mutex<Option<Arrived>>,
@@ -34,14 +34,15 @@ pub struct Request {
 
 #[pymethods]
 impl Request {
-    /// What the client sent.
+    /// The client's bytes.
     #[getter]
     fn data(&self, py: Python<'_>) -> Py<PyBytes> {
         self.data.clone_ref(py)
     }
 
-    /// Who calls, as the kernel says. Raises `Closed` of a client that has gone, if the request was
-    /// replied to, or as many others as the server may have clients have gone after it.
+    /// The identity of the caller, from the kernel. Raises `Closed` for a client that has left, if
+    /// the request was replied to, or as many others as the server may have clients have left after
+    /// it.
     #[getter]
     fn peer(&self, py: Python<'_>) -> PyResult<Peer> {
         let peer = self.end.with(py, |server| server.peer_of_which(self.which))?;
@@ -49,23 +50,23 @@ impl Request {
         Ok(Peer { peer: peer.ok_or_else(gone)? })
     }
 
-    /// The client's link. When that has gone another may have this name one day; `peer` never names
-    /// another.
+    /// The client's link. After the link ends its name may be reused one day; `peer` never names
+    /// another client.
     #[getter]
     fn link(&self) -> Link {
         Link { inner: self.end.inner.clone(), id: self.link }
     }
 
-    /// Replies, waiting at most `timeout` seconds for room, and, where the reply is long, for the
-    /// client to take it; it is copied for that, and goes on after Ctrl-C. On an error the client is told
-    /// that no reply will come. A second reply raises `Misuse`.
+    /// Replies, waiting at most `timeout` seconds for room, and, if the reply is long, for the
+    /// client to take it; a long reply is copied, and goes on after Ctrl-C. After an error the
+    /// client learns that no reply will come. A second reply raises `Misuse`.
     #[pyo3(signature = (data: "Buffer", timeout=10.0))]
     fn reply(&self, py: Python<'_>, data: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
         with_bytes(data, |data| self.reply_bytes(py, data, timeout))
     }
 
-    /// `reply` with an array, its type and shape. Raises `BufferError` as `pack_array`; then it is not
-    /// replied to yet.
+    /// `reply` with an array, its type and shape. Raises `BufferError` as `pack_array`; then there
+    /// is no reply yet.
     #[pyo3(signature = (array: "Buffer", timeout=10.0))]
     fn reply_array(
         &self,
@@ -77,16 +78,16 @@ impl Request {
     }
 
     /// The array that the client sent with `call_array`: checked, then shown, read-only. Raises
-    /// `ArrayError` where the request is none, or does not fit. Needs numpy.
+    /// `ArrayError` if the request is not an array, or does not fit. Needs numpy.
     #[pyo3(signature = () -> "AnyArray")]
     fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         array::unpack_array(self.data.bind(py))
     }
 
-    /// Answers that the request has failed, waiting at most `timeout` seconds for room: the client's
-    /// call raises `ApplicationError` with this text and `code`. A text of more than 1,024 bytes, or than
-    /// the client's `reply_nbytes` less 8, is cut off behind a whole character, and ends in "…". After
-    /// Ctrl-C it goes on until `timeout`.
+    /// Answers that the request has failed, waiting at most `timeout` seconds for room: the
+    /// client's call raises `ApplicationError` with this text and `code`. A text of more than 1,024
+    /// bytes, or than the client's `reply_nbytes` less 8, is cut off after a whole character, and
+    /// ends in "…". After Ctrl-C it goes on until `timeout`.
     #[pyo3(signature = (code, text, timeout=10.0))]
     fn fail(&self, py: Python<'_>, code: u32, text: &str, timeout: Option<f64>) -> PyResult<()> {
         let timeout = duration(timeout)?;
@@ -104,16 +105,16 @@ impl Request {
         on_thread(py, &self.end.inner, || false, fail)?.or_raise()
     }
 
-    /// Seconds until its caller gives up, if it said so; else `None`.
+    /// Seconds until the caller gives up, if the server knows its limit; else `None`.
     #[getter]
     fn time_left(&self) -> Option<f64> {
         let deadline = locked(&self.arrived).as_ref()?.deadline()?;
         Some(deadline.saturating_duration_since(Instant::now()).as_secs_f64())
     }
 
-    /// Whether nobody waits for the reply any more: the caller has given up, is gone, or its time is
-    /// over. Takes a turn, so that it sees what has been sent by now. A reply is allowed as ever, and
-    /// is dropped at the client. Raises `Misuse` where it was replied to already.
+    /// Whether no caller waits for the reply any more: it has given up, is gone, or its time limit
+    /// has passed. Takes a turn, so that the answer is up to date. A reply is still allowed, and is
+    /// dropped at the client. Raises `Misuse` if there was a reply already.
     fn is_cancelled(&self, py: Python<'_>) -> PyResult<bool> {
         // Not while it is locked: the turn may wait for a thread that waits for the interpreter.
         let (which, deadline) = {
@@ -136,7 +137,7 @@ impl Request {
         })
     }
 
-    // The same of `fail`.
+    // The same for `fail`.
     fn _try_fail(&self, py: Python<'_>, code: u32, text: &str) -> PyResult<bool> {
         let left = self.try_answer(py, |request| {
             let text = cut_off(text, request.error_text_max());
@@ -172,7 +173,8 @@ impl Request {
     }
 }
 
-/// A request that a thread is to answer: where there is none, its client is told that no reply will come.
+/// A request for a thread to answer: if there is no thread, its client learns that no reply will
+/// come.
 struct Owed {
     server: Arc<protocol::Server>,
     arrived: Option<Arrived>,
@@ -202,14 +204,14 @@ impl Request {
         let server = self.end.with(py, |server| server.clone())?;
         let left = self.try_answer(py, |request| request.try_reply(data))?;
         let Some(arrived) = left else { return Ok(()) };
-        // It may go on after Ctrl-C, when nobody keeps the bytes.
+        // It may go on after Ctrl-C, when the caller no longer keeps the bytes.
         let data = data.to_vec();
         let owed = Owed { server, arrived: Some(arrived) };
         let reply = move || owed.answer(|request| request.reply(&data, timeout));
         on_thread(py, &self.end.inner, || false, reply)?.or_raise()
     }
 
-    /// Answers if that waits for nobody; else what is left to be answered.
+    /// Answers if that needs no wait; else returns the unanswered request.
     fn try_answer(
         &self,
         py: Python<'_>,
@@ -224,7 +226,7 @@ impl Request {
         tried.map_err(unreplied)
     }
 
-    /// Whether nothing is left.
+    /// Keeps an unanswered request; returns whether there is none.
     fn keep(&self, left: Option<Arrived>) -> bool {
         let is_sent = left.is_none();
         *locked(&self.arrived) = left;
@@ -237,7 +239,7 @@ impl Request {
     }
 }
 
-/// A text of at most `max` bytes, which says that it was longer.
+/// A text of at most `max` bytes, with a mark if it was longer.
 fn cut_off(text: &str, max: usize) -> String {
     const MARK: &str = "…";
     if text.len() <= max {
@@ -250,7 +252,7 @@ fn cut_off(text: &str, max: usize) -> String {
     [&text[..kept], MARK].concat()
 }
 
-/// Why a reply did not leave.
+/// The reason why a reply did not leave.
 struct Unreplied(CallError);
 
 impl ToPy for Unreplied {
@@ -278,7 +280,7 @@ impl Request {
     /// Declines, unless it was replied to.
     fn let_go(&self) {
         let Some(arrived) = locked(&self.arrived).take() else { return };
-        // Where the server is closed, its clients have been told by that.
+        // If the server is closed, its clients have learned that already.
         // In a forked child it is the parent's.
         if self.end.inner.check_fork().is_err() {
             return;

@@ -6,8 +6,8 @@ use hamlyn::protocol;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
 
-/// A receiver end point, for whoever is to send to it: bytes or text that may travel in a message,
-/// in a file or on a command line. A secret: whoever has it may grow a sender from it.
+/// A receiver end point's seed, from which its senders grow: bytes or text that may travel in a
+/// message, in a file or on a command line. A secret: its bearer may grow a sender from it.
 #[pyclass(module = "hamlyn", frozen, eq)]
 #[derive(PartialEq)]
 pub struct Seed {
@@ -16,7 +16,7 @@ pub struct Seed {
 
 #[pymethods]
 impl Seed {
-    /// Reads a seed from its bytes or its text. Raises `SeedError` where it is none.
+    /// Reads a seed from its bytes or its text. Raises `SeedError` if it is not a seed.
     #[new]
     #[pyo3(signature = (seed: "Seed | Buffer | str"))]
     fn new(seed: &Bound<'_, PyAny>) -> PyResult<Self> {
@@ -31,14 +31,14 @@ impl Seed {
         self.seed.to_string()
     }
 
-    /// The same for bearers on other hosts, who find the receiver's host at `host:port`; its manager
-    /// has to listen there (the setting `listen`).
+    /// The same for bearers on other hosts, which find the receiver's host at `host:port`; its
+    /// manager has to listen there (the setting `listen`).
     #[cfg(feature = "tls")]
     fn at_host(&self, at: &str) -> PyResult<Self> {
         Ok(Self { seed: self.seed.at_host(at).or_raise()? })
     }
 
-    /// What protocol the receiver speaks.
+    /// The receiver's protocol.
     #[getter]
     fn kind(&self) -> String {
         self.seed.kind().to_string()
@@ -67,7 +67,7 @@ impl Seed {
     }
 
     fn __repr__(&self) -> String {
-        // Not its token: whoever reads a log must not get the right.
+        // Not its token: the reader of a log must not get the right.
         format!("<hamlyn.Seed of a {} receiver of {}>", self.seed.kind(), self.seed.node())
     }
 }

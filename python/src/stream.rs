@@ -1,11 +1,12 @@
-//! Streams, and streams through an aperture: receivers and records. `stream_sender.rs` has the senders.
+//! Streams, and streams through an aperture: receivers and records. `stream_sender.rs` has the
+//! senders.
 //!
-//! A record lies where it arrived until it is released. Python hands it out as an object with the
-//! buffer protocol; when that has gone, or was released, and all before it, the library releases
-//! it. So nothing that Python can see is ever used again for something else.
+//! A record stays where it arrived until it is released. Python gets it as an object with the
+//! buffer protocol; the library releases the record when this object and those of all earlier
+//! records are gone or were released. So memory that Python can see is never reused.
 //!
-//! A long record of a stream through an aperture lies where its sender can still change it. It is
-//! an object of another type, without the buffer protocol: its bytes are only ever copied out.
+//! The sender of a stream through an aperture can change a long record in its place. Such a record
+//! is an object of another type, without the buffer protocol: its bytes are only ever copied out.
 
 use crate::admission::outside;
 use crate::array::{self, HEAD_BYTES_MAX, Header};
@@ -34,7 +35,7 @@ enum Inlet {
     Aperture(protocol::ApertureStreamReceiver),
 }
 
-/// Either one's record.
+/// A record of either receiver.
 enum Piece {
     Plain(protocol::Record),
     Aperture(protocol::ApertureRecord),
@@ -55,17 +56,17 @@ pub struct Intake {
     out: VecDeque<(Piece, Arc<Lent>)>,
 }
 
-/// What Python has of a record.
+/// A record's references in Python.
 #[derive(Default)]
 struct Lent {
     is_released: AtomicBool,
     /// Buffers, and copies that are being made.
     buffers: AtomicUsize,
-    /// It is to be released with the last of them.
+    /// Whether it is to be released with the last of them.
     ends_with_buffers: AtomicBool,
 }
 
-/// Why bytes that may change could not be copied.
+/// The reason why volatile bytes could not be copied.
 enum CopyError {
     Stream(ReceiveError),
     Access(AccessError),
@@ -99,7 +100,7 @@ impl Intake {
         intake.iter_mut().for_each(Self::release);
     }
 
-    /// Releases the records at the beginning that nobody has any more.
+    /// Releases the first records, as far as Python has dropped them.
     fn release(&mut self) {
         let mut last = None;
         while self.out.front().is_some_and(|(_, lent)| lent.is_released.load(Ordering::Acquire)) {
@@ -115,7 +116,7 @@ impl Intake {
         };
     }
 
-    /// The next record that is there, as what Python gets.
+    /// Takes the next record that is there, for Python.
     fn take(&mut self, timeout: Option<Duration>) -> Result<Option<Taken>, ReceiveError> {
         self.release();
         let (piece, start, length) = match &mut self.receiver {
@@ -140,7 +141,7 @@ impl Intake {
         Ok(Some(Taken { number, start, length, lent }))
     }
 
-    /// Copies from byte `at` of a record that is out and may change.
+    /// Copies from byte `at` of a volatile record that is out.
     fn copy(&self, number: u64, at: usize, to: &mut [u8]) -> Result<(), CopyError> {
         let gone = || CopyError::Stream(ReceiveError::Misuse(format!("record {number} is gone")));
         // They are out in their order, without a gap.
@@ -158,10 +159,10 @@ impl Intake {
     }
 }
 
-/// A record as Python has it.
+/// A record for Python.
 struct Taken {
     number: u64,
-    /// Where its bytes lie that stand still; `None`: they may change.
+    /// The address of its stable bytes; `None`: they are volatile.
     start: Option<usize>,
     length: usize,
     lent: Arc<Lent>,
@@ -213,7 +214,7 @@ impl Held {
         Ok(())
     }
 
-    /// Now, or when nothing uses it any more.
+    /// Releases it, now, or with its last use.
     fn release_with_buffers(&self) {
         self.taken.lent.ends_with_buffers.store(true, Ordering::Relaxed);
         if self.taken.lent.buffers.load(Ordering::Relaxed) == 0 {
@@ -245,8 +246,8 @@ impl Held {
         let is_long = to.len() > HELD_BYTES_MAX;
         match start {
             Some(start) => {
-                // SAFETY: a record's bytes stay where they are, and nobody writes them, until the
-                // receiver releases it or is dropped, which the loan prevents.
+                // SAFETY: a record's bytes stay in place, without a writer, until the receiver
+                // releases it or is dropped, which the loan prevents.
                 let from =
                     unsafe { core::slice::from_raw_parts((start as *const u8).add(at), to.len()) };
                 if is_long {
@@ -266,25 +267,25 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Every buffer holds a reference to its record's object, so there is none.
+        // Every buffer holds a reference to its record's object, so there are no buffers.
         self.let_go();
     }
 }
 
-/// A record of a stream whose bytes stand still. It has the buffer protocol, read-only, without a
-/// copy: it stays where it arrived until it is released: by `release()`, at the end of a `with`
-/// block, or when it goes away. Its memory is used again when all records before it have been
-/// released, too: so one that is kept stops the stream when those behind it fill the receiver's
-/// buffers. Copy what is kept. Of one that was sent by `send_array` the buffer has the header as well,
-/// and so has `numpy.asarray(record)`: `record.array()` is the array.
+/// A record of a stream whose bytes are stable. It has the buffer protocol, read-only, without a
+/// copy: it stays where it arrived until it is released, by `release()`, at the end of a `with`
+/// block, or when it is dropped. Its memory is reused when all earlier records have been released,
+/// too: so a record that is kept stops the stream when those behind it fill the receiver's buffers.
+/// Copy bytes that you want to keep. The buffer of a record from `send_array` includes the header,
+/// and so does `numpy.asarray(record)`: `record.array()` is the array.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Record {
     held: Held,
 }
 
-/// A record in an aperture: its sender can change its bytes at any time, also while they are read.
-/// So they are only copied out, by `copy_into` or `bytes(record)`; copy first, then check what was
-/// copied. It is released as a `Record` is.
+/// A record in an aperture: its sender can change its bytes at any time, even while they are read.
+/// So they are only copied out, by `copy_into` or `bytes(record)`; copy first, then check the copy.
+/// It is released as a `Record` is.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct VolatileRecord {
     held: Held,
@@ -294,14 +295,14 @@ macro_rules! record {
     ($class:ident) => {
         #[pymethods]
         impl $class {
-            /// How many records came before it.
+            /// The number of records before it.
             #[getter]
             fn number(&self) -> u64 {
                 self.held.taken.number
             }
 
-            /// Copies bytes, from `start` on, into `target`, a numpy array or another writable
-            /// buffer: as many as it has. Raises `Misuse` where the record has fewer.
+            /// Copies bytes, from `start` on, into all of `target`, a numpy array or another
+            /// writable buffer. Raises `Misuse` if the record has fewer.
             #[pyo3(signature = (target: "Buffer", start=0))]
             fn copy_into(
                 &self,
@@ -312,7 +313,7 @@ macro_rules! record {
                 with_bytes_mut(target, |to| self.held.copy(py, start, to))
             }
 
-            /// Lets its memory be used again. Raises `BufferError` while something uses it.
+            /// Lets its memory be reused. Raises `BufferError` while a view or an array uses it.
             fn release(&self) -> PyResult<()> {
                 self.held.release()
             }
@@ -335,7 +336,8 @@ macro_rules! record {
                 if kind.is_none() {
                     return self.held.release();
                 }
-                // Its traceback may hold the views: it is what the program is told.
+                // The exception's traceback may hold the views, and the program needs that
+                // exception.
                 self.held.release_with_buffers();
                 Ok(())
             }
@@ -361,9 +363,9 @@ impl Record {
         let held = &slf.get().held;
         let loan = Loan::new(held)?;
         let start = held.taken.start.unwrap_or_default() as *mut u8;
-        // SAFETY: a record's bytes stay where they are until the receiver releases it or is
-        // dropped, which the loan prevents until the view is given back. Only records whose bytes
-        // stand still are of this type.
+        // SAFETY: a record's bytes stay in place until the receiver releases it or is dropped,
+        // which the loan prevents until the view is given back. Only records with stable bytes are
+        // of this type.
         unsafe { export(slf.as_any(), view, flags, start, held.taken.length, true) }?;
         core::mem::forget(loan);
         Ok(())
@@ -373,8 +375,8 @@ impl Record {
         drop(Loan(&self.held));
     }
 
-    /// For `numpy.asarray(record)`, which shows its bytes. Raises `Closed` once it was released, where
-    /// numpy would else make an array of one Python object.
+    /// For `numpy.asarray(record)`, which shows its bytes. Raises `Closed` after its release, since
+    /// numpy would otherwise make an array of one Python object.
     #[pyo3(signature = (dtype: "object"=None, copy: "object"=None) -> "AnyArray")]
     fn __array__<'py>(
         slf: Bound<'py, Self>,
@@ -388,17 +390,17 @@ impl Record {
 
 #[pymethods]
 impl Record {
-    /// The array that was sent by `send_array`: checked, then shown where it arrived, read-only. As
-    /// long as it is there the record cannot be released. Raises `ArrayError` where the record is
-    /// none, or does not fit. Needs numpy.
+    /// The array sent by `send_array`: checked, then shown in place, read-only. While the array
+    /// exists, the record cannot be released. Raises `ArrayError` if the record is not an array, or
+    /// does not fit. Needs numpy.
     #[pyo3(signature = () -> "AnyArray")]
     fn array<'py>(slf: Bound<'py, Self>, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let held = &slf.get().held;
         array::shown(slf.as_any(), held.taken.length, |head| held.copy(py, 0, head))
     }
 
-    /// DLPack, of `array()`: what reads it must know of read-only arrays (`max_version` 1.0), and
-    /// holds the record.
+    /// DLPack, of `array()`: its reader must support read-only arrays (`max_version` 1.0), and
+    /// keeps the record.
     #[pyo3(signature = (**arguments: "object") -> "object")]
     fn __dlpack__<'py>(
         slf: Bound<'py, Self>,
@@ -413,8 +415,8 @@ impl Record {
         (1, 0)
     }
 
-    /// Arrow's C data interface, of `array()`, which is flat and of numbers; who reads it holds the
-    /// record. Raises `BufferError` for others. Needs pyarrow.
+    /// Arrow's C data interface, of `array()`, which is one-dimensional and of numbers; its reader
+    /// keeps the record. Raises `BufferError` for other arrays. Needs pyarrow.
     #[pyo3(signature = (requested_schema: "object | None" = None) -> "tuple[object, object]")]
     fn __arrow_c_array__<'py>(
         slf: Bound<'py, Self>,
@@ -428,8 +430,8 @@ impl Record {
 
 #[pymethods]
 impl VolatileRecord {
-    /// The array that was sent by `send_array`, copied: the header first, which is checked, then the
-    /// rest. Raises `ArrayError` where the record is none, or does not fit. Needs numpy.
+    /// The array sent by `send_array`, copied: the header first, which is checked, then the rest.
+    /// Raises `ArrayError` if the record is not an array, or does not fit. Needs numpy.
     #[pyo3(signature = () -> "AnyArray")]
     fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let length = self.held.taken.length;
@@ -444,23 +446,23 @@ impl VolatileRecord {
     }
 }
 
-/// Receives a stream of records, in order, from the one sender that is grown: once. For each sender, and
-/// for one that comes again, there is another receiver.
+/// Receives a stream of records, in order, from one sender, which is grown once. Another sender,
+/// and one that comes again, needs another receiver.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct StreamReceiver {
     pub end: Arc<End<Intake>>,
 }
 
 /// Receives a stream whose long records, of 64 KiB and more, go straight into memory of this
-/// process that its sender has mapped too: `VolatileRecord`. Short ones, the first long ones, which are
-/// sent before the sender has that memory, and all of a sender that has none, are `Record`s, as a
-/// `StreamReceiver`'s.
+/// process that its sender has mapped too: `VolatileRecord`. Short records, the first long ones,
+/// which are sent before the sender has mapped that memory, and all records of a sender without it,
+/// are `Record`s, as for a `StreamReceiver`.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct ApertureStreamReceiver {
     end: Arc<End<Intake>>,
 }
 
-/// What the receiver of a stream through an aperture hands out.
+/// A record of the receiver of a stream through an aperture.
 #[derive(IntoPyObject)]
 enum AnyRecord {
     Still(Record),
@@ -481,10 +483,10 @@ fn config(
 
 #[pymethods]
 impl StreamReceiver {
-    /// A receiver with its first buffers, of `buffer_nbytes` each. `buffers`: how many wait for
-    /// messages; `buffers_max`: how many there may be, with those that hold records which were not
-    /// released; `record_nbytes_max`: the longest record; of an array, with its header of 64 bytes or
-    /// more: unless given, 64 MiB and a page.
+    /// A receiver with its first buffers, of `buffer_nbytes` each. `buffers`: buffers that wait for
+    /// messages; `buffers_max`: all buffers, those of unreleased records included;
+    /// `record_nbytes_max`: the longest record; for an array, with its header of 64 bytes or more:
+    /// unless given, 64 MiB and a page.
     #[new]
     #[pyo3(signature = (
         manager, *, buffer_nbytes=65_536, buffers=8, buffers_max=64, record_nbytes_max=67_112_960
@@ -514,7 +516,7 @@ impl StreamReceiver {
 }
 
 impl StreamReceiver {
-    /// One that the library has made.
+    /// A receiver that the library has made.
     pub fn of(inner: &Arc<Inner>, receiver: protocol::StreamReceiver) -> Self {
         Self { end: Intake::end(inner, Inlet::Plain(receiver)) }
     }
@@ -528,7 +530,7 @@ impl StreamReceiver {
 impl ApertureStreamReceiver {
     /// A receiver that will export an aperture of `aperture_nbytes`, rounded up to whole pages, to
     /// its sender: a few times the longest record, so that one is written while another is read. A
-    /// record that is longer than the aperture goes through the link. The others: see
+    /// record that is longer than the aperture goes through the link. For the other arguments see
     /// `StreamReceiver`.
     #[new]
     #[pyo3(signature = (
@@ -567,30 +569,30 @@ macro_rules! stream_receiver {
     ($class:ident, $record:ty) => {
         #[pymethods]
         impl $class {
-            /// The next record if one is there or comes in one turn, else `None`.
+            /// Receives the next record if one is there or comes in one turn, else `None`.
             fn try_receive(&self, py: Python<'_>) -> PyResult<Option<$record>> {
                 let found = self.end.with(py, |end| end.take(Some(Duration::ZERO)))?.or_raise()?;
                 Ok(found.map(|taken| self.hand_out(taken)))
             }
 
-            /// The next record, in the order of sending; waits at most `timeout` seconds. After the
-            /// sender's end everything that it had committed comes first; then `Closed` is raised.
-            /// Raises `TimedOut`, which says so where this program holds all buffers, and so nothing
-            /// can come.
+            /// Receives the next record, in the order of sending; waits at most `timeout` seconds.
+            /// After the sender has ended, all records that it had committed come first; then
+            /// raises `Closed`. Raises `TimedOut`, whose text says so if this program holds all
+            /// buffers, so that nothing can come.
             #[pyo3(signature = (timeout=None))]
             fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<$record> {
                 let found = self.end.receive(py, timeout, |end, slice| end.take(Some(slice)))?;
                 found.map(|taken| self.hand_out(taken)).ok_or_else(|| self.end.nothing(py))
             }
 
-            /// The records, until the sender has closed the stream. Raises `Closed` where it ended
-            /// in any other way.
+            /// The records, until the sender has closed the stream. Raises `Closed` if it ended in
+            /// any other way.
             fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
                 slf
             }
 
             fn __next__(&self, py: Python<'_>) -> PyResult<Option<$record>> {
-                // The end that the sender has told is no error here.
+                // The end that the sender has reported is no error here.
                 let next = |taken: Result<Option<Taken>, ReceiveError>| match taken {
                     Ok(taken) => Ok(taken.map(Some)),
                     Err(ReceiveError::Ended(hamlyn::node::CloseReason::Closed)) => Ok(Some(None)),
@@ -600,7 +602,7 @@ macro_rules! stream_receiver {
                 Ok(found.flatten().map(|taken| self.hand_out(taken)))
             }
 
-            /// Who sends, as the kernel says; `None` before there is a sender.
+            /// The identity of the sender, from the kernel; `None` before there is a sender.
             #[getter]
             fn peer(&self, py: Python<'_>) -> PyResult<Option<crate::parts::Peer>> {
                 self.end.with(py, |end| {
@@ -609,7 +611,7 @@ macro_rules! stream_receiver {
                 })
             }
 
-            /// Which path the records take, and why.
+            /// The path that the records take, and the reason.
             fn explain(&self, py: Python<'_>) -> PyResult<String> {
                 let told = self
                     .end

@@ -12,31 +12,31 @@ use hamlyn::protocol::{self, SendError};
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// Sends a stream of records. A context manager: leaving it sends what is left and closes; after an
-/// exception, and where it just goes away, only what can be sent without waiting, and the receiver's loop
-/// raises `Closed`, since there may have been more.
+/// Sends a stream of records. A context manager: leaving it sends the rest and closes. After an
+/// exception, and if the object is just dropped, it sends only as much as it can without waiting,
+/// and the receiver's loop raises `Closed`, since records may be missing.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct StreamSender {
     pub end: Arc<End<protocol::StreamSender>>,
 }
 
-/// Sends a stream whose records of 64 KiB and more go straight into the receiver's memory, where
-/// that exports an aperture, which it does with the first message; they leave at once. Those before, and
-/// all others, go as a `StreamSender`'s.
+/// Sends a stream whose records of 64 KiB and more go straight into the receiver's memory, if the
+/// receiver exports an aperture, which it does with the first message; they leave at once. Earlier
+/// records, and all others, go as for a `StreamSender`.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct ApertureStreamSender {
     end: Arc<End<protocol::ApertureStreamSender>>,
 }
 
-/// What became of a record.
+/// The result of sending a record.
 pub enum Sent {
     Whole,
-    /// Nothing of it was taken.
+    /// No part of it was taken.
     Late,
     /// It was taken, and a part of it has yet to leave.
     CutOff,
-    /// It was taken; then, while the rest left, this was raised: by a signal handler, as for Ctrl-C, or
-    /// because the receiver or the manager has gone.
+    /// It was taken; then, while the rest left, this was raised: by a signal handler, as for
+    /// Ctrl-C, or because the receiver or the manager is gone.
     Failed(PyErr),
 }
 
@@ -55,9 +55,10 @@ macro_rules! stream_sender {
     ($class:ident, $lent:ident) => {
         #[pymethods]
         impl $class {
-            /// Sends one record, waiting at most `timeout` seconds for room. A small one leaves with
-            /// others, at the latest with the next `flush()`; one above 16 KiB has left when the
-            /// call returns. Raises `TimedOut`, and nothing was taken; or `CutOff`, and it was.
+            /// Sends one record, waiting at most `timeout` seconds for room. A small one leaves
+            /// with others, at the latest with the next `flush()`; a record above 16 KiB has left
+            /// when the call returns. Raises `TimedOut` if nothing was taken; or `CutOff` if the
+            /// record was taken.
             #[pyo3(signature = (record: "Buffer", timeout=None))]
             fn send(
                 &self,
@@ -68,10 +69,10 @@ macro_rules! stream_sender {
                 with_bytes(record, |record| self.send_bytes(py, record, timeout))
             }
 
-            /// Sends an array with its type and shape, as a record whose `array()` has it again.
-            /// Otherwise as `send`. The header is put before it, which costs a copy more than
-            /// `send`; a `Loan` saves it, or `loan_array`. Raises `BufferError` where the array holds
-            /// Python objects, has fields or a mask, or is not in one piece.
+            /// Sends an array with its type and shape, for the receiver's `record.array()`.
+            /// Otherwise as `send`. To put the header before it costs one copy more than `send`; a
+            /// `Loan`, or `loan_array`, saves it. Raises `BufferError` if the array holds Python
+            /// objects, has fields or a mask, or is not contiguous.
             #[pyo3(signature = (array: "Buffer", timeout=None))]
             fn send_array(
                 &self,
@@ -82,20 +83,20 @@ macro_rules! stream_sender {
                 array::with_message(array, |message| self.send_bytes(py, message, timeout))
             }
 
-            /// A record of `nbytes` bytes, all zero, to be written before it is sent: by
+            /// Lends a record of `nbytes` bytes, all zero, to be written before it is sent: with
             /// `memoryview(loan)`, `numpy.frombuffer(loan, ..)` and the like, and then
-            /// `loan.send()`, which copies it once, into the link or the aperture, as `send` does with
-            /// other bytes. Never waits; there may be several. Raises `Misuse` where that is longer
-            /// than the receiver takes.
+            /// `loan.send()`, which copies it once, into the link or the aperture, as `send` does
+            /// with other bytes. Never waits; there may be several. Raises `Misuse` if it is longer
+            /// than the receiver's longest record.
             fn loan(slf: Bound<'_, Self>, nbytes: usize) -> PyResult<RecordLoan> {
                 let max = slf.get().nbytes_max(slf.py())?;
                 RecordLoan::new(Sender::$lent(slf.unbind()), nbytes, max, None)
             }
 
-            /// A record for an array of this type ("<f8", or whatever `numpy.dtype` takes) and shape,
-            /// all zero, to be computed in place, `loan.array()[:] = ..`, and then sent by
-            /// `loan.send()`: the receiver's `record.array()` has it. Otherwise as `loan`. Raises
-            /// `BufferError` for types that are not sent, `ValueError` for shapes that cannot be.
+            /// Lends a record for an array of this type ("<f8", or any argument of `numpy.dtype`)
+            /// and shape, all zero, to be computed in place, `loan.array()[:] = ..`, and then sent
+            /// by `loan.send()`, for the receiver's `record.array()`. Otherwise as `loan`. Raises
+            /// `BufferError` for types that cannot be sent, `ValueError` for impossible shapes.
             #[pyo3(signature = (dtype: "DType", shape: "Shape"))]
             fn loan_array(
                 slf: Bound<'_, Self>,
@@ -107,8 +108,9 @@ macro_rules! stream_sender {
                 RecordLoan::new(Sender::$lent(slf.unbind()), total, max, Some(header))
             }
 
-            /// Sends what was coalesced, waiting at most `timeout` seconds for room: when it returns, every
-            /// record is on its way, and arrives also if this process ends. Raises `TimedOut`.
+            /// Sends coalesced records, waiting at most `timeout` seconds for room: when it
+            /// returns, every record is on its way, and arrives even if this process ends. Raises
+            /// `TimedOut`.
             #[pyo3(signature = (timeout=None))]
             fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
                 let limit = Limit::new(timeout)?;
@@ -120,8 +122,9 @@ macro_rules! stream_sender {
                 self.end.wait_more(py, limit, flush)?.ok_or_else(late)
             }
 
-            /// Sends what is left and tells the receiver that this was all, waiting at most `timeout`
-            /// seconds; then it is closed. After `TimedOut` it is not, and may be closed again.
+            /// Sends the rest and tells the receiver that this was all, waiting at most `timeout`
+            /// seconds; then closes. After `TimedOut` the sender is not closed, and `close` may be
+            /// called again.
             #[pyo3(signature = (timeout=10.0))]
             fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
                 let limit = Limit::new(timeout)?;
@@ -137,10 +140,10 @@ macro_rules! stream_sender {
                 }
             }
 
-            /// Ends the stream before its end, and closes: what has left arrives, and then the receiver
-            /// raises `Closed`, as it does when this process dies; its loop over the records does not
-            /// just end. What is coalesced does not leave. So it is, too, where an exception leaves a
-            /// `with`.
+            /// Ends the stream before its end, and closes: records that have left arrive, and then
+            /// the receiver raises `Closed`, as it does when this process dies; its loop over the
+            /// records does not just end. Coalesced records do not leave. An exception that leaves
+            /// a `with` does the same.
             fn abandon(&self, py: Python<'_>) -> PyResult<()> {
                 if !self.end.is_closed() && self.end.inner.check_open().is_ok() {
                     self.end.with(py, |end| end.abandon())?;
@@ -157,7 +160,7 @@ macro_rules! stream_sender {
                 _trace: Option<&Bound<'_, PyAny>>,
             ) -> PyResult<()> {
                 if kind.is_some() {
-                    // The receiver is not to take for all what is not.
+                    // The receiver must not take this for the complete stream.
                     return self.abandon(py);
                 }
                 self.close(py, Some(10.0))
@@ -185,7 +188,7 @@ macro_rules! stream_sender {
                 self.send_or_say(py, record, timeout)?.result()
             }
 
-            /// On an error nothing of the record was taken.
+            /// After an error, no part of the record was taken.
             pub fn send_or_say(
                 &self,
                 py: Python<'_>,
@@ -208,7 +211,7 @@ macro_rules! stream_sender {
                 if record.len() <= HELD_BYTES_MAX {
                     return Ok(Sent::Whole);
                 }
-                // Taken, but at the end of a slice perhaps not sent as a whole.
+                // Taken, but possibly not sent completely at the end of a slice.
                 let flush =
                     |end: &mut protocol::$class, slice| sent_or_late(end.flush(Some(slice)));
                 Ok(match self.end.wait_more(py, limit, flush) {

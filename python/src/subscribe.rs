@@ -1,7 +1,7 @@
 //! Subscribers and samples.
 //!
-//! A sample of the publisher's pool lies where its publisher can change it at any time. So its bytes
-//! are only ever copied out, and those of a short one, too: whoever receives need not know which it is.
+//! The publisher can change a sample of its pool in its place at any time. So its bytes are only
+//! ever copied out, and those of a short one, too: a receiver need not distinguish the two.
 
 use crate::admission::outside;
 use crate::array::{self, HEAD_BYTES_MAX, Header};
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 
 type Ends = Arc<End<protocol::Subscriber>>;
 
-/// Receives what one publisher publishes, in the order of publication.
+/// Receives the samples of one publisher, in the order of publication.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Subscriber {
     end: Ends,
@@ -43,12 +43,13 @@ fn subscribe_config(
 
 #[pymethods]
 impl Subscriber {
-    /// Subscribes to what is served as `[user@]name`, waiting at most `timeout` seconds for somebody to
-    /// serve that name and for its answer. `depth`: samples that lie in this process until they are
-    /// received, some 2 KiB each. `when_slow`: what the publisher does where this is slow: what it does
-    /// anyway (`None`), or something that burdens it less; else it refuses. `history`: so many of the
-    /// newest samples that were published before come first; `outstanding`: samples of the pool that it
-    /// has at once; each at most, and where it is `None`, as many as the publisher allows.
+    /// Subscribes to the publisher of `[user@]name`, waiting at most `timeout` seconds for a server
+    /// of that name and for its answer. `depth`: samples in this process's memory that wait to be
+    /// received, some 2 KiB each. `when_slow`: the policy if this subscriber is slow: the
+    /// publisher's (`None`), or one that is cheaper for the publisher, which refuses any other.
+    /// `history`: the number of newest samples published before that come first; `outstanding`:
+    /// samples of the pool that it has at once; each at most, and if it is `None` exactly, as many
+    /// as the publisher allows.
     #[staticmethod]
     #[pyo3(signature = (
         manager, name, timeout=10.0, *,
@@ -93,8 +94,8 @@ impl Subscriber {
         Ok(Self { end: grow(py, manager, seed, config, timeout, wrap)? })
     }
 
-    /// Subscribes to what a job's rank offers under `name`, waiting for it at most `timeout` seconds.
-    /// See `connect`.
+    /// Subscribes to the publisher that a job's rank offers under `name`, waiting for it at most
+    /// `timeout` seconds. See `connect`.
     #[staticmethod]
     #[pyo3(signature = (
         job, rank, name, timeout=10.0, *,
@@ -117,15 +118,15 @@ impl Subscriber {
         Ok(Self { end: job.grow(py, (rank, name), config, timeout, wrap)? })
     }
 
-    /// The next sample if one is there or comes in one turn, else `None`.
+    /// Receives the next sample if one is there or comes in one turn, else `None`.
     fn try_receive(&self, py: Python<'_>) -> PyResult<Option<Sample>> {
         let found = self.end.with(py, |end| end.try_receive())?.or_raise()?;
         Ok(found.map(|sample| self.hand_out(sample)))
     }
 
-    /// The next sample; waits at most `timeout` seconds. After the publisher's end, or where it has sent
-    /// this subscriber away, everything that had come is received first; then `Closed` is raised.
-    /// Raises `TimedOut`.
+    /// Receives the next sample; waits at most `timeout` seconds. After the publisher has ended, or
+    /// has disconnected this subscriber, all arrived samples are received first; then raises
+    /// `Closed`. Raises `TimedOut`.
     #[pyo3(signature = (timeout=None))]
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Sample> {
         let found =
@@ -133,9 +134,9 @@ impl Subscriber {
         found.map(|sample| self.hand_out(sample)).ok_or_else(nothing)
     }
 
-    /// The samples, until the publisher has closed. Raises `Closed` where it ended in any other way. Asking
-    /// for the next one releases the one before: copy what is to be kept (`bytes(sample)`,
-    /// `sample.array()`), or take samples by `receive`.
+    /// The samples, until the publisher has closed. Raises `Closed` if it ended in any other way.
+    /// Asking for the next sample releases the one before: copy bytes that you want to keep
+    /// (`bytes(sample)`, `sample.array()`), or take samples by `receive`.
     fn __iter__(slf: Py<Self>) -> Samples {
         Samples { of: slf, last: Mutex::new(None) }
     }
@@ -148,7 +149,7 @@ impl Subscriber {
         Ok(found.flatten().map(|sample| self.hand_out(sample)))
     }
 
-    /// Samples that were left out so far, before those that were received.
+    /// The number of samples left out so far, before the received ones.
     #[getter]
     fn missed(&self, py: Python<'_>) -> PyResult<u64> {
         self.end.with(py, |end| end.missed())
@@ -166,8 +167,8 @@ impl Subscriber {
 sender!(Subscriber);
 ready!(Subscriber);
 
-/// The samples of one loop. While that waits for the next, its variable has the one before: which would
-/// keep a sample of the pool from its publisher, and one that drains waiting.
+/// The samples of one loop. While the loop waits for the next sample, its variable has the one
+/// before: this would keep a sample of the pool from its publisher, and would delay a drain.
 #[pyclass(module = "hamlyn", frozen)]
 pub struct Samples {
     of: Py<Subscriber>,
@@ -187,16 +188,17 @@ impl Samples {
         }
         let Some(next) = self.of.get().__next__(py)? else { return Ok(None) };
         let next = Py::new(py, next)?;
-        // What another thread may have put there goes without the lock.
+        // A sample that another thread may have put there is dropped without the lock.
         let other = locked(&self.last).replace(next.clone_ref(py));
         drop(other);
         Ok(Some(next))
     }
 }
 
-/// A sample. A long one lies in its publisher's pool until it is released: by `release()`, at the end of
-/// a `with` block, or when it goes away; and the publisher can change it at any time. So bytes are only
-/// copied out, by `copy_into`, `bytes(sample)` or `array()`; copy first, then check what was copied.
+/// A sample. A long one stays in its publisher's pool until it is released: by `release()`, at the
+/// end of a `with` block, or when it is dropped; and the publisher can change it at any time. So
+/// bytes are only copied out, by `copy_into`, `bytes(sample)` or `array()`; copy first, then check
+/// the copy.
 #[pyclass(module = "hamlyn", frozen, weakref)]
 pub struct Sample {
     end: Ends,
@@ -209,21 +211,21 @@ pub struct Sample {
 
 #[pymethods]
 impl Sample {
-    /// How many samples were published before it, whoever got them.
+    /// The number of samples published before it, to any subscriber.
     #[getter]
     fn number(&self) -> u64 {
         self.number
     }
 
-    /// How many were left out between the one that this subscriber got before and this one.
+    /// The number of samples left out between this subscriber's previous one and this one.
     #[getter]
     fn missed(&self) -> u64 {
         self.missed
     }
 
-    /// Copies bytes, from `start` on, into `target`, a numpy array or another writable buffer: as many
-    /// as it has. Raises `Misuse` where the sample has fewer, `Closed` where it was released or lay in
-    /// the pool of a publisher that has gone.
+    /// Copies bytes, from `start` on, into all of `target`, a numpy array or another writable
+    /// buffer. Raises `Misuse` if the sample has fewer, `Closed` if it was released or its
+    /// publisher, in whose pool it is, is gone.
     #[pyo3(signature = (target: "Buffer", start=0))]
     fn copy_into(&self, py: Python<'_>, target: &Bound<'_, PyAny>, start: usize) -> PyResult<()> {
         with_bytes_mut(target, |to| self.copy(py, start, to))
@@ -233,9 +235,9 @@ impl Sample {
         PyBytes::new_with(py, self.length, |to| self.copy(py, 0, to))
     }
 
-    /// The array that was published by `publish_array` or in a `loan_array`, copied: the header first,
-    /// which is checked, then the rest. Raises `ArrayError` where the sample is none, or does not fit.
-    /// Needs numpy.
+    /// The array published by `publish_array` or in a `loan_array`, copied: the header first, which
+    /// is checked, then the rest. Raises `ArrayError` if the sample is not an array, or does not
+    /// fit. Needs numpy.
     #[pyo3(signature = () -> "AnyArray")]
     fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let mut head = vec![0; self.length.min(HEAD_BYTES_MAX)];
@@ -244,7 +246,7 @@ impl Sample {
         header.filled(py, |to| self.copy(py, header.start(), to))
     }
 
-    /// Lets its publisher use its memory again. Releasing twice is releasing once.
+    /// Gives its memory back to the publisher. Releasing twice is allowed.
     fn release(&self) {
         let sample = locked(&self.sample).take();
         self.let_go(sample);
@@ -294,19 +296,19 @@ impl Sample {
             true => py.detach(|| read(to)),
             false => read(to),
         };
-        // The last of it, where it was released meanwhile.
+        // The last reference, if it was released meanwhile.
         self.let_go(Some(sample));
         copied.or_raise()
     }
 
-    /// Drops it, which tells the publisher where it is the last: with the manager's lock.
+    /// Drops it; the last reference notifies the publisher, with the manager's lock.
     fn let_go(&self, sample: Option<Arc<protocol::Sample>>) {
         let Some(sample) = sample else { return };
         if self.end.inner.check_fork().is_err() {
             // The parent's.
             core::mem::forget(sample);
         } else if Arc::strong_count(&sample) > 1 && locked(&self.sample).is_some() {
-            // Another of them is the last.
+            // Another reference is the last.
             drop(sample);
         } else {
             outside(&self.end.inner, move || drop(sample));

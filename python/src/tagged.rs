@@ -26,7 +26,7 @@ pub struct Tagged {
 
 #[pymethods]
 impl Tagged {
-    /// What the sender gave.
+    /// The sender's tag.
     #[getter]
     fn tag(&self) -> u32 {
         self.tag.tag
@@ -57,8 +57,8 @@ pub fn timed_out<T>(result: Result<T, ReceiveError>) -> Result<Option<T>, Receiv
 
 #[pymethods]
 impl TaggedReceiver {
-    /// A receiver with an area of `nbytes` zero bytes. `tags`: how many each sender may have in the
-    /// queue; `senders_max`: how many there may be at one time.
+    /// A receiver with an area of `nbytes` zero bytes. `tags`: tags that each sender may have in
+    /// the queue; `senders_max`: senders at one time.
     #[new]
     #[pyo3(signature = (manager, nbytes, *, tags=256, senders_max=16))]
     fn new(
@@ -75,22 +75,22 @@ impl TaggedReceiver {
         Ok(Self { end: End::new(&manager.inner, end) })
     }
 
-    /// The next tag if one is there or comes in one turn, else `None`.
+    /// Takes the next tag if one is there or comes in one turn, else `None`.
     fn try_get_tag(&self, py: Python<'_>) -> PyResult<Option<Tagged>> {
         let found = self.end.with(py, |end| end.try_get_tag())?.or_raise()?;
         Ok(found.map(|tag| self.tagged(tag)))
     }
 
-    /// The next tag, in the order of arrival; waits at most `timeout` seconds. The data that
-    /// belongs to it lies in the area by then. Raises `TimedOut`.
+    /// Takes the next tag, in the order of arrival; waits at most `timeout` seconds. Its data is in
+    /// the area by then. Raises `TimedOut`.
     #[pyo3(signature = (timeout=None))]
     fn get_tag(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Tagged> {
         let found = self.end.receive(py, timeout, |end, s| timed_out(end.get_tag(Some(s))))?;
         found.map(|tag| self.tagged(tag)).ok_or_else(nothing)
     }
 
-    /// The next message with this tag; others that come meanwhile are kept for later, in their
-    /// order. Raises `TimedOut`.
+    /// Takes the next message with this tag; other tags that come meanwhile are kept for later, in
+    /// their order. Raises `TimedOut`.
     #[pyo3(signature = (tag, timeout=None))]
     fn get_specific_tag(&self, py: Python<'_>, tag: u32, timeout: Option<f64>) -> PyResult<Tagged> {
         let found = self.end.wait(
@@ -110,7 +110,7 @@ impl TaggedReceiver {
         length: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let outside = offset.checked_add(length).is_none();
-        // An area is at most as long as memory is; so is what is asked for, before it is made.
+        // An area is no longer than memory; this limits the request before its memory is allocated.
         let size = self.end.with(py, |end| end.with_bytes(<[u8]>::len))?.or_raise()?;
         if outside || offset + length > size {
             let text =
@@ -126,7 +126,7 @@ impl TaggedReceiver {
         result.map(|()| bytes)
     }
 
-    /// Senders that have a connection now.
+    /// The number of senders that have a connection now.
     #[getter]
     fn senders(&self, py: Python<'_>) -> PyResult<usize> {
         self.end.with(py, |end| end.senders())
@@ -182,7 +182,7 @@ impl TaggedSender {
         sent.ok_or_else(|| error(Kind::TimedOut, SendError::TimedOut))
     }
 
-    /// `send` without waiting: `False`, and nothing was sent, if that would be needed.
+    /// `send` without waiting: `False`, and nothing was sent, if it would have to wait.
     #[pyo3(signature = (offset, data: "Buffer", tag))]
     fn try_send(
         &self,
@@ -202,7 +202,7 @@ impl TaggedSender {
         self.end.with(py, |end| end.bytes_max())
     }
 
-    /// Bytes of the receiver's area.
+    /// The size of the receiver's area, in bytes.
     #[getter]
     fn capacity(&self, py: Python<'_>) -> PyResult<u64> {
         self.end.with(py, |end| end.capacity())

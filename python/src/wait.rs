@@ -1,8 +1,9 @@
 //! Waiting without the interpreter's lock, in slices, so that Ctrl-C is seen.
 //!
-//! What is there already is taken at once, with the lock held: giving it up and getting it back
-//! costs as much as a message, and with other threads at work a wait for their switch interval.
-//! So each call first looks, then looks again for about a microsecond, and only then lets go.
+//! A call takes a message that is there at once, with the lock held: to release the lock and get it
+//! back costs as much as a message, and with other threads at work a wait for their switch
+//! interval. So each call first looks, then looks again for about a microsecond, and only then
+//! releases the lock.
 
 use crate::errors::{Kind, OrRaise, ToPy, error};
 use crate::inner::{Inner, locked};
@@ -19,19 +20,19 @@ use std::time::Instant;
 /// How long a signal handler, or the end of the manager, may have to wait for a waiting thread.
 static SLICE_MS: AtomicU64 = AtomicU64::new(50);
 
-/// For tests: so long that whatever only goes on at the end of a slice does not go on at all.
+/// For tests: a slice so long that work which needs its end does not go on at all.
 #[pyfunction]
 pub fn _set_slice(milliseconds: u64) {
     SLICE_MS.store(milliseconds, Ordering::Relaxed);
 }
 
 thread_local! {
-    /// Whether the work that this thread does for another is given up.
+    /// Whether the task that this thread works for has given up.
     static GIVEN_UP: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
-/// What a thread does for a task, which may give it up: then whatever the thread waits for ends with
-/// the slice, and raises `Closed`.
+/// A thread's work for a task, which may give it up: then any wait of the thread ends with the
+/// slice, and raises `Closed`.
 #[pyclass(module = "hamlyn._hamlyn", frozen)]
 pub struct _Work(Arc<AtomicBool>);
 
@@ -42,7 +43,7 @@ impl _Work {
         Self(Arc::default())
     }
 
-    /// Calls it in this thread, and returns what that returns.
+    /// Calls `call` in this thread, and returns its result.
     #[pyo3(signature = (call: "Callable[[], object]", /) -> "object")]
     fn run<'py>(&self, call: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let before = GIVEN_UP.replace(Some(self.0.clone()));
@@ -51,7 +52,7 @@ impl _Work {
         result
     }
 
-    /// From any thread: nobody wants it any more.
+    /// From any thread: gives the work up.
     fn give_up(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -75,7 +76,7 @@ pub const LOOKS: usize = 40;
 pub struct Limit(Option<Instant>);
 
 impl Limit {
-    /// `None` or infinity: none.
+    /// `None` or infinity: without limit.
     pub fn new(timeout: Option<f64>) -> PyResult<Self> {
         Ok(Self(duration(timeout)?.and_then(|left| Instant::now().checked_add(left))))
     }
@@ -85,7 +86,7 @@ impl Limit {
     }
 }
 
-/// Seconds as Python gives them.
+/// A time limit in seconds, from Python.
 pub fn duration(timeout: Option<f64>) -> PyResult<Option<Duration>> {
     match timeout {
         None => Ok(None),
@@ -101,8 +102,8 @@ pub fn duration(timeout: Option<f64>) -> PyResult<Option<Duration>> {
 }
 
 /// Calls `attempt` with slices of the time limit, without the interpreter's lock, until it has a
-/// result or the time is over (`None`). Between slices signal handlers run, and whatever they
-/// raise ends the wait; so does the manager's end, and that the work is given up.
+/// result or the time limit has passed (`None`). Between slices signal handlers run, and an
+/// exception of theirs ends the wait; so does closing the manager, or giving the work up.
 pub fn sliced<T: Send, E: Send>(
     py: Python<'_>,
     inner: &Inner,
@@ -116,7 +117,7 @@ pub fn sliced<T: Send, E: Send>(
         match py.detach(|| attempt(slice)) {
             Ok(None) => {}
             Ok(done) => return Ok(Ok(done)),
-            // Ctrl-C ends the other end, too: what raises here is that, and not that it is gone.
+            // Ctrl-C ends the other end, too: raise for that, and not that the peer is gone.
             Err(error) => {
                 py.check_signals()?;
                 return Ok(Err(error));
@@ -132,8 +133,8 @@ pub fn sliced<T: Send, E: Send>(
 }
 
 /// Calls `work` on a thread of its own, because it can neither be cut into slices nor see Ctrl-C.
-/// Where that ends the wait, or `is_closed` does, what connects is given up; other work goes on until its
-/// own time limit or the end of its connection. The result is dropped.
+/// If Ctrl-C, or `is_closed`, ends the wait, an attempt to connect is given up; other work goes on
+/// until its own time limit or the end of its connection. The result is dropped.
 pub fn on_thread<T: Send + 'static, E: ToPy + Send + 'static>(
     py: Python<'_>,
     inner: &Inner,
@@ -148,7 +149,7 @@ pub fn on_thread<T: Send + 'static, E: ToPy + Send + 'static>(
         let _until = UntilGivenUp::new(flag);
         tell.send(work())
     };
-    // Where there is no thread, what `work` holds goes, and may ask for the node's lock.
+    // If there can be no thread, `work` is dropped, and may ask for the node's lock.
     py.detach(|| builder.spawn(begin)).of_call("clone").or_raise()?;
     let gone = || error(Kind::Closed, "the thread that did this work is gone");
     let answer = Mutex::new(answer);
@@ -160,12 +161,12 @@ pub fn on_thread<T: Send + 'static, E: ToPy + Send + 'static>(
     };
     let result = sliced(py, inner, Limit(None), attempt);
     if !matches!(result, Ok(Ok(_))) {
-        // A closed manager ends it anyway.
+        // Closing the manager ends it anyway.
         if let Ok(node) = inner.node() {
             py.detach(|| UntilGivenUp::give_up(&given_up, &node));
         }
     }
-    // A result that came too late is dropped here, and may ask for the node's lock.
+    // A late result is dropped here, and may ask for the node's lock.
     py.detach(move || drop(answer));
     match result? {
         Ok(result) => result.ok_or_else(gone),
@@ -197,12 +198,12 @@ pub fn signalled<T: Send + 'static>(
             }
         }
     };
-    // A result that came too late is dropped here, and may wait for others.
+    // A late result is dropped here, and may wait for other threads.
     py.detach(move || drop(answer));
     result
 }
 
-/// Why the result of a thread's work does not come.
+/// The reason why a thread's work has no result.
 enum Lost {
     Closed,
     Gone,

@@ -667,8 +667,8 @@ typedef struct {
     /// Most bytes of a sample that is copied to each subscriber; longer ones go into the pool
     /// (1,024; at most 2,032).
     size_t short_bytes_max;
-    /// Most bytes of a sample in the pool (no pool). Every subscriber can read the whole pool at
-    /// any time, also loans that have yet to be published. Its memory is made at once: a place for
+    /// Most bytes of a sample in the pool, all of which every subscriber can read at any time, also
+    /// loans that have yet to be published (no pool). The pool's memory is made at once: a place for
     /// each loan, each sample that is kept and each that subscribers may have.
     size_t sample_bytes_max;
     /// Samples of the pool that may be on loan at once (2).
@@ -2526,8 +2526,8 @@ void h_group_helper_free(h_group_helper_t *helper);
 
 /// Makes a publisher without subscribers; `config` may be null. To be freed with h_publisher_close
 /// or h_publisher_free.
-/// Errors: H_INVALID, an unknown when_slow; H_LIMIT, a number is not allowed, or there is no memory
-/// for the pool. Nothing is left.
+/// Errors: H_INVALID, a when_slow that is none; H_LIMIT, a number is not allowed, or there is no
+/// memory for the pool. Nothing is left.
 h_status h_publisher_new(h_node_t *node,
                          const h_publish_config_t *config,
                          h_publisher_t **publisher);

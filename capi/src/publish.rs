@@ -67,8 +67,8 @@ pub struct h_publish_config_t {
     /// Most bytes of a sample that is copied to each subscriber; longer ones go into the pool
     /// (1,024; at most 2,032).
     pub short_bytes_max: usize,
-    /// Most bytes of a sample in the pool (no pool). Every subscriber can read the whole pool at
-    /// any time, also loans that have yet to be published. Its memory is made at once: a place for
+    /// Most bytes of a sample in the pool, all of which every subscriber can read at any time, also
+    /// loans that have yet to be published (no pool). The pool's memory is made at once: a place for
     /// each loan, each sample that is kept and each that subscribers may have.
     pub sample_bytes_max: usize,
     /// Samples of the pool that may be on loan at once (2).
@@ -181,8 +181,8 @@ fn set<T: Default + PartialEq>(place: &mut T, value: T) {
 
 /// Makes a publisher without subscribers; `config` may be null. To be freed with h_publisher_close
 /// or h_publisher_free.
-/// Errors: H_INVALID, an unknown when_slow; H_LIMIT, a number is not allowed, or there is no memory
-/// for the pool. Nothing is left.
+/// Errors: H_INVALID, a when_slow that is none; H_LIMIT, a number is not allowed, or there is no
+/// memory for the pool. Nothing is left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn h_publisher_new(
     node: *mut h_node_t,

@@ -2526,6 +2526,7 @@ void h_group_helper_free(h_group_helper_t *helper);
 
 /// Makes a publisher without subscribers; `config` may be null. To be freed with h_publisher_close
 /// or h_publisher_free.
+///
 /// Errors: H_INVALID, a when_slow that is none; H_LIMIT, a number is not allowed, or there is no
 /// memory for the pool. Nothing is left.
 h_status h_publisher_new(h_node_t *node,

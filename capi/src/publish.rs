@@ -181,6 +181,7 @@ fn set<T: Default + PartialEq>(place: &mut T, value: T) {
 
 /// Makes a publisher without subscribers; `config` may be null. To be freed with h_publisher_close
 /// or h_publisher_free.
+///
 /// Errors: H_INVALID, a when_slow that is none; H_LIMIT, a number is not allowed, or there is no
 /// memory for the pool. Nothing is left.
 #[unsafe(no_mangle)]

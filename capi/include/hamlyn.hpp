@@ -195,7 +195,7 @@ inline const char *version() noexcept { return h_version(); }
 
 /* ---- Time, bytes, text ----------------------------------------------------------------------- */
 
-/// No time limit.
+/// Without a time limit.
 struct no_limit_t {};
 inline constexpr no_limit_t no_limit{};
 
@@ -384,8 +384,8 @@ struct peer {
     /// Its node, and whether it has proved that it is that node.
     std::uint64_t node = 0;
     bool is_proved = false;
-    /// Of another host: from where it is connected, and the name in its certificate, its hash, or
-    /// `secret`. Empty of a process of this host.
+    /// For another host: the address that it is connected from, and the name in its certificate,
+    /// its hash, or `secret`. Empty for a process of this host.
     std::string address{};
     std::string identity{};
 
@@ -699,7 +699,7 @@ struct slot_config {
 /// A slot: base and bound of (part of) an area, a key, metadata entries, a queue.
 class slot : public detail::part<h_slot_t, h_slot_free> {
 public:
-    /// The index that tickets name it with. h_slot_index
+    /// Its index, as tickets give it. h_slot_index
     std::uint32_t slot_index() const noexcept { return h_slot_index(value_); }
 
     /// Whether a notification's `slot` is this one.
@@ -1079,7 +1079,7 @@ public:
 
     h_node_t *get() const noexcept { return detail::raw(ref_); }
 
-    /// Queued messages leave first. How many did not is not told; see h_close for that. h_close
+    /// Queued messages leave first. Their number, if some do not, is only in h_close. h_close
     result<void> try_close(time_limit limit) {
         h_node_t *raw = ref_ ? std::exchange(ref_->raw, nullptr) : nullptr;
         return detail::done(h_close(raw, limit.nanoseconds(), nullptr));
@@ -1538,8 +1538,8 @@ public:
 
     Raw *get() const noexcept { return own_ ? own_->raw : nullptr; }
 
-    /// What was sent leaves first; then it is freed, whatever is returned. Records, datagrams and
-    /// calls of it must have gone. h_.._close
+    /// Queued messages leave first; then it is freed, whatever the result. Its records, datagrams
+    /// and calls must have been destroyed. h_.._close
     result<void> try_close(time_limit limit) {
         Raw *raw = own_ ? std::exchange(own_->raw, nullptr) : nullptr;
         own_ = nullptr;
@@ -2161,8 +2161,8 @@ public:
     explicit stream_receiver(const node &on, const stream_config &config = {})
         : stream_receiver(try_make(on, config).value()) {}
 
-    /// H_CLOSED: the sender has sent everything, and all of it was received. H_DIED and H_HUNG_UP: it is
-    /// gone without that. h_stream_receive
+    /// H_CLOSED: the sender has sent everything, and all of it was received. H_DIED and H_HUNG_UP:
+    /// the sender ended without that. h_stream_receive
     result<record> try_receive(time_limit limit) {
         h_record_t raw;
         const h_status status = h_stream_receive(get(), limit.nanoseconds(), &raw);
@@ -2218,7 +2218,8 @@ public:
         /// Its bytes, to be written; empty once it was sent.
         buffer data() const noexcept { return data_; }
 
-        /// Its first `size` bytes. On an error it is as it was, but for what was cut off. h_stream_loan_send
+        /// Sends its first `size` bytes. On an error it is as it was, but shortened to them.
+        /// h_stream_loan_send
         result<void> try_send(std::size_t size, time_limit limit) {
             if (!own_) {
                 return failure(H_STATE, "the record was sent");
@@ -2234,7 +2235,7 @@ public:
         }
         void send(std::size_t size, time_limit limit) { try_send(size, limit).value(); }
 
-        /// All of it.
+        /// Sends all of it.
         result<void> try_send(time_limit limit) { return try_send(data_.size(), limit); }
         void send(time_limit limit) { try_send(limit).value(); }
 
@@ -2288,14 +2289,14 @@ public:
         return try_grow_with_aperture(on, from, limit).value();
     }
 
-    /// A small record leaves with others, at the latest with `flush`; of a long one a part may have left when
-    /// the time is over, and only `flush` says that the rest has. h_stream_send
+    /// A small record leaves with others, at the latest with `flush`; of a long one a part may have
+    /// left when the time limit passes, and only `flush` confirms the rest. h_stream_send
     result<void> try_send(bytes data, time_limit limit) {
         return detail::done(h_stream_send(get(), data.data(), data.size(), limit.nanoseconds()));
     }
     void send(bytes data, time_limit limit) { try_send(data, limit).value(); }
 
-    /// A record of so many bytes, to be written in place. h_stream_loan
+    /// Lends a record of `size` bytes, to be written in place. h_stream_loan
     result<loan> try_lend(std::size_t size, time_limit limit) {
         void *data = nullptr;
         const h_status status = h_stream_loan(get(), size, limit.nanoseconds(), &data);
@@ -2462,7 +2463,7 @@ public:
     explicit server(const node &on, const server_config &config = {})
         : server(try_make(on, config).value()) {}
 
-    /// H_CLOSED: the server drains, and nothing more will come. h_server_receive
+    /// H_CLOSED: the server drains, and no more requests will come. h_server_receive
     result<request> try_receive(time_limit limit) {
         h_request_t *raw = nullptr;
         const h_status status = h_server_receive(get(), limit.nanoseconds(), &raw);
@@ -2477,7 +2478,7 @@ public:
     result<void> try_begin_drain() { return detail::done(h_server_begin_drain(get())); }
     void begin_drain() { try_begin_drain().value(); }
 
-    /// How many requests had no reply when the time was up. h_server_drain
+    /// The number of requests without a reply at the end. h_server_drain
     result<std::size_t> try_drain(time_limit limit) {
         std::size_t unanswered = 0;
         const h_status status = h_server_drain(get(), limit.nanoseconds(), &unanswered);
@@ -2550,8 +2551,8 @@ public:
     call &operator=(const call &) = delete;
     ~call() { forget(); }
 
-    /// The reply. After H_NOTHING and H_TIMED_OUT it may be finished later; after anything else it
-    /// is over. h_client_finish
+    /// The reply. After H_NOTHING and H_TIMED_OUT it may be finished later; after any other result
+    /// the call is over. h_client_finish
     result<hamlyn::reply> try_finish(time_limit limit) {
         if (!own_) {
             return failure(H_NO_SUCH, "the call was finished, or forgotten");
@@ -2618,8 +2619,8 @@ public:
         return try_grow(on, from, limit, config).value();
     }
 
-    /// Sends a request. H_DRAINING: the server is about to close and has not taken it, so that it may be
-    /// sent again elsewhere. h_client_start
+    /// Sends a request. H_DRAINING: the server is about to close and has not taken it, so that it
+    /// may be sent to another. h_client_start
     result<hamlyn::call> try_start(bytes request, time_limit limit) {
         h_call_t raw;
         const h_status status = h_client_start(get(), request.data(), request.size(),
@@ -2631,8 +2632,8 @@ public:
     }
     hamlyn::call start(bytes request, time_limit limit) { return try_start(request, limit).value(); }
 
-    /// Sends a request and waits for the reply, however long it is, at most `limit` in all. H_DRAINING as
-    /// above; after H_CLOSED and H_DIED it is not known whether the server has done what was asked for.
+    /// Sends a request and waits for the reply, of any length, at most `limit` in all. H_DRAINING
+    /// as above; after H_CLOSED and H_DIED the server may or may not have carried out the request.
     /// h_client_start, h_client_finish
     result<hamlyn::reply> try_call(bytes request, time_limit limit) {
         const std::int64_t ns = limit.nanoseconds();
@@ -2649,7 +2650,7 @@ public:
     }
     hamlyn::reply call(bytes request, time_limit limit) { return try_call(request, limit).value(); }
 
-    /// The same with room for the reply; how long that was. h_client_call
+    /// The same with room for the reply; the length of the reply. h_client_call
     result<std::size_t> try_call(bytes request, buffer reply, time_limit limit) {
         std::size_t length = 0;
         const h_status status =
@@ -2745,9 +2746,9 @@ public:
         return try_connect(on, name, limit, policy, config).value();
     }
 
-    /// Sends a request and waits for the reply, through outages. After H_UNREACHABLE it was not sent;
-    /// after H_CLOSED, H_DIED and H_MISBEHAVED it is not known whether the server has done what was asked
-    /// for. h_reconnecting_client_call
+    /// Sends a request and waits for the reply, through outages. After H_UNREACHABLE it was not
+    /// sent; after H_CLOSED, H_DIED and H_MISBEHAVED the server may or may not have carried it out.
+    /// h_reconnecting_client_call
     result<hamlyn::reply> try_call(bytes request, time_limit limit, bool is_idempotent = false) {
         h_reply_t *raw = nullptr;
         const h_status status =
@@ -2868,14 +2869,14 @@ public:
     result<void> try_gather(time_limit limit) {
         return detail::done(h_group_gather(get(), limit.nanoseconds()));
     }
-    /// false: not within the time limit; what has arrived stays.
+    /// false: not within the time limit; arrived parts stay.
     bool gather(time_limit limit) { return detail::if_so(try_gather(limit)); }
 
-    /// .. of so many, whichever. h_group_wait_for
+    /// Waits for the parts of any `wanted` members. h_group_wait_for
     result<void> try_wait_for(std::uint32_t wanted, time_limit limit) {
         return detail::done(h_group_wait_for(get(), wanted, limit.nanoseconds()));
     }
-    /// false: not within the time limit; what has arrived stays.
+    /// false: not within the time limit; arrived parts stay.
     bool wait_for(std::uint32_t wanted, time_limit limit) {
         return detail::if_so(try_wait_for(wanted, limit));
     }
@@ -2951,7 +2952,7 @@ public:
         try_scatter_to(parts, limit).value();
     }
 
-    /// Waits until all has left of what a time limit has cut off. h_group_flush
+    /// Waits until the rest of all cut-off messages has left. h_group_flush
     result<void> try_flush(time_limit limit) {
         return detail::done(h_group_flush(get(), limit.nanoseconds()));
     }
@@ -3057,7 +3058,7 @@ public:
     }
     void send(bytes data, time_limit limit) { try_send(data, limit).value(); }
 
-    /// What the root sends next; how many bytes it was. h_group_member_receive
+    /// The root's next scatter or broadcast; the number of its bytes. h_group_member_receive
     result<std::size_t> try_receive(buffer to, time_limit limit) {
         std::size_t length = 0;
         const h_status status = h_group_member_receive(get(), limit.nanoseconds(), to.data(),
@@ -3242,8 +3243,8 @@ public:
     explicit publisher(const node &on, const publish_config &config = {})
         : publisher(try_make(on, config).value()) {}
 
-    /// How many were published before it. H_FULL and H_TIMED_OUT: a subscriber that it waits for has
-    /// no room; nothing was published. h_publisher_publish
+    /// The number of samples published before it. H_FULL and H_TIMED_OUT: a subscriber that it
+    /// waits for has no room; nothing was published. h_publisher_publish
     result<std::uint64_t> try_publish(bytes sample, time_limit limit) {
         std::uint64_t number = 0;
         const h_status status = h_publisher_publish(get(), sample.data(), sample.size(),
@@ -3286,7 +3287,7 @@ public:
     }
     void flush(time_limit limit) { try_flush(limit).value(); }
 
-    /// Before it goes, and its pool with it. h_publisher_drain
+    /// To be called before it is destroyed, and its pool with it. h_publisher_drain
     result<void> try_drain(time_limit limit) {
         return detail::done(h_publisher_drain(get(), limit.nanoseconds()));
     }
@@ -3403,8 +3404,8 @@ public:
         return try_grow(on, from, limit, config).value();
     }
 
-    /// H_CLOSED, H_DIED and H_HUNG_UP: the publisher is gone or has sent this subscriber away, and all that had
-    /// come was received. h_subscriber_receive, h_sample_info
+    /// H_CLOSED, H_DIED and H_HUNG_UP: the publisher is gone or has disconnected this subscriber,
+    /// and all arrived samples were received. h_subscriber_receive, h_sample_info
     result<sample> try_receive(time_limit limit) {
         h_sample_t *raw = nullptr;
         const h_status status = h_subscriber_receive(get(), limit.nanoseconds(), &raw);
@@ -3494,7 +3495,7 @@ public:
         return try_grow(on, from, limit, config).value();
     }
 
-    /// How many bytes came; 0: the other side has said that there is no more. h_byte_stream_read
+    /// The number of bytes; 0: the other side has shut down its direction. h_byte_stream_read
     result<std::size_t> try_read(buffer to, time_limit limit) {
         std::size_t length = 0;
         const h_status status =
@@ -3505,7 +3506,7 @@ public:
         return detail::if_any(try_read(to, limit));
     }
 
-    /// How many bytes there was room for. h_byte_stream_write
+    /// The number of bytes for which there was room. h_byte_stream_write
     result<std::size_t> try_write(bytes data, time_limit limit) {
         std::size_t taken = 0;
         const h_status status =
@@ -3514,7 +3515,7 @@ public:
     }
     std::size_t write(bytes data, time_limit limit) { return try_write(data, limit).value(); }
 
-    /// All of them. `taken`, where it is given, gets how many were sent, also on an error.
+    /// Sends all of them. `taken`, if given, gets the number of sent bytes, also on an error.
     /// h_byte_stream_write_all
     result<void> try_write_all(bytes data, time_limit limit, std::size_t *taken = nullptr) {
         return detail::done(
@@ -3522,7 +3523,7 @@ public:
     }
     void write_all(bytes data, time_limit limit) { try_write_all(data, limit).value(); }
 
-    /// This side writes nothing more. h_byte_stream_shutdown
+    /// Ends this side's direction. h_byte_stream_shutdown
     result<void> try_shutdown(time_limit limit) {
         return detail::done(h_byte_stream_shutdown(get(), limit.nanoseconds()));
     }

@@ -305,11 +305,11 @@ fn too_many(length: usize, name: &str) -> Failure {
     Failure::invalid(format!("{name} cannot have {length} elements: too many for memory"))
 }
 
-/// `length` elements to be read; null is allowed when there are none.
+/// `length` elements to be read; null is allowed if `length` is 0.
 ///
 /// # Safety
-/// If it is neither null nor misaligned, `length` valid elements are there, and nobody changes
-/// them during `'a`.
+/// If it is neither null nor misaligned, `length` valid elements are there, and they do not
+/// change during `'a`.
 pub unsafe fn elements<'a, T>(pointer: *const T, length: usize, name: &str) -> Done<&'a [T]> {
     if length == 0 {
         return Ok(&[]);
@@ -319,11 +319,11 @@ pub unsafe fn elements<'a, T>(pointer: *const T, length: usize, name: &str) -> D
     Ok(unsafe { core::slice::from_raw_parts(pointer, length) })
 }
 
-/// `length` elements to be written; null is allowed when there are none.
+/// `length` elements to be written; null is allowed if `length` is 0.
 ///
 /// # Safety
-/// If it is neither null nor misaligned, there is memory for `length` elements that nobody else
-/// uses during `'a`.
+/// If it is neither null nor misaligned, there is memory for `length` elements that has no
+/// other user during `'a`.
 pub unsafe fn elements_out<'a, T>(
     pointer: *mut T,
     length: usize,
@@ -346,12 +346,12 @@ pub unsafe fn bytes_out<'a>(pointer: *mut c_void, length: usize, name: &str) -> 
         return Ok(&mut []);
     }
     check_length(pointer.cast_const().cast::<u8>(), length, name)?;
-    // SAFETY: not null and no longer than an object can be; the memory is the C program's, of
-    // whose bytes this compiler knows nothing, so it takes none of them for never written.
+    // SAFETY: not null and no longer than an object can be; the memory is the C program's, and
+    // this compiler knows nothing of its bytes, so it takes no byte for uninitialized.
     Ok(unsafe { core::slice::from_raw_parts_mut(pointer.cast(), length) })
 }
 
-/// Copies `to.len()` bytes from `offset` of what there is.
+/// Copies `to.len()` bytes from `offset` of `all`.
 pub fn copy_from(all: &[u8], offset: usize, to: &mut [MaybeUninit<u8>]) -> Done {
     let length = to.len();
     let Some(from) = offset.checked_add(length).and_then(|end| all.get(offset..end)) else {
@@ -360,8 +360,8 @@ pub fn copy_from(all: &[u8], offset: usize, to: &mut [MaybeUninit<u8>]) -> Done 
             "{length} bytes from offset {offset} on are not inside the {size} that there are"
         )));
     };
-    // SAFETY: `MaybeUninit<u8>` has the layout of `u8`, and whatever is in a slice of `u8` may be
-    // seen as such.
+    // SAFETY: `MaybeUninit<u8>` has the layout of `u8`, and every value of `u8` is a valid
+    // `MaybeUninit<u8>`.
     let from = unsafe { &*(core::ptr::from_ref(from) as *const [MaybeUninit<u8>]) };
     to.copy_from_slice(from);
     Ok(())
@@ -379,8 +379,7 @@ pub unsafe fn bytes<'a>(pointer: *const c_void, length: usize, name: &str) -> Do
 /// Text that ends in a zero byte.
 ///
 /// # Safety
-/// If it is not null, it points to bytes that end in a zero byte, and nobody changes them during
-/// `'a`.
+/// If it is not null, it points to bytes that end in a zero byte, and do not change during `'a`.
 pub unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Done<&'a str> {
     check(pointer, name)?;
     // SAFETY: not null, as just checked; the rest is the caller's.

@@ -49,7 +49,7 @@ class Server(Offered[_hamlyn.Server]):
 
 
 _THREADS = 4
-"""Of one client, for its long requests and for its replies: what it keeps waiting holds up no other."""
+"""For each client, for its long requests and for its replies: a slow client delays no other."""
 
 _of_clients: dict[tuple[int, _hamlyn.Link], tuple[Threads, int]] = {}
 """By event loop and link: threads for replies, and how many use them."""

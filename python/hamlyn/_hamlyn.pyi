@@ -18,9 +18,9 @@ The version of this package and of the library in it.
 @final
 class Aperture:
     """
-    An aperture: memory of its owner, mapped into a holder at the other end of a link; a read-only one
-    may have several, each over a link of its own (`Link.export_also`). Announce what was written by a
-    message; copy out what has to stand still.
+    An aperture: memory of its owner, mapped into a holder at the other end of a link; a read-only
+    one may have several holders, each over a link of its own (`Link.export_also`). Announce written
+    bytes with a message; copy bytes out that have to be stable.
     """
     def __repr__(self, /) -> str: ...
     @property
@@ -31,12 +31,12 @@ class Aperture:
     @property
     def nbytes(self, /) -> int:
         """
-        Bytes. At its owner raises `Unreachable` before the event that says `"ready"`.
+        Its size in bytes. At its owner raises `Unreachable` before the event `"ready"`.
         """
     @property
     def number(self, /) -> int:
         """
-        Its number on its link, the same at both ends: what a message says to name it.
+        Its number on its link, the same at both ends: messages refer to the aperture by it.
         """
     @property
     def owned(self, /) -> bool:
@@ -50,7 +50,7 @@ class Aperture:
     def read_array(self, /, offset: SupportsIndex) -> AnyArray:
         """
         Copies the array at `offset` out: its header first, which is checked, then the rest. Raises
-        `ArrayError` where there is none, or it reaches outside. Needs numpy.
+        `ArrayError` if there is no array there, or it reaches outside. Needs numpy.
         """
     def read_into(self, /, offset: SupportsIndex, target: Buffer) -> None:
         """
@@ -58,29 +58,30 @@ class Aperture:
         """
     def read_word(self, /, offset: SupportsIndex) -> int:
         """
-        The word of 8 bytes at `offset`, a multiple of 8, whole; what its writer wrote before it can
-        be read after it.
+        Reads the word of 8 bytes at `offset`, a multiple of 8, atomically; later reads see all that
+        the writer wrote before it.
         """
     def reclaim(self, /) -> Area:
         """
-        Owner: takes it back, at once, from all who hold it, and makes a message area of its bytes as they
-        are.
+        Owner: revokes it, at once, for all holders, and makes a message area of its bytes,
+        unchanged.
         """
     def release(self, /) -> None:
         """
-        Holder: lets go of it; its owner is told.
+        Holder: releases it, and notifies its owner.
         """
     def revoke(self, /) -> None:
         """
-        Owner: takes it back, at once; what the holder still writes is seen by nobody. Where others hold
-        it as well (`Link.export_also`), only this holder is told: the pages stay, and can still be read
-        and written here, if that was done before.
+        Owner: revokes it, at once; later writes of the holder reach no other process. If it has
+        other holders (`Link.export_also`), only this holder is notified: the pages stay, and can
+        still be read and written here, if that was done before.
         """
     @property
     def revoked(self, /) -> bool:
         """
-        Whether it was revoked, or, at its holder, its link has ended. At its owner, where others hold it
-        as well (`Link.export_also`), `False` until it was taken from the last of them, or reclaimed.
+        Whether it was revoked, or, at its holder, its link has ended. At an owner with several
+        holders (`Link.export_also`), `False` until it was revoked for the last of them, or
+        reclaimed.
         """
     @property
     def writable(self, /) -> bool:
@@ -89,22 +90,23 @@ class Aperture:
         """
     def write(self, /, offset: SupportsIndex, data: Buffer) -> None:
         """
-        Copies `data` to `offset`. A message that is sent afterwards finds the bytes there.
+        Copies `data` to `offset`. A message sent afterwards makes the bytes visible to its
+        receiver.
         """
     def write_array(self, /, offset: SupportsIndex, array: Buffer) -> int:
         """
-        Copies an array to `offset`, with its type and shape, for `read_array` at the other end. Returns
-        how many bytes that was. Raises `BufferError` as `pack_array`.
+        Copies an array to `offset`, with its type and shape, for `read_array` at the other end.
+        Returns the number of bytes written. Raises `BufferError` as `pack_array`.
         """
     def write_word(self, /, offset: SupportsIndex, value: SupportsIndex) -> None:
         """
-        Stores the word at `offset`, whole, after everything that was written before.
+        Stores the word at `offset`, atomically, after all earlier writes.
         """
 
 @final
 class ApertureChanged:
     """
-    Something became of an aperture.
+    An aperture's state has changed.
     """
     def __repr__(self, /) -> str: ...
     @property
@@ -120,30 +122,30 @@ class ApertureChanged:
     @property
     def what(self, /) -> str:
         """
-        At its owner `"ready"`, `"refused: "` and why, or `"released"`; at its holder `"held"` or
-        `"revoked"`.
+        At its owner `"ready"`, `"refused: "` and the reason, or `"released"`; at its holder
+        `"held"` or `"revoked"`.
         """
 
 @final
 class ApertureStreamReceiver:
     """
     Receives a stream whose long records, of 64 KiB and more, go straight into memory of this
-    process that its sender has mapped too: `VolatileRecord`. Short ones, the first long ones, which are
-    sent before the sender has that memory, and all of a sender that has none, are `Record`s, as a
-    `StreamReceiver`'s.
+    process that its sender has mapped too: `VolatileRecord`. Short records, the first long ones,
+    which are sent before the sender has mapped that memory, and all records of a sender without it,
+    are `Record`s, as for a `StreamReceiver`.
     """
     def __enter__(self, /) -> ApertureStreamReceiver: ...
     def __exit__(self, /, *_exception: object) -> None: ...
     def __iter__(self, /) -> ApertureStreamReceiver:
         """
-        The records, until the sender has closed the stream. Raises `Closed` where it ended
-        in any other way.
+        The records, until the sender has closed the stream. Raises `Closed` if it ended in
+        any other way.
         """
     def __new__(cls, /, manager: Manager, aperture_nbytes: SupportsIndex, *, buffer_nbytes: SupportsIndex = 65536, buffers: SupportsIndex = 8, buffers_max: SupportsIndex = 64, record_nbytes_max: SupportsIndex = 67112960) -> ApertureStreamReceiver:
         """
         A receiver that will export an aperture of `aperture_nbytes`, rounded up to whole pages, to
         its sender: a few times the longest record, so that one is written while another is read. A
-        record that is longer than the aperture goes through the link. The others: see
+        record that is longer than the aperture goes through the link. For the other arguments see
         `StreamReceiver`.
         """
     def __next__(self, /) -> Record | VolatileRecord: ...
@@ -152,7 +154,7 @@ class ApertureStreamReceiver:
     def _manager(self, /) -> Manager: ...
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections. Closing twice is closing once.
+        Closes it and its connections. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -161,18 +163,18 @@ class ApertureStreamReceiver:
         """
     def explain(self, /) -> str:
         """
-        Which path the records take, and why.
+        The path that the records take, and the reason.
         """
     def offer(self, /, job: Job, name: str) -> None:
         """
         Offers it, which is of the job's manager, to the other ranks under this name: they
-        grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
-        name; all names are free again when it is closed.
+        grow the other end with `grow_from`, and wait until it is offered. End points of one
+        kind have different names; closing an end point frees its names.
         """
     @property
     def peer(self, /) -> Peer | None:
         """
-        Who sends, as the kernel says; `None` before there is a sender.
+        The identity of the sender, from the kernel; `None` before there is a sender.
         """
     @property
     def ready(self, /) -> bool:
@@ -181,45 +183,45 @@ class ApertureStreamReceiver:
         """
     def receive(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> Record | VolatileRecord:
         """
-        The next record, in the order of sending; waits at most `timeout` seconds. After the
-        sender's end everything that it had committed comes first; then `Closed` is raised.
-        Raises `TimedOut`, which says so where this program holds all buffers, and so nothing
-        can come.
+        Receives the next record, in the order of sending; waits at most `timeout` seconds.
+        After the sender has ended, all records that it had committed come first; then
+        raises `Closed`. Raises `TimedOut`, whose text says so if this program holds all
+        buffers, so that nothing can come.
         """
     def seed(self, /) -> Seed:
         """
-        A seed from which the other end can be grown, by anybody who may connect.
+        A seed from which any process that may connect can grow the other end.
         """
     def serve(self, /, name: str, *, access: Access | None = None) -> None:
         """
-        Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or the
-        number of a group.
+        Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or
+        the number of a group.
         """
     def set_admission(self, callback: Callable[[Peer], bool | str] | None, /) -> None:
         """
-        Asks `callback` about each peer that wants to grow the other end, once `access` has let
-        it near: `True` lets it in; `False`, or a text that the peer is told, does not, and
-        neither does an exception. `None`: whoever may connect is let in. It is called in
-        whichever thread receives, waits or polls, with the manager's lock held: it must not
+        Calls `callback` for each peer that wants to grow the other end and that `access`
+        permits: `True` lets it in; `False`, or a text, which the peer gets, refuses it, and
+        so does an exception. `None`: every permitted peer is let in. The callback runs in
+        any thread that receives, waits or polls, with the manager's lock held: it must not
         wait, least of all for a thread that uses the manager, and calling the manager
         raises `Misuse`. It is kept until another is set or this is closed.
         """
     def stop_serving(self, /) -> None:
         """
-        Nobody finds it any more: its names are free at once for another, its seeds are
-        worthless, and who is connected stays so.
+        Ends its offers: its names are free at once for another, its seeds are worthless,
+        and connected peers stay so.
         """
     def try_receive(self, /) -> Record | VolatileRecord | None:
         """
-        The next record if one is there or comes in one turn, else `None`.
+        Receives the next record if one is there or comes in one turn, else `None`.
         """
 
 @final
 class ApertureStreamSender:
     """
-    Sends a stream whose records of 64 KiB and more go straight into the receiver's memory, where
-    that exports an aperture, which it does with the first message; they leave at once. Those before, and
-    all others, go as a `StreamSender`'s.
+    Sends a stream whose records of 64 KiB and more go straight into the receiver's memory, if the
+    receiver exports an aperture, which it does with the first message; they leave at once. Earlier
+    records, and all others, go as for a `StreamSender`.
     """
     def __enter__(self, /) -> ApertureStreamSender: ...
     def __exit__(self, /, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None: ...
@@ -228,15 +230,16 @@ class ApertureStreamSender:
     def _manager(self, /) -> Manager: ...
     def abandon(self, /) -> None:
         """
-        Ends the stream before its end, and closes: what has left arrives, and then the receiver
-        raises `Closed`, as it does when this process dies; its loop over the records does not
-        just end. What is coalesced does not leave. So it is, too, where an exception leaves a
-        `with`.
+        Ends the stream before its end, and closes: records that have left arrive, and then
+        the receiver raises `Closed`, as it does when this process dies; its loop over the
+        records does not just end. Coalesced records do not leave. An exception that leaves
+        a `with` does the same.
         """
     def close(self, /, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> None:
         """
-        Sends what is left and tells the receiver that this was all, waiting at most `timeout`
-        seconds; then it is closed. After `TimedOut` it is not, and may be closed again.
+        Sends the rest and tells the receiver that this was all, waiting at most `timeout`
+        seconds; then closes. After `TimedOut` the sender is not closed, and `close` may be
+        called again.
         """
     @property
     def closed(self, /) -> bool:
@@ -246,22 +249,23 @@ class ApertureStreamSender:
     @staticmethod
     def connect(manager: Manager, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> ApertureStreamSender:
         """
-        Grows it for the receiver that is served as `[user@]name`, waiting at most `timeout`
-        seconds for somebody to serve that name and for its answer.
+        Grows it for the receiver served as `[user@]name`, waiting at most `timeout` seconds
+        for a server of that name and for its answer.
         """
     @property
     def ended(self, /) -> str | None:
         """
-        Why the connection ended; `None` while it has not.
+        The reason why the connection ended; `None` while it has not.
         """
     def explain(self, /) -> str:
         """
-        Which path the data takes, and why.
+        The path that the data takes, and the reason.
         """
     def flush(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Sends what was coalesced, waiting at most `timeout` seconds for room: when it returns, every
-        record is on its way, and arrives also if this process ends. Raises `TimedOut`.
+        Sends coalesced records, waiting at most `timeout` seconds for room: when it
+        returns, every record is on its way, and arrives even if this process ends. Raises
+        `TimedOut`.
         """
     @staticmethod
     def grow(manager: Manager, seed: Seed | Buffer | str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> ApertureStreamSender:
@@ -272,23 +276,23 @@ class ApertureStreamSender:
     @staticmethod
     def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> ApertureStreamSender:
         """
-        Grows it from what a job's rank offers under `name`, waiting for it at most `timeout`
-        seconds.
+        Grows it from the end point that a job's rank offers under `name`, waiting for it at
+        most `timeout` seconds.
         """
     def loan(self, /, nbytes: SupportsIndex) -> RecordLoan:
         """
-        A record of `nbytes` bytes, all zero, to be written before it is sent: by
+        Lends a record of `nbytes` bytes, all zero, to be written before it is sent: with
         `memoryview(loan)`, `numpy.frombuffer(loan, ..)` and the like, and then
-        `loan.send()`, which copies it once, into the link or the aperture, as `send` does with
-        other bytes. Never waits; there may be several. Raises `Misuse` where that is longer
-        than the receiver takes.
+        `loan.send()`, which copies it once, into the link or the aperture, as `send` does
+        with other bytes. Never waits; there may be several. Raises `Misuse` if it is longer
+        than the receiver's longest record.
         """
     def loan_array(self, /, dtype: DType, shape: Shape) -> RecordLoan:
         """
-        A record for an array of this type ("<f8", or whatever `numpy.dtype` takes) and shape,
-        all zero, to be computed in place, `loan.array()[:] = ..`, and then sent by
-        `loan.send()`: the receiver's `record.array()` has it. Otherwise as `loan`. Raises
-        `BufferError` for types that are not sent, `ValueError` for shapes that cannot be.
+        Lends a record for an array of this type ("<f8", or any argument of `numpy.dtype`)
+        and shape, all zero, to be computed in place, `loan.array()[:] = ..`, and then sent
+        by `loan.send()`, for the receiver's `record.array()`. Otherwise as `loan`. Raises
+        `BufferError` for types that cannot be sent, `ValueError` for impossible shapes.
         """
     @property
     def nbytes_max(self, /) -> int:
@@ -298,53 +302,54 @@ class ApertureStreamSender:
     @property
     def peer(self, /) -> Peer:
         """
-        Who is at the other end, as the kernel says.
+        The identity of the other end, from the kernel.
         """
     def send(self, /, record: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Sends one record, waiting at most `timeout` seconds for room. A small one leaves with
-        others, at the latest with the next `flush()`; one above 16 KiB has left when the
-        call returns. Raises `TimedOut`, and nothing was taken; or `CutOff`, and it was.
+        Sends one record, waiting at most `timeout` seconds for room. A small one leaves
+        with others, at the latest with the next `flush()`; a record above 16 KiB has left
+        when the call returns. Raises `TimedOut` if nothing was taken; or `CutOff` if the
+        record was taken.
         """
     def send_array(self, /, array: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Sends an array with its type and shape, as a record whose `array()` has it again.
-        Otherwise as `send`. The header is put before it, which costs a copy more than
-        `send`; a `Loan` saves it, or `loan_array`. Raises `BufferError` where the array holds
-        Python objects, has fields or a mask, or is not in one piece.
+        Sends an array with its type and shape, for the receiver's `record.array()`.
+        Otherwise as `send`. To put the header before it costs one copy more than `send`; a
+        `Loan`, or `loan_array`, saves it. Raises `BufferError` if the array holds Python
+        objects, has fields or a mask, or is not contiguous.
         """
 
 @final
 class Area:
     """
-    A message area: the memory that messages land in. It has the buffer protocol, so
+    A message area: the memory for arriving messages. It has the buffer protocol, so
     `numpy.frombuffer(area, dtype=..)` and `memoryview(area)` show it without copying.
 
-    Bytes change only while the manager takes what has arrived: in calls that receive, send, wait or
-    poll, on any thread, or at any time with a progress thread; and only those that a ticket was
-    given for. A one-shot slot's bytes stand still from the notification until the entry is armed.
+    Bytes change only while the manager receives: in calls that receive, send, wait or poll, on any
+    thread, or at any time with a progress thread; and only those for which a ticket was made. A
+    one-shot slot's bytes are stable from the notification until the entry is armed.
     """
     def __len__(self, /) -> int: ...
     def __repr__(self, /) -> str: ...
     def array(self, /, dtype: DType, shape: Shape, offset: SupportsIndex = 0) -> AnyArray:
         """
-        Bytes of it from `offset` on as a numpy array that can be written, without a copy; it keeps
-        the memory. Raises `ValueError` where they are not inside. Needs numpy.
+        Bytes of it from `offset` on as a numpy array that can be written, without a copy; the array
+        keeps the memory. Raises `ValueError` if they are not inside. Needs numpy.
         """
     @property
     def nbytes(self, /) -> int:
         """
-        Bytes.
+        Its size in bytes.
         """
     def remove(self, /) -> None:
         """
-        Gives the memory back. Raises `Misuse` while slots name it, and `BufferError` while an array
-        or a view shows it.
+        Frees the memory. Raises `Misuse` while slots name it, and `BufferError` while an array or a
+        view shows it.
         """
     def report(self, /) -> tuple[str, str]:
         """
-        Whether huge pages and wiring were granted: two texts, `"not asked"`, `"granted"`, or what
-        was given instead.
+        Whether huge pages and wiring were granted: two texts, `"not asked"`, `"granted"`, or a
+        description of the substitute.
         """
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
@@ -358,21 +363,21 @@ class ByteListener:
     def __exit__(self, /, *_exception: object) -> None: ...
     def __new__(cls, /, manager: Manager, *, window_nbytes: SupportsIndex = 262144, packets: SupportsIndex = 256, connections_max: SupportsIndex = 256) -> ByteListener:
         """
-        A listener; streams find it by name or grow from its seed. `window_nbytes`: bytes that each peer
-        may send before they are received, a power of two from 4 KiB to 16 MiB; `packets`: packets, from
-        8 to 1,024. `connections_max`: how many there may be at one time, accepted or not.
+        A listener; streams find it by name or grow from its seed. `window_nbytes`: bytes that each
+        peer may send before they are received, a power of two from 4 KiB to 16 MiB; `packets`:
+        packets, from 8 to 1,024. `connections_max`: connections at one time, accepted or not.
         """
     def __repr__(self, /) -> str: ...
     @property
     def _manager(self, /) -> Manager: ...
     def accept(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> ByteStream:
         """
-        The next connection; waits at most `timeout` seconds. It outlives the listener, and its bytes may
-        be there already. Raises `TimedOut`.
+        Accepts the next connection; waits at most `timeout` seconds. It outlives the listener, and
+        its bytes may be there already. Raises `TimedOut`.
         """
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections. Closing twice is closing once.
+        Closes it and its connections. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -382,18 +387,18 @@ class ByteListener:
     @property
     def connections(self, /) -> int:
         """
-        Connections that there are: accepted and not closed, waiting to be accepted, or on their way.
+        The number of connections: accepted and not closed, waiting to be accepted, or on their way.
         """
     @property
     def misbehaved(self, /) -> int:
         """
-        Peers that were sent away because they broke the rules.
+        Peers that were disconnected because they broke the rules.
         """
     def offer(self, /, job: Job, name: str) -> None:
         """
         Offers it, which is of the job's manager, to the other ranks under this name: they
-        grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
-        name; all names are free again when it is closed.
+        grow the other end with `grow_from`, and wait until it is offered. End points of one
+        kind have different names; closing an end point frees its names.
         """
     @property
     def ready(self, /) -> bool:
@@ -402,38 +407,38 @@ class ByteListener:
         """
     def seed(self, /) -> Seed:
         """
-        A seed from which the other end can be grown, by anybody who may connect.
+        A seed from which any process that may connect can grow the other end.
         """
     def serve(self, /, name: str, *, access: Access | None = None) -> None:
         """
-        Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or the
-        number of a group.
+        Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or
+        the number of a group.
         """
     def set_admission(self, callback: Callable[[Peer], bool | str] | None, /) -> None:
         """
-        Asks `callback` about each peer that wants to grow the other end, once `access` has let
-        it near: `True` lets it in; `False`, or a text that the peer is told, does not, and
-        neither does an exception. `None`: whoever may connect is let in. It is called in
-        whichever thread receives, waits or polls, with the manager's lock held: it must not
+        Calls `callback` for each peer that wants to grow the other end and that `access`
+        permits: `True` lets it in; `False`, or a text, which the peer gets, refuses it, and
+        so does an exception. `None`: every permitted peer is let in. The callback runs in
+        any thread that receives, waits or polls, with the manager's lock held: it must not
         wait, least of all for a thread that uses the manager, and calling the manager
         raises `Misuse`. It is kept until another is set or this is closed.
         """
     def stop_serving(self, /) -> None:
         """
-        Nobody finds it any more: its names are free at once for another, its seeds are
-        worthless, and who is connected stays so.
+        Ends its offers: its names are free at once for another, its seeds are worthless,
+        and connected peers stay so.
         """
     def try_accept(self, /) -> ByteStream | None:
         """
-        The next connection if one is there or comes in one turn, else `None`.
+        Accepts the next connection if one is there or comes in one turn, else `None`.
         """
 
 @final
 class ByteStream:
     """
-    One side of a connection: bytes both ways, in order. One thread may receive while another sends.
-    Bytes that a send took are on their way, and arrive also if this process ends. Closing it, too, lets
-    the peer receive what was sent, and then the end.
+    One side of a connection: bytes in both directions, in order. One thread may receive while
+    another sends. Bytes that a send took arrive even if this process ends. After a close, too, the
+    peer receives the sent bytes, and then the end.
     """
     def __enter__(self, /) -> ByteStream: ...
     def __exit__(self, /, *_exception: object) -> None: ...
@@ -442,7 +447,7 @@ class ByteStream:
     def _manager(self, /) -> Manager: ...
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections. Closing twice is closing once.
+        Closes it and its connections. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -452,34 +457,35 @@ class ByteStream:
     @staticmethod
     def connect(manager: Manager, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, window_nbytes: SupportsIndex = 262144, packets: SupportsIndex = 256) -> ByteStream:
         """
-        Connects to the listener that is served as `[user@]name`, waiting at most `timeout` seconds for
-        somebody to serve that name and for its answer. `window_nbytes` and `packets`: what the listener
-        may send before it is received, as of a `ByteListener`.
+        Connects to the listener served as `[user@]name`, waiting at most `timeout` seconds for a
+        server of that name and for its answer. `window_nbytes` and `packets`: limits for the
+        listener's bytes, as those of a `ByteListener` for its peers.
         """
     @property
     def ended(self, /) -> str | None:
         """
-        Why the connection ended; `None` while it has not.
+        The reason why the connection ended; `None` while it has not.
         """
     def explain(self, /) -> str:
         """
-        Which path the data takes, and why.
+        The path that the data takes, and the reason.
         """
     @staticmethod
     def grow(manager: Manager, seed: Seed | Buffer | str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, window_nbytes: SupportsIndex = 262144, packets: SupportsIndex = 256) -> ByteStream:
         """
-        Connects by a listener's seed (a `Seed`, or the bytes or text of one); otherwise as `connect`.
+        Connects by a listener's seed (a `Seed`, or the bytes or text of one); otherwise as
+        `connect`.
         """
     @staticmethod
     def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, window_nbytes: SupportsIndex = 262144, packets: SupportsIndex = 256) -> ByteStream:
         """
-        Connects to the listener that a job's rank offers under `name`, waiting for it at most `timeout`
-        seconds; otherwise as `connect`.
+        Connects to the listener that a job's rank offers under `name`, waiting for it at most
+        `timeout` seconds; otherwise as `connect`.
         """
     @property
     def peer(self, /) -> Peer:
         """
-        Who is at the other end, as the kernel says.
+        The identity of the other end, from the kernel.
         """
     @property
     def ready(self, /) -> bool:
@@ -488,67 +494,67 @@ class ByteStream:
         """
     def recv(self, /, nbytes: SupportsIndex, timeout: SupportsFloat | SupportsIndex | None = None) -> bytes:
         """
-        Receives what has come, at most `nbytes` bytes, waiting at most `timeout` seconds for the first
-        of them. Empty: the peer has said that there is no more, and all of it was received. Raises
-        `TimedOut`, and `Closed` where the peer is gone without having said so.
+        Receives up to `nbytes` bytes, waiting at most `timeout` seconds for the first of them.
+        Empty: the peer has shut down its direction, and all of its bytes were received. Raises
+        `TimedOut`, and `Closed` if the peer is gone without a shutdown.
         """
     def recv_into(self, /, target: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
         """
-        Receives into `target`, a bytearray or another writable buffer, at most as much as it holds; says
-        how many bytes came. Otherwise as `recv`.
+        Receives into `target`, a bytearray or another writable buffer, at most as much as it holds;
+        returns the number of bytes. Otherwise as `recv`.
         """
     def send(self, /, data: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
         """
-        Sends as much of `data` as there is room for, waiting at most `timeout` seconds for room for the
-        first byte; says how many bytes were taken. Raises `TimedOut`, and `Closed` where the peer is
-        gone; then none were.
+        Sends as much of `data` as there is room for, waiting at most `timeout` seconds for room for
+        the first byte; returns the number of bytes taken. Raises `TimedOut`, and `Closed` if the
+        peer is gone; then no bytes were taken.
         """
     def sendall(self, /, data: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Sends all of `data`, waiting at most `timeout` seconds altogether. `TimedOut` says how many bytes
-        were sent, which must not be sent again.
+        Sends all of `data`, waiting at most `timeout` seconds altogether. `TimedOut` gives the
+        number of bytes that were sent; do not send these again.
         """
     def shutdown(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Says that this side sends nothing more, waiting at most `timeout` seconds for room for that: the
-        peer receives what was sent, and then the end. Receiving goes on. Raises `TimedOut`; then it was
-        not said.
+        Ends this side's direction, waiting at most `timeout` seconds for room: the peer receives
+        the sent bytes, and then the end. Receiving goes on. Raises `TimedOut`; then the direction
+        is still open.
         """
     def try_recv(self, /, nbytes: SupportsIndex) -> bytes | None:
         """
-        `recv` without waiting: `None`, nothing is there now.
+        `recv` without waiting: `None` if nothing has come.
         """
     def try_recv_into(self, /, target: Buffer) -> int | None:
         """
-        `recv_into` without waiting: `None`, nothing is there now.
+        `recv_into` without waiting: `None` if nothing has come.
         """
     def try_send(self, /, data: Buffer) -> int:
         """
-        `send` without waiting: 0, there is no room now.
+        `send` without waiting: 0 if there is no room now.
         """
     def try_shutdown(self, /) -> bool:
         """
-        `shutdown` without waiting: `False`, there is no room now.
+        `shutdown` without waiting: `False` if there is no room now.
         """
 
 @final
 class Call:
     """
-    A call that was started. Where it goes away, it is forgotten, as by `forget()`. It does not go away
-    while a name refers to it, or an exception that has passed by.
+    A call that was started. Dropping this object forgets the call, as `forget()` does. It is not
+    dropped while a name refers to it, or an exception's traceback.
     """
     def __repr__(self, /) -> str: ...
     @property
     def _manager(self, /) -> Manager: ...
     def finish(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> bytes:
         """
-        The reply; waits at most `timeout` seconds. After `TimedOut` it may be finished later.
+        Waits for the reply, at most `timeout` seconds. After `TimedOut` it may be finished later.
         """
     def forget(self, /) -> None:
         """
-        The reply is not wanted any more: it will be dropped when it comes, and only then another call
-        has its place. The server's handler can see that (`request.is_cancelled()`). Of what was finished
-        or forgotten nothing is left to forget.
+        Forgets the call: its reply will be dropped, and only then another call has its place. The
+        server's handler can see that (`request.is_cancelled()`). Does nothing if the call was
+        finished or forgotten.
         """
     def try_finish(self, /) -> bytes | None:
         """
@@ -574,16 +580,16 @@ class Client:
     def call_array(self, /, array: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> AnyArray:
         """
         `call` with an array, its type and shape; the reply is an array, too, from `reply_array`.
-        Raises `BufferError` as `pack_array`, and `ArrayError` where the reply is none.
+        Raises `BufferError` as `pack_array`, and `ArrayError` if the reply is not an array.
         """
     def call_within(self, /, request: Buffer, limit: SupportsFloat | SupportsIndex) -> bytes:
         """
-        `call` within `limit` seconds, which the server is told: its handler sees when the caller gives
-        up (`request.time_left`, `request.is_cancelled()`). Costs 8 bytes of the request.
+        `call` within `limit` seconds, which the server knows: its handler sees when the caller
+        gives up (`request.time_left`, `request.is_cancelled()`). Costs 8 bytes of the request.
         """
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections. Closing twice is closing once.
+        Closes it and its connections. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -593,18 +599,18 @@ class Client:
     @staticmethod
     def connect(manager: Manager, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, outstanding: SupportsIndex = 64, reply_nbytes: SupportsIndex = 4088, reply_nbytes_max: SupportsIndex = 16781312) -> Client:
         """
-        Connects to the server that is served as `[user@]name`. `outstanding`: calls that may be
-        outstanding, if the server allows as many. `reply_nbytes`: bytes of a reply that are sent at
-        once, at most 4,088; longer ones, up to `reply_nbytes_max`, cost a round trip more.
+        Connects to the server of `[user@]name`. `outstanding`: calls that may be outstanding, if
+        the server allows that many. `reply_nbytes`: longest reply that is sent at once, at most
+        4,088 bytes; longer ones, up to `reply_nbytes_max`, cost another round trip.
         """
     @property
     def ended(self, /) -> str | None:
         """
-        Why the connection ended; `None` while it has not.
+        The reason why the connection ended; `None` while it has not.
         """
     def explain(self, /) -> str:
         """
-        Which path the data takes, and why.
+        The path that the data takes, and the reason.
         """
     @staticmethod
     def grow(manager: Manager, seed: Seed | Buffer | str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, outstanding: SupportsIndex = 64, reply_nbytes: SupportsIndex = 4088, reply_nbytes_max: SupportsIndex = 16781312) -> Client:
@@ -614,8 +620,8 @@ class Client:
     @staticmethod
     def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, outstanding: SupportsIndex = 64, reply_nbytes: SupportsIndex = 4088, reply_nbytes_max: SupportsIndex = 16781312) -> Client:
         """
-        Grows a client of what a job's rank offers under `name`, waiting for it at most `timeout`
-        seconds. See `connect`.
+        Grows a client of the server that a job's rank offers under `name`, waiting for it at most
+        `timeout` seconds. See `connect`.
         """
     @property
     def outstanding_max(self, /) -> int:
@@ -625,24 +631,24 @@ class Client:
     @property
     def peer(self, /) -> Peer:
         """
-        Who is at the other end, as the kernel says.
+        The identity of the other end, from the kernel.
         """
     def start(self, /, request: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> Call:
         """
         Sends a request, waiting at most `timeout` seconds for a free call and, if it is long, for
-        the server to make room for it. The reply is had from the `Call`.
+        the server to make room for it. The returned `Call` gets the reply.
         """
     def start_within(self, /, request: Buffer, limit: SupportsFloat | SupportsIndex, timeout: SupportsFloat | SupportsIndex | None = None) -> Call:
         """
-        `start`, waiting at most `timeout` seconds, or as long as `limit`; the server is told that the
-        reply is waited for until `limit` seconds from now: see `call_within`. Whoever gives up then lets
-        the `Call` go.
+        `start`, waiting at most `timeout` seconds, or as long as `limit`; sends the server the
+        caller's limit, `limit` seconds from now: see `call_within`. A caller that gives up drops
+        the `Call`.
         """
 
 @final
 class Connected:
     """
-    A link from another manager is there.
+    Another manager has made a link.
     """
     def __repr__(self, /) -> str: ...
     @property
@@ -659,16 +665,16 @@ class Connected:
 @final
 class Datagram:
     """
-    A datagram. It has the buffer protocol, read-only, without a copy: its bytes stand still until
-    its receiver is made ready for the next one, which is refused while anything shows them.
+    A datagram. It has the buffer protocol, read-only, without a copy: its bytes are stable until
+    its receiver is made ready for the next one, which is refused while any view shows them.
     """
     def __len__(self, /) -> int: ...
     def __repr__(self, /) -> str: ...
     def array(self, /) -> AnyArray:
         """
-        The array that was sent by `send_array`: checked, then shown where it arrived, read-only. As
-        long as it is there the receiver cannot be made ready. Raises `ArrayError` where the datagram
-        is none, or does not fit. Needs numpy.
+        The array sent by `send_array`: checked, then shown in place, read-only. While the array
+        exists, the receiver cannot be made ready. Raises `ArrayError` if the datagram is not an
+        array, or does not fit. Needs numpy.
         """
     @property
     def link(self, /) -> Link:
@@ -682,9 +688,9 @@ class Datagram:
         """
     def reply(self, /, data: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Answers it with the ticket that came with it; waits at most `timeout` seconds for room.
-        Whether the other end was ready is not known. Of a long answer part may have left when the
-        time is over (`TimedOut` says so) or Ctrl-C ends the call: the rest is kept then, and leaves
+        Answers it with the ticket that came with it; waits at most `timeout` seconds for room. Does
+        not report whether the other end was ready. If the time limit passes (`TimedOut` says so) or
+        Ctrl-C ends the call, part of a long answer may have left: the rest is then kept, and leaves
         first in the next answer over this link; if the receiver or the link is closed before, the
         answer is never complete. Otherwise nothing of it was sent.
         """
@@ -716,7 +722,7 @@ class DatagramReceiver:
     def _manager(self, /) -> Manager: ...
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections. Closing twice is closing once.
+        Closes it and its connections. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -725,15 +731,15 @@ class DatagramReceiver:
         """
     def make_ready(self, /, *, anew: bool = False) -> None:
         """
-        Takes datagrams again: the bytes of the one before may change from now on. Raises
+        Makes the receiver ready: the bytes of the previous datagram may change from now on. Raises
         `BufferError` while an array or a view shows them. `anew`: with a new key, so that every
-        ticket that is out is worthless.
+        issued ticket is worthless.
         """
     def offer(self, /, job: Job, name: str) -> None:
         """
         Offers it, which is of the job's manager, to the other ranks under this name: they
-        grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
-        name; all names are free again when it is closed.
+        grow the other end with `grow_from`, and wait until it is offered. End points of one
+        kind have different names; closing an end point frees its names.
         """
     @property
     def ready(self, /) -> bool:
@@ -742,17 +748,17 @@ class DatagramReceiver:
         """
     def receive(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> Datagram:
         """
-        The datagram; waits at most `timeout` seconds. After it the receiver is not ready for
-        another: what is sent meanwhile is dropped. Raises `TimedOut`.
+        Receives the datagram; waits at most `timeout` seconds. Afterwards the receiver is not ready
+        for another: datagrams sent meanwhile are dropped. Raises `TimedOut`.
         """
     def reply_ticket(self, /) -> Ticket:
         """
-        The right to send one datagram to this receiver whenever it is ready; to be given as the
-        `reply` of a datagram.
+        A ticket to send one datagram to this receiver whenever it is ready; pass it as the `reply`
+        of a datagram.
         """
     def seed(self, /) -> Seed:
         """
-        A seed from which the other end can be grown, by anybody who may connect.
+        A seed from which any process that may connect can grow the other end.
         """
     @property
     def senders(self, /) -> int:
@@ -761,31 +767,31 @@ class DatagramReceiver:
         """
     def serve(self, /, name: str, *, access: Access | None = None) -> None:
         """
-        Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or the
-        number of a group.
+        Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or
+        the number of a group.
         """
     def set_admission(self, callback: Callable[[Peer], bool | str] | None, /) -> None:
         """
-        Asks `callback` about each peer that wants to grow the other end, once `access` has let
-        it near: `True` lets it in; `False`, or a text that the peer is told, does not, and
-        neither does an exception. `None`: whoever may connect is let in. It is called in
-        whichever thread receives, waits or polls, with the manager's lock held: it must not
+        Calls `callback` for each peer that wants to grow the other end and that `access`
+        permits: `True` lets it in; `False`, or a text, which the peer gets, refuses it, and
+        so does an exception. `None`: every permitted peer is let in. The callback runs in
+        any thread that receives, waits or polls, with the manager's lock held: it must not
         wait, least of all for a thread that uses the manager, and calling the manager
         raises `Misuse`. It is kept until another is set or this is closed.
         """
     def stop_serving(self, /) -> None:
         """
-        Nobody finds it any more: its names are free at once for another, its seeds are
-        worthless, and who is connected stays so.
+        Ends its offers: its names are free at once for another, its seeds are worthless,
+        and connected peers stay so.
         """
     @property
     def takes_one(self, /) -> bool:
         """
-        Whether it takes a datagram now.
+        Whether it is ready for a datagram.
         """
     def try_receive(self, /) -> Datagram | None:
         """
-        The datagram if one is there or comes in one turn, else `None`.
+        Receives the datagram if one is there or comes in one turn, else `None`.
         """
 
 @final
@@ -801,11 +807,11 @@ class DatagramSender:
     @property
     def capacity(self, /) -> int:
         """
-        Bytes of the receiver's area.
+        The size of the receiver's area, in bytes.
         """
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections. Closing twice is closing once.
+        Closes it and its connections. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -815,22 +821,22 @@ class DatagramSender:
     @staticmethod
     def connect(manager: Manager, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> DatagramSender:
         """
-        Grows it for the receiver that is served as `[user@]name`, waiting at most `timeout`
-        seconds for somebody to serve that name and for its answer.
+        Grows it for the receiver served as `[user@]name`, waiting at most `timeout` seconds
+        for a server of that name and for its answer.
         """
     @property
     def ended(self, /) -> str | None:
         """
-        Why the connection ended; `None` while it has not.
+        The reason why the connection ended; `None` while it has not.
         """
     def explain(self, /) -> str:
         """
-        Which path the data takes, and why.
+        The path that the data takes, and the reason.
         """
     def flush(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> bool:
         """
         After a time limit has cut a datagram off: waits at most `timeout` seconds until the rest
-        has left; says whether it has.
+        has left; returns whether it has.
         """
     @staticmethod
     def grow(manager: Manager, seed: Seed | Buffer | str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> DatagramSender:
@@ -841,31 +847,31 @@ class DatagramSender:
     @staticmethod
     def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> DatagramSender:
         """
-        Grows it from what a job's rank offers under `name`, waiting for it at most `timeout`
-        seconds.
+        Grows it from the end point that a job's rank offers under `name`, waiting for it at
+        most `timeout` seconds.
         """
     @property
     def peer(self, /) -> Peer:
         """
-        Who is at the other end, as the kernel says.
+        The identity of the other end, from the kernel.
         """
     def send(self, /, data: Buffer, offset: SupportsIndex = 0, *, reply: Ticket | None = None, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
         Sends `data`, of any length, to the receiver's area at `offset`, and with it, as `reply`, a
         ticket for the answer (`DatagramReceiver.reply_ticket` of this manager). Waits at most
-        `timeout` seconds for room. Whether the receiver was ready is not known.
+        `timeout` seconds for room. Does not report whether the receiver was ready.
         """
     def send_array(self, /, array: Buffer, offset: SupportsIndex = 0, *, reply: Ticket | None = None, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        `send` of an array with its type and shape, for the datagram's `array()`. Raises `BufferError`
-        as `pack_array`.
+        `send` of an array with its type and shape, for the datagram's `array()`. Raises
+        `BufferError` as `pack_array`.
         """
 
 @final
 class DelegatedPart:
     """
-    A piece of a member's part that was given away: a right to send so many bytes to the root, once.
-    It travels as bytes.
+    A delegated piece of a member's part: the right to send that many bytes to the root, once. It
+    travels as bytes.
     """
     def __bytes__(self, /) -> bytes: ...
     def __len__(self, /) -> int: ...
@@ -873,21 +879,21 @@ class DelegatedPart:
     @staticmethod
     def from_bytes(data: Buffer) -> DelegatedPart:
         """
-        Reads what `bytes(part)` made. Whether it is good is decided by the root.
+        Reads the bytes of `bytes(part)`. The root decides whether it is valid.
         """
 
 @final
 class Group:
     """
-    The root of a group: many members send a part each, and it is told once when all are there; and
-    it sends to all.
+    The root of a group: many members send a part each, and it gets one notification when all have
+    arrived; and it sends to all.
     """
     def __enter__(self, /) -> Group: ...
     def __exit__(self, /, *_exception: object) -> None: ...
     def __new__(cls, /, manager: Manager, members: SupportsIndex, part_nbytes: SupportsIndex, *, scatter_nbytes: SupportsIndex | None = None) -> Group:
         """
         A group of `members` places, with parts of up to `part_nbytes` bytes; `scatter_nbytes`: most
-        bytes that it sends to a member, as many unless given.
+        bytes that it sends to a member, the same number unless given.
         """
     def __repr__(self, /) -> str: ...
     def _broadcast_to(self, /, data: Buffer, members: SupportsGetItem[int, SupportsIndex]) -> list[int]: ...
@@ -898,7 +904,7 @@ class Group:
     def barrier(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
         Waits at most `timeout` seconds until every member has come to its barrier, and lets all of
-        them go on; the round is over. After `TimedOut` the call may be repeated.
+        them continue; the round is over. After `TimedOut` the call may be repeated.
         """
     def broadcast(self, /, data: Buffer, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> None:
         """
@@ -906,7 +912,7 @@ class Group:
         """
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections. Closing twice is closing once.
+        Closes it and its connections. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -915,9 +921,9 @@ class Group:
         """
     def gather(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> list[GroupPart]:
         """
-        Waits at most `timeout` seconds until the part of every member has arrived. They stand still
-        until `next_round()`. A member that dies before its part has arrived raises `Closed`, which
-        names it; what has arrived stays.
+        Waits at most `timeout` seconds until the part of every member has arrived. The parts are
+        stable until `next_round()`. If a member dies before its part has arrived, raises `Closed`,
+        which names it; parts that have arrived stay.
         """
     @property
     def joined(self, /) -> int:
@@ -931,14 +937,14 @@ class Group:
         """
     def next_round(self, /) -> None:
         """
-        The round is over: the bytes of its parts may change from now on. Raises `BufferError` while
-        an array or a view shows them.
+        Ends the round: the bytes of its parts may change from now on. Raises `BufferError` while an
+        array or a view shows them.
         """
     def offer(self, /, job: Job, name: str) -> None:
         """
         Offers it, which is of the job's manager, to the other ranks under this name: they
-        grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
-        name; all names are free again when it is closed.
+        grow the other end with `grow_from`, and wait until it is offered. End points of one
+        kind have different names; closing an end point frees its names.
         """
     def parts(self, /) -> list[GroupPart]:
         """
@@ -946,7 +952,7 @@ class Group:
         """
     def peer(self, /, member: SupportsIndex) -> Peer | None:
         """
-        Who a member is, as the kernel says; `None` while the place is free.
+        The identity of a member, from the kernel; `None` while the place is free.
         """
     @property
     def ready(self, /) -> bool:
@@ -965,36 +971,35 @@ class Group:
         """
     def seed(self, /) -> Seed:
         """
-        A seed from which the other end can be grown, by anybody who may connect.
+        A seed from which any process that may connect can grow the other end.
         """
     def seed_of(self, /, member: SupportsIndex) -> Seed:
         """
-        A seed from which the member in one place can be grown, and another there when that one is
-        lost.
+        A seed from which the member in one place can be grown, and its replacement, if it is lost.
         """
     def serve(self, /, name: str, *, access: Access | None = None) -> None:
         """
-        Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or the
-        number of a group.
+        Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or
+        the number of a group.
         """
     def set_admission(self, callback: Callable[[Peer], bool | str] | None, /) -> None:
         """
-        Asks `callback` about each peer that wants to grow the other end, once `access` has let
-        it near: `True` lets it in; `False`, or a text that the peer is told, does not, and
-        neither does an exception. `None`: whoever may connect is let in. It is called in
-        whichever thread receives, waits or polls, with the manager's lock held: it must not
+        Calls `callback` for each peer that wants to grow the other end and that `access`
+        permits: `True` lets it in; `False`, or a text, which the peer gets, refuses it, and
+        so does an exception. `None`: every permitted peer is let in. The callback runs in
+        any thread that receives, waits or polls, with the manager's lock held: it must not
         wait, least of all for a thread that uses the manager, and calling the manager
         raises `Misuse`. It is kept until another is set or this is closed.
         """
     def stop_serving(self, /) -> None:
         """
-        Nobody finds it any more: its names are free at once for another, its seeds are
-        worthless, and who is connected stays so.
+        Ends its offers: its names are free at once for another, its seeds are worthless,
+        and connected peers stay so.
         """
     def wait_for(self, /, k: SupportsIndex, timeout: SupportsFloat | SupportsIndex | None = None) -> list[GroupPart]:
         """
-        Waits at most `timeout` seconds until the parts of `k` members have arrived, whichever. A
-        member that is lost is no error while `k` can still be reached.
+        Waits at most `timeout` seconds until the parts of any `k` members have arrived. A lost
+        member is no error while `k` can still be reached.
         """
 
 @final
@@ -1011,7 +1016,7 @@ class GroupHelper:
     def _try_send(self, /, part: DelegatedPart, data: Buffer) -> bool | None: ...
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections. Closing twice is closing once.
+        Closes it and its connections. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -1021,13 +1026,13 @@ class GroupHelper:
     @staticmethod
     def connect(manager: Manager, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> GroupHelper:
         """
-        Grows it for the receiver that is served as `[user@]name`, waiting at most `timeout`
-        seconds for somebody to serve that name and for its answer.
+        Grows it for the receiver served as `[user@]name`, waiting at most `timeout` seconds
+        for a server of that name and for its answer.
         """
     @property
     def ended(self, /) -> str | None:
         """
-        Why the connection ended; `None` while it has not.
+        The reason why the connection ended; `None` while it has not.
         """
     @staticmethod
     def grow(manager: Manager, seed: Seed | Buffer | str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> GroupHelper:
@@ -1038,13 +1043,13 @@ class GroupHelper:
     @staticmethod
     def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> GroupHelper:
         """
-        Grows it from what a job's rank offers under `name`, waiting for it at most `timeout`
-        seconds.
+        Grows it from the end point that a job's rank offers under `name`, waiting for it at
+        most `timeout` seconds.
         """
     @property
     def peer(self, /) -> Peer:
         """
-        The root, as the kernel says.
+        The identity of the root, from the kernel.
         """
     def send(self, /, part: DelegatedPart, data: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
@@ -1067,11 +1072,11 @@ class GroupMember:
     def barrier(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
         Comes to the barrier: waits at most `timeout` seconds until every member has, and the root
-        lets all go on. After `TimedOut` the call is to be repeated.
+        lets all continue. After `TimedOut` repeat the call.
         """
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections. Closing twice is closing once.
+        Closes it and its connections. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -1081,23 +1086,23 @@ class GroupMember:
     @staticmethod
     def connect(manager: Manager, name: str, receive_nbytes: SupportsIndex, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> GroupMember:
         """
-        Grows a member of the group that is served as `[user@]name`.
+        Grows a member of the group served as `[user@]name`.
         """
     def delegate(self, /, nbytes: SupportsIndex, n: SupportsIndex, timeout: SupportsFloat | SupportsIndex | None = None) -> list[DelegatedPart]:
         """
-        Gives this member's part of the round, `nbytes` bytes, away in `n` nearly equal pieces; each
-        is sent by a `GroupHelper`, or another member, and the part has arrived when all have. Waits
-        at most `timeout` seconds for the round to begin. This member answers for its helpers: if
-        one does not send, the root waits until this member ends.
+        Delegates this member's part of the round, `nbytes` bytes, in `n` nearly equal pieces; a
+        `GroupHelper`, or another member, sends each, and the part has arrived when all have. Waits
+        at most `timeout` seconds for the round to begin. This member is responsible for its
+        helpers: if one does not send, the root waits until this member ends.
         """
     @property
     def ended(self, /) -> str | None:
         """
-        Why the connection ended; `None` while it has not.
+        The reason why the connection ended; `None` while it has not.
         """
     def explain(self, /) -> str:
         """
-        Which path the data takes, and why.
+        The path that the data takes, and the reason.
         """
     @staticmethod
     def grow(manager: Manager, seed: Seed | Buffer | str, receive_nbytes: SupportsIndex, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> GroupMember:
@@ -1129,11 +1134,11 @@ class GroupMember:
     @property
     def peer(self, /) -> Peer:
         """
-        Who is at the other end, as the kernel says.
+        The identity of the other end, from the kernel.
         """
     def receive(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> bytes:
         """
-        What the root scatters or broadcasts next; waits at most `timeout` seconds.
+        Receives the root's next scatter or broadcast; waits at most `timeout` seconds.
         """
     def send(self, /, part: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
@@ -1149,8 +1154,8 @@ class GroupMember:
 @final
 class GroupPart:
     """
-    A member's part of a round. It has the buffer protocol, read-only, without a copy: its bytes
-    stand still until the next round, which is refused while anything shows them. They begin at a
+    A member's part of a round. It has the buffer protocol, read-only, without a copy: its bytes are
+    stable until the next round, which is refused while any view shows them. They begin at a
     multiple of 64 bytes.
     """
     def __len__(self, /) -> int: ...
@@ -1171,14 +1176,13 @@ class GroupPart:
 @final
 class Job:
     """
-    The job that this process is a rank of: `hamlyn run -n 4 -- python program.py`, or under a launcher
-    that speaks PMIx (Open MPI's `mpirun`, Slurm's `srun --mpi=pmix`) or PMI-1 (MPICH's). With none of
-    them it has one rank. See docs/jobs.md.
+    The job of which this process is a rank: `hamlyn run -n 4 -- python program.py`, or under a
+    launcher that speaks PMIx (Open MPI's `mpirun`, Slurm's `srun --mpi=pmix`) or PMI-1 (MPICH's).
+    Without a launcher it has one rank. See docs/jobs.md.
 
-    Opening it waits until all ranks have come, at most the setting `job_timeout_ms`, and raises
-    `TimedOut` where they do not. Settings are those of a `Manager`. While it is open it is the same
-    job for whoever opens it again in this process. A context manager: leaving it closes it, and with
-    it its `manager`.
+    Opening it waits until all ranks have joined, at most the setting `job_timeout_ms`, and raises
+    `TimedOut` if they do not. Settings are those of a `Manager`. While it is open, opening it again
+    in this process returns the same job. A context manager: leaving it closes it and its `manager`.
     """
     def __enter__(self, /) -> Job: ...
     def __exit__(self, /, *_exception: object) -> None: ...
@@ -1186,12 +1190,12 @@ class Job:
     def __repr__(self, /) -> str: ...
     def client(self, /, rank: SupportsIndex, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> Client:
         """
-        A client of a rank's `server`: until it has one, this waits, at most `timeout` seconds.
+        A client of a rank's `server`: waits until the rank has one, at most `timeout` seconds.
         """
     def close(self, /, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> None:
         """
-        Closes the job and its manager; messages that wait leave first, for at most `timeout` seconds.
-        The launcher is told that this rank needs it no more. Closing twice is closing once.
+        Closes the job and its manager; queued messages leave first, for at most `timeout` seconds.
+        Tells the launcher that this rank has finished with the job. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -1200,40 +1204,40 @@ class Job:
         """
     def explain(self, /) -> str:
         """
-        Which launcher it was, why not another, how many ranks are on this host, and to which of them
-        this one has made links.
+        The launcher that was found, why not another, the number of ranks on this host, and those of
+        them to which this rank has made links.
         """
     def fence(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Waits until all ranks have called this as often as this one, at most `timeout` seconds. What
-        was put before is there for all. After `TimedOut` it stays begun: the next call goes on waiting
-        for it. Threads that call this at once have a fence each, in turn: two calls here are two
-        calls of every other rank. It goes through the launcher, and is for setting up: while messages
-        are sent a barrier is a `Group`'s.
+        Waits until all ranks have called this as often as this one, at most `timeout` seconds.
+        Afterwards all ranks can get the bytes put before it. After `TimedOut` it stays begun: the
+        next call goes on waiting for it. Concurrent calls of several threads are one fence each, in
+        turn: two calls here match two calls of every other rank. A fence goes through the launcher,
+        and is for setting up: use a `Group`'s barrier while messages are sent.
         """
     def get(self, /, rank: SupportsIndex, name: str) -> bytes | None:
         """
-        What a rank has put under this name before the last fence, or `None`.
+        The bytes that a rank has put under this name before the last fence, or `None`.
         """
     def is_local(self, /, rank: SupportsIndex) -> bool:
         """
-        Whether a rank is on this host, and messages to it go through a ring.
+        Whether a rank is on this host, so that messages to it go through a ring.
         """
     @property
     def launcher(self, /) -> str | None:
         """
-        Who started it: `"hamlyn run"`, `"PMIx"`, `"PMI-1"`, or `None`.
+        The launcher: `"hamlyn run"`, `"PMIx"`, `"PMI-1"`, or `None`.
         """
     @property
     def manager(self, /) -> Manager:
         """
-        What end points of the job are made with. It is closed with the job.
+        The manager of the job's end points. It is closed with the job.
         """
     def put(self, /, name: str, data: Buffer) -> None:
         """
-        Bytes for all other ranks, which `get` them after the next `fence`. A name is 1 to 32 of
-        `a-z A-Z 0-9 . _ -`, and is put once. The launcher carries them, and bounds them: Hydra to 511
-        bytes, `hamlyn run` and PMIx to 32,256.
+        Puts bytes that all other ranks can `get` after the next `fence`. A name is 1 to 32 of `a-z
+        A-Z 0-9 . _ -`, and is put once. The launcher carries the bytes, and limits them: Hydra to
+        511, `hamlyn run` and PMIx to 32,256.
         """
     @property
     def rank(self, /) -> int:
@@ -1242,13 +1246,13 @@ class Job:
         """
     def seed_of(self, /, rank: SupportsIndex, kind: str, name: str) -> Seed:
         """
-        A seed from which a sender grows what a rank offers, now or later, under this name and as this
-        kind: `"datagram"`, `"tagged"`, `"stream"`, `"call"`, `"group"`, `"bytes"` or `"publish"`: for
-        whoever has no use for `grow_from`. A secret of the job.
+        A seed from which a sender grows the end point that a rank offers, now or later, under this
+        name and as this kind: `"datagram"`, `"tagged"`, `"stream"`, `"call"`, `"group"`, `"bytes"`
+        or `"publish"`: for uses that `grow_from` does not cover. A secret of the job.
         """
     def server(self, /) -> Server:
         """
-        This rank's server of calls, which every rank may be a `client` of. There is one.
+        This rank's server of calls; every rank may be its `client`. There is one.
         """
     @property
     def size(self, /) -> int:
@@ -1261,7 +1265,7 @@ class Job:
         """
     def stream_to(self, /, rank: SupportsIndex, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> StreamSender:
         """
-        The stream to a rank, which takes it with `stream_from`: until it does, this waits, at most
+        The stream to a rank, which receives it with `stream_from`: waits for that, at most
         `timeout` seconds.
         """
 
@@ -1279,55 +1283,56 @@ class Link:
         """
     def close(self, /) -> int:
         """
-        Ends the link. Returns how many queued messages did not leave.
+        Ends the link. Returns the number of queued messages that did not leave.
         """
     def explain(self, /) -> str:
         """
-        Which path the link takes, and why.
+        The path that the link takes, and the reason.
         """
     def export(self, /, nbytes: SupportsIndex, *, writable: bool = True) -> Aperture:
         """
-        Exports `nbytes` (whole pages of 4,096) of new memory, zero, as an aperture to the other end,
-        which may read it and, if `writable`, write it. `ApertureChanged` among the events says when
-        the holder has it, or why not.
+        Exports `nbytes` (whole pages of 4,096) of new zeroed memory as an aperture to the other
+        end, which may read it and, if `writable`, write it. An `ApertureChanged` event reports that
+        the holder has mapped it, or the reason why not.
         """
     def export_also(self, /, aperture: Aperture) -> Aperture:
         """
         Exports a read-only aperture of this manager to the other end of this link as well: both
-        holders see the same pages. Each is revoked for itself, and the memory goes with the last;
-        whoever has been revoked and does not let go sees what is written there as long as it stays.
+        holders see the same pages. Each holder is revoked separately, and the memory is freed with
+        the last; a revoked holder that keeps its mapping sees further writes as long as the memory
+        exists.
         """
     @property
     def greeting(self, /) -> bytes:
         """
-        What the other end sent along when the link was made: often a ticket's bytes.
+        The other end's greeting when the link was made: often a ticket's bytes.
         """
     @property
     def peer(self, /) -> Peer:
         """
-        Who is at the other end, as the kernel says.
+        The identity of the other end, from the kernel.
         """
     def send(self, /, ticket: Ticket, data: Buffer, metadata: Buffer | None = None, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Sends one message over this link and no other, so that a ticket that came from this peer is
-        used towards this peer and nobody else. See `Manager.send`.
+        Sends one message over this link and no other: so a ticket from this peer is used for this
+        peer alone. See `Manager.send`.
         """
 
 @final
 class LinkClosed:
     """
-    A link is gone. What its peer had sent before has been taken.
+    A link is gone. All that its peer had sent before was received.
     """
     def __repr__(self, /) -> str: ...
     @property
     def link(self, /) -> Link:
         """
-        The link that was.
+        The ended link.
         """
     @property
     def reason(self, /) -> str:
         """
-        `"closed"`, `"died"`, `"hung up"`, `"expelled"`, or `"misbehaved: "` and how.
+        `"closed"`, `"died"`, `"hung up"`, `"expelled"`, or `"misbehaved: "` and the broken rule.
         """
     @property
     def unsent(self, /) -> int:
@@ -1338,17 +1343,18 @@ class LinkClosed:
 @final
 class LinkRequest:
     """
-    Somebody wants to connect to a service that asks. Without an answer the connection times out.
+    A peer wants to connect to a service that asks. Without an answer the connection times out.
     """
     def __repr__(self, /) -> str: ...
     def accept(self, /, greeting: Buffer | None = None) -> None:
         """
-        Lets it in; `greeting`, up to 4 KiB, reaches it. The link appears as `Connected`.
+        Accepts the request; the peer gets `greeting`, up to 4 KiB. A `Connected` event reports the
+        link.
         """
     @property
     def greeting(self, /) -> bytes:
         """
-        What it sent along.
+        The peer's greeting.
         """
     @property
     def id(self, /) -> int:
@@ -1358,11 +1364,11 @@ class LinkRequest:
     @property
     def peer(self, /) -> Peer:
         """
-        Who, as the kernel says.
+        Its identity, from the kernel.
         """
     def refuse(self, /, reason: str = "") -> None:
         """
-        Turns it away, and says why.
+        Refuses the request; the peer gets `reason`.
         """
 
 @final
@@ -1380,16 +1386,17 @@ class LinkRequestGone:
 @final
 class Loan:
     """
-    Memory for an array that is computed where it leaves from: with room for the header in front, so
-    that `send_array(loan)` copies it once, into the ring or the aperture, and not twice. It has the
-    buffer protocol, writable: the bytes of the array. It may be sent any number of times; what is
-    written to it after a send is of the next.
+    Memory for an array that is computed in place: it has room for the header in front, so that
+    `send_array(loan)` copies the array once, into the ring or the aperture, and not twice. It has
+    the buffer protocol, writable: the bytes of the array. It may be sent any number of times;
+    changes after a send are for the next one.
     """
     def __len__(self, /) -> int: ...
     def __new__(cls, /, dtype: DType, shape: Shape) -> Loan:
         """
-        Memory, all zeros, for an array of this type ("<f8", or whatever `numpy.dtype` takes) and
-        shape. Raises `BufferError` for types that are not sent, `ValueError` for shapes that cannot be.
+        Memory, all zeros, for an array of this type ("<f8", or any argument of `numpy.dtype`) and
+        shape. Raises `BufferError` for types that cannot be sent, `ValueError` for impossible
+        shapes.
         """
     def __repr__(self, /) -> str: ...
     def array(self, /) -> AnyArray:
@@ -1399,7 +1406,7 @@ class Loan:
     @property
     def nbytes(self, /) -> int:
         """
-        Bytes of the array.
+        Number of bytes of the array.
         """
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
@@ -1407,10 +1414,10 @@ class Loan:
 @final
 class Manager:
     """
-    What one process has of Hamlyn: its links, names, message areas and waiting.
+    A process's part in Hamlyn: its links, names, message areas and waiting.
 
-    Any number of threads may use it. Settings are those of docs/settings.md, by name; what is not
-    given comes from the variables `HAMLYN_*`. A context manager: leaving it closes it.
+    Any number of threads may use it. Settings are those of docs/settings.md, by name; the others
+    come from the variables `HAMLYN_*`. A context manager: leaving it closes it.
     """
     def __enter__(self, /) -> Manager: ...
     def __exit__(self, /, *_exception: object) -> None: ...
@@ -1418,47 +1425,48 @@ class Manager:
     def __repr__(self, /) -> str: ...
     def _awake(self, /) -> None:
         """
-        `silence()` of the only event loop that watches `fileno()`: until it prepares to wait, nothing
-        that other calls take for it makes the descriptor readable, for it looks before that.
+        `silence()` of the only event loop that watches `fileno()`: until it prepares to wait,
+        messages received for it by other calls do not make the descriptor readable, since it looks
+        before that.
         """
     @property
     def _key(self, /) -> int:
         """
-        What all objects of this manager have in common.
+        A key that all objects of this manager have in common.
         """
     def _ready(self, /, ends: list[ByteStream | ByteListener]) -> list[int]:
         """
-        Takes a turn, and says which of these byte streams and listeners have something: their places in
-        the list. A stream or listener that is closed has.
+        Takes a turn, and returns the places in the list of these byte streams and listeners that
+        are ready. A closed stream or listener is ready.
         """
     @property
     def _spin(self, /) -> float:
         """
-        Seconds for which whoever waits in an event loop looks, before he sleeps, as the settings say.
+        Seconds for which a waiting event loop polls before it sleeps, from the settings.
         """
     def _wait_for_packet(self, /, timeout: SupportsFloat | SupportsIndex | None) -> bool:
         """
-        `wait` for those who are not interested in events that nobody has read.
+        `wait`, without regard to unread events.
         """
     def area(self, /, nbytes: SupportsIndex) -> Area:
         """
-        A message area of `nbytes` zero bytes, beginning on a page. It stays until it is removed or
-        the manager is closed.
+        Makes a message area of `nbytes` zero bytes, beginning on a page. It stays until it is
+        removed or the manager is closed.
         """
     def area_of_file(self, /, descriptor: SupportsIndex, nbytes: SupportsIndex, *, offset: SupportsIndex = 0) -> Area:
         """
-        A message area of `nbytes` bytes from `offset` on, a multiple of the page size, of a memory file
-        that the program has mapped itself, for instance with `mmap`, and may protect as it likes: the
-        library makes a mapping of its own, and does not keep the descriptor.
+        Makes a message area of `nbytes` bytes from `offset` on, a multiple of the page size, of a
+        memory file. The program may map the file itself, for instance with `mmap`, and protect it
+        at any time: the library makes a mapping of its own, and does not keep the descriptor.
 
-        The file is one of `os.memfd_create` with `os.MFD_ALLOW_SEALING`, sealed with
-        `fcntl.F_SEAL_SHRINK` (a file that can be cut short would kill the process), and not against
-        writing; no other process may write these bytes. Raises `Misuse` for any other.
+        The file comes from `os.memfd_create` with `os.MFD_ALLOW_SEALING`, is sealed with
+        `fcntl.F_SEAL_SHRINK` (truncating the file would kill the process), and is not sealed
+        against writing; no other process may write these bytes. Raises `Misuse` for any other file.
         """
     def close(self, /, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> None:
         """
-        Ends every link and name. Messages that wait leave first, for at most `timeout` seconds.
-        Memory that arrays still show stays until they are gone. Closing twice is closing once.
+        Ends every link and name. Queued messages leave first, for at most `timeout` seconds. Memory
+        that arrays still show stays until they are gone. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -1467,79 +1475,81 @@ class Manager:
         """
     def connect(self, /, name: str, greeting: Buffer | None = None, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> Link:
         """
-        Connects to the service `[user@]name`, waiting at most `timeout` seconds for everything: for
-        somebody to serve the name, too, unless the setting `wait_for_names` is off. `greeting`, up to 4 KiB, reaches the server before it decides.
+        Connects to the service `[user@]name`, waiting at most `timeout` seconds in all: for a
+        server of the name, too, unless the setting `wait_for_names` is off. `greeting`, up to 4
+        KiB, reaches the server before it decides.
         """
     def counters(self, /) -> dict[str, int]:
         """
-        Name and value of each counter of the interface and the control plane. SECURITY.md says
-        what each refusal protects.
+        Name and value of each counter of the interface and the control plane. SECURITY.md explains
+        the protection behind each refusal.
         """
     def fileno(self, /) -> int:
         """
         A descriptor for an event loop: readable when something may have arrived after
-        `prepare_to_wait()` has said `True`. `hamlyn.aio` uses it for asyncio.
+        `prepare_to_wait()` has returned `True`. `hamlyn.aio` uses it for asyncio.
         """
     def flush(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> bool:
         """
-        Waits until every queued message has left, at most `timeout` seconds; says whether they
+        Waits until every queued message has left, at most `timeout` seconds; returns whether they
         have.
         """
     @property
     def id(self, /) -> int:
         """
-        The name that tickets for this manager carry.
+        The manager's name in tickets.
         """
     def links(self, /) -> list[Link]:
         """
-        The links that there are.
+        The present links.
         """
     @property
     def listens_at(self, /) -> str | None:
         """
-        Where other hosts connect: the setting `listen`, with the port that the system chose where
-        that was 0, such as `127.0.0.1:7000`. `None`: nothing listens.
+        The address to which other hosts connect: the setting `listen`, such as `127.0.0.1:7000`,
+        with the port that the system chose if the setting's was 0. `None`: the manager does not
+        listen.
         """
     def next_event(self, /) -> Event | None:
         """
-        The next event, or `None`: a `LinkRequest`, `LinkRequestGone`, `Connected`, `LinkClosed`, `TicketRevoked` or
-        `ApertureChanged`.
+        The next event, or `None`: a `LinkRequest`, `LinkRequestGone`, `Connected`, `LinkClosed`,
+        `TicketRevoked` or `ApertureChanged`.
         """
     def notes(self, /) -> list[str]:
         """
-        What was done or is missing because of this system or its limits, in words.
+        Fallbacks and missing features because of this system or its limits, in words.
         """
     def poll(self, /) -> int:
         """
-        One turn: takes what has arrived from the links and lets queued packets leave. Returns how
-        many packets were taken, refused ones included.
+        One turn: receives from the links and lets queued packets leave. Returns the number of
+        packets received, refused ones included.
         """
     def prepare_to_wait(self, /) -> bool:
         """
-        To be called before waiting for `fileno()`, after every end point was found empty. `False`:
-        something has come; look again. `True`: whatever comes from now on makes the descriptor
+        Call this before waiting for `fileno()`, after finding every end point empty. `False`:
+        something has come; look again. `True`: any arrival from now on makes the descriptor
         readable; look at every end point once more, because another thread (a progress thread, too)
-        may have taken something since the look before, then wait. When the descriptor is readable,
-        call `silence()` first, or it stays so.
+        may have received something since the look before, then wait. When the descriptor is
+        readable, call `silence()` first, or it stays so.
         """
     def queue(self, /, entries: SupportsIndex) -> Queue:
         """
-        A notification queue of `entries` entries.
+        Makes a notification queue of `entries` entries.
         """
     def reset_watchdog(self, /) -> None:
         """
-        Tells the manager that the program lives: packets are not discarded for another
-        `watchdog_ms`. Whatever receives or waits says so, too: this is for a program that is busy
-        with something else while a progress thread runs.
+        Tells the manager that the program is alive: packets are not discarded for another
+        `watchdog_ms`. Every call that receives or waits does the same: this is for a program that
+        is busy with something else while a progress thread runs.
         """
     def send(self, /, ticket: Ticket, data: Buffer, metadata: Buffer | None = None, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Sends one message: `data`, any object with the buffer protocol, lands where the ticket says.
+        Sends one message: `data`, any object with the buffer protocol, lands at the ticket's bytes.
 
         `metadata`, up to 60 bytes, goes to the message's metadata entry. Waits for room at most
-        `timeout` seconds (`None`: as long as it takes), and accepts whatever arrives meanwhile.
-        When it returns, `data` may be changed again. `data` must not be changed by another thread
-        before: the receiver would get a mixture.
+        `timeout` seconds (`None`: without limit), and receives meanwhile. When it returns, `data`
+        may be changed again; until then no other thread may change `data`, or the receiver would
+        get a mixture.
         """
     def send_fast(self, /, ticket: Ticket, data: Buffer, word: SupportsIndex = 0, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
@@ -1547,42 +1557,44 @@ class Manager:
         """
     def serve(self, /, name: str, greeting: Buffer | None = None, *, access: Access | None = None) -> None:
         """
-        Offers a service. Whoever connects is accepted with `greeting` (often a ticket's bytes), or,
-        where that is `None`, becomes a `LinkRequest` among the events.
+        Offers a service. Every permitted process is accepted with `greeting` (often a ticket's
+        bytes), or, if that is `None`, becomes a `LinkRequest` event.
 
         `access`: `"same_user"`, `"anyone"` or the number of a group.
         """
     def set_directory(self, look_up: Callable[[str, float | None], Sequence[str]] | None, /) -> None:
         """
-        From now on `look_up(service, timeout)` says where services of other hosts are whose names say
-        no place (`hamlyn://service`), in the place of the setting `directory`; `None`: the setting does.
+        Sets the function that finds services of other hosts whose names give no place
+        (`hamlyn://service`): `look_up(service, timeout)`, instead of the setting `directory`;
+        `None`: the setting applies.
 
-        It returns places, `"host:port"`, in the order in which they are to be tried; none, if nobody
-        has the service yet: whoever waits for names asks again, less and less often. What it raises
-        ends the attempt. It runs in a thread of its own for each look-up, and may wait: whoever connects
-        is told when its time limit is over. `timeout` is what is left of that, in seconds, or `None`. A
-        function that has this manager keeps it from going away by itself.
+        It returns places, `"host:port"`, in the order in which to try them. No place means that no
+        host offers the service yet: a connecting call that waits for names asks again, less and
+        less often. An exception ends the attempt. It runs in a thread of its own for each look-up,
+        and may wait: a connecting call still returns when its time limit has passed. `timeout` is
+        the rest of that limit, in seconds, or `None`. A function that refers to this manager keeps
+        it alive.
         """
     def set_seed_access(self, /, access: Access) -> None:
         """
-        Who may grow senders from this manager's seeds: `"same_user"` (unless set), `"anyone"` or the
-        number of a group. To be set before the first seed is made.
+        Sets the processes that may grow senders from this manager's seeds: `"same_user"` (unless
+        set), `"anyone"` or the number of a group. To be set before the first seed is made.
         """
     def silence(self, /) -> None:
         """
-        To be called when `fileno()` was found readable, before the end points are looked at.
+        Call this when `fileno()` is readable, before looking at the end points.
         """
     def slot(self, /, area: Area, queue: Queue, *, start: SupportsIndex = 0, stop: SupportsIndex | None = None, entries: SupportsIndex = 1, mode: str = "normal", credit: SupportsIndex | None = None) -> Slot:
         """
-        A slot over bytes `start` to `stop` of `area`, which notifies through `queue`.
+        Makes a slot over bytes `start` to `stop` of `area`, which notifies through `queue`.
 
         `entries`: messages that may be on their way at once. `mode`: `"normal"`, `"paranoid"` or
-        `"one_shot"` (paranoid, and what has arrived can no longer change). `credit`: entries of the
-        queue that it reserves, one for each metadata entry unless given.
+        `"one_shot"` (paranoid, and the bytes of an arrived message are stable). `credit`: entries
+        of the queue that it reserves, one for each metadata entry unless given.
         """
     def start_progress(self, /) -> None:
         """
-        A thread of the library takes what arrives while the program makes no calls.
+        Starts a thread of the library that receives while the program makes no calls.
         """
     def stop_progress(self, /) -> None:
         """
@@ -1594,13 +1606,13 @@ class Manager:
         """
     def try_send(self, /, ticket: Ticket, data: Buffer, metadata: Buffer | None = None) -> bool:
         """
-        Sends one message if it can be taken now; `False`: not now.
+        Sends one message if that needs no wait; `False`: not now.
         """
     def wait(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> bool:
         """
-        Waits until a packet has arrived or an event is there, at most `timeout` seconds; says
-        whether that is so. It returns at once as long as `next_event` has an event to give: whoever
-        waits in a loop takes the events in it, too.
+        Waits until a packet has arrived or an event is there, at most `timeout` seconds; returns
+        whether it succeeded. It returns at once as long as `next_event` has an event: in a loop
+        that waits, read the events, too.
         """
 
 @final
@@ -1622,7 +1634,7 @@ class Notification:
     @property
     def slot(self, /) -> Slot:
         """
-        The slot that it arrived in, of which `metadata`, `arm` and the like can be asked.
+        The slot in which it arrived, for `metadata`, `arm` and the like.
         """
     @property
     def word(self, /) -> int:
@@ -1633,7 +1645,7 @@ class Notification:
 @final
 class Peer:
     """
-    Who is at the other end of a link.
+    The identity of the other end of a link.
     """
     def __eq__(self, value: object, /) -> bool: ...
     def __ne__(self, value: object, /) -> bool: ...
@@ -1641,28 +1653,30 @@ class Peer:
     @property
     def address(self, /) -> str | None:
         """
-        Of another host: from where it is connected, as address:port; `None`: it is on this host.
+        For another host: the address that it is connected from, as address:port; `None`: it is on
+        this host.
         """
     @property
     def gid(self, /) -> int | None:
         """
-        Its group, likewise.
+        Its group, from the kernel; `None`: of another user namespace.
         """
     @property
     def id(self, /) -> int:
         """
-        The id of its manager, as it says itself.
+        The id of its manager, by its own account.
         """
     @property
     def identity(self, /) -> str | None:
         """
-        Of another host, what it has proved to be: the first name in its certificate; or the hash of one
-        that has none; or `"secret"`, for whoever has this process's secret and no certificate.
+        For another host, its proven identity: the first name in its certificate; or the
+        certificate's hash, if it has no name; or `"secret"`, for a peer that has this process's
+        secret and no certificate.
         """
     @property
     def pid(self, /) -> int | None:
         """
-        Its process; `None` if it cannot be seen from here.
+        Its process; `None` if it is not visible from here.
         """
     @property
     def service(self, /) -> str:
@@ -1672,7 +1686,7 @@ class Peer:
     @property
     def uid(self, /) -> int | None:
         """
-        Its user, as the kernel says; `None`: of another user namespace.
+        Its user, from the kernel; `None`: of another user namespace.
         """
 
 @final
@@ -1683,8 +1697,8 @@ class Publisher:
     def __enter__(self, /) -> Publisher: ...
     def __exit__(self, /, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
         """
-        Drains it for at most 10 s, unless an exception leaves the `with`, and closes. Who has not had all by
-        then is told so (`Closed`), and no subscriber makes this raise.
+        Drains it for at most 10 s, unless an exception leaves the `with`, and closes. Subscribers
+        that have not had all samples by then get `Closed`; no subscriber makes this raise.
         """
     def __new__(cls, /, manager: Manager, *, short_nbytes_max: SupportsIndex = 1024, sample_nbytes_max: SupportsIndex = 0, loans_max: SupportsIndex = 2, backlog: SupportsIndex = 16, history: SupportsIndex = 0, outstanding_max: SupportsIndex = 4, subscribers_max: SupportsIndex = 16, when_slow: WhenSlow = "drop_oldest") -> Publisher:
         """
@@ -1703,13 +1717,13 @@ class Publisher:
     def _manager(self, /) -> Manager: ...
     def _publish_loan(self, /, loan: SampleLoan, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
         """
-        `SampleLoan.publish` of a loan that must be this publisher's: another's raises `Misuse`, and stays
-        as it is.
+        `SampleLoan.publish` of a loan that must be this publisher's: another's raises `Misuse`, and
+        stays as it is.
         """
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections, at once: a subscriber that was not sent all yet, or missed the
-        last, is told that it was too slow. Closing twice is closing once.
+        Closes it and its connections, at once: a subscriber that was not sent all samples yet, or
+        missed the last, gets the error that it was too slow. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -1718,8 +1732,8 @@ class Publisher:
         """
     def drain(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        `flush`, and waits until subscribers have released every sample of the pool: before the publisher
-        is closed, since the pool goes with it. Raises `TimedOut`.
+        `flush`, and waits until subscribers have released every sample of the pool: call it before
+        closing the publisher, which frees the pool. Raises `TimedOut`.
         """
     @property
     def dropped(self, /) -> int:
@@ -1728,41 +1742,41 @@ class Publisher:
         """
     def flush(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Waits, at most `timeout` seconds, until every subscriber has been sent all that is kept for it.
-        Raises `TimedOut`.
+        Waits, at most `timeout` seconds, until every subscriber has been sent all samples that are
+        kept for it. Raises `TimedOut`.
         """
     def loan(self, /, nbytes: SupportsIndex) -> SampleLoan:
         """
-        A sample of `nbytes` bytes of the pool, to be written in place; never waits. Its bytes are what
-        they last were. Raises `Misuse` where it is too long, or as many are on loan as may be.
+        Lends a sample of `nbytes` bytes of the pool, to be written in place; never waits. Its bytes
+        are those of any earlier sample. Raises `Misuse` if it is too long, or every loan is out.
         """
     def loan_array(self, /, dtype: DType, shape: Shape) -> SampleLoan:
         """
-        A sample of the pool for an array of this type ("<f8", or whatever `numpy.dtype` takes) and
-        shape, to be computed in place: `loan.array()`. Otherwise as `loan`. Raises `BufferError` for
-        types that are not sent, `ValueError` for shapes that cannot be.
+        Lends a sample of the pool for an array of this type ("<f8", or any argument of
+        `numpy.dtype`) and shape, to be computed in place: `loan.array()`. Otherwise as `loan`.
+        Raises `BufferError` for types that cannot be sent, `ValueError` for impossible shapes.
         """
     @property
     def misbehaved(self, /) -> int:
         """
-        Subscribers that were sent away because they broke the rules.
+        Subscribers that were disconnected because they broke the rules.
         """
     def offer(self, /, job: Job, name: str) -> None:
         """
         Offers it, which is of the job's manager, to the other ranks under this name: they
-        grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
-        name; all names are free again when it is closed.
+        grow the other end with `grow_from`, and wait until it is offered. End points of one
+        kind have different names; closing an end point frees its names.
         """
     def publish(self, /, sample: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
         """
-        Publishes a sample; returns how many were published before it. Waits, at most `timeout` seconds,
-        only for subscribers of `"wait"`. Raises `TimedOut`, and `Misuse` where the sample is too long or
-        every loan of the pool is out; then nothing was published.
+        Publishes a sample; returns the number of samples published before it. Waits, at most
+        `timeout` seconds, only for subscribers of `"wait"`. Raises `TimedOut`, and `Misuse` if the
+        sample is too long or every loan of the pool is out; then nothing was published.
         """
     def publish_array(self, /, array: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
         """
-        `publish` of an array with its type and shape, which `Sample.array()` has again. Raises
-        `BufferError` where the array holds Python objects, has fields or a mask, or is not in one piece.
+        `publish` of an array with its type and shape, for `Sample.array()`. Raises `BufferError` if
+        the array holds Python objects, has fields or a mask, or is not contiguous.
         """
     @property
     def published(self, /) -> int:
@@ -1771,31 +1785,32 @@ class Publisher:
         """
     def seed(self, /) -> Seed:
         """
-        A seed from which the other end can be grown, by anybody who may connect.
+        A seed from which any process that may connect can grow the other end.
         """
     @property
     def sent_away(self, /) -> int:
         """
-        Subscribers that were sent away because they were too slow, or cannot have what is published.
+        Subscribers that were disconnected because they were too slow, or cannot receive the
+        samples.
         """
     def serve(self, /, name: str, *, access: Access | None = None) -> None:
         """
-        Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or the
-        number of a group.
+        Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or
+        the number of a group.
         """
     def set_admission(self, callback: Callable[[Peer], bool | str] | None, /) -> None:
         """
-        Asks `callback` about each peer that wants to grow the other end, once `access` has let
-        it near: `True` lets it in; `False`, or a text that the peer is told, does not, and
-        neither does an exception. `None`: whoever may connect is let in. It is called in
-        whichever thread receives, waits or polls, with the manager's lock held: it must not
+        Calls `callback` for each peer that wants to grow the other end and that `access`
+        permits: `True` lets it in; `False`, or a text, which the peer gets, refuses it, and
+        so does an exception. `None`: every permitted peer is let in. The callback runs in
+        any thread that receives, waits or polls, with the manager's lock held: it must not
         wait, least of all for a thread that uses the manager, and calling the manager
         raises `Misuse`. It is kept until another is set or this is closed.
         """
     def stop_serving(self, /) -> None:
         """
-        Nobody finds it any more: its names are free at once for another, its seeds are
-        worthless, and who is connected stays so.
+        Ends its offers: its names are free at once for another, its seeds are worthless,
+        and connected peers stay so.
         """
     @property
     def subscribers(self, /) -> list[SubscriberState]:
@@ -1804,7 +1819,7 @@ class Publisher:
         """
     def try_publish(self, /, sample: Buffer) -> int | None:
         """
-        `publish` without waiting: `None`, and nothing was published, if that would be needed.
+        `publish` without waiting: `None`, and nothing was published, if it would have to wait.
         """
 
 @final
@@ -1817,8 +1832,8 @@ class Queue:
     def _manager(self, /) -> Manager: ...
     def receive(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> Notification:
         """
-        Waits for the next notification, at most `timeout` seconds (`None`: as long as it takes).
-        Raises `TimedOut`.
+        Waits for the next notification, at most `timeout` seconds (`None`: without limit). Raises
+        `TimedOut`.
         """
     def remove(self, /) -> None:
         """
@@ -1832,27 +1847,27 @@ class Queue:
 @final
 class Record:
     """
-    A record of a stream whose bytes stand still. It has the buffer protocol, read-only, without a
-    copy: it stays where it arrived until it is released: by `release()`, at the end of a `with`
-    block, or when it goes away. Its memory is used again when all records before it have been
-    released, too: so one that is kept stops the stream when those behind it fill the receiver's
-    buffers. Copy what is kept. Of one that was sent by `send_array` the buffer has the header as well,
-    and so has `numpy.asarray(record)`: `record.array()` is the array.
+    A record of a stream whose bytes are stable. It has the buffer protocol, read-only, without a
+    copy: it stays where it arrived until it is released, by `release()`, at the end of a `with`
+    block, or when it is dropped. Its memory is reused when all earlier records have been released,
+    too: so a record that is kept stops the stream when those behind it fill the receiver's buffers.
+    Copy bytes that you want to keep. The buffer of a record from `send_array` includes the header,
+    and so does `numpy.asarray(record)`: `record.array()` is the array.
     """
     def __array__(self, /, dtype: object = None, copy: object = None) -> AnyArray:
         """
-        For `numpy.asarray(record)`, which shows its bytes. Raises `Closed` once it was released, where
-        numpy would else make an array of one Python object.
+        For `numpy.asarray(record)`, which shows its bytes. Raises `Closed` after its release, since
+        numpy would otherwise make an array of one Python object.
         """
     def __arrow_c_array__(self, /, requested_schema: object | None = None) -> tuple[object, object]:
         """
-        Arrow's C data interface, of `array()`, which is flat and of numbers; who reads it holds the
-        record. Raises `BufferError` for others. Needs pyarrow.
+        Arrow's C data interface, of `array()`, which is one-dimensional and of numbers; its reader
+        keeps the record. Raises `BufferError` for other arrays. Needs pyarrow.
         """
     def __dlpack__(self, /, **arguments: object) -> object:
         """
-        DLPack, of `array()`: what reads it must know of read-only arrays (`max_version` 1.0), and
-        holds the record.
+        DLPack, of `array()`: its reader must support read-only arrays (`max_version` 1.0), and
+        keeps the record.
         """
     def __dlpack_device__(self, /) -> tuple[int, int]:
         """
@@ -1864,23 +1879,23 @@ class Record:
     def __repr__(self, /) -> str: ...
     def array(self, /) -> AnyArray:
         """
-        The array that was sent by `send_array`: checked, then shown where it arrived, read-only. As
-        long as it is there the record cannot be released. Raises `ArrayError` where the record is
-        none, or does not fit. Needs numpy.
+        The array sent by `send_array`: checked, then shown in place, read-only. While the array
+        exists, the record cannot be released. Raises `ArrayError` if the record is not an array, or
+        does not fit. Needs numpy.
         """
     def copy_into(self, /, target: Buffer, start: SupportsIndex = 0) -> None:
         """
-        Copies bytes, from `start` on, into `target`, a numpy array or another writable
-        buffer: as many as it has. Raises `Misuse` where the record has fewer.
+        Copies bytes, from `start` on, into all of `target`, a numpy array or another
+        writable buffer. Raises `Misuse` if the record has fewer.
         """
     @property
     def number(self, /) -> int:
         """
-        How many records came before it.
+        The number of records before it.
         """
     def release(self, /) -> None:
         """
-        Lets its memory be used again. Raises `BufferError` while something uses it.
+        Lets its memory be reused. Raises `BufferError` while a view or an array uses it.
         """
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
@@ -1889,9 +1904,9 @@ class Record:
 class RecordLoan:
     """
     A record that has yet to be sent. It has the buffer protocol, writable; `send()` and `release()`
-    raise `BufferError` while something has a buffer of it, such as an array. Where it goes away, and at
-    the end of a `with` block, it is released, and nothing is sent that was not. Its memory is the
-    loan's own; `send()` copies it once, into the link or the aperture.
+    raise `BufferError` while a buffer of it exists, such as an array. Dropping the object, or
+    leaving its `with` block, releases it without sending it. Its memory is the loan's own; `send()`
+    copies it once, into the link or the aperture.
     """
     def __enter__(self, /) -> RecordLoan: ...
     def __exit__(self, /, *_exception: object) -> None: ...
@@ -1900,22 +1915,23 @@ class RecordLoan:
     def _is_of(self, /, sender: object) -> bool: ...
     def array(self, /) -> AnyArray:
         """
-        The array, in this memory: of a record that `loan_array` made. Needs numpy.
+        The array, in this memory: only for a record of `loan_array`. Needs numpy.
         """
     def release(self, /) -> None:
         """
-        Gives it back unsent. Releasing twice, or what was sent, does nothing.
+        Gives it back unsent. Does nothing if it was released or sent.
         """
     def send(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Sends it, as the sender's `send` does. After an error that left it as it was it may be sent
-        again, as after `TimedOut`. Once it is taken it is over, also where that is cut off (`CutOff`)
-        or a signal handler raises while the rest leaves: that goes on with the sender's next call.
+        Sends it, as the sender's `send` does. After an error that took nothing, such as `TimedOut`,
+        it may be sent again. Once the record is taken the loan is over, even if the time limit cuts
+        the record off (`CutOff`) or a signal handler raises while the rest leaves: the rest leaves
+        with the sender's next call.
         """
     def truncate(self, /, nbytes: SupportsIndex) -> None:
         """
-        Makes the record shorter; one of at most `nbytes` bytes stays as it is. Views that were made
-        before show what was cut off, too. Raises `Misuse` for one that is an array.
+        Shortens the record to at most `nbytes` bytes. Earlier views show the cut-off bytes, too.
+        Raises `Misuse` for an array.
         """
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
@@ -1923,10 +1939,10 @@ class RecordLoan:
 @final
 class Request:
     """
-    A call to be replied to. Where it goes away without a reply, the client is told that none will
-    come. It does not go away while a name refers to it, such as that of a loop which waits for the
-    next: `with server.receive() as request:` declines what was not replied to at the end of its block,
-    also where an exception leaves it.
+    A call to be replied to. If the object is dropped without a reply, the client learns that no
+    reply will come. It is not dropped while a name refers to it, such as the variable of a loop
+    that waits for the next: `with server.receive() as request:` declines an unanswered request at
+    the end of its block, also if an exception leaves the block.
     """
     def __enter__(self, /) -> Request: ...
     def __exit__(self, /, *_exception: object) -> None: ...
@@ -1938,12 +1954,12 @@ class Request:
     def array(self, /) -> AnyArray:
         """
         The array that the client sent with `call_array`: checked, then shown, read-only. Raises
-        `ArrayError` where the request is none, or does not fit. Needs numpy.
+        `ArrayError` if the request is not an array, or does not fit. Needs numpy.
         """
     @property
     def data(self, /) -> bytes:
         """
-        What the client sent.
+        The client's bytes.
         """
     def decline(self, /) -> None:
         """
@@ -1951,56 +1967,58 @@ class Request:
         """
     def fail(self, /, code: SupportsIndex, text: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> None:
         """
-        Answers that the request has failed, waiting at most `timeout` seconds for room: the client's
-        call raises `ApplicationError` with this text and `code`. A text of more than 1,024 bytes, or than
-        the client's `reply_nbytes` less 8, is cut off behind a whole character, and ends in "…". After
-        Ctrl-C it goes on until `timeout`.
+        Answers that the request has failed, waiting at most `timeout` seconds for room: the
+        client's call raises `ApplicationError` with this text and `code`. A text of more than 1,024
+        bytes, or than the client's `reply_nbytes` less 8, is cut off after a whole character, and
+        ends in "…". After Ctrl-C it goes on until `timeout`.
         """
     def is_cancelled(self, /) -> bool:
         """
-        Whether nobody waits for the reply any more: the caller has given up, is gone, or its time is
-        over. Takes a turn, so that it sees what has been sent by now. A reply is allowed as ever, and
-        is dropped at the client. Raises `Misuse` where it was replied to already.
+        Whether no caller waits for the reply any more: it has given up, is gone, or its time limit
+        has passed. Takes a turn, so that the answer is up to date. A reply is still allowed, and is
+        dropped at the client. Raises `Misuse` if there was a reply already.
         """
     @property
     def link(self, /) -> Link:
         """
-        The client's link. When that has gone another may have this name one day; `peer` never names
-        another.
+        The client's link. After the link ends its name may be reused one day; `peer` never names
+        another client.
         """
     @property
     def peer(self, /) -> Peer:
         """
-        Who calls, as the kernel says. Raises `Closed` of a client that has gone, if the request was
-        replied to, or as many others as the server may have clients have gone after it.
+        The identity of the caller, from the kernel. Raises `Closed` for a client that has left, if
+        the request was replied to, or as many others as the server may have clients have left after
+        it.
         """
     def reply(self, /, data: Buffer, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> None:
         """
-        Replies, waiting at most `timeout` seconds for room, and, where the reply is long, for the
-        client to take it; it is copied for that, and goes on after Ctrl-C. On an error the client is told
-        that no reply will come. A second reply raises `Misuse`.
+        Replies, waiting at most `timeout` seconds for room, and, if the reply is long, for the
+        client to take it; a long reply is copied, and goes on after Ctrl-C. After an error the
+        client learns that no reply will come. A second reply raises `Misuse`.
         """
     def reply_array(self, /, array: Buffer, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> None:
         """
-        `reply` with an array, its type and shape. Raises `BufferError` as `pack_array`; then it is not
-        replied to yet.
+        `reply` with an array, its type and shape. Raises `BufferError` as `pack_array`; then there
+        is no reply yet.
         """
     @property
     def time_left(self, /) -> float | None:
         """
-        Seconds until its caller gives up, if it said so; else `None`.
+        Seconds until the caller gives up, if the server knows its limit; else `None`.
         """
 
 @final
 class Sample:
     """
-    A sample. A long one lies in its publisher's pool until it is released: by `release()`, at the end of
-    a `with` block, or when it goes away; and the publisher can change it at any time. So bytes are only
-    copied out, by `copy_into`, `bytes(sample)` or `array()`; copy first, then check what was copied.
+    A sample. A long one stays in its publisher's pool until it is released: by `release()`, at the
+    end of a `with` block, or when it is dropped; and the publisher can change it at any time. So
+    bytes are only copied out, by `copy_into`, `bytes(sample)` or `array()`; copy first, then check
+    the copy.
     """
     def __array__(self, /, *_arguments: object, **_named: object) -> None:
         """
-        For `numpy.asarray`, to which it says what to do instead.
+        For `numpy.asarray`: raises an error that names the method to use instead.
         """
     def __bytes__(self, /) -> bytes: ...
     def __enter__(self, /) -> Sample: ...
@@ -2009,38 +2027,38 @@ class Sample:
     def __repr__(self, /) -> str: ...
     def array(self, /) -> AnyArray:
         """
-        The array that was published by `publish_array` or in a `loan_array`, copied: the header first,
-        which is checked, then the rest. Raises `ArrayError` where the sample is none, or does not fit.
-        Needs numpy.
+        The array published by `publish_array` or in a `loan_array`, copied: the header first, which
+        is checked, then the rest. Raises `ArrayError` if the sample is not an array, or does not
+        fit. Needs numpy.
         """
     def copy_into(self, /, target: Buffer, start: SupportsIndex = 0) -> None:
         """
-        Copies bytes, from `start` on, into `target`, a numpy array or another writable buffer: as many
-        as it has. Raises `Misuse` where the sample has fewer, `Closed` where it was released or lay in
-        the pool of a publisher that has gone.
+        Copies bytes, from `start` on, into all of `target`, a numpy array or another writable
+        buffer. Raises `Misuse` if the sample has fewer, `Closed` if it was released or its
+        publisher, in whose pool it is, is gone.
         """
     @property
     def missed(self, /) -> int:
         """
-        How many were left out between the one that this subscriber got before and this one.
+        The number of samples left out between this subscriber's previous one and this one.
         """
     @property
     def number(self, /) -> int:
         """
-        How many samples were published before it, whoever got them.
+        The number of samples published before it, to any subscriber.
         """
     def release(self, /) -> None:
         """
-        Lets its publisher use its memory again. Releasing twice is releasing once.
+        Gives its memory back to the publisher. Releasing twice is allowed.
         """
 
 @final
 class SampleLoan:
     """
-    A sample of a publisher's pool that has yet to be published. It has the buffer protocol, writable;
-    `publish()` and `release()` raise `BufferError` while something has a buffer of it, such as an
-    array: that would show what others read, or another sample. Where it goes away, it is released. A
-    forked child has not got its memory: a view that was made before must not be used there.
+    A sample of a publisher's pool that has yet to be published. It has the buffer protocol,
+    writable; `publish()` and `release()` raise `BufferError` while a buffer of it exists, such as
+    an array: that would show a published sample, or another one. Dropping the object releases it. A
+    forked child does not have its memory: do not use earlier views there.
     """
     def __enter__(self, /) -> SampleLoan: ...
     def __exit__(self, /, *_exception: object) -> None: ...
@@ -2048,21 +2066,20 @@ class SampleLoan:
     def __repr__(self, /) -> str: ...
     def array(self, /) -> AnyArray:
         """
-        The array, in this memory: of a sample that `loan_array` made. Needs numpy.
+        The array, in this memory: only for a sample of `loan_array`. Needs numpy.
         """
     def publish(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
         """
-        Publishes it: its bytes stay where they are, and each subscriber is told of them. Otherwise as
-        `Publisher.publish`; after `TimedOut` it may be published again.
+        Publishes it: its bytes stay in place, and each subscriber gets a message with their
+        position. Otherwise as `Publisher.publish`; after `TimedOut` it may be published again.
         """
     def release(self, /) -> None:
         """
-        Gives it back unpublished. Releasing twice is releasing once.
+        Gives it back unpublished. Releasing twice is allowed.
         """
     def truncate(self, /, nbytes: SupportsIndex) -> None:
         """
-        Makes the sample shorter; one of at most `nbytes` bytes stays as it is. Raises `Misuse` for one
-        that is an array.
+        Shortens the sample to at most `nbytes` bytes. Raises `Misuse` for an array.
         """
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
@@ -2070,8 +2087,8 @@ class SampleLoan:
 @final
 class Samples:
     """
-    The samples of one loop. While that waits for the next, its variable has the one before: which would
-    keep a sample of the pool from its publisher, and one that drains waiting.
+    The samples of one loop. While the loop waits for the next sample, its variable has the one
+    before: this would keep a sample of the pool from its publisher, and would delay a drain.
     """
     def __iter__(self, /) -> Samples: ...
     def __next__(self, /) -> Sample: ...
@@ -2079,8 +2096,8 @@ class Samples:
 @final
 class Seed:
     """
-    A receiver end point, for whoever is to send to it: bytes or text that may travel in a message,
-    in a file or on a command line. A secret: whoever has it may grow a sender from it.
+    A receiver end point's seed, from which its senders grow: bytes or text that may travel in a
+    message, in a file or on a command line. A secret: its bearer may grow a sender from it.
     """
     def __bytes__(self, /) -> bytes: ...
     def __eq__(self, value: object, /) -> bool: ...
@@ -2088,20 +2105,20 @@ class Seed:
     def __ne__(self, value: object, /) -> bool: ...
     def __new__(cls, /, seed: Seed | Buffer | str) -> Seed:
         """
-        Reads a seed from its bytes or its text. Raises `SeedError` where it is none.
+        Reads a seed from its bytes or its text. Raises `SeedError` if it is not a seed.
         """
     def __reduce__(self, /) -> tuple[object, tuple[bytes]]: ...
     def __repr__(self, /) -> str: ...
     def __str__(self, /) -> str: ...
     def at_host(self, /, at: str) -> Seed:
         """
-        The same for bearers on other hosts, who find the receiver's host at `host:port`; its manager
-        has to listen there (the setting `listen`).
+        The same for bearers on other hosts, which find the receiver's host at `host:port`; its
+        manager has to listen there (the setting `listen`).
         """
     @property
     def kind(self, /) -> str:
         """
-        What protocol the receiver speaks.
+        The receiver's protocol.
         """
     @property
     def manager_id(self, /) -> int:
@@ -2119,12 +2136,11 @@ class Server:
     def __new__(cls, /, manager: Manager, *, outstanding: SupportsIndex = 64, request_nbytes: SupportsIndex = 4088, request_nbytes_max: SupportsIndex = 16781312, long_nbytes_max: SupportsIndex = 67108864, clients_max: SupportsIndex = 64) -> Server:
         """
         A server; clients find it by name or grow from its seed. `outstanding`: calls that each
-        client may have outstanding. `request_nbytes`: bytes of a request that are sent at once, at
-        most 4,088; longer ones, up to
-        `request_nbytes_max` (an array of 16 MiB, unless given), cost a round trip more.
-        `long_nbytes_max`: bytes of long requests that each user's clients may have here at a time, until
-        they are replied to; further ones wait at the client, but one is always taken. `clients_max`: how
-        many there may be at one time.
+        client may have outstanding. `request_nbytes`: longest request that is sent at once, at most
+        4,088 bytes; longer ones, up to `request_nbytes_max` (an array of 16 MiB, unless given),
+        cost another round trip. `long_nbytes_max`: bytes of long requests that one user's clients
+        may have here at a time, until each is replied to; further requests wait at the client, but
+        one is always accepted. `clients_max`: clients at one time.
         """
     def __repr__(self, /) -> str: ...
     @property
@@ -2132,11 +2148,11 @@ class Server:
     @property
     def clients(self, /) -> int:
         """
-        Clients that are connected.
+        The number of connected clients.
         """
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections. Closing twice is closing once.
+        Closes it and its connections. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -2145,17 +2161,18 @@ class Server:
         """
     def drain(self, /, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> int:
         """
-        Takes no new requests, waits at most `timeout` seconds until those that are here have been
-        received and replied to, by other threads, and ends all connections. Returns how many had no
-        reply by then: 0, if all is well. Its names are free for another server from the beginning, and
-        whoever calls is told that the server is about to close. `receive` goes on, and raises `Draining`
-        when nothing is left to be received. After Ctrl-C it goes on until `timeout`.
+        Takes no new requests, waits at most `timeout` seconds until other threads have received the
+        accepted ones and replied to them, and ends all connections. Returns the number of requests
+        without a reply: 0 if all were answered. Its names are free for another server from the
+        beginning, and new calls fail with the error that the server is about to close. `receive`
+        goes on, and raises `Draining` when no request is left. After Ctrl-C it goes on until
+        `timeout`.
         """
     def offer(self, /, job: Job, name: str) -> None:
         """
         Offers it, which is of the job's manager, to the other ranks under this name: they
-        grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
-        name; all names are free again when it is closed.
+        grow the other end with `grow_from`, and wait until it is offered. End points of one
+        kind have different names; closing an end point frees its names.
         """
     @property
     def ready(self, /) -> bool:
@@ -2168,26 +2185,26 @@ class Server:
         """
     def seed(self, /) -> Seed:
         """
-        A seed from which the other end can be grown, by anybody who may connect.
+        A seed from which any process that may connect can grow the other end.
         """
     def serve(self, /, name: str, *, access: Access | None = None) -> None:
         """
-        Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or the
-        number of a group.
+        Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or
+        the number of a group.
         """
     def set_admission(self, callback: Callable[[Peer], bool | str] | None, /) -> None:
         """
-        Asks `callback` about each peer that wants to grow the other end, once `access` has let
-        it near: `True` lets it in; `False`, or a text that the peer is told, does not, and
-        neither does an exception. `None`: whoever may connect is let in. It is called in
-        whichever thread receives, waits or polls, with the manager's lock held: it must not
+        Calls `callback` for each peer that wants to grow the other end and that `access`
+        permits: `True` lets it in; `False`, or a text, which the peer gets, refuses it, and
+        so does an exception. `None`: every permitted peer is let in. The callback runs in
+        any thread that receives, waits or polls, with the manager's lock held: it must not
         wait, least of all for a thread that uses the manager, and calling the manager
         raises `Misuse`. It is kept until another is set or this is closed.
         """
     def stop_serving(self, /) -> None:
         """
-        Nobody finds it any more: its names are free at once for another, its seeds are
-        worthless, and who is connected stays so.
+        Ends its offers: its names are free at once for another, its seeds are worthless,
+        and connected peers stay so.
         """
     def try_receive(self, /) -> Request | None:
         """
@@ -2197,28 +2214,28 @@ class Server:
 @final
 class Slot:
     """
-    A slot: what packets are checked against, and where they land.
+    A slot: the checks for packets, and the memory where they land.
     """
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self, /) -> int: ...
     def __repr__(self, /) -> str: ...
     def arm(self, /, index: SupportsIndex = 0, start: SupportsIndex | None = None, stop: SupportsIndex | None = None) -> None:
         """
-        Arms an entry for the next message. In a paranoid slot it gets a new key, and accepts bytes
-        `start` to `stop` of the slot only (the whole slot unless given).
+        Arms an entry for the next message. In a paranoid slot the entry gets a new key, and accepts
+        bytes `start` to `stop` of the slot only (the whole slot unless given).
         """
     def close_entry(self, /, index: SupportsIndex) -> None:
         """
-        A paranoid entry accepts nothing until it is armed again.
+        Closes a paranoid entry: it accepts nothing until it is armed again.
         """
     def fast_ticket(self, /) -> Ticket:
         """
-        The right to send single packets in fast mode.
+        A ticket to send single packets in fast mode.
         """
     @property
     def index(self, /) -> int:
         """
-        The index that tickets name it with.
+        Its index, as tickets give it.
         """
     def metadata(self, /, index: SupportsIndex = 0) -> bytes:
         """
@@ -2230,32 +2247,32 @@ class Slot:
         """
     def revoke(self, /) -> None:
         """
-        Changes the slot's key: every ticket made before is worthless at once.
+        Changes the slot's key: all existing tickets are worthless at once.
         """
     def ticket(self, /, index: SupportsIndex = 0) -> Ticket:
         """
-        The right to send one message to a metadata entry.
+        A ticket to send one message to a metadata entry.
         """
 
 @final
 class StreamReceiver:
     """
-    Receives a stream of records, in order, from the one sender that is grown: once. For each sender, and
-    for one that comes again, there is another receiver.
+    Receives a stream of records, in order, from one sender, which is grown once. Another sender,
+    and one that comes again, needs another receiver.
     """
     def __enter__(self, /) -> StreamReceiver: ...
     def __exit__(self, /, *_exception: object) -> None: ...
     def __iter__(self, /) -> StreamReceiver:
         """
-        The records, until the sender has closed the stream. Raises `Closed` where it ended
-        in any other way.
+        The records, until the sender has closed the stream. Raises `Closed` if it ended in
+        any other way.
         """
     def __new__(cls, /, manager: Manager, *, buffer_nbytes: SupportsIndex = 65536, buffers: SupportsIndex = 8, buffers_max: SupportsIndex = 64, record_nbytes_max: SupportsIndex = 67112960) -> StreamReceiver:
         """
-        A receiver with its first buffers, of `buffer_nbytes` each. `buffers`: how many wait for
-        messages; `buffers_max`: how many there may be, with those that hold records which were not
-        released; `record_nbytes_max`: the longest record; of an array, with its header of 64 bytes or
-        more: unless given, 64 MiB and a page.
+        A receiver with its first buffers, of `buffer_nbytes` each. `buffers`: buffers that wait for
+        messages; `buffers_max`: all buffers, those of unreleased records included;
+        `record_nbytes_max`: the longest record; for an array, with its header of 64 bytes or more:
+        unless given, 64 MiB and a page.
         """
     def __next__(self, /) -> Record: ...
     def __repr__(self, /) -> str: ...
@@ -2268,7 +2285,7 @@ class StreamReceiver:
         """
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections. Closing twice is closing once.
+        Closes it and its connections. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -2277,18 +2294,18 @@ class StreamReceiver:
         """
     def explain(self, /) -> str:
         """
-        Which path the records take, and why.
+        The path that the records take, and the reason.
         """
     def offer(self, /, job: Job, name: str) -> None:
         """
         Offers it, which is of the job's manager, to the other ranks under this name: they
-        grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
-        name; all names are free again when it is closed.
+        grow the other end with `grow_from`, and wait until it is offered. End points of one
+        kind have different names; closing an end point frees its names.
         """
     @property
     def peer(self, /) -> Peer | None:
         """
-        Who sends, as the kernel says; `None` before there is a sender.
+        The identity of the sender, from the kernel; `None` before there is a sender.
         """
     @property
     def ready(self, /) -> bool:
@@ -2297,45 +2314,45 @@ class StreamReceiver:
         """
     def receive(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> Record:
         """
-        The next record, in the order of sending; waits at most `timeout` seconds. After the
-        sender's end everything that it had committed comes first; then `Closed` is raised.
-        Raises `TimedOut`, which says so where this program holds all buffers, and so nothing
-        can come.
+        Receives the next record, in the order of sending; waits at most `timeout` seconds.
+        After the sender has ended, all records that it had committed come first; then
+        raises `Closed`. Raises `TimedOut`, whose text says so if this program holds all
+        buffers, so that nothing can come.
         """
     def seed(self, /) -> Seed:
         """
-        A seed from which the other end can be grown, by anybody who may connect.
+        A seed from which any process that may connect can grow the other end.
         """
     def serve(self, /, name: str, *, access: Access | None = None) -> None:
         """
-        Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or the
-        number of a group.
+        Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or
+        the number of a group.
         """
     def set_admission(self, callback: Callable[[Peer], bool | str] | None, /) -> None:
         """
-        Asks `callback` about each peer that wants to grow the other end, once `access` has let
-        it near: `True` lets it in; `False`, or a text that the peer is told, does not, and
-        neither does an exception. `None`: whoever may connect is let in. It is called in
-        whichever thread receives, waits or polls, with the manager's lock held: it must not
+        Calls `callback` for each peer that wants to grow the other end and that `access`
+        permits: `True` lets it in; `False`, or a text, which the peer gets, refuses it, and
+        so does an exception. `None`: every permitted peer is let in. The callback runs in
+        any thread that receives, waits or polls, with the manager's lock held: it must not
         wait, least of all for a thread that uses the manager, and calling the manager
         raises `Misuse`. It is kept until another is set or this is closed.
         """
     def stop_serving(self, /) -> None:
         """
-        Nobody finds it any more: its names are free at once for another, its seeds are
-        worthless, and who is connected stays so.
+        Ends its offers: its names are free at once for another, its seeds are worthless,
+        and connected peers stay so.
         """
     def try_receive(self, /) -> Record | None:
         """
-        The next record if one is there or comes in one turn, else `None`.
+        Receives the next record if one is there or comes in one turn, else `None`.
         """
 
 @final
 class StreamSender:
     """
-    Sends a stream of records. A context manager: leaving it sends what is left and closes; after an
-    exception, and where it just goes away, only what can be sent without waiting, and the receiver's loop
-    raises `Closed`, since there may have been more.
+    Sends a stream of records. A context manager: leaving it sends the rest and closes. After an
+    exception, and if the object is just dropped, it sends only as much as it can without waiting,
+    and the receiver's loop raises `Closed`, since records may be missing.
     """
     def __enter__(self, /) -> StreamSender: ...
     def __exit__(self, /, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None: ...
@@ -2344,15 +2361,16 @@ class StreamSender:
     def _manager(self, /) -> Manager: ...
     def abandon(self, /) -> None:
         """
-        Ends the stream before its end, and closes: what has left arrives, and then the receiver
-        raises `Closed`, as it does when this process dies; its loop over the records does not
-        just end. What is coalesced does not leave. So it is, too, where an exception leaves a
-        `with`.
+        Ends the stream before its end, and closes: records that have left arrive, and then
+        the receiver raises `Closed`, as it does when this process dies; its loop over the
+        records does not just end. Coalesced records do not leave. An exception that leaves
+        a `with` does the same.
         """
     def close(self, /, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> None:
         """
-        Sends what is left and tells the receiver that this was all, waiting at most `timeout`
-        seconds; then it is closed. After `TimedOut` it is not, and may be closed again.
+        Sends the rest and tells the receiver that this was all, waiting at most `timeout`
+        seconds; then closes. After `TimedOut` the sender is not closed, and `close` may be
+        called again.
         """
     @property
     def closed(self, /) -> bool:
@@ -2362,22 +2380,23 @@ class StreamSender:
     @staticmethod
     def connect(manager: Manager, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> StreamSender:
         """
-        Grows it for the receiver that is served as `[user@]name`, waiting at most `timeout`
-        seconds for somebody to serve that name and for its answer.
+        Grows it for the receiver served as `[user@]name`, waiting at most `timeout` seconds
+        for a server of that name and for its answer.
         """
     @property
     def ended(self, /) -> str | None:
         """
-        Why the connection ended; `None` while it has not.
+        The reason why the connection ended; `None` while it has not.
         """
     def explain(self, /) -> str:
         """
-        Which path the data takes, and why.
+        The path that the data takes, and the reason.
         """
     def flush(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Sends what was coalesced, waiting at most `timeout` seconds for room: when it returns, every
-        record is on its way, and arrives also if this process ends. Raises `TimedOut`.
+        Sends coalesced records, waiting at most `timeout` seconds for room: when it
+        returns, every record is on its way, and arrives even if this process ends. Raises
+        `TimedOut`.
         """
     @staticmethod
     def grow(manager: Manager, seed: Seed | Buffer | str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> StreamSender:
@@ -2388,23 +2407,23 @@ class StreamSender:
     @staticmethod
     def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> StreamSender:
         """
-        Grows it from what a job's rank offers under `name`, waiting for it at most `timeout`
-        seconds.
+        Grows it from the end point that a job's rank offers under `name`, waiting for it at
+        most `timeout` seconds.
         """
     def loan(self, /, nbytes: SupportsIndex) -> RecordLoan:
         """
-        A record of `nbytes` bytes, all zero, to be written before it is sent: by
+        Lends a record of `nbytes` bytes, all zero, to be written before it is sent: with
         `memoryview(loan)`, `numpy.frombuffer(loan, ..)` and the like, and then
-        `loan.send()`, which copies it once, into the link or the aperture, as `send` does with
-        other bytes. Never waits; there may be several. Raises `Misuse` where that is longer
-        than the receiver takes.
+        `loan.send()`, which copies it once, into the link or the aperture, as `send` does
+        with other bytes. Never waits; there may be several. Raises `Misuse` if it is longer
+        than the receiver's longest record.
         """
     def loan_array(self, /, dtype: DType, shape: Shape) -> RecordLoan:
         """
-        A record for an array of this type ("<f8", or whatever `numpy.dtype` takes) and shape,
-        all zero, to be computed in place, `loan.array()[:] = ..`, and then sent by
-        `loan.send()`: the receiver's `record.array()` has it. Otherwise as `loan`. Raises
-        `BufferError` for types that are not sent, `ValueError` for shapes that cannot be.
+        Lends a record for an array of this type ("<f8", or any argument of `numpy.dtype`)
+        and shape, all zero, to be computed in place, `loan.array()[:] = ..`, and then sent
+        by `loan.send()`, for the receiver's `record.array()`. Otherwise as `loan`. Raises
+        `BufferError` for types that cannot be sent, `ValueError` for impossible shapes.
         """
     @property
     def nbytes_max(self, /) -> int:
@@ -2414,34 +2433,35 @@ class StreamSender:
     @property
     def peer(self, /) -> Peer:
         """
-        Who is at the other end, as the kernel says.
+        The identity of the other end, from the kernel.
         """
     def send(self, /, record: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Sends one record, waiting at most `timeout` seconds for room. A small one leaves with
-        others, at the latest with the next `flush()`; one above 16 KiB has left when the
-        call returns. Raises `TimedOut`, and nothing was taken; or `CutOff`, and it was.
+        Sends one record, waiting at most `timeout` seconds for room. A small one leaves
+        with others, at the latest with the next `flush()`; a record above 16 KiB has left
+        when the call returns. Raises `TimedOut` if nothing was taken; or `CutOff` if the
+        record was taken.
         """
     def send_array(self, /, array: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Sends an array with its type and shape, as a record whose `array()` has it again.
-        Otherwise as `send`. The header is put before it, which costs a copy more than
-        `send`; a `Loan` saves it, or `loan_array`. Raises `BufferError` where the array holds
-        Python objects, has fields or a mask, or is not in one piece.
+        Sends an array with its type and shape, for the receiver's `record.array()`.
+        Otherwise as `send`. To put the header before it costs one copy more than `send`; a
+        `Loan`, or `loan_array`, saves it. Raises `BufferError` if the array holds Python
+        objects, has fields or a mask, or is not contiguous.
         """
 
 @final
 class Subscriber:
     """
-    Receives what one publisher publishes, in the order of publication.
+    Receives the samples of one publisher, in the order of publication.
     """
     def __enter__(self, /) -> Subscriber: ...
     def __exit__(self, /, *_exception: object) -> None: ...
     def __iter__(self, /) -> Samples:
         """
-        The samples, until the publisher has closed. Raises `Closed` where it ended in any other way. Asking
-        for the next one releases the one before: copy what is to be kept (`bytes(sample)`,
-        `sample.array()`), or take samples by `receive`.
+        The samples, until the publisher has closed. Raises `Closed` if it ended in any other way.
+        Asking for the next sample releases the one before: copy bytes that you want to keep
+        (`bytes(sample)`, `sample.array()`), or take samples by `receive`.
         """
     def __next__(self, /) -> Sample: ...
     def __repr__(self, /) -> str: ...
@@ -2449,7 +2469,7 @@ class Subscriber:
     def _manager(self, /) -> Manager: ...
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections. Closing twice is closing once.
+        Closes it and its connections. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -2459,21 +2479,22 @@ class Subscriber:
     @staticmethod
     def connect(manager: Manager, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, depth: SupportsIndex = 64, when_slow: WhenSlow | None = None, history: SupportsIndex | None = None, outstanding: SupportsIndex | None = None) -> Subscriber:
         """
-        Subscribes to what is served as `[user@]name`, waiting at most `timeout` seconds for somebody to
-        serve that name and for its answer. `depth`: samples that lie in this process until they are
-        received, some 2 KiB each. `when_slow`: what the publisher does where this is slow: what it does
-        anyway (`None`), or something that burdens it less; else it refuses. `history`: so many of the
-        newest samples that were published before come first; `outstanding`: samples of the pool that it
-        has at once; each at most, and where it is `None`, as many as the publisher allows.
+        Subscribes to the publisher of `[user@]name`, waiting at most `timeout` seconds for a server
+        of that name and for its answer. `depth`: samples in this process's memory that wait to be
+        received, some 2 KiB each. `when_slow`: the policy if this subscriber is slow: the
+        publisher's (`None`), or one that is cheaper for the publisher, which refuses any other.
+        `history`: the number of newest samples published before that come first; `outstanding`:
+        samples of the pool that it has at once; each at most, and if it is `None` exactly, as many
+        as the publisher allows.
         """
     @property
     def ended(self, /) -> str | None:
         """
-        Why the connection ended; `None` while it has not.
+        The reason why the connection ended; `None` while it has not.
         """
     def explain(self, /) -> str:
         """
-        Which path the data takes, and why.
+        The path that the data takes, and the reason.
         """
     @staticmethod
     def grow(manager: Manager, seed: Seed | Buffer | str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, depth: SupportsIndex = 64, when_slow: WhenSlow | None = None, history: SupportsIndex | None = None, outstanding: SupportsIndex | None = None) -> Subscriber:
@@ -2484,18 +2505,18 @@ class Subscriber:
     @staticmethod
     def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0, *, depth: SupportsIndex = 64, when_slow: WhenSlow | None = None, history: SupportsIndex | None = None, outstanding: SupportsIndex | None = None) -> Subscriber:
         """
-        Subscribes to what a job's rank offers under `name`, waiting for it at most `timeout` seconds.
-        See `connect`.
+        Subscribes to the publisher that a job's rank offers under `name`, waiting for it at most
+        `timeout` seconds. See `connect`.
         """
     @property
     def missed(self, /) -> int:
         """
-        Samples that were left out so far, before those that were received.
+        The number of samples left out so far, before the received ones.
         """
     @property
     def peer(self, /) -> Peer:
         """
-        Who is at the other end, as the kernel says.
+        The identity of the other end, from the kernel.
         """
     @property
     def ready(self, /) -> bool:
@@ -2504,25 +2525,25 @@ class Subscriber:
         """
     def receive(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> Sample:
         """
-        The next sample; waits at most `timeout` seconds. After the publisher's end, or where it has sent
-        this subscriber away, everything that had come is received first; then `Closed` is raised.
-        Raises `TimedOut`.
+        Receives the next sample; waits at most `timeout` seconds. After the publisher has ended, or
+        has disconnected this subscriber, all arrived samples are received first; then raises
+        `Closed`. Raises `TimedOut`.
         """
     def try_receive(self, /) -> Sample | None:
         """
-        The next sample if one is there or comes in one turn, else `None`.
+        Receives the next sample if one is there or comes in one turn, else `None`.
         """
 
 @final
 class SubscriberState:
     """
-    What a publisher knows of one subscriber, when it was asked.
+    A publisher's view of one subscriber, at the time of the call.
     """
     def __repr__(self, /) -> str: ...
     @property
     def behind(self, /) -> int:
         """
-        Samples that are kept, and that it has yet to be sent.
+        Kept samples that it has yet to be sent.
         """
     @property
     def dropped(self, /) -> int:
@@ -2532,17 +2553,17 @@ class SubscriberState:
     @property
     def is_served(self, /) -> bool:
         """
-        Whether it can be sent samples: it holds the pool, where there is one.
+        Whether it can be sent samples: it has mapped the pool, if there is one.
         """
     @property
     def outstanding(self, /) -> int:
         """
-        Samples of the pool that it was told of and has not released.
+        Samples of the pool that were announced to it and that it has not released.
         """
     @property
     def peer(self, /) -> Peer:
         """
-        Who it is, as the kernel says.
+        Its identity, from the kernel.
         """
     @property
     def sent(self, /) -> int:
@@ -2552,12 +2573,12 @@ class SubscriberState:
     @property
     def untaken(self, /) -> int:
         """
-        Messages in its own memory that it had not taken when it last said how many it had.
+        Messages in its own memory that it had not taken, by its last report.
         """
     @property
     def when_slow(self, /) -> str:
         """
-        What becomes of samples for which it has no room.
+        The policy for samples for which it has no room.
         """
 
 @final
@@ -2575,7 +2596,7 @@ class Tag:
     @property
     def tag(self, /) -> int:
         """
-        What the sender gave.
+        The sender's tag.
         """
 
 @final
@@ -2587,15 +2608,15 @@ class TaggedReceiver:
     def __exit__(self, /, *_exception: object) -> None: ...
     def __new__(cls, /, manager: Manager, nbytes: SupportsIndex, *, tags: SupportsIndex = 256, senders_max: SupportsIndex = 16) -> TaggedReceiver:
         """
-        A receiver with an area of `nbytes` zero bytes. `tags`: how many each sender may have in the
-        queue; `senders_max`: how many there may be at one time.
+        A receiver with an area of `nbytes` zero bytes. `tags`: tags that each sender may have in
+        the queue; `senders_max`: senders at one time.
         """
     def __repr__(self, /) -> str: ...
     @property
     def _manager(self, /) -> Manager: ...
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections. Closing twice is closing once.
+        Closes it and its connections. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -2604,19 +2625,19 @@ class TaggedReceiver:
         """
     def get_specific_tag(self, /, tag: SupportsIndex, timeout: SupportsFloat | SupportsIndex | None = None) -> Tag:
         """
-        The next message with this tag; others that come meanwhile are kept for later, in their
-        order. Raises `TimedOut`.
+        Takes the next message with this tag; other tags that come meanwhile are kept for later, in
+        their order. Raises `TimedOut`.
         """
     def get_tag(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> Tag:
         """
-        The next tag, in the order of arrival; waits at most `timeout` seconds. The data that
-        belongs to it lies in the area by then. Raises `TimedOut`.
+        Takes the next tag, in the order of arrival; waits at most `timeout` seconds. Its data is in
+        the area by then. Raises `TimedOut`.
         """
     def offer(self, /, job: Job, name: str) -> None:
         """
         Offers it, which is of the job's manager, to the other ranks under this name: they
-        grow the other end with `grow_from`, and wait until it is offered. One of a kind has a
-        name; all names are free again when it is closed.
+        grow the other end with `grow_from`, and wait until it is offered. End points of one
+        kind have different names; closing an end point frees its names.
         """
     def read(self, /, offset: SupportsIndex, length: SupportsIndex) -> bytes:
         """
@@ -2629,35 +2650,35 @@ class TaggedReceiver:
         """
     def seed(self, /) -> Seed:
         """
-        A seed from which the other end can be grown, by anybody who may connect.
+        A seed from which any process that may connect can grow the other end.
         """
     @property
     def senders(self, /) -> int:
         """
-        Senders that have a connection now.
+        The number of senders that have a connection now.
         """
     def serve(self, /, name: str, *, access: Access | None = None) -> None:
         """
-        Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or the
-        number of a group.
+        Lets others find it by name. `access`: `"same_user"` (unless given), `"anyone"` or
+        the number of a group.
         """
     def set_admission(self, callback: Callable[[Peer], bool | str] | None, /) -> None:
         """
-        Asks `callback` about each peer that wants to grow the other end, once `access` has let
-        it near: `True` lets it in; `False`, or a text that the peer is told, does not, and
-        neither does an exception. `None`: whoever may connect is let in. It is called in
-        whichever thread receives, waits or polls, with the manager's lock held: it must not
+        Calls `callback` for each peer that wants to grow the other end and that `access`
+        permits: `True` lets it in; `False`, or a text, which the peer gets, refuses it, and
+        so does an exception. `None`: every permitted peer is let in. The callback runs in
+        any thread that receives, waits or polls, with the manager's lock held: it must not
         wait, least of all for a thread that uses the manager, and calling the manager
         raises `Misuse`. It is kept until another is set or this is closed.
         """
     def stop_serving(self, /) -> None:
         """
-        Nobody finds it any more: its names are free at once for another, its seeds are
-        worthless, and who is connected stays so.
+        Ends its offers: its names are free at once for another, its seeds are worthless,
+        and connected peers stay so.
         """
     def try_get_tag(self, /) -> Tag | None:
         """
-        The next tag if one is there or comes in one turn, else `None`.
+        Takes the next tag if one is there or comes in one turn, else `None`.
         """
 
 @final
@@ -2673,11 +2694,11 @@ class TaggedSender:
     @property
     def capacity(self, /) -> int:
         """
-        Bytes of the receiver's area.
+        The size of the receiver's area, in bytes.
         """
     def close(self, /) -> None:
         """
-        Ends it, and with it its connections. Closing twice is closing once.
+        Closes it and its connections. Closing twice is allowed.
         """
     @property
     def closed(self, /) -> bool:
@@ -2687,17 +2708,17 @@ class TaggedSender:
     @staticmethod
     def connect(manager: Manager, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> TaggedSender:
         """
-        Grows it for the receiver that is served as `[user@]name`, waiting at most `timeout`
-        seconds for somebody to serve that name and for its answer.
+        Grows it for the receiver served as `[user@]name`, waiting at most `timeout` seconds
+        for a server of that name and for its answer.
         """
     @property
     def ended(self, /) -> str | None:
         """
-        Why the connection ended; `None` while it has not.
+        The reason why the connection ended; `None` while it has not.
         """
     def explain(self, /) -> str:
         """
-        Which path the data takes, and why.
+        The path that the data takes, and the reason.
         """
     @staticmethod
     def grow(manager: Manager, seed: Seed | Buffer | str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> TaggedSender:
@@ -2708,8 +2729,8 @@ class TaggedSender:
     @staticmethod
     def grow_from(job: Job, rank: SupportsIndex, name: str, timeout: SupportsFloat | SupportsIndex | None = 10.0) -> TaggedSender:
         """
-        Grows it from what a job's rank offers under `name`, waiting for it at most `timeout`
-        seconds.
+        Grows it from the end point that a job's rank offers under `name`, waiting for it at
+        most `timeout` seconds.
         """
     @property
     def nbytes_max(self, /) -> int:
@@ -2719,7 +2740,7 @@ class TaggedSender:
     @property
     def peer(self, /) -> Peer:
         """
-        Who is at the other end, as the kernel says.
+        The identity of the other end, from the kernel.
         """
     def send(self, /, offset: SupportsIndex, data: Buffer, tag: SupportsIndex, timeout: SupportsFloat | SupportsIndex | None = None) -> None:
         """
@@ -2728,13 +2749,13 @@ class TaggedSender:
         """
     def try_send(self, /, offset: SupportsIndex, data: Buffer, tag: SupportsIndex) -> bool:
         """
-        `send` without waiting: `False`, and nothing was sent, if that would be needed.
+        `send` without waiting: `False`, and nothing was sent, if it would have to wait.
         """
 
 @final
 class Ticket:
     """
-    The right to send one message: bytes that may travel anywhere. Whoever has them has the right.
+    The right to send one message: bytes that may travel anywhere. Their bearer has the right.
     """
     def __bytes__(self, /) -> bytes: ...
     def __eq__(self, value: object, /) -> bool: ...
@@ -2749,7 +2770,7 @@ class Ticket:
     @property
     def capacity(self, /) -> int:
         """
-        How many bytes it may write.
+        The number of bytes that it may write.
         """
     @property
     def destination(self, /) -> int:
@@ -2759,15 +2780,15 @@ class Ticket:
     @staticmethod
     def from_bytes(data: Buffer) -> Ticket:
         """
-        Reads a ticket. Raises `Misuse` (a `ValueError`) where the bytes are no ticket.
+        Reads a ticket. Raises `Misuse` (a `ValueError`) if the bytes are not a ticket.
         """
     def silent(self, /) -> Ticket:
         """
-        The same right without a notification: the data moves and nobody is told.
+        The same right without a notification: the data arrives silently.
         """
     def split(self, /, parts: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex, SupportsIndex]]) -> list[Ticket]:
         """
-        Splits it among helpers: for each part `(start, stop, share)`, with shares that add to
+        Splits it among helpers: for each part `(start, stop, share)`, with shares that add up to
         2**32.
         """
     def split_evenly(self, /, n: SupportsIndex) -> list[Ticket]:
@@ -2778,7 +2799,7 @@ class Ticket:
 @final
 class TicketRevoked:
     """
-    The peer refused messages because a ticket of its has been revoked.
+    The peer refused messages because one of its tickets has been revoked.
     """
     def __repr__(self, /) -> str: ...
     @property
@@ -2800,13 +2821,13 @@ class TicketRevoked:
 @final
 class VolatileRecord:
     """
-    A record in an aperture: its sender can change its bytes at any time, also while they are read.
-    So they are only copied out, by `copy_into` or `bytes(record)`; copy first, then check what was
-    copied. It is released as a `Record` is.
+    A record in an aperture: its sender can change its bytes at any time, even while they are read.
+    So they are only copied out, by `copy_into` or `bytes(record)`; copy first, then check the copy.
+    It is released as a `Record` is.
     """
     def __array__(self, /, *_arguments: object, **_named: object) -> None:
         """
-        For `numpy.asarray`, to which it says what to do instead.
+        For `numpy.asarray`: raises an error that names the method to use instead.
         """
     def __bytes__(self, /) -> bytes: ...
     def __enter__(self, /) -> VolatileRecord: ...
@@ -2815,32 +2836,32 @@ class VolatileRecord:
     def __repr__(self, /) -> str: ...
     def array(self, /) -> AnyArray:
         """
-        The array that was sent by `send_array`, copied: the header first, which is checked, then the
-        rest. Raises `ArrayError` where the record is none, or does not fit. Needs numpy.
+        The array sent by `send_array`, copied: the header first, which is checked, then the rest.
+        Raises `ArrayError` if the record is not an array, or does not fit. Needs numpy.
         """
     def copy_into(self, /, target: Buffer, start: SupportsIndex = 0) -> None:
         """
-        Copies bytes, from `start` on, into `target`, a numpy array or another writable
-        buffer: as many as it has. Raises `Misuse` where the record has fewer.
+        Copies bytes, from `start` on, into all of `target`, a numpy array or another
+        writable buffer. Raises `Misuse` if the record has fewer.
         """
     @property
     def number(self, /) -> int:
         """
-        How many records came before it.
+        The number of records before it.
         """
     def release(self, /) -> None:
         """
-        Lets its memory be used again. Raises `BufferError` while something uses it.
+        Lets its memory be reused. Raises `BufferError` while a view or an array uses it.
         """
 
 @final
 class _Answer:
     """
-    Where a look-up says what it has found: once. It runs as long as it has this.
+    The place for a look-up's result: once. The look-up counts as running as long as it has this.
     """
     def fail(self, /, why: str) -> None:
         """
-        Why there are none.
+        The reason why there are no places.
         """
     def give(self, /, places: SupportsGetItem[int, str]) -> None:
         """
@@ -2850,37 +2871,37 @@ class _Answer:
 @final
 class _Work:
     """
-    What a thread does for a task, which may give it up: then whatever the thread waits for ends with
-    the slice, and raises `Closed`.
+    A thread's work for a task, which may give it up: then any wait of the thread ends with the
+    slice, and raises `Closed`.
     """
     def __new__(cls, /) -> _Work: ...
     def give_up(self, /) -> None:
         """
-        From any thread: nobody wants it any more.
+        From any thread: gives the work up.
         """
     def run(self, call: Callable[[], object], /) -> object:
         """
-        Calls it in this thread, and returns what that returns.
+        Calls `call` in this thread, and returns its result.
         """
 
 def _close_log() -> None:
     """
-    Nothing is kept from now on, and whoever is in `_next_entry` gets `None`.
+    Keeps no entries from now on; running calls of `_next_entry` return `None`.
     """
 
 def _next_entry() -> tuple[str, int, int | None, int | None, str, str, str] | None:
     """
-    Waits for the next entry, without the interpreter's lock. `None`: there will be no more.
+    Waits for the next entry, without the interpreter's lock. `None`: no more will come.
     """
 
 def _open_log() -> None:
     """
-    Entries are kept for `_next_entry` from now on.
+    Keeps entries for `_next_entry` from now on.
     """
 
 def _set_slice(milliseconds: SupportsIndex) -> None:
     """
-    For tests: so long that whatever only goes on at the end of a slice does not go on at all.
+    For tests: a slice so long that work which needs its end does not go on at all.
     """
 
 def pack_array(array: Buffer) -> bytes:
@@ -2892,11 +2913,11 @@ def pack_array(array: Buffer) -> bytes:
 
 def settings() -> list[tuple[str, str, str, str, str]]:
     """
-    The settings: a list of name, variable, default, what is allowed, and what it does.
+    The settings: a list of name, variable, default, allowed values, and effect.
     """
 
 def unpack_array(message: Buffer) -> AnyArray:
     """
-    The array in a message that `pack_array` made, anywhere: checked, then shown without a copy, and
-    read-only where the message is. Raises `ArrayError` where it is none, or does not fit.
+    The array in a message of `pack_array`, from any source: checked, then shown without a copy, and
+    read-only if the message is. Raises `ArrayError` if it is not an array, or does not fit.
     """

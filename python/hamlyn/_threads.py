@@ -193,7 +193,7 @@ _all: WeakSet[Threads] = WeakSet()
 THREADS_MAX = 1024
 
 alone = Threads(THREADS_MAX, "hamlyn-aio")
-"""A thread for each that waits, up to very many: whatever one waits for, others do not wait for it."""
+"""A thread for each wait, up to very many: no wait delays another."""
 
 
 def _at_exit() -> None:

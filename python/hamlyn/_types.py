@@ -16,11 +16,10 @@ else:
     Buffer: TypeAlias = Any
 
 Access: TypeAlias = Union[Literal["same_user", "anyone"], int]
-"""Who may connect: `"same_user"`, `"anyone"`, or the number of a group."""
+"""The processes that may connect: `"same_user"`, `"anyone"`, or the number of a group."""
 
 WhenSlow: TypeAlias = Literal["wait", "drop_oldest", "drop_newest", "send_away"]
-"""What becomes of samples for a subscriber that is slow, from what burdens its publisher most to what
-burdens it least."""
+"""The policy for a slow subscriber, from the costliest for its publisher to the cheapest."""
 
 Setting: TypeAlias = Union[int, str, bool, "os.PathLike[str]", None]
 """A setting's value."""
@@ -112,7 +111,7 @@ if TYPE_CHECKING:
     """An array of numpy's, of any type."""
 
     DType: TypeAlias = Union[str, type[Any], np.dtype[Any]]
-    """The type of an array's elements: whatever `numpy.dtype` takes."""
+    """The type of an array's elements: any argument of `numpy.dtype`."""
 else:
     # numpy is not needed to send and receive bytes.
     AnyArray = DType = Any
@@ -128,4 +127,4 @@ Event: TypeAlias = Union[
     _hamlyn.ApertureChanged,
     _hamlyn.TicketRevoked,
 ]
-"""What `Manager.next_event` returns."""
+"""The results of `Manager.next_event`."""

@@ -17,12 +17,12 @@ Receiver: TypeAlias = Union[
     _hamlyn.Server,
     _hamlyn.Group,
 ]
-"""What receives from whoever grows a sender of it."""
+"""A receiver from which senders are grown."""
 
 Waitable: TypeAlias = Union[
     Receiver, _hamlyn.Subscriber, _hamlyn.ByteListener, _hamlyn.ByteStream
 ]
-"""What can be waited for."""
+"""An end point for `wait_any`."""
 
 # Messages that another thread receives between a look and the wait are noticed after this time.
 _SLICE = 0.05

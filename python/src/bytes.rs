@@ -1,4 +1,5 @@
 //! Bytes between Python and the library, without copies: the buffer protocol, in both directions.
+//!
 //! - [`with_bytes`]: borrows the bytes of any object that has them contiguously.
 //! - [`export`]: hands out memory of this library as a buffer.
 //!
@@ -29,7 +30,7 @@ impl View {
 impl Drop for View {
     fn drop(&mut self) {
         if self.is_filled {
-            // SAFETY: filled by `PyObject_GetBuffer` where it is, and never moved: `with_bytes` and
+            // SAFETY: filled by `PyObject_GetBuffer` in this place, and never moved: `with_bytes` and
             // the like have it, which drop it attached to the interpreter.
             unsafe { ffi::PyBuffer_Release(self.raw.as_mut_ptr()) }
         }
@@ -127,7 +128,7 @@ pub fn with_bytes<R>(
     }
     // SAFETY: the exporter keeps `length` bytes at `start` until the buffer is released, which is
     // after `use_them`. Another thread of Python may write them meanwhile; they are only copied
-    // from, into a ring, and what a mixture means is the receiver's to check anyway.
+    // from, into a ring, and the receiver checks the bytes anyway.
     use_them(unsafe { core::slice::from_raw_parts(start, length) })
 }
 
@@ -136,7 +137,7 @@ pub fn with_all_bytes<R>(
     objects: &[Bound<'_, PyAny>],
     use_them: impl FnOnce(&[&[u8]]) -> PyResult<R>,
 ) -> PyResult<R> {
-    // Each stays where it is from now on.
+    // Each stays in its place from now on.
     let mut views: Box<[View]> = objects.iter().map(|_| View::NONE).collect();
     let mut all: Vec<&[u8]> = Vec::with_capacity(objects.len());
     for (object, view) in objects.iter().zip(&mut views) {
@@ -171,7 +172,7 @@ pub fn with_bytes_mut<R>(
 /// Fills `view` with `length` bytes at `start`, which `owner` keeps.
 ///
 /// # Safety
-/// `view` is what Python gave to `__getbuffer__`. The bytes stay mapped, and readable (writable,
+/// `view` is the argument of `__getbuffer__`. The bytes stay mapped, and readable (writable,
 /// unless `readonly`), until Python has given the view back.
 pub unsafe fn export(
     owner: &Bound<'_, PyAny>,

@@ -54,7 +54,7 @@ fn late() -> PyErr {
     error(Kind::TimedOut, PublishError::TimedOut)
 }
 
-/// Publishes what is held, waiting at most `timeout` seconds. It is held still where that fails.
+/// Publishes the held sample, waiting at most `timeout` seconds. After an error it is still held.
 fn publish_held(
     end: &Ends,
     py: Python<'_>,

@@ -488,7 +488,7 @@ impl Liar {
         until("it has left", || channel.flush() || channel.ended().is_some());
     }
 
-    /// A batch of one frame that says that a ticket was revoked, which harms nobody.
+    /// A batch of one harmless frame, that a ticket was revoked.
     fn batch(&mut self, change: impl FnOnce(&mut Head)) {
         let mut head = head(Kind::Short, self.number);
         head.length = 48;
@@ -629,7 +629,7 @@ fn nobody_joins_a_link_that_is_not_his() {
     let (own, channel) = again();
     let error = join(own, channel, 2, secret.clone()).unwrap_err().to_string();
     assert!(error.contains("no such rail"), "{error}");
-    // Whoever is refused gets nothing but that; the right one is let in.
+    // The wrong one gets only its refusal; the right one is let in.
     let (own, channel) = again();
     let joined = join(own, channel, 1, secret.clone()).unwrap();
     assert!(matches!(Said::split(&joined.heard).1, Some(Said::Joined { .. })));
@@ -834,7 +834,7 @@ fn protocols(rails: &str) {
                 publisher.publish(&sample(i), LIMIT).unwrap();
             }
         });
-        // What is published before it is ready to be served is kept as far as there is history.
+        // Samples published before it can be sent any are kept as far as there is history.
         let mut last = None;
         while last != Some(SAMPLES - 1) {
             let bytes = subscriber.receive(LIMIT).unwrap().to_vec().unwrap();
@@ -913,7 +913,7 @@ fn what_was_sent_arrives_over_two_rails_though_its_sender_leaves_at_once() {
 
 // ---- what a long message keeps in front of a short one
 
-/// What README and settings say: as much, and the link's ring.
+/// The figure in README and settings, and the link's ring.
 const AHEAD_BYTES: u64 = 288 << 10;
 
 /// Bytes that have left a socket of this process which is connected to `at`, and that the other end has
@@ -993,7 +993,7 @@ fn a_long_message_keeps_no_more_in_front_of_a_short_one_than_is_said() {
         cable.inside.allowed.fetch_add(4096, Ordering::Relaxed);
         let allowed = cable.inside.allowed.load(Ordering::Relaxed);
         let mut has_passed = false;
-        // What has passed is taken before more may pass.
+        // The bytes that have passed are taken before more may pass.
         while !has_passed && !has_come {
             has_passed = cable.passed() >= allowed;
             here.poll().unwrap();

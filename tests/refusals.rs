@@ -134,8 +134,8 @@ fn provoke(refusal: Refusal) {
             r.refuses(refusal, &Header { key: good.key, ..paranoid }, 0);
             let other = Header { metadata_index: MetadataIndex(0), ..paranoid };
             r.refuses(refusal, &other, 0);
-            // A key that was never given to anybody: that of an entry not yet armed, and, after
-            // an entry was closed, the one that closed it.
+            // A key that was never given away: that of an entry not yet armed, and, after an entry
+            // was closed, the one that closed it.
             r.interface.arm_entry(r.paranoid, MetadataIndex(0), Some((Key(1), 0..9))).unwrap();
             for key in 1001..1010 {
                 r.refuses(refusal, &Header { key: Key(key), ..other }, 0);
@@ -229,7 +229,7 @@ fn provoke(refusal: Refusal) {
                 r.accepts(&good);
             }
             r.refuses(refusal, &good, 0);
-            // Data that nobody is told of needs no credit; a part needs none yet.
+            // Data without a notification needs no credit; a part needs none yet.
             r.accepts(&silent);
             r.accepts(&Header { delta: 1, ..good });
             r.refuses(refusal, &Header { delta: u32::MAX, ..good }, 0);

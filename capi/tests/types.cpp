@@ -28,7 +28,7 @@ namespace hm = hamlyn;
         }                                                                                          \
     } while (0)
 
-/* What becomes so a moment after the other end was answered. */
+/* A condition that becomes true a moment after the other end's answer. */
 #define UNTIL(condition)                                                                           \
     while (!(condition)) {                                                                         \
         std::this_thread::sleep_for(1ms);                                                          \
@@ -204,7 +204,7 @@ void the_lower_level() {
     GOOD(paranoid.try_close_entry(0));
     GOOD(slot.try_revoke());
 
-    // What is used stays; what was freed is refused.
+    // Objects in use stay; freed ones are refused.
     THAT(area.try_free().status() == H_IN_USE && queue.try_free().status() == H_IN_USE);
     auto moved = std::move(slot);
     THAT(slot.try_revoke().status() == H_INVALID); // NOLINT: moved from
@@ -481,7 +481,7 @@ void calls() {
     THAT(!GOOD(client.try_explain()).empty());
     THAT(GOOD(GOOD(client.try_call("ab", LIMIT)).try_data()).text() == "abab");
     THAT(GOOD(GOOD(client.try_call("ab", hm::forever)).try_data()).text() == "abab");
-    // Longer than what is sent at once.
+    // Longer than the bytes sent at once.
     const std::string large(100000, 'x');
     THAT(GOOD(GOOD(client.try_call(large, LIMIT)).try_data()).size() == 200000);
     std::array<char, 4> room{};
@@ -599,7 +599,7 @@ void groups() {
     THAT(lost.status() == H_CLOSED && GOOD(group.try_lost()) == 1);
     GOOD(group.try_release(LIMIT));
 
-    // A limit of no time cuts off what does not fit on its way at once.
+    // A limit of no time cuts off the bytes that do not fit on their way at once.
     const std::string wide(16 << 20, 'w');
     auto broad = GOOD(hm::group::try_make(there, 1, 8, wide.size()));
     auto slow = GOOD(hm::group_member::try_grow(here, GOOD(broad.try_seed_of(0)), wide.size(), LIMIT));

@@ -32,7 +32,7 @@ static void work(int count) {
     }
 }
 
-/* What callgrind counts: all that happens in here. */
+/* callgrind counts the instructions of this function. */
 __attribute__((noinline)) void measured(int count) {
     work(count);
 }

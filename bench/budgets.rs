@@ -47,7 +47,7 @@ struct Row {
 }
 
 impl Row {
-    /// A count above, or below, the table's by more than this share is told.
+    /// The share by which a count may differ from the table's before it is reported.
     fn tolerance(&self) -> f64 {
         if self.name == PYTHON { 0.25 } else { TOLERANCE }
     }
@@ -90,7 +90,7 @@ const ROWS: &[Row] = &[
 /// How many of them are of this program.
 const OWN: usize = 10;
 
-/// What callgrind counts: all that happens in here.
+/// callgrind counts the instructions of this function.
 #[inline(never)]
 fn measured(work: &mut dyn FnMut() -> Outcome) -> Outcome {
     // Not a jump: counting ends where this function returns.
@@ -241,7 +241,7 @@ fn protocols(dir: &Path) -> Outcome {
 
     let message = [7; 64];
     row(|| {
-        // A batch is what fits into a buffer, as it does where records come one after another.
+        // A batch fills a buffer, as for records that come one after another.
         for _ in 0..MESSAGES / 64 {
             for _ in 0..64 {
                 sender.send(&message, LIMIT)?;
@@ -257,7 +257,7 @@ fn protocols(dir: &Path) -> Outcome {
     published(dir)
 }
 
-/// Whether a publisher is to wait for those who are slow makes no difference where nobody is.
+/// The policy for slow subscribers makes no difference, since no subscriber is slow.
 fn published(dir: &Path) -> Outcome {
     let (there, here) = (Manager::with_config(config(dir)?)?, Manager::with_config(config(dir)?)?);
     let when_slow = WhenSlow::Wait;
@@ -278,7 +278,7 @@ fn published(dir: &Path) -> Outcome {
     })
 }
 
-/// What C and Python programs have: nodes that any thread may use.
+/// Like C and Python programs: nodes that any thread may use.
 fn managers(dir: &Path) -> Outcome {
     let Pair { receiver, queue, sender, ticket, .. } = Pair::new(dir)?;
     let (receiver, sender) = (Manager::from_node(receiver)?, Manager::from_node(sender)?);
@@ -343,7 +343,7 @@ fn counts() -> Outcome<Vec<f64>> {
 fn build(which: &[&str]) -> Outcome {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let mut build = Command::new(cargo);
-    // Without what cargo tells this program of its own package, which build scripts would take for a change.
+    // Without cargo's variables of its own package, which build scripts would take for a change.
     for (name, _) in std::env::vars_os() {
         let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
         if name == "OUT_DIR" || of_package.iter().any(|of| name.to_string_lossy().starts_with(of)) {
@@ -355,10 +355,10 @@ fn build(which: &[&str]) -> Outcome {
     if status.success() { Ok(()) } else { Err(format!("cargo build: {status}").into()) }
 }
 
-/// What is installed for C and Python, as it is installed: where it lies.
+/// The directory of the installed libraries of C and Python.
 fn libraries() -> Outcome<PathBuf> {
-    // As `make build` makes it, which has been made before, and what is left: built together, the two would
-    // be made of other features, and all of the first once more.
+    // Like `make build`, which has run before, and then the rest: built together, the two would
+    // have other features, and all of the first would be built again.
     build(&["--workspace", "--exclude", "hamlyn-python"])?;
     build(&["--package", "hamlyn-python"])?;
     // Beside the folder of this very program.
@@ -416,9 +416,9 @@ fn count_python(libraries: &Path) -> Outcome<Option<f64>> {
         callgrind(&file, out.path(), None, &program)?;
         total(&file)
     };
-    // The first rounds are not like the others, and are in both counts. So is what the two managers
-    // spin while they connect, which differs from run to run by as much as thousands of rounds: hence
-    // many more of them, and the median.
+    // The first rounds differ from the others, and are in both counts. So are the turns of the two
+    // managers while they connect, which vary from run to run by as much as thousands of rounds:
+    // hence many more rounds, and the median.
     let rounds = 16 * MESSAGES;
     let mut counts = [0.0; 3];
     for one in &mut counts {

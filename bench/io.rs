@@ -29,7 +29,7 @@ use tokio::net::{UnixListener, UnixStream};
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const PIECE: usize = 64 << 10;
 
-/// What `cargo bench` says and `cargo test` does not: that this measures, and is no test.
+/// Whether this run measures (`cargo bench`) or tests (`cargo test`).
 fn measures() -> bool {
     std::env::args().any(|word| word == "--bench")
 }
@@ -46,7 +46,7 @@ fn pin(processor: usize) -> bool {
     rustix::thread::sched_setaffinity(None, &set).is_ok()
 }
 
-/// What a server says when it can be connected to: whether it is pinned. Of one length.
+/// The server's line once clients can connect: whether it is pinned. Both have one length.
 const READY: [&str; 2] = ["ready loose", "ready fixed"];
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -135,7 +135,7 @@ async fn sink(
     Ok(rate)
 }
 
-/// What was measured in one run, in the order of [`WHAT`].
+/// The values measured in one run, in the order of [`WHAT`].
 type Run = [f64; 3];
 
 const WHAT: [(&str, &str); 3] = [
@@ -198,7 +198,7 @@ impl Drop for Server {
     }
 }
 
-/// What was measured, and whether the other process was pinned.
+/// The measured values, and whether the other process was pinned.
 fn run(transport: &str, dir: &Path, mode: &str) -> std::io::Result<(Run, bool)> {
     let socket = dir.join("unix-bench");
     let _ = std::fs::remove_file(&socket);

@@ -38,7 +38,8 @@ fn server(ready: &dyn Fn() -> Result) -> Result {
         }
     });
     server.serve("guests", access)?;
-    // Seeds come from another end point, that asks nobody: whoever has one was given it.
+    // Seeds come from another end point, which asks no callback: every holder of a seed was given
+    // it.
     let friends = Server::new(&manager, ServerConfig::default())?;
     manager.set_seed_access(access)?;
     std::fs::write(common::path("seed")?, friends.seed()?.to_bytes())?;
@@ -54,7 +55,7 @@ fn client() -> Result {
     let mut name = "guests".to_owned();
     if common::path("shared")?.exists() {
         config = config.shared_dir(common::path("shared")?);
-        // What another user serves is found below that user.
+        // Another user's service is found below that user.
         name = format!("{}@guests", rustix::process::geteuid().as_raw());
     }
     let manager = Manager::with_config(config)?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 const LIMIT: Option<Duration> = Some(Duration::from_secs(10));
 const CLIENTS: u64 = 2;
 
-/// What handlers work on. They cannot send: answers leave after the poll.
+/// The state of the handlers. They cannot send: answers leave after the poll.
 #[derive(Default)]
 struct Table {
     sums: BTreeMap<u8, u64>,
@@ -62,7 +62,7 @@ fn server(ready: &dyn Fn() -> Result) -> Result {
         node.wait(LIMIT)?;
         let table = node.installed_mut::<Table>(slot)?.ok_or("a handler panicked")?;
         for (link, reply, sum) in std::mem::take(&mut table.answers) {
-            // Over the link that asked, and no other: a stranger's ticket may be anybody's.
+            // Only over the link of the request: a stranger's ticket may lead to any process.
             node.send_over(link, &reply, &sum.to_le_bytes(), b"", LIMIT)?;
             answered += 1;
         }

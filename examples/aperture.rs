@@ -26,7 +26,7 @@ fn next_event(node: &mut Node) -> Result<Event> {
 
 fn receiver(ready: &dyn Fn() -> Result) -> Result {
     let mut node = node()?;
-    // What announces data is a message like any other, here one without bytes of its own.
+    // An announcement is a message like any other, here one without bytes of its own.
     let area = node.message_area(64)?;
     let queue = node.notification_queue(16)?;
     let slot = node.slot(SlotConfig::new(area, queue))?;
@@ -46,7 +46,7 @@ fn receiver(ready: &dyn Fn() -> Result) -> Result {
     };
     println!("{}", node.explain(link)?);
 
-    // The sender can still change these bytes: what is needed is copied, then checked, then used.
+    // The sender can still change these bytes: copy the needed ones, then check, then use the copy.
     let view = node.aperture_view(aperture)?;
     let mut bytes = vec![0; usize::try_from(length)?];
     view.read(0, &mut bytes)?;

@@ -42,7 +42,7 @@ fn owner(ready: &dyn Fn() -> Result) -> Result {
     for row in 0..1000 {
         view.write_u64(TABLE + 8 * row, row * row)?;
     }
-    // Whoever reads this word finds everything that was written before it.
+    // A reader that sees this word also sees everything that was written before it.
     view.write_u64(0, 1)?;
     // From here on the owner only waits for the readers' end.
     for _ in 0..2 {

@@ -31,7 +31,7 @@ fn sender() -> Result {
     for offset in (0..4096).step_by(64) {
         node.send_fast(&ticket.at(offset)?.silent(), &[1; 64], 0, LIMIT)?;
     }
-    // This link keeps its order; where one does not, each message says what it stands for.
+    // This link keeps its order; without order, each message would have to identify its data.
     node.send_fast(&ticket, &[], 42, LIMIT)?;
     node.close(LIMIT)?;
     Ok(())

@@ -34,7 +34,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         }
     }
-    // What another has not received yet would end with this process.
+    // Messages that another rank has not received yet would end with this process.
     job.fence(LIMIT)?;
     if me == 0 {
         println!("{}", job.explain());

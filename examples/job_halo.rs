@@ -45,8 +45,8 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (rank, size) = (job.rank() as usize, job.size() as usize);
     let (begin, end) = (rank * CELLS / size, (rank + 1) * CELLS / size);
     let mut cells: Vec<u64> = (begin..end).map(first).collect();
-    // Of two ranks each is the other's neighbour on both sides: what goes left and what goes right
-    // have names of their own.
+    // With two ranks each is the other's neighbour on both sides: messages to the left and to the
+    // right have different names.
     let (left, right) = (((rank + size - 1) % size) as u32, ((rank + 1) % size) as u32);
     let mut from_left = StreamReceiver::new(job.manager(), Default::default())?;
     let mut from_right = StreamReceiver::new(job.manager(), Default::default())?;

@@ -35,7 +35,7 @@ const REFUSED: u8 = 3;
 #[derive(Default)]
 struct Manager {
     locks: Locks<LinkId>,
-    /// Owner, lock and what became of it: to be sent.
+    /// Owner, lock and result: to be sent.
     answers: Vec<(LinkId, u32, u8)>,
 }
 
@@ -80,7 +80,7 @@ impl Receiver for Manager {
     }
 }
 
-/// Takes what links have brought, and sends what is to be answered. `clients`: where the answers go.
+/// Handles arrivals, and sends the answers. `clients`: the tickets for answers.
 fn turn(node: &mut Node, slot: SlotId, clients: &mut HashMap<LinkId, Ticket>) -> Result<usize> {
     // Answers that wait for room in a link are looked at again soon.
     node.wait(Some(Duration::from_millis(20)))?;
@@ -88,7 +88,7 @@ fn turn(node: &mut Node, slot: SlotId, clients: &mut HashMap<LinkId, Ticket>) ->
     while let Some(event) = node.next_event() {
         match event {
             Event::Connected { link, .. } => {
-                // What a client says when it connects: the ticket for its answers.
+                // A client's greeting is the ticket for its answers.
                 match Ticket::from_bytes(node.greeting(link)?) {
                     Ok(ticket) => drop(clients.insert(link, ticket)),
                     Err(_) => drop(node.disconnect(link)),
@@ -114,7 +114,7 @@ fn turn(node: &mut Node, slot: SlotId, clients: &mut HashMap<LinkId, Ticket>) ->
         let sent = node.try_send_fast_over(*owner, ticket, &[*what], *lock);
         matches!(sent, Err(NodeSendError::Full))
     });
-    // Who asks on and on and takes no answers has no place here.
+    // A client that keeps asking and takes no answers is disconnected.
     for owner in clients.keys() {
         if answers.iter().filter(|(of, ..)| of == owner).count() > 2 * LOCKS_MAX {
             node.disconnect(*owner)?;

@@ -15,7 +15,8 @@ const FRAME_BYTES: usize = 1 << 20;
 
 fn publisher(ready: &dyn Fn() -> Result) -> Result {
     let manager = Manager::new()?;
-    // Requests are answered and what is kept leaves while this program does something else.
+    // The progress thread answers requests and sends kept samples while this program does something
+    // else.
     manager.start_progress()?;
     let config =
         PublishConfig { sample_bytes_max: FRAME_BYTES, history: 1, ..PublishConfig::default() };
@@ -31,7 +32,7 @@ fn publisher(ready: &dyn Fn() -> Result) -> Result {
         frame.fill(number);
         publisher.publish_loan(frame, LIMIT)?;
     }
-    // The pool goes with the publisher: until all have read what lies there.
+    // The pool ends with the publisher: wait until all have read it.
     publisher.drain(LIMIT)?;
     println!("published {}, dropped {}", publisher.published(), publisher.dropped());
     Ok(())
@@ -47,7 +48,7 @@ fn receive_all(takes: Duration) -> Result<(u32, u64)> {
     loop {
         match subscriber.receive(LIMIT) {
             Ok(frame) => {
-                // What is looked at is copied first: the publisher could change it.
+                // Copy first, then look: the publisher could change the bytes.
                 let mut some = [0; 4096];
                 frame.copy_to(&mut some)?;
                 frames += 1;

@@ -47,7 +47,7 @@ fn root(ready: &dyn Fn() -> Result) -> Result {
                 sum + part.chunks(8).map(number).sum::<u64>()
             })?;
             assert_eq!(sum, (0..NUMBERS as u64 * MEMBERS as u64).sum());
-            // Each is told the sum, and its own number.
+            // Each gets the sum, and its own number.
             let answers: Vec<[u8; 16]> = (0..MEMBERS as u64)
                 .map(|n| {
                     let mut answer = [0; 16];
@@ -68,7 +68,7 @@ fn root(ready: &dyn Fn() -> Result) -> Result {
         }
         done[found] = true;
     }
-    // They say goodbye when they have what they were sent.
+    // They leave when they have received their answer.
     while groups.iter().any(|group| group.joined() > 0) {
         manager.poll()?;
         std::thread::yield_now();

@@ -19,7 +19,7 @@ const PAGE: usize = 4096;
 const WORDS: usize = PAGES * PAGE / 8;
 const ENTRY: MetadataIndex = MetadataIndex(0);
 
-/// Where the pages are at home: whoever asks for one gets it, where the ticket says.
+/// The home of the pages: sends a requested page to the place that the ticket names.
 fn home(ready: &dyn Fn() -> Result) -> Result {
     let mut node = node()?;
     let (area, queue) = (node.message_area(1)?, node.notification_queue(1)?);
@@ -54,8 +54,9 @@ impl Memory {
     fn new() -> Result<Self> {
         let mut node = node()?;
         let (any, flags) = (std::ptr::null_mut(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, where the kernel likes, whose pages are this program's to replace. Nobody
-        // uses a page while it is on its way. It stays as long as the process.
+        // SAFETY: a new mapping, at an address of the kernel's choice, whose pages are this
+        // program's to replace. No code uses a page while it is on its way. It stays as long as the
+        // process.
         let (start, pages) = unsafe {
             let start = libc::mmap(any, PAGES * PAGE, libc::PROT_NONE, flags, -1, 0).cast::<u8>();
             let pages = AreaPages::at(start, PAGES * PAGE)?;
@@ -106,7 +107,8 @@ fn user() -> Result {
         (action.sa_sigaction, action.sa_flags) = (fault as *const () as usize, libc::SA_SIGINFO);
         assert_eq!(libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()), 0);
     }
-    // SAFETY: from here on it is memory: words in the pages, which nobody writes once they have come.
+    // SAFETY: from here on it is memory: words in the pages, which no code writes once they have
+    // come.
     let sum: usize = (0..WORDS).map(|i| unsafe { start.add(i).read_volatile() }).sum();
     let memory = MEMORY.lock()?.take().ok_or("no memory")?;
     println!("{sum}: {} pages came when they were touched", memory.fetched);

@@ -49,8 +49,8 @@ fn sender() -> Result {
     let tickets = node.greeting(link)?.to_vec();
     let left = Ticket::from_bytes(&tickets[..44])?;
     let right = Ticket::from_bytes(&tickets[44..])?;
-    // What an honest library would not send: a ticket with a guessed key, and one stretched over
-    // its bounds. Nothing tells the sender that they were refused.
+    // Packets that an honest library would not send: with a guessed key, and with bounds stretched.
+    // Nothing tells the sender that they were refused.
     node.send(&Ticket { key: Key(1), ..left }, b"guess", b"", LIMIT)?;
     node.send(&Ticket { bound: 8192, ..left }, &[b'x'; 4097], b"", LIMIT)?;
     node.send(&left, &[b'l'; 4096], b"", LIMIT)?;

@@ -45,7 +45,7 @@ fn sender() -> Result {
         record.copy_from_slice(&reading.to_le_bytes());
         record.send(LIMIT)?;
     }
-    // Whoever waits for an answer flushes first.
+    // Call `flush` before you wait for an answer.
     sender.flush(LIMIT)?;
     sender.send(&vec![7; 3_000_000], LIMIT)?;
     println!("{}", sender.explain());

@@ -38,7 +38,7 @@ async fn handle(request: AsyncRequest, store: Store) -> std::result::Result<(), 
     }
 }
 
-/// Serves until so many requests have come, and drains; none: until every client has gone.
+/// Serves so many requests, and drains; `None`: serves until every client has gone.
 async fn serve(store: &Store, requests: Option<u32>, ready: &dyn Fn() -> Result) -> Result {
     let manager = AsyncManager::new(&Manager::new()?)?;
     let server = AsyncServer::new(&manager, ServerConfig::default())?;
@@ -55,7 +55,7 @@ async fn serve(store: &Store, requests: Option<u32>, ready: &dyn Fn() -> Result)
         tokio::spawn(handle(request, store.clone()));
     }
     let drain = server.drain(Some(LIMIT));
-    // What had come by then is answered, too.
+    // Requests that had arrived by then are answered, too.
     let rest = async {
         while let Ok(request) = server.receive().await {
             tokio::spawn(handle(request, store.clone()));

@@ -41,7 +41,7 @@ staged() {
     chmod 644 "$doc"/*
 }
 
-# What the package says of itself, and what is done beside unpacking it.
+# The package's description, and the scripts that run beside unpacking.
 controlled() {
     mkdir -p "$work/package/DEBIAN" "$work/debian"
     printf 'Source: hamlyn\n\nPackage: hamlyn\nArchitecture: any\n' >"$work/debian/control"
@@ -72,7 +72,7 @@ if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
     systemd-tmpfiles --create hamlyn.conf || true
 fi
 END
-    # Whoever has a name in it keeps it.
+    # Directories with names of services stay.
     cat >"$work/package/DEBIAN/postrm" <<'END'
 #!/bin/sh
 set -e
@@ -106,7 +106,7 @@ bare_system() {
         mv "$archive.part" "$archive" || cannot "no bare system of $suite can be made"
 }
 
-# What dpkg and ldconfig write for themselves is no part of the package.
+# Files that dpkg and ldconfig write for themselves are no part of the package.
 files() {
     (cd "$work/bare" && find . -xdev ! -path './proc/*' ! -path './var/lib/dpkg/*-old' \
         ! -path './var/log/*' ! -path './var/cache/ldconfig*' | sort)

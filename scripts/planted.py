@@ -21,7 +21,7 @@ TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 MACHINE = "src/control/machine/"
 HOSTS = "src/control/hosts/"
 
-# name: file, what stands there, what is planted, what goes wrong
+# name: file, original text, planted text, effect
 BUGS = {
     "silent-end": (
         MACHINE + "table/leaving.rs",
@@ -256,7 +256,7 @@ pub(crate) fn planted(name: &str) -> bool {
 ENGINE = ["--lib", "engine::"]
 CONTROL = ["--test", "sim_control"]
 WHOLE = ["--lib", "simulated::"]
-# Of several hosts, with more seeds than the tests' own: what they are to find happens in few.
+# Of several hosts, with more seeds than the tests' own, since few of them meet the case.
 WHOLE_HOSTS = ["--lib", "simulated::hosts"]
 HOSTS_SEEDS = 150
 VERSION = 'version = "0.1.0"'

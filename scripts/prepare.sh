@@ -29,7 +29,7 @@ apt_update() {
     apt_updated=1
 }
 
-# What is installed already stays: a package that conflicts with it is refused.
+# Installed packages stay: a package that conflicts with one is refused.
 apt_install() {
     have apt-get || { loud "install $* by this system's own means, then try again"; return 1; }
     apt_update
@@ -38,7 +38,7 @@ apt_install() {
         apt-get -qq -y --no-install-recommends --no-remove install "$@" >/dev/null
 }
 
-# The version of a package that would be installed; nothing where there is none.
+# The version of a package that would be installed; empty without one.
 apt_version() {
     have apt-cache || return 0
     LC_ALL=C apt-cache policy "$1" 2>/dev/null |
@@ -112,7 +112,7 @@ if [ "${1-}" = test ] || [ "${1-}" = deep ]; then
         fi
     fi
     have git || apt_install git
-    # What the tests of the C library need; who cannot install it still runs the others.
+    # For the tests of the C library; without the right to install it, the others still run.
     have c++ || apt_install g++ || loud 'no C++ compiler: the steps c and sanitizers will fail'
     have pkg-config || apt_install pkg-config || loud 'no pkg-config: the steps c and sanitizers will fail'
     have valgrind || apt_install valgrind libc6-dbg ||
@@ -136,7 +136,7 @@ if [ "${1-}" = deep ]; then
     have chromium || have chromium-browser || apt_install chromium || true
 fi
 
-# What starts jobs elsewhere. Without it the step `launchers` skips what is not there, loudly.
+# Launchers of jobs. Without them the step `launchers` skips their tests, loudly.
 missing() {
     for package; do
         dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null | grep -q ' installed$' || echo "$package"
@@ -149,7 +149,7 @@ if [ "${1-}" = launchers ] && have dpkg-query; then
     [ $# = 0 ] || apt_install "$@" || loud "not installed: $*"
     # shellcheck disable=SC2046
     set -- $(missing openssh-server munge slurmd slurmctld slurm-client slurm-wlm-basic-plugins)
-    # What they are for is done with servers of the tests' own; the system's are not to be started.
+    # The tests run servers of their own; the system's are not to be started.
     policy=/usr/sbin/policy-rc.d
     if [ $# = 0 ]; then :
     elif [ -d /run/systemd/system ]; then

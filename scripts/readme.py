@@ -41,7 +41,7 @@ def compiled(readme: str, sources: dict[str, str], target: Path) -> Path:
     commands[0] = commands[0].removeprefix("cargo new shout && cd shout && ")
     cargo = {"CARGO_TARGET_DIR": str(target / "target"), "CARGO_TERM_QUIET": "true"}
     environment = {**os.environ, **cargo}
-    # What was built in another folder is of no use.
+    # Artifacts of another folder are of no use.
     shutil.rmtree(target / "target", ignore_errors=True)
     # Not in the folder of the library, whose workspace would have it.
     with tempfile.TemporaryDirectory() as work:
@@ -58,7 +58,7 @@ def compiled(readme: str, sources: dict[str, str], target: Path) -> Path:
 
 
 def ran(command: list[str], environment: dict[str, str]) -> str:
-    """Runs it to its end; what it printed."""
+    """Runs it to its end; returns its output."""
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=LIMIT_S
     )
@@ -68,7 +68,7 @@ def ran(command: list[str], environment: dict[str, str]) -> str:
 
 
 def pair(serves: list[str], asks: list[str], environment: dict[str, str]) -> tuple[str, str]:
-    """Runs both at once; what each printed. One that serves for ever is ended behind the other."""
+    """Runs both at once; returns both outputs. One that serves for ever is ended after the other."""
     with subprocess.Popen(serves, env=environment, stdout=subprocess.PIPE, text=True) as there:
         try:
             printed = ran(asks, environment)
@@ -81,7 +81,7 @@ def pair(serves: list[str], asks: list[str], environment: dict[str, str]) -> tup
 
 
 def drained(serves: list[str], asks: list[str], environment: dict[str, str]) -> str:
-    """Runs both, and ends the one that serves by SIGTERM; what both printed."""
+    """Runs both, and ends the one that serves by SIGTERM; returns both outputs."""
     with subprocess.Popen(serves, env=environment, stdout=subprocess.PIPE, text=True) as there:
         try:
             printed = ran(asks, environment)
@@ -131,7 +131,8 @@ def two_hosts(readme: str, work: Path, environment: dict[str, str]) -> str:
     def on(host: Path, command: str) -> list[str]:
         for word, instead in local.items():
             command = command.replace(word, instead)
-        # What is killed is to be the command: it begins with assignments, which `exec` does not take.
+        # The killed process must be the command: it begins with assignments, which `exec` does not
+        # take.
         return ["sh", "-c", f"cd {host} && export HAMLYN_DIR={host}/own && exec env {command}"]
 
     for host, command in (there, lines[1]), (here, lines[4]):
@@ -156,7 +157,7 @@ with hamlyn.Manager(listen=sys.argv[1], secret=sys.argv[2]) as manager:
 def relayed(
     readme: str, work: Path, python: str, watch: list[str], environment: dict[str, str]
 ) -> str:
-    """The relay of docs/guide.md, with this host as both hosts; what a subscriber behind it prints."""
+    """The relay of docs/guide.md, with this host as both; returns the output of a subscriber."""
     shown = re.findall(r"^(hamlyn relay hamlyn://a\.example:7000/ticks .*?) +#", readme, re.M)
     if len(shown) != 1:
         raise SystemExit(f"docs/guide.md has, for a relay, {shown}")
@@ -179,7 +180,7 @@ def relayed(
 
 
 def installed(readme: str, work: Path, target: Path, environment: dict[str, str]) -> str:
-    """The guide's way to install the command alone, into a folder; what that says of itself."""
+    """The guide's way to install the command alone, into a folder; returns its version."""
     shown = re.findall(r"`(cargo install [^`]*)`", readme)
     if len(shown) != 1:
         raise SystemExit(f"docs/guide.md has, to install the command, {shown}")

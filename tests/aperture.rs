@@ -52,7 +52,7 @@ fn announce(me: &mut Station, ticket: &hamlyn::Ticket, number: u32, offset: u64,
     me.node.send(ticket, b"", &metadata, LIMIT).unwrap();
 }
 
-/// What the next message says.
+/// The content of the next message.
 fn announced(me: &mut Station) -> (u32, u64, u64) {
     me.recv();
     let entry = me.node.metadata(me.slot, MetadataIndex(0)).unwrap();
@@ -146,7 +146,7 @@ fn role() {
             }
             die();
         }
-        // Holds, and does what it is told.
+        // Holds, and obeys its orders.
         "obedient" => {
             let mut apertures = Vec::new();
             while let Some(line) = role.hear() {
@@ -220,7 +220,7 @@ fn a_holder_reads_the_servers_memory_and_cannot_write_it() {
     announced(&mut me);
     me.node.revoke_aperture(id).unwrap();
     peer.expect("let go");
-    // What cannot be punched is given back when its holder has let go.
+    // Memory that cannot be punched is given back when its holder has released it.
     until("it is given back", || me.node.aperture_bytes() == (0, 0));
     peer.end();
 }

@@ -111,7 +111,7 @@ fn good(access: ApertureAccess, bytes: u64) -> OwnedFd {
     file(bytes, seals(access), bytes)
 }
 
-/// What is passed in the place of an aperture of two pages and is not as agreed.
+/// Descriptors in place of an aperture of two pages that are not as agreed.
 fn not_as_agreed() -> Vec<(&'static str, ApertureAccess, OwnedFd)> {
     const BYTES: u64 = 2 * PAGE;
     let punched = |access| {
@@ -243,7 +243,7 @@ fn what_an_owner_passes_out_of_turn_is_not_taken() {
         expect_violation(&server, &link.fd);
         assert_eq!(counter(&server, "refused_memory"), i as u64 + 1);
     }
-    // When nobody waits for it.
+    // When the owner does not wait for it.
     let link = link_by_hand(&dir);
     let ControlEvent::Connected(_) = next(&server) else { panic!() };
     let passed = pass_with(&link.fd, Memory::Aperture(1), &[&own]);
@@ -278,7 +278,7 @@ fn beyond_the_limits_the_answer_is_no_and_the_link_lives() {
     expect_released(fd, 7);
     tell(fd, 13, offer_of(RW, 2 * PAGE));
     expect(fd, 13, taken(2 * PAGE));
-    // What the other end exports does not count against what this one does.
+    // The other end's exports do not count against those of this one.
     let export = |token| server.export_aperture(token, RW, PAGE, good(RW, PAGE));
     assert!(export(token).is_ok());
     assert_eq!(export(ConnectionId(u64::MAX)), Err(ApertureError::NoLink));
@@ -387,7 +387,7 @@ fn whoever_does_not_pass_in_time_is_told_and_keeps_the_link() {
     expect_violation(&server, fd);
 }
 
-/// What the holder says of apertures of `control`'s own, by hand over `fd`.
+/// The holder's messages about apertures of `control`'s own, by hand over `fd`.
 fn what_the_holder_says_is_checked(control: &Control, token: LinkToken, fd: &OwnedFd) {
     let offer = |access| {
         let (owned, file) = Owned::make(access, reserve(PAGE)).unwrap();
@@ -397,7 +397,7 @@ fn what_the_holder_says_is_checked(control: &Control, token: LinkToken, fd: &Own
     };
     let expect_revoked = |number| expect_frame(fd, Frame::ApertureRevoked { number });
     let release = |number| send(fd, &Frame::ApertureReleased { number });
-    // Refused: nobody holds it; both have said their last word.
+    // Refused: it has no holder; both have sent their last frame.
     let (_owned, number) = offer(RO);
     tell(fd, number, NO);
     expect_revoked(number);
@@ -530,7 +530,7 @@ fn random_words_are_refused_or_harmless() {
                     server.revoke_aperture(token, 2 * random(8) as u32);
                 }
                 if let Some((number, pages)) = held.pop() {
-                    // What is held can be used, whatever its owner says meanwhile.
+                    // A held aperture can be used, for any messages of its owner meanwhile.
                     let mut bytes = [0; 64];
                     pages.read(pages.bytes() - 64, &mut bytes).unwrap();
                     server.release_aperture(token, number);
@@ -554,7 +554,7 @@ fn random_words_are_refused_or_harmless() {
             if !matches!(frame, Frame::Memory { word: MemoryWord::Offer { .. }, .. }) {
                 continue;
             }
-            // Whatever is asked for is passed, and is mostly as agreed.
+            // Every requested aperture is passed, and is mostly as agreed.
             if let Some((Frame::Memory { memory, word: MemoryWord::Take { bytes } }, _)) =
                 receive(&link.fd)
             {

@@ -122,7 +122,7 @@ fn memfd(bytes: usize, seals: SealFlags) -> OwnedFd {
 }
 
 fn of_file(file: impl AsFd, offset: u64, bytes: usize) -> Result<AreaPages, PagesError> {
-    // SAFETY: nobody but the test has the file.
+    // SAFETY: only the test has the file.
     unsafe { AreaPages::of_file(file, offset, bytes) }
 }
 
@@ -347,7 +347,7 @@ fn addresses_offsets_and_lengths_that_are_no_pages_are_refused_with_their_value(
     unsafe { rustix::mm::munmap(view.start.add(BYTES - PAGE).cast(), PAGE) }.unwrap();
     let error = at(start, BYTES);
     holds(error, &["not every page", "16384", &format!("{start:#x}")]);
-    // What was refused was not touched: it still may not be read.
+    // Refused pages were not touched: they still may not be read.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let line = maps.lines().find(|line| line.starts_with(&format!("{start:x}-"))).unwrap();
     assert!(line.contains("---p"), "{line}");

@@ -356,7 +356,7 @@ fn what_was_revoked_writes_nothing_more_over_each_kind_of_link_and_its_sender_is
         there.serve("x", Access::SameUser, greeting).unwrap();
         let name = format!("{}x", before(there.listens_at()));
         std::thread::scope(|scope| {
-            // Whoever waits for them is told if this thread fails.
+            // Waiting threads get an error if this thread fails.
             let (give, given) = mpsc::channel();
             let (stop, stopped) = mpsc::channel();
             let sends = scope.spawn(move || {
@@ -373,7 +373,7 @@ fn what_was_revoked_writes_nothing_more_over_each_kind_of_link_and_its_sender_is
                 let Some(Event::TicketRevoked { slot, .. }) = told else { panic!("{told:?}") };
                 assert_eq!(slot, first.slot);
                 stop.send(()).unwrap();
-                // The link is as good as before to whoever has a right to it.
+                // The link is as good as before to a sender with a right to it.
                 let next: Ticket = given.recv().unwrap();
                 node.send(&next, &[77; BYTES], b"", LIMIT).unwrap();
                 node.close(LIMIT).unwrap();
@@ -396,7 +396,7 @@ fn what_was_revoked_writes_nothing_more_over_each_kind_of_link_and_its_sender_is
             assert!(
                 there.counters().iter().any(|(name, n)| *name == "refused_stale_key" && *n > 0)
             );
-            // Whatever came in part before counts to no message after.
+            // Parts that came before count to no message after.
             there.arm(slot, MetadataIndex(0), None).unwrap();
             while there.pop(queue).unwrap().is_some() {}
             give.send(granted(&there)).unwrap();

@@ -27,13 +27,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use support::*;
 
-/// Pages that never come, whoever touches them; and when somebody does, it is said.
+/// Pages that never come, for any process that touches them; a touch is reported.
 struct Abyss {
     descriptor: OwnedFd,
     page: *mut libc::c_void,
 }
 
-// SAFETY: an address that nobody reads.
+// SAFETY: an address that no code reads.
 unsafe impl Send for Abyss {}
 
 impl Abyss {
@@ -69,7 +69,7 @@ impl Abyss {
             // SAFETY: the kernel reads from a page that is mapped.
             unsafe { libc::pwrite(fd, page as *const libc::c_void, 4096, 0) };
         });
-        // The kernel says that somebody has touched the page: the write is under way.
+        // The kernel reports that a process has touched the page: the write is under way.
         let mut event = [0u8; 32];
         // SAFETY: the buffer is alive and as long as it is said.
         let n = unsafe {
@@ -112,7 +112,7 @@ fn role() {
             Region::map_writable(&file, size).unwrap().fill_by_writing().unwrap();
             memory::seal(&file, memory::SEALS_SIZE).unwrap();
             abyss.hold_lock(&file);
-            // Whoever seals it now, waits.
+            // A process that seals it now, waits.
             pass_with(&fd, RING, &[&file]).unwrap();
             let Some((Frame::Refused { reason, .. }, _)) = receive(&fd) else { panic!() };
             say(&format!("{reason}"));
@@ -171,7 +171,7 @@ fn role() {
             let Some((Frame::Welcome(Welcome { credential, .. }), _)) = receive(&fd) else {
                 panic!()
             };
-            // What it has been shown, and what it can make of it.
+            // The credential it has seen, and those it can make of it.
             let own = hello_of(Purpose::Link).credential;
             let stolen = [
                 credential,
@@ -201,7 +201,8 @@ fn role() {
         }
         "punches" => {
             become_user(&role);
-            // What it passed it goes on changing: the seals are there before anybody maps it.
+            // It goes on changing the file it has passed: the seals are there before any process
+            // maps it.
             let (fd, _wake, welcome) = half_way(&at);
             until_taken(&fd, &welcome);
             let (region, file) = ring_file(welcome.client_ring_bytes);
@@ -220,7 +221,7 @@ fn role() {
     }
 }
 
-/// Welcomes whoever comes, and passes a socket that lingers in the place of its ring.
+/// Welcomes any client, and passes a lingering socket in place of its ring.
 fn serve_lingering(listener: &OwnedFd, role: &Role) {
     let identity = Identity::new().unwrap();
     let mut kept = Vec::new();
@@ -382,7 +383,8 @@ fn a_server_that_passes_lingering_sockets_costs_its_client_nothing_that_others_n
             let stopped = counter(&client, "receivers");
             assert!((1..=4).contains(&stopped), "{stopped}, {errors:?}");
             assert!(control_help::descriptors() < 200);
-            // An honest server of another user is reached as before, and the client's end waits for nobody.
+            // An honest server of another user is reached as before, and the client's end waits for
+            // no process.
             let server = serves(&dir.config());
             client.connect(&name("x"), b"", LONG).unwrap();
             drop((client, server));
@@ -420,7 +422,7 @@ fn users_who_never_pay_take_no_place_that_another_needs() {
     let client = start(&dir.config());
     let links: Vec<_> = (0..10).map(|_| client.connect(&name("x"), b"", LONG).unwrap()).collect();
     assert_eq!(links.len(), 10);
-    // Somebody who had most has given way.
+    // One of the users with the most has given way.
     assert!(counter(&server, "refused_unpaid") >= 1);
     for mut peer in peers {
         peer.tell("end");

@@ -91,9 +91,9 @@ fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:").count()
 }
 
-/// A page that nobody ever fills, so that whoever writes to it stays there, in the kernel, too: a
-/// mapped file of a file system in user space is such a page for everybody; this one takes root.
-/// And the descriptor that it lasts as long as. `None`: not to be had here.
+/// A page that is never filled, so that a process that writes to it stays there, in the kernel,
+/// too: every user can make such a page by a file system in user space; this one takes root. And
+/// the descriptor that it lives as long as. `None`: not possible here.
 fn page_that_never_comes() -> Option<(OwnedFd, *mut libc::c_void)> {
     const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
     const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
@@ -109,7 +109,7 @@ fn page_that_never_comes() -> Option<(OwnedFd, *mut libc::c_void)> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let page = libc::mmap(core::ptr::null_mut(), BYTES, access, flags, -1, 0);
-        // Its range, and whoever misses the page is to wait.
+        // Registers its range: a process that misses the page waits.
         let mut range = [page as u64, BYTES as u64, 1, 0];
         let is_ready = libc::ioctl(fd.as_raw_fd(), UFFDIO_API, api.as_mut_ptr()) == 0
             && page != libc::MAP_FAILED
@@ -118,9 +118,9 @@ fn page_that_never_comes() -> Option<(OwnedFd, *mut libc::c_void)> {
     }
 }
 
-/// Keeps whoever changes a directory from coming back: a thread reads it into a page that never comes.
-/// `changes`: a second one waits behind it to change it, and keeps those from coming back who look for
-/// what is not known to be there.
+/// Blocks processes that change a directory: a thread reads it into a page that never comes.
+/// `changes`: a second thread waits behind it to change it, and blocks processes that look for a
+/// name that the kernel has not cached.
 fn hold(directory: &std::path::Path, page: *mut libc::c_void, changes: bool) {
     let reads = std::fs::File::open(directory).unwrap();
     let (page, new) = (page as usize, directory.join("new"));
@@ -154,7 +154,7 @@ fn role() {
     let page = if role.name.starts_with("holds-") { page_that_never_comes() } else { None };
     let user = become_user(&role);
     match role.name.as_str() {
-        // An aperture that is as agreed, and behind it what stops whoever drops it.
+        // An aperture as agreed, and behind it a descriptor that blocks the process that drops it.
         "stops-after-mapping" => {
             let other_end: SocketAddr = role.args[2].parse().unwrap();
             for links in 1..50 {
@@ -248,7 +248,7 @@ fn role() {
             let other_end: SocketAddr = role.args[2].parse().unwrap();
             let link = link_by_hand(&at);
             let sockets = [lingering_to(other_end, 3600), lingering_to(other_end, 3600)];
-            // Refused at once: an answer for each, which nobody reads.
+            // Refused at once: an answer for each, which is never read.
             let mut number = 1;
             let mut refused = |many: u32| {
                 for _ in 0..many {
@@ -280,7 +280,7 @@ fn role() {
             role.wait_for("end");
             drop(link);
         }
-        // Whoever looks for a name of this user waits until this process ends.
+        // A process that looks for a name of this user waits until this process ends.
         "holds-directory" => {
             let Some((_faults, page)) = page else { return say("not permitted") };
             let own = dir.join(format!("shared/{user}"));
@@ -303,7 +303,7 @@ fn role() {
             role.wait_for("end");
             die();
         }
-        // Whoever changes a directory that this user may read waits until this process ends.
+        // A process that changes a directory that this user may read waits until this process ends.
         "holds-what-it-may-read" => {
             let Some((_faults, page)) = page else { return say("not permitted") };
             hold(&dir, page, false);
@@ -385,7 +385,7 @@ fn role() {
                     }
                     match receive(&fd) {
                         Some((Frame::Refused { reason, .. }, _)) => {
-                            // What cannot be mapped for reading could not be received, either.
+                            // If it cannot be mapped for reading, it could not be received, either.
                             let is_no = matches!(reason, Reason::Memory | Reason::Unavailable);
                             assert!(is_no, "{kind}: {reason}");
                         }
@@ -650,7 +650,7 @@ fn kinds() -> Vec<(&'static str, Make)> {
     ]
 }
 
-/// Connections that nobody takes from it: other ends of sockets that linger.
+/// Connections that are never accepted: other ends of sockets that linger.
 fn other_end() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -697,7 +697,7 @@ fn a_queue_longer_than_expected_holds_nothing_that_stops_the_application() {
     if sent < 1200 {
         return skipped(&format!("net.core.wmem_max: a queue of {sent} frames"));
     }
-    // What the receiver leaves to others, if it leaves any.
+    // The receivers left for others, if any.
     let end = Instant::now() + Duration::from_secs(5);
     while threads_called("hamlyn-receive") > 0 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(10));
@@ -999,7 +999,7 @@ fn a_directory_that_its_owner_holds_stops_those_who_look_into_it_and_nothing_els
         let server = serves(&config);
         let client = start(&config);
         let trap: ServiceName = format!("{ATTACKER}@trap").parse().unwrap();
-        // Who waits for one of them waits longer than this test lasts.
+        // A client that waits for one of them waits longer than this test lasts.
         let (limit, longer) = (Duration::from_secs(1), Duration::from_secs(3600));
         let dial = |limit| client.begin_connect(&trap, b"", limit, Wait::ForName).unwrap();
         let mut dialed = vec![dial(limit)];
@@ -1024,7 +1024,7 @@ fn a_directory_that_its_owner_holds_stops_those_who_look_into_it_and_nothing_els
         let names = list_services(&config);
         assert_eq!(names.held, [dir.path.join(format!("shared/{ATTACKER}"))]);
         assert_eq!(names.entries.len(), 1, "{names:?}");
-        // Who tried is told in time, those who were too many why, and all look as they did.
+        // Each client gets an error in time, those in excess with the reason, and all made a look.
         dialed.extend((0..12).map(|_| dial(limit)));
         let mut errors = Vec::new();
         while errors.len() < dialed.len() {
@@ -1066,7 +1066,7 @@ fn whoever_may_read_a_directory_holds_nobody_who_serves_names_there_for_long() {
         let error = server.serve(&name("y"), Access::SameUser, Accept::Automatic(vec![]));
         let error = error.unwrap_err().to_string();
         assert!(error.contains("chmod 711"), "{error}");
-        // Nobody else waited meanwhile, nor does what there is end later than it would.
+        // No other client waited meanwhile, nor does anything present end later than it would.
         client.connect(&name("x"), b"", LONG).unwrap();
         assert!(server.stop_serving(&name("x")));
         drop((server, client));
@@ -1088,7 +1088,7 @@ fn whoever_may_read_a_directory_holds_nobody_who_serves_names_there_for_long() {
         assert!(began.elapsed() < LONG, "{:?}", began.elapsed());
         peer.tell("end");
         peer.ends_killed();
-        // What was given up is not left behind.
+        // A name that was given up is not left behind.
         until("no name is left", || {
             threads_called("hamlyn-look") == 0 && list_services(&dir.config()).entries.is_empty()
         });

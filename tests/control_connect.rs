@@ -109,7 +109,7 @@ fn a_request_whose_time_is_up_is_withdrawn() {
     let error = client.connect(&name("x"), b"", Duration::from_millis(20)).unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut(_)), "{error}");
     assert!(error.to_string().contains("its program makes no calls"), "{error}");
-    // It was withdrawn before anybody saw it.
+    // It was withdrawn before the server saw it.
     until("it is withdrawn", || counter(&server, "left_half_way") == 1);
     assert!(server.inbox().take().is_empty());
     std::thread::scope(|scope| {
@@ -178,8 +178,8 @@ fn bytes_beyond_the_quota_are_refused() {
     let error = client.connect(&name("x"), b"", LONG).unwrap_err();
     assert!(matches!(error, ConnectError::Refused { reason: Reason::Bytes, .. }), "{error}");
     assert!(counter(&server, "refused_bytes") == 1);
-    // What is given back can be had again, and no sooner than the server's application has taken
-    // what holds it.
+    // A freed place can be used again, but no sooner than the server's application has taken the
+    // event that holds it.
     client.close(first.token);
     until("the link has ended", || counter(&server, "closed_graceful") == 1);
     let error = client.connect(&name("x"), b"", LONG).unwrap_err();

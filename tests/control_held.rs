@@ -244,7 +244,7 @@ fn all_that_a_link_writes_is_locked_in_memory_before_the_link_is_there() {
 fn a_peer_that_takes_no_wake_ups_has_few_of_them_kept_for_it() {
     let dir = control_help::Dir::new("held-wakes");
     let (_server, theirs, _client, ours) = control_help::linked(&dir.config());
-    // Each that waits is charged to whoever sent it.
+    // Each waiting event is charged to its sender.
     let [theirs, ours] = [&theirs, &ours].map(|link| link.way.wake().unwrap());
     for (wake, other) in [(theirs, ours), (ours, theirs)] {
         let sent = (0..1000).take_while(|_| socket::send(wake, &[1], &[]).is_ok()).count();

@@ -186,7 +186,7 @@ fn thousands_of_connections_meet_a_quota_and_a_clear_error() {
         let fd = stranger(&dir);
         kept.push(fd);
         if kept.len() >= 64 + 16 {
-            // Beyond the quota each is told so.
+            // Beyond the quota each gets a refusal.
             let last = kept.pop().unwrap();
             let text = expect_refusal(&last, Reason::Connections);
             assert_eq!(text, "64 connections, which is connections_per_user_max");
@@ -352,7 +352,7 @@ fn nobody_maps_the_servers_ring_before_it_is_asked_for_and_paid_for() {
         rustix::fs::ftruncate(&file, 0).is_err() && rustix::fs::ftruncate(&file, 1 << 30).is_err()
     );
     assert!(Region::map_writable(&file, region_bytes(welcome.server_ring_bytes as usize)).is_err());
-    // Nor is it offered to somebody who has not paid.
+    // Nor is it offered to a client that has not paid.
     let (fd, _wake, welcome) = half_way(&dir);
     say(&fd, THEIR_RING, take(welcome.server_ring_bytes));
     expect_refusal(&fd, Reason::Malformed);
@@ -739,7 +739,7 @@ fn a_client_takes_no_sizes_that_it_did_not_ask_for() {
 #[test]
 fn connecting_never_takes_longer_than_its_time_limit() {
     let dir = Dir::new("limit");
-    // Nobody accepts at all, and the queue is full.
+    // No process accepts at all, and the queue is full.
     let listener = socket::bind(&dir.0.join("x")).unwrap();
     rustix::net::listen(&listener, 0).unwrap();
     let _filler = stranger(&dir);
@@ -748,7 +748,7 @@ fn connecting_never_takes_longer_than_its_time_limit() {
         let error = client.connect(&name("x"), b"", Duration::from_millis(50)).unwrap_err();
         assert!(matches!(error, ConnectError::TimedOut(_)), "{error}");
     }
-    // Somebody accepts and then says nothing, or leaves.
+    // A process accepts and then is silent, or leaves.
     let error = against(drop);
     assert!(matches!(error, ConnectError::Gone), "{error}");
 }

@@ -72,7 +72,7 @@ struct Server {
     told: u64,
     /// Credentials that were looked into.
     verified: u64,
-    /// Whether the application takes what it is told at once.
+    /// Whether the application takes its events at once.
     takes: bool,
 }
 
@@ -85,7 +85,7 @@ impl Server {
         Self { machine, service, now: 1, told: 0, verified: 0, takes: true }
     }
 
-    /// What it asks for, up to now; whoever is looked into is honest.
+    /// Its actions so far; each process that is looked into is honest.
     fn actions(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         while let Some(action) = self.machine.poll_action() {
@@ -354,7 +354,7 @@ fn each_way_out_of_a_link_is_told_once_and_counted() {
         let places = server.machine.places();
         assert_eq!((places.connections, places.links), (0, 0), "{i}");
     }
-    // What its own application ends, it knows.
+    // The application knows the end of links that it ends itself.
     for end in [Machine::close, Machine::hang_up, Machine::violated] {
         let mut server = plain();
         let id = server.linked(OTHER);
@@ -465,7 +465,7 @@ fn links_that_have_ended_are_counted_until_the_application_has_taken_what_it_was
         s.greeted(OTHER, hello());
         let wanted = if places == 8 { Reason::Links } else { Reason::Bytes };
         assert_eq!(s.refused(), Some(wanted));
-        // Whoever has none is served.
+        // A user without links is served.
         s.linked(3000);
         // The first link's two events are taken: there is room for one more.
         s.machine.events_taken(1);
@@ -599,7 +599,7 @@ fn apertures_of_very_many_users_leave_mappings_to_the_application_and_to_those_w
     assert_eq!(s.counted("refused_aperture"), 2);
     held(&mut s, 8000);
     assert_eq!(s.counted("apertures"), 16);
-    // What a link had is given back when it ends.
+    // A link's resources are given back when it ends.
     s.machine.close(links[0]);
     s.actions();
     held(&mut s, 8001);
@@ -628,7 +628,7 @@ fn a_step_costs_the_same_however_many_wait_and_who_waits_is_not_looked_into() {
         // Two of each user, as many as may have yet to pay.
         assert_eq!(s.verified, 6);
         let before = s.machine.looked_at();
-        // One that waits goes, and one says HELLO: nobody goes on.
+        // A waiting connection leaves, and another sends HELLO: no connection goes on.
         s.machine.handle_hang_up(s.now, *flood.last().unwrap(), None);
         let id = s.accept(7000);
         s.frame(id, Frame::Hello(hello()));
@@ -675,7 +675,7 @@ fn requests_of_one_user_leave_the_application_to_others() {
         .collect();
     let users: Vec<_> = asked.iter().map(|row| row.1).collect();
     assert_eq!(users, [Some(OTHER), Some(OTHER), Some(3000)]);
-    // Whoever is answered makes room for the next of its user.
+    // A connection that got its answer makes room for the next of its user.
     s.machine.refuse_request(asked[0].0, RefusedBy::Application, "no").unwrap();
     let told = s.actions();
     let is_request = |action: &&Action| matches!(action, Action::Tell(Event::Request { .. }));
@@ -703,7 +703,7 @@ fn a_name_that_is_not_there_is_looked_for_until_the_limit_ever_more_rarely_and_o
     assert_eq!(pauses.iter().sum::<u64>(), SECOND, "the last look is at the limit");
     assert!(pauses[..pauses.len() - 1].windows(2).all(|two| two[0] <= two[1]), "{pauses:?}");
     assert!(pauses.iter().all(|pause| *pause <= 20_000_000) && pauses.len() < 70, "{pauses:?}");
-    // Then it is over, for the reason that whoever looked gives.
+    // Then it ends, for the reason found by the look.
     machine.connect_failed(id, Failure::Unavailable("nothing is called x".into()));
     let told = std::iter::from_fn(|| machine.poll_action());
     let failed = |action: &Action| matches!(action, Action::Tell(Event::ConnectFailed { .. }));

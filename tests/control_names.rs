@@ -61,7 +61,7 @@ fn only_what_nobody_serves_is_removed_as_stale() {
     drop(UnixListener::bind(dir.0.join("x")).unwrap());
     let entry = |n: usize| list_services(&config).entries.swap_remove(n);
     let stale = entry(0);
-    // Somebody serves it by the time that it is to be removed.
+    // A process serves it by the time that it is to be removed.
     let control = start(&config);
     serve(&control, "x").unwrap();
     assert_eq!(entry(0).pid, Some(std::process::id()));
@@ -142,7 +142,7 @@ fn a_name_that_is_not_there_says_which_directories_are() {
     );
 }
 
-// Whoever waits for no time at all is told what a look finds, not that the time was up.
+// A call without time to wait returns the result of one look, not that its time limit has passed.
 #[test]
 fn a_limit_of_no_time_is_time_for_one_look() {
     let dir = Dir::new("one-look");
@@ -213,7 +213,7 @@ fn a_name_that_never_comes_is_an_error_at_the_limit_which_says_why() {
     drop(UnixListener::bind(dir.0.join("x")).unwrap());
     let error = client.connect(&name("x"), b"", limit).unwrap_err();
     assert!(matches!(error, ConnectError::Stale(_)), "{error}");
-    // Nobody is left waiting; nor does it hold a place.
+    // No client is left waiting; nor does it hold a place.
     assert_eq!(client.inbox().take().len(), 0);
 }
 
@@ -287,7 +287,7 @@ fn the_shared_directory_is_made_once_and_checked() {
     }
     let services = list_services(&config);
     assert_eq!((&services.entries[0].name[..], services.entries[0].uid), ("0@x", Some(0)));
-    // Not sticky: anybody could put another's directory aside.
+    // Not sticky: any user could put another's directory aside.
     set_mode(&path, 0o777);
     assert!(setup_shared_dir(&config).is_err());
     let error = connect(&client, "0@x");
@@ -295,7 +295,7 @@ fn the_shared_directory_is_made_once_and_checked() {
         matches!(error, ConnectError::Find(FindError::Directory(DirectoryError::Mode { .. }))),
         "{error}"
     );
-    // Somebody else's.
+    // Another user's.
     std::os::unix::fs::chown(&path, Some(4321), None).unwrap();
     set_mode(&path, 0o1777);
     let error = connect(&client, "0@x");
@@ -340,7 +340,7 @@ fn a_user_with_many_names_or_many_directories_hides_none_of_another() {
         std::fs::create_dir(shared.join(name)).unwrap();
         std::os::unix::fs::chown(shared.join(name), Some(owner), None).unwrap();
     };
-    // What reads as the numbers of others is no place of theirs.
+    // Names that look like other users' numbers are no directories of theirs.
     (5000..5400).for_each(|user: u32| place(4711, &user.to_string()));
     place(4711, "4711");
     place(4712, "4712");

@@ -26,7 +26,7 @@ use support::*;
 
 /// The option `SO_PASSRIGHTS`, by which a socket refuses descriptors.
 const PASS_RIGHTS: u32 = 83;
-/// What the victims' calls may take at most, where what they close would stop them for an hour.
+/// The longest time of the victims' calls; a blocking close would take an hour.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 /// From now on a socket of this process cannot refuse descriptors.
@@ -53,7 +53,7 @@ fn send_lingering(fd: &OwnedFd, frame: &[u8], other_end: SocketAddr, many: usize
     let files: Vec<_> = (0..many).map(|_| lingering_to(other_end, 3600)).collect();
     let (fd, frame) = (fd.try_clone().unwrap(), frame.to_vec());
     let (sender, sent) = channel();
-    // Whoever closes one last is stopped: if the victim was faster, that is this thread.
+    // The process that closes one last is blocked: if the victim was faster, that is this thread.
     std::thread::spawn(move || {
         let fds: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
@@ -257,7 +257,7 @@ fn role() {
             let told = stat_of(&role.config(), &name, Some(Duration::from_secs(1)));
             say(&told.map_or_else(|e| e.to_string(), |text| text.replace('\n', "/")));
         }
-        // Answers when it is told to: text in many frames, or a frame of none.
+        // Answers on command: text in many frames, or a malformed frame.
         "answers" => {
             let user = become_user(&role);
             let listener = trap(&dir, user);
@@ -348,7 +348,7 @@ fn the_time_limit_of_asking_for_statistics_holds_whatever_has_been_sent() {
     let cases = [
         ("much", "the time was up"),
         ("nothing", "no statistics came"),
-        // And what is told is what a terminal may print.
+        // And the reason has only characters that a terminal may print.
         ("escapes", "a\\u{1b}]0;b\\u{7} 1/\\u{202e}2 \u{fffd}3/"),
     ];
     for (text, wanted) in cases {

@@ -185,7 +185,7 @@ impl Peer {
         Self::run(Self::command(role, dir, "x", &[]))
     }
 
-    /// What it says next.
+    /// Its next line.
     fn says(&mut self) -> String {
         let mut line = String::new();
         loop {
@@ -298,7 +298,7 @@ fn a_stopped_peer_is_not_a_dead_one() {
     let ControlEvent::Connected(_link) = next(&server) else { panic!() };
     let pid = rustix::process::Pid::from_child(&peer.child);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-    // Others go on meanwhile, and nothing is told of this one.
+    // Other clients go on meanwhile, and the server sees no event of this one.
     start(&dir.config()).connect(&name("x"), b"", LONG).unwrap();
     assert!(matches!(next(&server), ControlEvent::Connected(_)));
     assert_eq!(closed(&server), LinkEnd::Graceful);
@@ -402,7 +402,7 @@ fn each_end_verifies_the_user_of_the_other() {
     send(&fd, &Frame::Hello(hello_of(Purpose::Stat)));
     assert!(matches!(receive(&fd), Some((Frame::StatText { is_last: true, .. }, _))));
     peer.kill();
-    // In its own directory, served by somebody else.
+    // In its own directory, served by another process.
     std::fs::remove_file(dir.0.join("x")).unwrap();
     let listener = socket::bind(&dir.0.join("x")).unwrap();
     let open = std::fs::Permissions::from_mode(0o666);
@@ -450,8 +450,8 @@ fn an_unknown_user_is_admitted_as_configured() {
     }
     let dir = Dir::new("unknown");
     let token = || AdmitUnknown::Token("open sesame".into());
-    // The unknown one is the client of this process, which knows everybody: so the namespace is
-    // the server's, and what the client sees decides. The server sees nobody it knows.
+    // The unknown one is the client of this process, which sees all processes: so the namespace is
+    // the server's, and the client's view decides. The server sees no process that it knows.
     for (policy, shown, wanted) in [
         ("never", AdmitUnknown::Permissions, Err(Reason::User)),
         ("permissions", AdmitUnknown::Permissions, Ok(())),

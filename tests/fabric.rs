@@ -401,7 +401,7 @@ fn leaves_at_once(provider: &str, rails: u32) {
     const MESSAGES: u32 = 5;
     let short = [("HOST_TIMEOUT_MS", "2000")];
     let dirs = [Dir::new("silent", &short), Dir::new("leaves", &short)];
-    // Whoever waited for that would not be done before the test is.
+    // A client that waited for that would not be done before the test is.
     let patient = |dir| {
         let config = trusted(dir, provider).handshake_timeout_ms(3_600_000u32);
         config.rails(rails)
@@ -507,7 +507,7 @@ fn a_sender_over_two_rails_has_to_wait_for_a_slow_receiver_and_loses_nothing() {
     with_each_provider(|provider| waits_for_a_slow_receiver(provider, 2));
 }
 
-/// What is left when the sender's program has made its last call leaves without it.
+/// The rest of the data leaves after the last call of the sender's program.
 fn waits_for_a_slow_receiver(provider: &str, rails: u32) {
     const MESSAGES: u32 = 2000;
     let dirs = [Dir::new("slow", &[("RING_BYTES", "65536")]), Dir::new("fast", &[])];
@@ -544,11 +544,11 @@ fn waits_for_a_slow_receiver(provider: &str, rails: u32) {
                     }
                 }
             }
-            // What is left leaves without a call of this program's.
+            // The rest leaves without a call of this program's.
             std::thread::sleep(Duration::from_millis(300));
             (full, fast.explain(link).unwrap())
         });
-        // Nobody reads: credit, and then the sender's ring, are used up.
+        // No reader: credit, and then the sender's ring, are used up.
         while slow.links().next().is_none() {
             slow.poll().unwrap();
             while slow.next_event().is_some() {}
@@ -571,7 +571,7 @@ fn waits_for_a_slow_receiver(provider: &str, rails: u32) {
 struct Liar {
     channel: Channel,
     end: EndPoint,
-    /// What it was told of the other end, and where that is.
+    /// The other end's offer, and its address.
     told: Offer,
     to: Address,
 }
@@ -930,7 +930,7 @@ fn an_offer_that_cannot_be_is_declined_with_the_reason() {
     assert!(matches!(&reply, Some(Reply::No(text)) if text.contains("this one")), "{reply:?}");
 }
 
-/// What a host answers that has been asked how many messages have come, from how many have.
+/// A host's answer to the question how many messages have come, from the true number.
 type Answer = fn(u64) -> Option<u64>;
 
 /// Sends some packets to a host with such an answer: how often it is asked, and how the link ends, if it does.

@@ -84,7 +84,7 @@ fn announce(me: &mut Station, ticket: &Ticket, number: u32, offset: u64, length:
     me.node.send(ticket, b"", &words, LIMIT).unwrap();
 }
 
-/// What the next message says.
+/// The content of the next message.
 fn announced(me: &mut Station) -> (u32, u64, u64) {
     me.recv();
     let entry = me.node.metadata(me.slot, MetadataIndex(0)).unwrap();
@@ -326,7 +326,7 @@ impl Writer {
         (peer, FarMemory { base: opened.base, key: opened.key })
     }
 
-    /// Writes; `false`: the provider has no room for that within this time, as where nobody listens.
+    /// Writes; `false`: the provider has no room for it within this time, as without a listener.
     fn begins(
         &mut self,
         heard: &mut Heard,
@@ -350,7 +350,7 @@ impl Writer {
         false
     }
 
-    /// What has ended, if anything has.
+    /// The result of an operation that has ended, if any.
     fn turn(&mut self) -> Option<Result<(), String>> {
         let mut events = Vec::new();
         let _ = self.end.poll(&mut events);
@@ -458,7 +458,8 @@ fn a_write_that_was_begun_before_memory_was_taken_back_changes_nothing_after() {
                 true => Some(heard.node.reclaim_aperture(id).unwrap()),
                 false => heard.node.revoke_aperture(id).map(|()| None).unwrap(),
             };
-            // Nobody has said a word, and the old pages are nobody's any more. (A thread unmaps them.)
+            // Neither end has sent a frame, and the old pages have no owner any more. (A thread
+            // unmaps them.)
             until("the old pages are back", || {
                 (heard.node.aperture_bytes() == (0, 0)).then_some(())
             });
@@ -488,7 +489,7 @@ fn a_write_that_was_begun_before_memory_was_taken_back_changes_nothing_after() {
             if let (Some(area), Some(kept)) = (area, kept) {
                 assert!(heard.node.area(area).unwrap() == kept, "what was kept stands still");
             }
-            // A new one, so that operations that have not ended are nobody's.
+            // A new one, to abandon the operations that have not ended.
             writer = Writer::new(provider, BYTES);
         }
         assert_eq!((heard.closed.take(), heard.node.links().count()), (None, 1));
@@ -529,7 +530,7 @@ fn a_wrong_key_a_place_outside_and_memory_that_is_to_be_read_are_not_written() {
                 assert_eq!(bytes, [0; 8192], "{what}");
             }
         }
-        // Whoever has all of it right may.
+        // With everything right, the write succeeds.
         let mut writer = Writer::new(provider, 4096);
         let to = writer.find(&opened);
         assert!(writer.begins(&mut heard, to, 4096, 4096, 0));
@@ -575,7 +576,7 @@ fn words_about_memory_that_no_host_says_end_the_link_and_those_that_ask_too_much
         assert_eq!(asks(unknown), Some(Reason::Malformed));
         assert_eq!((asks(opened(7)), asks(opened(9))), (None, None));
         assert_eq!(asks(opened(11)), Some(Reason::Apertures), "a third");
-        // What it takes back makes room again, and is said once.
+        // Revoked memory makes room again, and is reported once.
         hand.say(&Word::Revoked(7));
         assert_eq!(hand.hears(&mut heard), Word::Released(7));
         hand.say(&Word::Revoked(11));
@@ -666,7 +667,7 @@ fn what_is_written_to_memory_where_nothing_arrives_ends_the_link_though_its_owne
     with_each_provider(|provider| {
         let dir = Dir::new("hand", &[]);
         let mut heard = Heard::new(provider, &[("HOST_TIMEOUT_MS", "2000")]);
-        // Nobody looks after it.
+        // No thread looks after it.
         let of_memory = Writer::new(provider, 4096);
         let address = of_memory.end.address().to_vec();
         let mut hand = Hand::new(heard.at, &dir, provider);
@@ -769,7 +770,7 @@ fn memory_of_a_holder_that_is_killed_while_it_writes_is_its_owners_again() {
         });
         peer.kill();
         assert_eq!(closed(&mut owner.node, link), CloseReason::Died);
-        // What came can be read as long as somebody has it in view, and stands still.
+        // Received bytes can be read as long as a view exists, and are stable.
         let read = || {
             let mut bytes = vec![0; OF_PROCESSES as usize];
             view.read(0, &mut bytes).unwrap();

@@ -158,7 +158,7 @@ fn a_name_without_a_place_is_looked_up() {
     std::fs::write(&file, "double nowhere\nother 127.0.0.1:1\n").unwrap();
     let error = failed(Client::connect(&client, "hamlyn://double", LIMIT));
     assert!(error.contains("line 1") && error.contains("\"nowhere\""), "{error}");
-    // It says so when the time is up, since somebody may yet enter it.
+    // It reports it when the time limit has passed, since the name may still appear.
     std::fs::write(&file, "other 127.0.0.1:1\n").unwrap();
     let short = Some(Duration::from_millis(200));
     let error = failed(Client::connect(&client, "hamlyn://double", short));
@@ -284,7 +284,7 @@ fn a_host_whose_name_has_no_address_is_an_error_of_its_own() {
     let here = Dir::new("here", &[]);
     let key = secret(&here, "secret", "7f");
     let mut node = Node::with_config(config(&here, &key)).unwrap();
-    // That it has none the system knows without asking anybody.
+    // The system knows that it has none without a query.
     let host = "fe80::1%nowhere";
     let error = node.connect(&format!("hamlyn://[{host}]:7000/x"), b"", LIMIT).unwrap_err();
     let ConnectError::Host { name, error: HostError::Unknown(why) } = &error else {
@@ -325,7 +325,7 @@ fn a_seed_grows_a_sender_wherever_its_bearer_is() {
     }
     let long = format!("{}:7000", "a.".repeat(40));
     assert!(matches!(seed.at_host(&long), Err(SeedHostError::TooLong(_))));
-    // Whoever has the seed and not the secret is not let in.
+    // A holder of the seed without the secret is not admitted.
     let other = secret(&here, "other", "80");
     let stranger = Manager::with_config(config(&here, &other)).unwrap();
     let error = TaggedSender::grow(&stranger, &far, LIMIT).err().unwrap().to_string();
@@ -443,8 +443,8 @@ fn both_ends_sleep_and_are_woken() {
     peer.end();
 }
 
-// A packet and its header are more than one record of TLS; all of it is read from the socket at once, so
-// nothing wakes whoever sleeps over the rest.
+// A packet and its header are more than one record of TLS; all of it is read from the socket at
+// once, so no further event wakes a sleeper for the rest.
 #[test]
 fn a_packet_of_more_than_a_record_is_taken_before_its_node_sleeps() {
     let settings = [("WAIT_MODE", "blocking"), ("RING_BYTES", "128K"), ("PACKET_BYTES", "32K")];
@@ -497,7 +497,7 @@ fn dials() -> usize {
     names.filter(|name| name.trim_end() == "hamlyn-dial").count()
 }
 
-/// A server for so many clients, and a manager of its own for whoever connects, with a directory.
+/// A server for so many clients, and a manager of its own for each client, with a directory.
 fn for_many(clients: u32) -> ([Dir; 2], [Manager; 2], Server, PathBuf, String) {
     let (there_dir, here_dir) = (Dir::new("many-there", &[]), Dir::new("many-here", &[]));
     let key = secret(&there_dir, "secret", "7f");

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use support::{Dir, LIMIT, LONG, until};
 
 const LOOPBACK: &str = "127.0.0.1:0";
-/// What the client says to whoever has proved itself, and to nobody else.
+/// The client's greeting to a proved server, and to no other.
 const GREETING: &[u8] = b"what it wants";
 
 fn write(dir: &Dir, name: &str, text: &str) -> PathBuf {
@@ -43,12 +43,12 @@ fn write(dir: &Dir, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// Whoever has the secret of the two ends.
+/// Keys with the secret of the two ends.
 fn with_secret(dir: &Dir) -> Config {
     dir.config().secret(write(dir, "secret", &"7f".repeat(32)))
 }
 
-/// Whoever has another one: a certificate that proves nothing is all that he has for these ends.
+/// Keys with another secret: only a certificate that proves nothing to these ends.
 fn without_secret(dir: &Dir) -> Config {
     dir.config().secret(write(dir, "secret", &"00".repeat(32)))
 }
@@ -120,7 +120,7 @@ impl There {
     }
 }
 
-/// An honest client connects to whoever is there.
+/// An honest client connects to the listener there.
 fn connect(keys: impl FnOnce(&Dir) -> Config, at: SocketAddr) -> Result<(), MeetingError> {
     let dir = Dir::new("between-here", &[]);
     let mut node = Node::with_config(keys(&dir)).unwrap();
@@ -134,18 +134,18 @@ fn connect(keys: impl FnOnce(&Dir) -> Config, at: SocketAddr) -> Result<(), Meet
 
 // ---- who is between
 
-/// What he makes of what an end says of itself.
+/// The attacker's change of an end's identity message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Passes {
     /// Every byte as it came.
     All,
     /// The node and its signature as they came, and that he has the secret.
     Node,
-    /// Who he is himself; the rest as it came.
+    /// His own identity; the rest unchanged.
     Himself,
 }
 
-/// What was said to him, by the client and by the server.
+/// The messages to him, from the client and from the server.
 type Heard = Arc<[Mutex<Vec<u8>>; 2]>;
 
 struct Between {
@@ -156,7 +156,8 @@ struct Between {
 }
 
 impl Between {
-    /// Between whoever connects first and `to`; what becomes of the client's words, and of the server's.
+    /// Between the first client and `to`; the treatment of the client's messages, and of the
+    /// server's.
     fn new(to: SocketAddr, keys: impl FnOnce(&Dir) -> Config, passes: [Passes; 2]) -> Self {
         let listener = TcpListener::bind(LOOPBACK).unwrap();
         let at = listener.local_addr().unwrap();
@@ -172,7 +173,7 @@ impl Between {
         Self { at, node, heard, thread }
     }
 
-    /// What he has heard of the client and of the server, once one of them has gone.
+    /// The bytes he has read from the client and from the server, once one of them has gone.
     fn heard(self) -> [Vec<u8>; 2] {
         self.thread.join().unwrap();
         [0, 1].map(|i| std::mem::take(&mut *self.heard[i].lock().unwrap()))
@@ -279,7 +280,7 @@ fn what_shows_a_client_s_secret_on_one_connection_shows_it_on_no_other() {
     there.refuses("hosts_refused_secret");
 }
 
-/// Whoever has such keys passes for no other node, neither to a client nor to a server.
+/// An attacker with such keys passes for no other node, neither to a client nor to a server.
 fn passes_for_nobody(keys: &dyn Fn(&Dir) -> Config) {
     // For the server.
     let mut there = There::new(keys);

@@ -72,7 +72,7 @@ fn figures_are_told_to_the_hosts_that_the_setting_names_as_they_are_to_the_user_
     for (name, value) in node.counters() {
         assert!(value == 0 || !name.contains("refused"), "{name} {value}");
     }
-    // What nobody serves has none.
+    // A name without a service has no figures.
     let error = asked(&config, at, "nothing").unwrap_err().to_string();
     assert!(error.contains("nobody serves this name"), "{error}");
 }
@@ -98,7 +98,7 @@ fn many_who_ask_cost_few_texts_and_who_takes_nothing_keeps_out_none_but_himself(
     let dir = Dir::new("many", &[]);
     let config = config(&dir);
     let (node, at) = server(&config, "secret");
-    // Whoever asks again at once is told the same: the time in it does not go on.
+    // A repeated question gets the same answer: the time in it does not go on.
     let uptime =
         |told: Told| told.text.lines().find(|l| l.starts_with("uptime_ms")).map(str::to_owned);
     let ask_twice = || {
@@ -138,7 +138,7 @@ fn many_who_ask_cost_few_texts_and_who_takes_nothing_keeps_out_none_but_himself(
     until("there is room again", || asked(&config, at, "x").is_ok());
 }
 
-/// What a host by hand says behind its yes.
+/// The messages of a host by hand after its acceptance.
 enum Says {
     /// These bytes, and then nothing.
     Bytes(Vec<u8>),
@@ -205,7 +205,7 @@ fn an_answer_that_is_too_long_garbage_cut_or_slow_is_an_error_in_time() {
         let said = lie(&Says::Bytes(cut.to_vec()), Duration::from_secs(2));
         assert!(said.contains("has not answered in time"), "{said}");
     }
-    // What is no text is nothing that a terminal obeys.
+    // A terminal does not obey bytes that are no text.
     let said = lie(&Says::Ends(with_length(11, b"a \x1b[2J\xff\nb 2")), LONG);
     assert_eq!(said, "a \\u{1b}[2J\u{fffd}\nb 2\n");
 }

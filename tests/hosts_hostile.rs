@@ -123,7 +123,7 @@ fn strangers_at_the_port_keep_nobody_else_out() {
         stay.push(stream);
     }
     there.is_called_by(&honest);
-    // Nobody who has not proved himself is kept beyond the time limit.
+    // A host without proof is not kept beyond the time limit.
     let end = Instant::now() + Duration::from_secs(20);
     for mut stream in stay {
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -517,7 +517,7 @@ fn a_client_is_told_what_is_wrong_with_a_server_and_tells_it_nothing() {
     }
 }
 
-/// What kept a connection to another host from being a link.
+/// The reason why a connection to another host became no link.
 #[track_caller]
 fn failed(connected: Result<hamlyn::LinkId, ConnectError>) -> MeetingError {
     match connected {
@@ -702,7 +702,7 @@ fn certificates_decide_who_connects() {
     // The server says so, in an alert.
     refused(other.issue(&dir, &["localhost"], &good, false), "localhost", "alert");
     refused(good.issue(&dir, &["localhost"], &good, true), "localhost", "alert");
-    // Who has the secret of nobody.
+    // An attacker with another secret.
     refused(secret(&dir), "localhost", "");
     // The server says whom else it lets in, by what they prove.
     let named =
@@ -864,7 +864,7 @@ fn socket_towards(port: u16) -> u64 {
     row[9].parse().unwrap()
 }
 
-// A link that waits for the network, and ends: what its other end does then wakes nobody.
+// A link that waits for the network, and ends: later acts of its other end wake no thread.
 #[test]
 fn a_connection_whose_link_has_ended_is_not_watched_any_more() {
     let settings = [("RING_BYTES", "8192"), ("HOST_TIMEOUT_MS", "3600000")];

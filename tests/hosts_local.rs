@@ -104,7 +104,7 @@ fn a_name_that_turns_out_to_be_local_takes_the_ring_and_apertures_work_over_it()
     let peer = here.peer(link).unwrap();
     assert_eq!((peer.node, peer.is_proved), (there.id(), true));
     assert_eq!((peer.pid, peer.uid), (Some(std::process::id()), Some(0).filter(|_| is_root())));
-    // The server is told of one link, and of nothing else.
+    // The server sees one link, and no other event.
     let event = event_of(&mut there, "a link is there", |_| true);
     let Event::Connected { link: theirs, request: None } = event else { panic!("{event:?}") };
     assert_eq!(there.greeting(theirs).unwrap(), b"hello");
@@ -146,7 +146,7 @@ fn calls_seeds_and_names_of_a_directory_take_the_ring_too() {
     std::fs::write(&services, format!("double {at}\n")).unwrap();
     std::thread::scope(|scope| {
         let client = scope.spawn(|| {
-            // Nobody serves it yet: it is waited for, and found.
+            // The service does not exist yet: the client waits for it, and finds it.
             let client = Client::connect(&here, "hamlyn://double", LIMIT).unwrap();
             let path = client.explain();
             assert!(path.contains("shared-memory ring"), "{path}");
@@ -302,7 +302,7 @@ fn a_server_that_says_neither_yes_nor_no_is_waited_for_no_longer_than_asked() {
     let error = here.connect(&at, b"", Some(Duration::from_millis(600))).unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut(_)), "{error}");
     assert_eq!(here.links().filter(|link| link.index != 0).count(), 0);
-    // And whoever comes next is connected.
+    // And the next client is connected.
     let thread = std::thread::spawn(move || {
         // The one that was withdrawn may be told of, and its end later.
         loop {
@@ -352,7 +352,7 @@ fn a_service_of_another_user_is_found_under_his_name_where_it_is_for_others() {
     }
 }
 
-/// What a host by hand says of where it is on this one.
+/// A false claim of a host by hand about its address on this one.
 #[derive(Clone, Copy)]
 enum Says {
     Nothing,
@@ -372,7 +372,7 @@ fn here_of(credential: &Credential) -> Here {
     }
 }
 
-/// Says yes to whoever asks, and then to whoever wants a link; how many asked.
+/// Accepts questions, and then requests for a link; returns the number of questions.
 fn lie(listener: &TcpListener, config: &Config, says: Says) -> (Vec<bool>, Meeting) {
     let hand = hand::Hand::new(config);
     let own = Own {

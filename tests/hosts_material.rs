@@ -51,7 +51,7 @@ impl Files {
         self.dir.path.join(name)
     }
 
-    /// Runs `openssl`, which does what it is told.
+    /// Runs `openssl`.
     #[track_caller]
     fn openssl(&self, line: &str) {
         let mut command = Command::new("openssl");
@@ -467,7 +467,7 @@ fn what_the_two_ends_say_of_certificates_names_this_ends_files_and_what_to_do() 
         told.iter()
             .any(|entry| entry.contains("allow extended key usage") && entry.contains(advice))
     });
-    // Its own files are nobody's.
+    // Its own files belong to no other user.
     assert!(told.lock().unwrap().iter().all(|entry| {
         !entry.contains("allow extended key usage") || !entry.contains("HAMLYN_TRUSTED=")
     }));

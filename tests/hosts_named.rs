@@ -29,7 +29,7 @@ use support::{Dir, LIMIT};
 
 // ---- a name server
 
-/// What it says of a name and a type.
+/// Its answer for a name and a type.
 #[derive(Clone)]
 enum Says {
     /// Priority, weight, port, target.
@@ -50,7 +50,7 @@ type Zone = Box<dyn FnMut(&str, Rtype) -> Says + Send>;
 
 struct NameServer {
     at: SocketAddr,
-    /// What was asked: names, by UDP.
+    /// The names asked for, by UDP.
     asked: Arc<Mutex<Vec<String>>>,
     ends: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -241,7 +241,7 @@ impl Drop for Host {
     }
 }
 
-/// Who connects, with a directory.
+/// A client's manager, with a directory.
 fn manager(here: &Dir, key: &Path, directory: &str) -> Manager {
     let config = here.config_with(&[("DIRECTORY", directory)]).secret(key);
     Manager::with_config(config).unwrap()
@@ -257,7 +257,7 @@ fn doubles(client: &Client) {
 
 const NAME: &str = "_double._tcp.example.test";
 
-/// Port at which nothing listens, and nobody may without being root.
+/// A port without a listener, which only root could open.
 const CLOSED: u16 = 1;
 
 fn error_of<T>(connected: Result<T, GrowError>) -> ConnectError {
@@ -630,7 +630,7 @@ fn listed(here: &Dir, places: &[SocketAddr]) -> String {
     file.display().to_string()
 }
 
-/// What a stopped process is: its kernel takes connections, and nothing is said.
+/// A stopped process: its kernel takes connections, and it is silent.
 fn stopped() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -657,7 +657,7 @@ fn node(digits: &str) -> (Dir, Node, SocketAddr) {
     (dir, node, at)
 }
 
-/// The same, where whoever wants `double` is asked about.
+/// The same, and asks its program about clients of `double`.
 fn asks(digits: &str) -> (Dir, Node, SocketAddr) {
     let (dir, mut node, at) = node(digits);
     node.serve("double", Access::SameUser, Accept::Ask).unwrap();
@@ -762,7 +762,7 @@ fn where_all_places_fail_each_is_named_and_the_error_is_the_one_that_says_most()
     }
     let error = connect(&[dead, closed]).to_string();
     assert!(error.contains(&dead.to_string()), "{error}");
-    // Nothing was said by anybody.
+    // No packet came from either.
     assert!(matches!(connect(&[dead, dead]), ConnectError::TimedOut(_)));
 }
 

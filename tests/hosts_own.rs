@@ -130,7 +130,7 @@ fn found(length: usize, is: impl Fn(&[u8]) -> bool) -> usize {
             continue;
         }
         while at + length <= end {
-            // What is in the buffer would be found again.
+            // The search would find its own buffer.
             if own.contains(&at) {
                 at = own.end;
                 continue;
@@ -365,7 +365,7 @@ fn places_are_shared_out_by_who_another_host_has_proved_to_be() {
     let (one, two) = (Manager::with_config(one).unwrap(), Manager::with_config(two).unwrap());
     let connect = |manager| TaggedSender::connect(manager, &name, LIMIT);
     let mut senders: Vec<TaggedSender> = (0..7).map(|_| connect(&one).unwrap()).collect();
-    // The last place is for somebody else, and another host is that.
+    // The last place is for another identity, such as another host.
     let error = connect(&one).err().unwrap().to_string();
     assert!(error.contains("for users who have none"), "{error}");
     let mut other = connect(&two).unwrap();
@@ -418,7 +418,7 @@ fn more_that_ask_at_once_than_may_wait_for_an_answer_are_connected_one_behind_th
                     other => panic!("{other:?}"),
                 }
             }
-            // Nobody is answered before somebody has been sent away.
+            // No client gets an answer before another has been disconnected.
             if tells && clients.len() == CLIENTS {
                 let told = hamlyn::control::stat_of(&there.config(), &"x".parse().unwrap(), LIMIT);
                 tells = !told.unwrap().contains("of those that wait for an answer");

@@ -67,7 +67,7 @@ impl Hosts {
         Manager::with_config(config(&self.here)).unwrap()
     }
 
-    /// What the publisher's service is called on the other host.
+    /// The name of the publisher's service on the other host.
     fn name(&self) -> String {
         format!("hamlyn://{}/news", self.cable.at)
     }
@@ -119,7 +119,7 @@ fn a_long_sample_goes_to_another_host_in_parts_between_short_ones() {
                 let mut loan = publisher.loan(sample(i).len()).unwrap();
                 loan.copy_from_slice(&sample(i));
                 let number = match i % 3 {
-                    // Of whatever length it lies in the pool.
+                    // A sample of any length lies in the pool.
                     0 => publisher.publish_loan(loan, LIMIT).unwrap(),
                     _ => publisher.publish(&sample(i), LIMIT).unwrap(),
                 };
@@ -154,7 +154,7 @@ fn what_a_slow_subscriber_misses_of_long_samples_is_never_a_part() {
             let length = if i % 2 == 0 { 20_000 } else { 100 };
             publisher.publish(&pattern(length, i), LIMIT).unwrap();
         }
-        // The first has begun, and is kept whatever comes behind it.
+        // The first has begun, and is kept for any later ones.
         let mut got = Vec::new();
         let mut missed = 0;
         while got.last() != Some(&50) {
@@ -259,7 +259,7 @@ impl Working {
         until("it serves its subscribers", || self.served.load(Ordering::Relaxed) == count);
     }
 
-    /// It is told to stop.
+    /// Stops it.
     fn stop(self) -> Relay {
         self.stops.store(true, Ordering::Relaxed);
         let (relay, end) = self.thread.join().unwrap();
@@ -289,7 +289,7 @@ fn expect(subscriber: &mut Subscriber, number: u64, missed: u64, seed: u64) {
 fn each_sample_comes_once_to_a_host_of_any_number_of_subscribers() {
     const COUNT: u64 = 100;
     const BYTES: u64 = COUNT * LONGEST as u64;
-    // What one subscriber costs.
+    // The cost of one subscriber.
     let one = {
         let hosts = Hosts::new("one");
         let (there, here) = (hosts.publishing(), hosts.subscribing());
@@ -488,12 +488,12 @@ fn a_subscriber_that_takes_nothing_keeps_nothing_from_others_nor_from_the_publis
         managers.each_ref().map(|manager| here(manager, SubscribeConfig::default()));
     working.until_serves(2);
     until_joined(&publisher, 1);
-    // The publisher waits for its relay, and for nobody else.
+    // The publisher waits for its relay only.
     for i in 0..50 {
         publisher.publish(&pattern(LONGEST, i), Some(LONG / 2)).unwrap();
         expect(&mut goes_on, i, 0, i);
     }
-    // What it has room for, and what the relay keeps; all others it has missed.
+    // The samples it has room for, and those that the relay keeps; it has missed all others.
     let mut got = Vec::new();
     while got.last() != Some(&49) {
         let sample = stopped.receive(LIMIT).unwrap();

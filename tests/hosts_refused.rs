@@ -29,7 +29,7 @@ fn secret(dir: &Dir, name: &str, digits: &str) -> Config {
 struct There {
     node: Node,
     at: SocketAddr,
-    /// What was refused of other hosts, as it was seen last.
+    /// The refusals of other hosts, at the last look.
     seen: BTreeMap<&'static str, u64>,
     dir: Dir,
 }
@@ -149,7 +149,7 @@ fn what_a_host_says_wrong_is_counted_by_what_it_is() {
     channel.put(&[4u32.to_le_bytes().as_slice(), &[0xff; 4]].concat());
     channel.flush();
     there.counts("hosts_refused_frame", 1);
-    // Who says more before its answer, too.
+    // Also a client that sends more before its answer.
     let (mut meeting, own) = meets(at, &dir, "ask", Vec::new());
     until("it is asked for", || {
         assert!(matches!(meeting.turn(&own), Step::Waits));
@@ -183,7 +183,7 @@ fn what_a_host_says_wrong_is_counted_by_what_it_is() {
     });
     there.counts("hosts_refused_application", 1);
 
-    // Whoever asks is told, as of any other counter.
+    // An operator sees it, like any other counter.
     let told = stat_of(&there.dir.config(), &"x".parse().unwrap(), LIMIT).unwrap();
     assert!(told.contains("control.hosts_refused_frame 2\n"), "{told}");
 }

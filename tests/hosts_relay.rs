@@ -27,7 +27,7 @@ const LOOPBACK: &str = "127.0.0.1:0";
 /// Messages that each end sends.
 const MESSAGES: u32 = 48;
 const MESSAGE_BYTES: usize = 600;
-/// What a host waits for another that says nothing before there is a link.
+/// A host's time limit for another that is silent before there is a link.
 const TIMEOUT: (&str, &str) = ("HANDSHAKE_TIMEOUT_MS", "1500");
 
 fn config(dir: &Dir) -> Config {
@@ -44,7 +44,7 @@ fn listening(config: Config) -> Config {
 
 // ---- the relay
 
-/// What becomes of one record of TLS.
+/// The treatment of one record of TLS.
 enum Done {
     /// This is sent instead of it.
     Passes(Vec<u8>),
@@ -66,11 +66,11 @@ struct Relay {
     at: SocketAddr,
     /// Bytes that have come, of each direction.
     passed: Arc<[AtomicUsize; 2]>,
-    /// What was sent on, of each direction.
+    /// The bytes sent on, of each direction.
     sent: Arc<[Mutex<Vec<u8>>; 2]>,
 }
 
-/// Between whoever connects first and `to`. The first plan is for what goes there.
+/// Between the first client and `to`. The first plan is for the bytes to `to`.
 fn relay(to: SocketAddr, plans: [Plan; 2]) -> Relay {
     let listener = TcpListener::bind(LOOPBACK).unwrap();
     let at = listener.local_addr().unwrap();
@@ -215,7 +215,7 @@ impl End {
         self.sent == MESSAGES && self.came == MESSAGES
     }
 
-    /// How many connections of strangers and hosts its operator is told were refused.
+    /// The number of refused connections of strangers and hosts in its operator's log.
     fn refused(&self) -> u64 {
         let name = "x".parse().unwrap();
         let told = hamlyn::control::stat_of(&self.dir.config(), &name, LIMIT).unwrap();
@@ -264,7 +264,7 @@ fn through(plans: [Plan; 2]) -> (Seen, Relay) {
             || (here.closed.is_some() && there.closed.is_some())
             || (error.is_some() && (there.closed.is_some() || there.refused() > 0))
     };
-    // What a relay holds back is late, and nobody can know for how long: whoever waits has a limit.
+    // A relay may hold records back for an unknown time, so each wait has a limit.
     let patience = Duration::from_secs(if error.is_some() { 40 } else { 3 });
     let mut since = Instant::now();
     let mut progress = 0;
@@ -280,7 +280,7 @@ fn through(plans: [Plan; 2]) -> (Seen, Relay) {
     let passed = [0, 1].map(|i| relay.passed[i].load(Ordering::Relaxed));
     let own = here.closed.take();
     if error.is_none() && !is_whole && !(own.is_some() && there.closed.is_some()) {
-        // One of them gave up; then the other is told.
+        // One of them gave up; then the other gets an error.
         drop(here);
         let end = Instant::now() + LONG;
         while there.closed.is_none() && there.refused() == 0 {
@@ -397,7 +397,7 @@ fn a_connection_that_is_cut_after_any_byte_ends_at_both_ends() {
     });
 }
 
-/// What is done with a record of messages.
+/// The attack on a record of messages.
 #[derive(Clone, Copy, Debug)]
 enum Trick {
     LeaveOut,
@@ -557,7 +557,7 @@ fn is_served(there: &mut End) {
 fn whoever_says_a_byte_now_and_then_is_not_waited_for() {
     let mut there = End::new("there", true);
     let at = there.node.listens_at().unwrap();
-    // What begins as an honest connection does.
+    // The beginning of an honest connection.
     let hello = {
         let listener = TcpListener::bind(LOOPBACK).unwrap();
         let name = format!("hamlyn://{}/x", listener.local_addr().unwrap());

@@ -51,7 +51,7 @@ fn inner(error: &std::io::Error) -> &ByteStreamError {
     error.get_ref().and_then(|e| e.downcast_ref()).unwrap_or_else(|| panic!("{error}"))
 }
 
-/// What one poll of a write of `bytes` takes; nothing, if it would wait.
+/// The bytes that one poll of a write of `bytes` takes; `None` if it would wait.
 async fn write_once(to: &mut Connection, bytes: &[u8]) -> Option<usize> {
     poll_fn(|context| match Pin::new(&mut *to).poll_write(context, bytes) {
         Poll::Ready(wrote) => Poll::Ready(Some(wrote.unwrap())),
@@ -143,7 +143,7 @@ async fn a_writer_whose_reader_does_not_read_has_its_window_and_no_more() {
     let (_listener, mut writer, mut reader) = pair(dir.config(), bytes).await;
     let all = pattern(0, 3 * window as usize);
     let mut wrote = 0;
-    // What was written is in the window, or on its way into it.
+    // Written bytes are in the window, or on their way into it.
     while wrote < window as usize {
         let taken = timeout(LONG, writer.write(&all[wrote..])).await.unwrap().unwrap();
         wrote += taken;
@@ -305,7 +305,7 @@ async fn the_end_that_a_dropped_half_finds_no_room_for_is_said_when_there_is_roo
         }
         let (mut read, write) = connected.into_split();
         drop(write);
-        // Whoever polls comes to rest.
+        // A polling task comes to rest.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let reading = tokio::task::spawn_blocking(move || {
             accepted.set_timeout(LIMIT);
@@ -463,7 +463,7 @@ fn threads_read_and_write_within_their_time() {
     a.set_timeout(LIMIT);
     a.write_all(b"last").unwrap();
     drop(a);
-    // What was written comes before the end.
+    // Written bytes come before the end.
     let mut last = String::new();
     (&b).read_to_string(&mut last).unwrap();
     assert_eq!(last, "last");
@@ -472,7 +472,7 @@ fn threads_read_and_write_within_their_time() {
     assert!(error.to_string().contains("it closed the connection"), "{error}");
     drop(b);
     assert_eq!(listener.connections(), 0);
-    // Whoever was not accepted is told.
+    // A client that was not accepted gets an error.
     let waits = ByteStream::grow(&here, &seed, LIMIT).unwrap();
     drop(listener);
     let error = loop {
@@ -527,7 +527,7 @@ fn role() {
 
 // ---- peers that lie
 
-/// What a hostile peer has in its hands after it has connected by hand.
+/// The means of a hostile peer that has connected by hand.
 struct Liar {
     manager: Manager,
     link: hamlyn::LinkId,
@@ -678,7 +678,7 @@ async fn a_window_that_cannot_be_is_refused_before_there_is_a_connection() {
         let why_not = refused.await.unwrap().unwrap();
         assert!(why_not.contains("hello"), "{length}: {why_not}");
     }
-    // A ticket for somebody else's memory.
+    // A ticket for another node's memory.
     let config = dir.config();
     let elsewhere = tokio::task::spawn_blocking(move || {
         let manager = Manager::with_config(config).unwrap();
@@ -746,7 +746,7 @@ impl std::task::Wake for Counted {
     fn wake(self: Arc<Self>) {}
 }
 
-// While nobody connects, nobody is woken.
+// Without a new client, no task is woken.
 #[tokio::test]
 async fn of_tasks_that_give_up_accepting_little_is_kept() {
     let dir = Dir::new("given-up", &[]);

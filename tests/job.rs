@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use support::{Dir, LIMIT, LONG, Peer, Role, say};
 
-/// What the launcher does, and was asked.
+/// The launcher's behaviour, and the requests it got.
 #[derive(Default)]
 struct State {
     /// It reads one more line at most, and answers nothing, as one that is stopped.
@@ -159,7 +159,7 @@ fn polls(job: &Job, role: &Role) {
     }
     say("has polled");
     role.hear();
-    // Who is missing is known all the same.
+    // The missing ranks are known all the same.
     while !matches!(job.fence(ms(5)), Err(JobError::Missing { ranks, .. }) if ranks == [1]) {}
     say("knows");
     role.hear();

@@ -18,7 +18,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A node that serves `x` and gives whoever connects a ticket.
+/// A node that serves `x` and gives every client a ticket.
 struct Victim {
     node: Node,
     queue: QueueId,
@@ -114,7 +114,7 @@ fn links_closed_violation_counts_a_ring_with_what_no_writer_writes() {
     let mut victim = Victim::new(dir.config());
     let (_control, link) = victim.peer(&dir);
     let lines = link.outgoing.lines();
-    // What a writer writes.
+    // The lines of a writer.
     let mut writer = RingWriter::new(lines.clone(), link.incoming.freed(), 1024);
     let ticket = victim.ticket;
     let header = hamlyn::wire::Header {
@@ -178,8 +178,8 @@ fn links_closed_descriptor_counts_a_descriptor_over_the_wake_up_connection() {
     }
     let file = hamlyn::os::memory::create(4096).unwrap();
     socket::send(link.way.wake().unwrap(), &[1], &[file.as_fd()]).unwrap();
-    // It is seen by whoever waits for the node's descriptor: who sleeps on words looks at nothing
-    // that came over that connection.
+    // A thread that waits for the node's descriptor sees it: one that sleeps on words looks at
+    // nothing that came over that connection.
     victim.node.prepare_to_wait().unwrap();
     let end = Instant::now() + LONG;
     while victim.closed_counters() == victim.before {

@@ -75,7 +75,7 @@ fn what_makes_no_sense_or_is_too_much_is_refused_and_changes_nothing() {
 }
 
 proptest! {
-    /// Nobody has a lock beside an exclusive owner, nobody is forgotten, and at the end none is left.
+    /// An exclusive owner is alone, no request is forgotten, and at the end none is left.
     #[test]
     fn whatever_is_asked_a_lock_is_one_owners_or_shared(
         steps in proptest::collection::vec((0u8..5, 0u32..3, 0u8..8), 1..200)
@@ -115,7 +115,7 @@ proptest! {
                 let holders = held.range((of, 0)..=(of, 9));
                 let modes: Vec<Mode> = holders.map(|(_, mode)| *mode).collect();
                 prop_assert!(modes.len() < 2 || !modes.contains(&Mode::Exclusive));
-                // Who waits, waits for somebody.
+                // A waiting owner waits for another.
                 let waits = asked.range((of, 0)..=(of, 9)).next().is_some();
                 prop_assert!(!waits || !modes.is_empty());
             }

@@ -13,10 +13,10 @@ const LONG: Duration = Duration::from_secs(20);
 /// Set: this process is the peer that dies.
 const PEER: &str = "HAMLYN_TEST_LOG_PEER";
 
-/// What it connects to, if not to `x`.
+/// The name it connects to, if not `x`.
 const PEER_NAME: &str = "HAMLYN_TEST_LOG_PEER_NAME";
 
-/// Who listens is one for the whole process.
+/// The whole process has one log function.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 struct Heard {
@@ -115,7 +115,7 @@ fn who_is_refused_and_why_is_told_at_both_ends() {
     for kind in [Kind::Refused, Kind::Failed] {
         let entry = heard.wait_for(kind, &mut [&mut server]);
         assert!(entry.reason.contains("not on a Sunday"), "{entry}");
-        // What somebody else wrote is shown, never obeyed.
+        // Text of another process is shown, never obeyed.
         assert!(!entry.to_string().contains('\u{1b}'), "{entry}");
         assert_eq!(kind.level(), Level::Warning);
     }
@@ -186,7 +186,7 @@ fn links_to_other_hosts_that_come_and_go_are_told_and_counted_as_those_of_this_h
     let closed = heard.wait_for(Kind::Closed, &mut [&mut server]);
     of_host(&closed);
     assert_eq!(closed.reason, "host 127.0.0.1, secret");
-    // Both ends are told that it came, and who asked for it.
+    // Both ends get the new link, and its initiator.
     let both = heard.entries.lock().unwrap().clone();
     let connected: Vec<&Entry> = both.iter().filter(|e| e.kind == Kind::Connected).collect();
     assert_eq!(connected.len(), 2, "{both:?}");
@@ -239,7 +239,7 @@ fn whoever_listens_may_call_the_library_and_panic_and_nobody_hears_more_than_is_
     heard.wait_for(Kind::Connected, &mut [&mut server]);
     client.disconnect(link).unwrap();
     heard.wait_for(Kind::Closed, &mut [&mut server]);
-    // Nobody listens any more.
+    // No function is set any more.
     set_sink(None);
     let before = heard.entries.lock().unwrap().len();
     let link = client.connect("x", b"", Some(LONG)).unwrap();

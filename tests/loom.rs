@@ -280,7 +280,7 @@ fn a_sender_that_sleeps_for_room_is_always_woken() {
     });
 }
 
-/// What the kernel does for a word: it compares and falls asleep at once, seen from those who wake.
+/// The kernel's futex: it compares and falls asleep in one step, as seen by wakers.
 struct Futex {
     sleepers: Mutex<()>,
     condition: Condvar,
@@ -512,8 +512,8 @@ fn an_entry_is_written_again_only_when_it_was_taken_whichever_slot_had_it() {
     });
 }
 
-/// What stands for the mutex. That of loom takes whoever tries it for one that waits, as soon as
-/// another has it.
+/// Stands for the mutex. loom's own treats a `try_lock` like a waiting lock, as soon as another
+/// thread has it.
 struct Behind(AtomicBool);
 
 impl Behind {
@@ -553,7 +553,7 @@ impl Biased {
         self.bias.leave();
     }
 
-    /// The owner has the lock by the mutex from now on, if nobody else has that, as before a wait.
+    /// From now on the owner has the lock by the mutex, if no other has that, as before a wait.
     fn exchange(&self, thread: u64) {
         if !self.bias.enter(thread, Barrier::Fence) {
             return self.add(thread);

@@ -135,7 +135,7 @@ fn a_prepared_ticket_sends_what_its_ticket_would_also_when_its_link_has_been_rep
     arrives(&mut s, b"by the other link", b"");
 }
 
-// What bindings for other languages hold instead of the types.
+// The handles that bindings for other languages use instead of the types.
 #[test]
 fn what_is_named_by_numbers_is_the_same_and_an_area_stays_where_it_is() {
     let dir = Dir::new("bits");
@@ -1126,13 +1126,13 @@ fn nobody_is_woken_who_is_awake_or_was_not_to_be_and_once_is_enough() {
     };
     take_all(&mut r);
     let before = wakes(&s);
-    // An awake receiver: it finds each, and nobody signals.
+    // An awake receiver: it finds each, without a signal.
     for i in 0..10 {
         s.send(&ticket(&r, i), b"awake", b"", LONG).unwrap();
         assert_eq!(take_all(&mut r), 1);
     }
     assert_eq!(wakes(&s), before);
-    // Asleep, and a message that is to wake nobody.
+    // Asleep, and a message without a wake-up.
     asleep_in_an_event_loop(&mut r.node);
     s.send(&ticket(&r, 10).silent(), b"silent", b"", LONG).unwrap();
     assert_eq!(wakes(&s), before);
@@ -1167,7 +1167,7 @@ fn an_event_loop_that_does_the_housekeeping_is_told_when_by_its_own_descriptor()
     let start = Instant::now();
     let mut has_connected = false;
     while !has_connected {
-        // Nothing else in this process accepts anybody: the descriptor has to say when.
+        // No other thread of this process accepts clients: the descriptor has to report them.
         let slice = Timespec { tv_sec: 1, tv_nsec: 0 };
         let fd = r.node.housekeeping_fd();
         let is_ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&slice)).unwrap() > 0;

@@ -181,7 +181,8 @@ fn role() {
     }
 }
 
-/// What a peer sent that had a stream's keys and did not join holds no room in the receiver's queue.
+/// Messages of a peer that had a stream's keys and did not join hold no room in the receiver's
+/// queue.
 #[test]
 fn records_of_a_sender_arrive_whatever_one_that_never_joined_has_sent() {
     let dir = Dir::new("never-joined", &[]);
@@ -396,7 +397,7 @@ fn a_client_whose_ring_is_full_is_owed_one_reply_a_call_and_sent_away_if_it_asks
     });
 }
 
-/// What strangers make happen pushes nothing out that the program has to know.
+/// Events caused by strangers push out none that the program has to know.
 #[test]
 fn the_death_of_a_peer_is_told_whatever_strangers_make_happen_meanwhile() {
     let Some(dir) = shared("pushed-out") else { return };
@@ -494,7 +495,7 @@ fn a_service_of_ones_own_user_answers_and_its_name_goes_with_it() {
         Client::connect(&here, name, LIMIT).unwrap();
     }
     drop(server);
-    // As long as somebody may yet serve it.
+    // As long as a process may still serve it.
     let error = Client::connect(&here, "calls", Some(Duration::from_secs(1))).err().unwrap();
     assert!(matches!(error, GrowError::Connect(_)), "{error}");
 }

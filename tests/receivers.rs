@@ -20,7 +20,7 @@ const SIZE: u64 = 64;
 /// Entry, word, metadata, the last packet's bytes, whether it was the only one.
 type Arrived = (MetadataIndex, u32, Vec<u8>, Vec<u8>, bool);
 
-/// Notes everything, and does what it is told.
+/// Notes everything, and behaves as configured.
 #[derive(Default)]
 struct Notes {
     asked: Vec<(u64, u32)>,
@@ -341,7 +341,7 @@ fn packets_for_a_slot_with_a_receiver_take_no_short_way_around_it() {
         world.interface.remember(&mut flow, &words);
     }
     assert!(world.interface.handle_again(&flow, LINK, |i| words[i]), "of a flow, without one");
-    // What was known before the receiver came counts no more.
+    // State from before the receiver counts no more.
     world.interface.install(slot, receiver).unwrap();
     assert!(!world.interface.handle_again(&flow, LINK, |i| words[i]));
     for _ in 0..3 {
@@ -388,7 +388,7 @@ mod nodes {
         (node, queue, slot)
     }
 
-    /// Whoever polls runs the hook: here a progress thread. What comes after a panic is queued.
+    /// The polling thread runs the hook: here a progress thread. Messages after a panic are queued.
     #[test]
     fn a_hook_runs_in_a_progress_thread_and_its_panic_ends_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
@@ -402,7 +402,7 @@ mod nodes {
         for word in 0..1003 {
             sender.send_fast(&ticket, &[1; 40], word, LIMIT).unwrap();
         }
-        // What waits in a work queue leaves in calls.
+        // Messages in a work queue leave in calls.
         sender.flush(LIMIT).unwrap();
         let words: Vec<u32> = (0..3).map(|_| manager.recv(queue, LIMIT).unwrap().word).collect();
         assert_eq!(words, [1000, 1001, 1002]);

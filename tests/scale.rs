@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// Whatever has arrived by now.
+    /// Handles all arrivals up to now.
     fn turn(&mut self, at: usize) -> bool {
         let mut any = false;
         while let Some(packet) = self.fabric.arrive(at) {
@@ -133,7 +133,7 @@ impl World {
         any
     }
 
-    /// One round: nobody is released before everybody has exchanged.
+    /// One round: no host is released before all have exchanged.
     fn round(&mut self) -> u64 {
         let before = self.messages;
         let round = self.hosts[0].released + 1;

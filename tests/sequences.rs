@@ -29,7 +29,7 @@ fn any_bytes_are_values_or_errors() {
     each_seed(2000, 48, model::wire);
 }
 
-// What the sequences above must have met, or they prove little.
+// The cases that the sequences above must have met, or they prove little.
 #[test]
 fn the_sequences_meet_every_refusal() {
     use hamlyn::interface::Refusal;
@@ -44,7 +44,7 @@ fn the_sequences_meet_every_refusal() {
         let count = met[refusal.counter_name()];
         assert!(count > 20, "{} only {count} times", refusal.counter_name());
     }
-    // What several senders can do to one another in an entry that they share.
+    // The acts of several senders in an entry that they share.
     for name in ["complete_in_shared", "overtaken", "refused_in_shared"] {
         assert!(met[name] > 20, "{name} only {} times", met[name]);
     }

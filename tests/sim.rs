@@ -90,7 +90,7 @@ struct Place {
     size: usize,
 }
 
-/// What was sent, and where to.
+/// A sent message, and its destination.
 #[derive(Clone, Debug)]
 struct Message {
     from: usize,
@@ -109,9 +109,9 @@ struct World {
     links: Vec<Vec<SimLink>>,
     packet_bytes: u32,
     places: Vec<Place>,
-    /// What each place was notified of.
+    /// The notifications of each place.
     notified: Vec<Vec<Notification>>,
-    /// What the place's bytes must be at the moment of its notification.
+    /// The bytes that a place must have at the moment of its notification.
     expected: HashMap<usize, Vec<u8>>,
     delivered: u64,
     honest: bool,
@@ -459,8 +459,8 @@ fn nothing_is_lost_and_nothing_deadlocks_at_the_smallest() {
     });
 }
 
-// Hamlyn 2.5: a receive is delegated to helpers by splitting its ticket; it is announced once,
-// when the last byte of all of them is there, in whatever order they came.
+// Hamlyn 2.5: a receive is delegated to helpers by splitting its ticket; it is announced once, when
+// the last byte of all of them is there, in any order.
 #[test]
 fn a_group_receive_is_announced_once_when_all_of_it_is_there() {
     each_seed("a_group_receive_is_announced_once_when_all_of_it_is_there", |seed| {
@@ -519,8 +519,8 @@ fn a_group_receive_is_announced_once_when_all_of_it_is_there() {
     });
 }
 
-// Rule 1: whatever happens to packets on the way, a byte outside the slots that were granted
-// never changes, and every packet is either deposited or counted as refused.
+// Rule 1: for any faults of packets on the way, a byte outside the granted slots never changes, and
+// every packet is either deposited or counted as refused.
 #[test]
 fn corrupted_and_repeated_packets_stay_within_their_grant_and_are_counted() {
     each_seed("corrupted_and_repeated_packets_stay_within_their_grant_and_are_counted", |seed| {
@@ -560,7 +560,7 @@ fn a_lost_link_loses_its_own_messages_and_no_others() {
             }
             if i == 10 {
                 world.fabric.cut(world.links[0][1]);
-                // What its node does when it is told.
+                // Its node's reaction to the event.
                 for terminus in &mut world.nodes[0].termini {
                     terminus.drop_link(to_node(1));
                 }

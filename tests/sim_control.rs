@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Actions that one call may ask for: the sum of what the largest step needs.
 const ACTIONS_MAX: usize = 700;
-/// Who says that its process has this number has another's credential.
+/// A process that claims this number has another's credential.
 const STOLEN: u32 = 9;
 const STEP_NS: u64 = 5_000_000_000;
 
@@ -85,15 +85,15 @@ struct Port {
 
 #[derive(Debug, Default)]
 struct Socket {
-    /// What has been sent to this end: frames, and whether a descriptor came along.
+    /// The frames sent to this end, and whether a descriptor came along.
     queue: VecDeque<(Result<Frame, FrameError>, bool)>,
     other: Option<Port>,
     /// The other end has closed.
     is_ended: bool,
     has_told_end: bool,
-    /// What a receiver waits for here.
+    /// The memory that a receiver waits for here.
     window: Option<(Memory, u64)>,
-    /// It runs still, until somebody lets it go on.
+    /// It still runs, until the simulation lets it go on.
     is_receiving: bool,
     /// Whose process is at its other end.
     user: Option<u32>,
@@ -112,14 +112,14 @@ struct Host {
     sockets: BTreeMap<ConnectionId, Socket>,
     /// Links that the application was told of, and has not been told to have ended.
     links: BTreeSet<ConnectionId>,
-    /// What it was told and has yet to take: which link's memory is with it, or has ended.
+    /// Events it has yet to take: the link whose memory it has, or that has ended.
     inbox: VecDeque<Option<ConnectionId>>,
     /// How much it has taken.
     taken: u64,
     /// Attempts that have not ended, and until when they must have.
     connecting: BTreeMap<ConnectionId, (usize, u64)>,
     requests: BTreeSet<RequestId>,
-    /// Connections whose credential was not their own, or whose memory nobody had paid for.
+    /// Connections with another's credential, or with unpaid memory.
     disproved: BTreeSet<ConnectionId>,
     unpaid: BTreeSet<(ConnectionId, Memory)>,
     /// Memory that is being touched, for these users.
@@ -211,7 +211,7 @@ impl World {
         let Some(socket) = self.hosts[from.host].sockets.get(&from.id) else { return };
         let Some(to) = socket.other else { return };
         if let Some(other) = self.hosts[to.host].sockets.get_mut(&to.id) {
-            // Nobody takes a descriptor who does not wait for one.
+            // A receiver that does not wait for a descriptor takes none.
             if has_descriptor && !other.is_receiving {
                 return;
             }
@@ -349,7 +349,7 @@ impl World {
         self.hosts[port.host].sockets.get(&port.id)?.user
     }
 
-    /// What the application hears is what has happened.
+    /// The application's events match the simulation's.
     fn told(&mut self, host: usize, event: Event) {
         let is_liar = self.hosts[host].is_liar;
         let h = &mut self.hosts[host];
@@ -664,7 +664,7 @@ impl World {
         self.perform_all(host);
     }
 
-    /// A frame that nobody who is honest would send, or one that somebody would, at any time.
+    /// A frame that no honest process would send, or an honest one, at any time.
     fn lie(&mut self, host: usize) {
         let ids: Vec<_> = self.hosts[host].sockets.keys().copied().collect();
         let r = &mut self.random;
@@ -812,7 +812,7 @@ impl World {
         }
     }
 
-    /// Everybody goes, and whatever is under way comes to its end.
+    /// All processes leave, and everything under way comes to its end.
     fn finish(&mut self) {
         for host in 0..self.hosts.len() {
             if self.hosts[host].is_liar && self.hosts[host].is_alive {

@@ -218,8 +218,8 @@ fn the_command_reads_tickets_of_peers_in_one_place() {
     }
 }
 
-// `unsafe impl Send` is a claim about a type; the compiler is told in a test what the claim is, so
-// that a change of the type that breaks it does not compile.
+// `unsafe impl Send` is a claim about a type; a test states the claim for the compiler, so that a
+// change of the type that breaks it does not compile.
 #[test]
 fn every_unsafe_impl_is_held_by_an_assertion() {
     let held = read("tests/auto_traits.rs");
@@ -241,7 +241,7 @@ fn every_unsafe_impl_is_held_by_an_assertion() {
     }
 }
 
-/// What the code at `crate::` names: a module, or the modules of a group in braces.
+/// The names that the code uses at `crate::`: a module, or the modules of a group in braces.
 fn crate_paths(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (i, _) in code.match_indices("crate::") {
@@ -274,8 +274,8 @@ fn crate_paths(code: &str) -> Vec<String> {
     found
 }
 
-// The picture in ARCHITECTURE.md cannot rot: an arrow that is not there is forbidden, and one that
-// nobody uses is not drawn.
+// The picture in ARCHITECTURE.md cannot rot: a missing arrow is forbidden, and an unused one is not
+// drawn.
 #[test]
 fn modules_use_what_the_architecture_lets_them_use() {
     let mut allowed = BTreeMap::new();
@@ -317,7 +317,7 @@ fn what_the_architecture_says_is_in_a_file_is_said_of_a_file_that_there_is() {
     assert!(named > 100, "{named} paths were found");
 }
 
-// A page that nobody reads to its end protects nobody: further detail goes to a page of its own.
+// A page that is not read to its end protects no user: further detail goes to a page of its own.
 #[test]
 fn pages_for_newcomers_are_short() {
     let mut pages = vec![("README.md".into(), 10 << 10)];
@@ -395,8 +395,8 @@ fn no_file_holds_a_forbidden_word() {
     }
 }
 
-// What a program says is read by people: `Some(607)` or `Misbehaved("..")` in a sentence is not for
-// them. Texts that a user gave are quoted, and that is what `{:?}` does.
+// People read a program's messages: `Some(607)` or `Misbehaved("..")` in a sentence is not for
+// them. Texts that a user gave are quoted, and `{:?}` does that.
 #[test]
 fn sentences_of_errors_quote_texts_and_hold_no_other_debug_output() {
     let texts = ["{text:?}", "{value:?}", "{found:?}"];
@@ -458,8 +458,9 @@ fn sentences_that_users_read_quote_texts_and_hold_no_other_debug_output() {
     assert!(seen > 500, "{seen}");
 }
 
-// Whoever prints an error with its sources (anyhow's `{:#}`) reads each sentence once: a reason that is
-// in the sentence is no source, too. Only what has no sentence of its own (`transparent`) has one.
+// An error printed with its sources (anyhow's `{:#}`) has each sentence once: a reason that is in
+// the sentence is no source, too. Only an error without a sentence of its own (`transparent`) has
+// one.
 #[test]
 fn what_an_error_says_is_not_its_source_too() {
     let mut seen = 0;
@@ -492,7 +493,7 @@ fn what_an_error_says_is_not_its_source_too() {
     assert!(seen > 100, "{seen}");
 }
 
-// Somebody who reads CONTRIBUTING.md learns of every step, where it is and what it does.
+// CONTRIBUTING.md names every step, its place and its purpose.
 #[test]
 fn contributing_md_names_every_step_of_the_tests() {
     // The package on its own has no scripts that run.
@@ -544,7 +545,7 @@ fn docs_refusals_md_names_every_counter_of_a_refusal() {
 /// Rows whose test is still to be written. Take a row out when its test is there.
 const WITHOUT_A_TEST: &[&str] = &[];
 
-// A refusal that no test has ever brought about protects nothing that anybody knows of.
+// A refusal that no test has ever brought about protects nothing for certain.
 #[test]
 fn every_counter_of_a_refusal_is_looked_at_by_a_test() {
     let mut tests = String::new();
@@ -655,7 +656,7 @@ fn type_of(path: &str) -> Option<&str> {
     (!of.starts_with(char::is_lowercase)).then_some(of)
 }
 
-/// What a reader can run, or copy: what it calls, and which types it tells of.
+/// A program or block to run or copy: its calls, and the types that it names.
 struct Example {
     calls: BTreeSet<String>,
     words: BTreeSet<String>,
@@ -746,7 +747,7 @@ fn examples() -> Vec<Example> {
     found
 }
 
-// Whoever looks something up finds how it is called.
+// Every function has an example to look up.
 #[test]
 fn every_public_function_is_shown_by_an_example() {
     let listed = public_functions(&read("docs/public-api.txt"));
@@ -783,7 +784,7 @@ fn an_example_shows_what_it_calls_of_the_types_that_it_names() {
 /// Functions of hamlyn.h that hamlyn.hpp does without, each with the reason.
 const NOT_IN_HPP: &[(&str, &str)] = &[];
 
-// Who writes C++ has everything that the C library can do.
+// C++ programs have everything that the C library can do.
 #[test]
 fn hamlyn_hpp_uses_every_function_of_hamlyn_h() {
     let functions = |file: &str| -> BTreeSet<String> {

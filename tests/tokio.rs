@@ -527,7 +527,7 @@ async fn long_replies_to_a_client_that_takes_none_wait_within_a_bound() {
         request.fail(503, "busy").await.unwrap();
     }
     assert_eq!(server.replies_refused(), (CALLS - COPIED - WAIT) as u64);
-    // Whoever is let go while it waits, too.
+    // Also a caller that is dropped while it waits.
     drop(waiting.pop());
     requests[COPIED + WAIT - 1].fail(504, "too late").await.unwrap();
     // Another client of the same user has its reply meanwhile.
@@ -539,7 +539,7 @@ async fn long_replies_to_a_client_that_takes_none_wait_within_a_bound() {
     };
     let both = async { tokio::join!(other.call(b"other"), answering).0.unwrap() };
     assert!(*timeout(support::LONG, both).await.unwrap() == [8; LENGTH]);
-    // What waits is taken late.
+    // Waiting requests are taken late.
     let finishing = tokio::task::spawn_blocking(move || {
         let finish = |call| client.finish(call, support::LIMIT);
         let finished: Vec<_> = calls.into_iter().map(finish).collect();
@@ -654,7 +654,7 @@ fn connecting_that_is_dropped_leaves_no_thread_and_no_connection() {
     for (mode, progress) in [("adaptive", false), ("blocking", false), ("blocking", true)] {
         let dir = support::Dir::new(&format!("given-up-{mode}"), &[("WAIT_MODE", mode)]);
         let config = dir.config();
-        // What is left of it ends with it.
+        // The rest of it ends with it.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(3)
@@ -684,7 +684,7 @@ fn connecting_that_is_dropped_leaves_no_thread_and_no_connection() {
                 } => {}
             }
             let ended: Vec<_> = (0..2).map(|_| ends.recv_timeout(support::LONG)).collect();
-            // Whoever still wants to connect to it does so now.
+            // A client that still wants to connect to it does so now.
             let there = Manager::with_config(config.clone()).unwrap();
             let listener = ByteListener::new(&there, ByteConfig::default()).unwrap();
             listener.serve("nobody", Access::SameUser).unwrap();
@@ -727,7 +727,7 @@ async fn every_outstanding_call_fails_as_soon_as_its_server_is_killed() {
         let friend = {
             let growing = friends.set_up(grow);
             tokio::pin!(growing);
-            // Whoever receives answers, too.
+            // The receiver answers, too.
             let request = timeout(support::LONG, async {
                 tokio::select! {
                     friend = &mut growing => friend,
@@ -775,7 +775,7 @@ async fn every_outstanding_call_fails_as_soon_as_its_server_is_killed() {
             for thread in waiting {
                 died(thread.join().unwrap());
             }
-            // And so does every later one, of whatever length.
+            // And so does every later one, of any length.
             for client in threads.iter() {
                 died(client.call(b"later", None).map(drop));
                 died(client.call(&[3; 100_000], None).map(drop));

@@ -60,7 +60,7 @@ async fn within<R>(future: impl Future<Output = R>) -> R {
     timeout(LIMIT, future).await.expect("what was waited for has not come")
 }
 
-/// Answers each request with how many it has received, until it is told that no more come.
+/// Answers each request with the number received, until no more come.
 fn counting(server: AsyncServer) -> (Arc<AtomicU32>, tokio::task::JoinHandle<ReceiveError>) {
     let count = Arc::<AtomicU32>::default();
     let counted = count.clone();
@@ -343,7 +343,7 @@ async fn a_call_whose_reply_is_lost_is_sent_again_only_if_its_caller_says_that_i
     let server = dir.server(ServerConfig::default());
     let request = within(server.receive()).await.unwrap();
     assert_eq!(&*request, b"again");
-    // What is left of its limit.
+    // The rest of its limit.
     assert!(request.deadline().unwrap() <= Instant::now() + LIMIT);
     request.reply(b"at last").await.unwrap();
     assert_eq!(&*within(again).await.unwrap().unwrap(), b"at last");

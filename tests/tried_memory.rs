@@ -148,7 +148,7 @@ fn a_socket_that_refuses_descriptors_gets_none() {
     assert_eq!((received.bytes, received.descriptors.len()), (1, 0));
 }
 
-/// A socket whose `close` blocks for `seconds`: it lingers, and nobody reads what it sent.
+/// A socket whose `close` blocks for `seconds`: it lingers, and its bytes are never read.
 fn lingering(seconds: u16) -> (OwnedFd, TcpListener, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -364,7 +364,7 @@ fn memory_is_charged_to_whoever_touches_it_first() {
         let mut children = vec![touch(&first)];
         let paid = first.bytes();
         assert!(paid >= bytes, "{how}: {paid} of {bytes}");
-        // Who comes second pays nothing, though it maps the same pages.
+        // The second process pays nothing, though it maps the same pages.
         children.push(touch(&second));
         assert!(second.bytes() < bytes / 2, "{how}: {}", second.bytes());
         assert!(first.bytes() >= bytes);

@@ -173,7 +173,7 @@ def tonic(cell: tuple, count: int, cores: list[int], window: int) -> float:
 
 
 def cipher(cell: Cell, cores: list[int]) -> float | None:
-    """What encrypting alone takes, in the records that TLS makes of it, on one core."""
+    """The cost of encryption alone, in the records that TLS makes, on one core."""
     manner, size = cell
     if manner != MANY:
         return None
@@ -218,7 +218,7 @@ PEERS = {
 
 
 def version(name: str) -> str:
-    """Of what a peer is made with; of Hamlyn, whose own is its row's commit, the library below it."""
+    """The version of a peer; for Hamlyn (whose own is its row's commit) that of the library below."""
     if name.startswith("tonic"):
         lock = (run.HERE / "tonic/Cargo.lock").read_text()
         return re.search(r'name = "tonic"\nversion = "(.*)"', lock)[1]

@@ -113,7 +113,7 @@ int main(int argc, char **argv) {
     check(context != NULL, "context");
     SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
     check(SSL_CTX_set_ciphersuites(context, "TLS_AES_256_GCM_SHA384"), "cipher");
-    // What is tried again may have moved: a part of it has left.
+    // A buffer may have moved when its write is tried again: a part of it was sent.
     SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     // As many bytes as there are with one system call.
     SSL_CTX_set_read_ahead(context, 1);

@@ -137,7 +137,7 @@ static inline void times_print(struct times *times, const struct plan *plan) {
     fflush(stdout);
 }
 
-// ---- what each program brings: one message, and a stream of them
+// ---- each program defines: one message, and a stream of them
 
 static void send_one(const void *bytes, size_t size);
 // Returns when the whole message is there.

@@ -61,7 +61,8 @@ class Peer:
     name: str
     version: str
     settings: str
-    # What a receiver is handed: "copy" or "view", or how it copies for itself. A view is looked at, line by line.
+    # How a receiver gets a message: "copy" or "view", or its own way to copy. It reads each line of
+    # a view.
     receives: str
     # From a cell, the number of messages and the processors, to nanoseconds, messages or bytes.
     run: Callable[[Cell, int, list[int]], float]
@@ -71,7 +72,7 @@ class Peer:
 
 # ---- processes
 
-# Started and not yet finished; whatever ends this program, they end too.
+# Started and not yet finished; they end with this program, for any reason.
 live: list[subprocess.Popen] = []
 
 
@@ -104,7 +105,7 @@ def start(command: list, env: dict[str, str], fds: tuple[int, ...] = ()) -> subp
 
 
 def finish(processes: list[subprocess.Popen]) -> str:
-    """What the last of them printed, when all have ended well."""
+    """The output of the last of them, when all have ended well."""
     deadline = time.monotonic() + RUN_SECONDS_MAX
     try:
         outputs = []
@@ -203,7 +204,7 @@ def hamlyns() -> list[Peer]:
     def protocol(name: str) -> list[str]:
         return ["protocols", "--only", name + "-{name}"]
 
-    # Name, settings, what the receiver is handed, the words behind `hamlyn perf`, the cells.
+    # Name, settings, how a receiver gets a message, the arguments of `hamlyn perf`, the cells.
     commands = [
         ("Hamlyn", "raw interface, polled", "copy", ["{metric}", "--size", "{size}"], raw),
         ("Hamlyn, tagged", "tagged remote write, polled", "copy", protocol("tagged"), tagged),
@@ -442,7 +443,7 @@ def placement_of(ns: float) -> str:
 
 @dataclasses.dataclass
 class Limits:
-    """What stands beside a run, as `hamlyn perf` measures it."""
+    """The limits beside a run, measured like in `hamlyn perf`."""
 
     # The raw cache line's time one way, in nanoseconds.
     raw_ns: float

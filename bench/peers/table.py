@@ -17,7 +17,7 @@ import pathlib
 import statistics
 import sys
 
-# What a receiver gets, where rows that were taken earlier have another word for it.
+# How a receiver gets a message, for earlier rows that have another word for it.
 RECEIVES = {"Hamlyn, stream through an aperture": "copy, 4 KiB at a time"}
 
 HERE = pathlib.Path(__file__).resolve().parent

@@ -15,7 +15,7 @@ static h_node_t *node;
 static h_queue_t queue;
 static unsigned char sent[BYTES];
 
-/* What fills the area, from this node to itself. */
+/* Fills the area by messages from this node to itself. */
 static void deposit(h_area_t area, int byte) {
     h_slot_config_t config;
     h_slot_t slot;

@@ -93,7 +93,7 @@ static void first(void) {
     CHECK(h_byte_stream_read(two, LIMIT, data, sizeof data, &length));
     THAT(length == 0 && all == 10);
     CHECK(h_byte_stream_write_all(two, "answer", 6, LIMIT, NULL));
-    /* An accepted one outlives its listener; what was not accepted is closed. */
+    /* An accepted one outlives its listener; one not accepted is closed. */
     CHECK(h_byte_listener_close(listener, LIMIT));
     CHECK(h_byte_stream_close(two, LIMIT));
     for (all = 0; all < 6; all += length) {

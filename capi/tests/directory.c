@@ -33,7 +33,7 @@ static void until(int *value) {
     }
 }
 
-/* Nobody has it at the first look; then it is behind a place at which nothing listens. */
+/* The first look finds no host; the second an address without a listener, and the service. */
 static bool look_up(void *context, const char *service, int64_t timeout_ns, h_places_t *places) {
     THAT(context == &book && strcmp(service, "far") == 0);
     THAT(timeout_ns > 0 && timeout_ns <= LIMIT);
@@ -99,7 +99,7 @@ static void first(void) {
     CHECK(h_set_directory(here, look_up, &book, release));
     CHECK(h_connect(here, "hamlyn://far", NULL, 0, LIMIT, &link));
     THAT(change(&book.looks, 0) == 2 && change(&book.releases, 0) == 0);
-    /* Who it is: of another host, with the same secret. */
+    /* Its identity: of another host, with the same secret. */
     CHECK(h_peer(here, link, &peer));
     THAT(strcmp(peer.address, at) == 0 && strcmp(peer.identity, "secret") == 0);
     THAT(peer.uid == -1 && peer.gid == -1 && peer.pid == -1);
@@ -111,7 +111,7 @@ static void first(void) {
     CHECK(h_set_directory(here, be_silent, NULL, NULL));
     THAT(h_connect(here, "hamlyn://far", NULL, 0, LIMIT, &link) == H_UNREACHABLE);
 
-    /* Whoever connects is told when its time is over; the context stays until the function is left. */
+    /* A client gets an error after its time limit; the context stays until the function returns. */
     CHECK(h_set_directory(here, wait_long, &book, release));
     THAT(h_connect(here, "hamlyn://far", NULL, 0, 100 * 1000 * 1000, &link) == H_TIMED_OUT);
     CHECK(h_set_directory(here, NULL, NULL, NULL));
@@ -126,7 +126,7 @@ static void first(void) {
     change(&book.releases, -1);
     h_node_free(here);
 
-    /* Somebody with another secret. */
+    /* A host with another secret. */
     file = fopen(path, "w");
     THAT(file && fprintf(file, "%064d\n", 8) == 65 && fclose(file) == 0);
     CHECK(h_node_new(settings, 1, &here));

@@ -81,7 +81,7 @@ static void a_node_without_its_arguments(void) {
     EXPECT(H_INVALID, "node is null", h_close(NULL, 0, NULL));
 }
 
-/* Another host, here this one over loopback: what is missing, who is not there, and a message. */
+/* Another host, here this one over loopback: missing settings, an absent host, and a message. */
 static void another_host(void) {
     h_setting_t settings[4];
     h_node_t *there = NULL, *made = NULL;
@@ -252,7 +252,7 @@ static void tickets_that_are_none(void) {
     EXPECT(H_OK, "", h_ticket_capacity(&parts[1], &capacity));
     THAT(capacity == 2048);
     EXPECT(H_INVALID, "fast", h_send_fast(node, &ticket, "x", 1, 7, 0, NULL));
-    /* A node that nobody is connected to. */
+    /* A node without connections. */
     bad = ticket;
     bad.bytes[0] ^= 1;
     EXPECT(H_UNREACHABLE, "no link", h_send_msg(node, &bad, "x", 1, NULL, 0, 0, NULL));
@@ -558,7 +558,7 @@ static void streams(void) {
     EXPECT(H_OK, "", h_stream_loan(sender, 9, LIMIT, &place));
     memcpy(place, "in place!", 9);
     EXPECT(H_OK, "", h_stream_loan_send(sender, 8, LIMIT));
-    /* What is on loan as the sender closes is not sent. */
+    /* A loan still open when the sender closes is not sent. */
     EXPECT(H_OK, "", h_stream_loan(sender, 9, LIMIT, &place));
     memcpy(place, "not sent.", 9);
     EXPECT(H_OK, "", h_stream_sender_close(sender, LIMIT));
@@ -640,7 +640,7 @@ static void calls(void) {
     EXPECT(H_OK, "", h_server_receive(server, LIMIT, &request));
     h_request_free(request);
     EXPECT(H_REFUSED, "will not reply", h_client_finish(client, call, LIMIT, &reply));
-    /* What is forgotten does not exist, and keeps its place until the server has answered. */
+    /* A forgotten call does not exist, and keeps its place until the server has answered. */
     EXPECT(H_OK, "", h_client_start(client, "question", 8, LIMIT, &call));
     EXPECT(H_OK, "", h_client_start(client, "question", 8, LIMIT, &other_call));
     EXPECT(H_OK, "", h_client_forget(client, call));
@@ -662,7 +662,7 @@ static void calls(void) {
     h_reply_free(NULL);
 }
 
-/* Of a client that has gone it is known who it was, until as many as there may be have gone after it. */
+/* The identity of a client stays known until as many as there may be have gone after it. */
 static void callers_that_have_gone(void) {
     h_node_t *other = other_node();
     h_server_t *server;
@@ -717,7 +717,7 @@ static void a_server_that_drains(void) {
     EXPECT(H_OK, "", h_server_drain(server, 1000000, &length));
     THAT(length == 1);
     EXPECT(H_CLOSED, "", h_server_receive(server, LIMIT, &none));
-    /* Of what it took it is not known; what it did not take may be sent again. */
+    /* The fate of requests it took is unknown; those it did not take may be sent again. */
     EXPECT(H_CLOSED, "the peer is gone", h_client_finish(client, call, LIMIT, &reply));
     EXPECT(H_DRAINING, "has not taken the request",
            h_client_call(client, "x", 1, LIMIT, data, sizeof data, &length));
@@ -725,7 +725,7 @@ static void a_server_that_drains(void) {
            h_client_call_within(client, "x", 1, LIMIT, data, sizeof data, &length));
     EXPECT(H_DRAINING, "has not taken the request",
            h_client_start(client, "x", 1, LIMIT, &call));
-    /* Nobody could be connected to it. */
+    /* No client could be connected to it. */
     EXPECT(H_STATE, "drains", h_server_serve(server, "drained", H_ACCESS_SAME_USER, 0));
     h_request_free(request);
     h_client_free(client);
@@ -873,7 +873,7 @@ static void numbers_that_cannot_be(void) {
     EXPECT(H_LIMIT, "", h_group_new(node, 0, 1, 1, &group));
 }
 
-/* What a process has sent before it dies arrives; then its death is told. */
+/* Messages sent by a process before it dies arrive; then its death is reported. */
 static void a_process_that_dies(void) {
     h_stream_receiver_t *receiver;
     h_record_t record;
@@ -939,7 +939,7 @@ static void *wait_for_a_record(void *argument) {
     return NULL;
 }
 
-/* While one thread waits without a limit, another releases what the sender waits for. */
+/* While one thread waits without a limit, another releases the record that the sender waits for. */
 static void a_release_beside_a_receive(void) {
     h_node_t *other = other_node();
     h_stream_receiver_t *receiver;
@@ -1024,7 +1024,7 @@ static void a_forked_child(void) {
         h_node_free(node);
         EXPECT(H_OK, "", h_node_new(NULL, 0, &own));
         EXPECT(H_OK, "", h_close(own, LIMIT, NULL));
-        /* What the parent's threads held is nobody's here; a leak checker need not look. */
+        /* The child has no use for memory of the parent's threads; a leak checker need not look. */
         execl(failures ? "/bin/false" : "/bin/true", "end", (char *)NULL);
         _exit(2);
     }

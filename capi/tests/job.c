@@ -50,7 +50,7 @@ static void what_there_is_from_the_start(void) {
     CHECK(h_job_explain(job, text, sizeof text, &length));
     THAT(strlen(text) == length && strstr(text, "rank 0 of 1"));
     REFUSED(H_TOO_LONG, "", h_job_explain(job, text, 4, &length));
-    /* The same job and the same node, for whoever asks again. */
+    /* The same job and the same node, if they are asked for again. */
     CHECK(h_job_open(NULL, 0, &again));
     CHECK(h_job_node(again, &other));
     CHECK(h_node_id(node, &id));

@@ -55,7 +55,7 @@ static void first(void) {
     CHECK(h_serve(server, "log", H_ACCESS_SAME_USER, 0, NULL, 0));
     CHECK(h_node_new(NULL, 0, &client));
     CHECK(h_connect(client, "log", NULL, 0, LIMIT, &link));
-    /* Each end is told. */
+    /* Each end gets it. */
     until(&heard.connected, 2);
     h_node_free(client);
     until(&heard.closed, 1);

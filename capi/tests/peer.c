@@ -305,7 +305,7 @@ static void group_send(const char *name, uint64_t count) {
     CHECK(h_group_member_close(member, LIMIT));
 }
 
-/* A slot for what announces, and its ticket. */
+/* A slot for announcements, and its ticket. */
 static h_queue_t announced(h_area_t *area, h_ticket_t *ticket) {
     h_slot_t slot;
     h_slot_config_t config;

@@ -151,7 +151,7 @@ static void short_and_long_samples(void) {
     CHECK(h_subscriber_missed(subscriber, &missed));
     THAT(missed == 0);
 
-    /* The other one was slow, and misses what it had no room for. */
+    /* The other one was slow, and misses the samples for which it had no room. */
     while (h_subscriber_receive(late, 0, &sample) == H_OK) {
         h_sample_free(sample);
     }
@@ -193,7 +193,7 @@ static void what_is_refused(void) {
     THAT(h_publisher_new(there, NULL, NULL) == H_INVALID);
     CHECK(h_publisher_new(there, NULL, &publisher));
     CHECK(h_publisher_serve(publisher, "refusals", H_ACCESS_SAME_USER, 0));
-    /* It drops the oldest for those who are slow, and none can make it wait. */
+    /* It drops the oldest for slow subscribers, and none can make it wait. */
     memset(&wanted, 0, sizeof wanted);
     wanted.when_slow = H_WHEN_SLOW_WAIT;
     THAT(h_subscriber_connect(here, "refusals", &wanted, LIMIT, &subscriber) == H_REFUSED);
@@ -206,7 +206,7 @@ static void what_is_refused(void) {
     CHECK(h_subscriber_connect(here, "refusals", &wanted, LIMIT, &subscriber));
     THAT(h_publisher_loan(publisher, 1, &loan) == H_TOO_LONG);
     THAT(h_publisher_publish(publisher, NULL, 1, LIMIT, NULL) == H_INVALID);
-    /* Whoever is sent away is told so, after what it had been sent. */
+    /* A disconnected subscriber learns of it after its last samples. */
     h_publisher_counts_t counts;
     do {
         CHECK(h_publisher_publish(publisher, "x", 1, LIMIT, NULL));

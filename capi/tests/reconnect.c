@@ -9,7 +9,7 @@
 
 static h_node_t *there, *here;
 
-/* Answers with what it was sent until it drains; how often. */
+/* Answers with the request until it drains; returns how often. */
 static void *serve(void *argument) {
     h_server_t *server = (h_server_t *)argument;
     h_request_t *request;
@@ -96,7 +96,7 @@ int main(void) {
     THAT(h_reconnecting_client_call(NULL, "again", 5, LIMIT, 0, &reply) == H_INVALID);
     THAT(end(server, thread) == 2);
 
-    /* Nobody serves the name: what is sent is sent to nobody. */
+    /* The name has no server: the request is not sent. */
     THAT(h_reconnecting_client_call(client, "never", 5, 1000000, 1, &reply) == H_UNREACHABLE);
     THAT(is_in(client, H_RECONNECTING, 1));
     THAT(h_reconnecting_client_call(hasty, "never", 5, LIMIT, 1, &reply) == H_UNREACHABLE);

@@ -13,7 +13,7 @@ static bool is_this_process(const h_peer_t *peer) {
     return peer->uid == (int64_t)geteuid() && peer->pid == (int64_t)getpid();
 }
 
-/* Lets in whoever is this process, and counts. */
+/* Admits clients of this process, and counts. */
 static bool admit(void *context, const h_peer_t *peer) {
     ++*(int *)context;
     return is_this_process(peer);
@@ -32,7 +32,7 @@ static void nodes(void) {
     CHECK(h_start_progress(here));
 }
 
-/* What a function that explains says is a sentence about a link. */
+/* The text of an `explain` function is a sentence about a link. */
 #define EXPLAINS(call, word)                                                                       \
     do {                                                                                           \
         char text[4096];                                                                           \
@@ -123,7 +123,7 @@ static void tagged_writes(void) {
     THAT(h_tagged_receiver_serve(next, "tagged", H_ACCESS_SAME_USER, 0) == H_IN_USE);
     CHECK(h_tagged_receiver_stop_serving(receiver));
     CHECK(h_tagged_receiver_serve(next, "tagged", H_ACCESS_SAME_USER, 0));
-    /* Who is connected stays so. */
+    /* A connected peer stays connected. */
     CHECK(h_tagged_send(sender, 8, "more", 4, 8, LIMIT));
     CHECK(h_tagged_get_tag(receiver, LIMIT, &tag));
     THAT(tag.tag == 8);
@@ -268,7 +268,7 @@ static void a_group_with_a_helper(void) {
     CHECK(h_group_wait_for(group, 1, LIMIT));
     CHECK(h_group_part(group, 0, &data, &length));
     THAT(length == 8 && memcmp(data, "halfhalf", 8) == 0);
-    /* Who is at the barrier is let go, though one is missing. */
+    /* Members at the barrier go on, though one is missing. */
     CHECK(h_group_next_round(group));
     THAT(pthread_create(&thread, NULL, at_the_barrier, member) == 0);
     CHECK(h_group_wait_for(group, 1, LIMIT));

@@ -76,7 +76,7 @@ static void leave(void) {
     _exit(1);
 }
 
-/* A child that closes everything, as daemons do, and opens files of its own, frees what it inherited. */
+/* A child that closes everything, like daemons, and opens its own files, frees its inheritance. */
 static void forked(void) {
     h_node_t *node;
     pid_t child;

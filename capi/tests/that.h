@@ -13,7 +13,7 @@
         }                                                                                          \
     } while (0)
 
-/* Counts those who ask, in the context, and admits this process alone. */
+/* Counts the requests, in the context, and admits this process alone. */
 static inline bool admit_this(void *context, const h_peer_t *peer) {
     ++*(int *)context;
     return peer->pid == (int64_t)getpid();

@@ -51,7 +51,7 @@ static h_node_t *connected(h_ticket_t *to) {
     return other;
 }
 
-/* What it has been called for is looked for anew; then, nothing having happened, it may wait. */
+/* It looks again for arrivals that it was called for; then, without any, it may wait. */
 static void the_first_times_it_looks_again(void) {
     bool may_wait = true;
     int looks = 0;
@@ -94,7 +94,7 @@ static void the_end_of_a_link_that_it_takes_as_it_prepares(void) {
     }
 }
 
-/* Another thread is in a call, and takes from the link what the loop sleeps for. */
+/* Another thread is in a call, and takes the message that the loop sleeps for from the link. */
 static void what_another_call_takes(void) {
     h_ticket_t to;
     h_node_t *other = connected(&to);

@@ -1,4 +1,4 @@
-//! The limit on the cost of one look at running processes, whatever they answer.
+//! The limit on the cost of one look at running processes, for any answers.
 //!
 //! All users whose processes are looked at share one budget. A user may take more than an equal
 //! share only from the part that others leave: the heaviest user is cut first, and no user can keep

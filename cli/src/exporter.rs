@@ -1,7 +1,7 @@
 //! `hamlyn exporter`: the figures of `stat` over HTTP, for Prometheus.
 //!
 //! ```text
-//!   whoever connects --GET /metrics--> hyper --> the last look, or, if it is a second old, another
+//!   client --GET /metrics--> hyper --> the last look, or a new one if that is a second old
 //! ```
 //! Clients may be hostile, and cost little: at most [`CONNECTIONS_MAX`] are served at a time, a
 //! request must arrive within one second and a connection ends after ten, a body is not read, and a

@@ -146,7 +146,7 @@ impl Write for Replacement {
     }
 }
 
-/// Where the file is, or will be.
+/// The directory of the file.
 pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
 }

@@ -90,7 +90,7 @@ pub fn is_own(peer: &Peer) -> bool {
     peer.host.is_none() && peer.uid == Some(rustix::process::geteuid().as_raw())
 }
 
-/// How long a peer may go without progress; `None`: for ever.
+/// The time that a peer may go without progress; `None`: without limit.
 fn idle_max(asked: Option<Duration>, peer: &Peer) -> Option<Duration> {
     asked.or((!is_own(peer)).then_some(PATIENCE))
 }

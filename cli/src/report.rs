@@ -394,7 +394,7 @@ mod tests {
         let svgs = chart.to_svgs().unwrap();
         for svg in &svgs {
             assert!(!svg.contains("logarithmic") && svg.contains(">\n6200.0 ms"), "{svg}");
-            // The page's own background is none of them.
+            // The page's own background is not among the colours.
             assert!(svg.contains("<rect") && !svg.contains("<circle"), "{svg}");
         }
     }

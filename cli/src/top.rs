@@ -229,7 +229,7 @@ fn of_services(look: &Look, before: &Before) -> Fitting {
     Fitting { header, rows, names: &[0, 3], numbers: 4..12, spared: &[11, 7, 9, 5, 1] }
 }
 
-/// What the program waits for, and what waits for it.
+/// The program's waits, and the requests that wait for it.
 fn of_process(told: &Told) -> String {
     let links = || told.figures.links.values();
     let for_room = links().map(|link| link.number("waits_for_room_ms")).max().unwrap_or(0);

@@ -31,7 +31,7 @@ const BEHIND: u64 = 4;
 /// A server that takes at least this long with a request is reported.
 const SLOW_MS: u64 = 10;
 
-/// Counters of the control plane, and what a nonzero one means for a client that connects.
+/// Counters of the control plane, and the meaning of a nonzero one for a client that connects.
 const REFUSALS: &[(&str, &str)] = &[
     ("control.refused_version", "they speak another version of the protocol: build both with one"),
     ("control.refused_feature", "they require a feature that this process lacks"),

@@ -7,7 +7,7 @@ fn hamlyn(line: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_hamlyn")).args(line.split_whitespace()).output().unwrap()
 }
 
-/// What the command starts itself is nobody's business.
+/// Subcommands that the command starts itself are hidden from users.
 const INTERNAL: [&str; 6] =
     ["limits", "perf-peer", "tour-actor", "perf-idle-end", "perf-end", "perf-protocol-end"];
 
@@ -96,7 +96,7 @@ fn a_wrong_value_is_an_error_that_names_it_and_what_is_allowed() {
 fn manual_pages_are_generated_for_every_command() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("man");
-    // Another program's page, in whatever coding, is left as it is.
+    // Another program's page, in any encoding, is left as it is.
     let others: &[u8] = b".TH CAF\xc9 1\n.SH EXTRA\nA\n";
     std::fs::create_dir(&path).unwrap();
     std::fs::write(path.join("others.1"), others).unwrap();
@@ -118,7 +118,7 @@ fn manual_pages_are_generated_for_every_command() {
         let text = std::fs::read_to_string(path.join(page)).unwrap_or_default();
         assert!(text.contains(".TH"), "{page}");
     }
-    // What `whatis` shows.
+    // The text that `whatis` shows.
     let text = std::fs::read_to_string(path.join("hamlyn.1")).unwrap();
     assert!(text.contains("\nhamlyn \\- Protected messages between programs"), "{text}");
     assert!(text.contains("\\-\\-quiet"), "{text}");

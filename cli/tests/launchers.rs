@@ -38,7 +38,7 @@ const AS_ROOT: [(&str, &str); 4] = [
     ("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
 ];
 
-/// What ranks put, get, and do not get; whatever the launcher.
+/// The values that ranks put and get, or fail to get, with any launcher.
 fn values() -> Done {
     let job = Job::from_env()?;
     let bytes = if job.launcher() == Launcher::Pmi1 { 511 } else { 32_256 };
@@ -54,7 +54,7 @@ fn values() -> Done {
         assert_eq!(job.get(rank, "x")?, [rank as u8; 3]);
         assert_eq!(job.get(rank, "none")?, []);
         assert_eq!(job.get(rank, "long")?, vec![rank as u8; bytes]);
-        // At once, and not when somebody puts it.
+        // At once, and not when a rank puts it.
         let error = job.get(rank, "never").unwrap_err();
         assert!(matches!(error, JobError::NothingPut { .. }), "{error}");
     }
@@ -285,7 +285,7 @@ fn four_ranks_find_one_another_under_slurm() {
     }
 }
 
-/// This program as a rank of `role`, with nobody who started it but these variables.
+/// This program as a rank of `role`, without a launcher: only these variables.
 fn alone(role: &str, variables: &[(&str, &str)]) -> (Option<i32>, String) {
     let dir = tempfile::tempdir().unwrap();
     let mut command = command("env", dir.path());

@@ -31,7 +31,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A socket at which somebody listens, with room for so many who are not accepted.
+/// A listening socket, with room for so many connections that are not accepted.
 fn listen(path: &Path, backlog: i32) -> OwnedFd {
     let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     rustix::net::bind(&listener, &SocketAddrUnix::new(path).unwrap()).unwrap();
@@ -45,7 +45,7 @@ fn answer(listener: OwnedFd, text: Vec<u8>) -> Arc<AtomicUsize> {
     let counted = asked.clone();
     std::thread::spawn(move || {
         while let Ok(socket) = rustix::net::accept(&listener) {
-            // Whoever looks for names connects, and asks nothing.
+            // A search for names connects, and asks nothing.
             let mut question = [0; 1024];
             if !rustix::net::recv(&socket, &mut question, RecvFlags::empty()).is_ok_and(|n| n.0 > 0)
             {
@@ -157,7 +157,7 @@ fn another_process_that_other_tests_start() {
         }
     }
     println!("the liar serves");
-    // Until whoever started it ends it, or is gone.
+    // Until its parent ends it, or is gone.
     let parent = rustix::process::getppid();
     while rustix::process::getppid() == parent {
         std::thread::sleep(Duration::from_millis(50));

@@ -62,7 +62,7 @@ fn names_tell_who_serves_them_and_stale_ones_are_removed_when_asked() {
     }
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
 
-    // What is no socket is nobody's service, whatever it is called.
+    // A file that is no socket is no service, with any name.
     let why = hamlyn(directory, &["why", "file"]);
     let said = String::from_utf8(why.stdout).unwrap();
     assert!(said.contains("is no socket") && why.status.code() == Some(1), "{said}");
@@ -109,14 +109,15 @@ fn one_name_that_is_served_to_its_user_and_to_others_is_two_services_everywhere(
     }
     let all = said(&["stat", "--json"]);
     assert_eq!(all.lines().count(), 2, "{all}");
-    // Who sends to it as others do reaches what others reach.
+    // Sending by the name that others use reaches the service that others reach.
     said(&["send", &by_user]);
     assert!(to_others.wait().unwrap().success() && to_itself.try_wait().unwrap().is_none());
     to_itself.kill().unwrap();
     to_itself.wait().unwrap();
 }
 
-// Whoever may connect can fill it. Who listens the kernel says of a connection alone.
+// Every user that may connect can fill it. The kernel names the listening process only for a
+// connection.
 #[test]
 fn a_name_whose_queue_is_full_is_not_taken_for_that_of_a_process_of_another_namespace() {
     let directory = tempfile::tempdir().unwrap();

@@ -47,7 +47,7 @@ fn round_trip(bytes: &[u8]) {
         assert!(sent.status.success(), "{}", text(&sent.stderr));
         assert!(received.status.success(), "{}", text(&received.stderr));
         assert!(received.stdout == bytes, "{} bytes came", received.stdout.len());
-        // Nobody looks at these, so there is no progress bar.
+        // Their standard error is no terminal, so there is no progress bar.
         assert_eq!((text(&sent.stderr), text(&received.stderr)), (String::new(), String::new()));
     });
 }
@@ -194,7 +194,7 @@ fn a_name_that_is_in_use_or_wrong_is_an_error_that_says_which() {
     assert!(text(&output.stderr).contains("in use"), "{}", text(&output.stderr));
     first.kill().unwrap();
     first.wait().unwrap();
-    // What a dead process left behind is taken over.
+    // A name left behind by a dead process is taken over.
     let output = hamlyn(directory.path(), &["recv", "--wait", "0.1", "x"]).output().unwrap();
     assert!(text(&output.stderr).contains("time limit"), "{}", text(&output.stderr));
     let output = hamlyn(directory.path(), &["recv", "a/b"]).output().unwrap();
@@ -247,7 +247,7 @@ fn a_descriptor_that_is_closed_is_an_error_at_once() {
     let output = with_closed(directory.path(), "send x", "<&-");
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("standard input is closed"), "{output:?}");
-    // Whoever says so, gets nothing; and a file needs no standard output.
+    // A user who asks for no output gets none; and a file needs no standard output.
     let null = with_closed(directory.path(), "recv --wait 0 x", ">/dev/null");
     assert!(text(&null.stderr).contains("time limit"), "{null:?}");
     let file = directory.path().join("file");
@@ -292,7 +292,8 @@ fn a_file_is_there_when_it_is_whole_and_as_it_was_until_then() {
     }
 }
 
-/// What `recv x --output PATH` says to one that cannot be written. `stdout`: where its output goes.
+/// The error of `recv x --output PATH` for a path that cannot be written. `stdout`: its standard
+/// output.
 fn refused_output(path: &Path, stdout: Stdio) -> String {
     let directory = tempfile::tempdir().unwrap();
     let arguments = ["recv", "--wait", "0", "-o", path.to_str().unwrap(), "x"];
@@ -380,7 +381,7 @@ fn a_signal_leaves_neither_a_name_nor_a_part_of_a_file() {
     for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM] {
         let arguments = ["recv", "--output", file.to_str().unwrap(), "x"];
         let mut receiver = hamlyn(directory.path(), &arguments).spawn().unwrap();
-        // It has begun: whoever sends is served.
+        // It has begun: a sender is served.
         let mut sender = hamlyn(directory.path(), &["send", "x"]).spawn().unwrap();
         sender.stdin.as_mut().unwrap().write_all(&[7; 1000]).unwrap();
         while names(files.path()).is_empty()
@@ -440,7 +441,7 @@ fn right_to_send(node: &mut Node) -> Ticket {
     node.ticket(slot, MetadataIndex(0)).unwrap()
 }
 
-/// What `hamlyn send` says to such a service. Its input does not end.
+/// The error of `hamlyn send` to such a service. Its input does not end.
 fn told_by_sender(
     offer: impl Fn(&mut Node) -> Vec<u8>,
     more: impl FnMut(&mut Node, LinkId, Ticket),
@@ -550,7 +551,7 @@ fn a_sender_that_ends_or_stays_silent_before_it_has_sent_anything_makes_room_for
     let received = receiver.wait_with_output().unwrap();
     assert!(received.status.success() && received.stdout == b"whole", "{received:?}");
     drop(silent);
-    // What was written cannot be taken back.
+    // Written bytes cannot be taken back.
     let mut receiver = hamlyn(directory.path(), &["recv", "--idle", "1", "x"]).spawn().unwrap();
     let mut sender = hamlyn(directory.path(), &["send", "x"]).spawn().unwrap();
     sender.stdin.as_mut().unwrap().write_all(b"half").unwrap();
@@ -643,7 +644,7 @@ impl Drop for Ended {
     }
 }
 
-// Whatever the limit, the command says what is missing, or does without.
+// At any limit, the command names the missing resource, or works without it.
 #[test]
 fn no_limit_ends_the_command_by_a_signal() {
     let limits =

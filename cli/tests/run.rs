@@ -179,7 +179,7 @@ fn ranks_of_two_hosts_meet_by_tls_and_those_of_one_by_rings() {
 fn values() -> Done {
     let job = Job::from_env()?;
     assert_eq!(job.launcher(), Launcher::Run);
-    // The same job, for whoever asks again.
+    // The same job, if it is asked for again.
     assert_eq!(Job::from_env()?.manager().id(), job.manager().id());
     let (me, size) = (job.rank(), job.size());
     assert!(matches!(job.get(me, "x"), Err(JobError::NothingPut { .. })));
@@ -190,7 +190,7 @@ fn values() -> Done {
         assert_eq!(job.get(rank, "x")?, [rank as u8; 3]);
         assert_eq!(job.get(rank, "long")?, vec![rank as u8; 32_256]);
     }
-    // What is not inherited is not there for what a rank starts.
+    // A rank's child does not have descriptors that are not inherited.
     let fd = std::env::var("HAMLYN_JOB_FD")?;
     let shell = format!("test ! -e /proc/self/fd/{fd}");
     assert!(Command::new("sh").args(["-c", &shell]).status()?.success());
@@ -481,7 +481,7 @@ fn ranks_end_with_a_launcher_that_is_killed() {
     for said in said {
         let pid = said.split_whitespace().next().unwrap().to_owned();
         let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // Gone, or a zombie until whoever adopts it looks.
+        // Gone, or a zombie until its new parent looks.
         while !(stat().is_empty() || stat().contains(") Z ")) {
             assert!(Instant::now() < until, "rank {pid} is still there");
             std::thread::sleep(Duration::from_millis(10));

@@ -82,7 +82,7 @@ impl DerefMut for Running {
     }
 }
 
-/// What a process has started, and not waited for.
+/// The children of a process that it has not waited for.
 fn children(parent: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).unwrap();
     let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
@@ -90,7 +90,7 @@ fn children(parent: u32) -> Vec<u32> {
     all.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// What was said until `word` was so many times.
+/// The output until `word` was there so many times.
 fn said(mut from: impl Read + Send + 'static, word: &str, times: usize) -> String {
     let (pieces, came) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -181,7 +181,7 @@ fn when_a_rank_fails_the_others_end_whoever_takes_their_output() {
     let pid = std::fs::read_to_string(dir.path().join("pid")).unwrap();
     let proc = Path::new("/proc").join(pid.trim());
     until("the rank ends", || !proc.exists());
-    // What it printed is there for whoever comes late.
+    // Its output is there for a late reader.
     let mut out = Vec::new();
     child.stdout.take().unwrap().read_to_end(&mut out).unwrap();
     assert!(out.len() > 100_000, "{}", out.len());
@@ -227,7 +227,8 @@ fn ranks_meet_while_nobody_takes_their_output() {
     assert!(ended(child).success());
 }
 
-/// What a rank leaves behind in its pipe, which has a MiB: the test harness's first line may still be in it.
+/// Bytes left behind by a rank in its pipe of one MiB; the test harness's first line may still be
+/// in it.
 const FILLED: usize = (1 << 20) - (64 << 10);
 
 fn fills() -> Done {
@@ -313,7 +314,7 @@ fn a_rank_that_asks_and_does_not_listen_is_heard_once() {
         ToLauncher::Output { bytes, .. } => assert_eq!(text(&bytes), "asked\n"),
         other => panic!("{other:?}"),
     };
-    // All have been written, and one is told.
+    // All have been written, and one is acknowledged.
     hear(&mut agent);
     hear(&mut agent);
     // As many answers as the rank has room for, and more.
@@ -337,7 +338,7 @@ fn a_rank_that_asks_and_does_not_listen_is_heard_once() {
     assert!(ended(agent.child).success());
 }
 
-/// Ended, or waiting for whoever adopts it to look.
+/// Ended, or a zombie until its new parent looks.
 fn is_gone(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     stat.is_empty() || stat.contains(") Z ")
@@ -693,17 +694,17 @@ fn a_rank_that_has_left_its_process_group_ends_with_the_others() {
     said(child.stderr.take().unwrap(), "ready", 2);
     let agent = children(child.id()).pop().unwrap();
     let ranks = children(agent);
-    // One is ended by somebody else, the other with it.
+    // The test ends one, and the other ends with it.
     kill_process(pid(ranks[0]), Signal::USR1).unwrap();
     assert_eq!(ended(child).code(), Some(128 + 10));
     assert!(is_gone(&ranks[1].to_string()));
 }
 
-/// What a test has seen to be left, which it may be for good.
+/// A process that a test has seen left behind, perhaps for good.
 struct Left(String);
 
 impl Left {
-    /// What its number was written to.
+    /// The process whose number is in the file.
     fn of(file: &Path) -> Self {
         let mut text = String::new();
         until("it is started", || {
@@ -807,7 +808,7 @@ fn what_cannot_be_ended_is_named_and_is_a_failure() {
     let dir = tempfile::tempdir().unwrap();
     let all = |mode| std::fs::Permissions::from_mode(mode);
     std::fs::set_permissions(dir.path(), all(0o777)).unwrap();
-    // A program that becomes another user's, whoever starts it.
+    // A program that becomes another user's, for any parent.
     std::fs::copy("/usr/bin/setpriv", dir.path().join("becomes")).unwrap();
     std::fs::set_permissions(dir.path().join("becomes"), all(0o4755)).unwrap();
     std::fs::copy(env!("CARGO_BIN_EXE_hamlyn"), dir.path().join("hamlyn")).unwrap();

@@ -125,7 +125,7 @@ fn a_program_with_more_rights_than_its_caller_reads_no_file_that_the_caller_name
     let ask = ["send", "hamlyn://quotes", "--wait", "1"];
     let said = copies.run("set-uid", CALLER, &variables, &ask);
     assert!(!said.contains("hidden-word"), "{said}");
-    // Root reads its own file, and is told what is wrong with it.
+    // Root reads its own file, and the error says what is wrong with it.
     chown(&secret, Some(0), Some(0)).unwrap();
     chown(copies.path("own"), Some(0), Some(0)).unwrap();
     let said = copies.run("plain", 0, &variables, &ask);

@@ -175,7 +175,7 @@ fn ranks_of_two_hosts_are_started_through_ssh_and_end_together() {
     let until = Instant::now() + LONG;
     for pid in pids {
         let stat = || read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // Gone, or a zombie until whoever adopts it looks.
+        // Gone, or a zombie until its new parent looks.
         while !(stat().is_empty() || stat().contains(") Z ")) {
             assert!(Instant::now() < until, "rank {pid} is still there");
             std::thread::sleep(Duration::from_millis(10));

@@ -82,7 +82,7 @@ fn each_link_is_told_with_its_peer_its_path_and_what_has_gone_over_it() {
     assert!(link["path"].as_str().unwrap().contains("shared-memory ring to process"), "{line}");
     assert_eq!((&link["packets_refused"], &link["waits_for_room_ms"]), (&0.into(), &0.into()));
     assert!(link["age_ms"].as_u64().unwrap() > 0, "{line}");
-    // Who serves it is what the kernel says, and since when the process itself.
+    // The serving process comes from the kernel, its start time from the process itself.
     assert_eq!((&told["process"], &told["user"]), (&link["peer_process"], &uid.into()));
     assert!(told["program"].as_str().unwrap().starts_with("stat"), "{line}");
     assert!(told["counters"]["uptime_ms"].as_u64().unwrap() > 0, "{line}");
@@ -133,7 +133,7 @@ fn who_was_refused_last_is_told_and_whether_the_program_or_a_limit_said_no() {
     assert_eq!(refusals[0]["process"], std::process::id());
     assert_eq!(refusals[0]["service"], "orders");
     drop(client);
-    // Whoever wants something else than a server, and whom the program refuses.
+    // A client that wants another protocol, and one that the program refuses.
     assert!(StreamSender::connect(&others, "orders", Some(LONG)).is_err());
     server.set_admission(|_| Err("not on the list".into()));
     assert!(refused().contains("not on the list"));
@@ -461,7 +461,7 @@ fn whoever_waits_for_messages_in_pieces_has_waited_all_the_while() {
             before = waited();
             assert!(began.elapsed() < LONG, "it has waited for {before} ms");
         }
-        // Something that comes ends the wait, whatever it is for: then it has not gone on since before.
+        // Any arrival ends the wait: then it has not gone on since before.
         let after = std::time::Instant::now();
         client.send(&ticket, b"hello", b"", Some(LONG)).unwrap();
         loop {
@@ -546,7 +546,7 @@ fn nobody_is_said_to_wait_for_whom_a_sample_was_tried_that_has_left_since() {
     while publisher.try_publish(b"more").unwrap().is_none() {
         assert!(std::time::Instant::now() < end, "there is no room for what was taken");
     }
-    // It is full again, and nobody wants to publish anything.
+    // It is full again, and no thread wants to publish.
     until_link(directory, "reads", "places_held", |held| held == 4);
     until_link(directory, "news", "waits_for_buffer_ms", |ms| ms == 0);
     publisher.flush(Some(LONG)).unwrap();
@@ -703,7 +703,7 @@ fn prometheus_and_those_who_watch_get_the_same() {
     let mode = std::os::unix::fs::PermissionsExt::mode(&file.metadata().unwrap().permissions());
     assert_eq!(mode & 0o044, 0o044 & !umask(), "{mode:o}");
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
-    // What is not served any more is down, and the file says so.
+    // A service that has ended is down, and the file says so.
     let output =
         hamlyn(directory, &format!("stat nobody --prometheus --output {}", file.display()));
     assert!(!output.status.success());
@@ -816,7 +816,7 @@ fn the_exporter_answers_prometheus_and_nobody_else() {
     let long =
         format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(1 << 17));
     assert!(!http(address, &long).starts_with("HTTP/1.1 200"));
-    // Nobody else keeps it from answering: those who say nothing have their time, and others room.
+    // No client keeps it from answering: silent ones have their time limit, and others room.
     let silent: Vec<_> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
     assert!(get("/metrics", "localhost").starts_with("HTTP/1.1 200"));
     drop(silent);
@@ -847,7 +847,7 @@ fn why_says_what_is_wrong_with_a_name_and_with_a_link() {
     // The server makes no call, and the client goes on sending.
     let (mut server, mut client, ticket) = watched(directory);
     server.poll().unwrap();
-    // Until the ring is full and the rest waits; the client waits, too, and its figures are told.
+    // Until the ring is full and the rest waits; the client waits, too, and its figures are shown.
     client.serve("sender", Access::SameUser, Accept::Automatic(vec![])).unwrap();
     let sent = loop {
         match client.send(&ticket, &[7; 200], b"", Some(Duration::from_millis(10))) {
@@ -860,8 +860,8 @@ fn why_says_what_is_wrong_with_a_name_and_with_a_link() {
     assert!(said.contains("Link 1") && said.contains("the peer has taken nothing"), "{said}");
     let process = format!("process {}", std::process::id());
     assert!(said.contains(&process), "{said}");
-    // Who waits for whom, and since when, is told while it waits: this program has given up, and the
-    // peer has still taken nothing.
+    // A wait is shown while it lasts, with its end of the link and its start: this program has
+    // given up, and the peer has still taken nothing.
     let line = text(directory, "stat sender --json");
     let told: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert!(told["links"][0]["waits_for_room_ms"].as_u64().unwrap() >= 10, "{line}");
@@ -869,7 +869,8 @@ fn why_says_what_is_wrong_with_a_name_and_with_a_link() {
     assert!(shown.contains("has waited for the peer for"), "{shown}");
 }
 
-// What has come already is taken without a turn of the node: that is no silence, nor is it waiting.
+// Messages that have arrived are taken without a turn of the node: that is neither silence nor
+// waiting.
 #[test]
 fn why_says_that_a_receiver_is_slow_and_not_that_it_is_silent() {
     let directory = tempfile::tempdir().unwrap();

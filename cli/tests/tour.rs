@@ -55,11 +55,11 @@ fn the_tour_refuses_every_attempt_and_leaves_a_report() {
         assert!(row.matches("<td ").count() == 4, "{protocol}: {row}");
     }
     assert!(page.contains("a reply of 4088 bytes to call 0, where 64 fit"), "{page}");
-    // What all paths have in common is said once, and the verdict first.
+    // The common part of all paths is printed once, and the verdict first.
     for told in [&page, &text] {
         assert_eq!(told.matches("a ring in shared memory to another process").count(), 1);
     }
-    // The same verdict in both, and nobody has to scroll up for it.
+    // The same verdict in both, without scrolling up.
     let (_, short) = text.split_once("\nIn short\n").expect("the findings");
     assert!(!short.contains("REFUSED") && short.contains("The report, with charts:"), "{short}");
     let joined = short.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -89,7 +89,7 @@ fn two_hosts(path: Option<&str>) -> String {
     let report = directory.path().join("report.html");
     let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
     command.args(["tour", "--hosts", "--report", report.to_str().unwrap()]);
-    // Settings of whoever plays it are not those of the hosts.
+    // Settings of the user who runs the tour are not those of the hosts.
     command.env("HAMLYN_RING_BYTES", "512").env("HAMLYN_SECRET", "/none/such");
     if let Some(path) = path {
         command.env("PATH", path);
@@ -99,14 +99,14 @@ fn two_hosts(path: Option<&str>) -> String {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{text}\n{error}");
     assert!(!text.contains("NOT REFUSED"), "{text}");
-    // Reading what passes, and cutting the cable, nobody can refuse.
+    // Reading the traffic, and cutting the cable, cannot be refused.
     let counts = [" REFUSED", " NO HARM"].map(|word| text.matches(word).count());
     assert_eq!(counts, [8, 2], "{text}");
     for seen in ["TLS 1.3", "links_closed_violation +1", "control.hosts_refused_tls +1"] {
         assert!(text.contains(seen), "{seen}: {text}");
     }
     let page = std::fs::read_to_string(report).unwrap();
-    // Nobody blames an honest host for what was done on the way, nor mourns it.
+    // An honest host is not blamed for an attack on the way, nor reported as dead.
     assert!(page.contains("what was sent was changed on the way, or the peer"), "{page}");
     assert!(!page.contains("its process died") && !page.contains("it broke the rules"), "{page}");
     assert!(

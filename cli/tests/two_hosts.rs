@@ -33,14 +33,14 @@ fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-/// What it says to standard output; it must succeed.
+/// Its standard output; it must succeed.
 fn said(command: &mut Command) -> String {
     let output = output(command);
     assert!(output.status.success(), "{}", text(&output.stderr));
     text(&output.stdout)
 }
 
-/// What it says to standard error; it must fail.
+/// Its standard error; it must fail.
 fn complaint(command: &mut Command) -> String {
     let output = output(command);
     assert!(!output.status.success(), "{}", text(&output.stdout));
@@ -66,7 +66,7 @@ fn serving(command: &mut Command) -> (Child, String) {
         }
         all += &line;
     };
-    // Whatever else it says is not to stop it.
+    // Its further output must not block it.
     std::thread::spawn(move || drop(lines.read_to_end(&mut Vec::new())));
     (child, at)
 }
@@ -161,7 +161,7 @@ fn an_authority_that_another_user_can_have_planted_signs_nothing() {
     chmod(&folder, 0o1777);
     said(&mut hamlyn(home.path(), &keys));
     said(&mut hamlyn(home.path(), &secret));
-    // What is there can be another's.
+    // An existing directory can be another user's.
     let authority = folder.join("keys/authority.pem");
     let key = folder.join("keys/authority-key.pem");
     chmod(&key, 0o640);
@@ -269,7 +269,7 @@ fn what_is_wrong_with_a_certificate_is_told_with_what_to_do_at_both_ends() {
     let (out, ..) = why(here.path(), &mixed, &at);
     assert!(out.contains("does not trust this end's certificate"), "{out}");
     assert!(!out.contains("changed on the way"), "{out}");
-    // What the server says of it is not cut before its end.
+    // The server's message about it is complete.
     let told = there_said();
     assert!(told.contains("authority.pem of whoever made it"), "{told}");
     // None at all.
@@ -353,7 +353,7 @@ fn why(host: &Path, keys: &[(String, String)], name: &str) -> (String, String, O
 fn why_of_a_service_that_is_well_says_so_and_is_no_attempt_that_its_host_counts() {
     let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let keys = settings(&said(&mut hamlyn(there.path(), "keys")));
-    // It takes nobody but `hamlyn send`.
+    // It accepts `hamlyn send` only.
     let (mut receiver, at) = serving(
         hamlyn(there.path(), "recv --wait 60 x --allow anyone")
             .envs(keys.clone())

@@ -169,7 +169,7 @@ fn a_file_or_a_link_that_another_user_has_put_where_everybody_may_is_not_written
         let output = command.env("HAMLYN_DIR", dir.join("names")).output().unwrap();
         String::from_utf8(output.stderr).unwrap()
     };
-    // Nobody sends: beyond the file, which is as it was.
+    // Without a sender: the only error is that of the file, which is as it was.
     let goes_on = |said: &str| !said.contains("cannot write");
     for mode in [0o1777, 0o777, 0o775] {
         fs::set_permissions(&open, fs::Permissions::from_mode(mode)).unwrap();
@@ -183,7 +183,7 @@ fn a_file_or_a_link_that_another_user_has_put_where_everybody_may_is_not_written
             assert!(goes_on(&said), "{mode:o}: {said}");
         }
     }
-    // Where nobody else can put anything, root has put it there, and gives it to whose it is.
+    // In a directory that only root can write, root has made the file for its owner.
     fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
     chown(&file, Some(BOB.1), Some(BOB.1)).unwrap();
     let said = receive(&file);
@@ -230,7 +230,7 @@ fn a_user_sees_what_it_serves_where_the_shared_directory_is_not_its_to_read() {
     let group = shell("hamlyn recv x --allow group:0 --wait 0", dir, &shared, Some(ALICE.1));
     let error = String::from_utf8({ group }.output().unwrap().stderr).unwrap();
     assert!(error.contains("only a member of group 0"), "{error}");
-    // Bob is told that it may be served to her alone.
+    // Bob's error says that it may be served to her alone.
     let send = format!("hamlyn send {}@nothing --wait 0", ALICE.0);
     let error = shell(&send, dir, &shared, Some(BOB.1)).output().unwrap().stderr;
     let error = String::from_utf8(error).unwrap();

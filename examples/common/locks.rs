@@ -13,7 +13,7 @@ pub enum Mode {
     Exclusive,
 }
 
-/// Why an owner does not get what it asks. Nothing was changed.
+/// The reason why an owner does not get a lock. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// It holds the lock, or waits for it, already.
@@ -32,7 +32,7 @@ pub struct Grant<O> {
     pub mode: Mode,
 }
 
-/// Locks that one owner may hold or wait for at once: what a stranger can make the table keep.
+/// Locks that one owner may hold or wait for at once: the bound on a stranger's use of the table.
 pub const LOCKS_MAX: usize = 64;
 
 /// One lock: `holders` is never empty, and is one owner, or many that share.
@@ -55,7 +55,7 @@ impl<O> Default for Locks<O> {
 }
 
 impl<O: Copy + PartialEq> Locks<O> {
-    /// `Some`: granted at once. `None`: in its turn, after those who asked before.
+    /// `Some`: granted at once. `None`: granted later, after earlier requests.
     pub fn ask(&mut self, owner: O, lock: u32, mode: Mode) -> Result<Option<Grant<O>>, Refused> {
         if self.locks.get(&lock).is_some_and(|held| held.names(owner)) {
             return Err(Refused::Again);
@@ -69,7 +69,8 @@ impl<O: Copy + PartialEq> Locks<O> {
             self.locks.insert(lock, Lock { mode, holders, waiting: VecDeque::new() });
             return Ok(grant);
         };
-        // Who shares does not overtake who waits: an exclusive owner would never have its turn.
+        // A shared request does not overtake waiting ones: an exclusive owner would never have its
+        // turn.
         if held.waiting.is_empty() && (held.mode, mode) == (Mode::Shared, Mode::Shared) {
             held.holders.push(owner);
             return Ok(grant);
@@ -78,7 +79,7 @@ impl<O: Copy + PartialEq> Locks<O> {
         Ok(None)
     }
 
-    /// Gives a lock back, or waits for it no longer. Returns who has it instead.
+    /// Gives a lock back, or stops waiting for it. Returns the new owners.
     pub fn release(&mut self, owner: O, lock: u32) -> Result<Vec<Grant<O>>, Refused> {
         let held = self.locks.get_mut(&lock).filter(|held| held.names(owner));
         let held = held.ok_or(Refused::NotHeld)?;

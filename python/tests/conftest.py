@@ -42,7 +42,7 @@ def other() -> Iterator[hamlyn.Manager]:
 
 
 def names_of_threads() -> set[str]:
-    """Of all of this process: the library's by what the kernel calls them, Python's by their own."""
+    """The threads of this process: the library's by the kernel's names, Python's by their own."""
     names = {thread.name for thread in threading.enumerate()}
     for comm in Path("/proc/self/task").glob("*/comm"):
         try:

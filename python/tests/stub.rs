@@ -118,7 +118,7 @@ fn made() -> String {
 
 fn main() -> ExitCode {
     let made = made();
-    // What has no type would be unknown to type checkers without a word.
+    // An item without a type would be unknown to type checkers, without a warning.
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let is_unknown = |line: &&str| {
         let code = line.trim_start().starts_with("def ");

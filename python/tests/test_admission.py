@@ -87,7 +87,7 @@ def test_a_callback_that_fails_lets_nobody_in(
     server.serve("door")
     told: list[BaseException | None] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(what.exc_value))
-    # What it calls is refused, and does not wait for ever for a lock that its thread holds.
+    # Calls in the callback are refused, and do not wait for ever for a lock that its thread holds.
     uses: list[Callable[[Peer], Any]] = [
         lambda peer: 1 / 0,
         lambda peer: None,
@@ -295,7 +295,7 @@ def test_access_by_group_by_user_and_for_all(
             server.serve("open", access="anyone")
             refused.set_admission(lambda peer: "not you" if peer.uid in users else True)
             refused.serve("refused", access="anyone")
-            # A group that nobody is in.
+            # A group without members.
             group.serve("group", access=4_000_000)
             child = children.start(grow_as_nobody, bytes(receiver.seed()), "0@open")
             assert receiver.get_tag(LIMIT).tag == 7

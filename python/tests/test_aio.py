@@ -385,7 +385,7 @@ def test_a_record_that_was_cut_off_is_sent_once(
     manager.stop_progress()
 
     async def send(number: int, timeout: float) -> None:
-        # With its header it is longer than what leaves as a whole, or not at all.
+        # With its header it is longer than a message that leaves either as a whole, or not at all.
         array = np.full(16_330, number, np.uint8)
         if not lends:
             return await sender.send_array(array, timeout)
@@ -422,8 +422,8 @@ def test_a_loan_waits_for_no_send_of_another_task(
     sender = aio.StreamSender(hamlyn.StreamSender.grow(other, receiver.seed()))
 
     async def main() -> None:
-        # A wait is cut into slices, between which others may have the sender; these do not end in time.
-        # Nobody takes them, so that one of these waits on the sender's thread.
+        # A wait is cut into slices, between which others may have the sender; these do not end in
+        # time. They are not received, so that one of these waits on the sender's thread.
         sends = [asyncio.create_task(sender.send(bytes(60_000), LIMIT)) for _ in range(8)]
         await asyncio.sleep(0.2)
         assert not all(task.done() for task in sends)
@@ -623,7 +623,7 @@ def calls(manager: hamlyn.Manager, **settings: int) -> aio.Server:
 
 
 def count_threads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What is called on threads from now on."""
+    """The functions called on threads from now on."""
     called: list[object] = []
     loop = asyncio.BaseEventLoop
     in_executor, on_thread = loop.run_in_executor, Threads.run
@@ -747,7 +747,7 @@ def test_that_a_caller_has_given_up_is_awaited(
             assert not waiting.done()
             call.forget()
             await waiting
-        # Its limit alone says so, whatever the caller does.
+        # Only its limit cancels it, in any state of the caller.
         await client.start_within(b"within", 0.05)
         with await server.receive(LIMIT) as request:
             await aio.cancelled(request)
@@ -787,7 +787,7 @@ def test_replies_are_awaited_and_only_long_ones_have_a_thread(
                 await aio.reply_array(request, np.arange(9)[::2])
             await aio.reply_array(request, request.array() + 1)
             assert list(await asking) == [1, 2, 3]
-            # Nobody takes a long one: the client is told, though the request is still here.
+            # A long one is not taken: the client gets the error, though the request is still here.
             call = await client.start(b"not taken")
             request = await server.receive(LIMIT)
             with pytest.raises(hamlyn.TimedOut, match="the reply did not leave"):

@@ -26,7 +26,7 @@ LONG = bytes(30_000)
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     async def limited() -> None:
-        # Whatever is given to the loop's executor stands still, and is awaited at the end.
+        # Tasks of the loop's executor stand still, and are awaited at the end.
         asyncio.get_running_loop().set_default_executor(busy := ThreadPoolExecutor(1))
         go_on = threading.Event()
         busy.submit(go_on.wait, 2 * LIMIT)
@@ -84,7 +84,7 @@ def test_connects_to_absent_names_hold_up_nobody(
         assert not any(task.done() for task in absent)
         for task in absent:
             await ended(task)
-        # The threads come back, though nothing else has ended what they waited for.
+        # The threads come back, though nothing else has ended their waits.
         while _threads.alone.is_busy or "hamlyn-work" in names_of_threads():
             await asyncio.sleep(0.01)
 

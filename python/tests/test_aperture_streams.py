@@ -218,7 +218,7 @@ def test_several_kinds_of_receiver_are_waited_for(pair: Pair, manager: Manager) 
 
 
 def numbered(link: hamlyn.Link) -> hamlyn.Aperture:
-    """The aperture that is held over a link; its receiver has told nobody but the stream."""
+    """The aperture that is held over a link; its receiver has announced it to the stream only."""
     for number in range(100):
         try:
             return link.aperture(number)
@@ -228,7 +228,7 @@ def numbered(link: hamlyn.Link) -> hamlyn.Aperture:
 
 
 def scribble(seed: bytes) -> None:
-    """A sender that changes what it has announced, and dies."""
+    """A sender that changes bytes after their announcement, and dies."""
     with Manager() as manager:
         sender = ApertureStreamSender.grow(manager, seed, LIMIT)
         sender.send(b"first", LIMIT)
@@ -255,7 +255,7 @@ def test_a_sender_that_scribbles_harms_nothing_but_the_record(
     while True:
         copy = bytes(record)
         assert len(copy) == LONG and set(copy) <= set(b"abc")
-        # What was copied stands still, whatever became of the record.
+        # Copied bytes are stable, for any fate of the record.
         assert copy == bytes(bytearray(copy))
         seen.add(copy[0])
         try:

@@ -222,7 +222,7 @@ WRONG = [
     (message("<f7", (1,), bytes(7)), "size or an order"),
     (message("|f8", (1,), bytes(8)), "size or an order"),
     (message("<i4,<i4", (1,), bytes(8)), "has no size"),
-    # Of numpy they would have some bytes each, whatever the message is: gigabytes of 64 bytes.
+    # In numpy they would have some bytes each, for any message: gigabytes of 64 bytes.
     (message("|S0", (1 << 31,), b""), "elements without bytes"),
     (message("<U0", (1 << 31,), b""), "elements without bytes"),
     (message("|V0", (1 << 31,), b""), "elements without bytes"),
@@ -530,7 +530,7 @@ def test_settings_have_types() -> None:
 
     names = {row[0] for row in hamlyn.settings()}
     assert set(_types.Settings.__annotations__) == names
-    # What the library allows is what the types say, where they name it.
+    # The types contain the values that the library allows, if they name them.
     hints = typing.get_type_hints(_types.Settings)
     for name, _, _, allowed, _ in hamlyn.settings():
         literals: set[object] = set()

@@ -20,7 +20,7 @@ def pair(
     listener.serve("bytes")
     here = hamlyn.ByteStream.connect(other, "bytes", window_nbytes=window_nbytes)
     there = listener.accept(LIMIT)
-    # What was accepted outlives its listener.
+    # An accepted stream outlives its listener.
     listener.close()
     return here, there
 

@@ -28,7 +28,7 @@ def test_calls_to_another_host_are_answered(directory: str) -> None:
     ):
         server = hamlyn.Server(there)
         server.serve("double")
-        # Who comes is known before it is let in.
+        # A client's identity is known before it is admitted.
         asked: list[hamlyn.Peer] = []
 
         def admit(peer: hamlyn.Peer) -> bool:
@@ -131,7 +131,8 @@ def test_a_directory_of_the_programs_own_says_where_a_service_is(directory: str)
         def look_up(service: str, timeout: float | None) -> list[str]:
             assert timeout is not None and 0 < timeout <= LIMIT
             asked.append(service)
-            # Nobody has it at the first look; then it is behind a place at which nothing listens.
+            # The first look finds no host; the second finds an address without a listener, and then
+            # the service.
             return [] if len(asked) == 1 else ["127.0.0.1:1", at]
 
         here.set_directory(look_up)

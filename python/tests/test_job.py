@@ -36,7 +36,7 @@ def test_a_job_of_one_rank_says_what_it_is() -> None:
         assert repr(job) == "<hamlyn.Job rank 0 of 1>"
         with pytest.raises(hamlyn.Misuse, match="rank 1"):
             job.is_local(1)
-        # The same job for whoever asks again.
+        # The same job, if it is asked for again.
         again = hamlyn.Job()
         assert again.manager.id == job.manager.id
     assert job.closed and again.closed
@@ -209,7 +209,7 @@ def test_the_launcher_is_asked_without_pythons_lock(monkeypatch: pytest.MonkeyPa
     assert job.seed_of(1, "stream", "x") and launcher.heard == ["get"]
     assert job.seed_of(1, "stream", "y") and launcher.heard == ["get"]
     launcher.heard.clear()
-    # Nobody has closed it: the launcher is told, and has answered, when the object is gone.
+    # It was not closed: when the object is gone, the launcher has the message, and has answered.
     del job
     assert launcher.heard == ["finalize"]
 

@@ -21,7 +21,7 @@ PYTHON = [sys.executable, str(Path(__file__).parent / "peer.py")]
 
 
 def built(*names: str) -> Path | None:
-    """What cargo has built last by one of these names."""
+    """The newest of cargo's artifacts with one of these names."""
     found = [TARGET / profile / name for profile in ("debug", "release") for name in names]
     there = [path for path in found if path.exists()]
     return max(there, key=lambda path: path.stat().st_mtime, default=None)
@@ -29,7 +29,7 @@ def built(*names: str) -> Path | None:
 
 @pytest.fixture(scope="session")
 def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str] | str]:
-    """The command of each other peer, or why there is none."""
+    """The command of each other peer, or the reason for its absence."""
     found: dict[str, list[str] | str] = {}
     rust = built("examples/rust_peer")
     found["Rust"] = [str(rust)] if rust else "cargo build -p hamlyn-capi --examples"
@@ -89,7 +89,7 @@ def test_python_and_another_language(
 ) -> None:
     other = others[language]
     if isinstance(other, str):
-        # `make test` builds them; who runs these tests by hand need not.
+        # `make test` builds them; a developer who runs these tests by hand need not.
         missing = f"NOT TESTED: {language} is not built ({other})"
         if os.environ.get("HAMLYN_TEST_ALL"):
             pytest.fail(missing)

@@ -64,7 +64,7 @@ def test_a_message_from_another_process_lands_in_the_area(
 def test_a_notification_that_somebody_has_stays_as_it_is(
     manager: hamlyn.Manager, other: hamlyn.Manager
 ) -> None:
-    """Objects that nobody has any more are used again, and no others."""
+    """Objects without references are used again, and no others."""
     area, queue = manager.area(4096), manager.queue(64)
     slot = manager.slot(area, queue, credit=64)
     manager.serve("service", bytes(slot.fast_ticket()))
@@ -376,7 +376,7 @@ def test_a_death_is_told(manager: hamlyn.Manager, children: Children) -> None:
     children.all.clear()
 
 
-# ---- who may connect
+# ---- access
 
 
 def test_a_service_that_asks_decides(manager: hamlyn.Manager, other: hamlyn.Manager) -> None:
@@ -410,7 +410,7 @@ def test_a_name_is_waited_for(manager: hamlyn.Manager, other: hamlyn.Manager) ->
     found: list[hamlyn.Link] = []
     thread = threading.Thread(target=lambda: found.append(other.connect("later", timeout=LIMIT)))
     thread.start()
-    # Whether it has looked once by then or not, it finds what comes.
+    # Whether or not it has looked once by then, it finds the message.
     time.sleep(0.05)
     manager.serve("later", b"")
     thread.join(LIMIT)
@@ -436,9 +436,9 @@ def test_nobody_there(manager: hamlyn.Manager) -> None:
     with pytest.raises(hamlyn.Misuse):
         manager.serve("no/slashes", b"")
     with pytest.raises(ValueError, match="access"):
-        # What is ignored has to be there: type checkers find it, too.
+        # The ignored error has to exist: type checkers find it, too.
         manager.serve("x", b"", access="somebody")  # type: ignore[arg-type]
-    # To Python that is the number 1; it is nobody's group.
+    # To Python that is the number 1, which is not a group here.
     with pytest.raises(ValueError, match="access is True"):
         manager.serve("x", b"", access=True)
 
@@ -466,7 +466,7 @@ def test_a_name_whose_directory_is_locked_holds_up_no_other_thread(
         order.append("changed")
 
     thread = threading.Thread(target=change)
-    # Nobody is given the interpreter's lock but by whoever gives it up.
+    # The interpreter's lock changes hands only when its thread gives it up.
     switch_s = sys.getswitchinterval()
     sys.setswitchinterval(LIMIT)
     try:

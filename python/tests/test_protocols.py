@@ -246,10 +246,11 @@ def test_an_answer_that_waits_lets_others_use_the_receiver(
     answers = hamlyn.DatagramReceiver(other, nbytes)
     sender.send(b"?", reply=answers.reply_ticket())
     datagram = receiver.receive(LIMIT)
-    # Nobody polls for `other`, so that part of it leaves at most.
+    # `other` is not polled, so that at most a part of it leaves.
     with pytest.raises(hamlyn.TimedOut, match="cut"):
         datagram.reply(bytes(nbytes), 0.15)
-    # It was kept, so nothing of the next one leaves; what has no limit does not keep the receiver.
+    # It was kept, so nothing of the next one leaves; a call without a limit does not keep the
+    # receiver.
     failed: list[BaseException] = []
 
     def reply() -> None:
@@ -281,7 +282,7 @@ def test_a_long_answer_is_finished_however_long_that_takes(
     array = np.arange(nbytes // 8, dtype=np.int64)
     replying = threading.Thread(target=datagram.reply, args=(array,))
     replying.start()
-    # For longer than one slice of its wait nobody takes anything.
+    # For longer than one slice of its wait the receiver takes nothing.
     time.sleep(0.2)
     assert replying.is_alive()
     found = answers.receive(LIMIT)
@@ -296,7 +297,7 @@ class Rung(Exception):
 
 @contextlib.contextmanager
 def rung() -> Iterator[None]:
-    """What a signal's handler raises, in half a second."""
+    """The exception of a signal's handler, in half a second."""
 
     def ring(*_: object) -> None:
         raise Rung
@@ -313,7 +314,7 @@ def rung() -> Iterator[None]:
 def test_a_datagram_that_a_signal_handler_ends_half_way_says_so(
     manager: hamlyn.Manager, other: hamlyn.Manager
 ) -> None:
-    # More than all rings between them hold, and nobody takes any of it.
+    # More than all rings between them hold, and the receiver takes nothing.
     nbytes = 12 << 20
     receiver, sender = datagrams(manager, other, nbytes)
     manager.stop_progress()
@@ -492,7 +493,7 @@ def test_a_loan_of_a_stream_is_written_and_sent_once_and_shows_nothing_afterward
         with sender.loan(nbytes) as record:
             assert bytes(record) == bytes(nbytes) and len(record) == nbytes
             view = memoryview(record)
-            # What shows it could be taken for what was sent.
+            # An object that shows it could be taken for the sent bytes.
             for early in (record.send, record.release):
                 with pytest.raises(BufferError, match="1 views or arrays"):
                     early()
@@ -504,7 +505,7 @@ def test_a_loan_of_a_stream_is_written_and_sent_once_and_shows_nothing_afterward
             for late in (lambda: memoryview(record), record.send, lambda: record.truncate(1)):
                 with pytest.raises(hamlyn.Closed, match="sent or released"):
                     late()
-    # What is given back, or goes away, is not sent; a view keeps its memory.
+    # A loan that is given back, or dropped, is not sent; a view keeps its memory.
     sender.loan(100).release()
     with sender.loan(100):
         pass
@@ -548,7 +549,7 @@ def test_a_loan_that_was_taken_is_over_whatever_a_signal_handler_raises(
     view.release()
     with rung(), pytest.raises(Rung):
         record.send(LIMIT)
-    # It was taken: a program that tries again is told so.
+    # It was taken: another attempt is an error that says so.
     assert "gone" in repr(record)
     for late in (lambda: memoryview(record), lambda: record.send(0)):
         with pytest.raises(hamlyn.Closed, match="sent or released"):
@@ -636,7 +637,7 @@ def test_errors_have_the_names_that_python_has(
     with pytest.raises(hamlyn.Misuse, match="the client's reply_nbytes_max"):
         call.finish(LIMIT)
     replying.join()
-    # What a program says is not changed.
+    # An application's error text is not changed.
     call = client.start(b"fails")
     server.receive(LIMIT).fail(1, "raise record_bytes_max")
     with pytest.raises(hamlyn.ApplicationError, match="raise record_bytes_max"):
@@ -761,7 +762,7 @@ def test_a_server_that_drains_answers_what_it_has_and_takes_nothing_new(
     left: list[int] = []
     draining = threading.Thread(target=lambda: left.append(server.drain(5)))
     draining.start()
-    # It has begun: what came is received, and nothing more will.
+    # It has begun: messages that arrived are received, and no more will come.
     with pytest.raises(hamlyn.Closed):
         server.receive(LIMIT)
     hamlyn.Server(other).serve("calls")
@@ -945,7 +946,7 @@ def test_a_request_that_is_asked_for_first_is_asked_for_once(
             start()
         return other.counters()["packets_sent"] - before
 
-    # Nobody answers.
+    # The server does not answer.
     longest = packets(lambda: client.start(bytes(5000), 0.2))
     assert packets(lambda: client.start(bytes(2000), 0.2)) == longest
     assert packets(lambda: client.start_within(bytes(2000), 0.2)) == longest
@@ -1135,7 +1136,7 @@ def test_a_part_that_was_delegated_arrives_when_every_helper_has_sent(
             helper.send(piece, mine, LIMIT)
     parts = {part.member: bytes(part) for part in group.gather(LIMIT)}
     assert parts == {first.number: data, second.number: b"whole"}
-    # A piece is good once: what comes again is refused by the root, and changes nothing.
+    # A piece is good once: the root refuses a repetition, which changes nothing.
     helper.send(pieces[2], bytes(len(pieces[2])), LIMIT)
     other.flush(LIMIT)
     children.join()
@@ -1176,7 +1177,7 @@ def test_some_of_a_group_are_enough(manager: hamlyn.Manager, other: hamlyn.Manag
         members[0].receive(LIMIT)
 
 
-# ---- what all end points have in common
+# ---- the common parts of all end points
 
 
 def test_an_end_point_tells_its_names_its_peer_and_its_state(
@@ -1447,8 +1448,8 @@ def test_a_record_that_another_thread_releases_makes_room_while_one_waits(
     threads = [threading.Thread(target=release), threading.Thread(target=send)]
     for thread in threads:
         thread.start()
-    # A wait is cut into slices, so that Ctrl-C is seen. These do not end before the time limit: what
-    # is not sent before the end of one comes too late.
+    # A wait is cut into slices, so that Ctrl-C is seen. These do not end before the time limit:
+    # bytes not sent before the end of one are too late.
     hamlyn._hamlyn._set_slice(int(2000 * LIMIT))
     try:
         for i in range(rounds):

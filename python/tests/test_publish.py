@@ -76,7 +76,7 @@ def test_a_loan_is_written_in_place_and_published_once(
     loan = publisher.loan(5000)
     array = np.frombuffer(loan, np.uint8)
     array[:] = 7
-    # What shows it could change what subscribers read.
+    # An object that shows it could change the bytes that subscribers read.
     with pytest.raises(BufferError, match="1 views or arrays"):
         loan.publish()
     with pytest.raises(BufferError):
@@ -91,7 +91,7 @@ def test_a_loan_is_written_in_place_and_published_once(
         with pytest.raises(hamlyn.Closed):
             gone()
     loan.release()
-    # As many as may be; what is released or goes away is free again.
+    # As many as may be; a released or dropped loan is free again.
     with publisher.loan(1), publisher.loan(2) as second:
         with pytest.raises(hamlyn.Misuse, match="as many as may be .loans_max.$"):
             publisher.loan(3)
@@ -159,7 +159,7 @@ def test_slow_subscribers_miss_or_hold_as_they_asked(
     memoryview(loan)[:4] = b"last"
     assert loan.publish(LIMIT) == number + 1
     assert bytes(subscriber.receive(LIMIT))[:4] == b"last"
-    # What it has room for again it gets.
+    # It gets the samples for which it has room again.
     late = None
     while not late or bytes(late) != b"late":
         publisher.publish(b"late", LIMIT)
@@ -312,7 +312,7 @@ def test_an_exception_that_leaves_a_with_waits_for_no_subscriber(
         with publisher:
             publisher.publish(b"x" * 5000, LIMIT)
             samples.append(subscriber.receive(LIMIT))
-            # Whatever waits from now on raises `Closed`.
+            # Every later wait raises `Closed`.
             work.give_up()
             raise KeyError
 

@@ -52,7 +52,8 @@ taken: list[hamlyn.Request] = []
 def test_calls_go_on_with_the_next_server(other: hamlyn.Manager) -> None:
     servers = serve(reply(b"first"), reply(b"second"), reply(b"third"))
     with hamlyn.ReconnectingClient.connect(other, "again", LIMIT, policy=SOON) as client:
-        # Nobody knows whether a request that was sent was carried out, but whoever may ask twice.
+        # Whether a sent request was carried out is unknown, but an idempotent one may be sent
+        # again.
         answers = [client.call(b"who", LIMIT, is_idempotent=True) for _ in range(3)]
         assert answers == [b"first", b"second", b"third"]
         assert client.connections == 3 and "connection 3" in repr(client)
@@ -119,7 +120,7 @@ def test_an_outage_that_one_thread_waits_through_holds_up_no_other(other: hamlyn
     with ThreadPoolExecutor() as threads:
         once, again = threads.submit(failure, None, False), threads.submit(failure, 5.0, True)
         assert has_both.wait(LIMIT)
-        # As whoever connects has it, and waits.
+        # Holds the lock like a connecting thread that waits.
         with client._lock:
             may_go.set()
             assert once.result(LIMIT) is hamlyn.Closed
@@ -180,7 +181,7 @@ def test_delays_grow_until_a_connection_has_replied_or_lasted() -> None:
     check([4])
     outages.has_connected("c")
     outages.has_replied(3)
-    # Another thread's word on what is over already.
+    # Another thread's report about an outage that has ended.
     outages.is_lost(2, lost)
     assert outages.client == "c"
     outages.is_lost(3, lost)
@@ -188,7 +189,7 @@ def test_delays_grow_until_a_connection_has_replied_or_lasted() -> None:
     outages.has_connected("d")
     now += 4
     outages.is_lost(4, lost)
-    # Whoever has no time to wait for an attempt uses none up, and waits for the same the next time.
+    # A call without time for an attempt uses none up, and has the same delay the next time.
     first = outages.next_delay()
     assert first <= 2 and outages.next_delay() == first
     now += first
@@ -257,7 +258,7 @@ def test_the_handler_is_told_when_its_caller_gives_up(
     assert call.finish(LIMIT) == b"in time"
     with pytest.raises(hamlyn.Misuse, match="already"):
         request.is_cancelled()
-    # Longer than what is sent at once.
+    # Longer than the bytes sent at once.
     long = bytes(100_000)
     calling = threading.Thread(target=lambda: assert_timed_out(client, long))
     calling.start()
@@ -270,7 +271,7 @@ def test_the_handler_is_told_when_its_caller_gives_up(
     assert request.time_left is None and not request.is_cancelled()
     del call
     assert any(request.is_cancelled() for _ in itertools.repeat(None, 100_000))
-    # Of one whose manager is closed nobody waits for a reply.
+    # A client whose manager is closed waits for no reply.
     client.start(b"gone")
     request = server.receive(LIMIT)
     client.close()

@@ -33,7 +33,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 class Recorder(asyncio.Protocol):
-    """Writes down what it is told."""
+    """Records the calls of its transport."""
 
     def __init__(self, keeps_open: bool = False) -> None:
         self.told: list[str] = []
@@ -165,7 +165,7 @@ def test_a_writer_is_paused_at_the_high_water_mark_and_goes_on_at_the_low_one(
             transport.set_write_buffer_limits(high=1, low=2)
         with pytest.raises(TypeError):
             transport.write("text")  # type: ignore[arg-type]
-        # What waits is sent before it is closed.
+        # Waiting bytes are sent before it is closed.
         transport.write(b"w" * 50_000)
         transport.write_eof()
         with pytest.raises(RuntimeError):
@@ -383,7 +383,7 @@ def test_the_answer_of_a_peer_that_takes_no_more_is_received(
         await there.until(lambda: "lost" in there.told)
         while here.transport.get_write_buffer_size() > 0:
             await asyncio.sleep(0.001)
-        # Nobody waits to write to a peer that is gone.
+        # No writer waits for a peer that is gone.
         assert here.told[-1] == "resume" and "lost" not in here.told
         if then == "writes":
             here.transport.write(b"more")
@@ -425,7 +425,7 @@ def test_a_connection_whose_manager_is_closed_before_it_begins_is_lost(
 
 
 class Broken:
-    """A listener that can accept nobody."""
+    """A listener that cannot accept."""
 
     def try_accept(self) -> None:
         raise hamlyn.HamlynError("out of order")

@@ -17,7 +17,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "hamlyn"
 
 
-# What every manylinux has, of which a library may ask for by name (PEP 600, and auditwheel's policies).
+# The libraries of every manylinux that a library may name (PEP 600, and auditwheel's policies).
 LIBRARIES = {"libc.so.6", "libgcc_s.so.1", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 
 
@@ -35,7 +35,7 @@ def libraries(library: bytes) -> set[str]:
 
 
 def wrong(wheel: Path, is_local: bool) -> list[str]:
-    """What is not as it should be."""
+    """The errors found."""
     found = []
     platform = "linux" if is_local else r"manylinux_(\d+)_(\d+)"
     name = re.fullmatch(rf"hamlyn-([0-9a-z.]+)-cp311-abi3-{platform}_[a-z]\w+\.whl", wheel.name)

@@ -59,18 +59,18 @@ pub fn still_serves(config: &Config) {
     start(config).connect(&name("x"), b"", LONG).unwrap();
 }
 
-/// A TCP connection that stops whoever closes it last, for an hour.
+/// A TCP connection that blocks the process that closes it last, for an hour.
 pub fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let socket = lingering_to(listener.local_addr().unwrap(), 3600);
     (socket, listener.accept().unwrap().0)
 }
 
-/// The same for so many seconds, with an other end that somebody else has and does not read.
+/// The same for so many seconds, with an other end that another process has and does not read.
 pub fn lingering_to(other_end: SocketAddr, seconds: i32) -> OwnedFd {
     let stream = TcpStream::connect(other_end).unwrap();
     stream.set_nonblocking(true).unwrap();
-    // Nobody reads it: what is in its buffer stays there.
+    // The other end does not read: the bytes in its buffer stay there.
     while std::io::Write::write(&mut &stream, &[7; 1 << 16]).is_ok() {}
     stream.set_nonblocking(false).unwrap();
     let linger = libc::linger { l_onoff: 1, l_linger: seconds };
@@ -84,8 +84,9 @@ pub fn lingering_to(other_end: SocketAddr, seconds: i32) -> OwnedFd {
     stream.into()
 }
 
-/// MEMORY_PASS with these descriptors, of which this process keeps none: whoever closes one last is
-/// stopped. Mostly that is the victim, which has yet to wake up. `false`: it takes none.
+/// Sends MEMORY_PASS with these descriptors and keeps none: the process that closes one last is
+/// blocked. Mostly that is the victim, which has yet to wake up. `false`: the victim takes no
+/// descriptors.
 pub fn pass_and_close(fd: &OwnedFd, memory: Memory, mut files: Vec<OwnedFd>) -> bool {
     let fd = fd.try_clone().unwrap();
     let passed = Arc::new(OnceLock::new());

@@ -12,7 +12,7 @@ use hamlyn::{Config, Node};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What the provider sends, and nothing else of TCP's: the services are at these ports.
+/// The provider's packets, and no others of TCP's: the services are at these ports.
 const FABRIC_ALONE: &str = "iifname cable tcp dport != { 7000, 7001 } tcp sport != { 7000, 7001 }";
 
 /// With a link over the fabric, by the first provider that does TCP. `None`, which is said: there is none.
@@ -101,7 +101,7 @@ fn packets_of_the_fabric_alone_that_are_dropped_are_told_to_whoever_waits_and_an
         }
         let error = client.call(b"?", BOUND).unwrap_err();
         assert!(matches!(error, CallError::Ended(CloseReason::Died)), "{error}");
-        // Nothing was sent over this one, so nobody knows or asks.
+        // Nothing was sent over this one, so neither end notices.
         idle.poll().unwrap();
         assert!(idle.next_event().is_none() && told.has_said().is_none());
         crate::support::until("it is told why", || {
@@ -160,7 +160,7 @@ fn a_program_that_makes_no_calls_for_long_is_not_dead_and_has_lost_nothing() {
         while sender.send(&record(sent), Some(Duration::from_millis(500))).is_ok() {
             sent += 1;
         }
-        // Its system has taken some of that, and nobody else.
+        // Its system has taken some of that, but not its program.
         std::thread::sleep(LONGER);
         records.tell("go");
         sender.send(&record(sent), LIMIT).unwrap();

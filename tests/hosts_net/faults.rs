@@ -78,7 +78,7 @@ pub fn cut_and_mended_in_turn(settings: &[(&str, &str)]) {
     });
 }
 
-/// Every end that a node is told of, until there are `count`; and whatever else is told by then.
+/// The ended links that a node reports, until there are `count`; and further ones by then.
 fn ends(node: &mut Node, count: usize) -> Vec<(LinkId, CloseReason)> {
     let mut found = Vec::new();
     until_node(node, "the ends are told", |node| {
@@ -106,7 +106,7 @@ fn a_network_that_carries_in_one_direction_only_is_a_cut_to_both_ends() {
             if let Err(why) = Net::deafen(deaf) {
                 return skipped(&format!("no packets can be dropped by nft: {why}"));
             }
-            // Whoever is deaf sends, and hears no word of its arrival; the other asks in vain.
+            // The deaf end sends, and gets no acknowledgement; the other asks in vain.
             assert_eq!(ends(&mut node, 1), [(link, CloseReason::Died)]);
             peer.expect("Died");
         };
@@ -139,7 +139,7 @@ fn a_host_that_is_lost_with_all_its_processes_is_told_of_once_to_each_that_waits
                 assert!(matches!(error, CallError::Ended(CloseReason::Died)), "{error}");
             }
         });
-        // It is as dead to whoever comes later, at once.
+        // It is as dead to a later client, at once.
         for client in &clients {
             let error = client.call(b"ab", LIMIT).unwrap_err();
             assert!(matches!(error, CallError::Ended(CloseReason::Died)), "{error}");
@@ -188,7 +188,7 @@ fn refused(node: &mut Node, at: &str, limit: Option<Duration>) -> ConnectError {
     node.connect(&format!("{at}/double"), &[], limit).unwrap_err()
 }
 
-/// What the system says of an address that it did not reach.
+/// The system's error for an address that it did not reach.
 #[track_caller]
 fn unreachable(error: ConnectError) -> ErrorKind {
     match error {
@@ -210,7 +210,7 @@ fn whoever_connects_where_nothing_arrives_is_told_so_within_the_time_that_there_
         run(&format!("ip -n {} link set lo up", net.here)).unwrap();
         let error = refused(&mut node, "hamlyn://10.77.0.9:7000", LIMIT);
         assert_eq!(unreachable(error), ErrorKind::HostUnreachable);
-        // Nothing is said: neither by whoever would listen, nor of why not.
+        // Nothing comes back: neither from a listener, nor an error.
         net.swallow();
         let begun = Instant::now();
         match refused(&mut node, &at, Some(Duration::from_millis(1500))) {

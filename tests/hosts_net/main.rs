@@ -26,7 +26,7 @@ use support::{Dir, LIMIT, Peer, Role, loud, say, skipped};
 
 /// Longer than that.
 const LONGER: Duration = Duration::from_millis(5000);
-/// Within this a host that is gone is told of. The kernel would take a quarter of an hour.
+/// The time within which a lost host is reported. The kernel would take a quarter of an hour.
 const BOUND: Option<Duration> = Some(Duration::from_secs(15));
 
 const ADDRESS: &str = "10.77.0.2:7000";
@@ -197,7 +197,7 @@ fn a_process_that_is_killed_is_told_of_at_once() {
     });
 }
 
-/// What number `i` holds.
+/// The content of number `i`.
 fn record(i: u32) -> Vec<u8> {
     vec![i as u8; 20_000]
 }
@@ -244,7 +244,7 @@ fn a_cable_that_is_cut_while_there_is_no_room_is_told_of() {
     });
 }
 
-/// Whether all of a stream came whole. With `late` nothing is taken before it is told to.
+/// Whether all of a stream came whole. With `late` it takes nothing before an order to.
 fn receive_records(role: &Role, late: bool) {
     let manager = Manager::with_config(role.config()).unwrap();
     let mut receiver = StreamReceiver::new(&manager, StreamConfig::default()).unwrap();
@@ -279,7 +279,7 @@ fn receive_records(role: &Role, late: bool) {
     say(&format!("{count} whole"));
 }
 
-/// Waits for whoever connects to go.
+/// Waits until its client has gone.
 fn be_told(role: &Role) {
     let mut node = Node::with_config(role.config()).unwrap();
     node.serve("x", Access::SameUser, Accept::Automatic(Vec::new())).unwrap();

@@ -67,7 +67,7 @@ fn all_hosts_send_to_all_others_and_an_idle_one_costs_little() {
     }
 }
 
-/// What a host says of an idle peer.
+/// A host's report about an idle peer.
 fn rests(said: &str) -> usize {
     let bytes = said.strip_prefix("rests, bytes of a peer: ");
     bytes.unwrap_or_else(|| panic!("{said}")).parse().unwrap()
@@ -158,8 +158,8 @@ fn take(got: &mut [usize], tag: usize, rounds: usize) {
     got[tag / rounds] += 1;
 }
 
-/// What the kernel holds for this process's sockets: what has come and what has yet to leave, with the
-/// room that it keeps for more.
+/// The kernel's memory for this process's sockets: received and unsent bytes, with the room that it
+/// keeps for more.
 fn kernel_bytes() -> usize {
     let mut sum = 0;
     for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {

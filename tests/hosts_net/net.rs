@@ -130,7 +130,7 @@ impl Net {
         Self::drop_at(host, "iifname cable")
     }
 
-    /// From now on this host drops whatever comes to it and is so.
+    /// From now on this host drops all matching packets that arrive.
     pub fn drop_at(host: &str, what: &str) -> Result<(), String> {
         let rules = format!(
             "add table inet deaf; \
@@ -156,7 +156,7 @@ impl Net {
         self.cable("cable", "up");
     }
 
-    /// From now on the other host drops whatever comes from here, and says no word of it.
+    /// From now on the other host drops all packets from here, without an error.
     pub fn swallow(&self) {
         run(&format!("ip -n {} route add blackhole 10.77.0.1/32", self.there)).unwrap();
     }

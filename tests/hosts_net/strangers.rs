@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Connections that the attacker keeps; more than there may be strangers.
 const KEPT: usize = 512;
 
-/// Connects to this host's own port, each time from another address, until it is told to end.
+/// Connects to this host's own port, each time from another address, until `ends`.
 fn floods(hello: &[u8], first: u32, count: &AtomicU32, ends: &AtomicBool) {
     let there = SocketAddr::from((Ipv4Addr::LOCALHOST, 7000));
     let mut kept: Vec<Option<TcpStream>> = (0..KEPT).map(|_| None).collect();

@@ -20,7 +20,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What outlives one case: keys take their time.
+/// The state that outlives one case: making keys takes time.
 struct World {
     dir: PathBuf,
     /// Of the honest end, and of the other.
@@ -92,7 +92,7 @@ fn server(tcp: TcpStream, own: &Own) -> Channel {
 
 // ---- a meeting
 
-/// What an end says of itself, as an honest one does.
+/// An honest end's message of its identity.
 fn who(own: &Own, channel: &Channel, end: End) -> Who {
     let key = channel.key().unwrap();
     let statement =
@@ -108,7 +108,8 @@ fn who(own: &Own, channel: &Channel, end: End) -> Who {
     }
 }
 
-/// What is said instead of `honest`; whether it is that, and whether the connection ends behind it.
+/// The frame in place of `honest`; whether it equals that, and whether the connection ends after
+/// it.
 fn said(data: &mut &[u8], honest: Vec<u8>) -> (Vec<u8>, bool, bool) {
     let mut next = || match data.split_first() {
         Some((first, rest)) => {
@@ -206,7 +207,7 @@ fn meet(world: &mut World, tests_client: bool, mut data: &[u8]) -> bool {
 
 // ---- a link
 
-/// What a host that sends these bytes, and then says that it ends, is to be told of.
+/// The events expected from a host that sends these bytes, and then its end.
 struct Model {
     packets: u64,
     revoked: usize,
@@ -231,8 +232,8 @@ fn model(mut bytes: &[u8], packet_bytes: usize) -> Model {
     }
 }
 
-/// A link to a node, over which come whatever bytes, in pieces: what is whole is counted, and the link
-/// ends once, for the reason that there is, which is told.
+/// A link to a node, over which any bytes come, in pieces: complete messages are counted, and the
+/// link ends once, with the right reason.
 pub fn link(data: &[u8]) -> &'static str {
     let Some((piece, data)) = data.split_first() else { return "" };
     // Fewer packets than wrong keys are allowed.

@@ -21,7 +21,7 @@ pub fn fabric(data: &[u8]) -> u64 {
     taken(messages, window(*own), window(*other))
 }
 
-/// What is read, and written again, is read as the same.
+/// A value read, and written again, is read as the same.
 fn said<T>(bytes: &[u8])
 where
     T: for<'a> serde::Deserialize<'a> + serde::Serialize + PartialEq + std::fmt::Debug,
@@ -33,8 +33,8 @@ where
     assert_eq!(read_behind::<T>(&again), Some(found));
 }
 
-/// Messages of a head and one byte, which says what they hold and what this end does behind them: whatever
-/// the heads say, no more is kept, or sent, than was granted. It goes on until one breaks the rules.
+/// Messages of a head and one byte, which chooses their content and this end's reaction: for any
+/// heads, no more is kept, or sent, than was granted. It goes on until one breaks the rules.
 fn taken(messages: &[u8], window: u32, other_window: u32) -> u64 {
     let mut credit = Credit::new(window, other_window);
     let (window, mut may_send) = (u64::from(window), u64::from(other_window));
@@ -112,8 +112,8 @@ pub fn words(mut said: &[u8]) -> usize {
     }
 }
 
-/// Figures, as they come: whatever is said of their length, no more is taken, and what is shown can be read
-/// and is as much as came allows. Whether there were some.
+/// Figures, as they come: for any claimed length, no more is taken, and the shown text is readable
+/// and bounded by the received bytes. Returns whether there were some.
 pub fn figures(came: &[u8]) -> bool {
     let Ok(Some(text)) = figures::whole(came) else { return false };
     assert!(text.len() <= figures::BYTES_MAX && text.len() + 4 <= came.len());

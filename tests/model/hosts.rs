@@ -23,8 +23,8 @@ pub fn hosts(data: &[u8]) {
     }
 }
 
-/// Heads of batches, one behind the other: what is read is written as it was, and what is kept of what
-/// comes is bounded, whatever the heads say.
+/// Heads of batches, one behind the other: a head read is written as it was, and the state kept is
+/// bounded, for any heads.
 fn rails(data: &[u8]) {
     const CREDIT: usize = 1000;
     const BATCH: usize = 200;
@@ -64,7 +64,7 @@ fn rails(data: &[u8]) {
     assert!(had <= data.len() as u64 && freed == 0);
 }
 
-/// What is read, and written again, is read as the same.
+/// A value read, and written again, is read as the same.
 fn said<T>(bytes: &[u8]) -> Option<usize>
 where
     T: for<'a> serde::Deserialize<'a> + serde::Serialize + PartialEq + std::fmt::Debug,
@@ -72,7 +72,7 @@ where
     let (found, used) = hello::from_bytes::<T>(bytes).ok()??;
     assert!(used <= bytes.len());
     let again = hello::to_bytes(&found);
-    // What is longer than it need be could have been read, and is not sent.
+    // A longer encoding than needed can be read, and is never sent.
     if let Ok(Some((read, _))) = hello::from_bytes::<T>(&again) {
         assert_eq!(read, found);
     } else {

@@ -38,7 +38,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// What the header claims, filled with `fill`.
+    /// As many bytes as the header claims, filled with `fill`.
     pub fn of(header: &Header, fill: u8) -> Self {
         Self {
             metadata: vec![fill; header.metadata_len as usize],
@@ -130,7 +130,7 @@ pub struct Pair {
     given: BTreeMap<(u32, Option<u32>), Vec<u64>>,
     /// Links that shared entries have room for.
     links: u32,
-    /// What has come about in shared entries, how often.
+    /// The cases met in shared entries, and how often.
     met: BTreeMap<&'static str, u64>,
     flow: Flow,
     /// Packets that were taken for being like another, and handed over past the queue.
@@ -172,7 +172,7 @@ fn line(h: &Header, reserved: u32, body: &Bytes) -> Option<[u64; 8]> {
     }
     let [w0, w1, w2, w3, w4, w5] = h.to_words();
     let [w6, w7] = body.inline();
-    // What stands in reserved bits, as `Header::from_words` reports it.
+    // The reserved bits, as `Header::from_words` reports them.
     let w5 = w5 | ((reserved as u64 & 0xffff) << 16) | ((reserved as u64 & 0xfc) << 8);
     Some([w0, w1, w2, w3, w4, w5, w6, w7])
 }
@@ -286,7 +286,7 @@ impl Pair {
         assert!(self.slots[index].replace(slot).is_none(), "two slots of one index");
     }
 
-    /// What should happen to a packet; and if it is to be deposited, it is, in the oracle.
+    /// The expected fate of a packet; if that is a deposit, the oracle makes it.
     fn expect(
         &mut self,
         link: LinkId,
@@ -806,7 +806,7 @@ pub fn ring(data: &[u8]) {
             1 => {
                 let length = input.below(writer.packet_bytes() as u64 + 1) as usize;
                 let metadata = vec![1; input.below(61) as usize];
-                // The body is the attack: whatever comes next in the input.
+                // The body is the attack: the next bytes of the input.
                 let mut body: Vec<u8> = input.bytes.iter().copied().take(length).collect();
                 body.resize(length, 0x80);
                 let h = header(&ticket, 0, length as u32, metadata.len() as u8);
@@ -817,8 +817,8 @@ pub fn ring(data: &[u8]) {
                 writer.is_half_full();
             }
             _ => {
-                // The reader belongs to nobody's writer here: it reads the same lines, which the
-                // writer above fills with what it likes and when it likes.
+                // The reader does not belong to the writer here: it reads the same lines, which the
+                // writer above fills with any content at any time.
                 if let Ok(Some(packet)) = reader.peek() {
                     let mut metadata = vec![0; packet.header.metadata_len as usize];
                     let mut data = vec![0; packet.header.length as usize];

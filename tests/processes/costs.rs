@@ -35,7 +35,7 @@ fn role() {
     }
 }
 
-/// What is compared: descriptors, shared mappings, shared bytes, bytes on the heap.
+/// The values to compare: descriptors, shared mappings, shared bytes, bytes on the heap.
 fn numbers(costs: Costs) -> [usize; 4] {
     [costs.descriptors, costs.shared_mappings, costs.shared_bytes, costs.heap_bytes]
 }
@@ -188,8 +188,8 @@ fn calls_that_are_over_leave_nothing_on_the_heap() {
             }
         };
         round();
-        // What calls leave they leave in each of these; a queue that has to be longer than ever before,
-        // because threads ran in another order, becomes so once.
+        // A leak of calls appears in each of these; a queue that has to be longer than ever before,
+        // because threads ran in another order, grows once.
         let left = (0..4).map(|_| {
             let before = Costs::now().heap_bytes;
             (0..3).for_each(|_| round());

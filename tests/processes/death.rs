@@ -115,7 +115,7 @@ fn survive(name: &str, settings: &[(&str, &str)], mut death: impl FnMut(&mut Sur
             death(&mut survivor);
             survivor.friend_lives();
             let Some(before) = before else {
-                // Whatever is set aside for a first time is there, when nothing changes any more.
+                // Everything allocated on first use is there, once nothing changes any more.
                 let (mut last, mut times) = (Costs::now(), 0);
                 until_node(survivor.node(), "it comes to rest", |_| {
                     let now = Costs::now();
@@ -429,7 +429,7 @@ fn a_server_that_dies_while_it_is_connected_to_is_told_of() {
         let error = s.node().connect("victim", b"", Some(LONG)).unwrap_err();
         assert!(error.to_string().contains("went away"), "{error}");
         peer.ends_killed();
-        // The name is still there, and is known to be nobody's.
+        // The name still exists, and is known to have no process.
         let limit = Duration::from_millis(30);
         let error = s.node().connect("victim", b"", Some(limit)).unwrap_err();
         assert!(error.to_string().contains("nobody listens"), "{error}");
@@ -558,7 +558,7 @@ fn who_sleeps_on_a_full_ring_is_told_of_the_receivers_death() {
     });
 }
 
-/// Whoever waits for room, and does nothing else.
+/// A sender that waits for room, and does nothing else.
 fn a_sender_is_told(s: &mut Survivor, role: &str) {
     let mut peer = Peer::start(role, &s.dir, "");
     peer.expect("serving");
@@ -577,7 +577,7 @@ fn a_sender_is_told(s: &mut Survivor, role: &str) {
     };
     killer.join().unwrap();
     if let Some(child) = child {
-        // SAFETY: a system call on the number of a process that nobody has waited for.
+        // SAFETY: a system call on the number of a child that has not been waited for.
         assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
     }
     assert!(matches!(error, NodeSendError::LinkEnded(_)), "{error}");
@@ -653,7 +653,7 @@ fn a_forked_child_that_holds_the_sockets_does_not_hide_the_death() {
         peer.kill();
         s.died(link);
         s.station.recv();
-        // SAFETY: system calls on the number of a process that nobody has waited for.
+        // SAFETY: system calls on the number of a child that has not been waited for.
         unsafe {
             assert_eq!(libc::kill(child, 0), 0, "the child lives, and so do its sockets");
             assert_eq!(libc::kill(child, libc::SIGKILL), 0);

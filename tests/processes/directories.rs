@@ -22,7 +22,7 @@ fn role() {
             symlink("/tmp", path()).unwrap();
             say("made");
         }
-        // Locks whatever can be opened there.
+        // Locks everything that can be opened there.
         "lock" => {
             let open = |path: &Path| std::fs::File::open(path);
             let directory = open(&path()).unwrap();
@@ -114,7 +114,7 @@ fn whoever_takes_a_users_place_in_the_shared_directory_is_named_and_root_moves_i
         victim.end();
         let made = std::fs::symlink_metadata(&place).unwrap();
         assert_eq!((made.uid(), made.mode() & 0o7777), (USER, 0o711));
-        // For the next round; what was moved aside is still there, and nobody's place.
+        // For the next round; the directory that was moved aside is still there, and is no user's.
         std::fs::remove_dir_all(&place).unwrap();
     }
     let names = std::fs::read_dir(&shared).unwrap().flatten().map(|entry| entry.file_name());

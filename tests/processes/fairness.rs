@@ -96,7 +96,7 @@ fn flooded(how: &str) {
         times.push(from.elapsed().as_nanos() as u64);
         assert_eq!(station.bytes()[..8], round.to_le_bytes());
     }
-    // What was queued leaves while only arrivals are looked at, a bounded number in a turn.
+    // The queue drains while only arrivals are looked at, a bounded number in a turn.
     let terminus = station.node.primary();
     let tag = station.node.send_buffer(terminus, AREA_BYTES).unwrap();
     let pieces = [Piece { tag, offset: 0, length: AREA_BYTES as u64 }];
@@ -151,9 +151,9 @@ fn a_first_message_on_an_idle_link_is_found_while_another_is_busy() {
         let which = random.below(IDLE_LINKS as u64);
         idle.tell(&format!("{which} {round}"));
         idle.expect("sent");
-        // What is promised is a time, 20 us, and the engine's tests hold it to that on a clock of their
-        // own. How many turns that is depends on how long one takes: while the busy one stands still, no
-        // more than some nanoseconds.
+        // The promise is a time, 20 us, and the engine's tests check it on a clock of their own.
+        // The number of turns depends on the length of one: while the busy one stands still, some
+        // nanoseconds at most.
         const TURNS: usize = 20_000;
         let mut count = 0;
         while station.node.try_recv(station.queue).unwrap().is_none() {

@@ -104,8 +104,8 @@ fn without_epoll(role: &Role) {
     assert_eq!(counter(&station.node, "control.closed_unwatched"), 1);
 }
 
-/// The kernel refuses membarrier from the beginning: that is agreed when connecting, both ends fence,
-/// and nobody needs naps.
+/// The kernel refuses membarrier from the beginning: both ends agree on fences when connecting, and
+/// no process needs naps.
 fn never_barrier(role: &Role) {
     refuse(libc::SYS_membarrier);
     let mut station = Station::new(role.config(), 64, 1);

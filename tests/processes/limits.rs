@@ -3,7 +3,7 @@
 use crate::support::*;
 use hamlyn::SlotConfig;
 
-/// Not a test: connects as often as it is told, and says what came of it.
+/// Not a test: connects as often as its argument says, and prints each result.
 #[test]
 fn role() {
     let Some(role) = Role::of_this_process() else { return };
@@ -53,7 +53,7 @@ fn a_low_soft_limit_on_descriptors_is_raised_and_said_to_be() {
     Peer::start("few_descriptors", &dir, "").end();
 }
 
-/// What must not change when something is refused.
+/// The state that a refusal must not change.
 fn everything(station: &Station) -> (usize, Costs) {
     let costs = Costs { mappings: 0, heap_bytes: 0, ..Costs::now() };
     (station.node.links().count(), costs)

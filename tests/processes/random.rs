@@ -201,7 +201,7 @@ impl Actor {
         }
     }
 
-    /// What this process and the node did last; then the end.
+    /// Fails with the last acts of this process and of the node.
     fn fail(&self, why: &str) -> ! {
         eprintln!("process {} (seed {}): {why}\n{}", self.me, self.seed, state(&self.node));
         for (i, other) in self.others.iter().enumerate() {
@@ -243,7 +243,7 @@ impl Actor {
         }
     }
 
-    /// A main link is there: whoever has not yet got tickets gets them.
+    /// A main link exists: a peer without tickets gets them.
     fn linked(&mut self, to: usize, link: LinkId, back: Ticket) {
         let other = &mut self.others[to];
         if other.standing != Standing::Down {
@@ -293,7 +293,7 @@ impl Actor {
                         self.note(format!("{of} closed"));
                         self.others[of].standing = Standing::Down;
                         self.others[of].link = None;
-                        // Whoever closed makes it again.
+                        // The end that closed it makes it again.
                         self.others[of].rest = u64::MAX;
                     }
                 }
@@ -306,7 +306,7 @@ impl Actor {
         self.others[to].free.iter().all(Option::is_some)
     }
 
-    /// What is to be done about links without being asked.
+    /// Makes and closes links as needed, without being asked.
     fn tend_links(&mut self) {
         for to in 0..self.others.len() {
             let has_all = self.has_all(to);
@@ -468,7 +468,7 @@ impl Actor {
 
     // ---- receiving
 
-    /// A region may be written again: its ticket goes to whoever writes there.
+    /// A region may be written again: its ticket goes to its writer.
     fn give_back(&mut self, to: usize, entry: usize) {
         let index = MetadataIndex(entry as u32);
         let [normal, paranoid, one_shot, _] = self.others[to].slots;

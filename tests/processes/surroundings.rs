@@ -66,7 +66,7 @@ fn role() {
             node.serve("server", Access::SameUser, Accept::Automatic(vec![])).unwrap();
             say("here");
             role.hear();
-            // What it leaves is there for whoever comes later: it is killed by itself.
+            // It leaves its files for later processes: it kills itself.
             std::process::abort();
         }
         "without_a_directory" => {

@@ -253,7 +253,7 @@ fn a_service_for_the_same_user_refuses_another_one() {
         assert!(said.starts_with("error"), "{said}");
         user.end();
     }
-    // Even where somebody opens the way to the socket.
+    // Even if a user opens the way to the socket.
     let socket = dir.path.join("service");
     std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
     std::os::unix::fs::chown(&dir.path, Some(USER), None).unwrap();
@@ -351,7 +351,7 @@ fn a_process_of_another_namespace_has_several_links() {
     inside.end();
 }
 
-/// Within a namespace nobody can tell whose directory it is where another user made `<shared>/<uid>`.
+/// Within a namespace the owner of a directory is unknown if another user made `<shared>/<uid>`.
 #[test]
 fn within_a_namespace_nobody_stands_in_for_another_user() {
     if !rustix::process::geteuid().is_root() {
@@ -402,7 +402,7 @@ fn read_write_apertures_are_shared_between_users_only_where_both_say_so() {
     let command = Peer::command("offers", &dir, "0@service", before);
     let mut other = Peer::run("offers", command);
     let link = connected(&mut station.node);
-    // What the other offers is refused; what is offered to it is not even said.
+    // The other's offers are refused; an offer to it is not even sent.
     let said = loop {
         station.node.poll().unwrap();
         while let Some(event) = station.node.next_event() {

@@ -7,7 +7,7 @@ use hamlyn::{MetadataIndex, Node, SharedNode, Ticket};
 use std::time::Duration;
 
 const SENDERS: usize = 3;
-/// Smallest rings: a few packets and whoever sends sleeps.
+/// Smallest rings: the sender sleeps after a few packets.
 const SLEEPY: &[(&str, &str)] =
     &[("RING_BYTES", "512"), ("BULK_RING_BYTES", "0"), ("WAIT_MODE", "blocking")];
 const SLEEPY_BULK: &[(&str, &str)] = &[
@@ -23,8 +23,8 @@ fn rounds() -> u64 {
     std::env::var("HAMLYN_TEST_ROUNDS").map_or(1000, |n| n.parse().unwrap())
 }
 
-/// Not a test: a sender. Bursts that nobody is told of, one message that wakes the receiver, and
-/// then asleep until the answer.
+/// Not a test: a sender. Bursts without notification, one message that wakes the receiver, and then
+/// sleep until the answer.
 #[test]
 fn role() {
     let Some(role) = Role::of_this_process() else { return };
@@ -199,7 +199,7 @@ fn threads_that_share_a_node_are_woken() {
     });
 }
 
-/// Nobody but the sleeping thread can accept.
+/// Only the sleeping thread can accept.
 #[test]
 fn a_node_that_does_its_own_housekeeping_does_it_while_it_sleeps() {
     alone("a_node_that_does_its_own_housekeeping_does_it_while_it_sleeps", || {

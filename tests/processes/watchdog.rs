@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 const WATCHDOG: Duration = Duration::from_secs(1);
 
-/// Not a test: sends as many messages as it is told, one line to a message.
+/// Not a test: sends as many messages as each line of its input says.
 #[test]
 fn role() {
     let Some(role) = Role::of_this_process() else { return };
     let mut station = Station::new(role.config(), 64, 1);
     let (_, ticket) = station.connect("service");
-    // The progress thread is to be woken, and nobody is to be told.
+    // The progress thread is to be woken, without a notification for the application.
     let ticket = ticket.with_flags(Flags::WAKE);
     let mut number = 0u64;
     say("connected");

@@ -212,7 +212,7 @@ fn a_server_that_leaves_a_call_which_was_not_made_is_sent_away() {
 #[test]
 fn a_handler_sees_the_deadline_of_a_caller_that_told_it() {
     let (_dir, .., server, client) = pair("deadline", ServerConfig::default());
-    // What fits into a block with its limit, and what does not.
+    // Lengths that fit into a block with its limit, and that do not.
     for length in [0, 8, 16, 4080, 4081, 4088, 100_000] {
         let request = vec![7; length];
         std::thread::scope(|scope| {
@@ -229,7 +229,7 @@ fn a_handler_sees_the_deadline_of_a_caller_that_told_it() {
         if length > 10_000 {
             continue;
         }
-        // Whoever only waits has told nobody.
+        // A caller that only waits has sent no cancellation.
         let call = client.start(&request, LIMIT).unwrap();
         let request = server.receive(LIMIT).unwrap();
         assert_eq!((request.deadline(), request.is_cancelled()), (None, false));
@@ -265,7 +265,7 @@ fn a_handler_sees_that_its_caller_has_given_up_and_the_call_is_free_when_it_has_
                 _ => {
                     let call = client.start(&vec![1; length], LIMIT)?;
                     client.forget(call);
-                    // A second time, it is nobody's.
+                    // A second time, the call does not exist.
                     client.forget(call);
                     Err(CallError::TimedOut)
                 }
@@ -288,7 +288,7 @@ fn a_handler_sees_that_its_caller_has_given_up_and_the_call_is_free_when_it_has_
         assert_eq!(&*client.finish(call, LIMIT).unwrap(), b"fine");
     }
     assert_eq!(server.misbehaved(), 0);
-    // Whoever has gone wants no reply.
+    // A client that has gone needs no reply.
     client.start(b"last", LIMIT).unwrap();
     let request = server.receive(LIMIT).unwrap();
     assert!(!request.is_cancelled());
@@ -300,7 +300,7 @@ fn a_handler_sees_that_its_caller_has_given_up_and_the_call_is_free_when_it_has_
 fn a_cancelled_call_takes_no_credit_from_others_of_a_server_that_does_not_look() {
     let (_dir, there, here, server, client) =
         pair("credit", ServerConfig { outstanding: 8, ..ServerConfig::default() });
-    // Each place of the client's, and nobody receives.
+    // Each place of the client's, and no thread receives.
     for _ in 0..8 {
         let call = client.start(b"unread", LIMIT).unwrap();
         client.forget(call);
@@ -335,7 +335,7 @@ fn requests_that_come_while_a_handler_looks_are_kept_for_others() {
     }
 }
 
-/// What a server does with a raw client's words; whether it sends the client away.
+/// A server's reaction to a raw client's messages: whether it disconnects the client.
 fn told(name: &str, words: &[(&[u8], u32)]) -> bool {
     let dir = Dir::new(name);
     let there = dir.answering();
@@ -350,7 +350,7 @@ fn told(name: &str, words: &[(&[u8], u32)]) -> bool {
     }
     let mut kept = Vec::new();
     let start = Instant::now();
-    // What makes sense at the end is received.
+    // A valid message at the end is received.
     let call = 1;
     let at = Ticket { base: blocks.base + 64, ..blocks };
     liar.say(&at, b"end", 3 << 20 | call);
@@ -396,7 +396,7 @@ fn a_client_that_lies_about_limits_and_cancellation_is_sent_away_or_harms_nobody
     let asked = [100u64, 0].map(u64::to_le_bytes).concat();
     assert!(told("twice-long", &[(&asked, 4095 << 20), (b"", CANCEL), (b"", CANCEL)]));
     assert!(told("no-such", &[(b"", CANCEL | 2)]));
-    // What servers say.
+    // Messages of servers.
     for code in [4091, 4092] {
         assert!(told("servers", &[(b"x", code << 20)]));
         assert!(told("servers", &[(b"x", 1 << 20), (b"x", code << 20)]));
@@ -412,7 +412,7 @@ fn a_long_reply_that_is_given_up_is_told_though_nobody_receives_and_waits_no_mor
     here.stop_progress();
     let call = client.start(b"long", LIMIT).unwrap();
     let request = server.receive(LIMIT).unwrap();
-    // A process tells its figures to whoever is on its host.
+    // A process shows its figures to users of its host.
     let held = || (!is_of_hosts()).then(|| stat(&dir, "requests_held"));
     assert!(held().is_none_or(|held| held == 1));
     let failed = request.reply(&[7; 100_000], SHORT).unwrap_err();
@@ -537,7 +537,7 @@ fn a_server_that_drains_finishes_what_it_has_and_tells_the_others() {
     until(|| server.is_ready());
     std::thread::scope(|scope| {
         let draining = scope.spawn(|| server.drain(Some(LONG)));
-        // Nobody new, and nothing new of those that are there, short or long.
+        // No new clients, and no new calls of the present ones, short or long.
         let refused = loop {
             match other.call(b"3", SHORT) {
                 Err(CallError::TimedOut) => {}
@@ -556,7 +556,7 @@ fn a_server_that_drains_finishes_what_it_has_and_tells_the_others() {
         next.serve("calls", Access::SameUser).unwrap();
         assert!(!draining.is_finished());
         held.reply(b"one", LIMIT).unwrap();
-        // What was tried out before the server drained may be there, too.
+        // Calls tried before the server drained may be there, too.
         loop {
             match server.receive(LIMIT) {
                 Ok(request) if *request == *b"2" => request.reply(b"two", LIMIT).unwrap(),
@@ -567,7 +567,7 @@ fn a_server_that_drains_finishes_what_it_has_and_tells_the_others() {
         assert_eq!(draining.join().unwrap().unwrap(), 0);
     });
     assert_eq!(server.clients(), 0);
-    // What was sent before the end arrives.
+    // Replies sent before the end arrive.
     assert_eq!(&*client.finish(first, LIMIT).unwrap(), b"one");
     assert_eq!(&*client.finish(second, LIMIT).unwrap(), b"two");
     until(|| client.connection().ended().is_some());
@@ -591,7 +591,7 @@ fn draining_ends_with_its_time_limit_and_says_how_many_were_left() {
     }
     assert!(held.is_cancelled());
     assert!(matches!(held.reply(b"late", LIMIT), Err(CallError::Ended(_))));
-    // A second time, there is nobody.
+    // A second time, no client is left.
     assert_eq!(server.drain(Some(LONG)).unwrap(), 0);
 }
 
@@ -613,7 +613,7 @@ fn whoever_connects_to_a_process_that_is_ending_waits_for_the_next_that_serves_t
         connecting.join().unwrap().unwrap();
         until(|| server.clients() == 0);
     });
-    // Who does not wait for names is told at once.
+    // A client that does not wait for names gets the error at once.
     let mut ending = dir.node();
     ending.serve("ends", Access::SameUser, Accept::Ask).unwrap();
     let hasty = manager_with(dir.config().wait_for_names(false));
@@ -699,7 +699,7 @@ fn a_client_that_asks_a_server_that_drains_and_never_listens_is_sent_away() {
             }
         }
         assert!(server.misbehaved() > 0, "{said} refusals are kept for it");
-        // Nobody is left to be replied to.
+        // No caller is left without a reply.
         assert_eq!(draining.join().unwrap().unwrap(), 0);
     });
 }

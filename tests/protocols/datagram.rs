@@ -74,7 +74,7 @@ fn what_comes_while_the_receiver_is_not_ready_is_dropped_and_counted() {
     until("both have joined", || receiver.senders() == 2);
     first.send(b"first", 0, None, LIMIT).unwrap();
     until("it has arrived", || receiver.is_ready());
-    // `ready` does not throw away what nobody has received.
+    // `ready` does not discard a datagram that was not received.
     receiver.ready().unwrap();
     second.send(b"second", 0, None, LIMIT).unwrap();
     until("it was refused", || counter(&there, "refused_entry_closed") == 1);
@@ -91,9 +91,9 @@ fn what_comes_while_the_receiver_is_not_ready_is_dropped_and_counted() {
 #[test]
 fn a_long_datagram_that_met_a_receiver_half_ready_does_not_spoil_the_next() {
     let dir = Dir::new("halfready");
-    // Nobody polls there but the test, one packet of each link in a turn, so that it decides how
-    // much of a datagram is refused, and which of two comes first. Rings that hold little of it, so
-    // that it waits for them.
+    // Only the test polls there, one packet of each link in a turn, so that it decides how much of
+    // a datagram is refused, and which of two comes first. Rings hold little of it, so that it
+    // waits for them.
     let manager = || {
         let mut config = dir.config();
         (config.bulk_ring_bytes, config.packets_per_turn) = (0, 1);
@@ -135,7 +135,7 @@ fn a_long_datagram_that_met_a_receiver_half_ready_does_not_spoil_the_next() {
         take_all(&sending);
     });
     assert!(matches!(receiver.receive(SHORT), Err(ReceiveError::TimedOut)));
-    // Half of one has arrived, and a short one of somebody else is taken for the datagram.
+    // Half of one has arrived, and a short one of another sender is taken for the datagram.
     std::thread::scope(|scope| {
         let received = counter(&there, "packets_received");
         let sending = scope.spawn(|| sender.send(&long, 0, None, LIMIT).unwrap());
@@ -292,7 +292,7 @@ fn a_datagram_that_makes_no_sense_sends_its_own_sender_away_and_no_other() {
     until("it is gone", || liar.is_gone());
     assert!(!honest.is_gone());
     assert_eq!(receiver.senders(), 1);
-    // What was overtaken is lost; the receiver is ready.
+    // The overtaken one is lost; the receiver is ready.
     honest.says(&of(&honest, 1 << 31), &place(0, 5));
     counted(5);
     honest.says(&of(&honest, 1 << 31), &[]);
@@ -363,7 +363,7 @@ fn a_sender_whose_metadata_cannot_be_is_sent_away_and_the_receiver_stays_ready()
         until("it is gone", || receiver.senders() == 0);
         until("it knows", || hostile.is_gone());
     }
-    // A message that notifies nobody, and half a message: neither keeps others from sending.
+    // A message without notification, and half a message: neither keeps others from sending.
     let hostile = Hostile::new(&dir);
     hostile.says(&hostile.ticket.with_flags(Flags::empty()), &place(0, 5));
     until("it closed the entry", || !receiver.is_ready_for_one());

@@ -89,7 +89,7 @@ fn who_waits_for_one_tag_gives_back_what_was_taken_though_it_keeps_the_rest() {
     for tag in 0..4 {
         assert!(sender.try_send(0, &[], tag).unwrap());
     }
-    // Less than half of the credit, of which a sender is told anyway.
+    // Less than half of the credit, the point at which a sender gets more anyway.
     assert_eq!(receiver.get_specific_tag(0, LIMIT).unwrap().tag, 0);
     std::thread::scope(|scope| {
         scope.spawn(|| sender.send(0, &[], 9, LIMIT).unwrap());
@@ -667,7 +667,7 @@ fn waiting_for_a_specific_tag_has_one_time_limit() {
     let over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Others keep coming, as long as anybody waits.
+            // Others keep coming, as long as any waits.
             for i in 0..200 {
                 if over.load(std::sync::atomic::Ordering::SeqCst) {
                     return;
@@ -862,7 +862,7 @@ fn a_sender_waits_for_a_name_within_its_limit_and_says_at_the_end_why_there_is_n
         false => &["nothing is called never"],
     };
     assert!(says.iter().any(|says| error.contains(says)), "{error}");
-    // A seed is of one node: when that has gone, nobody is waited for.
+    // A seed is of one node: when that has gone, the call does not wait.
     let seed = server.seed().unwrap().reached();
     drop((server, there));
     let error = Client::grow(&here, &seed, None).err().unwrap().to_string();

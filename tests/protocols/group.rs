@@ -353,7 +353,8 @@ fn places_are_handed_out_and_taken_again() {
     let full = GroupMember::connect(&here, &at("places"), 64, LIMIT).err().unwrap();
     assert!(matches!(&full, GrowError::Full(text) if text.contains("2 members")), "{full}");
     assert!(matches!(root.seed_of(2), Err(GroupError::Misuse(_))));
-    // What a member sent before it left counts, and stands still though another takes its place.
+    // A part that a member sent before it left counts, and its bytes are stable though another
+    // takes its place.
     one.send(b"one", LIMIT).unwrap();
     drop(one);
     until("it has left", || root.joined() == 1);
@@ -488,7 +489,7 @@ fn what_a_member_that_never_joined_has_sent_is_not_taken_for_its_successors() {
         let there = answering(&dir);
         let mut root = Group::new(&there, GroupConfig::new(1, 64)).unwrap();
         root.serve("group", Access::SameUser).unwrap();
-        // Its part comes over the link of an accomplice, and nobody looks at it yet.
+        // Its part comes over the link of an accomplice, and is not looked at yet.
         let accomplice = manager(&dir);
         let helper = GroupHelper::connect(&accomplice, &at("group"), LIMIT).unwrap();
         let (half, ticket) = half_a_member(&dir, "group");
@@ -608,7 +609,7 @@ fn a_member_that_dies_is_named_and_what_it_sent_before_counts() {
     let mut sends = start("sends and dies", &dir, &seeds[1]);
     sends.expect("sent");
     if is_over_libfabric() {
-        // What lies with a provider goes with its process (docs/providers.md).
+        // Memory of a provider goes with its process (docs/providers.md).
         drop(root.wait_for(1, LIMIT).unwrap());
     }
     sends.tell("die");
@@ -644,7 +645,7 @@ fn a_member_that_dies_is_named_and_what_it_sent_before_counts() {
 
 #[test]
 fn half_a_part_of_a_dead_member_is_none_and_its_successor_sends_a_whole_one() {
-    // The ring holds little of a part, and nobody reads it before the member is dead.
+    // The ring holds little of a part, and is not read before the member is dead.
     let dir = Dir::new("halfdead", &[("RING_BYTES", "4096"), ("BULK_RING_BYTES", "0")]);
     let there = answering(&dir);
     let bytes = if is_of_hosts() { 32 << 20 } else { 100_000 };
@@ -701,8 +702,8 @@ fn members_learn_at_once_that_the_root_is_dead() {
     };
     died(receives.receive(LIMIT).unwrap_err());
     died(waits.barrier(LIMIT).unwrap_err());
-    // Each member has a link of its own, and the news of this one's end may come behind the others':
-    // what it sends before is nobody's, and the next part has to wait for a ticket.
+    // Each member has a link of its own, and the news of this one's end may come after the others':
+    // parts it sends before are discarded, and the next part has to wait for a ticket.
     let sent = sends.send(b"x", LIMIT).and_then(|()| sends.send(b"y", LIMIT));
     died(sent.unwrap_err());
 }

@@ -61,8 +61,8 @@ fn tags_that_a_sender_left_behind_are_not_held_against_the_next() {
         second.send(0, &[], tag, LIMIT).unwrap();
     }
     assert_eq!(receiver.get_specific_tag(1, LIMIT).unwrap().tag, 1);
-    // What was passed over is bounded: three, two, and there are four places. Those of the first
-    // sender have gone, and so has it.
+    // The number of skipped places is bounded: three, two, and there are four places. Those of the
+    // first sender have gone, and so has it.
     assert_eq!(receiver.dropped(), 3);
     for _ in 0..2 {
         assert_eq!(receiver.get_tag(LIMIT).unwrap().link, only_link(&there));
@@ -434,7 +434,7 @@ fn clients_that_come_and_go_leave_a_bounded_number_of_requests() {
 #[test]
 fn the_nonsense_of_one_client_hides_no_request_of_one_that_leaves() {
     let dir = Dir::new("hides");
-    // Nobody polls but this thread, so both clients' words come in one turn.
+    // Only this thread polls, so both clients' messages come in one turn.
     let there = dir.manager();
     let server = serve(&there, ServerConfig::default());
     let here = dir.manager();
@@ -463,7 +463,7 @@ fn the_nonsense_of_one_client_hides_no_request_of_one_that_leaves() {
     });
 }
 
-// ---- storms: whatever a liar sends
+// ---- storms: random messages of a liar
 
 const DATAGRAM: u8 = 1;
 const TAGGED: u8 = 2;
@@ -813,14 +813,14 @@ fn a_datagram_receiver_survives_whatever_a_sender_sends() {
 
 // ---- receivers that lie
 
-/// A raw node that answers whoever connects to `name` with the same bytes.
+/// A raw node that answers every client of `name` with the same bytes.
 pub fn false_receiver(mut node: Node, name: &str, kind: u8, answer: &[u8]) -> Node {
     let answer = [b"HAn1", &[kind][..], answer].concat();
     node.serve(name, Access::SameUser, Accept::Automatic(answer)).unwrap();
     node
 }
 
-/// The link of whoever has connected, and the first ticket of its greeting.
+/// The link of a client, and the first ticket of its greeting.
 pub fn grown(node: &mut Node) -> (LinkId, Ticket) {
     let start = Instant::now();
     loop {

@@ -81,7 +81,7 @@ pub fn opens_memory() -> bool {
     }
 }
 
-/// A service's name, for whoever connects.
+/// A service's name for a client.
 pub fn at(service: &str) -> String {
     let scheme = if is_of_hosts() { "hamlyn://" } else { "" };
     format!("{scheme}{service}")
@@ -123,7 +123,7 @@ pub fn node_with(config: Config) -> Node {
     unreachable!();
 }
 
-/// A seed, for whoever grows from it.
+/// A seed for its grower.
 pub trait Reached {
     fn reached(self) -> Self;
 }
@@ -277,8 +277,8 @@ mod hosts {
             #[cfg(feature = "libfabric")]
             Over::Fabric(provider, rails) => {
                 let config = config.fabric(hamlyn::config::Fabric::Trusted).rails(rails);
-                // Who goes waits no longer than this for another that makes no calls, as one that
-                // goes after it in the same thread.
+                // A leaving process waits no longer than this for another that makes no calls, such
+                // as one that leaves after it in the same thread.
                 let config = config.fabric_provider(provider).handshake_timeout_ms(1000u32);
                 match std::env::var_os("HAMLYN_FABRIC_LIBRARY") {
                     Some(library) => config.fabric_library(PathBuf::from(library)),

@@ -214,7 +214,7 @@ fn slow(when_slow: WhenSlow) -> (Vec<(u64, u64)>, u64) {
 #[test]
 fn who_is_slow_misses_the_oldest_where_those_are_dropped() {
     let (got, dropped) = slow(WhenSlow::DropOldest);
-    // What lay in its own memory, and what the publisher kept.
+    // The samples in its own memory, and those that the publisher kept.
     let kept = [(96, 88), (97, 0), (98, 0), (99, 0), (100, 0)];
     assert_eq!((got, dropped), ((0..8).map(|i| (i, 0)).chain(kept).collect(), 88));
 }
@@ -351,7 +351,7 @@ fn a_publisher_that_only_publishes_lets_subscribers_in_and_loses_nothing_of_one_
             while received != Some(300) {
                 let before = publisher.publish(&vec![1; length], Some(Duration::ZERO)).unwrap();
                 if received.is_none() {
-                    // Until it is there nobody hears of what is published.
+                    // No subscriber gets samples until the publisher is there.
                     received = match wanted.recv_timeout(Duration::from_millis(1)) {
                         Ok(received) => Some(received),
                         Err(RecvTimeoutError::Timeout) => None,
@@ -447,12 +447,12 @@ fn who_holds_as_many_samples_as_it_may_gets_more_when_it_has_dropped_one() {
         let of = |i: usize| publisher.subscribers()[i].clone();
         assert_eq!((of(0).outstanding, of(0).sent), (2, 2));
         until(|| of(1).outstanding == 0);
-        // What it holds has not changed, and of each a byte is enough to tell.
+        // The samples it holds have not changed; a byte of each is enough to tell.
         for (i, sample) in held.iter().enumerate() {
             assert!(sample.to_vec().unwrap().iter().all(|byte| *byte == i as u8));
         }
         held.clear();
-        // What was kept for it comes at once.
+        // The samples kept for it come at once.
         let is_newest = when_slow == Some(WhenSlow::DropNewest);
         until(|| of(0).outstanding == if is_newest { 0 } else { 2 } && of(0).behind == 0);
         publisher.publish(&[50; 100], LIMIT).unwrap();
@@ -586,7 +586,7 @@ fn one_whose_link_is_full_gets_later_what_the_others_have_got() {
         (config.ring_bytes, config.bulk_ring_bytes) = (8192, 0);
         manager_with(config)
     };
-    // Whoever takes nothing is the first who is sent a sample, or the last.
+    // The subscriber that takes nothing is the first or the last to get a sample.
     for takes_nothing in [0, 2] {
         let there = manager();
         there.start_progress().unwrap();

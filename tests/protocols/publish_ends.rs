@@ -100,7 +100,7 @@ fn samples_of_the_pool_that_came_before_the_end_blame_nobody() {
             }
         };
         assert!(matches!(error, ReceiveError::Ended(_)), "{has_had_one}: {error}");
-        // What lay in the pool cannot be read: it is left out, and missed.
+        // Samples in the pool cannot be read: they are left out, and missed.
         assert_eq!(got, [(1 + u64::from(has_had_one), 1, true)]);
     }
 }

@@ -189,7 +189,7 @@ fn one_that_takes_nothing_releases_nothing_and_floods_costs_others_nothing() {
             let cell = lying.cell(0);
             let lying = &mut lying;
             scope.spawn(move || {
-                // What is true, all the time.
+                // True messages, all the time.
                 let start = std::time::Instant::now();
                 while !stopped()
                     && start.elapsed() < 2 * crate::help::LONG
@@ -199,7 +199,7 @@ fn one_that_takes_nothing_releases_nothing_and_floods_costs_others_nothing() {
             for i in 0..200u64 {
                 let length = if i % 2 == 0 { 8 } else { 5000 };
                 let bytes = [&i.to_le_bytes()[..], &vec![i as u8; length - 8]].concat();
-                // There is a place for each loan, whoever keeps what.
+                // There is a place for each loan, for any loans that subscribers hold.
                 publisher.publish(&bytes, Some(Duration::ZERO)).unwrap();
                 let sample = honest.receive(LIMIT).unwrap();
                 assert_eq!((sample.number(), sample.missed()), (i, 0));
@@ -375,7 +375,7 @@ fn what_a_publisher_says_that_cannot_be_ends_its_link() {
     ];
     for (why, pool, say) in cases {
         let mut lies = False::new(&dir, &here, *pool);
-        // What is right is received.
+        // A valid sample is received.
         lies.say(4, b"text");
         let sample = lies.subscriber.receive(LIMIT).unwrap();
         assert_eq!((sample.number(), sample.as_slice()), (5, Some(&b"text"[..])));
@@ -452,7 +452,7 @@ fn parts_of_a_sample_that_do_not_make_one_end_the_link() {
     ];
     for (why, parts) in cases {
         let mut lies = False::in_parts(&dir, &here);
-        // What is right is received.
+        // A valid sample is received.
         lies.say(12 | PART, &first(4, b"text"));
         let sample = lies.subscriber.receive(LIMIT).unwrap();
         assert_eq!((sample.number(), sample.as_slice()), (5, Some(&b"text"[..])));
@@ -463,7 +463,7 @@ fn parts_of_a_sample_that_do_not_make_one_end_the_link() {
         assert!(matches!(error, ReceiveError::Misbehaved(_)), "{error}");
         assert!(error.to_string().contains(why), "{error} does not say {why:?}");
     }
-    // Numbered, with a gap before it, in parts of whatever length.
+    // Numbered, with a gap before it, in parts of any length.
     let mut lies = False::in_parts(&dir, &here);
     let numbered = [&9u64.to_le_bytes()[..], &first(300, &[1])].concat();
     lies.say(17 | PART | NUMBERED, &numbered);

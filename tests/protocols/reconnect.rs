@@ -94,7 +94,7 @@ fn a_call_whose_reply_is_lost_is_sent_again_only_if_it_may_be() {
         let server = serve(&dir);
         let request = server.receive(LIMIT).unwrap();
         assert_eq!(&*request, b"again");
-        // What is left of its limit.
+        // The rest of its limit.
         assert!(request.deadline().unwrap() <= Instant::now() + LONG);
         request.reply(b"at last", LIMIT).unwrap();
         assert_eq!(&*again.join().unwrap().unwrap(), b"at last");

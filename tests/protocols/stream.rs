@@ -181,7 +181,8 @@ fn small_records_that_are_flushed_take_places_then_tickets_and_then_wait_for_a_r
     let dir = Dir::new("stream-places");
     let (mut receiver, mut sender) = dir.pair(small());
     let mut records = Vec::new();
-    // What was sent may come a moment later: the sender must have waited twice, everything received.
+    // Sent records may arrive a moment later: the sender must have waited twice, everything
+    // received.
     let (mut sent, mut waited, mut is_left) = (0u32, 0, false);
     while waited < 2 {
         if !is_left {
@@ -333,7 +334,7 @@ fn a_message_that_timed_out_goes_on_and_nothing_is_lost_or_doubled() {
     });
     let mut random = Random(3);
     let mut wanted = Vec::new();
-    // Nobody polls at the other end for now and again. Over a network fewer leave in time.
+    // The other end does not poll for now and again. Over a network fewer leave in time.
     let since = Instant::now();
     for i in 0u32.. {
         if i >= 400 && wanted.len() > 40 {
@@ -618,7 +619,7 @@ fn long_records_come_through_the_aperture_in_order_with_short_ones() {
         }
         assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Ended(CloseReason::Closed))));
     });
-    // What a manager knows of its end points' apertures is not the application's.
+    // A manager's events about its end points' apertures are not for the application.
     assert!(receiver.manager().next_event().is_none());
 }
 
@@ -788,7 +789,7 @@ fn what_was_committed_by_a_sender_that_died_is_received() {
         }
         came += 1;
     };
-    // What the network did not have yet went with it.
+    // Records not yet on the network went with it.
     assert!(came == 300 || is_of_hosts() && came < 300, "{came}");
     assert!(matches!(end, ReceiveError::Ended(CloseReason::Died)), "{end}");
 }
@@ -868,7 +869,7 @@ impl Liar {
         self.node.send(&ticket, data, metadata, LIMIT).unwrap();
     }
 
-    /// To place 0, whatever the word says.
+    /// To place 0, for any word.
     fn send_small(&mut self, data: &[u8], word: u32) {
         let ticket = self.places;
         self.node.send_fast(&ticket, data, word, LIMIT).unwrap();
@@ -1494,7 +1495,7 @@ impl SlowGrants {
         let key = self.node.ticket(slot, MetadataIndex(0)).unwrap().key.0;
         let grant = key as u128 | (number as u128) << 64 | (size as u128) << 96;
         let at = 16 * lane as u64;
-        // Who has not seen the one cannot have used or asked for it.
+        // An end that has not seen the one cannot have used or asked for it.
         assert!(self.on_the_way.iter().all(|(other, _)| *other != at));
         self.on_the_way.push((at, grant.to_le_bytes().to_vec()));
     }
@@ -1511,7 +1512,7 @@ impl SlowGrants {
         }
     }
 
-    /// What has come, and something that is told.
+    /// Arrivals, and a notification.
     fn step(&mut self, answer: &[u8]) {
         self.node.poll().unwrap();
         if let Some(Event::Request { id, greeting, .. }) = self.node.next_event() {
@@ -1742,7 +1743,8 @@ fn records_that_are_dropped_kept_forgotten_and_looked_at_again_stand_still_until
     }
 }
 
-// Nobody can look at them any more: whoever receives on is not to wait for a sender that waits for it.
+// No code can look at them any more: a receiver that goes on must not wait for a sender that waits
+// for it.
 #[test]
 fn records_that_are_all_forgotten_hold_nobody_up() {
     let dir = Dir::new("stream-forgotten");

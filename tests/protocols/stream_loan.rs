@@ -93,7 +93,7 @@ fn a_loan_that_cannot_leave_in_time_is_not_taken_and_nothing_else_is_lost() {
         sender.loan((1 << 20) + 1, LIMIT),
         Err(SendError::TooLong { max: 1_048_576, .. })
     ));
-    // Nobody receives: two buffers are filled, and what comes then waits.
+    // No receiver: two buffers are filled, and later records wait.
     let mut sent = 0;
     let error = loop {
         let mut loan = match sender.loan(900, SHORT) {

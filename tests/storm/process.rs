@@ -21,16 +21,16 @@ const ENTRIES: usize = 3;
 /// Most bytes of a message.
 const REGION: usize = 700;
 
-/// Who takes part, and how.
+/// The participants and their settings.
 pub struct Storm {
     /// Of the processes, which this is.
     pub me: usize,
     pub count: usize,
     /// From each process to each other.
     pub messages: usize,
-    /// Who is killed, when half of this is done; and how that is told.
+    /// The process that is killed when half of this is done; and how the others see that.
     pub victim: Option<(usize, CloseReason)>,
-    /// How long anything may take; `None`: whoever waits for ever is found in another way.
+    /// The time limit of every step; `None`: an endless wait is found in another way.
     pub patience: Option<Duration>,
     /// Lets others have the processor.
     pub give_way: fn(),
@@ -221,7 +221,7 @@ impl Process<'_> {
                         assert_eq!(reason, *death);
                         peer.is_dead = true;
                     } else {
-                        // What it sent before may still wait in the notification queue.
+                        // Its earlier messages may still wait in the notification queue.
                         assert_eq!(reason, CloseReason::Closed, "process {name}");
                         peer.has_left = true;
                     }
@@ -237,7 +237,7 @@ impl Process<'_> {
         self.rng.below(bound as u64) as usize
     }
 
-    /// Sends something to somebody, in one of the ways; false if nothing can be sent to anyone.
+    /// Sends a message to some peer, in one of the ways; false if nothing can be sent to any.
     fn send_something(&mut self) -> bool {
         let messages = self.storm.messages;
         let ready =

@@ -26,7 +26,7 @@ pub struct Inside {
     pub delay_us: AtomicU64,
 }
 
-/// What leads from one host to another, over loopback.
+/// The way from one host to another, over loopback.
 pub struct Cable {
     pub at: SocketAddr,
     pub inside: Arc<Inside>,
@@ -34,7 +34,7 @@ pub struct Cable {
 }
 
 impl Cable {
-    /// At 127.0.0.`host`. `server` says where it leads to, whenever somebody connects.
+    /// At 127.0.0.`host`. `server` returns the destination of each new connection.
     pub fn to(server: impl Fn() -> SocketAddr + Send + 'static, host: u8) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::new(127, 0, 0, host), 0)).unwrap();
         let at = listener.local_addr().unwrap();
@@ -69,7 +69,7 @@ impl Cable {
         Self { at, inside, thread: Some(thread) }
     }
 
-    /// What is in it is lost, and nobody connects any more.
+    /// Loses its content, and refuses new connections.
     pub fn cut(&self) {
         self.inside.is_cut.store(true, Ordering::Relaxed);
         self.inside.cut();
@@ -126,7 +126,7 @@ impl Inside {
                 0 => {}
                 us => std::thread::sleep(Duration::from_micros(us)),
             }
-            // What came while it was stalled waits, too.
+            // Bytes that came while it was stalled wait, too.
             while self.is_stalled.load(Ordering::Relaxed)
                 && !self.ends.load(Ordering::Relaxed)
                 && !self.is_cut.load(Ordering::Relaxed)

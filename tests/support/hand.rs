@@ -18,7 +18,7 @@ impl Hand {
         Self { keys: Keys::load(config).unwrap(), identity: Identity::new().unwrap() }
     }
 
-    /// Connects to whoever is there.
+    /// Connects to the listener there.
     pub fn client(&self, at: SocketAddr) -> Channel {
         let tcp = TcpStream::connect(at).unwrap();
         tcp.set_nonblocking(true).unwrap();
@@ -34,12 +34,12 @@ impl Hand {
         Channel::new(tcp, tls.into())
     }
 
-    /// What shows on this connection that `end` has the secret.
+    /// The proof on this connection that `end` has the secret.
     pub fn proof(&self, end: End, channel: &Channel) -> [u8; 32] {
         self.keys.proof(end, &channel.key().unwrap())
     }
 
-    /// Who it is, as this end of this connection.
+    /// Its identity, as this end of this connection.
     pub fn who(&self, end: End, channel: &Channel) -> Who {
         let key = channel.key().unwrap();
         let is_client = [u8::from(end == End::Client)];

@@ -70,7 +70,7 @@ pub fn alone_for(name: &str, seconds: u32, body: impl FnOnce()) {
     command
         .args(["--exact", &path, "--nocapture", "--test-threads=1"])
         .env(ALONE, &path)
-        // A thread's first allocation maps a heap of its own, at whatever moment; mappings are counted.
+        // A thread's first allocation maps a heap of its own, at any time; mappings are counted.
         .env("MALLOC_ARENA_MAX", "1")
         .stdin(Stdio::null())
         .stdout(Stdio::null());
@@ -79,8 +79,8 @@ pub fn alone_for(name: &str, seconds: u32, body: impl FnOnce()) {
     assert!(status.success(), "{name}: {status}");
 }
 
-/// The module of the test that runs here, with what follows it in the path of a test: its thread has
-/// the test's name, and one that runs alone has it from whoever started it.
+/// The module of the present test, with the rest of the test's path: its thread has the test's
+/// name, and a test that runs alone has it from its parent process.
 pub fn module() -> String {
     let path = match std::env::var(ALONE) {
         Ok(path) => path,
@@ -132,7 +132,7 @@ impl Dir {
         Self { path, settings }
     }
 
-    /// The settings; variables of whoever runs the tests do not count.
+    /// The settings, without variables of the user who runs the tests.
     pub fn config(&self) -> Config {
         self.config_with(&[])
     }
@@ -217,7 +217,7 @@ impl Peer {
         Self { child, lines, input, role: role.into() }
     }
 
-    /// What it says next; `None`: it has ended.
+    /// Its next line; `None`: it has ended.
     pub fn hears(&mut self) -> Option<String> {
         match self.lines.recv_timeout(LONG) {
             Ok(line) => Some(line),
@@ -226,13 +226,13 @@ impl Peer {
         }
     }
 
-    /// What it says next.
+    /// Its next line.
     pub fn says(&mut self) -> String {
         let role = self.role.clone();
         self.hears().unwrap_or_else(|| panic!("{role} ended without a word"))
     }
 
-    /// What it has said, if it has.
+    /// The line it has printed, if there is one.
     pub fn has_said(&mut self) -> Option<String> {
         self.lines.try_recv().ok()
     }
@@ -341,7 +341,7 @@ pub struct Role {
 }
 
 impl Role {
-    /// `None`: the test binary was started by somebody else.
+    /// `None`: the test binary was not started as a role.
     pub fn of_this_process() -> Option<Self> {
         let name = std::env::var(ROLE).ok()?;
         prepare(ALARM_S);
@@ -357,14 +357,14 @@ impl Role {
         self.args[i].parse().unwrap()
     }
 
-    /// The next line that it is told; `None`: it is to end.
+    /// Its next order; `None`: it is to end.
     pub fn hear(&self) -> Option<String> {
         let mut line = String::new();
         let n = std::io::stdin().lock().read_line(&mut line).unwrap();
         (n > 0).then(|| line.trim().into())
     }
 
-    /// Until it is told this, or to end.
+    /// Waits for this order, or for the end.
     pub fn wait_for(&self, text: &str) {
         while let Some(line) = self.hear() {
             if line == text {
@@ -505,7 +505,7 @@ impl Station {
         Self { node, area, queue, slot, ticket }
     }
 
-    /// Whoever connects gets the ticket.
+    /// Every client gets the ticket.
     pub fn serve(mut self, name: &str) -> Self {
         let greeting = self.ticket.to_bytes().to_vec();
         self.node.serve(name, Access::SameUser, Accept::Automatic(greeting)).unwrap();
@@ -536,7 +536,7 @@ impl Station {
 }
 
 /// Connects to `service`, and sends the first 8 bytes of each message back with the ticket that
-/// came with it; until whoever sends is gone.
+/// came with it, until the sender is gone.
 pub fn echo(mut me: Station, service: &str) {
     me.connect(service);
     loop {
@@ -651,8 +651,8 @@ pub fn pattern(n: usize, seed: u64) -> Vec<u8> {
 
 // ---- what a process costs
 
-/// What this process has of the machine, in things that can be counted: how much memory is resident
-/// and how long something takes depend on what else the machine does.
+/// The countable resources of this process. Resident memory and times are left out, as they depend
+/// on the other load of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
     pub descriptors: usize,
@@ -660,7 +660,7 @@ pub struct Costs {
     pub shared_mappings: usize,
     pub shared_bytes: usize,
     pub mappings: usize,
-    /// What this process has allocated and not freed.
+    /// Bytes that this process has allocated and not freed.
     pub heap_bytes: usize,
 }
 
@@ -712,7 +712,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// How often each thread of this process has gone to sleep, for whatever reason.
+/// How often each thread of this process has gone to sleep, for any reason.
 pub fn times_asleep() -> BTreeMap<OsString, u64> {
     let of_thread = |status: String| -> u64 {
         let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap();

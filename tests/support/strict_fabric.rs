@@ -36,7 +36,7 @@ const MODES: u64 = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
 /// Bytes of `fi_context2`.
 const CONTEXT_BYTES: usize = 64;
 
-/// What an answer asked for by itself, and what was added.
+/// The bits an answer required by itself, and the added ones.
 #[derive(Clone, Copy, Default)]
 struct Bits {
     mr: u32,
@@ -119,7 +119,7 @@ unsafe fn patch<T>(table: &mut *mut T, change: impl FnOnce(&mut T)) {
     *table = copy;
 }
 
-/// What it was before.
+/// The original of a replaced table.
 unsafe fn before<T>(table: *mut T) -> *mut T {
     *table.cast::<*mut T>().sub(1)
 }
@@ -327,7 +327,7 @@ unsafe extern "C" fn close_endpoint(end: *mut fid) -> c_int {
     if rc == 0 {
         let mut state = state();
         state.bits.remove(&(end as usize));
-        // What is on its way ends with it.
+        // Operations on their way end with it.
         state.contexts.retain(|_, (of, _)| *of != end as usize);
     }
     rc
@@ -420,7 +420,7 @@ unsafe extern "C" fn close_region(region: *mut fid) -> c_int {
 
 // ---- operations
 
-/// What the library is to be given of a descriptor; and looks at it, and at the context.
+/// Returns the descriptor for the library; checks it, and the context.
 unsafe fn begins(
     end: *mut fid_ep,
     (at, bytes): (usize, usize),

@@ -197,7 +197,7 @@ public final class Peer {
             pin(System.getenv("PEER_CORE"));
             final Peer peer = new Peer(aeron, invoker, args);
             peer.run();
-            // Neither closes before the other has taken what was sent to it.
+            // Neither closes before the other has taken all its messages.
             Thread.sleep(50);
             if (peer.seen == 1) {
                 System.err.println("peer: unlikely");

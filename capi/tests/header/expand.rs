@@ -8,10 +8,10 @@
 use proc_macro2::{Delimiter, Group, Literal, TokenStream, TokenTree};
 use std::collections::HashMap;
 
-/// The macros of a source, by name: what they match, and what they become.
+/// The macros of a source, by name: their patterns, and their expansions.
 pub struct Macros(HashMap<String, (Vec<TokenTree>, Vec<TokenTree>)>);
 
-/// What a fragment stands for; in a repetition once for each time.
+/// The tokens of a fragment; in a repetition once for each time.
 #[derive(Clone, Debug)]
 enum Bound {
     Once(Vec<TokenTree>),

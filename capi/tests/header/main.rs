@@ -46,7 +46,7 @@ fn the_header_is_that_of_the_source() {
         let (source, calls) = expanded(&root.join(format!("src/{name}.rs")));
         let path = dir.path().join(format!("{name}.rs"));
         std::fs::write(&path, source).unwrap();
-        // Where nothing is expanded, the source itself: what cbindgen says of it names its lines.
+        // A source without expansions is used itself: cbindgen's messages name its lines.
         let own = root.join(format!("src/{name}.rs"));
         builder = builder.with_src(if calls > 0 { path } else { own });
     }
@@ -87,7 +87,7 @@ fn every_exported_function_is_in_the_header() {
     assert!(count > 150, "only {count} exported functions found");
 }
 
-// One test, because the second part reads what the first may write.
+// One test, because the second part reads the file that the first may write.
 #[test]
 fn the_header_is_that_of_the_source_and_has_every_exported_function() {
     the_header_is_that_of_the_source();

@@ -11,7 +11,7 @@ const PROTOCOLS: &[&str] = &[
     "raw", "tagged", "datagram", "stream", "call", "group", "aperture", "close", "publish", "bytes",
 ];
 
-/// Where cargo has put what it built: `target/debug`, from `target/debug/deps/languages-..`.
+/// The directory of cargo's artifacts: `target/debug`, from `target/debug/deps/languages-..`.
 fn built() -> PathBuf {
     let this = std::env::current_exe().unwrap();
     this.ancestors().nth(2).unwrap().to_path_buf()
@@ -23,8 +23,8 @@ fn c_peer(work: &Path) -> PathBuf {
     // Cargo builds neither a shared library for a test, nor an example when asked for one test. With
     // the features of the whole workspace, so that nothing is compiled again for other ones.
     let mut build = Command::new(env!("CARGO"));
-    // What cargo tells this test is of this package; build scripts that look at it (ring's) would take it
-    // for a change, and all that depends on them would be compiled again, here and behind this.
+    // Without cargo's variables of this package: build scripts that read them (ring's) would see a
+    // change, and everything that depends on them would be compiled again, here and afterwards.
     for (name, _) in std::env::vars_os() {
         let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
         if name == "OUT_DIR" || of_package.iter().any(|of| name.to_string_lossy().starts_with(of)) {
@@ -101,7 +101,7 @@ fn every_language_understands_every_other() {
                 if !sent {
                     receiving.kill().unwrap();
                 }
-                // Each side ends by itself within a minute, whatever happens.
+                // Each side ends by itself within a minute, in any case.
                 let received = receiving.wait().unwrap().success();
                 if !(sent && received) {
                     failed.push(format!("{protocol}: {sender} to {receiver}"));

@@ -192,7 +192,7 @@ fn group_send(m: &Manager, name: &str, count: u64) -> Result {
     Ok(member.barrier(LIMIT)?)
 }
 
-/// A slot for what announces, and its ticket.
+/// A slot for announcements, and its ticket.
 fn announced(m: &Manager) -> Result<(AreaId, QueueId, Vec<u8>)> {
     let mut node = m.lock();
     let (area, queue) = (node.message_area(64)?, node.notification_queue(4)?);

@@ -3,7 +3,7 @@
 //! ```text
 //!   pairs: one ping-pong of 16 bytes, then four at once, each between the same two processors
 //!   hogs:  256 KiB there and back, in Hamlyn through rings of 512 bytes, beside four threads that
-//!          take whatever processor they are given
+//!          take any processor they are given
 //! ```
 //! Hamlyn's rows take turns with others: two words of memory and a futex, Unix stream sockets,
 //! pipes. The ends of a futex are threads of this process; for all others the far end is a process

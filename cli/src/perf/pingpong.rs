@@ -89,8 +89,8 @@ impl Running {
     }
 }
 
-/// In the unit of the test: nanoseconds one way, or bytes a second. `None`: it is not installed, or has
-/// no figure for this test.
+/// In the unit of the test: nanoseconds one way, or bytes per second. `None`: it is not installed,
+/// or has no figure for this test.
 pub fn measure(fabric: &Fabric, cores: Cores, plan: Plan) -> Result<Option<f64>> {
     if plan.test == Test::Rate || plan.size == 0 {
         return Ok(None);
@@ -120,8 +120,8 @@ pub fn measure(fabric: &Fabric, cores: Cores, plan: Plan) -> Result<Option<f64>>
     }
 }
 
-/// From its last line: bytes, messages, answers, all bytes, time, megabytes a second, microseconds one
-/// way, millions of messages a second.
+/// Parses its last line: bytes, messages, answers, all bytes, time, megabytes per second,
+/// microseconds one way, millions of messages per second.
 fn figure(text: &str, plan: Plan) -> Result<f64> {
     let unread = || format!("{PROGRAM} prints what is not known here: {text:?}");
     let line = text.lines().last().with_context(unread)?;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   this process   orders, counts before and after, tables, report
-//!   receiver       takes the file; its counters and the file's bytes decide what was refused
+//!   receiver       takes the file; its counters and the file's bytes decide each attempt
 //!   sender         sends the file, then small messages all through the attack
 //!   stranger       makes each attempt, for real
 //!   host, peer     speak each protocol of the upper layer: see `protocols.rs`; and again while

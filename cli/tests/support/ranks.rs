@@ -12,7 +12,7 @@ pub const LONG: Duration = Duration::from_secs(60);
 
 pub type Done = Result<(), Box<dyn std::error::Error>>;
 
-/// Without the variables of whoever runs the tests, in a directory of its own.
+/// Without the variables of the user who runs the tests, in a directory of its own.
 pub fn command(program: &str, dir: &Path) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars() {

@@ -39,13 +39,13 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http;
 
-/// What a run must not take: then something waits for what does not come.
+/// Beyond this a run hangs.
 const LONG: Duration = Duration::from_secs(120);
 const PIECE: usize = 64 << 10;
 const NAME: &str = "http-rows";
 const WHAT: [&str; 3] = ["hyper", "axum", "tonic"];
 
-/// What `cargo bench` says and `cargo test` does not: that this measures, and is no test.
+/// Whether this run measures (`cargo bench`) or tests (`cargo test`).
 fn measures() -> bool {
     std::env::args().any(|word| word == "--bench")
 }
@@ -190,7 +190,7 @@ async fn count(body: axum::body::Body) -> std::result::Result<Bytes, String> {
     Ok(counted(bytes))
 }
 
-/// What the server says once it can be connected to: also whether it is pinned.
+/// The server's line once clients can connect: also whether it is pinned.
 fn ready(is_pinned: bool) -> &'static str {
     if is_pinned { "ready, pinned" } else { "ready, not pinned" }
 }
@@ -378,7 +378,7 @@ async fn measure_over(what: &str, transport: &str, dir: &Path, mode: &str) -> Re
     }
 }
 
-/// What is measured, and whether the server was pinned.
+/// The measured values, and whether the server was pinned.
 fn run(what: &str, transport: &str, dir: &Path, mode: &str) -> Result<(Run, bool)> {
     let end = Instant::now() + LONG;
     let _ = std::fs::remove_file(dir.join(what));
@@ -392,7 +392,7 @@ fn run(what: &str, transport: &str, dir: &Path, mode: &str) -> Result<(Run, bool
     Ok((run, is_pinned))
 }
 
-/// Whether this process stays on that processor: not where there is none, or it is not for us.
+/// Pins this process to that processor; `false` if it does not exist or is not allowed.
 fn pin(processor: usize) -> bool {
     let mut set = rustix::thread::CpuSet::new();
     set.set(processor);

@@ -14,10 +14,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What may go wrong in an example.
+/// The result of an example.
 pub type Result<T = (), E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// How long a server may take to answer whoever connects.
+/// The time in which a server must answer a new connection.
 pub const LIMIT: Option<Duration> = Some(Duration::from_secs(10));
 
 /// A manager in the runtime that this is called in.
@@ -27,11 +27,10 @@ pub fn manager(config: Config) -> Result<AsyncManager> {
 
 // ---- axum
 
-/// A [`Listener`] for `axum::serve`. Handlers learn who calls by
-/// `ConnectInfo<Caller>`.
+/// A [`Listener`] for `axum::serve`. Handlers get the caller by `ConnectInfo<Caller>`.
 pub struct AxumListener(pub Listener);
 
-/// Who calls, as the kernel says.
+/// The caller's identity, from the kernel.
 #[derive(Clone, Debug)]
 pub struct Caller(pub Peer);
 

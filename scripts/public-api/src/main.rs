@@ -14,7 +14,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         .omit_auto_trait_impls(true)
         .omit_auto_derived_impls(true)
         .build()?;
-    // What is at the root and in a module has its methods in both.
+    // An item at the root and in a module has its methods in both.
     let mut seen = BTreeSet::new();
     let lines =
         api.items().map(|item| format!("{item}\n")).filter(|line| seen.insert(line.clone()));

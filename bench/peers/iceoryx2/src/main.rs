@@ -175,7 +175,7 @@ fn main() -> Result<()> {
         subscriber,
     }
     .run()?;
-    // What was sent last is gone with its publisher.
+    // The last messages are gone with their publisher.
     while input.dynamic_config().number_of_publishers() != 0 && !initiates {
         std::thread::sleep(Duration::from_millis(1));
     }

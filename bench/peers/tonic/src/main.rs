@@ -74,7 +74,7 @@ impl Decoder for Raw {
 
 type Answered<T, E> = Pin<Box<dyn Future<Output = std::result::Result<T, E>> + Send>>;
 
-/// Sends back whatever comes, as it comes.
+/// Sends all messages back unchanged.
 struct Echo;
 
 impl tonic::server::StreamingService<Bytes> for Echo {
@@ -137,7 +137,7 @@ async fn respond(host: IpAddr, directory: PathBuf) -> Result<()> {
     let said = format!("{}\n{}", listener.local_addr()?.port(), made.cert.pem());
     std::fs::write(directory.join("being written"), said)?;
     std::fs::rename(directory.join("being written"), directory.join("responder"))?;
-    // The initiator leaves this there when it has what it wants.
+    // The initiator leaves this file when it is done.
     let is_done = async {
         while !directory.join("done").exists() {
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -3,7 +3,7 @@
 //! ```text
 //!   latency:  near's publisher --- sample --->  far's subscriber
 //!             near's subscriber <--- sample ---  far's publisher
-//!   publish:  a loan is taken, written and published: the figure, with one subscriber, then with eight
+//!   publish:  taking, writing and publishing a loan: the figure, with one subscriber, then eight
 //!                              --- announced --->  received and released by each, untimed
 //! ```
 

@@ -230,7 +230,7 @@ fn many(name: &str) -> String {
     format!("{name}-many")
 }
 
-/// Exact, where `/proc/self/statm` may lag behind by some pages.
+/// Resident bytes, exactly; `/proc/self/statm` may lag behind by some pages.
 fn resident() -> Result<u64> {
     idle::resident_bytes(std::process::id())
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   near --cable--> wire --cable--> far        each a process in a network namespace of its own,
-//!                                              where those are permitted; else over loopback
+//!                                              if those are permitted; else over loopback
 //! ```
 //! The wire forwards the traffic, or attacks it. The attacker has everything that a host of the
 //! network may have, except the secret. The counters of near and far, and the data that their

@@ -11,10 +11,10 @@
 //! application --> Terminus::post_immediate, post_gather                the work queue (2.3)
 //!      a link <-- terminus::transmit_turn(link)                        segments, one packet a turn
 //! ```
-//! Everything that decides whether a packet may write lies in this module's private memory. A
-//! packet is checked whole before its first byte is deposited, so a refusal changes nothing but a
-//! counter; at an entry that several links share also the sum of what the packet's own link has
-//! sent, which decides about packets of that link alone.
+//! All state that decides whether a packet may write lies in this module's private memory. A packet
+//! is checked whole before its first byte is deposited, so a refusal changes nothing but a counter.
+//! At an entry that several links share it also changes the sum of the deltas that the packet's own
+//! link has sent, which decides about packets of that link alone.
 //!
 //! Never: a panic, an allocation or an unbounded walk because of what a packet holds.
 

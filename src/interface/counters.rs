@@ -155,8 +155,7 @@ counters! {
     NoSuchEntry = refused_no_such_entry: "the slot has no such metadata entry",
     /// The key is not the slot's, or not the entry's where the slot is paranoid.
     WrongKey = refused_wrong_key: "the key does not match",
-    /// The key was the slot's, or the entry's, before it was changed last: the sender did not
-    /// guess.
+    /// The key was the slot's, or the entry's, before it was changed last: the sender did not guess.
     StaleKey = refused_stale_key: "the key has been changed",
     /// The packet does not fit into the slot's base and bound.
     OutOfBounds = refused_out_of_bounds: "the packet does not fit into the slot",

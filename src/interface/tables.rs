@@ -60,7 +60,7 @@ pub struct Interface<M> {
 }
 
 impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
-    /// An interface that discards every packet until it is [enabled](Self::enable).
+    /// An interface that discards whatever arrives until it is [enabled](Self::enable).
     pub fn new(id: NodeId) -> Self {
         Self {
             id,
@@ -517,7 +517,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         }
     }
 
-    /// Refuses further packets for a paranoid entry: its key becomes `key`, which no sender holds.
+    /// Refuses further packets for a paranoid entry: its key becomes `key`, which nobody holds.
     pub fn close_entry(
         &mut self,
         id: SlotId,

@@ -453,7 +453,7 @@ pub enum Event {
         /// The aperture.
         number: u32,
     },
-    /// The aperture has no holder.
+    /// The other end will not hold the aperture.
     ApertureRefused {
         /// The link.
         link: ConnectionId,

@@ -175,7 +175,7 @@ struct State {
     asked: Vec<ConnectionId>,
     /// To be closed elsewhere.
     discarded: Vec<OwnedFd>,
-    /// Started receivers, by connection: their users.
+    /// Started receivers, by connection: whose they are.
     receivers: HashMap<ConnectionId, Vec<Option<u32>>>,
     /// The reason for which the thread has ended, and nothing goes on any more.
     failed: Option<String>,

@@ -1,5 +1,5 @@
-//! What a stranger can keep from ending, on threads that nothing waits for: closing his
-//! descriptors, unmapping his files.
+//! What a stranger can keep from ending, on threads that nothing waits for: closing his descriptors,
+//! unmapping his files.
 //!
 //! Never: more than so many threads run; whoever hands something over waits; what could not be
 //! ended is forgotten without being counted.

@@ -494,7 +494,7 @@ impl Directory {
     }
 
     /// The socket's address: through the checked descriptor, which also keeps it short; by its
-    /// path where there is no /proc.
+    /// path without /proc.
     pub(super) fn address(&self, name: &str) -> Result<PathBuf, PathTooLong> {
         let through = PathBuf::from(std::format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
         let address = if through.exists() { through } else { self.path.clone() }.join(name);

@@ -5,7 +5,7 @@
 //!   posted          a message waits for a link
 //!   transmit_all    each long turn: every link that has some, each a turn's packets
 //!   send_ahead      before a message that does not wait: one packet of its own link, or a whole turn
-//!                   where it comes behind them; and one packet of another link, in turn
+//!                   if it comes behind them; and one packet of another link, in turn
 //!   way             how a message that does not wait shares its link with those that do
 //! ```
 //! So a message costs its sender a bounded number of other messages' packets, a full link delays

@@ -44,7 +44,7 @@ impl<N: Copy + Ord> Routes<N> {
         Route(node, self.came)
     }
 
-    /// A link leads to its node no more.
+    /// A link no longer leads to its node.
     pub fn remove(&mut self, Route(node, came): Route<N>) {
         self.links.remove(&(node, came));
         self.last = None;

@@ -6,7 +6,7 @@
 //!   fall_asleep       announce it on each link that is looked at, and on each that is full;
 //!                     a barrier, once for all of them, or a fence; look once more at everything
 //!   arm_idle          the same for some idle links of a node that is awake and has very many
-//!   signal            a sender, which has seen what was announced, wakes once for it
+//!   signal            a sender that has seen an announcement wakes once for it
 //! ```
 //! A sender either saw the announcement, or the last look sees its packet: the barrier between the
 //! two ensures that (see [`crate::link::sleep`]). If the kernel refuses the barrier, sleeping is

@@ -211,7 +211,7 @@ impl Turns {
         self.call_attention();
     }
 
-    /// A link takes part no more.
+    /// A link no longer takes part.
     pub fn remove(&mut self, link: u32) {
         let Some(place) = self.places.get_mut(link as usize) else { return };
         let Place { list, position, .. } = core::mem::take(place);

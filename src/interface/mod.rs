@@ -1,7 +1,7 @@
 //! The interface: the network interface card of the paper as a state machine, with no I/O, no
 //! threads and no clock of its own (Hamlyn, section 2).
 //!
-//! Who calls what:
+//! Calls:
 //! ```text
 //! application --> create_area, create_slot, ticket, arm_entry, ..      (the device driver of 3.1)
 //!      a link --> handle_packet(link, header, body)                    checks, deposits, counts, notifies
@@ -16,7 +16,7 @@
 //! At an entry that several links share it also changes the sum of the deltas that the packet's own
 //! link has sent, which decides about packets of that link alone.
 //!
-//! Never: a panic, an allocation or an unbounded walk because of what a packet holds.
+//! Never: a panic, an allocation or an unbounded walk because of a packet's contents.
 
 mod area;
 mod counters;

@@ -17,12 +17,12 @@ pub enum Discard {
 }
 
 /// Why a packet was not deposited. Nothing but a counter was changed (at a
-/// [shared](Interface::share_entry) entry also what its own link has sent).
+/// [shared](Interface::share_entry) entry also the sum of its own link).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotDeposited {
     /// The interface accepts nothing now.
     Discarded(Discard),
-    /// This packet may not do what it asks.
+    /// The packet was refused, for this reason.
     Refused(Refusal),
 }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   handle_packet: every check has passed
-//!     place()            a sink: where the packet's bytes go, or the area
+//!     place()            a sink: the destination of the bytes, or the area
 //!     the bytes are copied, the entry counts the packet
 //!     observe()          an observer
 //!     process_arrival()  a hook, if the message is complete and announces itself: queue it, or not
@@ -12,7 +12,7 @@
 //! it is of a flow; a slot with one has no flows.
 //!
 //! Never: a receiver is asked about a packet that may not write; a receiver sees memory that
-//! somebody else can write; its panic leaves a packet half counted.
+//! another process can write; its panic leaves a packet half counted.
 
 use super::receive::Arrival;
 use super::tables::Interface;

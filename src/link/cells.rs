@@ -107,7 +107,7 @@ impl Word for alloc::sync::Arc<AtomicU64> {
 pub fn prefetch_for_writing(lines: &[Line], index: usize) {
     let line = lines.as_ptr().wrapping_add(index);
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    // SAFETY: a hint: it reads and writes nothing, whatever the address.
+    // SAFETY: a hint: it reads and writes nothing, at any address.
     unsafe {
         core::arch::asm!(
             "prefetchw [{line}]",
@@ -146,7 +146,7 @@ pub fn write_behind_first(line: &[AtomicU64; LINE_WORDS], word: impl Fn(usize) -
 }
 
 /// Copies `from` into the ring's body, `byte` bytes after the start of line `line`, going on at
-/// the ring's first line where it ends. At most the whole ring.
+/// the ring's first line at its end. At most the whole ring.
 #[inline]
 pub fn copy_in(lines: &[Line], line: usize, byte: usize, from: &[u8]) {
     let size = lines.len() * LINE_BYTES;
@@ -285,7 +285,7 @@ mod opaque {
                 {
                     step!(to, from, 16, xmm_reg, "movups {t}, [{from}]", "movups [{to}], {t}");
                 }
-                // Where code may not use vector registers, as in a kernel.
+                // Code that may not use vector registers, as in a kernel.
                 #[cfg(not(target_feature = "sse2"))]
                 {
                     step!(to, from, 8, reg, "mov {t}, [{from}]", "mov [{to}], {t}");

@@ -16,7 +16,7 @@
 //!
 //! Both keep their own description of the ring in private memory (CLAN, 3.1) and believe nothing
 //! that they read. Never: the reader trusts a length that it has not copied out and checked; the
-//! writer trusts a FREED that it has not compared with what it wrote.
+//! writer trusts a FREED that it has not compared with its own count.
 
 // `for i in 1..HEADER_WORDS`: word by word, by its number in the layout.
 #![allow(clippy::needless_range_loop)]
@@ -63,7 +63,7 @@ pub enum RingViolation {
         /// Lines of the ring.
         capacity: u64,
     },
-    /// FREED went back, or past what was written.
+    /// FREED went back, or past the written lines.
     #[error(
         "the reader claims to have freed line {freed}, of {written} written and {before} freed before"
     )]
@@ -112,7 +112,7 @@ pub struct RingWriter<L, W> {
 }
 
 impl<L: Lines, W: Word> RingWriter<L, W> {
-    /// Over lines that are all zero. `packet_bytes` is lowered to what the ring allows, and raised
+    /// Over lines that are all zero. `packet_bytes` is lowered to the ring's limit, and raised
     /// to a line: the first packet of a message must hold its metadata.
     pub fn new(lines: L, freed: W, packet_bytes: u32) -> Self {
         let count = lines.lines().len();

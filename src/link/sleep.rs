@@ -116,7 +116,7 @@ impl<W: Word> Sleeper<W> {
         self.sleep.word().store(value, Ordering::Release);
     }
 
-    /// Whether arming is to be followed by the barrier that reaches the waker's core; otherwise a
+    /// Whether the barrier that reaches the waker's core must follow arming; otherwise a
     /// fence is enough.
     #[inline]
     pub fn needs_barrier(&self) -> bool {
@@ -271,7 +271,7 @@ impl<W: Word> Ear<W> {
 ///   sleeper                              waker, of the same process
 ///   say where it is about to sleep       change the own word
 ///   fence                                fence
-///   look at the own word once more       somebody said so: wake there, until that one has left
+///   look at the own word once more       a thread said so: wake it there, until it has left
 ///   sleep on the other's word; leave
 /// ```
 /// At least one side sees the other's write. A wake does not reach the sleeper between its last
@@ -305,7 +305,7 @@ impl Elsewhere {
         is_first
     }
 
-    /// The calling thread, whose [`begin`](Self::begin) returned `true`, sleeps no more.
+    /// The calling thread, whose [`begin`](Self::begin) returned `true`, no longer sleeps.
     #[inline]
     pub fn leave(&self) {
         self.place.store(0, Ordering::Release);

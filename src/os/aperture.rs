@@ -6,7 +6,7 @@
 //!   Owned: maps, fills (pays), seals
 //!          ------------- descriptor ---------->  check(..), then Pages: maps
 //!   reads and writes  <---- the pages ---->      reads, writes if it may
-//!   revoke: copies out, lets go                  its pages are an orphan: harmless, of no use
+//!   revoke: copies out, unmaps                   its pages are an orphan: harmless, of no use
 //! ```
 //! SHRIMP's import and export, CLAN's aperture. Data moves by the holder's own stores and loads; a
 //! packet over the link announces it, and is checked like any other.

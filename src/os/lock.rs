@@ -266,7 +266,7 @@ impl<'a, T> LockGuard<'a, T> {
             Held::No => return self,
         };
         let lock = self.lock;
-        // What is left is no guard any more: the mutex goes on with `held`.
+        // This guard has become empty: the mutex goes on with `held`.
         drop(self);
         let waited = condition.wait_timeout(held, timeout);
         let (held, _) = waited.unwrap_or_else(PoisonError::into_inner);

@@ -4,7 +4,7 @@
 //! ```text
 //!   Pmix::open (PMIx_Init) --> put .. commit --> fence --> get .. --> finish (PMIx_Finalize)
 //!                                                  |         |
-//!                        a thread of the library's answers   +-- a copy of what it has read
+//!                        a thread of the library's answers   +-- a copy of the value
 //! ```
 //! Every question that the launcher answers is asked without blocking (`.._nb`), and this module
 //! waits for the answer, within a time limit. Calls that can only block (initializing, committing,

@@ -1,8 +1,8 @@
 //! A second table of descriptors, for those that strangers pass.
 //!
 //! ```text
-//!   the program's table     a socket ---- copied ----> the strangers' table: the copy, and what comes
-//!   (forks copy this one)                              through it (no fork copies this one)
+//!   the program's table     a socket ---- copied ----> the strangers' table: the copy, and its
+//!   (forks copy this one)                              descriptors (no fork copies this one)
 //! ```
 //! A fork gives the child each descriptor of the program, if only for the moment until the child
 //! executes another program. Closing a stranger's descriptor can wait for as long as the stranger

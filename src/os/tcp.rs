@@ -221,7 +221,7 @@ fn set_unsent_max(fd: impl AsFd, bytes: u32) -> io::Result<()> {
 /// Bytes of a connection that the other end has not acknowledged, its end included.
 pub fn unacknowledged(fd: impl AsFd) -> usize {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: the pointer is that of a live integer, which is what this call writes.
+    // SAFETY: the pointer is that of a live integer, the only memory that this call writes.
     let rc = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     if rc == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
 }

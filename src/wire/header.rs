@@ -51,7 +51,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Table 1: what every packet carries about itself, because packets may arrive in any order.
+/// Table 1: every packet describes itself completely, because packets may arrive in any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The interface that the packet is for.

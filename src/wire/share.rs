@@ -111,7 +111,7 @@ impl Share {
     /// let rest = Share::from_wire(few.to_wire().wrapping_neg()).split_evenly(2)?;
     /// Share::WHOLE.check_split(&[few, rest[0], rest[1]])?;
     /// assert!(Share::WHOLE.check_split(&rest).is_err());
-    /// // Each packet counts 1, and the last what is left.
+    /// // Each packet counts 1, and the last counts the rest.
     /// assert_eq!((few.delta(false, 0), few.delta(true, 2)), (1, 998));
     /// # Ok::<(), hamlyn::ShareError>(())
     /// ```

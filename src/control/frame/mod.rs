@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   client                              server
-//!   HELLO (link)      ------------->    who is it? is there room?  (may ask the application)
+//!   HELLO (link)      ------------->    may this user? is there room?  (may ask the application)
 //!                     <-------------    WELCOME, or REFUSED
 //!   second connection:
 //!   HELLO (wake, cookie) ---------->
@@ -11,7 +11,7 @@
 //!                     <-------------    READY
 //!   bulk rings, apertures, BYE <--->
 //!
-//!   who writes the memory (for an aperture: its owner)       who reads it (its holder)
+//!   writer of the memory (an aperture's owner)               its reader (the holder)
 //!   MEMORY_OFFER      ------------->    is there room?
 //!                     <-------------    MEMORY_TAKE: now it accepts one descriptor
 //!   makes, fills, seals
@@ -20,7 +20,7 @@
 //!                                       MEMORY_REFUSED
 //!
 //!   owner of an aperture                holder
-//!   APERTURE_REVOKED  ------------->    each end says its word once, in either order;
+//!   APERTURE_REVOKED  ------------->    each end sends its frame once, in either order;
 //!                     <-------------    APERTURE_RELEASED (or MEMORY_REFUSED)
 //! ```
 //! The number of an aperture tells its owner: odd, the client; even, the server. It is not used
@@ -193,7 +193,7 @@ pub enum Reason {
     TooSlow,
     /// The memory was not as agreed.
     Memory,
-    /// The process could not get what it needed.
+    /// The process lacks a resource.
     Unavailable,
     /// More apertures, or more bytes of them, than it holds for this link.
     Apertures,
@@ -394,7 +394,7 @@ pub enum Frame {
     },
 }
 
-/// A statement about memory that is to be passed.
+/// A frame's statement about memory that will be passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryWord {
     /// See [`kind::MEMORY_OFFER`].

@@ -1,6 +1,6 @@
 //! Accounts: each user's use of places and bytes, and the rest that is left for others.
 //!
-//! A place that a user holds without having paid for it (a connection that says nothing, a link
+//! A place that a user holds without having paid for it (a silent connection, a link
 //! whose memory has not come) is taken from the user who has most of them. The last links are kept
 //! for users who have none.
 //!
@@ -17,7 +17,7 @@ pub(super) type User = Option<u32>;
 pub(super) struct Account {
     /// Connections that this process accepted.
     pub connections: u32,
-    /// Those of them that have said nothing.
+    /// Those of them that have sent nothing.
     pub silent: u32,
     /// Those of them that have been heard and have yet to pay.
     pub unpaid: u32,
@@ -50,7 +50,7 @@ impl Account {
 /// The kinds of connections by which users are ranked.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rank {
-    /// Those that have said nothing.
+    /// Those that have sent nothing.
     Silent,
     /// Those that have no place for a link.
     Waiting,

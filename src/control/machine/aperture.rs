@@ -1,15 +1,15 @@
 //! Apertures of a link: exported, offered, held, revoked.
 //!
 //! ```text
-//!   what this end owns                     what the other end owns
+//!   owned by this end                           owned by the other end
 //!   Offered --TAKE--> Passed --HELD--> Live        Wanted --> Taking --mapped--> Held
 //!      |                 |              |            |          |                  | REVOKED
 //!      +---- revoke -----+--------------+            +-- no ----+                Recalled
 //!      v                                             v                             | released
 //!   Revoked --RELEASED or REFUSED--> (gone)       Released --REVOKED--> (gone) <---+
 //! ```
-//! Both ends say one last word about each aperture, the owner REVOKED and the holder RELEASED or
-//! REFUSED, in either order; words that crossed on the way are no offence.
+//! Both ends send one last frame about each aperture, the owner REVOKED and the holder RELEASED or
+//! REFUSED, in either order; frames that crossed on the way are no offence.
 //!
 //! Bounds on the state that a peer can make this process keep: rows by [`ROWS_MAX`], those on their
 //! way by [`WAITING_MAX`], apertures by `apertures_per_link_max`, over all links with its user by

@@ -59,7 +59,7 @@ counters! {
     closed_died,
     /// Links closed by a process that lives, without a word.
     closed_hung_up,
-    /// Links closed because of what the other end sent on its control socket.
+    /// Links closed because of the other end's frames on its control socket.
     closed_violation,
     /// Links that this process closed because of the other end's writes to its ring.
     closed_by_us_violation,
@@ -67,7 +67,7 @@ counters! {
     closed_expelled,
     /// Links that ended because this process could no longer watch over them.
     closed_unwatched,
-    /// Connections that ended before they said anything.
+    /// Connections that ended before they sent anything.
     left_silent,
     /// Connections that ended on the way to a link.
     left_half_way,
@@ -89,9 +89,9 @@ counters! {
     refused_places,
     /// Requests that do not fit the end point they ask for, or for which there is no end point.
     refused_end_point,
-    /// Nothing was said in time.
+    /// Connections that sent nothing in time.
     refused_silent,
-    /// The next step was not made in time.
+    /// Connections that did not take the next step in time.
     refused_slow,
     /// Silent connections dropped to make room for others that have not yet spoken.
     refused_half_open,
@@ -99,7 +99,7 @@ counters! {
     refused_unpaid,
     /// Frames that made no sense, or came out of turn.
     refused_frame,
-    /// Descriptors that came where none may.
+    /// Descriptors that came where they are not allowed.
     refused_descriptor,
     /// Memory that was not filled, sealed or sized as agreed.
     refused_memory,

@@ -239,7 +239,7 @@ pub struct Limits {
     pub connections_per_user_max: u32,
     /// Most bytes mapped for links that one user asked for.
     pub bytes_per_user_max: u64,
-    /// Most connections that have said nothing; and, besides, most that have yet to pay.
+    /// Most connections that have sent nothing; and, separately, most that have yet to pay.
     pub half_open_max: u32,
     /// Most of one user that have been heard and have yet to pay: as many of this user's
     /// credentials are verified, and as many requests wait for the application.
@@ -306,7 +306,7 @@ pub enum Action {
         /// The second connection, whose socket it is; forgotten.
         wake: ConnectionId,
     },
-    /// Make memory that this process writes, filled if it is to be paid for here, sealed; call
+    /// Make memory that this process writes, filled if this process pays for it, sealed; call
     /// [`Machine::made`](super::Machine::made).
     Make {
         /// The connection.

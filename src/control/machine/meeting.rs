@@ -3,7 +3,7 @@
 //! ```text
 //!   client                                     server
 //!   connect, HELLO  ------------------------>  admitted? waits while others of its user have not paid
-//!                                              its node its own? what that said before is known?
+//!                                              credential its own? its earlier frames are read?
 //!                                              (asks the application)
 //!                   <------------------------  WELCOME
 //!   its ring, filled ----------------------->  takes it: from here on the place is paid for

@@ -286,7 +286,7 @@ impl Machine {
         self.services.clear();
     }
 
-    /// Tells the other end that packets of its were refused because a ticket has been revoked.
+    /// Tells the other end that its packets were refused because a ticket has been revoked.
     pub fn tell_stale(&mut self, link: ConnectionId, slot: u32, index: u32) {
         if self.table.get(link).is_some_and(Connection::is_linked) {
             self.send(link, Frame::TicketRevoked { slot, index });

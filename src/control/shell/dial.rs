@@ -1,7 +1,7 @@
 //! Connecting: a request, which the machine answers with an event.
 //!
 //! A Unix socket never says "in progress": a listener whose queue is full refuses at once, and so
-//! does a name that nobody serves yet. The machine decides whether and when to try again.
+//! does a name that no process serves yet. The machine decides whether and when to try again.
 
 use super::super::GREETING_BYTES_MAX;
 use super::super::frame::{Credential, FRAME_BYTES_MAX, Frame, FrameError, Hello};

@@ -211,7 +211,7 @@ struct Shared {
     lookups: Lookups,
     is_ending: AtomicBool,
     guard: ForkGuard,
-    /// Threads that take what strangers pass.
+    /// Threads that receive strangers' descriptors.
     strangers: Arc<Strangers>,
     /// Whether sockets can refuse descriptors.
     has_pass_rights: bool,
@@ -550,7 +550,7 @@ impl Control {
         self.call_if_parent(|machine, _| machine.request_bulk(token));
     }
 
-    /// Tells the other end that packets of its were refused because a ticket has been revoked.
+    /// Tells the other end that its packets were refused because a ticket has been revoked.
     pub fn tell_stale(&self, token: LinkToken, slot: u32, index: u32) {
         if self.tell_host_stale(token, slot, index) {
             return;

@@ -318,7 +318,7 @@ impl Shared {
             Event::TicketRevoked { link, slot, index } => {
                 // Only the application needs this event: an application that takes no events is not
                 // made to keep it.
-                // Nor are others kept from connecting, by a peer that says it on and on.
+                // Nor does a peer that repeats it keep others from connecting.
                 if self.inbox.len() >= EVENTS_MAX / 4 {
                     return None;
                 }

@@ -150,8 +150,8 @@ impl AsRef<[u8]> for AreaMemory {
     #[inline(always)]
     fn as_ref(&self) -> &[u8] {
         // SAFETY: `bytes` bytes are mapped, initialized (to zero, by the kernel), and of this
-        // process alone: no other can map private memory, and who gave pages of his own promised
-        // that nobody writes them meanwhile (`AreaPages`).
+        // process alone: no other can map private memory, and the caller that passed its own
+        // pages promised that no one writes them meanwhile (`AreaPages`).
         unsafe { core::slice::from_raw_parts(self.mapping.start.as_ptr(), self.bytes) }
     }
 }

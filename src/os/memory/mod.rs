@@ -246,8 +246,8 @@ fn lines_of(bytes: usize) -> usize {
 
 static UNLOCKED: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
 
-/// Pieces of memory shared with peers that could not be kept from being swapped out, in this process
-/// so far.
+/// Pieces of memory shared with peers that could not be kept from being swapped out, in this
+/// process so far.
 pub fn memory_unlocked() -> u64 {
     UNLOCKED.load(Ordering::Relaxed)
 }
@@ -281,7 +281,7 @@ impl Region {
         Ok(Self { mapping: Arc::new(mapping) })
     }
 
-    /// Touches every page by writing. Only for what this process writes.
+    /// Touches every page by writing. Only for memory that this process writes.
     pub fn fill_by_writing(&self) -> io::Result<()> {
         self.mapping.fill_by_writing()
     }
@@ -389,7 +389,7 @@ impl RegionLines {
         Ok(Self::new(&Arc::new(mapping), 0))
     }
 
-    /// Touches every page by writing. Only for what this process writes.
+    /// Touches every page by writing. Only for memory that this process writes.
     pub fn fill_by_writing(&self) -> io::Result<()> {
         self.mapping.fill_by_writing()
     }

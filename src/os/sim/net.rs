@@ -376,7 +376,7 @@ fn of_listener<R>(listener: &TcpListener, what: impl FnOnce(&mut Listener) -> R)
 fn number(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let (mut number, mut size) = (0u64, size_of::<u64>() as libc::socklen_t);
     let pointer = (&raw mut number).cast();
-    // SAFETY: pointer and size are those of a live integer, which is what the call writes.
+    // SAFETY: pointer and size are those of a live integer, the only memory that the call writes.
     let rc = unsafe {
         libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE, pointer, &mut size)
     };

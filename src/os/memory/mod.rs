@@ -246,8 +246,8 @@ fn lines_of(bytes: usize) -> usize {
 
 static UNLOCKED: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
 
-/// Pieces of memory shared with peers that could not be kept from being swapped out, in this
-/// process so far.
+/// Pieces of memory shared with peers that could not be kept from being swapped out, in this process
+/// so far.
 pub fn memory_unlocked() -> u64 {
     UNLOCKED.load(Ordering::Relaxed)
 }

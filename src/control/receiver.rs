@@ -56,7 +56,7 @@ pub(super) enum Message {
     Ended,
 }
 
-/// The destination of its messages.
+/// Where it hands them on.
 pub(super) type Post = Box<dyn Fn(ConnectionId, Message) + Send>;
 
 /// In the strangers' table: reads the socket.
@@ -181,7 +181,7 @@ enum Read {
 
 impl Receiver<'_> {
     fn hand_on(&self, message: Message) {
-        // The thread that posts them lives as long as this sender.
+        // Whoever posts them is there as long as this says something.
         let _ = self.say.send(message);
     }
 
@@ -215,7 +215,7 @@ impl Receiver<'_> {
                 }
                 Read::Frame(frame) => {
                     if self.is_pass(&frame) || self.frames >= FRAMES_MAX {
-                        // Without its descriptor; or the other end only sends frames.
+                        // Without its descriptor; or the other end only talks.
                         self.done(Taken::Wrong, None);
                         break;
                     }

@@ -304,7 +304,7 @@ impl Receiver<'_> {
         };
         match mapped {
             Ok(mapped) => {
-                // A memory file, as its seals prove: closing it waits for no other process.
+                // A memory file, as its seals say: closing it waits for nobody.
                 drop(file);
                 self.done(Taken::Mapped, Some(mapped));
             }

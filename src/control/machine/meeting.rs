@@ -185,8 +185,8 @@ impl Machine {
 
     /// The links of a connection's node whose sockets receivers read. If a node closes a link and
     /// makes a new one, both must be handled in that order, or answers over the new link might
-    /// leave by the old one. Links whose sockets have ended are left out if everything was read and
-    /// their process lives, which is checked here.
+    /// leave by the old one. Links whose sockets have ended are closed here: everything was read,
+    /// and the new connection proves that their process lives.
     fn settle(&mut self, id: ConnectionId) -> BTreeSet<ConnectionId> {
         let Some(c) = self.table.get(id).filter(|c| c.is_proved) else { return BTreeSet::new() };
         let earlier: Vec<_> = self.table.unsettled(c.peer_node).collect();

@@ -501,8 +501,8 @@ impl Table {
         self.unsettled.insert(id);
     }
 
-    /// The links of a node, with proved identity, of which more may be known soon; and whether only
-    /// the cause of their end is unknown.
+    /// The links of a node, with proved identity, of which more may be known soon; and for each
+    /// whether its socket has ended, so that only the cause is unknown.
     pub fn unsettled(&self, node: NodeId) -> impl Iterator<Item = (ConnectionId, bool)> {
         self.unsettled.iter().filter_map(move |id| {
             let c = self.rows.get(id).filter(|c| c.is_proved && c.peer_node == node)?;

@@ -1,14 +1,14 @@
-//! Whole nodes, and what is built on them, in a simulation: processes that meet by name, shake hands,
-//! send, sleep, wake, stop, die and leave, in an order and at times that follow from a seed. A run can
-//! be had again, and takes milliseconds, so many are tried.
+//! Whole nodes, and the protocols above them, in a simulation: processes that meet by name, shake
+//! hands, send, sleep, wake, stop, die and leave, in an order and at times that follow from a seed.
+//! A run can be repeated, and takes milliseconds, so many are tried.
 //!
-//! What must hold: everything arrives once, whole and in order, unless somebody was killed; whoever
-//! waits does so without a time limit, and is woken: a lost wake-up ends the run with an error, as
-//! does a run that goes on for ever; a death is told to all who talked with the dead.
+//! Invariants: every message arrives once, whole and in order, unless a process was killed. Waits
+//! have no time limit, and end: a lost wake-up, or a run that goes on for ever, ends the run with
+//! an error. All peers of a process that died get notice of its death.
 //!
-//! `HAMLYN_SIM_SEEDS=10000 cargo test --features tls --lib simulated` runs more seeds (of each test; on two
-//! processors that are otherwise idle some ten minutes, most of them between hosts); a failure names its
-//! seed, and `HAMLYN_SIM_SEED=n` runs that one.
+//! `HAMLYN_SIM_SEEDS=10000 cargo test --features tls --lib simulated` runs more seeds (of each
+//! test; on two processors that are otherwise idle some ten minutes, most of them between hosts); a
+//! failure names its seed, and `HAMLYN_SIM_SEED=n` runs that one.
 
 //!
 //! - `hosts`: the same between hosts, over TLS
@@ -44,7 +44,7 @@ fn seeds() -> Vec<u64> {
     (1..=count).collect()
 }
 
-/// Whoever takes part in a run, each a process of its own.
+/// The participants of a run, each a process of its own.
 type Hosts = Vec<Box<dyn FnOnce()>>;
 
 /// Runs them, and one more that stops others for a while, and kills `victim`.
@@ -110,10 +110,10 @@ fn bytes(seed: u64, most: u64) -> Vec<u8> {
 const RECORDS: u64 = 60;
 const CALLS: u64 = 20;
 const CLIENTS: u64 = 3;
-/// How long a name is looked for: it may be that of one who was killed before.
+/// Time limit for finding a name: its process may have been killed before.
 const MEETING: Option<Duration> = Some(Duration::from_millis(100));
 
-/// Where a service is, and how long it is looked for.
+/// The name of a service, and the time limit for finding it.
 type Place<'a> = (&'a str, Option<Duration>);
 
 fn stream_receiver(manager: &Manager, patience: Option<Duration>) -> Result<(), String> {
@@ -122,7 +122,7 @@ fn stream_receiver(manager: &Manager, patience: Option<Duration>) -> Result<(), 
     let mut receiver = StreamReceiver::new(manager, config).unwrap();
     receiver.serve("stream", Access::SameUser).unwrap();
     for number in 0..RECORDS {
-        // One who was killed before he came is not missed; one who came is.
+        // A sender that was killed before it connected is not missed; one that connected is.
         let patience = patience.filter(|_| receiver.connection().is_none());
         let record = receiver.receive(patience).map_err(|e| e.to_string())?;
         assert!(record[..] == bytes(number, 9000)[..], "record {number}");
@@ -188,14 +188,14 @@ fn protocols(seed: u64, dir: &Path, kills: bool) -> Ran {
             let ended = match me {
                 0 => stream_receiver(&manager, victim.and(MEETING)),
                 1 => stream_sender(&manager, ("stream", MEETING), &mut rng),
-                // The calls of one that was killed do not come.
+                // The calls of a killed client do not come.
                 2 => {
                     let patience = victim.map(|_| Duration::from_millis(20));
                     call_server(&manager, CALLS * CLIENTS, patience)
                 }
                 _ => call_client(&manager, ("calls", MEETING), rng.number() >> 8),
             };
-            // Whoever talked with the dead hears of it, and nobody else.
+            // The peers of the dead process hear of its death, and no other process.
             let peers: &[usize] = match me {
                 0 => &[1],
                 1 => &[0],

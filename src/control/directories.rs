@@ -1,4 +1,4 @@
-//! Directories in which services are found: whose they are, who may write there, and their lock.
+//! Directories in which services are found: their owners, their write permissions, and their lock.
 
 use crate::config::Config;
 use crate::os::{call, environment, socket, sys, thread};
@@ -12,7 +12,7 @@ use std::vec::Vec;
 /// Longest path of a socket that the kernel takes, in bytes.
 pub(super) const SOCKET_PATH_MAX: usize = 107;
 
-/// The file that is locked while names are taken and given up; no service can be called so.
+/// The file that is locked while names are taken and given up; no service can have this name.
 pub(super) const LOCK_FILE: &str = ".lock";
 
 /// How long another process may be busy in the directory.
@@ -22,53 +22,53 @@ pub(super) const LOCK_NS: u64 = 2_000_000_000;
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum DirectoryError {
-    /// It is not there.
+    /// It does not exist.
     #[error("the directory {} is not there{}", .path.display(), .advice)]
     Missing {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// What to do.
+        /// Advice.
         advice: &'static str,
     },
     /// A part of the path is a link, or no directory.
     #[error("{} is a link or no directory{}", .path.display(), .advice)]
     Link {
-        /// Which.
+        /// The part of the path.
         path: PathBuf,
-        /// What to do.
+        /// Advice.
         advice: &'static str,
     },
-    /// It belongs to somebody else, who may have made it so that it cannot be used.
+    /// It belongs to another user, who may have made it to block its use.
     #[error("{} belongs to user {owner}, and must belong to {wanted}{}", .path.display(), .advice)]
     Owner {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
-        /// Whose it must be.
+        /// The owner that it must have.
         wanted: String,
-        /// What to do.
+        /// Advice.
         advice: &'static str,
     },
-    /// Others may change it.
+    /// Other users may change it.
     #[error("{} has mode {mode:o}, and must {wanted}", .path.display())]
     Mode {
-        /// Which.
+        /// The directory.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
-        /// What they must be.
+        /// The rule for its permissions.
         wanted: &'static str,
     },
-    /// No user of that name.
+    /// No user has that name.
     #[error("there is no user {0:?} here")]
     NoUser(String),
     /// The system refused.
     #[error("{} cannot be used: {error}", .path.display())]
     Os {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -82,14 +82,14 @@ pub(super) struct Directory {
 
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Final {
-    /// This user's own; others may not write, and where the library chose the place, not look.
+    /// This user's own; others may not write, and if the library chose the place, not look.
     Private { chosen: bool },
     /// Root's; and sticky, unless root alone can make something there.
     Shared,
 }
 
 impl Final {
-    /// What to do where somebody else has taken the place.
+    /// Advice for the case that another user has taken the place.
     pub(super) fn advice(self) -> &'static str {
         match self {
             Self::Private { chosen: true } => {
@@ -101,7 +101,7 @@ impl Final {
     }
 }
 
-/// What to do where somebody else has taken a user's place in the shared directory.
+/// Advice for the case that another user has taken a user's place in the shared directory.
 pub(super) const UNKNOWN_SHARED: &str = "; a user of another user namespace has no number here, and anybody may \
      have made it: outside, let root give users their directories (`hamlyn setup USER..`) and close \
      the shared directory to the writing of others (`chmod 755`)";
@@ -120,15 +120,15 @@ pub(super) fn euid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Root, or somebody whom this user namespace cannot express: then the permissions must do.
+/// Root, or a user whom this user namespace cannot express: then the permissions must suffice.
 pub(super) fn is_root_or_unknown(uid: u32) -> bool {
     uid == 0 || socket::known_uid(uid).is_none()
 }
 
 /// Opens a directory step by step.
 pub(super) fn open(path: &Path, last: Final) -> Result<Directory, DirectoryError> {
-    // The way to a user's own directory may have links (/var/run); it is resolved first, and what
-    // is then walked must have none. The way to the shared one has none at all.
+    // The path to a user's own directory may contain links (/var/run); it is resolved first, and
+    // the walk that follows allows none. The path to the shared directory may contain none at all.
     let path = match (last, path.parent(), path.file_name()) {
         (Final::Private { .. }, Some(parent), Some(name)) => {
             let parent = parent.canonicalize().map_err(|error| match error.kind() {
@@ -228,12 +228,12 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Where this user's own services lie.
+/// The directory of this user's own services.
 pub fn private_dir(config: &Config) -> PathBuf {
     if let Some(dir) = &config.dir {
         return dir.clone();
     }
-    // One that a change of user has left behind is not this user's.
+    // A directory left from before a change of user is not this user's.
     let is_own = |dir: &Path| {
         use std::os::unix::fs::MetadataExt;
         dir.is_absolute() && dir.metadata().is_ok_and(|m| m.is_dir() && m.uid() == euid())
@@ -248,17 +248,18 @@ pub(super) fn open_private(config: &Config, create: bool) -> Result<Directory, D
     let path = private_dir(config);
     let chosen = config.dir.is_none();
     let last = Final::Private { chosen };
-    // What is there need not be made: whoever makes something waits for the directory that it lies
-    // in, which others may hold (/tmp, say).
+    // An existing directory need not be made: making one waits for its parent directory, which
+    // others may hold (/tmp, say).
     match open(&path, last) {
         Err(DirectoryError::Missing { .. }) if create => {}
         opened => return opened,
     }
-    // Somebody else may win, and may be somebody else: it is checked below in any case.
+    // Another process may be faster, perhaps another user's: the directory is checked below in any
+    // case.
     match rustix::fs::mkdir(&path, Mode::RWXU) {
         Ok(()) => {
             let made = open(&path, last)?;
-            // The mask of the process may have taken the way from its own user, too.
+            // The umask of the process may have denied access to its own user, too.
             let checked = std::format!("/proc/self/fd/{}", made.fd.as_raw_fd());
             let _ = rustix::fs::chmod(checked, Mode::RWXU);
             return Ok(made);
@@ -295,11 +296,11 @@ pub(super) fn open_shared(
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let look = || rustix::fs::openat(&shared.fd, &*name, flags, Mode::empty());
     let mut found = look();
-    // As in `open_private`: what is there need not be made.
+    // As in `open_private`: an existing directory need not be made.
     if create && matches!(found, Err(rustix::io::Errno::NOENT)) {
-        // Others pass, and do not look.
+        // Others may pass through, but not list it.
         match rustix::fs::mkdirat(&shared.fd, &*name, Mode::from_raw_mode(0o711)) {
-            // The mask of the process may have taken the way from others.
+            // The umask of the process may have denied access to others.
             Ok(()) => rustix::fs::chmodat(
                 &shared.fd,
                 &*name,
@@ -308,7 +309,7 @@ pub(super) fn open_shared(
             )
             .map_err(|e| os("fchmodat", e))?,
             Err(rustix::io::Errno::EXIST) => {}
-            // Root lets nobody make one.
+            // Only root may make one.
             Err(rustix::io::Errno::ACCESS) => {
                 return Err(DirectoryError::Missing { path, advice: TAKEN_SHARED });
             }
@@ -332,7 +333,7 @@ pub(super) fn open_shared(
         let (owner, advice) = (stat.st_uid, TAKEN_SHARED);
         return Err(DirectoryError::Owner { path, owner, wanted, advice });
     }
-    // Within a user namespace whose it is cannot be told; so nobody but root may have put it there.
+    // Within a user namespace its owner may be unknown, so only root may have put it there.
     let of_shared = rustix::fs::fstat(&shared.fd).map_err(|e| os("fstat", e))?;
     if stat.st_uid != uid && of_shared.st_mode & 0o022 != 0 {
         let wanted = std::format!("user {uid}");
@@ -346,15 +347,15 @@ pub(super) fn open_shared(
     Ok(Directory { fd, path })
 }
 
-/// Makes the shared directory, as root, at start-up of the machine (`hamlyn setup`). One that is
-/// there already is checked.
+/// Makes the shared directory, as root, at start-up of the machine (`hamlyn setup`). An existing
+/// one is checked.
 pub fn setup_shared_dir(config: &Config) -> Result<PathBuf, DirectoryError> {
     let path = config.shared_dir.clone();
     let os = |call: &'static str, e: rustix::io::Errno| DirectoryError::Os {
         path: path.clone(),
         error: of_call(call, e),
     };
-    // Nobody else may put something in its place between making and opening it.
+    // No other user may replace it between making and opening it.
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(DirectoryError::Link { path, advice: "" });
     };
@@ -377,9 +378,9 @@ pub fn setup_shared_dir(config: &Config) -> Result<PathBuf, DirectoryError> {
     Ok(path)
 }
 
-/// Gives a user, by name or number, a directory in the shared one, as root, so that nobody else can
-/// take its place before that user first serves (`hamlyn setup USER`). What somebody else has put
-/// there is moved aside.
+/// Gives a user, by name or number, a directory in the shared one, as root, so that no other user
+/// can take its place before that user first serves (`hamlyn setup USER`). A directory that another
+/// user has put there is moved aside.
 ///
 /// ```no_run
 /// # use hamlyn::Config;
@@ -406,7 +407,7 @@ pub fn setup_user_dir(config: &Config, user: &str) -> Result<PathBuf, DirectoryE
     for _ in 0..MOVES_MAX {
         match rustix::fs::mkdirat(at, &*name, Mode::RWXU) {
             Ok(()) => {
-                // Root's, and the directory is sticky: nobody puts it aside meanwhile.
+                // Root's, and the directory is sticky: no other user moves it aside meanwhile.
                 let owner = Some(rustix::fs::Uid::from_raw(uid));
                 let open = Mode::from_raw_mode(0o711);
                 rustix::fs::chmodat(at, &*name, open, AtFlags::empty())
@@ -427,7 +428,7 @@ pub fn setup_user_dir(config: &Config, user: &str) -> Result<PathBuf, DirectoryE
                 return Ok(path);
             }
             Ok(stat) => {
-                // No number, so it is nobody's place.
+                // Not a number, so it is no user's place.
                 let number = u64::from_ne_bytes(
                     sys::random()
                         .map_err(|error| DirectoryError::Os { path: path.clone(), error })?,
@@ -445,8 +446,8 @@ pub fn setup_user_dir(config: &Config, user: &str) -> Result<PathBuf, DirectoryE
     Err(os("mkdirat", rustix::io::Errno::EXIST))
 }
 
-/// Gives a user's place its mode again, where others do not pass or may write. What is there instead by
-/// now is left alone: the user may have moved it.
+/// Restores the mode of a user's place if others cannot pass or may write. If something else is
+/// there by now, it is left alone: the user may have moved the directory.
 fn mend(shared: &OwnedFd, name: &str, uid: u32) -> Result<(), rustix::io::Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(shared, name, flags, Mode::empty())?;
@@ -458,7 +459,7 @@ fn mend(shared: &OwnedFd, name: &str, uid: u32) -> Result<(), rustix::io::Errno>
     Ok(())
 }
 
-/// How often somebody may be faster than root in taking a place.
+/// The number of times that another user may be faster than root in taking a place.
 pub(super) const MOVES_MAX: u32 = 16;
 
 pub(super) fn open_checked_shared(path: &Path) -> Result<(), DirectoryError> {
@@ -473,7 +474,7 @@ pub fn uid_of(user: &str) -> Result<u32, DirectoryError> {
         .ok_or_else(|| DirectoryError::NoUser(user.into()))
 }
 
-/// What the mode of a user's place in the shared directory must do.
+/// The rule for the mode of a user's place in the shared directory.
 const LETS_PASS: &str = "let others pass, who find no name in it otherwise: its user, or root, says \
      `chmod 711`, and `hamlyn setup USER` by root mends it, too";
 
@@ -493,7 +494,7 @@ impl Directory {
     }
 
     /// The socket's address: through the checked descriptor, which also keeps it short; by its
-    /// path where there is no /proc.
+    /// path without /proc.
     pub(super) fn address(&self, name: &str) -> Result<PathBuf, PathTooLong> {
         let through = PathBuf::from(std::format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
         let address = if through.exists() { through } else { self.path.clone() }.join(name);
@@ -501,17 +502,18 @@ impl Directory {
         if bytes > SOCKET_PATH_MAX { Err(PathTooLong { address, bytes }) } else { Ok(address) }
     }
 
-    /// Nobody else takes over a name here meanwhile. `None`: another process of this user did not
-    /// let go in time.
+    /// No other process takes over a name here while the lock is held. `None`: another process of
+    /// this user did not release it in time.
     pub(super) fn lock(&self) -> Result<Option<Locked<'_>>, rustix::io::Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        // What counts is how long others have had the lock: opening it waits for whoever holds the
-        // directory, and then all who waited come at once.
+        // The limit is on the time for which others have had the lock: opening it waits for the
+        // holder of the directory, and then all waiting processes come at once.
         let mut waited_ns = 0;
         loop {
             let fd = rustix::fs::openat(&self.fd, LOCK_FILE, flags, mode)?;
-            // Whatever the mask of the process is: others of this user open it, also if this is killed.
+            // Regardless of the umask: other processes of this user open it, also if this one is
+            // killed.
             rustix::fs::fchmod(&fd, mode)?;
             match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) if self.is_lock_file(&fd)? => {
@@ -548,7 +550,7 @@ pub(super) struct Locked<'a> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // Before the lock goes: whoever gets it then sees that the file is no longer there.
+        // Before the lock is released: the next holder then sees that the file is gone.
         let _ = rustix::fs::unlinkat(&self.directory.fd, LOCK_FILE, AtFlags::empty());
     }
 }

@@ -1,13 +1,13 @@
-//! Which node a process is, so that nobody else can say that it is.
+//! The identity of a process's node, so that no other process can claim it.
 //!
 //! A node has a key pair that lives as long as it does. Its id is the beginning of the hash of the
 //! public key, and its [`Credential`] says, signed, which process it is: the number that the kernel
-//! gave that process and will give no other until the machine starts anew. Whoever is connected
-//! to a socket asks the kernel which process is at the other end. So a credential that was seen
-//! elsewhere is of no use to anybody else, and no answer has to be waited for.
+//! gave that process and will give no other until the machine starts anew. Each end of a socket
+//! asks the kernel which process is at the other end. So a credential is useless to any process
+//! that saw it elsewhere, and no challenge has to be answered.
 //!
-//! Tickets are routed by id: whoever could claim an id would be sent the keys in them. 64 bits of
-//! hash are what a ticket has room for; to find another key pair with a given id takes 2^63 tries
+//! Tickets are routed by id: a process that could claim an id would be sent the keys in them. A
+//! ticket has room for 64 bits of hash; finding another key pair with a given id takes 2^63 tries
 //! of making a key, for an id that is worthless when its node has gone.
 
 use super::frame::{Credential, PUBLIC_KEY_BYTES};
@@ -19,8 +19,8 @@ use sha2::{Digest, Sha256};
 use std::io;
 use std::vec::Vec;
 
-/// A node's key, and what it says of itself. Where there are no other hosts, the secret key is forgotten
-/// as soon as it has signed.
+/// A node's key, and its credential. If there are no other hosts, the secret key is forgotten after
+/// it has signed.
 #[derive(Clone, Debug)]
 pub struct Identity {
     credential: Credential,
@@ -61,13 +61,13 @@ impl Identity {
         self.credential.node
     }
 
-    /// What it shows when it connects.
+    /// The credential that it shows when it connects.
     pub fn credential(&self) -> Credential {
         self.credential
     }
 }
 
-/// Whether whoever has this key has signed that.
+/// Whether the holder of this key has signed that.
 pub(super) fn is_signed(public_key: &[u8; 32], statement: &[u8], signature: &[u8]) -> bool {
     VerifyingKey::from_bytes(public_key).is_ok_and(|key| {
         let signature = Signature::from_slice(signature);
@@ -75,7 +75,7 @@ pub(super) fn is_signed(public_key: &[u8; 32], statement: &[u8], signature: &[u8
     })
 }
 
-/// The node of whoever has this key.
+/// The node of the holder of this key.
 pub(super) fn node_of(public_key: &[u8; PUBLIC_KEY_BYTES]) -> NodeId {
     let hash = Sha256::new().chain_update(b"hamlyn node 1").chain_update(public_key).finalize();
     let mut first = [0; 8];
@@ -83,7 +83,7 @@ pub(super) fn node_of(public_key: &[u8; PUBLIC_KEY_BYTES]) -> NodeId {
     NodeId(u64::from_le_bytes(first))
 }
 
-/// What is signed.
+/// The bytes that are signed.
 fn statement(credential: &Credential) -> Vec<u8> {
     let mut bytes = b"hamlyn credential 1".to_vec();
     bytes.extend_from_slice(&credential.node.0.to_le_bytes());
@@ -94,7 +94,7 @@ fn statement(credential: &Credential) -> Vec<u8> {
     bytes
 }
 
-/// Since when the machine runs; zeros where that is hidden.
+/// The id of this start of the machine; zeros if it is hidden.
 fn boot() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: Vec<u8> =
@@ -106,17 +106,16 @@ fn boot() -> [u8; 16] {
     boot
 }
 
-/// The namespace in which this process's number is meant; 0 where that is hidden.
+/// The namespace in which this process's number counts; 0 if it is hidden.
 fn pid_namespace() -> u64 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |data| data.ino())
 }
 
-/// Whether a credential is that of the process at the other end of a socket, of which the kernel
-/// gives the number that it has for itself and, if nobody else can have it by now, the one that
-/// it has in this namespace. Before Linux 6.5 the kernel cannot say whether somebody else has: who
-/// connects, leaves the socket to a child and dies may be taken for a process that is given its
-/// number meanwhile.
+/// Whether a credential is that of the process at the other end of a socket. The kernel gives the
+/// number that only that process has and, if no other process can have it by now, its number in
+/// this namespace. Before Linux 6.5 the kernel cannot exclude that: a process that connects, leaves
+/// the socket to a child and dies may be taken for another process that gets its number later.
 pub fn verify(credential: &Credential, process: Option<u64>, pid: Option<u32>) -> Verdict {
     if node_of(&credential.public_key) != credential.node {
         return Verdict::False("its id is not the hash of its key");
@@ -156,7 +155,7 @@ mod tests {
         assert_ne!(identity.node(), Identity::new().unwrap().node());
         let (process, pid) = (socket::own_process_number(), Some(std::process::id()));
         assert_eq!(verify(&own, process, pid), Verdict::Proved);
-        // By its number alone only where there is nothing better.
+        // By its number alone only if there is nothing better.
         let by_number = if process.is_some() { Verdict::Unproved } else { Verdict::Proved };
         assert_eq!(verify(&own, None, pid), by_number);
         assert_eq!(verify(&own, None, None), Verdict::Unproved);

@@ -1,7 +1,8 @@
-//! Threads that look into strangers' directories. Whoever owns a directory, or may read it, can hold
-//! it as long as he likes (by reading it into a page that never comes, with a writer behind him):
-//! then whoever looks into it waits in the kernel, and cannot be killed. So nothing here waits for
-//! one that looks; how many there may be is bounded, for each user whose names are looked for.
+//! Threads that look into strangers' directories. The owner of a directory, or a reader of it, can
+//! hold it for any time (by reading it into a page that never comes, with a writer queued behind):
+//! a thread that looks into it then waits in the kernel, and cannot be killed. So nothing here
+//! waits for a looking thread, and their number is bounded for each user whose names are looked
+//! for.
 
 use super::names::ServiceName;
 use crate::os::thread;
@@ -13,18 +14,18 @@ use std::string::String;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 /// Lookups that may run at a time in all, of the names of one other user, and of one name of this
-/// user's: whoever holds the shared directory keeps those of names that are not there, and a program
-/// that tries one again and again needs others, too.
+/// user's: the holder of the shared directory blocks lookups of names that do not exist, and a
+/// program that tries one again and again needs others, too.
 const LOOKUPS_MAX: usize = 256;
 const LOOKUPS_OF_USER_MAX: usize = 8;
 const LOOKUPS_OF_NAME_MAX: usize = 64;
 
-/// Whose names are looked for.
+/// The owner of the names that are looked for.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Whose {
     /// This user's, of this name.
     Own(String),
-    /// A number can be written in many ways, and whoever wrote a seed chose one.
+    /// A number can be written in many ways, and the writer of a seed chose one.
     Numbered(u32),
     Called(String),
 }
@@ -41,18 +42,18 @@ impl Whose {
     }
 }
 
-/// How many have not come back, by whose names are looked for.
+/// The number of lookups that have not come back, by the owner of the names.
 #[derive(Clone, Default)]
 pub(super) struct Lookups(Arc<Mutex<HashMap<Whose, usize>>>);
 
-/// One of them, until it is dropped.
+/// A lookup, until it is dropped.
 pub(super) struct Lookup {
     of: Lookups,
     whose: Whose,
 }
 
 impl Lookups {
-    /// One more; or why there may be none.
+    /// Counts one more; or returns why there may be none.
     pub(super) fn begin(&self, service: &ServiceName) -> Result<Lookup, String> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let whose = Whose::of(service);
@@ -88,13 +89,13 @@ impl Drop for Lookup {
     }
 }
 
-/// Of looks that one place makes, so many may run at a time.
+/// At most `max` looks of one kind at a time.
 pub(super) struct Running {
     max: usize,
     count: AtomicUsize,
 }
 
-/// One of them, until it is dropped.
+/// A running look, until it is dropped.
 struct One(&'static Running);
 
 impl Running {
@@ -102,7 +103,7 @@ impl Running {
         Self { max, count: AtomicUsize::new(0) }
     }
 
-    /// [`within`]; nothing, too, where as many run as may.
+    /// [`within`]; `None` also if the maximum is running.
     pub fn within<T: Send + 'static>(
         &'static self,
         limit: Duration,
@@ -125,12 +126,13 @@ impl Drop for One {
     }
 }
 
-/// Does it in a thread that nothing waits for.
+/// Runs it in a thread that nothing waits for.
 pub(super) fn spawn(look: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::spawn("hamlyn-look", 256 << 10, look).map(drop)
 }
 
-/// What a look finds, if it takes no longer than that. One that takes longer goes on, for nobody.
+/// The result of a look that takes no longer than the limit. A slower one goes on, and its result
+/// is dropped.
 pub(super) fn within<T: Send + 'static>(
     limit: Duration,
     look: impl FnOnce() -> T + Send + 'static,
@@ -158,7 +160,7 @@ mod tests {
         for user in ["7", "07", "00000000000000000000000000000007"] {
             assert!(begin(&std::format!("{user}@y")).is_err(), "{user}");
         }
-        // Those of others, and its own, go on.
+        // Those of other users, and its own, go on.
         running.push(begin("8@x").unwrap());
         running.push(begin("x").unwrap());
         running.remove(0);

@@ -2,16 +2,16 @@
 //! that reads it.
 //!
 //! ```text
-//!   who writes                                   who reads
+//!   writer                                       reader
 //!   makes the file, maps it writable,
 //!   fills it (if it pays), seals it
 //!          ----------- descriptor ----------->   its seals, file system, size, blocks, pages: in
 //!                                                this order; maps it, touches them (if it pays)
 //! ```
-//! From the moment at which somebody else has a descriptor of a file, nothing is done to it for
-//! which the kernel takes its inode's lock (sealing, punching, resizing): the other end can hold
-//! that lock, by a `write` from a buffer whose pages never come, and then who waits for it cannot
-//! even be killed. Asking for seals, size, blocks and pages, and mapping, take no such lock.
+//! Once another process has a descriptor of a file, nothing is done to the file for which the
+//! kernel takes its inode's lock (sealing, punching, resizing): the other end can hold that lock,
+//! by a `write` from a buffer whose pages never come, and a thread that waits for it cannot even be
+//! killed. Asking for seals, size, blocks and pages, and mapping, take no such lock.
 //!
 //! From the moment at which a link is there nobody can put other pages in the place of a ring's: each
 //! end pins them, those of its own ring before the other end has it or when that has paid for them, and
@@ -33,7 +33,7 @@ use std::os::fd::OwnedFd;
 use std::string::ToString;
 use std::sync::Arc;
 
-/// What this process has made for the other end to map.
+/// Memory that this process has made for the other end to map.
 #[derive(Clone, Debug)]
 pub(super) enum Made {
     /// A ring, and its file until it is paid for.
@@ -44,7 +44,7 @@ pub(super) enum Made {
     Aperture(Arc<OwnedFd>),
 }
 
-/// What this process has mapped.
+/// Memory that this process has mapped.
 #[derive(Debug)]
 pub(super) enum Mapped {
     Ring(Region),
@@ -52,7 +52,7 @@ pub(super) enum Mapped {
     Aperture(Pages),
 }
 
-/// What is wanted of a file that the other end writes.
+/// The requirements on a file that the other end writes.
 fn wanted(bytes: usize, filled: bool) -> Wanted {
     Wanted { seals: SEALS_READ_ONLY, seals_refused: SealFlags::WRITE, bytes, filled, huge: false }
 }
@@ -100,9 +100,10 @@ impl Made {
         }
     }
 
-    /// Whether somebody has paid for every page: its size was sealed before anybody else had it, so
-    /// that it has no pages but its own. Then touches all of them, which stay in memory from then
-    /// on; that waits for the control group of whoever pays, where one has been swapped out.
+    /// Whether every page has been paid for: the size was sealed before any other process had the
+    /// file, so that it has no pages but its own. Then touches all pages, which stay in memory from
+    /// then on; for a page that was swapped out, that waits for the control group of the process
+    /// that pays.
     pub(super) fn touch(&self) -> Touched {
         let bytes = match self {
             Self::Ring(region, _) => region.bytes(),

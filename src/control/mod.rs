@@ -1,16 +1,16 @@
-//! The control plane: how two processes find one another, agree, and learn of each other's end.
+//! The control plane: two processes find one another, agree, and learn of each other's end.
 //!
-//! There is no daemon. Each process that serves has a Unix socket with a name; whoever connects
-//! exchanges two pieces of shared memory and a socket for wake-ups with it, and from then on
-//! packets flow without the system. What remains is asleep until something happens.
+//! There is no daemon. Each process that serves has a Unix socket with a name. A connecting process
+//! exchanges two pieces of shared memory and a socket for wake-ups with it; from then on packets
+//! flow without the system. Everything else is asleep until an event.
 //!
-//! What is decided is pure, and runs in the simulator as it runs here:
+//! The decisions are pure, and run in the simulator as they run here:
 //! - [`frame`]: the frames of the control socket, versions and features.
 //! - [`machine`]: accepting, agreeing, quotas, deadlines, deaths, memory that travels, apertures.
-//! - `text`: what strangers wrote, before it is shown to anybody ([`printable`]).
+//! - `text`: strangers' text, made fit to be shown ([`printable`]).
 //!
-//! What performs it for a host's own processes:
-//! - [`names`]: what services are called, where their sockets lie, who may take a name.
+//! For a host's own processes these modules perform them:
+//! - [`names`]: names of services, the places of their sockets, and the rights to a name.
 //! - [`identity`]: a node's key, and whether a credential is that of the process at a socket.
 //! - `receiver`: threads that receive a stranger's descriptors; nothing waits for them.
 //! - `hosts` (feature `tls`): links to other hosts, over TCP and TLS.
@@ -75,7 +75,7 @@ pub use crate::wire::TOKEN_BYTES_MAX;
 /// Most bytes of statistics in one frame.
 const FRAME_TEXT_MAX: usize = frame::FRAME_BYTES_MAX / 2;
 
-/// To a user who asks for another's figures.
+/// For a user who asks for another's figures.
 pub(crate) const FIGURES_ARE_FOR_ITS_USER: &str =
     "may not see the figures, which are for the service's own user and root";
 

@@ -1,4 +1,4 @@
-//! What services are called and where their sockets lie.
+//! The names of services and the places of their sockets.
 //!
 //! ```text
 //! name        <private>/name             for the same user; the directory is this user's alone
@@ -6,12 +6,12 @@
 //!                                        <shared>/<uid> belongs to that user
 //! ```
 //! Directories are opened component by component without following links, and each is checked by
-//! its descriptor, so that what was checked is what is used.
+//! its descriptor, so that the directory in use is the one that was checked.
 //!
-//! Taking over a name that a dead process left behind is done under the lock of a file that only
-//! this user can open: the kernel releases it with its holder, and whoever held it removes it. (The
-//! directory itself could be locked by whoever may read it.) Two that race cannot both find the
-//! name stale. Never: a name is removed that something still listens on, or that is not a socket.
+//! A name that a dead process left behind is taken over under the lock of a file that only this
+//! user can open: the kernel releases it with its holder, and the holder removes it. (Any reader of
+//! the directory itself could lock that.) Two processes that race cannot both find the name stale.
+//! Never: a name is removed that a process still listens on, or that is not a socket.
 
 mod listing;
 
@@ -40,7 +40,7 @@ use std::string::{String, ToString};
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// How the name of a service of another host begins.
+/// Prefix of the name of a service of another host.
 pub const SCHEME: &str = "hamlyn://";
 
 /// Longest name of a service, in bytes.
@@ -60,7 +60,7 @@ pub struct ServiceName {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum NameError {
-    /// Nothing there.
+    /// The name or the user is empty.
     #[error("{0:?} has an empty name or user; a service is [user@]name")]
     Empty(String),
     /// Too long.
@@ -73,7 +73,7 @@ pub enum NameError {
         /// Most bytes.
         max: usize,
     },
-    /// A character that a file name had better not have.
+    /// A character that does not belong in a file name.
     #[error(
         "{text:?} has {found:?}{}; allowed are a-z A-Z 0-9 . _ -, and neither . nor - as the first{}",
         if matches!(.found, '.' | '-') { " as the first" } else { "" },
@@ -110,7 +110,7 @@ pub fn is_of_other_host(name: &str) -> bool {
 }
 
 impl ServiceName {
-    /// Whose it is, if not this user's own.
+    /// Its owner, if not this user.
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
@@ -129,9 +129,10 @@ impl FromStr for ServiceName {
             if part.is_empty() {
                 return Err(NameError::Empty(text.into()));
             }
-            // An address with a scheme is more often wrong by that than by its length.
+            // An address with a scheme is more often wrong because of that than because of its
+            // length.
             if part.len() > max && !part.contains("://") {
-                // What is printed is cut, too.
+                // The error prints a cut text, too.
                 let text = part.chars().take(max).collect();
                 return Err(NameError::TooLong { text, bytes: part.len(), max });
             }
@@ -163,18 +164,19 @@ impl fmt::Display for ServiceName {
     }
 }
 
-/// Who may connect to a service.
+/// The peers that may connect to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Access {
-    /// The same user. The socket lies in this user's own directory. Of other hosts those that prove the same
-    /// as this one (the first name in their certificate, or the secret), and those that the setting
-    /// [`links_from`](crate::Config::links_from) names.
+    /// The same user. The socket lies in this user's own directory. Of other hosts: those that
+    /// prove the same identity as this one (the first name in their certificate, or the secret),
+    /// and those that the setting [`links_from`](crate::Config::links_from) names.
     SameUser,
-    /// Members of a group, and the same user. The socket lies in the shared directory. Of other hosts those
-    /// that the setting [`links_from`](crate::Config::links_from) names.
+    /// Members of a group, and the same user. The socket lies in the shared directory. Of other
+    /// hosts: those that the setting [`links_from`](crate::Config::links_from) names.
     Group(u32),
-    /// Everybody. The socket lies in the shared directory. Of other hosts whoever has proved itself.
+    /// Everybody. The socket lies in the shared directory. Of other hosts: all that have proved
+    /// their identity.
     Anyone,
 }
 
@@ -191,18 +193,18 @@ pub enum ServeError {
     InUse {
         /// The name.
         path: PathBuf,
-        /// Whose it is, where that can be seen from here.
+        /// Its process, if that can be seen from here.
         process: Option<u32>,
     },
     /// Something that is no socket has the name.
     #[error("{} is not a socket, and is left alone", .0.display())]
     NotASocket(PathBuf),
-    /// It is not this user's to serve.
+    /// This user may not serve it.
     #[error("serving {name} is not permitted: {why}")]
     NotPermitted {
-        /// Which.
+        /// The name.
         name: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// Longer than the kernel takes.
@@ -216,10 +218,10 @@ pub enum ServeError {
         /// Its bytes.
         bytes: usize,
     },
-    /// Another process held the directory, or the one that it lies in, all the time.
+    /// Another process held the directory, or its parent, for the whole time.
     #[error("another process has kept the directory {} locked", .0.display())]
     Busy(PathBuf),
-    /// Looking into the directory took so long that it was given up; it goes on, for nobody.
+    /// A look into the directory took too long and was given up; its thread goes on without effect.
     #[error(
         "the directory {} has not answered for {} s: who may read a directory can hold it, so close \
          it to the reading of others (chmod 711)",
@@ -238,9 +240,9 @@ pub enum ServeError {
     /// The system refused.
     #[error("{}: {error}", .path.display())]
     Os {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -252,12 +254,12 @@ pub(super) struct Listener {
     pub(super) access: Access,
     /// Until it is removed.
     name: Option<Taken>,
-    /// A child that was forked must not remove its parent's name.
+    /// The process that took the name: a forked child must not remove its parent's name.
     pid: u32,
 }
 
 impl Listener {
-    /// What it serves; empty where the name has been given up.
+    /// The name; empty if it has been given up.
     pub(super) fn name(&self) -> &str {
         self.name.as_ref().map_or("", |taken| &taken.name)
     }
@@ -272,15 +274,15 @@ struct Taken {
     identity: (u64, u64),
 }
 
-/// How long is waited for a change of a directory: longer than another process may lock it.
+/// Time limit for a change of a directory: longer than another process may lock it.
 const CHANGE_WITHIN: Duration = Duration::from_secs(4);
 
-/// How many may take longer than that before nobody tries any more.
+/// Most slow changes at a time; beyond, no more are tried.
 const CHANGING_MAX: usize = 16;
 
-/// Takes a name, over from a dead process if need be. Whoever may read a directory on the way (the
-/// shared one, /tmp) can hold it; so this is done by a thread that nothing waits for longer than it may
-/// take. A name that is taken later than that is given up at once.
+/// Takes a name, over from a dead process if need be. Any reader of a directory on the way (the
+/// shared one, /tmp) can hold it; so a separate thread does this, within a time limit. A name that
+/// is taken later than that is given up at once.
 pub(super) fn listen(
     config: &Config,
     service: &ServiceName,
@@ -297,7 +299,8 @@ pub(super) fn listen(
     match listened {
         Ok(Some(listened)) => listened,
         Ok(None) => Err(ServeError::Held(path())),
-        // There are no threads here: then it is done as if nobody held anything.
+        // Threads are not possible here: the caller does it, and takes the risk of a held
+        // directory.
         Err(_) => try_listen(config, service, access),
     }
 }
@@ -346,7 +349,7 @@ fn try_listen(
         Err(e) => return Err(os(told("newfstatat", e.into()))),
         Ok(stat) if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket() => {
             match socket::try_connect(&address).map(Connection::from) {
-                // Nobody listens: its process is dead, or has not begun; under the lock, dead.
+                // No process listens: it is dead, or has not begun; under the lock, dead.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
                     rustix::fs::unlinkat(&directory.fd, &*service.name, AtFlags::empty())
                         .map_err(|e| os(told("unlinkat", e.into())))?;
@@ -362,7 +365,7 @@ fn try_listen(
         Ok(_) => return Err(ServeError::NotASocket(path)),
     }
     let fd = socket::bind(&address).map_err(os)?;
-    // Nobody can connect before it listens, so the permissions are there in time.
+    // No process can connect before it listens, so the permissions are there in time.
     let mode = match access {
         Access::SameUser => 0o600,
         Access::Group(_) => 0o660,
@@ -409,7 +412,7 @@ impl Drop for Listener {
             return;
         }
         let Some(taken) = self.name.take() else { return };
-        // One that is held stays, and is taken over by whoever wants it next.
+        // If the directory is held, the name stays; the next process that wants it takes it over.
         let taken = Arc::new(taken);
         let of_thread = taken.clone();
         if lookups::within(CHANGE_WITHIN, move || of_thread.give_up()).is_err() {
@@ -420,7 +423,7 @@ impl Drop for Listener {
 
 impl Taken {
     fn give_up(&self) {
-        // Under the lock, so that a name which somebody else has taken over meanwhile stays.
+        // Under the lock, so that a name which another process has taken over meanwhile stays.
         if let Ok(Some(_lock)) = self.directory.lock() {
             let stat =
                 rustix::fs::statat(&self.directory.fd, &*self.name, AtFlags::SYMLINK_NOFOLLOW);
@@ -431,7 +434,7 @@ impl Taken {
     }
 }
 
-/// Where a service may be found, and whose it must be.
+/// The place where a service may be found, and the user that it must belong to.
 pub(super) struct Place {
     directory: Directory,
     name: String,
@@ -439,7 +442,7 @@ pub(super) struct Place {
     pub(super) uid: u32,
 }
 
-/// Why a service was not found.
+/// The reason for which a service was not found.
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum FindError {
@@ -448,7 +451,7 @@ pub enum FindError {
     NotFound {
         /// The service.
         name: String,
-        /// The directories in which it would be.
+        /// The directories that were looked into.
         looked: Vec<Looked>,
         /// The same name of other users, as `user@name`.
         namesakes: Vec<String>,
@@ -466,15 +469,15 @@ pub enum FindError {
     },
 }
 
-/// Where a name was looked for.
+/// A directory in which a name was looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct Looked {
-    /// The directory; or, where it is not there, the first on the way that is not.
+    /// The directory; or, if it does not exist, the first missing one on its path.
     pub directory: PathBuf,
-    /// Whether it is there.
+    /// Whether it exists.
     pub is_there: bool,
-    /// What to do where it is not.
+    /// Advice if it does not.
     advice: &'static str,
 }
 
@@ -518,8 +521,8 @@ impl Place {
     }
 }
 
-/// Finds a service: this user's own first in the private directory, then in the shared one; by its user's
-/// name, as others call it, first in the shared one.
+/// Finds a service: this user's own first in the private directory, then in the shared one. With
+/// its user's name, as others write it: first in the shared one.
 pub(super) fn find(config: &Config, service: &ServiceName) -> Result<Place, FindError> {
     let uid = match &service.user {
         Some(user) => uid_of(user)?,
@@ -539,7 +542,7 @@ pub(super) fn find(config: &Config, service: &ServiceName) -> Result<Place, Find
                 let name = &*service.name;
                 match rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
                     Ok(_) => return Ok(Place { directory, name: service.name.clone(), uid }),
-                    // Whether it is there is not known.
+                    // It may exist or not.
                     Err(rustix::io::Errno::ACCESS) => {
                         unusable = unusable.or(Some(directory.no_way()));
                         continue;

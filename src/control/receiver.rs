@@ -1,25 +1,27 @@
-//! A thread that receives one descriptor of a stranger's, or touches memory that a stranger pays for.
+//! A thread that receives one descriptor from a stranger, or touches memory that a stranger pays
+//! for.
 //!
 //! ```text
 //!   the socket accepts no descriptors
 //!   receiver: lets it accept them, says MEMORY_TAKE
-//!             hands on frames that come without one; takes MEMORY_PASS with its one
-//!             lets it accept none again, and hands on what came meanwhile
+//!             hands on frames without a descriptor; takes MEMORY_PASS with its one
+//!             lets it accept none again, and hands on the frames that came meanwhile
 //!   the socket accepts no descriptors, and none is in its queue
 //! ```
-//! A descriptor can be anything: an attacker's lingering socket stops whoever drops it for as long
-//! as the attacker likes. So descriptors are accepted only while a thread stands by that nothing
-//! waits for, and there is room for one in its call: what comes besides is dropped by the kernel,
-//! in that thread. What it hands on, it hands on before it drops anything. It has a table of descriptors
-//! that no fork of the program's copies ([`strangers`](crate::os::strangers)), and so only a copy of the
-//! socket; a second thread, which has the program's, owns the socket and posts what the first hands on.
+//! A descriptor can be anything: an attacker's lingering socket stops the thread that drops it for
+//! as long as the attacker likes. So descriptors are accepted only while a thread that nothing
+//! waits for stands by, with room for one in its call: the kernel drops any others, in that thread.
+//! The thread hands on its results before it drops anything. It has a table of descriptors that no
+//! fork of the program copies ([`strangers`](crate::os::strangers)), and so only a copy of the
+//! socket; a second thread, with the program's table, owns the socket and posts the results of the
+//! first.
 //!
-//! Before Linux 6.16 a socket cannot refuse descriptors; then whoever reads it closes what comes
+//! Before Linux 6.16 a socket cannot refuse descriptors; its reader then closes those that come
 //! elsewhere ([`close_elsewhere`](crate::os::memory::close_elsewhere)).
 //!
 //! Never: this thread is joined or waited for; the socket is closed elsewhere while descriptors may
-//! be in its queue (the thread holds it until its queue is known to be empty, or nobody else has
-//! it).
+//! be in its queue (the thread holds it until its queue is known to be empty, or it has the only
+//! reference).
 
 use super::frame::{FRAME_BYTES_MAX, Frame, FrameError, Memory, MemoryWord};
 use super::machine::{ConnectionId, Expected, Taken, Touched};
@@ -33,24 +35,24 @@ use std::string::ToString;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 
-/// Frames that are handed on; more come from nobody who is honest.
+/// Most frames that are handed on; an honest peer sends no more.
 const FRAMES_MAX: usize = 256;
 
-/// Waiting that ends when what is waited for comes, or has gone.
+/// A wait that ends when the message comes, or its sender is gone.
 const LONG: core::time::Duration = core::time::Duration::from_secs(3600);
 
-/// What a receiver hands on, in this order.
+/// The messages of a receiver, in this order.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// A frame; whether a descriptor came with it, which it may not.
+    /// A frame; whether a descriptor came with it, which is not allowed.
     Frame(Result<Frame, FrameError>, bool),
     /// The socket has ended.
     HungUp,
-    /// What became of the memory.
+    /// The result for the expected memory.
     Taken(Memory, Taken, Option<Mapped>),
-    /// What became of memory of this process.
+    /// The result for memory of this process.
     Touched(Memory, Touched),
-    /// The thread has ended; the socket is read by others again.
+    /// The thread has ended; the socket is read in the usual way again.
     Ended,
 }
 
@@ -74,8 +76,8 @@ struct Receiver<'a> {
     frames: usize,
 }
 
-/// Where a receiver hands on what it has. Says that the thread has ended, when it is dropped:
-/// however it ended, and if it never ran.
+/// The destination of a receiver's messages. When dropped, it reports that the thread has ended: in
+/// any way, or without ever running.
 pub(super) struct Ending {
     connection: ConnectionId,
     post: Post,
@@ -101,7 +103,7 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::spawn("hamlyn-receive", 128 << 10, run).map(drop)
 }
 
-/// Starts one. Whether it could be started or not, [`Message::Ended`] follows.
+/// Starts a receiver. [`Message::Ended`] follows even if it could not be started.
 pub(super) fn start(
     socket: Arc<OwnedFd>,
     expected: Expected,
@@ -112,7 +114,7 @@ pub(super) fn start(
     spawn(move || receive(socket, expected, until_ns, &ending, &strangers))
 }
 
-/// Has the socket read in the strangers' table, and posts what that hands on.
+/// Reads the socket in the strangers' table, and posts the results.
 fn receive(
     socket: Arc<OwnedFd>,
     expected: Expected,
@@ -130,8 +132,8 @@ fn receive(
             drop(say);
         } else {
             drop(say);
-            // A frame of no bytes looks like the end, and what is in the queue behind it is dropped by
-            // whoever closes the socket last.
+            // A frame of no bytes looks like the end, and the last process that closes the socket
+            // drops the frames in the queue behind it.
             while thread::receive(&released, LONG) != Err(RecvTimeoutError::Disconnected) {}
         }
     };
@@ -167,14 +169,15 @@ fn receive(
         thread::sleep(core::time::Duration::from_millis(pause_ms));
         pause_ms = (2 * pause_ms).min(50);
     }
-    // Before the end is said: if the connection has ended meanwhile, this is its last owner in this table.
+    // Before the end is reported: if the connection has ended meanwhile, this is its last owner in
+    // this table.
     drop(socket);
     drop(release);
 }
 
-/// Sees whether memory of this process has been paid for by the other end, and touches all of it, so
-/// that it is locked in memory from then on: where it lies in swap, that takes as long as the other
-/// end's control group likes. [`Message::Ended`] follows as it does in [`start`].
+/// Checks whether the other end has paid for memory of this process, and touches all of it, so that
+/// it is locked in memory from then on: pages in swap take as long as the other end's control group
+/// likes. [`Message::Ended`] follows as it does in [`start`].
 pub(super) fn start_touching(memory: Memory, made: Made, ending: Ending) -> io::Result<()> {
     spawn(move || {
         let touched = made.touch();
@@ -183,7 +186,7 @@ pub(super) fn start_touching(memory: Memory, made: Made, ending: Ending) -> io::
     })
 }
 
-/// What was read.
+/// The result of one read.
 enum Read {
     Frame(Result<Frame, FrameError>),
     WithDescriptor(Result<Frame, FrameError>, OwnedFd, bool),
@@ -263,8 +266,8 @@ impl Receiver<'_> {
         has_ended
     }
 
-    /// Says something, waiting for room; an error where it cannot be said: there was no room in
-    /// time, or the other end has closed. What that said before comes before its end.
+    /// Sends a frame, waiting for room; an error if it cannot be sent: there was no room in time,
+    /// or the other end has closed. Frames that the other end sent earlier come before its end.
     fn say(&self, frame: &Frame) -> Result<(), ()> {
         let bytes = frame.to_bytes();
         loop {
@@ -307,7 +310,7 @@ impl Receiver<'_> {
         *frame == Ok(Frame::Memory { memory, word: MemoryWord::Pass })
     }
 
-    /// Whether the other end says that it will pass nothing.
+    /// Whether the other end declares that it will pass nothing.
     fn is_withdrawal(&self, frame: &Result<Frame, FrameError>) -> bool {
         match frame {
             Ok(Frame::Memory { memory, word: MemoryWord::Refused(_) }) => {
@@ -339,8 +342,8 @@ impl Receiver<'_> {
         }
     }
 
-    /// Empties the queue of what came while descriptors were accepted: all of it, because whoever
-    /// closes a socket drops what is in its queue. Says whether it has ended.
+    /// Empties the queue of frames that came while descriptors were accepted: all of them, because
+    /// closing a socket drops the contents of its queue. Returns whether the socket has ended.
     fn drain(&mut self) -> bool {
         loop {
             let (frame, file) = match self.read() {
@@ -356,7 +359,7 @@ impl Receiver<'_> {
             if self.frames <= FRAMES_MAX {
                 self.hand_on(Message::Frame(frame, file.is_some()));
             } else if self.frames == FRAMES_MAX + 1 {
-                // How much a queue holds is for its sender to say. Nothing is added to this one.
+                // The sender decides how much a queue holds. Nothing is added to this one.
                 socket::end_incoming(self.socket);
                 self.hand_on(Message::Frame(Err(FrameError::WrongLength), file.is_some()));
             }

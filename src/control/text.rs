@@ -1,4 +1,4 @@
-//! Text that a stranger wrote, before it reaches a terminal or a sentence.
+//! Makes a stranger's text fit for a terminal or a sentence.
 
 use alloc::string::String;
 use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
@@ -7,10 +7,10 @@ use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 /// and a pile of them covers the lines above.
 const MARKS_MAX: u32 = 4;
 
-/// `text` without anything that a terminal obeys, or that hides or turns what is read: control and
-/// format characters (those of direction are among them), line ends, unassigned and invisible
-/// characters, and marks without a character to stand on become `\n`, `\u{202e}` and the like.
-/// Letters of any language, signs and quotation marks stay. What it returns it leaves as it is.
+/// `text` without characters that a terminal obeys, or that hide or turn the text: control and
+/// format characters (including those of direction), line ends, unassigned and invisible
+/// characters, and marks without a base character become `\n`, `\u{202e}` and the like. Letters of
+/// any language, signs and quotation marks stay. A second pass changes nothing.
 ///
 /// ```
 /// use hamlyn::services::printable;
@@ -37,7 +37,7 @@ pub fn printable(text: &str) -> String {
         if is_kept {
             out.push(c);
         } else {
-            // What begins anew has nothing of a mark's to stand on.
+            // A line or sentence that begins anew has no base character for a mark.
             marks = MARKS_MAX;
             match c {
                 '\t' | '\n' | '\r' => out.extend(c.escape_default()),
@@ -65,8 +65,8 @@ const NAME_CHARS_MAX: usize = 128;
 #[cfg(feature = "os")]
 const VALUE_CHARS_MAX: usize = 512;
 
-/// A line of statistics as a stranger wrote it: a name, a space and a value, of bounded length and with
-/// only readable characters. `None`: it has no value.
+/// A line of statistics as a stranger wrote it: a name, a space and a value, of bounded length and
+/// with only readable characters. `None`: it has no value.
 #[cfg(feature = "os")]
 pub(super) fn printable_line(line: &[u8]) -> Option<String> {
     let space = line.iter().position(|byte| *byte == b' ')?;
@@ -83,7 +83,8 @@ pub(super) fn printable_line(line: &[u8]) -> Option<String> {
     Some(alloc::format!("{name} {value}"))
 }
 
-/// Statistics as a stranger wrote them: [`printable_line`] of each line that has a name and a value.
+/// Statistics as a stranger wrote them: [`printable_line`] of each line that has a name and a
+/// value.
 #[cfg(feature = "tls")]
 pub(super) fn printable_lines(text: &[u8]) -> String {
     let mut lines = String::new();
@@ -114,7 +115,7 @@ fn kind(c: char) -> Kind {
         | GeneralCategoryGroup::Punctuation
         | GeneralCategoryGroup::Symbol => Kind::Printable,
         GeneralCategoryGroup::Mark => Kind::Mark,
-        // Spaces other than the usual one, line ends, controls, formats, what is not assigned.
+        // Spaces other than the usual one, line ends, controls, formats, unassigned characters.
         GeneralCategoryGroup::Separator | GeneralCategoryGroup::Other => Kind::Other,
     }
 }

@@ -1,14 +1,15 @@
-//! The engine: what a node decides, with no I/O, no threads and no clock of its own.
+//! The engine: a node's decisions, with no I/O, no threads and no clock of its own.
 //!
-//! - [`turns`]: which links are looked at, and when.
-//! - [`queued`]: which messages that wait leave, and what goes before one that does not.
-//! - [`threads`]: which of several threads that wait sleeps for the others, and whom a thread tells.
-//! - [`routes`]: which link leads to a node.
-//! - [`wait`]: whether whoever waits looks again, lets others run, or sleeps.
-//! - [`sleep`]: how a node falls asleep over its links: what it sleeps on, whom it tells, what is looked
-//!   at once more; and when a sender wakes it.
+//! - [`turns`]: the links that are looked at in each turn.
+//! - [`queued`]: the queued messages that leave, and those that go before one that does not wait.
+//! - [`threads`]: of several waiting threads, the one that sleeps for the others, and those to
+//!   notify.
+//! - [`routes`]: the link that leads to a node.
+//! - [`wait`]: whether a waiting thread looks again, lets others run, or sleeps.
+//! - [`sleep`]: how a node falls asleep over its links: on which words or descriptor, whom it
+//!   notifies, and its last look; and when a sender wakes it.
 //!
-//! What performs it, with the system's calls, is in `node`.
+//! `node` performs the decisions, with the system's calls.
 
 pub(crate) mod queued;
 pub(crate) mod routes;

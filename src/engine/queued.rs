@@ -1,22 +1,24 @@
-//! Messages that wait in work queues: which links have any, whose turn it is among these, and what goes
-//! before a message that does not wait.
+//! Messages that wait in work queues: the links that have any, the turns of these links, and the
+//! packets that go before a message that does not wait.
 //!
 //! ```text
 //!   posted          a message waits for a link
 //!   transmit_all    each long turn: every link that has some, each a turn's packets
 //!   send_ahead      before a message that does not wait: one packet of its own link, or a whole turn
-//!                   where it comes behind them; and one packet of another link, in turn
+//!                   if it comes behind them; and one packet of another link, in turn
 //!   way             how a message that does not wait shares its link with those that do
 //! ```
-//! So a message costs whoever sends it a bounded number of others' packets, a link that is full delays
-//! only its own, and of messages of equal priority to one link neither kind waits for all of the other.
-//! Which terminus has the next packet of a link, priorities first, the interface decides.
+//! So a message costs its sender a bounded number of other messages' packets, a full link delays
+//! only its own messages, and of messages of equal priority to one link neither kind waits for all
+//! of the other. The interface decides which terminus has the next packet of a link, priorities
+//! first.
 //!
-//! Never: a walk over links for which nothing waits; a link in the list twice, or with nothing to send.
+//! Never: a walk over links for which nothing waits; a link in the list twice, or with nothing to
+//! send.
 
 use alloc::vec::Vec;
 
-/// Where a link stands.
+/// A link's entry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     /// Messages that wait for it. It is in the list while there are any.
@@ -24,24 +26,24 @@ struct Place {
     position: u32,
 }
 
-/// What waits, for which links.
+/// The messages that wait, by link.
 #[derive(Debug, Default)]
 pub(crate) struct Queued {
-    /// Links for which messages wait. Those before `next` have had their turn.
+    /// Links for which messages wait. The links before `next` have had their turn.
     links: Vec<u32>,
     next: usize,
     places: Vec<Place>,
     total: usize,
 }
 
-/// How a message that does not wait goes over a link.
+/// The way of a message that does not wait over a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Nothing waits for the link: all of it at once.
+    /// Nothing waits for the link: the whole message leaves at once.
     Alone,
-    /// Packet by packet, with those that wait in between.
+    /// Packet by packet, alternating with waiting messages.
     Between,
-    /// Behind those that wait: of its own terminus, or of a higher priority.
+    /// Behind waiting messages of its own terminus, or of a higher priority.
     Behind,
 }
 
@@ -77,7 +79,7 @@ impl Queued {
         self.total += 1;
     }
 
-    /// So many messages for a link have left.
+    /// `messages` messages for a link have left.
     pub fn left(&mut self, link: u32, messages: usize) {
         let Some(place) = self.places.get_mut(link as usize) else { return };
         let messages = messages.min(place.waiting);
@@ -96,7 +98,8 @@ impl Queued {
 
     fn unlist(&mut self, mut position: usize) {
         if position < self.next {
-            // The last that had its turn takes its place: the last of all may have yet to have its own.
+            // The last link that had its turn takes its place: the last of all may not have had its
+            // own yet.
             self.next -= 1;
             self.exchange(position, self.next);
             position = self.next;
@@ -113,7 +116,7 @@ impl Queued {
         }
     }
 
-    /// The link whose turn it is, one after the other; not `but`, which has had one.
+    /// The next link in turn, except `but`, which has had one.
     fn next_in_turn(&mut self, but: u32) -> Option<u32> {
         for _ in 0..2 {
             if self.next >= self.links.len() {
@@ -128,8 +131,8 @@ impl Queued {
         None
     }
 
-    /// How a message goes that does not wait; `is_behind`: whether some that wait for the link are of
-    /// its own terminus, or of one of higher priority.
+    /// The way of a message that does not wait; `is_behind`: whether messages of its own terminus,
+    /// or of one of higher priority, wait for the link.
     #[inline]
     pub fn way(&self, link: u32, is_behind: impl FnOnce() -> bool) -> Way {
         match self.of(link) {
@@ -140,14 +143,15 @@ impl Queued {
     }
 }
 
-/// A node, or whatever has messages that wait.
+/// A node, or another owner of messages that wait.
 pub(crate) trait SendsQueued {
     fn queued(&self) -> &Queued;
     fn queued_mut(&mut self) -> &mut Queued;
     /// Most packets given to a link in a turn.
     fn packets_per_turn(&self) -> usize;
-    /// Gives a link at most so many packets of the messages that wait for it, as far as it has room, and
-    /// says by [`left`](Queued::left) or [`drop_link`](Queued::drop_link) which wait no more.
+    /// Gives a link at most `packets` packets of the messages that wait for it, as far as it has
+    /// room, and reports by [`left`](Queued::left) or [`drop_link`](Queued::drop_link) those that
+    /// wait no more.
     fn transmit_queued(&mut self, link: u32, packets: usize);
 
     /// A turn's packets to every link for which messages wait.
@@ -156,12 +160,13 @@ pub(crate) trait SendsQueued {
         let mut i = 0;
         while let Some(&link) = self.queued().links.get(i) {
             self.transmit_queued(link, packets);
-            // Where nothing waits for it any more, another has its place in the list.
+            // If nothing waits for it any more, another has its place in the list.
             i += usize::from(self.queued().links.get(i) == Some(&link));
         }
     }
 
-    /// Before a message to `link` that does not wait and would go such a way.
+    /// Sends the packets that go before a message to `link` that does not wait and would go this
+    /// `way`.
     fn send_ahead(&mut self, link: u32, way: Way) {
         match way {
             Way::Alone => {}
@@ -240,14 +245,14 @@ mod tests {
             self.queued.posted(link as u32);
         }
 
-        /// How many packets left ahead of a message to `link`.
+        /// The number of packets that left ahead of a message to `link`.
         fn ahead(&mut self, link: usize, way: Way) -> usize {
             self.in_call = 0;
             self.send_ahead(link as u32, way);
             self.in_call
         }
 
-        /// What is said is what is there.
+        /// The counts match the messages.
         fn check(&self) {
             let queued = &self.queued;
             let waiting: Vec<usize> = self.messages.iter().map(Vec::len).collect();
@@ -318,7 +323,7 @@ mod tests {
         for _ in 0..50 {
             assert_eq!(node.ahead(0, Way::Between), 2);
         }
-        // A turn's packets where it has to come behind them; none of its own where none waits.
+        // A turn's packets if it has to come behind them; none of its own link if none waits.
         assert_eq!(node.ahead(0, Way::Behind), PER_TURN + 1);
         node.messages[0].clear();
         node.queued.drop_link(0);

@@ -1,17 +1,17 @@
-//! Routes: which link leads to a node.
+//! Routes: the link that leads to a node.
 //!
 //! ```text
 //!   a link to a proved node begins   add(node, link)  -->  Route, which the link keeps
-//!   a message is to be sent          again(node), and where another node had the last: find(node)
+//!   a message is to be sent          again(node); if the last find was of another node: find(node)
 //!   nothing more is sent over it     remove(Route)
 //! ```
-//! The first of several links to a node is its route; when that ends, the one that came next after it
-//! is. Finding, adding and removing cost a search in a tree, however many links there are, to other
+//! The first of several links to a node is its route; when that ends, the link that came next after
+//! it is. Finding, adding and removing cost a search in a tree, for any number of links to other
 //! nodes or to the same.
 //!
-//! Links are kept in one place, in the order in which they are used; there is no other table that could
-//! differ from it. A [`Route`] is made by `add` alone, cannot be copied, and is consumed by `remove`: so
-//! no link leads to a node twice, or after it has ended.
+//! Links are kept in one place, in the order in which they are used; there is no other table that
+//! could differ from it. A [`Route`] is made by `add` alone, cannot be copied, and is consumed by
+//! `remove`: so no link leads to a node twice, or after it has ended.
 //!
 //! Never: a walk over links.
 
@@ -24,11 +24,11 @@ pub(crate) struct Routes<N> {
     links: BTreeMap<(N, u64), u32>,
     /// Links that have come.
     came: u64,
-    /// What was found last: most messages go where the one before went.
+    /// The last result: most messages have the destination of the one before.
     last: Option<(N, u32)>,
 }
 
-/// That a link leads to a node.
+/// Proof that a link leads to a node.
 #[derive(Debug)]
 pub(crate) struct Route<N>(N, u64);
 
@@ -37,20 +37,20 @@ impl<N: Copy + Ord> Routes<N> {
         Self { links: BTreeMap::new(), came: 0, last: None }
     }
 
-    /// A link leads to a node: where others do already, it is used when they have ended.
+    /// A link leads to a node: if others do already, it is used when they have ended.
     pub fn add(&mut self, node: N, link: u32) -> Route<N> {
         self.came += 1;
         self.links.insert((node, self.came), link);
         Route(node, self.came)
     }
 
-    /// A link leads to its node no more.
+    /// A link no longer leads to its node.
     pub fn remove(&mut self, Route(node, came): Route<N>) {
         self.links.remove(&(node, came));
         self.last = None;
     }
 
-    /// The link that was found last, if it leads to this node. (By reference: it is read where it lies,
+    /// The link that was found last, if it leads to this node. (By reference: it is read in place,
     /// and costs the path of a message no register.)
     #[inline(always)]
     pub fn again(&self, node: &N) -> Option<u32> {
@@ -91,7 +91,7 @@ mod tests {
             for _ in 0..400 {
                 let node = rng.below(5);
                 match rng.below(4) {
-                    // A place is used again by whoever comes next, also to another node.
+                    // The next link uses a place again, also for another node.
                     0 => {
                         if let Some(link) = free.pop() {
                             model.push((node, link, routes.add(node, link)));
@@ -105,7 +105,7 @@ mod tests {
                     2 => assert_eq!(routes.find(node), first(&model, node), "seed {seed}"),
                     _ => {}
                 }
-                // It is not said that it is remembered, but what is remembered is right.
+                // It need not remember a result, but a remembered result is right.
                 for node in 0..5 {
                     if let Some(link) = routes.again(&node) {
                         assert_eq!(Some(link), first(&model, node), "seed {seed}");
@@ -175,8 +175,8 @@ mod tests {
         }
     }
 
-    // Whoever has many links, to one node or to many, has nobody wait for a walk over them when they
-    // end.
+    // A peer with many links, to one node or to many, makes no other wait for a walk over them when
+    // they end.
     #[test]
     fn a_link_that_comes_or_ends_costs_a_search_however_many_there_are() {
         const LINKS: u64 = 10_000;

@@ -1,4 +1,4 @@
-//! Falling asleep: how a node does it so that no wake-up is lost; and when a sender wakes another.
+//! Falling asleep without losing a wake-up; and a sender's decision to wake another.
 //!
 //! ```text
 //!   Ways::choose      in a call          on words: the bell of each link's peer    (WakeBy::Bell)
@@ -6,15 +6,15 @@
 //!   fall_asleep       announce it on each link that is looked at, and on each that is full;
 //!                     a barrier, once for all of them, or a fence; look once more at everything
 //!   arm_idle          the same for some idle links of a node that is awake and has very many
-//!   signal            a sender, which has seen what was announced, wakes once for it
+//!   signal            a sender that has seen an announcement wakes once for it
 //! ```
-//! A sender either saw what was announced, or its packet is seen in the last look: the barrier between
-//! the two sees to that (see [`crate::link::sleep`]). Where the kernel refuses the barrier, sleeping is
+//! A sender either saw the announcement, or the last look sees its packet: the barrier between the
+//! two ensures that (see [`crate::link::sleep`]). If the kernel refuses the barrier, sleeping is
 //! cut into [`Naps`].
 //!
-//! Never: a sleep on what was seen before it was announced; a second announcement of what the sender
-//! knows already, for each costs it a signal; a sleep without end where a packet may be on its way of
-//! which no barrier has made sure.
+//! Never: a sleep because of a look from before the announcement; a second announcement that the
+//! sender knows already, for each costs it a signal; a sleep without end while there may be a
+//! packet whose visibility no barrier has ensured.
 
 use super::turns::{ARMED_AT_A_TIME, TakesTurns};
 use crate::link::cells::Word;
@@ -26,21 +26,21 @@ const NAP_MAX_NS: u64 = 100_000_000;
 /// Long turns without a sleep after which a receiver no longer asks the sender for fences.
 const AWAKE_TURNS: u32 = 4;
 
-/// Who else may look at a node while a thread sleeps in a call.
+/// The threads that may also look at a node while a thread sleeps in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Others {
-    /// Nobody: the thread has borrowed the node.
+    /// No other: the thread has borrowed the node.
     None,
-    /// Threads that share the node, or whoever watches its descriptor for them.
+    /// Threads that share the node, or an event loop that watches its descriptor for them.
     Any,
 }
 
-/// What a node may sleep on.
+/// The words and the descriptor on which a node may sleep.
 #[derive(Debug)]
 pub(crate) struct Ways {
     /// Words for which a thread can wait together; 0: for none.
     words_max: usize,
-    /// Somebody watches the node's descriptor.
+    /// An event loop watches the node's descriptor.
     is_watched: bool,
 }
 
@@ -50,12 +50,13 @@ impl Ways {
         Self { words_max, is_watched: false }
     }
 
-    /// Somebody watches the descriptor from now on. `true`: nobody did, and threads may sleep on words.
+    /// An event loop watches the descriptor from now on. `true`: none did before, and threads may
+    /// sleep on words.
     pub fn watch(&mut self) -> bool {
         !core::mem::replace(&mut self.is_watched, true)
     }
 
-    /// Whether somebody watches the descriptor.
+    /// Whether an event loop watches the descriptor.
     pub fn is_watched(&self) -> bool {
         self.is_watched
     }
@@ -65,9 +66,9 @@ impl Ways {
         self.words_max = 0;
     }
 
-    /// How whoever sleeps in a call is to be woken. By the bell, which is quicker, and leaves nothing to
-    /// take afterwards, but for: threads that share a node which is watched, so that one signal reaches
-    /// all; more links than there may be words; a peer that does not ring (`all_ring`).
+    /// The way to wake a thread that sleeps in a call. The bell, which is quicker, and leaves
+    /// nothing to take afterwards; except for: threads that share a watched node, so that one
+    /// signal reaches all; more links than words; a peer that does not ring (`all_ring`).
     pub fn choose(&self, others: Others, links: usize, all_ring: impl FnOnce() -> bool) -> WakeBy {
         let for_others = self.is_watched && others == Others::Any;
         match !for_others && self.words_max > 0 && links <= self.words_max && all_ring() {
@@ -77,14 +78,14 @@ impl Ways {
     }
 }
 
-/// Sleeping where the kernel refuses the barrier that was agreed when connecting: a seccomp filter
-/// that came later. A sender that looked at the sleep word just before it was written wakes nobody,
-/// so what it sent is looked for after a nap. Its store is then long visible, and a packet that was
-/// not found is one whose sender sees that this node sleeps; so naps become longer until something
-/// arrives. They never end, for they cost nothing any more.
+/// Sleeping while the kernel refuses the barrier that was agreed when connecting: a seccomp filter
+/// came later. A sender that looked at the sleep word just before it was written does not wake this
+/// side, which looks for the packet after a nap. Its store is then long visible, and a packet that
+/// was not found is one whose sender sees that this node sleeps; so naps become longer until
+/// something arrives. They never end, for they cost nothing any more.
 #[derive(Debug, Default)]
 pub(crate) struct Naps {
-    /// How long the next one is; `None`: the barrier works.
+    /// The length of the next nap; `None`: the barrier works.
     next_ns: Option<u64>,
 }
 
@@ -94,7 +95,7 @@ impl Naps {
         self.next_ns.is_some()
     }
 
-    /// For how long the next sleep may be at most.
+    /// The longest time for the next sleep.
     pub fn take(&mut self) -> Option<u64> {
         let nap_ns = self.next_ns?;
         self.next_ns = Some((nap_ns * 2).min(NAP_MAX_NS));
@@ -110,10 +111,10 @@ impl Naps {
     }
 }
 
-/// What must come between an announcement on a link and the last look.
+/// The step required between an announcement on a link and the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Announced {
-    /// Nothing: the other side was told before.
+    /// Nothing: the other side knows already.
     Already,
     /// A fence: the other side fences, too.
     NeedsFence,
@@ -128,13 +129,13 @@ impl Announced {
     }
 }
 
-/// What the sender of a link knows of its receiver, which is this side.
+/// The knowledge that a link's sender has of its receiver, which is this side.
 #[derive(Debug)]
 pub(crate) struct Arming {
     /// Long turns after something arrived since the last announcement.
     awake_turns: u32,
-    /// Something has arrived, or a signal was taken, since the last announcement: the sender may have
-    /// used its one signal.
+    /// Something has arrived, or a signal was taken, since the last announcement: the sender may
+    /// have used its one signal.
     is_used: bool,
     by: WakeBy,
 }
@@ -150,7 +151,7 @@ impl Arming {
         self.is_used = true;
     }
 
-    /// This side is about to sleep; it is announced where the sender does not know it.
+    /// This side is about to sleep; announces it if the sender does not know it.
     pub fn arm<W: Word>(&mut self, sleep: &mut Sleeper<W>, by: WakeBy) -> Announced {
         if !self.is_used && self.by == by {
             return Announced::Already;
@@ -160,8 +161,8 @@ impl Arming {
         Announced::by(sleep)
     }
 
-    /// This side looks no more until the sender signals, whatever comes. `None`: the sender would not
-    /// understand that, and was not told.
+    /// This side does not look until the sender signals any packet. `None`: the sender would not
+    /// understand that, and nothing was announced.
     pub fn arm_for_any<W: Word>(&mut self, sleep: &mut Sleeper<W>) -> Option<Announced> {
         if !sleep.arm_for_any() {
             return None;
@@ -181,8 +182,8 @@ impl Arming {
     }
 }
 
-/// After packets were committed for a receiver that has `announced` that it sleeps: how it is to be
-/// woken, once for what it announced. `None`: not for these packets, whose sender did not ask for it
+/// After packets were committed for a receiver that has `announced` its sleep: the way to wake it,
+/// once for each announcement. `None`: not for these packets, whose sender did not ask for it
 /// (`asks`) and which have left room enough (`is_half_full`).
 pub(crate) fn signal<W: Word>(
     sleep: &mut Signaller<W>,
@@ -197,13 +198,13 @@ pub(crate) fn signal<W: Word>(
     Some(sleep.how(announced))
 }
 
-/// A node, or whatever has links and falls asleep over them.
+/// A node, or another owner of links that falls asleep over them.
 pub(crate) trait FallsAsleep: TakesTurns {
     /// Tells a link's sender that this side is about to sleep: [`Arming::arm`].
     fn announce(&mut self, link: u32, by: WakeBy) -> Announced;
     /// Tells a link's receiver that this side is about to sleep until there is room.
     fn announce_for_room(&mut self, link: u32, by: WakeBy) -> Announced;
-    /// Tells a link's sender that this side looks no more: [`Arming::arm_for_any`].
+    /// Tells a link's sender that this side does not look until a signal: [`Arming::arm_for_any`].
     fn announce_for_any(&mut self, link: u32) -> Option<Announced>;
     /// The sender may have used its signal.
     fn has_taken(&mut self, link: u32);
@@ -217,7 +218,8 @@ pub(crate) trait FallsAsleep: TakesTurns {
     fn barrier_made_for_room(&mut self, link: u32);
     /// The naps of this node.
     fn naps(&mut self) -> &mut Naps;
-    /// Whether something has come that is no packet and no room: of the control plane, of another host.
+    /// Whether there is news other than packets and room: from the control plane, or from another
+    /// host.
     fn has_news(&mut self) -> bool;
     /// Whether a link has room again, or never will.
     fn room_came(&mut self, link: u32) -> bool;
@@ -229,9 +231,10 @@ pub(crate) trait FallsAsleep: TakesTurns {
         }
     }
 
-    /// Announces that this side sleeps, to be woken by packets and by room on the links that are `full`.
-    /// `true`: nothing waits, and whatever comes from now on wakes as announced. `false`: something has
-    /// come, and there is to be no sleep. Links that are armed have been looked at, and signal by a byte.
+    /// Announces that this side sleeps, to be woken by packets and by room on the links that are
+    /// `full`.
+    /// `true`: nothing waits, and every later packet wakes as announced. `false`: something has
+    /// come; do not sleep. Armed links have been looked at, and signal by a byte.
     fn fall_asleep(&mut self, by: WakeBy, full: &[u32]) -> bool {
         if by == WakeBy::Bell {
             // There were more links.
@@ -261,7 +264,7 @@ pub(crate) trait FallsAsleep: TakesTurns {
                 self.naps().barrier_made();
             }
             Announced::NeedsBarrier => {
-                // Enough where the senders fence, too.
+                // Enough if the senders fence, too.
                 self.fence();
                 self.naps().barrier_refused();
             }
@@ -280,8 +283,7 @@ pub(crate) trait FallsAsleep: TakesTurns {
         true
     }
 
-    /// Arms some idle links, where there are many: they are looked at no more until their senders
-    /// signal.
+    /// Arms some idle links, if there are many: they are not looked at until their senders signal.
     #[inline]
     fn arm_idle(&mut self, now_ns: u64) {
         let mut some = [0; ARMED_AT_A_TIME];
@@ -337,12 +339,12 @@ mod tests {
     /// One side sleeps until the other has done something: a packet, or room.
     struct Side {
         sleep: Sleeper<OneWord>,
-        /// What the sleeper wrote into its sleep word, and what of that the other side sees.
+        /// The sleeper's writes to its sleep word, and the value that the other side sees.
         written: OneWord,
         seen: OneWord,
         waker: Signaller<OneWord>,
         barrier: Barrier,
-        /// Done by the other side, and not yet visible to the sleeper; and what is.
+        /// Events of the other side that the sleeper does not see yet; and those that it does.
         buffered: u64,
         visible: u64,
         /// The other side has woken the sleeper.
@@ -362,8 +364,8 @@ mod tests {
             Self { sleep, written, seen, waker, barrier, buffered, visible, is_woken, asks }
         }
 
-        /// The other side does something, and looks whether the sleeper is to be woken. Where it does not
-        /// fence, what it did may become visible after that look.
+        /// The other side acts, and looks whether to wake the sleeper. If it does not fence, its
+        /// act may become visible only after that look.
         fn act(&mut self) {
             self.buffered += 1;
             if self.barrier == Barrier::Fence || self.waker.fences() {
@@ -404,7 +406,7 @@ mod tests {
         /// The kernel refuses the barrier.
         is_refused: bool,
         barriers: u64,
-        /// How much others do between two steps.
+        /// The most acts of others between two steps.
         others_most: u64,
     }
 
@@ -430,7 +432,7 @@ mod tests {
             self.rng.borrow_mut().below(bound)
         }
 
-        /// Others act, or what was done becomes visible.
+        /// Others act, or their acts become visible.
         fn others(&self) {
             let mut lines = self.lines.borrow_mut();
             for _ in 0..self.below(self.others_most) {
@@ -446,7 +448,7 @@ mod tests {
             }
         }
 
-        /// Whatever was done is visible in the end.
+        /// Every act is visible in the end.
         fn settle(&self) {
             for line in self.lines.borrow_mut().iter_mut() {
                 for side in [&mut line.packets, &mut line.room] {
@@ -495,8 +497,8 @@ mod tests {
             }
         }
 
-        /// Links of which something waits, and nobody has said so to this side, which sleeps: of packets,
-        /// and of room where that is waited for.
+        /// Links on which a packet waits (or room, if this side waits for it) while this side
+        /// sleeps without a signal.
         fn unheard(&self, full: &[u32]) -> usize {
             let lines = self.lines.borrow();
             let packets = lines.iter().filter(|l| l.packets.waits() && !l.packets.is_woken);
@@ -610,7 +612,7 @@ mod tests {
                     "seed {seed}: it sleeps over {unheard} links, and nobody wakes it"
                 );
                 if node.naps.take().is_some() {
-                    // What came before the nap is found after it; what comes later has its sender wake.
+                    // Packets from before the nap are found after it; senders of later ones wake.
                     node.take_signals();
                     while node.lines.borrow().iter().any(|line| line.packets.visible > 0) {
                         node.now_ns += SWEEP_NS;
@@ -639,12 +641,12 @@ mod tests {
         }
     }
 
-    /// A node to which nothing comes.
+    /// A node without arrivals.
     fn quiet(seed: u64, links: usize) -> Node {
         Node { others_most: 0, ..Node::new(seed, links) }
     }
 
-    /// A node of so many links that those in which nothing comes are armed: all.
+    /// A node of so many links that those without arrivals are armed: all.
     fn with_armed(seed: u64, links: usize) -> Node {
         let mut node = quiet(seed, links);
         for _ in 0..20_000 {
@@ -701,7 +703,8 @@ mod tests {
         assert!(!is_told_again(&mut arming, sleep, WakeBy::Byte));
         arming.has_taken();
         assert!(is_told_again(&mut arming, sleep, WakeBy::Byte));
-        // Who was to signal any packet does so by a byte, and is told before this side sleeps on words.
+        // A sender that signals any packet does so by a byte, and hears of it before this side
+        // sleeps on words.
         assert!(arming.arm_for_any(sleep).is_some());
         assert!(!is_told_again(&mut arming, sleep, WakeBy::Byte));
         assert!(is_told_again(&mut arming, sleep, WakeBy::Bell));
@@ -727,7 +730,7 @@ mod tests {
                 Announced::NeedsFence
             );
         }
-        // One that is awake for long, and takes something, no longer asks for fences.
+        // A receiver that is awake for long, and takes something, no longer asks for fences.
         let line = &mut node.lines.get_mut()[0];
         line.arming.has_taken();
         for turn in 1..=AWAKE_TURNS {
@@ -742,7 +745,7 @@ mod tests {
         side.sleep.arm(WakeBy::Bell);
         side.is_announced();
         let word = side.waker.pending().unwrap();
-        // Nobody asks for it, and there is room: the next packet may.
+        // No sender asks for it, and there is room: the next packet may.
         assert_eq!(signal(&mut side.waker, word, false, || false), None);
         assert_eq!(side.waker.pending(), Some(word));
         assert_eq!(signal(&mut side.waker, word, false, || true), Some(WakeBy::Bell));
@@ -773,7 +776,8 @@ mod tests {
         assert_eq!(by(&ways, Others::Any, 126), WakeBy::Bell);
         assert_eq!(by(&ways, Others::Any, 127), WakeBy::Byte);
         assert_eq!(ways.choose(Others::None, 1, || false), WakeBy::Byte);
-        // Who watches the descriptor is to be woken by it; a thread that has borrowed the node need not.
+        // An event loop that watches the descriptor must be woken by it; a thread that has borrowed
+        // the node need not.
         assert!(ways.watch() && !ways.watch());
         assert_eq!(by(&ways, Others::Any, 1), WakeBy::Byte);
         assert_eq!(by(&ways, Others::None, 1), WakeBy::Bell);

@@ -1,23 +1,23 @@
-//! Threads of one node: who of those that wait sleeps on its links for all, and whom a thread tells of
-//! what it did meanwhile.
+//! Threads of one node: of those that wait, one sleeps on its links for all; each thread notifies
+//! others of its progress.
 //!
 //! ```text
 //!   each thread    lock --- takes turns --- found: tells the others, unlocks
 //!                                      \
 //!                                       --- nothing: falls asleep, unlocks --- woken --- lock ---
-//!   falls asleep   nobody leads:                 leads, on what tells of packets and room
-//!                  somebody does:                follows, on a word of the node's own
-//!                  the same, and it waits for    sleeps beside the leader, on the same as he
+//!   falls asleep   no thread leads:              leads, on packets and room of all links
+//!                  a thread leads:               follows, on a word of the node's own
+//!                  the same, and it waits for    sleeps beside the leader, on the same links
 //!                  room on a link
 //! ```
 //! A thread that takes turns deposits packets for all, and may take the signal for which the leader
-//! sleeps. So whoever gives the lock back says what moved since it took it: to the followers, who look
-//! for what they wait for, and to the leader. Where nobody leads any more followers are told in any
-//! case, and one of them leads next.
+//! sleeps. So a thread that releases the lock reports its progress since it took the lock: to the
+//! followers, who look for their events, and to the leader. If no thread leads any more, followers
+//! are notified in any case, and one of them leads next.
 //!
-//! Never: a thread follows while nobody leads; somebody goes to sleep without telling what it moved.
+//! Never: a thread follows while none leads; a thread goes to sleep without reporting its progress.
 
-/// What others may wait for, as far as it has come.
+/// The progress of events that others may wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
     /// Counts packets that were deposited, and links that came or went.
@@ -27,21 +27,22 @@ pub(crate) struct Moved {
 }
 
 impl Moved {
-    /// Whether more than before has come, or has to leave.
+    /// Whether more has come than before, or more has to leave.
     #[inline]
     fn is_beyond(self, before: Self) -> bool {
         self.arrived != before.arrived || self.queued > before.queued
     }
 }
 
-/// How a thread sleeps.
+/// The place where a thread sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// On the node's links, for all.
     Leads,
-    /// Until whoever leads, or has led, tells it.
+    /// Until the leader, or a former one, wakes it.
     Follows,
-    /// On the node's links beside the leader: it waits for room, of which a follower is not told.
+    /// On the node's links beside the leader: it waits for room, of which a follower gets no
+    /// notice.
     Beside,
 }
 
@@ -56,7 +57,7 @@ impl Asleep {
     }
 }
 
-/// Who is to be woken.
+/// The threads to wake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     pub followers: bool,
@@ -66,12 +67,13 @@ pub(crate) struct Told {
 /// The threads of a node that sleep.
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
-    /// Twice as many as follow, and one if one leads: in one word, which is asked for with each message.
+    /// Twice the number of followers, plus one if a thread leads: in one word, which is read for
+    /// each message.
     asleep: usize,
 }
 
 impl Threads {
-    /// 0: nobody leads or follows, so that nobody need be told of anything.
+    /// 0: no thread leads or follows, so there is none to notify.
     #[inline(always)]
     pub fn others(&self) -> usize {
         self.asleep
@@ -82,7 +84,7 @@ impl Threads {
         self.asleep == 0
     }
 
-    /// Whether somebody sleeps on the node's links for all.
+    /// Whether a thread sleeps on the node's links for all.
     #[inline(always)]
     pub fn has_leader(&self) -> bool {
         self.asleep & 1 == 1
@@ -93,7 +95,7 @@ impl Threads {
         self.asleep > 1
     }
 
-    /// How a thread would sleep that falls asleep now; `for_room`: it waits for room on a link.
+    /// The place of a thread that would fall asleep now; `for_room`: it waits for room on a link.
     pub fn place(&self, for_room: bool) -> Place {
         match (self.has_leader(), for_room) {
             (false, _) => Place::Leads,
@@ -102,8 +104,9 @@ impl Threads {
         }
     }
 
-    /// A thread falls asleep at its [place](Self::place), and says whom it has to wake first: it has
-    /// `moved` something since `before`. `own_waits`: a packet of the node to itself waits for a turn.
+    /// A thread falls asleep at its [place](Self::place). Returns the threads that it must wake
+    /// first, by its progress from `before` to `moved`. `own_waits`: a packet of the node to itself
+    /// waits for a turn.
     pub fn fall_asleep(
         &mut self,
         for_room: bool,
@@ -136,7 +139,7 @@ impl Threads {
         };
     }
 
-    /// Whom a thread has to wake that gives the lock back.
+    /// The threads that must be woken by a thread that releases the lock.
     pub fn told(&self, before: Moved, moved: Moved, own_waits: bool) -> Told {
         let has_moved = moved.is_beyond(before) || own_waits;
         Told {
@@ -161,11 +164,11 @@ mod tests {
         /// It wants the lock, to take a turn.
         Awake,
         Asleep(Asleep),
-        /// What it waited for has come.
+        /// Its message has come.
         Done,
     }
 
-    /// Threads that each wait for one message, and links from which whoever takes a turn takes all.
+    /// Threads that each wait for one message, and links; a turn takes everything from all of them.
     struct Node {
         threads: Threads,
         states: Vec<State>,
@@ -175,7 +178,7 @@ mod tests {
         in_links: Vec<usize>,
         moved: Moved,
         turns: usize,
-        /// Planted: nobody is told.
+        /// `false`, a planted fault: threads notify no other.
         tells: bool,
     }
 
@@ -238,7 +241,7 @@ mod tests {
             self.states[thread] = State::Asleep(asleep);
         }
 
-        /// A message comes, which wakes one of those who sleep on the links.
+        /// A message comes, and wakes one of the threads that sleep on the links.
         fn arrive(&mut self, to: usize, rng: &mut Rng) {
             self.in_links.push(to);
             let on_links =
@@ -270,7 +273,7 @@ mod tests {
         }
     }
 
-    /// Threads, messages and the order of it all from a seed; says whether all have got theirs.
+    /// Threads, messages and their order from a seed; returns whether every thread got its message.
     fn all_are_served(seed: u64, tells: bool) -> bool {
         let mut rng = Rng::new(seed);
         let threads = 1 + below(&mut rng, 6);
@@ -292,7 +295,7 @@ mod tests {
         while let Some(&thread) = node.awake().first() {
             node.run(thread, false);
         }
-        // Whatever a thread beside the leader waits for, room came: it looks again by itself.
+        // Room came: a thread beside the leader looks again by itself.
         node.wake_all(Place::Beside);
         while let Some(&thread) = node.awake().first() {
             node.run(thread, false);
@@ -305,7 +308,7 @@ mod tests {
         for seed in 0..5000 {
             assert!(all_are_served(seed, true), "seed {seed}");
         }
-        // The test can fail: threads that tell nobody leave some asleep.
+        // The test can fail: threads that notify no other leave some asleep.
         assert!((0..100).any(|seed| !all_are_served(seed, false)));
     }
 
@@ -319,7 +322,7 @@ mod tests {
         node.arrive(0, &mut rng);
         assert_eq!(node.awake(), [0], "the leader");
         node.run(0, false);
-        // It leads no more, so all are told; one of them leads, and the others follow again.
+        // It leads no more, so all are woken; one of them leads, and the others follow again.
         assert_eq!(node.awake().len(), 49);
         (1..50).for_each(|thread| node.run(thread, false));
         assert_eq!((node.turns, node.count(Place::Leads), node.count(Place::Follows)), (50, 1, 48));
@@ -334,7 +337,7 @@ mod tests {
         let (follows, told) = threads.fall_asleep(false, still, still, false);
         assert_eq!((follows.place(), told), (Place::Follows, Told::default()));
         assert_eq!(threads.told(still, still, false), Told::default());
-        // Messages that have left are nothing that anybody waits for.
+        // No thread waits for messages that have left.
         let fewer = Moved { queued: 0, ..still };
         assert_eq!(threads.told(still, fewer, false), Told::default());
         let both = Told { followers: true, leader: true };
@@ -349,7 +352,7 @@ mod tests {
             threads.wake(beside);
         }
         threads.wake(leads);
-        // Nobody leads: one of those who follow is to, whatever has moved.
+        // No thread leads: one of the followers must, for any progress.
         let told = threads.told(still, still, false);
         assert_eq!(told, Told { followers: true, leader: false });
         threads.wake(follows);

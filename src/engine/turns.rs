@@ -1,42 +1,42 @@
-//! Whose turn it is: which links of a node are looked at in a turn, and what ends one.
+//! Turns: the links of a node that are looked at in a turn, and the end of a turn.
 //!
 //! ```text
 //!   each turn         look_at_active: every link in which packets were found lately
 //!   each long turn    the same, and sweep(now): as many idle links as see all within SWEEP_NS
-//!   in between        a message for whoever waits comes straight from the `latest` link's ring
+//!   in between        a message for a waiting thread comes straight from the `latest` link's ring
 //! ```
-//! Where links are more than [`ARMED_ABOVE`], an idle one is *armed* in time (`choose_to_arm`): its sender
-//! signals its next packet, and it is not looked at until then. A node looks for signals, which costs
-//! the same however many links are armed, as often as it sweeps.
+//! If there are more than [`ARMED_ABOVE`] links, an idle one is *armed* in time (`choose_to_arm`):
+//! its sender signals its next packet, and it is not looked at until then. A node looks for signals
+//! as often as it sweeps, at a cost that does not depend on the number of armed links.
 //!
-//! One word says that a turn is to be a long one: a countdown, which whatever calls for attention
-//! sets to one. A link that was empty for a while becomes idle, and active again when something is
-//! found in it, or its sender has signalled. Each link is in exactly one list or in none, and knows its
-//! place there.
+//! One word makes a turn a long one: a countdown, which every call for attention sets to one. A
+//! link that was empty for a while becomes idle, and active again when something is found in it, or
+//! its sender has signalled. Each link is in exactly one list or in none, and knows its place
+//! there.
 //!
-//! What is taken in a turn is bounded for each link, and where there are many, for all together: each
-//! of them gets the same portion of a [`Budget`], and those whose turn does not come before it is
-//! spent are the first in the next. So one user's many links keep others waiting for about a
-//! millisecond, and not for as long as it takes to empty them all.
+//! The packets of a turn are bounded for each link and, if there are many links, for all together:
+//! each link gets the same portion of a [`Budget`], and links without a turn before it is spent are
+//! the first in the next. So one user's many links keep others waiting for about a millisecond, and
+//! not for the time that emptying them all takes.
 //!
-//! Never: a walk over links that are armed, or over idle ones but for those of a sweep; an allocation
-//! in a turn.
+//! Never: a walk over links that are armed, or over idle ones but for those of a sweep; an
+//! allocation in a turn.
 
 use alloc::vec::Vec;
 
 /// Up to this many links, all are active: a look at each costs less than choosing.
 const ALWAYS_ACTIVE: usize = 8;
-/// Turns without a packet after which a link is idle, where as many are active as always are; where
-/// more are, whose turns are longer, fewer.
+/// Turns without a packet after which a link is idle, while at most [`ALWAYS_ACTIVE`] are active;
+/// fewer if more are, since their turns are longer.
 const EMPTY_TURNS_MAX: u32 = 4096;
 const EMPTY_TURNS_MIN: u32 = 16;
 /// Every idle link is looked at within about this time.
 pub(crate) const SWEEP_NS: u64 = 20_000;
-/// With no more links than that, none is armed: a sweep looks at so few soon enough, and whoever
-/// sleeps in a call can wait for the bells of all of them.
+/// With no more links than this, none is armed: a sweep looks at so few soon enough, and a thread
+/// that sleeps in a call can wait for the bells of all of them.
 const ARMED_ABOVE: usize = 126;
-/// Links that are armed together, with one barrier, and how long is waited for the next: so that
-/// a node spends a hundredth of its time on it.
+/// Links that are armed together, with one barrier, and the pause before the next: so that a node
+/// spends a hundredth of its time on it.
 pub(crate) const ARMED_AT_A_TIME: usize = 64;
 const ARMING_NS: u64 = 1_000_000;
 /// Turns after which one is a long one; so many messages may be handed over from one ring while
@@ -47,16 +47,16 @@ const TURNS_PER_LONG_TURN_ALONE: u32 = 1024;
 /// Lines taken from one ring in a turn, about: 256 KiB. Counting packets alone would let one link
 /// copy a whole bulk ring while the others wait.
 pub(crate) const LINES_PER_RING: u64 = 4096;
-/// Packets taken in a turn from all links together, where there are more than [`ALWAYS_ACTIVE`]:
-/// some 0.2 ms, if each is looked at anew. A [`Budget`] of its own is for the idle links in which
-/// something is found, and one for what links that have ended leave behind; so at most three times
-/// as many in a long turn.
+/// Packets taken in a turn from all links together, if there are more than [`ALWAYS_ACTIVE`]: some
+/// 0.2 ms, if each is looked at anew. Idle links in which something is found have a [`Budget`] of
+/// their own, and so have the packets of links that have ended; so at most three times as many in a
+/// long turn.
 const PACKETS_PER_TURN: usize = 2048;
 /// The same in lines, about: 2 MiB, which some 0.5 ms copy; of bulk rings of eight links, twice as
 /// much.
 const LINES_PER_TURN: u64 = 32_768;
 
-/// What is taken from rings, or may be, at most: packets, and lines of 64 bytes. A packet is taken
+/// An amount taken from rings, or its limit: packets, and lines of 64 bytes. A packet is taken
 /// whole, so the lines may be exceeded by those of one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Portion {
@@ -64,7 +64,7 @@ pub(crate) struct Portion {
     pub lines: u64,
 }
 
-/// What may still be taken of many links together in a turn.
+/// The amount that may still be taken from many links together in a turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget(Portion);
 
@@ -73,7 +73,7 @@ impl Budget {
         Self(Portion { packets: PACKETS_PER_TURN, lines: LINES_PER_TURN })
     }
 
-    /// What each of so many links may take.
+    /// The portion of each of `links` links.
     fn portion(links: usize) -> Portion {
         let links = links.max(1);
         Portion {
@@ -82,7 +82,7 @@ impl Budget {
         }
     }
 
-    /// What is left.
+    /// The rest of the budget.
     pub fn left(&self) -> Portion {
         self.0
     }
@@ -106,30 +106,30 @@ enum List {
     Armed,
 }
 
-/// Where a link stands, and what is known of it.
+/// A link's place in the lists, and its figures.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     list: List,
     position: u32,
-    /// Turns in which nothing was found, one behind the other.
+    /// Turns in a row in which nothing was found.
     empty_turns: u32,
     /// Lines that had been taken when they were counted last.
     lines_seen: u64,
 }
 
-/// What has to be known to say whose turn it is.
+/// The state that decides the turns of links.
 #[derive(Debug)]
 pub(crate) struct Turns {
     active: Vec<u32>,
     idle: Vec<u32>,
     armed: Vec<u32>,
     places: Vec<Place>,
-    /// Those before it in `active` have had their turn, where there are many.
+    /// The links before it in `active` have had their turn, if there are many.
     next_active: usize,
     next_idle: usize,
     next_to_arm: usize,
     swept_ns: u64,
-    /// When signals were looked for last, and when links were armed last.
+    /// The times of the last look for signals, and of the last arming.
     signals_ns: u64,
     armed_ns: u64,
     /// Turns until a long one.
@@ -211,7 +211,7 @@ impl Turns {
         self.call_attention();
     }
 
-    /// A link takes part no more.
+    /// A link no longer takes part.
     pub fn remove(&mut self, link: u32) {
         let Some(place) = self.places.get_mut(link as usize) else { return };
         let Place { list, position, .. } = core::mem::take(place);
@@ -220,8 +220,8 @@ impl Turns {
             List::None => return,
             List::Active => {
                 if position < self.next_active {
-                    // The last that had its turn takes its place: the last of all, which comes to
-                    // where that one was, may have yet to have its own.
+                    // The last link that had its turn takes its place: the last of all, which moves
+                    // to that one's place, may not have had its own yet.
                     self.next_active -= 1;
                     let last = self.active[self.next_active];
                     self.active.swap(position, self.next_active);
@@ -239,7 +239,7 @@ impl Turns {
         }
     }
 
-    /// The active link whose turn it is, one after the other.
+    /// The active link with the next turn.
     fn next_in_turn(&mut self) -> Option<u32> {
         if self.next_active >= self.active.len() {
             self.next_active = 0;
@@ -261,8 +261,8 @@ impl Turns {
         list.push(link);
     }
 
-    /// Something is in this link, or may be: it is looked at in each turn from now on. `true`: it was
-    /// armed, and whoever sleeps must arm it anew.
+    /// Something is in this link, or may be: it is looked at in each turn from now on. `true`: it
+    /// was armed, and a thread that goes to sleep must arm it anew.
     pub fn promote(&mut self, link: u32) -> bool {
         let list = self.places.get(link as usize).map_or(List::None, |place| place.list);
         if matches!(list, List::Idle | List::Armed) {
@@ -286,9 +286,9 @@ impl Turns {
         self.signals_ns = 0;
     }
 
-    /// Idle links that are to be armed, if it is time for that; how many. The caller arms those
-    /// whose senders understand it, makes a barrier, looks at each once more, and then says which
-    /// [are armed](Self::arm) and which [have something](Self::promote).
+    /// Writes the idle links that should be armed now, if any, and returns their number. The caller
+    /// arms those whose senders understand it, makes a barrier, looks at each once more, and then
+    /// reports those that [are armed](Self::arm) and those that [have something](Self::promote).
     pub fn choose_to_arm(&mut self, now_ns: u64, links: &mut [u32; ARMED_AT_A_TIME]) -> usize {
         let is_time = now_ns.saturating_sub(self.armed_ns) >= ARMING_NS;
         if self.len() <= ARMED_ABOVE || self.idle.is_empty() || !is_time {
@@ -297,7 +297,7 @@ impl Turns {
         self.armed_ns = now_ns;
         let many = self.idle.len().min(ARMED_AT_A_TIME);
         for link in &mut links[..many] {
-            // Those that cannot be armed stay, and do not stand in the way of the others.
+            // Links that cannot be armed stay idle, and do not block the others.
             if self.next_to_arm >= self.idle.len() {
                 self.next_to_arm = 0;
             }
@@ -335,7 +335,7 @@ impl Turns {
         }
     }
 
-    /// A turn begins; says whether it is to be a long one.
+    /// A turn begins; returns whether it is a long one.
     #[inline(always)]
     pub fn begin(&mut self) -> bool {
         self.attention -= 1;
@@ -371,21 +371,21 @@ impl Turns {
     }
 }
 
-/// A node, or whatever has links and takes packets from them.
+/// A node, or another owner of links that takes packets from them.
 pub(crate) trait TakesTurns {
     fn turns(&self) -> &Turns;
     fn turns_mut(&mut self) -> &mut Turns;
-    /// Takes a bounded number of packets from a link; says how many. The link may be gone then.
+    /// Takes a bounded number of packets from a link; returns the number. The link may be gone
+    /// afterwards.
     fn take_from(&mut self, link: u32) -> usize;
-    /// The same, and at most `most` from each of its rings; says how much.
+    /// The same, with at most `most` from each of its rings; returns the amount.
     fn take_portion(&mut self, link: u32, most: Portion) -> Portion;
     /// Whether a packet waits in a link.
     fn is_ready(&self, link: u32) -> bool;
     /// Lines taken from a link since it was made.
     fn lines_taken(&self, link: u32) -> u64;
 
-    /// Takes what has come from every active link, as far as a turn's bounds go. Returns how many
-    /// packets.
+    /// Takes packets from every active link, within a turn's bounds. Returns their number.
     #[inline(always)]
     fn look_at_active(&mut self) -> usize {
         if self.turns().active.len() > ALWAYS_ACTIVE {
@@ -407,8 +407,8 @@ pub(crate) trait TakesTurns {
         taken
     }
 
-    /// The same where they are many: one after the other, each the same portion, until a turn's budget
-    /// is spent; the next turn begins where this one ends.
+    /// The same for many active links: one after the other, each the same portion, until a turn's
+    /// budget is spent; the next turn continues from there.
     #[inline(never)]
     fn look_at_many(&mut self) -> usize {
         let links = self.turns().active.len();
@@ -438,9 +438,9 @@ pub(crate) trait TakesTurns {
         taken
     }
 
-    /// Looks at as many idle links as make all of them seen within [`SWEEP_NS`], and takes what has
-    /// come from them, within a turn's budget: where that is spent, they are active from now on, and
-    /// have their turns as such.
+    /// Looks at so many idle links that all are seen within [`SWEEP_NS`], and takes their packets,
+    /// within a turn's budget: once that is spent, links with packets become active, and have their
+    /// turns as such.
     fn sweep(&mut self, now_ns: u64) -> usize {
         let turns = self.turns_mut();
         let elapsed = now_ns.saturating_sub(turns.swept_ns);
@@ -492,7 +492,7 @@ mod tests {
         now_ns: u64,
         budget: usize,
         lines_of_a_packet: u64,
-        /// What was taken in this turn, in lines.
+        /// Lines taken in this turn.
         in_turn: u64,
         /// Looks at links, and for signals.
         looks: Cell<u64>,
@@ -554,7 +554,8 @@ mod tests {
             }
         }
 
-        /// Those that are armed and have something have signalled it; so many are told of at a time.
+        /// Armed links that have something have signalled it; a bounded number is reported at a
+        /// time.
         fn look_for_signals(&mut self) {
             const AT_A_TIME: usize = 64;
             self.signal_looks += 1;
@@ -594,7 +595,7 @@ mod tests {
             taken
         }
 
-        /// What whoever waits for a message of the latest link does.
+        /// Acts as a thread that waits for a message of the latest link.
         fn hand_over(&mut self) -> bool {
             let link = self.turns.latest() as usize;
             if !self.turns.may_hand_over() || self.waiting[link] == 0 {
@@ -606,7 +607,7 @@ mod tests {
             true
         }
 
-        /// Each link that takes part is in one list, where it says that it is.
+        /// Each link that takes part is in one list, at the place that it records.
         fn check(&self, takes_part: &[bool]) {
             let turns = &self.turns;
             assert_eq!(turns.len(), takes_part.iter().filter(|takes| **takes).count());
@@ -644,7 +645,7 @@ mod tests {
                         takes_part[link as usize] = false;
                     }
                     3 => _ = node.turns.promote(link),
-                    // Long enough for those in which nothing comes to become idle.
+                    // Long enough for links without arrivals to become idle.
                     4 => {
                         node.waiting[link as usize] += takes_part[link as usize] as u64;
                         for _ in 0..600 {
@@ -762,7 +763,7 @@ mod tests {
                         node.turn();
                     }
                     node.now_ns += 30;
-                    // A sweep's time, and what lies between two of them.
+                    // A sweep's time, and the time between two sweeps.
                     let bound = SWEEP_NS + 2 * 60 * TURNS_PER_LONG_TURN as u64;
                     assert!(node.now_ns - since <= bound, "link {link} of {links}");
                 }
@@ -797,7 +798,7 @@ mod tests {
             let most = (node.now_ns - since_ns).div_ceil(SWEEP_NS);
             assert!(node.signal_looks > 0 && node.signal_looks <= most, "{}", node.signal_looks);
         }
-        // So few are not armed: whoever sleeps waits for their bells.
+        // So few are not armed: a sleeping thread waits for their bells.
         let mut node = Node::new(ARMED_ABOVE);
         for _ in 0..100_000 {
             node.now_ns += SWEEP_NS;
@@ -809,7 +810,7 @@ mod tests {
     #[test]
     fn what_comes_on_links_that_are_armed_is_found_in_time() {
         let mut node = all_but_one_armed(10_000);
-        // One of them; and then all at once: each look tells of some, and the next turn looks again.
+        // One of them; and then all at once: each look reports some, and the next turn looks again.
         for (speak, bound) in [(1..2, SWEEP_NS), (2..10_000, 10_000 / 64 * 60 + 2 * SWEEP_NS)] {
             node.waiting[speak.clone()].fill(1);
             let since_ns = node.now_ns;
@@ -862,7 +863,7 @@ mod tests {
                 node.now_ns += SWEEP_NS;
                 node.turn();
             };
-            // Those that say nothing become idle, and are armed so many in so much time.
+            // Silent links become idle, and are armed so many in so much time.
             let longest = links as u64 / ARMED_AT_A_TIME as u64 * ARMING_NS / SWEEP_NS;
             let mut turns = 0;
             while node.turns.armed.len() + 1 < links {
@@ -897,7 +898,7 @@ mod tests {
             node.waiting[0] += 1;
             node.turn();
         }
-        // Whatever the others hold, a short turn does not see it.
+        // A short turn does not see packets of the others.
         node.turns.end_long_turn(false, true);
         node.waiting[1..].fill(1);
         for _ in 1..TURNS_PER_LONG_TURN {

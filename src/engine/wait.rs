@@ -7,9 +7,9 @@
 //!   after a sleep         Learnt::slept(how long)
 //! ```
 //! A wake-up costs hundreds of messages, so sleeping is the last resort; spinning for a peer that
-//! cannot run, or whose messages come seldom, only takes the processor from others. Whoever waits, for
-//! whatever, asks a [`Backoff`] what to do next. What it learns from one wait to the next is in
-//! [`Learnt`]. What a thread does when it sleeps is in `sleep.rs`.
+//! cannot run, or whose messages come seldom, only takes the processor from others. Every waiting
+//! thread asks a [`Backoff`] for its next step. [`Learnt`] carries experience from one wait to the
+//! next. `sleep.rs` has the sleep itself.
 
 /// Turns between two looks at the clock while spinning.
 const TURNS_PER_LOOK: u32 = 32;
@@ -24,15 +24,15 @@ const FAILURES_MAX: u32 = 8;
 /// Links whose processors are looked at, at most.
 const PEERS_MAX: usize = 8;
 
-/// How a node waits, as its settings say.
+/// A node's way of waiting, from its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// It looks for so long, lets others run once, and so on.
+    /// It spins for so long, lets others run once, and repeats.
     Polled {
         /// Nanoseconds.
         spin_ns: u64,
     },
-    /// It looks for so long, lets others run so many times, then sleeps.
+    /// It spins for so long, lets others run so many times, then sleeps.
     Adaptive {
         /// Nanoseconds.
         spin_ns: u64,
@@ -43,14 +43,14 @@ pub(crate) enum Manner {
     Blocking,
 }
 
-/// What earlier waits have shown.
+/// Experience from earlier waits.
 #[derive(Debug, Default)]
 pub(crate) struct Learnt {
-    /// A spin has begun, and nothing has ended it yet. If the next wait still finds it so, what was
-    /// waited for came.
+    /// A spin has begun, and nothing has ended it yet. If the next wait still finds it so, the
+    /// event came during the spin.
     spins: bool,
-    /// Spins that ended in vain one behind the other though the sleep after them was short: the
-    /// peer could not run because this thread did.
+    /// Spins in a row that ended in vain although the sleep after them was short: the peer could
+    /// not run because this thread did.
     failures: u32,
     /// Short sleeps to come without a spin before them.
     pause: u32,
@@ -80,7 +80,7 @@ impl Learnt {
     }
 }
 
-/// How long something has been waited for, and what to do next.
+/// The course of one wait, which decides the next step.
 pub(crate) struct Backoff {
     manner: Manner,
     timeout_ns: u64,
@@ -89,12 +89,12 @@ pub(crate) struct Backoff {
     deadline_ns: u64,
     started_ns: u64,
     looked_ns: u64,
-    /// Never starts again: however much arrives, the deadline is looked at.
+    /// Never restarts: the deadline is checked even while messages keep arriving.
     turns: u32,
     yielded: u32,
 }
 
-/// What to do next.
+/// The next step of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Look again at once.
@@ -106,12 +106,12 @@ pub(crate) enum Step {
         /// By the monotonic clock; `u64::MAX`: none.
         deadline_ns: u64,
     },
-    /// The time is over.
+    /// The time limit has passed.
     TimedOut,
 }
 
 impl Backoff {
-    /// At most for `timeout_ns`, from the first look at the clock on; `u64::MAX`: as long as it takes.
+    /// At most for `timeout_ns`, from the first look at the clock on; `u64::MAX`: without limit.
     pub fn new(manner: Manner, timeout_ns: u64) -> Self {
         Self {
             manner,
@@ -130,7 +130,8 @@ impl Backoff {
         self.yielded = 0;
     }
 
-    /// Whether the time is over, where something moves in each turn; asks for the time now and then.
+    /// Whether the time limit has passed, for callers with progress in each turn; asks for the time
+    /// now and then.
     pub fn is_over(&mut self, now_ns: impl FnOnce() -> u64) -> bool {
         self.turns = self.turns.wrapping_add(1);
         self.turns.is_multiple_of(TURNS_PER_LOOK) && self.is_past(now_ns())
@@ -154,7 +155,7 @@ impl Backoff {
             && !learnt.is_alone
     }
 
-    /// What to do next, at `now_ns` of the monotonic clock. `peer_may_run`: some peer was last seen
+    /// The next step, at `now_ns` of the monotonic clock. `peer_may_run`: some peer was last seen
     /// on another processor than this thread's.
     pub fn decide(&mut self, now_ns: u64, peer_may_run: bool, learnt: &mut Learnt) -> Step {
         if self.is_past(now_ns) {
@@ -173,7 +174,7 @@ impl Backoff {
             Manner::Blocking => return sleep,
         };
         if begins && core::mem::replace(&mut learnt.spins, false) {
-            // It found what it waited for, or this wait would not be another.
+            // That spin found its event, or this would not be another wait.
             learnt.failures = 0;
         }
         if since_ns > INTERRUPTED_NS && (learnt.spins || self.yielded > 0) {
@@ -181,7 +182,7 @@ impl Backoff {
         }
         let spins = now_ns - self.started_ns < spin_ns;
         match yields {
-            // One that never sleeps still lets others run where it only keeps them from it.
+            // A polling thread still lets others run if it only takes the processor from them.
             None if !peer_may_run => Step::Yield,
             None if learnt.pause > 0 => {
                 learnt.pause -= 1;
@@ -196,7 +197,8 @@ impl Backoff {
                 (self.started_ns, self.yielded) = (now_ns, 1);
                 Step::Yield
             }
-            // Whoever yields waits behind all others, and whoever sleeps is let in before them.
+            // A thread that yields waits behind all others; one that sleeps runs before them when
+            // it wakes.
             _ if !peer_may_run || learnt.pause > 0 => sleep,
             _ if spins => {
                 learnt.spins = true;
@@ -211,15 +213,15 @@ impl Backoff {
     }
 }
 
-/// Turns in which nothing came, and nobody else had the lock, between two looks of [`Looks`].
+/// Turns in which nothing came, and no other thread had the lock, between two looks of [`Looks`].
 const TURNS_WITHOUT_LOOK: u32 = 64;
 
-/// When a thread that shares its node looks for what it waits for: a look takes longer than a turn that
-/// finds nothing.
+/// Decides when a thread that shares its node looks for its event: a look takes longer than a turn
+/// that finds nothing.
 ///
-/// Never: it sleeps or gives up when a turn was taken after its last look. What a turn takes of the
-/// control plane, such as the end of connecting, does not count as something that came, and nothing tells
-/// of it again.
+/// Never: it sleeps or gives up when a turn was taken after its last look. Events of the control
+/// plane in a turn, such as the end of connecting, do not count as arrivals, and are not reported
+/// again.
 #[derive(Debug, Default)]
 pub(crate) struct Looks {
     /// 0: the next turn is followed by one.
@@ -227,20 +229,20 @@ pub(crate) struct Looks {
 }
 
 impl Looks {
-    /// Whether the next turn is followed by a look, whatever comes.
+    /// Whether the next turn is followed by a look in any case.
     #[inline]
     pub fn must(&self) -> bool {
         self.turns_to_look == 0
     }
 
-    /// It is.
+    /// Asks for a look after the next turn.
     #[inline]
     pub fn look_next(&mut self) {
         self.turns_to_look = 0;
     }
 
-    /// After a turn in which something `came`, or nothing: whether to look now, and what to do if that
-    /// finds nothing, where it had to be decided first.
+    /// After a turn in which something `came`, or nothing: whether to look now, and the step to
+    /// take if that finds nothing, if it had to be decided first.
     #[inline]
     pub fn after_turn(
         &mut self,
@@ -254,9 +256,9 @@ impl Looks {
     }
 }
 
-/// Whether one of the peers may be running, as they say themselves: some peer was last seen on another
-/// processor than this thread's, or has not said where it is. A lie costs a wake-up or a spin, and only
-/// where all peers tell it. Asks [`PEERS_MAX`] of them: of more, one may.
+/// Whether one of the peers may be running, by their own words: some peer was last seen on another
+/// processor than this thread's, or has not named its processor. A lie costs a wake-up or a spin,
+/// and only if all peers tell it. Asks [`PEERS_MAX`] of them: of more, one may.
 pub(crate) fn peer_may_run(here: u32, peers: impl IntoIterator<Item = Option<u32>>) -> bool {
     let (mut asked, mut elsewhere) = (0, false);
     for there in peers {
@@ -283,8 +285,8 @@ mod tests {
         Backoff::new(manner, 1_000_000_000)
     }
 
-    /// One wait from `now`, a microsecond for each decision, until it sleeps or `found_ns` are over.
-    /// Returns the steps that were not spins.
+    /// One wait from `now`, a microsecond for each decision, until it sleeps or `found_ns` are
+    /// over. Returns the steps that were not spins.
     fn wait(manner: Manner, learnt: &mut Learnt, elsewhere: bool, found_ns: u64) -> Vec<Step> {
         let (mut backoff, mut steps) = (backoff(manner), Vec::new());
         for now in (1_000_000..1_000_000 + found_ns).step_by(1000) {
@@ -377,12 +379,12 @@ mod tests {
         assert!((8..=10).contains(&steps.len()), "{steps:?}");
     }
 
-    // What a turn had taken from the control plane was not looked at when the thread had lost its
-    // processor in that very turn, after which it does not spin: it slept until its time was over.
+    // The thread did not look at events that a turn had taken from the control plane, if it lost
+    // its processor in that very turn, after which it does not spin: it slept until its time limit.
     #[test]
     fn whoever_sleeps_or_gives_up_has_looked_since_its_last_turn() {
         for limit_ns in [u64::MAX, 300_000] {
-            // How many turns it has the processor for, before it loses it once.
+            // Turns for which it has the processor, before it loses it once.
             for turns in 0..200 {
                 let mut learnt = Learnt::default();
                 let (mut backoff, mut looks) = (Backoff::new(ADAPTIVE, limit_ns), Looks::default());
@@ -478,7 +480,7 @@ mod tests {
     #[test]
     fn what_was_once_learnt_of_one_processor_is_asked_anew_before_each_sleep() {
         let ask = |peers: &[Option<u32>]| peer_may_run(3, peers.iter().copied());
-        // Nobody is there; somebody has not said where he is; one is elsewhere.
+        // No peer; a peer that has not named its processor; one on another processor.
         assert!(ask(&[]) && ask(&[None]) && ask(&[Some(3), Some(4)]));
         assert!(!ask(&[Some(3)]) && !ask(&[Some(3); PEERS_MAX]));
         // Of more than are asked, one may be.

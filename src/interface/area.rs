@@ -19,8 +19,8 @@ impl AreaId {
         (self.index as u64) << 32 | self.generation as u64
     }
 
-    /// From [`to_bits`](Self::to_bits). A number that names nothing here is refused where it is
-    /// used, like the name of something that was removed.
+    /// From [`to_bits`](Self::to_bits). A number that names no area here is refused on use, like
+    /// the id of a removed area.
     pub fn from_bits(bits: u64) -> Self {
         Self { index: (bits >> 32) as u32, generation: bits as u32 }
     }
@@ -41,7 +41,7 @@ pub enum AreaError {
         /// Slots that name it.
         slots: usize,
     },
-    /// As many areas as the configuration allows.
+    /// The configuration allows no more areas.
     #[error("there are {0} message areas already, and no more are allowed")]
     TooMany(usize),
 }

@@ -1,15 +1,15 @@
-//! Counters: what arrived, and each reason for which a packet is refused.
+//! Counters: arrivals, and each reason for which a packet is refused.
 //!
-//! One writer (whoever drives the interface), any number of readers that never slow it: a counter
-//! is a word that the writer loads and stores without a locked instruction.
+//! One writer (the thread that drives the interface), any number of readers that never slow it: a
+//! counter is a word that the writer loads and stores without a locked instruction.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($(#[doc = $doc:expr] $field:ident,)* ; $(#[doc = $rdoc:expr] $variant:ident = $rfield:ident : $text:expr,)*) => {
-        /// Why a packet was refused. The sender is told nothing (a refusal reveals nothing);
-        /// the receiver's counter of the same name goes up by one, and nothing else changes but,
-        /// in an entry that several links share, what is known of the packet's own link.
+        /// Why a packet was refused. The sender gets no answer (a refusal reveals nothing). The
+        /// receiver's counter of the same name goes up by one. Nothing else changes, except the sum
+        /// of the packet's own link in an entry that several links share.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
         #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
         pub enum Refusal { $(#[doc = $rdoc] #[error($text)] $variant,)* }
@@ -19,8 +19,8 @@ macro_rules! counters {
         pub struct Counters {
             $(#[doc = $doc] pub $field: Counter,)*
             $(#[doc = $rdoc] pub $rfield: Counter,)*
-            /// Messages of one line that were deposited and announced in the short way. Not told by
-            /// itself: each is a packet, a message and a notification.
+            /// Messages of one line that were deposited and announced in the short way. Not
+            /// reported by itself: each counts as a packet, a message and a notification.
             pub(crate) lines_announced: Counter,
         }
 
@@ -49,11 +49,12 @@ macro_rules! counters {
                     $((stringify!($rfield), $rdoc),)*
                 ]
             }
-            /// Packets that were deposited, in whatever way.
+            /// Packets that were deposited, in any way.
             pub(crate) fn packets(&self) -> u64 {
                 self.packets_received.get() + self.lines_announced.get()
             }
-            /// A message of one line was deposited in the short way: as few stores as there can be.
+            /// A message of one line was deposited in the short way: with as few stores as
+            /// possible.
             #[inline(always)]
             pub(crate) fn line_received(&self, bytes: u64, notifies: bool) {
                 if notifies {
@@ -123,7 +124,7 @@ counters! {
     packets_discarded,
     /// Wake-up signals sent to sleeping peers.
     wakes_sent,
-    /// Those among them that were made by the bell, a word of this process's, instead of a byte.
+    /// Those wake-ups that used the bell, a word of this process, instead of a byte.
     rings_sent,
     /// Times that this process slept.
     sleeps,
@@ -131,7 +132,7 @@ counters! {
     naps,
     /// Links that were made.
     links_opened,
-    /// Links that ended, whatever the reason.
+    /// Links that ended, for any reason.
     links_closed,
     /// Links closed because the peer guessed keys: too many wrong ones.
     links_closed_guessing,
@@ -141,7 +142,7 @@ counters! {
     links_closed_violation,
     /// Links closed because the peer sent a descriptor over its wake-up connection.
     links_closed_descriptor,
-    /// Events that the application did not take in time: notices, and of what came and went.
+    /// Events that the application did not take in time: notices, and arrivals and departures.
     events_dropped,
     ;
     /// The packet names another interface.

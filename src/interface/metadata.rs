@@ -14,13 +14,13 @@ pub enum EntryState {
     Open,
     /// Nothing is accepted until the application arms the entry.
     Closed,
-    /// Open, and shared by several links: packets with the entry's key are accepted
-    /// if their link began its message while the entry was open, and no other has begun one since.
+    /// Open, and shared by several links: packets with the entry's key are accepted if their link
+    /// began its message while the entry was open, and no other link has begun one since.
     Shared,
 }
 
-/// One expected message: where its metadata goes, what has arrived of it, and, in paranoid slots,
-/// the key and limits that protect it. Lives in the receiver's private memory.
+/// One expected message: the place of its metadata, the count of its packets, and, in paranoid
+/// slots, the key and limits that protect it. Lives in the receiver's private memory.
 #[derive(Clone, Debug)]
 #[repr(C, align(128))]
 pub struct MetadataEntry {
@@ -41,19 +41,19 @@ pub struct MetadataEntry {
     pub(crate) senders: Option<Box<Senders>>,
 }
 
-/// What several senders of one entry, each on its own link, have sent of their messages of several
-/// packets; so that what one leaves unfinished, or sends too early, spoils nobody else's. Nothing
-/// here depends on the order in which packets arrive.
+/// The packets that several senders of one entry, each on its own link, have sent of their messages
+/// of several packets. So a message that one sender leaves unfinished, or sends too early, does not
+/// spoil another's. Nothing here depends on the order in which packets arrive.
 #[derive(Clone, Debug)]
 pub(crate) struct Senders {
-    /// Whose message the accumulator counts, when it is not zero.
+    /// The link whose message the accumulator counts, if that is not zero.
     begun_by: LinkId,
     /// By the index of the link.
     links: Vec<Sent>,
 }
 
-/// The sum of the deltas, modulo 2^32, that a link has sent to an entry, refused ones included: zero
-/// between two messages (2.5).
+/// The sum of the deltas, modulo 2^32, that a link has sent to an entry, refused ones included:
+/// zero between two messages (2.5).
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
     sum: u32,
@@ -111,8 +111,8 @@ impl MetadataEntry {
         self.user_len = 0;
     }
 
-    /// A packet for an entry that is not simply open: what the accumulator is before it, if it may
-    /// be deposited. If not, it is remembered how much its link has sent, and nothing else changes.
+    /// A packet for an entry that is not simply open: the accumulator before it, if it may be
+    /// deposited. If not, the sum that its link has sent is updated, and nothing else changes.
     #[inline(never)]
     pub(crate) fn let_through(&mut self, link: LinkId, delta: u32) -> Result<u32, Refusal> {
         let is_open = self.state == EntryState::Shared;
@@ -123,8 +123,8 @@ impl MetadataEntry {
         let begun_by = senders.begun_by;
         let sent = senders.of(link).ok_or(Refusal::EntryClosed)?;
         if is_open && sent.sum == 0 {
-            // Whoever begins takes the entry over: one who stays silent in the middle of a message
-            // keeps nobody out.
+            // The link that begins takes the entry over: a sender that stays silent in the middle
+            // of a message keeps no other out.
             return Ok(0);
         }
         if is_open && self.accumulator != 0 && begun_by == link {
@@ -145,7 +145,7 @@ impl MetadataEntry {
         }
     }
 
-    /// A packet was deposited: its metadata, and what is counted of it.
+    /// Records a packet that was deposited: its metadata, and its delta.
     #[inline(always)]
     pub(super) fn count<B: Body>(
         &mut self,
@@ -154,7 +154,7 @@ impl MetadataEntry {
         body: &B,
         checked: &Checked,
     ) {
-        // A message begins: what the one before left as metadata is no longer valid.
+        // A message begins: the metadata of the one before is no longer valid.
         if header.delta == 0 || checked.before == 0 {
             self.user_len = 0;
         }
@@ -205,7 +205,7 @@ impl MetadataEntry {
         self.low..self.high
     }
 
-    /// What the application stored beside the entry (Table 2: the receive class pointer).
+    /// The application's value beside the entry (Table 2: the receive class pointer).
     pub fn receiver(&self) -> u64 {
         self.receiver
     }

@@ -1,7 +1,7 @@
 //! The interface: the network interface card of the paper as a state machine, with no I/O, no
 //! threads and no clock of its own (Hamlyn, section 2).
 //!
-//! Who calls what:
+//! Calls:
 //! ```text
 //! application --> create_area, create_slot, ticket, arm_entry, ..      (the device driver of 3.1)
 //!      a link --> handle_packet(link, header, body)                    checks, deposits, counts, notifies
@@ -11,12 +11,12 @@
 //! application --> Terminus::post_immediate, post_gather                the work queue (2.3)
 //!      a link <-- terminus::transmit_turn(link)                        segments, one packet a turn
 //! ```
-//! Everything that decides whether a packet may write lies in this module's private memory. A
-//! packet is checked whole before its first byte is deposited, so a refusal changes nothing but a
-//! counter; at an entry that several links share also the sum of what the packet's own link has
-//! sent, which decides about packets of that link alone.
+//! All state that decides whether a packet may write lies in this module's private memory. A packet
+//! is checked whole before its first byte is deposited, so a refusal changes nothing but a counter.
+//! At an entry that several links share it also changes the sum of the deltas that the packet's own
+//! link has sent, which decides about packets of that link alone.
 //!
-//! Never: a panic, an allocation or an unbounded walk because of what a packet holds.
+//! Never: a panic, an allocation or an unbounded walk because of a packet's contents.
 
 mod area;
 mod counters;

@@ -37,14 +37,14 @@ impl QueueId {
         self.0
     }
 
-    /// From [`to_bits`](Self::to_bits). A number that names nothing here is refused where it is
-    /// used, like the name of something that was removed.
+    /// From [`to_bits`](Self::to_bits). A number that names no queue here is refused on use, like
+    /// the id of a removed queue.
     #[inline(always)]
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// `generation` tells it from others that were in this place.
+    /// `generation` distinguishes it from earlier queues at this index.
     pub(crate) fn new(index: u32, generation: u32) -> Self {
         Self((index as u64) << 32 | generation as u64)
     }
@@ -97,9 +97,9 @@ pub enum QueueError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct Notification {
-    /// The slot that it arrived in: what [`metadata`](crate::Node::metadata),
-    /// [`arm`](crate::Node::arm) and the like take. Of a slot that was removed meanwhile they say
-    /// so, whatever was made since.
+    /// The slot that it arrived in, for [`metadata`](crate::Node::metadata),
+    /// [`arm`](crate::Node::arm) and the like. If the slot has been removed meanwhile, they return
+    /// an error, even if another slot has taken its index.
     pub slot: SlotId,
     /// Its metadata entry, or [`MetadataIndex::FAST`].
     pub index: MetadataIndex,
@@ -129,8 +129,9 @@ struct Cells {
     shares: Box<[ShareCells]>,
 }
 
-/// `slot` is written before the first entry of the share, and changes only when all of its entries
-/// have been taken: so whoever takes one reads there whose it is.
+/// `slot` is written before the first entry of the share, and changes only when all entries of the
+/// share have been taken. So a consumer that takes an entry reads there the slot that it belongs
+/// to.
 #[derive(Debug, Default)]
 struct ShareCells {
     consumed: AtomicU64,
@@ -161,29 +162,29 @@ pub struct Consumer {
     wrap: u64,
 }
 
-/// A queue as somebody sees it who takes nothing from it, in whatever thread: what waits in it is a
-/// moment old. Where many notifications are taken while it looks, it may count those as waiting, or none.
+/// A read-only view of a queue, for any thread. Its counts are a moment old: notifications that are
+/// taken during a look may count as waiting or not.
 #[derive(Clone, Debug)]
 pub struct Waiting {
     cells: Arc<Cells>,
 }
 
 impl Waiting {
-    /// How many notifications wait, and how many were taken.
+    /// The number of notifications that wait, and of those that were taken.
     pub fn count(&self) -> (u64, u64) {
         let (waiting, _, taken) = self.sum(|_, _| 0);
         (waiting, taken)
     }
 
-    /// How many notifications wait, the sum of what `of` says of each (whether it is one of fast mode, and
-    /// its index or fast word), and how many were taken.
+    /// The number of notifications that wait, the sum of `of` over them (its arguments: whether the
+    /// notification is in fast mode, and its index or fast word), and the number that were taken.
     pub fn sum(&self, of: impl Fn(bool, u32) -> u64) -> (u64, u64, u64) {
         let entries = self.cells.entries.len() as u64;
-        // Of as many slots as there can be: who looks has time.
+        // All shares that there can be: a look may take its time.
         let shares = self.cells.shares.iter();
         let taken = shares.map(|share| share.consumed.load(Ordering::Acquire)).sum::<u64>();
         let (mut waiting, mut sum) = (0, 0u64);
-        // Never twice around, however fast others are.
+        // Never twice around, however fast the other threads are.
         while waiting < entries {
             let at = taken + waiting;
             let wrap = if (at / entries).is_multiple_of(2) { WRAP } else { 0 };
@@ -213,7 +214,7 @@ pub fn queue(entries: u32) -> Result<(Producer, Consumer), QueueError> {
 }
 
 impl Producer {
-    /// For whoever wants to know what waits, and takes nothing.
+    /// A view for a reader that takes no notification.
     pub(crate) fn watch(&self) -> Waiting {
         Waiting { cells: self.cells.clone() }
     }
@@ -223,7 +224,8 @@ impl Producer {
         self.shares[share].notified - self.cells.shares[share].consumed.load(Ordering::Acquire)
     }
 
-    /// Entries that no slot has reserved. A slot that has left keeps what is not yet consumed.
+    /// Entries that no slot has reserved. A slot that has left keeps its entries until they are
+    /// consumed.
     pub fn free(&self) -> u32 {
         let reserved: u64 = (0..self.shares.len())
             .map(|i| match self.shares[i] {
@@ -244,7 +246,8 @@ impl Producer {
         self.shares.iter().any(|share| share.attached)
     }
 
-    /// Reserves `credit` entries for a slot, [which](Self::name) is said before the first of them.
+    /// Reserves `credit` entries for a slot, which [`name`](Self::name) sets before the first
+    /// entry.
     pub fn attach(&mut self, credit: u32) -> Result<u32, QueueError> {
         let free = self.free();
         if credit > free {
@@ -269,9 +272,9 @@ impl Producer {
         Ok(share as u32)
     }
 
-    /// Says whose `share` is. None of its entries waits: it was just attached.
+    /// Sets the slot of `share`. No entry of it waits: it was just attached.
     pub fn name(&mut self, share: u32, slot: SlotId) {
-        // Release by the first entry's wrap flag; and whoever took the last entry of the slot before
+        // Release by the first entry's wrap flag. The consumer of the previous slot's last entry
         // has read the name by then, since `attach` has acquired its CONSUMED.
         let words = slot.index as u64 | (slot.generation as u64) << 32;
         self.cells.shares[share as usize].slot.store(words, Ordering::Relaxed);
@@ -342,7 +345,7 @@ impl Consumer {
         let share = (first as u32 >> SHARE_SHIFT) as usize;
         let ShareCells { consumed, slot } = &self.cells.shares[share];
         let slot = slot.load(Ordering::Relaxed);
-        // As it lies in memory, so that it is copied as a word.
+        // In the order of memory, so that it is copied as a word.
         let slot = SlotId { index: slot as u32, generation: (slot >> 32) as u32 };
         consumed.store(consumed.load(Ordering::Relaxed) + 1, Ordering::Release);
         let fast = first & FAST != 0;

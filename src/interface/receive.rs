@@ -1,4 +1,4 @@
-//! What happens to an arriving packet (Hamlyn, Figure 2).
+//! The handling of an arriving packet (Hamlyn, Figure 2).
 
 use super::keys::Keys;
 use super::notification::Consumer;
@@ -18,12 +18,12 @@ pub enum Discard {
 }
 
 /// Why a packet was not deposited. Nothing but a counter was changed (at a
-/// [shared](Interface::share_entry) entry also what its own link has sent).
+/// [shared](Interface::share_entry) entry also the sum of its own link).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotDeposited {
     /// The interface accepts nothing now.
     Discarded(Discard),
-    /// This packet may not do what it asks.
+    /// The packet was refused, for this reason.
     Refused(Refusal),
 }
 
@@ -39,7 +39,7 @@ impl From<Refusal> for NotDeposited {
 pub enum Arrival {
     /// More packets of the message are on their way.
     Part,
-    /// The message is complete, and nobody asked to be told.
+    /// The message is complete, and its sender asked for no notification.
     Complete,
     /// The message is complete and stands in the notification queue.
     Notified,
@@ -47,32 +47,31 @@ pub enum Arrival {
     Consumed,
 }
 
-/// What was found out about the packets of one line that a link brings again and again, so that
-/// those which differ only in where their bytes go, and in the bytes, are not looked up anew.
-///
-/// Only what has been accepted is remembered: a message of one packet without metadata, to an entry
-/// that is not one-shot and holds no metadata. It counts as long as nothing was changed that could
-/// have made a difference: the interface's epoch.
+/// Cached results for packets of one line that a link brings again and again: packets that differ
+/// only in their offset and their bytes are not looked up anew.
+/// | Only accepted packets are cached: messages of one packet without metadata, to an entry that is
+/// not one-shot and holds no metadata. The cache is valid until a change that could make a
+/// difference: the interface's epoch.
 #[derive(Clone, Debug, Default)]
 #[repr(C, align(64))]
 pub struct Flow {
     epoch: u64,
-    /// Destination and slot, entry and delta, key, and of the last header word the half without the
-    /// fast word: as they stand in the line.
+    /// Destination and slot, entry and delta, key, and the half of the last header word without the
+    /// fast word: in the layout of the line.
     words: [u64; 3],
     flags: u32,
-    /// The bits of the queue where it announces; [`SILENT`]: nowhere.
+    /// The bits of the queue for its notifications; [`SILENT`]: it makes none.
     queue: u64,
     /// First offset that may be written, and bytes from there on.
     low: u64,
     span: u64,
-    /// Where that first byte lies in the area.
+    /// That first byte's position in the area.
     at: usize,
-    /// At offsets below this, as many bytes as a line has fit.
+    /// At offsets below this, the bytes of a whole line fit.
     whole: u64,
     area: u32,
     share: u32,
-    /// Index and generation of the slot, side by side as in the notification that says them.
+    /// Index and generation of the slot, side by side as in a notification.
     slot: [u32; 2],
     /// The bits of the fast word that count: all, or none.
     fast: u32,
@@ -80,8 +79,8 @@ pub struct Flow {
     seen: u64,
 }
 
-/// What a message that was taken past its queue brought with it. All else is its flow's, and need not be
-/// kept while there is something else to do.
+/// The contents of a message that was taken past its queue. Everything else belongs to its flow,
+/// and need not be kept meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub struct Taken {
     word: u32,
@@ -96,13 +95,13 @@ impl Taken {
     }
 }
 
-/// A message that was handed over past its queue. What it brought lies in the area, too: whoever
-/// reads it here need not wait for that.
+/// A message that was handed over past its queue. Its bytes lie in the area, too; a caller that
+/// reads them here need not wait for that.
 #[derive(Clone, Copy, Debug)]
 pub struct Handed {
-    /// What the queue would have said.
+    /// The notification that the queue would have held.
     pub notification: Notification,
-    /// Its bytes, up to 16, and whatever the sender wrote behind them.
+    /// Its bytes, up to 16; the rest holds arbitrary bytes of the sender.
     pub body: [u64; 2],
 }
 
@@ -112,7 +111,7 @@ impl Flow {
         QueueId::from_bits(self.queue).index()
     }
 
-    /// What one of its packets says, of which `word` is the fast word.
+    /// The notification of one of its packets, whose fast word is `word`.
     #[inline(always)]
     fn notification(&self, link: LinkId, word: u32) -> Notification {
         Notification {
@@ -125,9 +124,9 @@ impl Flow {
 }
 
 impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
-    /// A packet of one line arrived, of which `word` gives a private copy of each word, asked for
-    /// once. Deposits it if it is of `flow` and `may` says that its notification has a place; gives
-    /// what of its words the flow does not say: the fast word, and the body.
+    /// A packet of one line arrived; `word` returns a private copy of each word, called once for
+    /// each. Deposits the packet if it is of `flow` and `may` says that its notification has a
+    /// place. Returns the words that the flow does not determine: the fast word, and the body.
     #[inline(always)]
     fn deposit_again(
         &mut self,
@@ -150,7 +149,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         }
         let length = word(0) >> 32;
         let offset = word(4).wrapping_sub(flow.low);
-        // The usual length by itself, to the end: what others need is not carried along.
+        // The usual length has a path of its own to the end, without the values that others need.
         if length != INLINE_BYTES as u64 || offset >= flow.whole {
             let body = [word(6), word(7)];
             if !self.deposit_short(flow, length, offset, body, notifies) {
@@ -160,7 +159,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         }
         let Some(Some(area)) = self.areas.get_mut(flow.area as usize) else { return None };
         let to = area.memory.as_mut().get_mut(flow.at + offset as usize..)?;
-        // Between the two bounds, so that these are not first put together, and then asked for.
+        // Between the two bounds checks, so that these are not combined first.
         let body = [word(6), word(7)];
         let to = to.first_chunk_mut::<INLINE_BYTES>()?;
         to[..8].copy_from_slice(&body[0].to_le_bytes());
@@ -169,8 +168,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         Some(((last >> 32) as u32, body))
     }
 
-    /// A packet of `flow` of which something else is to be found out: of less than a line's bytes, or
-    /// one that does not fit. False: nothing was done.
+    /// A packet of `flow` that needs another check: it has less than a line's bytes, or does not
+    /// fit. False: nothing was done.
     #[inline(never)]
     fn deposit_short(
         &mut self,
@@ -193,10 +192,10 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         true
     }
 
-    /// A packet of one line arrived over `link`, of which `word` gives a private copy of each word,
-    /// asked for once. Deposits it if it is of `flow` and announces a message to `queue`, which is
-    /// empty and whose notification the caller then has; `consumer` is the queue's consuming end, if
-    /// that was handed out. `None`: nothing was done.
+    /// A packet of one line arrived over `link`; `word` returns a private copy of each word, called
+    /// once for each. Deposits the packet if it is of `flow` and announces a message to `queue`,
+    /// which is empty; the caller then has the notification. `consumer` is the queue's consuming
+    /// end, if that was handed out. `None`: nothing was done.
     #[inline(always)]
     pub fn take_again(
         &mut self,
@@ -213,7 +212,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         Some(Taken { word, body })
     }
 
-    /// As [`take_again`](Self::take_again), whatever the packet asks for. False: nothing was done,
+    /// As [`take_again`](Self::take_again), for any request of the packet. False: nothing was done,
     /// and [`handle_packet`](Self::handle_packet) decides.
     #[inline(always)]
     pub fn handle_again(&mut self, flow: &Flow, link: LinkId, word: impl Fn(usize) -> u64) -> bool {
@@ -273,7 +272,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             _ => return None,
         };
         let queue = self.queues.get(slot.queue.index() as usize)?.as_ref()?;
-        // Whoever waits for an empty queue need not ask whether there is credit.
+        // If the caller requires an empty queue, credit need not be checked.
         let notifies = header.flags.contains(Flags::NOTIFY);
         let has_credit = !notifies || queue.producer.credit(slot.share) > 0;
         (is_single && keeps && has_credit && low <= high).then_some(Flow {
@@ -293,9 +292,9 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         })
     }
 
-    /// A packet arrived over `link`. `header` is a private copy, `reserved` what stood in its
-    /// reserved bits, `body` the packet's bytes where they lie; each byte is read at most once,
-    /// and none before every check has passed.
+    /// A packet arrived over `link`. `header` is a private copy, `reserved` its reserved bits,
+    /// `body` the packet's bytes in place; each byte is read at most once, and none before every
+    /// check has passed.
     #[inline(always)]
     pub fn handle_packet<B: Body>(
         &mut self,
@@ -441,8 +440,8 @@ const SILENT: u64 = u64::MAX;
 /// The body of a packet without metadata that lies behind its header, up to 16 bytes.
 #[inline(always)]
 fn deposit(body: [u64; 2], to: &mut [u8]) {
-    // In pieces of known length: a copy of variable length is a call, and what is known of the
-    // message would have to be put away before.
+    // In pieces of known length: a copy of variable length is a call, which would spill the
+    // message's values from registers.
     let (words, rest) = to.as_chunks_mut::<8>();
     let mut left = if words.is_empty() { body[0] } else { body[1] };
     for (to, word) in words.iter_mut().zip(body) {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   handle_packet: every check has passed
-//!     place()            a sink: where the packet's bytes go, or the area
+//!     place()            a sink: the destination of the bytes, or the area
 //!     the bytes are copied, the entry counts the packet
 //!     observe()          an observer
 //!     process_arrival()  a hook, if the message is complete and announces itself: queue it, or not
@@ -11,8 +11,8 @@
 //! A slot without a receiver pays one comparison where a packet is checked whole, and nothing where
 //! it is of a flow; a slot with one has no flows.
 //!
-//! Never: a receiver is asked about a packet that may not write; a receiver sees memory that somebody
-//! else can write; its panic leaves a packet half counted.
+//! Never: a receiver is asked about a packet that may not write; a receiver sees memory that
+//! another process can write; its panic leaves a packet half counted.
 
 use super::receive::Arrival;
 use super::tables::Interface;
@@ -23,28 +23,28 @@ use alloc::boxed::Box;
 use core::any::Any;
 use core::ops::Range;
 
-/// What an application does itself with what arrives in a slot. Each method does nothing unless it is
-/// written, so one type is a hook, an observer, a sink, or several of them.
+/// The application's own handling of arrivals in a slot. Each method does nothing by default, so
+/// one type is a hook, an observer, a sink, or several of them.
 ///
-/// The methods run inside whatever call takes packets from links (`poll`, `recv`, `wait`, `send`, a
-/// progress thread), for each packet that has passed every check of key, bounds, mode and credit. They
-/// are given no node: they cannot send, wait or make slots. Nor may they block or take long: nothing
-/// else of the node goes on meanwhile, and whoever holds a ticket decides how often they run. Never lock
-/// a [`SharedNode`](crate::SharedNode) or call an end point of the same node from one: it waits for
-/// itself. What is to be sent is kept, and sent after the call by whoever made it; see
+/// The methods run inside the call that takes packets from links (`poll`, `recv`, `wait`, `send`, a
+/// progress thread), for each packet that has passed every check of key, bounds, mode and credit.
+/// They get no node: they cannot send, wait or make slots. They must not block or take long: the
+/// node does nothing else meanwhile, and the holders of tickets decide how often they run. Never
+/// lock a [`SharedNode`](crate::SharedNode) or call an end point of the same node from one: it
+/// would wait for itself. To send in response, keep the message and send it after that call; see
 /// [`installed_mut`](crate::Node::installed_mut).
 ///
-/// **A panic** is caught and counted (`receivers_panicked`), and the receiver is dropped: the slot goes
-/// on as one without a receiver, beginning with this packet, which is deposited and announced like any
-/// other. In a build without the feature `os` a panic goes on through
-/// `handle_packet`: out of `place` nothing was changed; out of the other two
-/// the packet is deposited and counted, and its message is not announced.
+/// **A panic** is caught and counted (`receivers_panicked`), and the receiver is dropped: from this
+/// packet on the slot works as one without a receiver, and deposits and announces the packet like
+/// any other. In a build without the feature `os` a panic unwinds through `handle_packet`: out of
+/// `place` nothing was changed; out of the other two the packet is deposited and counted, and its
+/// message is not announced.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-sink-{}", std::process::id()));
 /// use hamlyn::{Deposit, MetadataIndex, Node, Receiver, SlotConfig};
 ///
-/// /// A sink, which is an observer, too: what arrives goes straight into a picture, and is counted.
+/// /// A sink that is also an observer: bytes go straight into a picture, and are counted.
 /// struct Picture(Vec<u8>, u64);
 ///
 /// impl Receiver for Picture {
@@ -74,9 +74,9 @@ use core::ops::Range;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Receiver: Any + Send + Sync {
-    /// The sink: where the packet's bytes are to go instead of the message area; `None`: into the area,
-    /// as usual. The first `length` bytes are written, once; a shorter place is none. The area is not
-    /// written, then.
+    /// The sink: the destination of the packet's bytes instead of the message area; `None`: the
+    /// area, as usual. The first `length` bytes are written, once; a slice shorter than that counts
+    /// as `None`. Otherwise the area is not written.
     fn place(&mut self, deposit: &Deposit) -> Option<&mut [u8]> {
         let _ = deposit;
         None
@@ -87,20 +87,20 @@ pub trait Receiver: Any + Send + Sync {
         let _ = deposit;
     }
 
-    /// The hook: a message is complete, and its sender asked that it be announced. There is room for
-    /// its notification: a packet that would announce beyond the slot's credit was refused.
+    /// The hook: a message is complete, and its sender asked that it be announced. There is room
+    /// for its notification: a packet that would exceed the slot's credit was refused.
     fn process_arrival(&mut self, message: Message<'_>) -> Then {
         let _ = message;
         Then::Queue
     }
 }
 
-/// What becomes of a message after the hook.
+/// The fate of a message after the hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// Its notification is queued, as usual.
     Queue,
-    /// It has been dealt with: nothing is queued, and no credit is used.
+    /// The hook has dealt with it: nothing is queued, and no credit is used.
     Consume,
 }
 
@@ -114,15 +114,15 @@ pub struct Deposit {
     pub index: MetadataIndex,
     /// The link that it came over.
     pub link: LinkId,
-    /// Where its first byte goes, in bytes from the slot's base.
+    /// Destination of its first byte, in bytes from the slot's base.
     pub offset: u64,
     /// Bytes.
     pub length: u32,
-    /// A place of the receiver's took them, and the area holds what it held.
+    /// The receiver's [`place`](Receiver::place) took them, and the area is unchanged.
     pub is_taken: bool,
 }
 
-/// A message that is complete. Its bytes are the receiver's own and stand still during the call.
+/// A message that is complete. Its bytes belong to the receiver and are stable during the call.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Message<'a> {
@@ -140,9 +140,9 @@ pub struct Message<'a> {
     pub area: AreaId,
     /// The slot's base and bound, in bytes from the start of the area.
     pub range: Range<u64>,
-    /// The packet that completed it: the whole message, where that is [of one packet](Self::is_single).
-    /// Of others how long they are is for sender and receiver to agree on: packets are counted, not
-    /// their bytes.
+    /// The packet that completed it: the whole message, if that is [of one
+    /// packet](Self::is_single). Sender and receiver must agree on the length of longer messages:
+    /// packets are counted, not bytes.
     pub last: Deposit,
     /// The message has one packet.
     pub is_single: bool,
@@ -151,8 +151,8 @@ pub struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// The bytes of the packet that completed the message, in the area; of a message of one packet, all
-    /// of it. None, if a place of the receiver's took them.
+    /// The bytes of the packet that completed the message, in the area; of a message of one packet,
+    /// all of it. Empty if the receiver's [`place`](Receiver::place) took them.
     pub fn last_bytes(&self) -> &[u8] {
         let Deposit { offset, length, is_taken, .. } = self.last;
         let start = offset as usize;
@@ -160,7 +160,7 @@ impl Message<'_> {
     }
 }
 
-/// What a slot holds.
+/// A slot's receiver.
 pub(super) struct Installed(Box<dyn Receiver>);
 
 impl core::fmt::Debug for Installed {
@@ -169,7 +169,7 @@ impl core::fmt::Debug for Installed {
     }
 }
 
-/// What the checks of a packet have found.
+/// The results of a packet's checks.
 pub(super) struct Checked {
     /// The entry's accumulator, before and after.
     pub before: u32,
@@ -178,7 +178,7 @@ pub(super) struct Checked {
     pub notifies: bool,
 }
 
-/// A receiver panicked, and is to go.
+/// A receiver panicked, and must be dropped.
 struct Panicked;
 
 /// Calls a receiver.
@@ -186,7 +186,7 @@ struct Panicked;
 fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, Panicked> {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     catch_unwind(AssertUnwindSafe(call)).map_err(|payload| {
-        // What it panicked with may panic when it is dropped.
+        // The payload of the panic may panic when it is dropped.
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             core::mem::forget(again);
         }
@@ -200,7 +200,7 @@ fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, Panicked> {
 }
 
 impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
-    /// From now on what arrives in the slot is `receiver`'s to see. Returns the one before it.
+    /// From now on `receiver` handles arrivals in the slot. Returns the previous receiver.
     pub fn install(
         &mut self,
         id: SlotId,
@@ -210,7 +210,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         Ok(before.map(|installed| installed.0))
     }
 
-    /// Takes the receiver of a slot back, if it has one: what arrives is deposited and announced again.
+    /// Takes the receiver of a slot back, if it has one: arrivals are deposited and announced
+    /// again.
     pub fn uninstall(&mut self, id: SlotId) -> Result<Option<Box<dyn Receiver>>, SlotError> {
         Ok(self.slot_mut(id)?.receiver.take().map(|installed| installed.0))
     }
@@ -221,7 +222,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         Ok(receiver.and_then(|installed| (&*installed.0 as &dyn Any).downcast_ref()))
     }
 
-    /// The receiver of a slot, to be changed between two calls, or to take from it what it kept.
+    /// The receiver of a slot, to change it between two calls, or to take messages that it kept.
     pub fn installed_mut<R: Receiver>(&mut self, id: SlotId) -> Result<Option<&mut R>, SlotError> {
         let receiver = self.slot_mut(id)?.receiver.as_mut();
         Ok(receiver.and_then(|installed| (&mut *installed.0 as &mut dyn Any).downcast_mut()))
@@ -247,7 +248,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         let range = slot.base..slot.base + slot.size;
         let memory = area.memory.as_mut().get_mut(range.start as usize..range.end as usize);
         let (at, length) = (header.offset as usize, header.length as usize);
-        // Where the bytes go unless the receiver has a place; found before anything is asked.
+        // The destination of the bytes unless the receiver gives another; found before the receiver
+        // is called.
         let Some(memory) =
             memory.filter(|memory| at.checked_add(length).is_some_and(|end| end <= memory.len()))
         else {

@@ -14,8 +14,8 @@ pub enum Mode {
     /// Key and limits of the metadata entry decide as well: many senders that do not trust one
     /// another share the slot.
     Paranoid,
-    /// As paranoid, and an entry accepts one message until the application arms it again: what
-    /// has arrived can no longer change.
+    /// As paranoid, and an entry accepts one message until the application arms it again: a message
+    /// that has arrived can no longer change.
     ParanoidOneShot,
 }
 
@@ -53,14 +53,14 @@ impl SlotId {
         (self.index as u64) << 32 | self.generation as u64
     }
 
-    /// From [`to_bits`](Self::to_bits). A number that names nothing here is refused where it is
-    /// used, like the name of something that was removed.
+    /// From [`to_bits`](Self::to_bits). A number that names no slot here is refused on use, like
+    /// the id of a removed slot.
     pub const fn from_bits(bits: u64) -> Self {
         Self { index: (bits >> 32) as u32, generation: bits as u32 }
     }
 }
 
-/// What a slot is made of.
+/// The configuration of a slot.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-slot-{}", std::process::id()));
@@ -72,7 +72,7 @@ impl SlotId {
 /// let (area, queue) = (node.message_area(8192)?, node.notification_queue(6)?);
 /// // Four messages at a time may be on their way into the lower half.
 /// let low = node.slot(SlotConfig::new(area, queue).range(0..4096).metadata(4))?;
-/// // The upper half takes what it is armed for, once each: a key, and bounds, of its own.
+/// // An entry of the upper half, once armed, takes one message, with its own key and bounds.
 /// let config = SlotConfig::new(area, queue).range(4096..8192).metadata(2);
 /// let high = node.slot(config.mode(Mode::ParanoidOneShot))?;
 /// assert!(node.ticket(high, MetadataIndex(0)).is_err(), "it is not armed");
@@ -175,13 +175,13 @@ pub enum SlotError {
     WrongMode {
         /// The slot's mode.
         mode: Mode,
-        /// What that means here.
+        /// The consequence here.
         why: &'static str,
     },
-    /// The entry accepts nothing until it is armed, so there is nothing to give a ticket for.
+    /// The entry accepts nothing until it is armed, so there is no ticket for it.
     #[error("{0} of the slot is closed: arm it before making a ticket")]
     NotArmed(MetadataIndex),
-    /// As many slots as the configuration allows.
+    /// The configuration allows no more slots.
     #[error("there are {0} slots already, and no more are allowed")]
     TooMany(usize),
 }
@@ -189,7 +189,7 @@ pub enum SlotError {
 /// Most metadata entries of a slot: 128 MiB of them.
 pub const ENTRIES_MAX: u32 = 1 << 20;
 
-/// What the interface keeps of a slot. Only calls of the application change it.
+/// The interface's record of a slot. Only calls of the application change it.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub key: Key,
@@ -203,6 +203,6 @@ pub(crate) struct Slot {
     pub mode: Mode,
     pub generation: u32,
     pub entries: Box<[MetadataEntry]>,
-    /// The application's own.
+    /// The application's receiver.
     pub(super) receiver: Option<Installed>,
 }

@@ -1,5 +1,5 @@
-//! What an interface holds, and the calls that prepare it for messages: areas, notification queues,
-//! slots and their metadata entries. What happens when one arrives is in `receive.rs`.
+//! The state of an interface, and the calls that prepare it for messages: areas, notification
+//! queues, slots and their metadata entries. `receive.rs` handles arrivals.
 
 use super::keys::{Keys, SECRET_BYTES};
 use super::metadata::Senders;
@@ -48,8 +48,8 @@ pub struct Interface<M> {
     pub(super) slots: Vec<Option<Slot>>,
     pub(super) areas: Vec<Option<Area<M>>>,
     pub(super) queues: Vec<Option<Queue>>,
-    /// Of each queue: its generation and, in the lower half, how many notifications wait; all ones
-    /// there: they are taken elsewhere, and only whoever does can tell.
+    /// For each queue: its generation and, in the lower half, the number of notifications that
+    /// wait. All ones there: another thread takes them, and only it knows the number.
     pub(super) waiting: Vec<u64>,
     retired: Vec<Retired>,
     pub(super) keys: Keys,
@@ -122,7 +122,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         }
     }
 
-    /// The time is now; to be called before packets are handled when a watchdog is set.
+    /// Sets the time; call this before packets are handled if a watchdog is set.
     pub fn check_watchdog(&mut self, now_ns: u64) {
         let late = now_ns.saturating_sub(self.watchdog_reset_ns) > self.watchdog_ns;
         if self.watchdog_ns != 0 && self.discard.is_none() && late {
@@ -182,10 +182,10 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         self.area_state(id).map(|area| &area.memory)
     }
 
-    /// Puts other memory in the place of that of a slot which alone uses the whole of its area, and
-    /// makes the slot as long; what has arrived belongs to the caller then, and stands still. Moves
-    /// no byte. Packets of an unfinished message would go on into the new memory: an entry is to
-    /// be closed before, and armed after.
+    /// Replaces the memory of a slot that alone uses the whole of its area, and makes the slot as
+    /// long as the new memory. The caller then owns the old memory, whose bytes are stable. Moves
+    /// no byte. Packets of an unfinished message would go on into the new memory: close an entry
+    /// before, and arm it after.
     pub fn replace_memory(&mut self, id: SlotId, memory: M) -> Result<M, SlotError> {
         self.epoch += 1;
         let slot = match self.slots.get_mut(id.index as usize) {
@@ -204,7 +204,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         Ok(core::mem::replace(&mut area.memory, memory))
     }
 
-    /// How many areas there are.
+    /// The number of areas.
     pub fn area_count(&self) -> usize {
         self.areas.iter().flatten().count()
     }
@@ -279,13 +279,13 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         Ok(consumer)
     }
 
-    /// What waits in a queue, for whoever takes nothing from it.
+    /// A view of a queue, for a reader that takes nothing from it.
     pub(crate) fn watch_queue(&mut self, id: QueueId) -> Result<notification::Waiting, QueueError> {
         Ok(self.queue_mut(id)?.producer.watch())
     }
 
-    /// Whether the queue that is at `index` is empty: one that is taken from here, or the one of which
-    /// the caller has the consuming end.
+    /// Whether the queue at `index` is empty: a queue that this interface consumes, or the one
+    /// whose consuming end the caller has.
     #[inline(always)]
     pub(super) fn is_empty(&self, index: u32, consumer: Option<&Consumer>) -> bool {
         let known = self.waiting.get(index as usize).map(|known| *known & ELSEWHERE);
@@ -391,7 +391,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         });
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     pub fn slot_count(&self) -> usize {
         self.slots.iter().flatten().count()
     }
@@ -466,10 +466,10 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     }
 
     /// Opens a one-shot entry whose message is complete for the next one, with the same key and
-    /// limits, so that the tickets that are out are good again. A message of several packets that
-    /// was sent meanwhile may be half refused and half on its way, and would spoil the count of the
-    /// next: senders that do not wait until they are told need a [shared](Self::share_entry) entry.
-    /// One that is open stays as it is.
+    /// limits, so that tickets that were handed out are valid again. A message of several packets
+    /// that was sent meanwhile may be half refused and half on its way, and would spoil the count
+    /// of the next: senders that do not wait for the receiver's word need a
+    /// [shared](Self::share_entry) entry. An open entry stays unchanged.
     pub fn reopen_entry(&mut self, id: SlotId, index: MetadataIndex) -> Result<(), SlotError> {
         let slot = self.slot_mut(id)?;
         let (mode, entries) = (slot.mode, slot.entries.len() as u32);
@@ -489,11 +489,11 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         Ok(())
     }
 
-    /// Lets several senders, each on its own link, use the ticket of a one-shot entry whenever they
-    /// like: what is complete in the entry is one link's message. Of messages of several packets
-    /// the one that began last counts; the packets of one that another overtook, or that began
-    /// while the entry was closed, are refused until its deltas have come out at zero (2.5). What
-    /// has half arrived is forgotten. The entry stays shared.
+    /// Lets several senders, each on its own link, use the ticket of a one-shot entry at any time:
+    /// a complete message in the entry comes from one link. Of messages of several packets the one
+    /// that began last counts; the packets of a message that another overtook, or that began while
+    /// the entry was closed, are refused until the sum of its deltas is zero (2.5). A message that
+    /// has half arrived is dropped. The entry stays shared.
     pub fn share_entry(&mut self, id: SlotId, index: MetadataIndex) -> Result<(), SlotError> {
         let links = self.links;
         let slot = self.slot_mut(id)?;
@@ -512,13 +512,13 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         Ok(())
     }
 
-    /// There will be links with indices below `links`: of others a shared entry takes messages of
-    /// one packet only, because accepting allocates nothing.
+    /// Prepares for links with indices below `links`. From other links a shared entry takes only
+    /// messages of one packet, because accepting allocates nothing.
     pub fn reserve_links(&mut self, links: usize) {
         if links <= self.links {
             return;
         }
-        // Doubled, because whatever is shared becomes longer.
+        // Doubled, because every shared entry becomes longer.
         self.links = links.next_power_of_two();
         let entries = self.slots.iter_mut().flatten().flat_map(|slot| slot.entries.iter_mut());
         for senders in entries.filter_map(|entry| entry.senders.as_mut()) {
@@ -622,7 +622,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
 
     #[inline]
     pub(super) fn slot_mut(&mut self, id: SlotId) -> Result<&mut Slot, SlotError> {
-        // Whatever is changed there, packets are checked whole again.
+        // Any change there may matter, so packets are checked whole again.
         self.epoch += 1;
         match self.slots.get_mut(id.index as usize) {
             Some(Some(slot)) if slot.generation == id.generation => Ok(slot),

@@ -46,13 +46,13 @@ impl core::fmt::Display for BufferTag {
 /// let mut node = Node::with_config(config)?;
 /// let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
 /// let slot = node.slot(SlotConfig::new(area, queue))?;
-/// // To itself, as to any other node.
+/// // A node sends to itself as to any other node.
 /// let ticket = node.ticket(slot, MetadataIndex(0))?;
 /// let terminus = node.primary();
 /// let tag = node.send_buffer(terminus, 64)?;
 /// node.send_buffer_mut(terminus, tag)?[..9].copy_from_slice(b"gathered!");
 /// let pieces = [Piece { tag, offset: 4, length: 4 }, Piece { tag, offset: 0, length: 3 }];
-/// // It waits in the work queue, and leaves in this call, which receives, too.
+/// // The message waits in the work queue; `recv`, which also sends, lets it leave.
 /// let _ = node.post_send(terminus, &ticket, &pieces, b"")?;
 /// node.recv(queue, None)?;
 /// assert_eq!(&node.area(area)?[..7], b"eredgat");
@@ -70,7 +70,7 @@ pub struct Piece {
     pub length: u64,
 }
 
-/// Names a message that was sent, so that it can be asked whether its buffer may be used again.
+/// Names a message that was sent, for the question whether its buffer may be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "asks later whether the buffer may be used again; drop it with `let _ =`"]
 pub struct SendHandle {
@@ -86,8 +86,8 @@ impl SendHandle {
         [self.terminus as u64, link, self.sequence]
     }
 
-    /// From [`to_bits`](Self::to_bits). Of a message that was never sent the answer is that its
-    /// buffer may be used again, or not yet; nothing worse.
+    /// From [`to_bits`](Self::to_bits). The numbers of a message that was never sent only get the
+    /// answer that its buffer may be used again, or not yet.
     pub fn from_bits(bits: [u64; 3]) -> Self {
         let link = LinkId { index: (bits[1] >> 16) as u32, generation: bits[1] as u16 };
         Self { terminus: bits[0] as u32, link, sequence: bits[2] }
@@ -101,7 +101,7 @@ pub enum PostError {
     /// Not now: the work queue or the link is full.
     #[error("the work queue is full: {0} messages wait")]
     QueueFull(usize),
-    /// Longer than what the ticket allows.
+    /// Longer than the ticket allows.
     #[error("a message of {length} bytes does not fit into the ticket's {capacity}")]
     TooLong {
         /// Bytes of the message.
@@ -215,7 +215,7 @@ impl Segmenter {
         self.length
     }
 
-    /// Where the message goes.
+    /// The message's destination.
     pub fn destination(&self) -> crate::wire::NodeId {
         self.ticket.destination
     }
@@ -314,7 +314,7 @@ struct Work {
     data: WorkData,
 }
 
-/// What one terminus has for one link.
+/// The state of one terminus for one link.
 #[derive(Debug)]
 struct LinkQueue {
     link: LinkId,
@@ -501,7 +501,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
         }
     }
 
-    /// Forgets what waits for a link that is gone; says how many messages that were.
+    /// Drops the messages that wait for a link that is gone; returns their number.
     pub fn drop_link(&mut self, link: LinkId) -> usize {
         match self.queues.get_mut(link.index as usize) {
             Some(queue) if queue.link == link => {
@@ -590,8 +590,8 @@ impl<M: AsRef<[u8]>> Source for Gathered<'_, M> {
     }
 }
 
-/// Whether a message of `terminus` for a link comes behind others: those of its own that wait for it,
-/// since messages of one terminus leave in order, or those of a terminus of higher priority.
+/// Whether a message of `terminus` for a link must wait for others: for earlier messages of
+/// `terminus`, which leave in order, or for those of a terminus of higher priority.
 pub fn comes_behind<M: AsRef<[u8]> + AsMut<[u8]>>(
     termini: &mut [Terminus<M>],
     terminus: usize,
@@ -605,8 +605,8 @@ pub fn comes_behind<M: AsRef<[u8]> + AsMut<[u8]>>(
 
 /// One packet of each terminus in turn, higher priorities first, until `budget` packets have left,
 /// nothing waits, or the link is full (Hamlyn 2.3: the interface interleaves packets from all
-/// termini). `next` remembers whose turn it is. Calls `sent` for each packet; says whether
-/// anything still waits for this link.
+/// termini). `next` remembers the terminus whose turn it is. Calls `sent` for each packet; returns
+/// whether anything still waits for this link.
 pub fn transmit_turn<T: Transmit, M: AsRef<[u8]> + AsMut<[u8]>>(
     termini: &mut [Terminus<M>],
     link_id: LinkId,

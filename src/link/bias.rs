@@ -10,17 +10,17 @@
 //! ```
 //! A locked instruction waits until every store before it has reached the other core, and the store
 //! before a lock is released is usually that of a packet: it would cost a sender most of its rate.
-//! So the thread that alone uses a lock pays for it with two ordinary stores, and whoever comes
-//! second pays once, with a barrier that the kernel runs on every core.
+//! So a thread that alone uses a lock pays for it with two ordinary stores, and the second thread
+//! pays once, with a barrier that the kernel runs on every core.
 //!
-//! INSIDE: Release/Acquire: what the owner wrote under the lock is seen by the next.
-//! Never: OWNER becomes a thread again once it was 0; so an owner that was stopped between two of
-//! its steps cannot take itself for a later one.
+//! INSIDE: Release/Acquire: the next holder of the lock sees the owner's writes under it. Never:
+//! OWNER becomes a thread again once it was 0; so an owner that was stopped between two of its
+//! steps cannot take itself for a later one.
 
 use super::cells::{AtomicU64, Ordering, fence};
 use super::sleep::Barrier;
 
-/// Which thread a lock is biased towards. Threads have numbers other than 0.
+/// The thread towards which a lock is biased. Threads have numbers other than 0.
 #[derive(Debug)]
 pub struct Bias {
     owner: AtomicU64,
@@ -68,13 +68,13 @@ impl Bias {
         self.owner.load(Ordering::Relaxed) == thread
     }
 
-    /// Gives back what [`enter`](Self::enter) took.
+    /// Releases the lock that [`enter`](Self::enter) took.
     #[inline(always)]
     pub fn leave(&self) {
         self.inside.store(0, Ordering::Release);
     }
 
-    /// Ends the bias, by whoever holds the lock behind it. `true`: the caller must run the barrier
+    /// Ends the bias. The caller holds the lock behind it. `true`: the caller must run the barrier
     /// before it asks [`is_inside`](Self::is_inside).
     pub fn revoke(&self) -> bool {
         let was_biased = self.owner.load(Ordering::Relaxed) != 0;

@@ -2,9 +2,9 @@
 //!
 //! Shared bytes are never borrowed as `&[u8]`. Words are read through atomics; longer bodies pass
 //! through [`copy_in`] and [`copy_out`], which the compiler cannot reason about (an assembly
-//! block), so that it can neither read a byte twice nor assume what it read.
+//! block), so that it can neither read a byte twice nor assume anything of its value.
 //!
-//! Layout of what one process writes for one direction of a link:
+//! Layout of the memory that one process writes for one direction of a link:
 //! ```text
 //! 0      ReaderWords: how far this process has read the other's ring, how it sleeps, its bell
 //! 4096   the lines of the ring that this process writes
@@ -28,7 +28,7 @@ pub struct Line(pub(crate) [AtomicU64; LINE_WORDS]);
 #[repr(C, align(128))]
 pub struct Alone(pub(crate) AtomicU64);
 
-/// What the reader of a ring writes. It lies at the head of the reader's own memory.
+/// The words that the reader of a ring writes. They lie at the head of the reader's own memory.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ReaderWords {
@@ -47,7 +47,7 @@ pub struct ReaderWords {
     pub(crate) processor: Alone,
 }
 
-/// Bytes of [`ReaderWords`] and what is kept free behind them: one page, so that a ring's lines
+/// Bytes of [`ReaderWords`] and of the free space behind them: one page, so that a ring's lines
 /// begin on a page of their own.
 pub const READER_WORDS_BYTES: usize = 4096;
 
@@ -107,7 +107,7 @@ impl Word for alloc::sync::Arc<AtomicU64> {
 pub fn prefetch_for_writing(lines: &[Line], index: usize) {
     let line = lines.as_ptr().wrapping_add(index);
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    // SAFETY: a hint: it reads and writes nothing, whatever the address.
+    // SAFETY: a hint: it reads and writes nothing, at any address.
     unsafe {
         core::arch::asm!(
             "prefetchw [{line}]",
@@ -119,10 +119,10 @@ pub fn prefetch_for_writing(lines: &[Line], index: usize) {
     let _ = line;
 }
 
-/// Writes the words of a line behind the first, in any order, in as few stores as there can be: all
-/// that this processor stores, its own memory's words too, waits in one queue for the lines that are
-/// on their way here, and how many lines can be on their way is a question of how few stores a message
-/// has. Of words that no reader looks at before it has seen the first one.
+/// Writes the words of a line except the first, in any order, with as few stores as possible. All
+/// stores of this processor, also those to its own memory, wait in one queue for the lines that are
+/// on their way here; so the fewer stores a message has, the more lines can be on their way at
+/// once. No reader looks at these words before it has seen the first.
 #[inline(always)]
 pub fn write_behind_first(line: &[AtomicU64; LINE_WORDS], word: impl Fn(usize) -> u64) {
     #[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(loom), not(miri)))]
@@ -131,9 +131,9 @@ pub fn write_behind_first(line: &[AtomicU64; LINE_WORDS], word: impl Fn(usize) -
         line[1].store(word(1), Ordering::Relaxed);
         for i in [2, 4, 6] {
             let (low, high) = (word(i) as i64, word(i + 1) as i64);
-            // SAFETY: two neighbouring words of the line, whose atomics allow writes through a shared
-            // reference. No thread of this program reads them before the first word's release; what
-            // another process does with its own view of them is outside of the program.
+            // SAFETY: two neighbouring words of the line, whose atomics allow writes through a
+            // shared reference. No thread of this program reads them before the first word's
+            // release; accesses by another process through its own view are outside of the program.
             unsafe {
                 _mm_storeu_si128(line[i].as_ptr().cast::<__m128i>(), _mm_set_epi64x(high, low))
             }
@@ -146,7 +146,7 @@ pub fn write_behind_first(line: &[AtomicU64; LINE_WORDS], word: impl Fn(usize) -
 }
 
 /// Copies `from` into the ring's body, `byte` bytes after the start of line `line`, going on at
-/// the ring's first line where it ends. At most the whole ring.
+/// the ring's first line at its end. At most the whole ring.
 #[inline]
 pub fn copy_in(lines: &[Line], line: usize, byte: usize, from: &[u8]) {
     let size = lines.len() * LINE_BYTES;
@@ -200,8 +200,8 @@ pub fn read_at(lines: &[Line], at: usize, to: &mut [u8]) {
     }
 }
 
-/// The word at `at` bytes after the start, a multiple of 8; what its writer wrote before it is
-/// seen after it.
+/// The word at `at` bytes after the start, a multiple of 8, with Acquire: everything that its
+/// writer stored before it is visible after it.
 #[inline]
 pub fn load_at(lines: &[Line], at: usize) -> u64 {
     lines[at / LINE_BYTES].0[at % LINE_BYTES / 8].load(Ordering::Acquire)
@@ -238,7 +238,7 @@ mod opaque {
     }
 
     /// Bodies from this size on are copied by `rep movsb`, which writes whole lines without
-    /// reading them first: across cores it moves two to four times what vector stores do. Below,
+    /// reading them first: across cores it is two to four times as fast as vector stores. Below,
     /// its start-up costs more than it saves. Measured: bench/README.md.
     const STRING_COPY_MIN: usize = 768;
 
@@ -285,7 +285,7 @@ mod opaque {
                 {
                     step!(to, from, 16, xmm_reg, "movups {t}, [{from}]", "movups [{to}], {t}");
                 }
-                // Where code may not use vector registers, as in a kernel.
+                // Code that may not use vector registers, as in a kernel.
                 #[cfg(not(target_feature = "sse2"))]
                 {
                     step!(to, from, 8, reg, "mov {t}, [{from}]", "mov [{to}], {t}");

@@ -1,10 +1,10 @@
-//! Links: what carries packets from one interface to another, each once or not at all.
+//! Links carry packets from one interface to another, each once or not at all.
 //!
 //! - [`cells`]: memory shared with a stranger, and the only two functions that copy it.
 //! - [`ring`]: one direction of a shared-memory link, over borrowed cells, so that the same
 //!   algorithm runs on mapped memory and under loom.
 //! - [`sleep`]: the sleep generation, by which a reader that waits is woken.
-//! - [`bias`]: how one thread takes a lock without a locked instruction.
+//! - [`bias`]: a lock that one thread takes without a locked instruction.
 //! - [`sim`]: a fabric that delays, reorders, drops and corrupts, from a seed.
 //!
 //! The interface assumes nothing about order; it does assume that a link makes no duplicates.
@@ -18,7 +18,7 @@ pub mod sleep;
 
 use crate::wire::Header;
 
-/// What an outgoing packet's data is gathered from: at most a few slices, in order.
+/// The source of an outgoing packet's data: at most a few slices, in order.
 pub trait Source {
     /// Calls `put(position, piece)` for each piece in order; positions are bytes from the start of
     /// the packet's data and leave no gap. Together the pieces are `header.length` bytes.
@@ -51,8 +51,8 @@ pub trait Transmit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// The body of a packet that has arrived, still where the sender wrote it. Each method copies at
-/// most once; nobody reads the same byte twice.
+/// The body of a packet that has arrived, still in the memory that the sender wrote. Each method
+/// copies at most once, and no caller reads the same byte twice.
 pub trait Body {
     /// The first 16 bytes of the body if they arrived with the header: metadata, then data.
     fn inline(&self) -> [u64; 2];

@@ -16,7 +16,7 @@
 //!
 //! Both keep their own description of the ring in private memory (CLAN, 3.1) and believe nothing
 //! that they read. Never: the reader trusts a length that it has not copied out and checked; the
-//! writer trusts a FREED that it has not compared with what it wrote.
+//! writer trusts a FREED that it has not compared with its own count.
 
 // `for i in 1..HEADER_WORDS`: word by word, by its number in the layout.
 #![allow(clippy::needless_range_loop)]
@@ -50,7 +50,7 @@ pub const fn packet_lines_max(packet_bytes: u32) -> u64 {
     2 + (packet_bytes as u64).div_ceil(LINE_BYTES as u64)
 }
 
-/// The other side wrote what an honest one never writes. The ring is not to be used again.
+/// The other side wrote values that an honest side never writes. The ring must not be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingViolation {
     /// A packet claims more lines than a packet can have.
@@ -63,12 +63,12 @@ pub enum RingViolation {
         /// Lines of the ring.
         capacity: u64,
     },
-    /// FREED went back, or past what was written.
+    /// FREED went back, or past the written lines.
     #[error(
         "the reader claims to have freed line {freed}, of {written} written and {before} freed before"
     )]
     FreedOutOfRange {
-        /// What it claims.
+        /// The FREED that the reader claims.
         freed: u64,
         /// Lines written so far.
         written: u64,
@@ -83,8 +83,8 @@ fn stamp(position: u64, lines_log2: u32) -> u32 {
     0x8000_0000 | (position >> lines_log2) as u32
 }
 
-/// Where a position's line is. Computed from the number of lines: where that is known not to be zero, no
-/// other check is left of the index.
+/// The index of a position's line. It is computed from the number of lines: once the compiler knows
+/// that this is not zero, no bounds check remains.
 #[inline(always)]
 fn place(lines: &[Line], position: u64) -> usize {
     position as usize & (lines.len() - 1)
@@ -100,10 +100,10 @@ pub struct RingWriter<L, W> {
     packet_bytes: u32,
     /// Lines written since the ring was made.
     written: u64,
-    /// The last FREED that was read and found possible.
+    /// The last FREED that was read and passed the check.
     freed_seen: u64,
-    /// Up to this position lines may be written without another look at FREED, and their stamp is
-    /// `stamp`: it is not behind the end of the lap.
+    /// Lines before this position may be written without another look at FREED. It is not beyond
+    /// the end of the lap, so all of them have the stamp `stamp`.
     room_until: u64,
     stamp: u32,
     /// Before this position, a line may hold the bytes of a body.
@@ -112,7 +112,7 @@ pub struct RingWriter<L, W> {
 }
 
 impl<L: Lines, W: Word> RingWriter<L, W> {
-    /// Over lines that are all zero. `packet_bytes` is lowered to what the ring allows, and raised
+    /// Over lines that are all zero. `packet_bytes` is lowered to the ring's limit, and raised
     /// to a line: the first packet of a message must hold its metadata.
     pub fn new(lines: L, freed: W, packet_bytes: u32) -> Self {
         let count = lines.lines().len();
@@ -132,7 +132,7 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
         }
     }
 
-    /// What the reader did that no honest reader does, if it did.
+    /// The reader's violation of the protocol, if there was one.
     #[inline]
     pub fn violation(&self) -> Option<RingViolation> {
         self.violation
@@ -155,7 +155,7 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
         self.written
     }
 
-    /// Whether all that was written has been read, as far as the reader says.
+    /// Whether the reader claims to have read everything that was written.
     pub fn is_drained(&mut self) -> bool {
         self.refresh();
         self.freed_seen == self.written || self.violation.is_some()
@@ -229,14 +229,14 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
         self.push_words(header.length, |i| words.get(i).copied().unwrap_or(body[i & 1]))
     }
 
-    /// [`push_line`](Self::push_line) of words that are made when there is room: asked before, they
-    /// would have to be kept meanwhile. `word` gives those of header and body, but for the first.
+    /// [`push_line`](Self::push_line) with words that are computed once there is room, so that they
+    /// need not be kept until then. `word` returns the words of header and body, except the first.
     #[inline(always)]
     pub fn push_words(&mut self, length: u32, word: impl Fn(usize) -> u64) -> Result<(), Full> {
         if !self.has_room(1) {
             return Err(Full);
         }
-        // Once each: the compiler must take it that a store to the ring changes any of them.
+        // Read once each: the compiler must assume that a store to the ring changes any of them.
         let (written, lines) = (self.written, self.lines.lines());
         let line = &lines[place(lines, written)].0;
         write_behind_first(line, word);
@@ -336,7 +336,7 @@ pub struct RingReader<L, W> {
     /// When this many have been read, FREED is written again: read lines are given back many at a
     /// time. An eighth of the ring ends here, so no lap ends before.
     publish_at: u64,
-    /// That of the next packet.
+    /// The stamp of the next packet.
     stamp: u32,
     /// Lines of the largest packet. Without this bound, packets of almost the whole ring could
     /// step through it a line at a time, each copied whole.
@@ -348,7 +348,7 @@ pub struct RingReader<L, W> {
 pub struct Packet<'a> {
     /// The private copy of the header. Not yet checked.
     pub header: Header,
-    /// What stood in reserved bits.
+    /// The reserved bits as they arrived.
     pub reserved: u32,
     layout: BodyLayout,
     inline: [u64; 2],
@@ -356,8 +356,8 @@ pub struct Packet<'a> {
     at: usize,
 }
 
-/// The first line of a packet, where its writer may still be changing it. Each word is to be read
-/// once; nothing is checked.
+/// The first line of a packet, in memory that the writer may still be changing. Read each word
+/// once; nothing has been checked.
 #[derive(Clone, Copy, Debug)]
 pub struct FirstLine<'a> {
     first: u64,
@@ -365,13 +365,13 @@ pub struct FirstLine<'a> {
 }
 
 impl FirstLine<'_> {
-    /// One word. In the first one the stamp still stands, and it is read already.
+    /// One word. The first still contains the stamp, and has been read already.
     #[inline(always)]
     pub fn word(&self, i: usize) -> u64 {
         if i == 0 { self.first } else { self.line[i].load(Ordering::Relaxed) }
     }
 
-    /// All of them.
+    /// All words.
     #[inline(always)]
     pub fn copy(&self) -> [u64; LINE_WORDS] {
         core::array::from_fn(|i| self.word(i))
@@ -500,8 +500,8 @@ impl<L: Lines, W: Word> RingReader<L, W> {
         Ok(Packet { header, reserved, layout, inline, lines, at })
     }
 
-    /// The packet of `lines` lines that was peeked at is no longer needed. Says whether FREED
-    /// was written, so that a writer that waits for room can be told.
+    /// Releases the packet of `lines` lines that was peeked at. Returns whether FREED was written,
+    /// so that the caller can wake a writer that waits for room.
     #[inline(always)]
     pub fn release(&mut self, lines: u64) -> bool {
         self.read += lines;
@@ -517,8 +517,8 @@ impl<L: Lines, W: Word> RingReader<L, W> {
         self.publish()
     }
 
-    /// Gives back what has been read and not yet given back; to be called when nothing is ready.
-    /// Says whether there was anything.
+    /// Gives back the lines that have been read and not yet given back; call it when no packet is
+    /// ready. Returns whether there were any.
     #[inline(always)]
     pub fn publish(&mut self) -> bool {
         let anything = self.published != self.read;
@@ -592,7 +592,7 @@ mod tests {
             self.writer.transmit(&header(data.len(), metadata.len()), metadata, data)
         }
 
-        /// What an interface does: copies what the header says, then releases.
+        /// Acts as an interface does: copies the bytes that the header names, then releases.
         fn receive(&mut self) -> Option<(Vec<u8>, Vec<u8>)> {
             let packet = self.reader.peek().expect("an honest writer")?;
             assert_eq!(packet.reserved, 0);
@@ -780,7 +780,7 @@ mod tests {
         assert_eq!(ring.receive(), Some((bytes(60, 0), bytes(100, 0))));
     }
 
-    // By mechanism: what the other side writes.
+    // By mechanism: writes by the other side.
 
     fn words(lines: &[Line]) -> Vec<u64> {
         lines.iter().flat_map(|line| &line.0).map(|word| word.load(Ordering::Relaxed)).collect()
@@ -849,8 +849,8 @@ mod tests {
             assert_eq!(ring.writer.violation(), expected.then_some(violation));
             if expected {
                 assert!(ring.writer.is_drained(), "nobody waits for a reader that lies");
-                // What was believed before is still believed: four more lines, and no line that
-                // the reader did not give back.
+                // The last FREED that passed the check still counts: four more lines, and no line
+                // that the reader did not give back.
                 let room = (0..8).take_while(|_| ring.send(&[], &[]).is_ok()).count();
                 assert_eq!(room, 4);
             }

@@ -1,5 +1,5 @@
 //! A simulated fabric between interfaces, for tests: it delays, reorders, corrupts and loses whole
-//! links, all decided by one number, so that a run can be had again.
+//! links, all decided by one number, so that a run can be repeated.
 //!
 //! ```text
 //!   interface A --> Outgoing: Transmit --> [ in flight, at most `capacity` ] --> arrive(B) --> interface B
@@ -83,7 +83,7 @@ pub struct SimPacket {
     pub link: SimLink,
     /// As it arrived.
     pub header: Header,
-    /// What stands in reserved bits; zero unless it was corrupted.
+    /// The reserved bits; zero unless the packet was corrupted.
     pub reserved: u32,
     /// Whether bits were flipped on the way.
     pub was_corrupted: bool,
@@ -91,8 +91,8 @@ pub struct SimPacket {
     data: Vec<u8>,
 }
 
-/// Copies what there is. A corrupted header may claim more bytes than were sent; in a ring the
-/// reader would find whatever lies there, and here it finds ones.
+/// Copies the bytes that were sent. A corrupted header may claim more; in a ring the reader would
+/// then find arbitrary bytes, and here it finds ones.
 fn copy(to: &mut [u8], from: &[u8]) {
     to.fill(0xff);
     let n = to.len().min(from.len());
@@ -217,7 +217,7 @@ impl Fabric {
         packet.was_corrupted = true;
         for _ in 0..=self.rng.below(3) {
             let body = packet.metadata.len() + packet.data.len();
-            // Half of the flips hit the header, wherever they can be seen: not the stamp.
+            // Half of the flips hit the header, but not the stamp, in which they could not be seen.
             if body == 0 || self.rng.below(2) == 0 {
                 let bit = 32 + self.rng.below(6 * 64 - 32);
                 let mut words = packet.header.to_words();
@@ -258,7 +258,7 @@ impl Transmit for Outgoing<'_> {
         if link.is_cut || link.used >= link.capacity {
             return Err(Full);
         }
-        // What a ring's writer asserts, and what the rest of a message's packets rely on.
+        // A ring's writer asserts this, and a message's other packets rely on it.
         assert_eq!(header.metadata_len as usize, metadata.len());
         assert!(header.length <= link.packet_bytes, "a packet larger than the link's");
         link.used += 1;

@@ -8,8 +8,8 @@
 //!   look at the ring once more          load SLEEP
 //!   sleep until woken                   wake, once for each generation
 //! ```
-//! SLEEP lies in the sleeper's page and only the sleeper writes it. The two barriers see to it
-//! that one of both sees what the other wrote: the sleeper the packet, or the waker the new
+//! SLEEP lies in the sleeper's page and only the sleeper writes it. The two barriers ensure that at
+//! least one side sees the other's write: the sleeper sees the packet, or the waker sees the new
 //! generation. A fence on each send would cost three quarters of the rate, so the sleeper pays for
 //! both with a barrier that the kernel runs on every core ([`Barrier::Asymmetric`]); where that is
 //! refused, the waker fences once a batch. A sleeper that sleeps often asks for such fences, too,
@@ -17,21 +17,23 @@
 //! after the fences were no longer asked for.
 //!
 //! SLEEP says how to wake: by a byte on a socket, which an event loop sees, or by the bell
-//! (`BY_BELL`). BELL lies in the waker's page, and only the waker writes it: it changes it, and
-//! then wakes whoever sleeps on it. The sleeper gives the kernel the value that it noted *before* it
-//! announced that it sleeps; so whoever has seen the announcement changes the bell to a value that
-//! the kernel no longer accepts, or finds the sleeper asleep. (The sleeper's own page would not do:
-//! the waker cannot change it, and a wake-up between the look and the sleep would be lost.)
+//! (`BY_BELL`). BELL lies in the waker's page, and only the waker writes it: it changes the bell,
+//! and then wakes the threads that sleep on it. The sleeper gives the kernel the value that it
+//! noted *before* it announced its sleep. So a waker that has seen the announcement either changes
+//! the bell to a value that the kernel no longer accepts, or finds the sleeper asleep. (The
+//! sleeper's own page would not do: the waker cannot change it, and a wake-up between the look and
+//! the sleep would be lost.)
 //!
-//! A receiver with very many links announces the same of one that it does not look at any more though
-//! it is awake, and wants to be told of any packet there, also of one that wakes nobody (`ANY`).
+//! A receiver with very many links makes the same announcement for a link that it stops polling
+//! while awake. It then wants a wake-up for any packet there, even one whose sender asked for none
+//! (`ANY`).
 //!
 //! The same halves, exchanged, serve a sender that sleeps until there is room: FREED takes the
 //! place of the packet, and ROOM that of SLEEP. Both wake by the one bell.
 //!
-//! Never: the sleeper sleeps on what it saw before it armed; the waker relies on SLEEP for anything
-//! but the choice to wake. A sleeper that makes its generation race makes its peer wake it at each
-//! batch, and a waker that makes its bell race makes its peer look; they gain nothing else.
+//! Never: the sleeper sleeps because of a look from before it armed; the waker relies on SLEEP for
+//! anything but the choice to wake. A sleeper that makes its generation race makes its peer wake it
+//! at each batch, and a waker that makes its bell race makes its peer look; they gain nothing else.
 
 use super::cells::{AtomicU64, Ordering, Word, fence};
 
@@ -41,10 +43,10 @@ const BY_BELL: u64 = 1;
 const FENCE: u64 = 2;
 /// In a sleep word: wake for any packet, whether or not its sender asked for that.
 const ANY: u64 = 4;
-/// What a generation adds to a sleep word.
+/// The step from one generation to the next in a sleep word.
 const GENERATION: u64 = 8;
 
-/// Who pays for keeping a store before a load. Agreed when connecting.
+/// The side that pays for keeping a store before a load. The sides agree on it when they connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Barrier {
     /// The sleeper's barrier reaches the waker's core (`membarrier`); the waker fences nothing but
@@ -54,7 +56,7 @@ pub enum Barrier {
     Fence,
 }
 
-/// How a sleeper is to be woken.
+/// The way to wake a sleeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeBy {
     /// A byte on a socket.
@@ -71,28 +73,28 @@ pub struct Sleeper<W> {
     barrier: Barrier,
     /// Whether the waker understands [`BY_BELL`], [`FENCE`] and [`ANY`].
     understood: bool,
-    /// The waker fences, for it has seen that it is asked to.
+    /// The waker fences: it has seen the request.
     peer_fences: bool,
 }
 
 impl<W: Word> Sleeper<W> {
-    /// Over this process's own word, which is zero and which nobody else writes. `understood`: the
-    /// waker knows how to ring, and to fence when asked.
+    /// Over this process's own word, which is zero and which no other process writes. `understood`:
+    /// the waker can ring the bell, and fences when asked.
     pub fn new(sleep: W, barrier: Barrier, understood: bool) -> Self {
         Self { sleep, value: 0, barrier, understood, peer_fences: barrier == Barrier::Fence }
     }
 
-    /// Announces that this side is about to sleep. The caller then runs a barrier for all that it
-    /// arms together, looks once more at everything that it waits for, and sleeps only if there is
-    /// nothing. By the bell only where the other side understands it.
+    /// Announces that this side is about to sleep. The caller then runs one barrier for all
+    /// sleepers that it arms together, looks once more at everything that it waits for, and sleeps
+    /// only if nothing is there. The bell is used only if the other side understands it.
     #[inline]
     pub fn arm(&mut self, by: WakeBy) {
         self.announce(if by == WakeBy::Bell { BY_BELL } else { 0 });
     }
 
-    /// Announces that this side looks no more until it is told of a packet, whichever it is, by a
-    /// byte. What must follow is as for [`arm`](Self::arm). `false`: the other side would not
-    /// understand it, and nothing was announced.
+    /// Announces that this side does not look again until a byte tells it of a packet, of any kind.
+    /// The same steps must follow as for [`arm`](Self::arm). `false`: the other side would not
+    /// understand this, and nothing was announced.
     pub fn arm_for_any(&mut self) -> bool {
         if self.understood {
             self.announce(ANY);
@@ -114,7 +116,7 @@ impl<W: Word> Sleeper<W> {
         self.sleep.word().store(value, Ordering::Release);
     }
 
-    /// Whether arming is to be followed by the barrier that reaches the waker's core; otherwise a
+    /// Whether the barrier that reaches the waker's core must follow arming; otherwise a
     /// fence is enough.
     #[inline]
     pub fn needs_barrier(&self) -> bool {
@@ -154,10 +156,10 @@ impl<W: Word> Signaller<W> {
         Self { sleep, signalled: 0, barrier, understood }
     }
 
-    /// After a commit, or once after a batch of them: what the other side has announced and was not
-    /// woken for yet, if there is something. A caller that wakes it says so with
-    /// [`signalled`](Self::signalled); one that does not, because nothing urgent was sent, asks again
-    /// after the next commit.
+    /// After a commit, or once after a batch of commits: the other side's announcement, if there is
+    /// one for which it was not woken yet. A caller that wakes it then calls
+    /// [`signalled`](Self::signalled); a caller that does not, because nothing urgent was sent,
+    /// asks again after the next commit.
     #[inline(always)]
     pub fn pending(&self) -> Option<u64> {
         match self.barrier {
@@ -228,13 +230,14 @@ pub fn is_another_sleep(word: u64, told: u64) -> bool {
     word / GENERATION != told / GENERATION
 }
 
-/// Changes this process's own bell; whoever sleeps on it must then be woken. Several threads may.
+/// Changes this process's own bell; the caller must then wake the threads that sleep on it. Several
+/// threads may call this.
 #[inline]
 pub fn ring(bell: &impl Word) {
     bell.word().fetch_add(1, Ordering::Release);
 }
 
-/// What a sleeper knows of the other side's bell.
+/// A sleeper's view of the other side's bell.
 #[derive(Debug)]
 pub struct Ear<W> {
     bell: W,
@@ -247,37 +250,37 @@ impl<W: Word> Ear<W> {
         Self { heard: 0, bell }
     }
 
-    /// Whether the bell has changed since it was asked last; to be asked before arming. If so, the
-    /// generation that was announced may have been used up, and the next sleep needs another.
+    /// Whether the bell has changed since the last call; call this before arming. If so, the
+    /// announced generation may have been used up, and the next sleep needs another.
     #[inline]
     pub fn has_rung(&mut self) -> bool {
         let bell = self.bell.word().load(Ordering::Acquire);
         core::mem::replace(&mut self.heard, bell) != bell
     }
 
-    /// The bell, and what the kernel must find there for a sleep to begin.
+    /// The bell, and the value that the kernel must find there for a sleep to begin.
     pub fn expected(&self) -> (&W, u32) {
         (&self.bell, self.heard as u32)
     }
 }
 
-/// Wakes a thread that sleeps on a word that its waker cannot change: another process's bell, say, in
-/// place of the waker's own word. That saves the kernel a second word in each sleep.
+/// Wakes a thread that sleeps on a word that its waker cannot change: another process's bell, say,
+/// in place of the waker's own word. That saves the kernel a second word in each sleep.
 ///
 /// ```text
 ///   sleeper                              waker, of the same process
 ///   say where it is about to sleep       change the own word
 ///   fence                                fence
-///   look at the own word once more       somebody said so: wake there, until that one has left
+///   look at the own word once more       a thread said so: wake it there, until it has left
 ///   sleep on the other's word; leave
 /// ```
-/// One of both sees what the other wrote. Between its last look and its sleep a wake does not reach
-/// the sleeper, which is why the waker repeats it.
+/// At least one side sees the other's write. A wake does not reach the sleeper between its last
+/// look and its sleep, which is why the waker repeats it.
 #[derive(Debug)]
 pub struct Elsewhere {
-    /// Where one thread sleeps, or is about to; 0: none does.
+    /// The address at which one thread sleeps, or is about to; 0: no thread does.
     place: AtomicU64,
-    /// How often one did.
+    /// The number of sleeps so far.
     sleeps: AtomicU64,
 }
 
@@ -288,9 +291,9 @@ impl Default for Elsewhere {
 }
 
 impl Elsewhere {
-    /// The calling thread is about to sleep at `place`, which is not 0; it then looks at the own word
-    /// once more, and [leaves](Self::leave) whatever it sees. `false`: another thread does so already,
-    /// and this one must not.
+    /// The calling thread is about to sleep at `place`, which is not 0. It then looks at the own
+    /// word once more, and [leaves](Self::leave) in any case. `false`: another thread sleeps
+    /// elsewhere already, and this one must not.
     #[inline]
     pub fn begin(&self, place: u64) -> bool {
         let is_first =
@@ -302,15 +305,15 @@ impl Elsewhere {
         is_first
     }
 
-    /// The calling thread, whose [`begin`](Self::begin) said `true`, sleeps no more.
+    /// The calling thread, whose [`begin`](Self::begin) returned `true`, no longer sleeps.
     #[inline]
     pub fn leave(&self) {
         self.place.store(0, Ordering::Release);
     }
 
     /// The own word has been changed: calls `wake`, with the place and the number of calls before,
-    /// until the thread that sleeps there has left or `wake` says `false`. `false`: nobody sleeps
-    /// elsewhere who has not seen the change.
+    /// until the thread that sleeps there has left or `wake` returns `false`. `false`: no thread
+    /// that has not seen the change sleeps elsewhere.
     pub fn wake(&self, mut wake: impl FnMut(u64, u32) -> bool) -> bool {
         fence(Ordering::SeqCst);
         let sleep = self.sleeps.load(Ordering::Relaxed);
@@ -319,7 +322,7 @@ impl Elsewhere {
             return false;
         }
         let mut calls = 0;
-        // One that begins after the count was read sees the change.
+        // A thread that begins after the count was read sees the change.
         while wake(place, calls)
             && self.place.load(Ordering::Acquire) == place
             && self.sleeps.load(Ordering::Relaxed) == sleep
@@ -367,7 +370,7 @@ mod tests {
         assert_eq!(signaller.pending(), None);
         sleeper.arm(WakeBy::Byte);
         assert!(!signaller.is_for_any(signaller.pending().unwrap()));
-        // Not to one that would take it for a generation.
+        // Not to a waker that would take it for a generation.
         let word = Arc::new(AtomicU64::new(0));
         let mut sleeper = Sleeper::new(word.clone(), Barrier::Fence, false);
         assert!(!sleeper.arm_for_any() && word.load(Ordering::Relaxed) == 0);
@@ -394,7 +397,7 @@ mod tests {
             assert_eq!(word.load(Ordering::Relaxed) % GENERATION, 0);
             sleeper.barrier_made();
             assert!(sleeper.needs_barrier());
-            // As one does that counts in ones.
+            // As a peer does that counts in ones.
             word.store(generation, Ordering::Relaxed);
             assert_eq!(signaller.must_signal(), Some(WakeBy::Byte));
             assert_eq!(signaller.must_signal(), None);
@@ -412,7 +415,7 @@ mod tests {
         assert!(signaller.must_signal().is_some());
         sleeper.stop_fences();
         assert!(sleeper.needs_barrier());
-        // Nothing that was announced.
+        // Nothing was announced.
         assert_eq!(signaller.must_signal(), None);
         // A barrier that was made for another link before this one was armed says nothing.
         sleeper.barrier_made();
@@ -459,7 +462,7 @@ mod tests {
             true
         }));
         assert_eq!(last, Some((64, 2)));
-        // Another sleep at the same place is of one who has seen the change.
+        // Another sleep at the same place is that of a thread which has seen the change.
         assert!(elsewhere.begin(64));
         assert!(elsewhere.wake(|_, calls| {
             assert_eq!(calls, 0);

@@ -1,23 +1,23 @@
-//! The memory of an aperture: pages that their owner and a holder in another process map; where they
-//! are read-only there may be several holders.
+//! The memory of an aperture: pages that their owner and a holder in another process map. Read-only
+//! pages may have several holders.
 //!
 //! ```text
 //!   owner                                        holder
 //!   Owned: maps, fills (pays), seals
 //!          ------------- descriptor ---------->  check(..), then Pages: maps
 //!   reads and writes  <---- the pages ---->      reads, writes if it may
-//!   revoke: copies out, lets go                  its pages are an orphan: harmless, of no use
+//!   revoke: copies out, unmaps                   its pages are an orphan: harmless, of no use
 //! ```
-//! SHRIMP's import and export, CLAN's aperture. Data moves by the holder's own stores and loads;
-//! what announces it is a packet, over the link, checked like any other.
+//! SHRIMP's import and export, CLAN's aperture. Data moves by the holder's own stores and loads; a
+//! packet over the link announces it, and is checked like any other.
 //!
-//! Everything here goes through copies that the compiler cannot reason about ([`cells`]); no
-//! reference to a shared byte is ever given out, because the other process may change it at any
-//! time. The lock guards the *mapping*, not the bytes: whoever revokes waits for copies of this
-//! process that are under way, each of at most [`COPY_BYTES_MAX`].
+//! Every access goes through copies that the compiler cannot reason about ([`cells`]); no reference
+//! to a shared byte is ever given out, because the other process may change it at any time. The
+//! lock guards the *mapping*, not the bytes: a revocation waits for copies of this process that are
+//! under way, each of at most [`COPY_BYTES_MAX`].
 //!
-//! Never: pages whose size somebody can lower are mapped (no access can fault); a page of an
-//! orphan is read again by its former owner.
+//! Never: pages whose size another process can lower are mapped (no access can fault); the former
+//! owner of an orphan reads a page of it again.
 
 use super::descriptor::Descriptor;
 use super::memory::{
@@ -33,11 +33,11 @@ use std::vec::Vec;
 
 pub use crate::wire::{APERTURE_PAGE_BYTES as PAGE_BYTES, ApertureAccess};
 
-/// Bytes that are copied before a revocation that waits gets its turn.
+/// Bytes that are copied before a waiting revocation gets its turn.
 pub const COPY_BYTES_MAX: usize = 1 << 20;
 
-/// Most revoked apertures that holders of one user were given and that somebody still has; beyond,
-/// nothing more is exported to them.
+/// Most revoked apertures of one user's holders that some process still has; beyond, nothing more
+/// is exported to that user.
 pub const ORPHANS_PER_USER_MAX: usize = 256;
 
 /// The seals of the memory file when it reaches the holder.
@@ -48,8 +48,8 @@ pub(super) fn seals(access: ApertureAccess) -> SealFlags {
     }
 }
 
-/// Bytes of an aperture that cannot be read or written so. A range that was refused was not
-/// touched; one during which the aperture was revoked may have been copied in part.
+/// Bytes of an aperture that cannot be read or written in this way. A refused range was not
+/// touched; a range during whose copy the aperture was revoked may have been copied in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum AccessError {
@@ -72,10 +72,10 @@ pub enum AccessError {
     /// It was revoked, or its link has ended.
     #[error("the aperture was revoked, or the link to its owner has ended")]
     Revoked,
-    /// This process was forked from the one that mapped it, and has not got the pages.
+    /// This process was forked from the one that mapped it, and does not have the pages.
     #[error("this process was forked from the one that has the aperture")]
     Forked,
-    /// Of an aperture of another host: not now, and nothing of this part was written.
+    /// Of an aperture of another host: not now; this part was not written.
     #[error("not now: {0} parts that were written wait until the other host takes them")]
     Busy(usize),
     /// Of an aperture of another host: nothing was read.
@@ -91,25 +91,25 @@ pub enum AccessError {
 
 /// The pages of an owner on another host. Ranges have been checked.
 pub trait Far: core::fmt::Debug + Send + Sync {
-    /// Copies `from`, which is on its way to `offset` then.
+    /// Copies `from`, which is then on its way to `offset`.
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), AccessError>;
 
     /// Waits for the bytes from `offset` on.
     fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), AccessError>;
 }
 
-/// Mapped pages of an aperture, until they are let go.
+/// Mapped pages of an aperture, until they are released.
 #[derive(Debug)]
 pub struct Pages {
     bytes: u64,
     may_write: bool,
     is_far: bool,
-    /// `None`: let go.
+    /// `None`: released.
     memory: RwLock<Option<Memory>>,
     guard: ForkGuard,
 }
 
-/// Where they are.
+/// The place of the pages.
 #[derive(Clone, Debug)]
 enum Memory {
     Here(RegionLines),
@@ -133,8 +133,8 @@ impl Pages {
         Ok(Self { bytes, may_write, is_far: true, memory, guard: ForkGuard::new()? })
     }
 
-    /// The holder's side: checks what came from the owner, or what the owner has filled, and maps
-    /// it. The bytes must have been paid for.
+    /// The holder's side: checks the file that came from the owner, or the copy that the owner has
+    /// filled, and maps it. The bytes must have been paid for.
     pub fn hold(
         file: impl AsFd,
         bytes: u64,
@@ -148,7 +148,7 @@ impl Pages {
         Self::new(lines, bytes, may_write).map_err(DescriptorError::Map)
     }
 
-    /// Bytes, let go or not.
+    /// Bytes, also after the release.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -158,15 +158,15 @@ impl Pages {
         self.may_write
     }
 
-    /// Whether they have been let go, or are those of another process.
+    /// Whether they have been released, or belong to another process.
     pub fn is_gone(&self) -> bool {
-        // In a child another thread of its parent's may have the lock, for ever.
+        // In a child, another thread of its parent may hold the lock for ever.
         !self.guard.is_parent()
             || self.memory.read().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Lets them go: every later access is [`AccessError::Revoked`]. Waits for copies under way.
-    /// `false`: they had been let go before.
+    /// Releases them: every later access is [`AccessError::Revoked`]. Waits for copies under way.
+    /// `false`: they had been released before.
     pub fn let_go(&self) -> bool {
         self.guard.is_parent()
             && self.memory.write().unwrap_or_else(PoisonError::into_inner).take().is_some()
@@ -185,7 +185,8 @@ impl Pages {
         }
     }
 
-    /// The other host's, if it is one's. Whoever lets go does not wait for what is done with it.
+    /// The other host's pages, if the owner is on one. A release does not wait for operations on
+    /// them.
     #[inline(always)]
     fn far(&self) -> Result<Option<Arc<dyn Far>>, AccessError> {
         if self.is_far { self.find_far().map(Some) } else { Ok(None) }
@@ -248,7 +249,7 @@ impl Pages {
     /// Enters every page into this process's page table now, if the system can, so that no access
     /// has to wait for that later. A revocation meanwhile waits until it is done.
     pub fn populate(&self) -> Result<(), AccessError> {
-        // Where it cannot, pages are entered when they are touched, as without this.
+        // If it cannot, pages are entered on first touch, as without this call.
         if self.far()?.is_some() {
             return Ok(());
         }
@@ -257,7 +258,8 @@ impl Pages {
         })
     }
 
-    /// The word at `offset`, whole; what its writer wrote before it is seen after it.
+    /// The word at `offset`, whole, with Acquire: everything that its writer stored before it is
+    /// visible after it.
     #[inline]
     pub fn read_u64(&self, offset: u64) -> Result<u64, AccessError> {
         self.check_word(offset)?;
@@ -280,7 +282,7 @@ impl Pages {
     }
 }
 
-/// Ranges of at most [`COPY_BYTES_MAX`]; one that is empty for nothing, so that it is checked, too.
+/// Ranges of at most [`COPY_BYTES_MAX`]; for no bytes one empty range, so that it is checked, too.
 fn pieces(length: usize) -> impl Iterator<Item = core::ops::Range<usize>> {
     let count = length.div_ceil(COPY_BYTES_MAX).max(1);
     (0..count).map(move |i| i * COPY_BYTES_MAX..((i + 1) * COPY_BYTES_MAX).min(length))
@@ -292,8 +294,8 @@ fn wanted(bytes: u64, seals: SealFlags, may_write: bool, filled: bool) -> Wanted
     Wanted { seals, seals_refused: refused, bytes: bytes as usize, filled, huge: false }
 }
 
-/// The same file through a description of its own, so that it can be told whether somebody else
-/// still has one ([`Ledger::settle`]). `None` where there is no /proc.
+/// The same file through a description of its own, so that the kernel can tell whether another
+/// process still has one ([`Ledger::settle`]). `None` without /proc.
 pub(super) fn reopen(file: impl AsFd, flags: OFlags) -> Option<OwnedFd> {
     let path = std::format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).ok()
@@ -307,7 +309,7 @@ pub struct Owned {
     rest: Mutex<Option<Rest>>,
 }
 
-/// What the owner needs for taking its memory back.
+/// The parts that the owner needs to take its memory back.
 #[derive(Debug)]
 struct Rest {
     file: OwnedFd,
@@ -346,9 +348,9 @@ impl Owned {
     }
 
     /// A descriptor for one more holder, of `user`, in whose row the bytes are counted from now on,
-    /// if its `limit` allows it. Of a read-only one; nothing there could be written through it. Also
-    /// whether this user had none before: if nothing comes of it, the bytes are to be
-    /// [taken out](Self::unshare) of that row again.
+    /// if its `limit` allows it. The aperture is read-only; the descriptor allows no writing. Also
+    /// returns whether this user had none before: if the holder does not get it after all, [take
+    /// the bytes out](Self::unshare) of that row again.
     pub fn descriptor_for(
         &self,
         user: Option<u32>,
@@ -362,7 +364,7 @@ impl Owned {
         reservation.descriptor_for(file, user, limit)
     }
 
-    /// A user to whom nothing was given after all does not pay for it.
+    /// A user who got no descriptor after all does not pay for it.
     pub fn unshare(&self, user: Option<u32>) {
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Rest { reservation, .. }) = &mut *rest {
@@ -375,14 +377,14 @@ impl Owned {
         &self.pages
     }
 
-    /// What the holders may do.
+    /// The holders' rights.
     pub fn access(&self) -> ApertureAccess {
         self.access
     }
 
-    /// Takes the memory back, at once: what the holder writes from now on is seen by nobody. The
-    /// bytes go to `keep`, which is as long as the aperture, if they are needed; other accesses of
-    /// this process wait meanwhile. `false`: it was revoked before, and nothing happened.
+    /// Takes the memory back, at once: no process sees the holder's later writes. The bytes go to
+    /// `keep`, which is as long as the aperture, if they are needed; other accesses of this process
+    /// wait meanwhile. `false`: it was revoked before, and nothing happened.
     pub fn revoke(&self, keep: Option<&mut [u8]>) -> bool {
         if !self.pages.guard.is_parent() {
             return false;
@@ -395,8 +397,8 @@ impl Owned {
         drop((mapped, memory));
         let rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Rest { file, reservation }) = rest {
-            // The pages are given back when nobody has the file any more. Punching them out of it
-            // would take the inode's lock, which the holder of a writable descriptor can keep.
+            // The pages are given back when no process has the file any more. Punching them out of
+            // it would take the inode's lock, which the holder of a writable descriptor can keep.
             reservation.orphan(file);
         }
         true
@@ -415,7 +417,7 @@ impl Drop for Owned {
     }
 }
 
-/// What a process has exported, and what it has revoked and still pays for.
+/// The apertures that a process has exported, and the revoked ones that it still pays for.
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<Rows>);
 
@@ -457,15 +459,15 @@ pub struct Limits {
     pub user: u64,
 }
 
-/// A limit would be exceeded: how many bytes are in use already.
+/// A limit would be exceeded: the number of bytes in use already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exceeded {
     /// By all holders together.
     All(u64),
     /// By holders of this user.
     User(u64),
-    /// Somebody still has so many revoked apertures that this user's holders were given; each keeps a
-    /// descriptor here.
+    /// So many revoked apertures of this user's holders are still held by some process; each keeps
+    /// a descriptor here.
     Orphans(usize),
 }
 
@@ -495,7 +497,8 @@ impl Ledger {
         Ok(reservation)
     }
 
-    /// Sets `bytes` aside for holders of several users, to be [shared](Reservation::share) with each.
+    /// Sets `bytes` aside for holders of several users, to be [shared](Reservation::share) with
+    /// each.
     pub fn reserve_for_many(
         self: &Arc<Self>,
         bytes: u64,
@@ -522,7 +525,7 @@ impl Ledger {
         self.lock().orphans.iter().map(|orphan| orphan.bytes).sum()
     }
 
-    /// Closes the orphans that nobody else has any more, which frees their memory.
+    /// Closes the orphans that no other process has any more, which frees their memory.
     pub fn settle(&self) {
         let mut rows = self.lock();
         let orphans = core::mem::take(&mut rows.orphans);
@@ -537,13 +540,13 @@ impl Ledger {
 }
 
 /// Whether any process has the file open or mapped through another description than `file`. The
-/// kernel grants a write lease only where nobody has.
+/// kernel grants a write lease only if there is none.
 fn is_held_elsewhere(file: &impl AsRawFd) -> bool {
     let lease = |kind: libc::c_int| {
         // SAFETY: a call with integers on a descriptor that is open.
         unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) == 0 }
     };
-    // Not granted for other reasons (the file is another user's): then it cannot be told.
+    // Not granted for other reasons (the file is another user's): then it cannot be known.
     let is_alone = lease(libc::F_WRLCK);
     if is_alone {
         lease(libc::F_UNLCK);
@@ -551,7 +554,7 @@ fn is_held_elsewhere(file: &impl AsRawFd) -> bool {
     !is_alone
 }
 
-/// Whether the kernel can say that nobody else has a file any more.
+/// Whether the kernel can tell that no other process has a file any more.
 pub(super) fn can_tell() -> bool {
     let Some(own) = memory::create(1).ok().and_then(|file| reopen(file, OFlags::RDWR)) else {
         return false;
@@ -567,21 +570,21 @@ pub(super) fn can_tell() -> bool {
 pub struct Reservation {
     ledger: Arc<Ledger>,
     bytes: u64,
-    /// The holders', each once.
+    /// The holders' users, each once.
     users: Vec<Option<u32>>,
-    /// The owner's description of the file is one that the kernel counts.
+    /// The kernel counts the owner's description of the file.
     counted: bool,
 }
 
 impl Reservation {
-    /// How many.
+    /// The number of bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Counts the bytes in a user's row, too, if that one's `limit` allows it: once, however many of
-    /// the user's processes hold them, and as long as the memory lives. Refused, nothing has changed.
-    /// Whether it was not counted there before.
+    /// Counts the bytes in a user's row, too, if that user's `limit` allows it: once, for any
+    /// number of the user's processes that hold them, and as long as the memory lives. If refused,
+    /// nothing has changed. Returns whether it was not counted there before.
     pub fn share(&mut self, user: Option<u32>, limit: u64) -> Result<bool, Exceeded> {
         if self.users.contains(&user) {
             return Ok(false);
@@ -619,7 +622,8 @@ impl Reservation {
         let theirs = match reopen(file, OFlags::RDONLY) {
             Some(theirs) => Ok(theirs),
             None => {
-                // The seals hold for this one, too; but the kernel no longer tells it from the owner's.
+                // The seals hold for this one, too; but the kernel no longer distinguishes it from
+                // the owner's.
                 self.counted = false;
                 file.try_clone()
             }
@@ -635,7 +639,7 @@ impl Reservation {
         self
     }
 
-    /// Stays in the account until nobody else has the file.
+    /// Stays in the account until no other process has the file.
     pub(super) fn orphan(mut self, file: OwnedFd) {
         let (bytes, counted) = (core::mem::take(&mut self.bytes), self.counted);
         let users = core::mem::take(&mut self.users);
@@ -695,7 +699,7 @@ mod tests {
         assert!(matches!(pages.read_u64(BYTES - 4), Err(AccessError::OutOfBounds { .. })));
     }
 
-    /// What was let go of is unmapped by threads that nothing waits for.
+    /// Threads that nothing waits for unmap the released memory.
     fn until_settled(ledger: &Ledger) {
         let end = std::time::Instant::now() + core::time::Duration::from_secs(20);
         while (ledger.bytes(), ledger.orphan_bytes()) != (0, 0) {
@@ -736,7 +740,7 @@ mod tests {
         assert!(!owned.revoke(None), "twice");
         assert_eq!(&keep[..4], b"kept");
         assert_eq!(owned.pages().read(0, &mut [0]), Err(AccessError::Revoked));
-        // Its pages count until the holder has let go of them.
+        // Its pages count until the holder has released them.
         assert_eq!((ledger.bytes(), ledger.orphan_bytes()), (BYTES, BYTES));
         held.write(0, b"late").unwrap();
         assert!(held.let_go() && !held.let_go());

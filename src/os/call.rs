@@ -1,5 +1,5 @@
-//! Errors of system calls, in words: which call, what the system said, and the limit or the setting that
-//! makes it say so; and the one limit at which the kernel does not say anything, but kills.
+//! Errors of system calls, in words: the call, the system's message, and the limit or the setting
+//! behind it; and the one limit at which the kernel does not return an error, but kills.
 //!
 //! Never: a call of this library raises SIGXFSZ.
 
@@ -14,7 +14,7 @@ struct CallError {
     error: io::Error,
 }
 
-/// Calls that the kernel itself refuses nobody.
+/// Calls that the kernel itself refuses to no process.
 const FOR_EVERYBODY: [&str; 9] = [
     "memfd_create",
     "ftruncate",
@@ -27,7 +27,7 @@ const FOR_EVERYBODY: [&str; 9] = [
     "clone",
 ];
 
-/// The limit or the setting behind an error, where there is one.
+/// The limit or the setting behind an error, if there is one.
 fn because(call: &str, error: &io::Error) -> String {
     let text = match error.raw_os_error() {
         Some(libc::EMFILE) => "the limit on descriptors (RLIMIT_NOFILE, ulimit -n) is reached",
@@ -39,7 +39,7 @@ fn because(call: &str, error: &io::Error) -> String {
                 file_size_limit().unwrap_or(u64::MAX)
             );
         }
-        // The C library says so where there is no memory for a stack, too.
+        // The C library also returns this if there is no memory for a stack.
         Some(libc::EAGAIN) if call == "clone" => {
             "the limit on threads and processes (RLIMIT_NPROC, ulimit -u, or pids.max of the control \
              group) is reached, or one on memory (RLIMIT_AS, ulimit -v; RLIMIT_DATA, ulimit -d)"
@@ -59,7 +59,7 @@ fn because(call: &str, error: &io::Error) -> String {
     std::format!(": {text}")
 }
 
-/// Says which call an error is of.
+/// Adds the call's name to an error.
 pub trait OfCall<T> {
     /// The result; an error tells the call's name, and the limit behind it.
     fn of_call(self, call: &'static str) -> io::Result<T>;
@@ -76,7 +76,7 @@ pub fn told(call: &'static str, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), CallError { call, error })
 }
 
-/// The soft limit on the size of a file. `None`: there is none, or a sandbox does not tell.
+/// The soft limit on the size of a file. `None`: there is none, or a sandbox hides it.
 fn file_size_limit() -> Option<u64> {
     let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is live for the call, which writes nothing else.

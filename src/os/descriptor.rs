@@ -1,15 +1,16 @@
-//! A descriptor that is closed by the process that made it, and by no child that was forked from it.
+//! A descriptor that only the process that made it closes, and no child forked from it.
 //!
-//! A child has copies of its parent's descriptors, and may close them all when it begins (`closefrom`, as
-//! daemons do). From then on their numbers are those of what it opens itself. So a descriptor that an
-//! object of the library keeps is one of these, or in something that is forgotten as a whole in a child.
+//! A child has copies of its parent's descriptors, and may close them all when it begins
+//! (`closefrom`, as daemons do). From then on their numbers belong to files that it opens itself.
+//! So a descriptor that an object of the library keeps is of this type, or inside an object that a
+//! child forgets as a whole.
 //!
-//! Never: a forked child that drops what it inherited closes a number.
+//! Never: a forked child that drops inherited objects closes a number.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-/// A descriptor that only the process that made it closes. In a forked child it stays open, until that
-/// executes another program or ends.
+/// A descriptor that only the process that made it closes. In a forked child it stays open, until
+/// the child executes another program or ends.
 #[derive(Debug)]
 pub struct Descriptor {
     /// `None` only while this is dropped.

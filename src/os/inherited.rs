@@ -1,4 +1,4 @@
-//! A descriptor that whoever started this process has left to it, and named by its number.
+//! A descriptor that the process which started this one has left to it, and named by its number.
 
 use rustix::fd::{BorrowedFd, OwnedFd, RawFd};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
@@ -7,14 +7,14 @@ use std::io;
 /// The lowest number that a copy gets: those below are standard input, output and errors.
 const NUMBER_MIN: RawFd = 3;
 
-/// A copy of the descriptor `number`, for this process alone; neither it nor the copy is left to
-/// what this process starts. Fails where there is no such descriptor.
+/// A copy of the descriptor `number`, for this process alone: child processes get neither it nor
+/// the copy. Fails if there is no such descriptor.
 pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     if number < 0 {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: the number is used for the two calls below alone, which copy the descriptor and change
-    // a flag; the kernel refuses one that is not open, and nobody's descriptor is closed.
+    // SAFETY: the number is used for the two calls below alone, which copy the descriptor and
+    // change a flag; the kernel refuses one that is not open, and no descriptor is closed.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
     let own = fcntl_dupfd_cloexec(borrowed, NUMBER_MIN)?;
     fcntl_setfd(borrowed, FdFlags::CLOEXEC)?;

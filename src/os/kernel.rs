@@ -1,4 +1,4 @@
-//! What this kernel offers of what the library would use.
+//! The kernel features that the library would use, and whether this kernel has them.
 
 use super::sys::{can_wait_for_words, register_barrier};
 use core::fmt;
@@ -6,22 +6,22 @@ use std::os::fd::OwnedFd;
 use std::string::String;
 use std::vec::Vec;
 
-/// One thing that a kernel has or lacks.
+/// A feature that a kernel has or lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelFeature {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
     /// The first Linux that has it.
     pub since: &'static str,
-    /// What the library uses it for.
+    /// Its use in the library.
     pub used_for: &'static str,
-    /// What the library does without it.
+    /// The library's behaviour without it.
     pub otherwise: &'static str,
-    /// Whether this kernel, and whatever filters its calls, has it.
+    /// Whether this kernel has it, and no filter of its calls forbids it.
     pub present: bool,
 }
 
-/// What the kernel has of what the library would use, found out by trying.
+/// The kernel features that the library would use, found out by trying.
 ///
 /// ```
 /// let kernel = hamlyn::KernelFeatures::detect();
@@ -31,14 +31,14 @@ pub struct KernelFeature {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFeatures {
-    /// Version as the kernel gives it.
+    /// Version as the kernel reports it.
     pub release: String,
-    /// One row for each.
+    /// One row for each feature.
     pub rows: Vec<KernelFeature>,
 }
 
 impl KernelFeatures {
-    /// Tries each.
+    /// Tries each feature.
     pub fn detect() -> Self {
         let rows = std::vec![
             KernelFeature {

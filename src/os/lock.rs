@@ -1,10 +1,10 @@
-//! A lock that costs its only user two ordinary stores (see [`crate::link::bias`]), and any number
-//! of users what a mutex costs.
+//! A lock that costs its only user two ordinary stores (see [`crate::link::bias`]), and several
+//! users the price of a mutex.
 //!
-//! It begins as a mutex. A thread that takes it often, with nobody in between, becomes the owner of
-//! a bias; the first other thread ends that. A lock has a few biases, each for one owner in its life:
-//! a program may set up in one thread what another uses. Where the kernel has no barrier for every
-//! core it stays a mutex.
+//! It begins as a mutex. A thread that takes it often, with no other in between, becomes the owner
+//! of a bias; the first other thread ends that. A lock has a few biases, each for one owner in its
+//! life: a program may set up in one thread a value that another uses. If the kernel has no barrier
+//! for every core, it stays a mutex.
 
 use super::sys;
 use super::thread;
@@ -17,32 +17,33 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// How often a thread takes the lock, with nobody in between, until it is biased towards it.
+/// Times that a thread takes the lock, with no other in between, until it is biased towards it.
 const TURNS_TO_BIAS: u32 = 64;
 /// Owners that a lock may have in its life, one after the other.
 const OWNERS_MAX: usize = 4;
-/// Looks at an owner that is inside, until the waiting thread naps.
+/// Looks at an owner that is inside, before the waiting thread naps.
 const SPINS: u32 = 1000;
 const NAP: Duration = Duration::from_micros(50);
 
-/// A value that one thread at a time has. A thread that panicked while it held the lock left the
-/// value as it was then.
+/// A value that one thread at a time has. If a thread panics while it holds the lock, the value
+/// stays as it was at that moment.
 #[derive(Debug, Default)]
 pub struct Lock<T> {
-    /// At most one of them has an owner, and those before it have none any more.
+    /// At most one of them has an owner; those before it have lost theirs.
     biases: [Bias; OWNERS_MAX],
-    /// Which had one last. Whoever reads an older one finds that it has none.
+    /// The index of the bias that had an owner last. A thread that reads an older one finds it
+    /// without an owner.
     latest: AtomicUsize,
     mutex: Mutex<Candidate>,
     value: UnsafeCell<T>,
 }
 
-/// Who has taken the mutex lately.
+/// The thread that has taken the mutex lately.
 #[derive(Debug, Default)]
 struct Candidate {
     thread: u64,
     turns: u32,
-    /// How many biases have had an owner.
+    /// The number of biases that have had an owner.
     owners: usize,
 }
 
@@ -51,8 +52,8 @@ struct Candidate {
 pub struct LockGuard<'a, T> {
     lock: &'a Lock<T>,
     held: Held<'a>,
-    /// What a guard is: the value, borrowed exclusively. Without this two threads that share a
-    /// guard would share a `T` that is not `Sync`, because `lock` alone may be shared.
+    /// A guard is the value, borrowed exclusively. Without this two threads that share a guard
+    /// would share a `T` that is not `Sync`, because `lock` alone may be shared.
     value: PhantomData<&'a mut T>,
 }
 
@@ -65,8 +66,8 @@ pub struct AloneGuard<'a, T> {
     value: PhantomData<(&'a mut T, MutexGuard<'a, ()>)>,
 }
 
-/// How a guard has its lock. A `MutexGuard` stays in its thread, and so does what holds one: a bias
-/// belongs to a thread as well.
+/// The way in which a guard has its lock. A `MutexGuard` stays in its thread, and so does this: a
+/// bias belongs to a thread as well.
 #[derive(Debug)]
 enum Held<'a> {
     Bias(&'a Bias),
@@ -75,9 +76,9 @@ enum Held<'a> {
     No,
 }
 
-// SAFETY: a guard is the only way to the value, and one thread at a time has a guard: the holder
-// of the mutex, once the bias is revoked and its owner not inside, or the owner of the bias while
-// nobody has revoked it (`link::bias`, and its model). So sharing the lock sends the value.
+// SAFETY: a guard is the only way to the value, and one thread at a time has a guard: the holder of
+// the mutex, once the bias is revoked and its owner not inside, or the owner of the bias while it
+// is not revoked (`link::bias`, and its model). So sharing the lock sends the value.
 unsafe impl<T: Send> Sync for Lock<T> {}
 // SAFETY: the value is owned.
 unsafe impl<T: Send> Send for Lock<T> {}
@@ -88,15 +89,16 @@ unsafe impl<T: Send> Send for Lock<T> {}
 fn this_thread() -> u64 {
     let block: u64;
     // SAFETY: by the ABI for thread-local storage on x86-64, the word at fs:0 is the address of the
-    // thread's control block, which is its own as long as it lives. Nothing else is read. In a shared
-    // library a thread-local variable is a call instead, which costs as much as the rest of the lock.
+    // thread's control block, which is its own as long as it lives. Nothing else is read. In a
+    // shared library a thread-local variable is a call instead, which costs as much as the rest of
+    // the lock.
     unsafe {
         core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) block, options(pure, nomem, nostack, preserves_flags));
     }
     block
 }
 
-/// The same, where a thread's own word is not at hand.
+/// The same, for platforms without access to a thread's own word.
 #[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64", not(miri))))]
 #[inline(always)]
 fn this_thread() -> u64 {
@@ -115,7 +117,7 @@ impl<T> Lock<T> {
         Self { biases, latest, mutex, value: UnsafeCell::new(value) }
     }
 
-    /// The value, if nobody has it.
+    /// The value, if no thread has it.
     #[inline(always)]
     pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
         let bias = self.latest();
@@ -125,8 +127,9 @@ impl<T> Lock<T> {
         self.try_lock_mutex()
     }
 
-    /// The value, if this thread has the lock to itself and does not hold it already. For what has a way
-    /// by [`try_lock`](Self::try_lock) behind it: the guard need not know how it has the lock.
+    /// The value, if this thread has the lock to itself and does not hold it already. For callers
+    /// that fall back on [`try_lock`](Self::try_lock): the guard need not know in which way it has
+    /// the lock.
     #[inline(always)]
     pub fn try_lock_alone(&self) -> Option<AloneGuard<'_, T>> {
         let bias = self.latest();
@@ -158,7 +161,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// The value, as soon as nobody has it. A thread that has it already waits for ever.
+    /// The value, as soon as no thread has it. A thread that has it already waits for ever.
     #[cold]
     pub fn lock(&self) -> LockGuard<'_, T> {
         if let Some(guard) = self.try_lock() {
@@ -169,11 +172,12 @@ impl<T> Lock<T> {
         self.taken(held)
     }
 
-    /// The caller has the mutex. Returns the bias that had an owner last, who may still be inside.
+    /// The caller has the mutex. Returns the bias that had an owner last; the owner may still be
+    /// inside.
     fn end_bias(&self) -> &Bias {
         let bias = self.latest();
-        // The kernel did this before there was a bias; if it refuses now, the owner's store is
-        // seen after a while none the less, for a core does not keep stores to itself for long.
+        // The kernel did this before there was a bias; if it refuses now, the owner's store becomes
+        // visible after a while none the less, for a core does not keep stores to itself for long.
         if bias.revoke() && !sys::barrier() {
             thread::sleep(Duration::from_millis(10));
         }
@@ -184,7 +188,7 @@ impl<T> Lock<T> {
     /// between; `None`: another has the mutex.
     fn exchange(&self, bias: &Bias) -> Option<MutexGuard<'_, Candidate>> {
         let held = self.try_mutex()?;
-        // No barrier: what was inside is this thread.
+        // No barrier: the thread inside is this one.
         bias.revoke();
         bias.leave();
         Some(held)
@@ -227,7 +231,7 @@ impl<T> Lock<T> {
         LockGuard::new(self, Held::Bias(bias))
     }
 
-    /// The value, which nobody else can have meanwhile.
+    /// The value, which no other thread can have meanwhile.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
@@ -245,13 +249,13 @@ impl<'a, T> LockGuard<'a, T> {
     }
 
     /// Waits on a condition variable without the lock, at most `timeout`. May return early. A bias
-    /// ends: who is to notify takes the lock.
+    /// ends: the notifying thread takes the lock.
     pub fn wait(mut self, condition: &Condvar, timeout: Duration) -> Self {
         let held = match core::mem::replace(&mut self.held, Held::No) {
             Held::Bias(bias) => match self.lock.exchange(bias) {
                 Some(held) => held,
                 None => {
-                    // Another waits for this thread to go: it has the mutex, or is about to.
+                    // Another thread waits for this one to go: it has the mutex, or is about to.
                     self.held = Held::Bias(bias);
                     let lock = self.lock;
                     drop(self);
@@ -262,7 +266,7 @@ impl<'a, T> LockGuard<'a, T> {
             Held::No => return self,
         };
         let lock = self.lock;
-        // What is left is no guard any more: the mutex goes on with `held`.
+        // This guard has become empty: the mutex goes on with `held`.
         drop(self);
         let waited = condition.wait_timeout(held, timeout);
         let (held, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -332,7 +336,8 @@ mod tests {
     // A lock makes one thread at a time of many, so it may be shared if its value may be sent.
     assert_impl_all!(Lock<Cell<u8>>: Send, Sync);
     assert_not_impl_any!(Lock<std::rc::Rc<u8>>: Send, Sync);
-    // A guard shares its value with whoever shares the guard, and never leaves its thread.
+    // A guard shares its value with every thread that shares the guard, and never leaves its
+    // thread.
     assert_impl_all!(LockGuard<'static, u8>: Sync);
     assert_not_impl_any!(LockGuard<'static, u8>: Send);
     assert_not_impl_any!(LockGuard<'static, Cell<u8>>: Send, Sync);
@@ -445,13 +450,13 @@ mod tests {
                         condition.notify_all();
                     });
                 }
-                // Without a time limit: who waits with the lock in hand waits for ever.
+                // Without a time limit: a thread that waits while holding the lock waits for ever.
                 while *guard < others {
                     guard = guard.wait(&condition, Duration::from_secs(3600));
                 }
                 drop(guard);
             });
-            // Nobody comes: the time is over, and the lock is had.
+            // No thread comes: the time limit has passed, and the lock is held again.
             *own().wait(&condition, Duration::from_millis(1)) += 1;
             assert_eq!(*lock.lock(), others + 1);
         }

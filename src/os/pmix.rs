@@ -1,21 +1,21 @@
-//! PMIx, whose library is opened at run time: how a process finds the others that its launcher has
-//! started, with a safe face.
+//! PMIx, whose library is opened at run time, with a safe interface: through it a process finds the
+//! others that its launcher has started.
 //!
 //! ```text
 //!   Pmix::open (PMIx_Init) --> put .. commit --> fence --> get .. --> finish (PMIx_Finalize)
 //!                                                  |         |
-//!                        a thread of the library's answers   +-- a copy of what it has read
+//!                        a thread of the library's answers   +-- a copy of the value
 //! ```
-//! Every question that the launcher answers is asked without blocking (`.._nb`), and its answer waited
-//! for here, for so long and no longer. What cannot be asked so (initializing, committing,
-//! finalizing) is done by a thread of its own. What a call is given lives until the library has
-//! answered, however late that is.
+//! Every question that the launcher answers is asked without blocking (`.._nb`), and this module
+//! waits for the answer, within a time limit. Calls that can only block (initializing, committing,
+//! finalizing) run on a thread of their own. The arguments of a call live until the library has
+//! answered, at any later time.
 //!
-//! Never: what the library hands over is used after its callback has returned; anything is waited for
-//! without an end.
+//! Never: a value from the library is used after its callback has returned; a wait has no time
+//! limit.
 //!
-//! The declarations are those of PMIx 4.2, of which newer ones change nothing that stands here; a test
-//! compares them with the installed header.
+//! The declarations are those of PMIx 4.2; newer versions change nothing in them. A test compares
+//! them with the installed header.
 
 use super::library;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -28,7 +28,7 @@ use std::string::{String, ToString};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::vec::Vec;
 
-/// Where the system finds it.
+/// The name by which the system finds it.
 const NAME: &str = "libpmix.so.2";
 
 const NAMESPACE_BYTES: usize = 256;
@@ -122,15 +122,15 @@ struct Calls {
     text: unsafe extern "C" fn(c_int) -> *const c_char,
 }
 
-/// What PMIx refused. Nothing was changed by it.
+/// An error of PMIx. It changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PmixError {
-    /// There is no such library, or it is none.
+    /// There is no such library, or the file is not one.
     #[error("{name}: {why}")]
     NoLibrary {
         /// The file.
         name: String,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
     /// The launcher has ended the connection.
@@ -139,15 +139,15 @@ pub enum PmixError {
     /// No answer in time. One that comes later is thrown away.
     #[error("no answer within the time limit")]
     Silent,
-    /// Processes have ended that were waited for; which is not said.
+    /// Processes have ended that were waited for; PMIx does not say which.
     #[error("processes have ended")]
     Ended,
-    /// A call failed, or its answer cannot be.
+    /// A call failed, or its answer is invalid.
     #[error("{0}")]
     Said(String),
 }
 
-/// One question's answer, and what the library reads until it has given it.
+/// The answer to one question, and the arguments that the library reads until then.
 struct Pending<T> {
     answer: Mutex<Option<T>>,
     came: Condvar,
@@ -158,7 +158,7 @@ struct Pending<T> {
 
 // SAFETY: the only pointers in it are those of `info`'s values, which are numbers here.
 unsafe impl<T: Send> Send for Pending<T> {}
-// SAFETY: what is not locked is never changed.
+// SAFETY: the parts outside the lock are never changed.
 unsafe impl<T: Send> Sync for Pending<T> {}
 
 impl<T> Pending<T> {
@@ -180,14 +180,14 @@ impl<T> Pending<T> {
     }
 }
 
-/// A copy of what was got.
+/// A copy of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Got {
     Bytes(Vec<u8>),
     Number(u32),
-    /// Neither; its type.
+    /// Of another type, with that type's number.
     Other(u16),
-    /// So many bytes, more than are taken.
+    /// The value has so many bytes, more than the limit.
     TooLong(usize),
     Failed(c_int),
 }
@@ -195,7 +195,7 @@ enum Got {
 /// A fence that was begun.
 pub struct PmixFence(Arc<Pending<c_int>>);
 
-/// The launcher's server, as the library speaks with it.
+/// The launcher's server, through the library.
 pub struct Pmix {
     calls: Calls,
     own: Proc,
@@ -210,12 +210,12 @@ impl core::fmt::Debug for Pmix {
 }
 
 unsafe extern "C" fn on_done(status: c_int, pending: *mut c_void) {
-    // SAFETY: the pointer was made of such an `Arc` for this one call.
+    // SAFETY: the pointer was made from such an `Arc` for this one call.
     let pending = unsafe { Arc::from_raw(pending.cast::<Pending<c_int>>()) };
     pending.answer(status);
 }
 
-/// What is kept of a value with at most so many bytes.
+/// The copy of a value of at most `bytes_max` bytes.
 ///
 /// # Safety
 /// `value` is null or the library's, whole, until this returns.
@@ -226,7 +226,7 @@ unsafe fn copy(status: c_int, value: *const Value, bytes_max: usize) -> Got {
     if value.is_null() {
         return Got::Failed(NOT_FOUND);
     }
-    // SAFETY: it is the library's, by the caller's word; the union is read as what its type says.
+    // SAFETY: it is the library's, by the contract of this function; the union is read by its type.
     unsafe {
         match (*value).kind {
             UINT32 => Got::Number((*value).data.number),
@@ -248,8 +248,8 @@ unsafe fn copy(status: c_int, value: *const Value, bytes_max: usize) -> Got {
 const COPIED_BYTES_MAX: usize = 64 << 10;
 
 unsafe extern "C" fn on_value(status: c_int, value: *mut Value, pending: *mut c_void) {
-    // SAFETY: the pointer was made of such an `Arc` for this one call; the value is the library's until
-    // it returns.
+    // SAFETY: the pointer was made from such an `Arc` for this one call; the value is the library's
+    // until it returns.
     let (pending, got) = unsafe {
         let pending = Arc::from_raw(pending.cast::<Pending<Got>>());
         (pending, copy(status, value, COPIED_BYTES_MAX))
@@ -277,7 +277,7 @@ fn seconds(limit: Duration) -> Value {
     Value { kind: INT, data }
 }
 
-/// Runs what may block without an end on a thread of its own, which stays behind where it does.
+/// Runs a call that may block for ever on a thread of its own, which is left behind if it does.
 fn within<T: Send + 'static>(
     limit: Duration,
     what: impl FnOnce() -> T + Send + 'static,
@@ -297,10 +297,10 @@ impl Calls {
         let file = path.unwrap_or(Path::new(NAME));
         let none = |why| PmixError::NoLibrary { name: file.display().to_string(), why };
         let failed = |e: libloading::Error| none(library::why(&e));
-        // Its parts look for its names among the process's: as global ones.
+        // Its parts look for its names among those of the process: as global ones.
         let opened = library::open(path, NAME, dl::RTLD_NOW | dl::RTLD_GLOBAL).map_err(none)?;
-        // SAFETY: these are the types of the functions in PMIx's header; the pointers stay good, since
-        // the library is never closed.
+        // SAFETY: these are the types of the functions in PMIx's header; the pointers stay valid,
+        // since the library is never closed.
         let calls = unsafe {
             Self {
                 init: *opened.get(b"PMIx_Init\0").map_err(failed)?,
@@ -326,16 +326,17 @@ impl Calls {
         if status == PARTIAL_SUCCESS {
             return PmixError::Ended;
         }
-        // SAFETY: it returns a text that nobody changes, or none.
+        // SAFETY: it returns a constant text, or null.
         let text = unsafe { (self.text)(status) };
         PmixError::Said(match text.is_null() {
             true => format!("error {status}"),
-            // SAFETY: a text with its end.
+            // SAFETY: a text with a terminator.
             false => format!("{} ({status})", unsafe { CStr::from_ptr(text) }.to_string_lossy()),
         })
     }
 
-    /// Hands over what was put and comes to a fence, whose end is `pending`'s answer.
+    /// Hands over the values that were put and comes to a fence; its end is the answer of
+    /// `pending`.
     fn commit_and_fence(self, pending: Arc<Pending<c_int>>) {
         // SAFETY: a function without arguments.
         let status = unsafe { (self.commit)() };
@@ -343,14 +344,14 @@ impl Calls {
             return pending.answer(status);
         }
         let raw = Arc::into_raw(pending.clone());
-        // SAFETY: the one process (all of the namespace) and the one setting live in `pending`, of
-        // which the callback has a share.
+        // SAFETY: the one process (all of the namespace) and the one setting live in `pending`, and
+        // the callback has a reference to it.
         let status = unsafe {
             let to = raw.cast_mut().cast();
             (self.fence)(&pending.of, 1, &pending.info[0], 1, Some(on_done), to)
         };
         if status != SUCCESS {
-            // SAFETY: no callback comes after anything else; this is its share.
+            // SAFETY: no callback comes after any other result; this is its reference.
             drop(unsafe { Arc::from_raw(raw) });
             pending.answer(status);
         }
@@ -387,18 +388,18 @@ impl Pmix {
         Ok(Self { calls, own, fence: None, value_bytes_max })
     }
 
-    /// This process's number, as the launcher says it.
+    /// This process's number, from the launcher.
     pub fn rank(&self) -> u32 {
         self.own.rank
     }
 
-    /// The job's name, as the launcher says it.
+    /// The job's name, from the launcher.
     pub fn namespace(&self) -> String {
         let bytes = self.own.namespace.iter().map(|byte| *byte as u8);
         String::from_utf8_lossy(&bytes.take_while(|byte| *byte != 0).collect::<Vec<_>>()).into()
     }
 
-    /// How many processes the job has, as the launcher says it.
+    /// The number of processes of the job, from the launcher.
     pub fn size(&self, limit: Duration) -> Result<u32, PmixError> {
         match self.ask(RANK_WILDCARD, JOB_SIZE, limit)? {
             Got::Number(size) => Ok(size),
@@ -424,12 +425,12 @@ impl Pmix {
         let mut data = Data { words: [0; 3] };
         data.bytes = Bytes { at: bytes.as_ptr().cast_mut().cast(), length: bytes.len() };
         let mut value = Value { kind: BYTE_OBJECT, data };
-        // SAFETY: a text with its end and a value, of both of which it makes copies; it does not write
-        // to the bytes.
+        // SAFETY: a text with a terminator and a value; the call copies both, and does not write to
+        // the bytes.
         self.calls.check(unsafe { (self.calls.put)(SCOPE_GLOBAL, key.as_ptr(), &mut value) })
     }
 
-    /// Comes to a fence, with what was put before, or goes on with the one that was begun.
+    /// Comes to a fence, with the values that were put before, or continues the one that was begun.
     pub fn begin_fence(&mut self) -> Result<(), PmixError> {
         if self.fence.is_some() {
             return Ok(());
@@ -443,8 +444,8 @@ impl Pmix {
         Ok(())
     }
 
-    /// Whether the fence has ended, after waiting for at most `limit`. An error ends it, too. One
-    /// that was not begun does not end.
+    /// Whether the fence has ended, after waiting for at most `limit`. An error ends it, too. A
+    /// fence that was not begun does not end.
     pub fn end_fence(&mut self, limit: Duration) -> Result<bool, PmixError> {
         let Some(PmixFence(pending)) = &self.fence else { return Ok(false) };
         let Some(status) = pending.wait(limit) else { return Ok(false) };
@@ -452,7 +453,7 @@ impl Pmix {
         self.calls.check(status).map(|()| true)
     }
 
-    /// What a process has put; `None`: nothing before the last fence.
+    /// A value that a process has put; `None`: it had put none before the last fence.
     pub fn get(
         &self,
         rank: u32,
@@ -468,18 +469,18 @@ impl Pmix {
 
     fn ask(&self, rank: u32, key: &CStr, limit: Duration) -> Result<Got, PmixError> {
         let of = Proc { rank, ..self.own.clone() };
-        // At once, whether it is there or not; and if not even that, not for ever.
+        // At once, whether it is there or not; and within a limit in any case.
         let pending =
             Pending::new(of, key, [info(IMMEDIATE, yes()), info(TIMEOUT, seconds(limit))]);
         let raw = Arc::into_raw(pending.clone());
-        // SAFETY: the process, the key and the two settings live in `pending`, of which the callback
-        // has a share.
+        // SAFETY: the process, the key and the two settings live in `pending`, and the callback has
+        // a reference to it.
         let status = unsafe {
             let (at, to) = (pending.info.as_ptr(), raw.cast_mut().cast());
             (self.calls.get)(&pending.of, pending.key.as_ptr(), at, 2, Some(on_value), to)
         };
         if status != SUCCESS {
-            // SAFETY: no callback comes after anything else; this is its share.
+            // SAFETY: no callback comes after any other result; this is its reference.
             drop(unsafe { Arc::from_raw(raw) });
             return Ok(Got::Failed(status));
         }
@@ -490,7 +491,7 @@ impl Pmix {
         Proc { rank: RANK_WILDCARD, ..self.own.clone() }
     }
 
-    /// Ends the connection. A server that has gone need not be told.
+    /// Ends the connection. If the server has gone, nothing is sent.
     pub fn finish(&mut self, limit: Duration) {
         let finalize = self.calls.finalize;
         // SAFETY: no settings; `open` has initialized the library once.
@@ -508,7 +509,7 @@ mod tests {
 
     assert_impl_all!(Pending<u8>: Send, Sync);
     assert_impl_all!(Pmix: Send, Sync);
-    // An answer that is of one thread stays there.
+    // An answer that belongs to one thread stays there.
     assert_not_impl_any!(Pending<std::rc::Rc<u8>>: Send, Sync);
 
     const MAX: usize = 100;
@@ -522,7 +523,7 @@ mod tests {
     unsafe extern "C" fn init(own: *mut Proc, _: *mut Info, _: usize) -> c_int {
         // SAFETY: the caller's place.
         let own = unsafe { &mut *own };
-        // Without an end: every byte is a letter.
+        // Without a terminator: every byte is a letter.
         own.namespace = [b'j' as c_char; NAMESPACE_BYTES];
         own.rank = 2;
         SUCCESS
@@ -545,7 +546,7 @@ mod tests {
     unsafe extern "C" fn put(scope: u8, key: *const c_char, value: *mut Value) -> c_int {
         // SAFETY: the caller's text and value.
         let (key, value) = unsafe { (CStr::from_ptr(key), &*value) };
-        // SAFETY: it is bytes, as the type says.
+        // SAFETY: it is bytes, by its type.
         let bytes = unsafe { value.data.bytes };
         let is = scope == SCOPE_GLOBAL && value.kind == BYTE_OBJECT && bytes.length == 3;
         if is && key == c"a" { SUCCESS } else { -1 }
@@ -555,7 +556,7 @@ mod tests {
         SUCCESS
     }
 
-    /// Whether one that takes long has returned.
+    /// Whether a slow commit has returned.
     static HAS_COMMITTED: AtomicBool = AtomicBool::new(false);
 
     unsafe extern "C" fn commit_never() -> c_int {
@@ -608,7 +609,7 @@ mod tests {
         }};
     }
 
-    /// What it answers depends on the key.
+    /// The answer depends on the key.
     unsafe extern "C" fn get(
         of: *const Proc,
         key: *const c_char,
@@ -629,7 +630,7 @@ mod tests {
             b"bytes" => (SUCCESS, value(BYTE_OBJECT, [at, 3, 0])),
             b"empty" => (SUCCESS, value(BYTE_OBJECT, [0, 0, 0])),
             b"nowhere" => (SUCCESS, value(BYTE_OBJECT, [0, 4, 0])),
-            // Whoever reads it ends.
+            // A reader of the bytes would crash.
             b"long" => (SUCCESS, value(BYTE_OBJECT, [8, u64::MAX >> 1, 0])),
             b"longer" => (SUCCESS, value(BYTE_OBJECT, [at, COPIED_BYTES_MAX as u64 + 1, 0])),
             b"text" => (SUCCESS, value(3, [at, 0, 0])),
@@ -640,7 +641,7 @@ mod tests {
             b"silent" => return SUCCESS,
             b"late" => {
                 let to = to as usize;
-                // What the question was made of is there still, when it is answered at last.
+                // The arguments of the question still exist when it is answered at last.
                 let info = info.as_ptr() as usize;
                 std::thread::spawn(move || {
                     std::thread::sleep(10 * SHORT);
@@ -695,7 +696,7 @@ mod tests {
         ] {
             match get(key) {
                 Err(PmixError::Said(text)) => assert!(text.contains(says), "{key:?}: {text}"),
-                // Of one process there is no such thing.
+                // For a single process that value does not exist.
                 Ok(None) if key == c"pmix.job.size" => {}
                 other => panic!("{key:?}: {other:?}"),
             }
@@ -718,7 +719,7 @@ mod tests {
         assert_eq!(error, PmixError::Silent);
         let error = Pmix::with_calls(of(init_refused), MAX, LONG).unwrap_err();
         assert_eq!(error, PmixError::Gone);
-        // Until the late answer has come, and found its place.
+        // Until the late answer has come, and found its destination.
         std::thread::sleep(20 * SHORT);
     }
 

@@ -14,7 +14,7 @@ use std::vec::Vec;
 #[derive(Debug)]
 pub struct Poller(Descriptor);
 
-/// What happened to a descriptor that a [`Poller`] watches.
+/// An event of a descriptor that a [`Poller`] watches.
 #[derive(Clone, Copy, Debug)]
 pub struct Ready {
     /// The tag that it was added with.
@@ -25,11 +25,11 @@ pub struct Ready {
     pub writable: bool,
 }
 
-/// What [`Poller::wait`] tells of at a time, at most.
+/// Most events that [`Poller::wait`] returns at a time.
 pub const READY_AT_A_TIME: usize = 64;
 
 impl Poller {
-    /// Watching nothing.
+    /// A poller that watches nothing.
     pub fn new() -> io::Result<Self> {
         Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC).of_call("epoll_create1")?.into()))
     }
@@ -45,20 +45,20 @@ impl Poller {
         epoll::add(&self.0, fd, data, Self::flags(false)).of_call("epoll_ctl")
     }
 
-    /// Watches for something to read, and tells of it once: again when more has come.
+    /// Watches for something to read, with one event: again only when more has come.
     pub fn add_once(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(tag);
         let flags = Self::flags(false) | epoll::EventFlags::ET;
         epoll::add(&self.0, fd, data, flags).of_call("epoll_ctl")
     }
 
-    /// Watches for room to write, alone.
+    /// Watches only for room to write.
     pub fn add_write(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(tag);
         epoll::add(&self.0, fd, data, epoll::EventFlags::OUT).of_call("epoll_ctl")
     }
 
-    /// Watches for room to write, alone, whether it was watched before or not.
+    /// Watches only for room to write, whether it was watched before or not.
     pub fn watch_write(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(tag);
         match epoll::add(&self.0, &fd, data, epoll::EventFlags::OUT) {
@@ -75,19 +75,19 @@ impl Poller {
         epoll::modify(&self.0, fd, data, Self::flags(writable)).of_call("epoll_ctl")
     }
 
-    /// Watches it for nothing until [`want_write`](Self::want_write) is called again.
+    /// Stops all events of a descriptor until [`want_write`](Self::want_write) is called again.
     pub fn pause(&self, fd: impl AsFd, tag: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(tag);
         epoll::modify(&self.0, fd, data, epoll::EventFlags::empty()).of_call("epoll_ctl")
     }
 
-    /// No longer watches it.
+    /// Stops watching a descriptor.
     pub fn remove(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.0, fd);
     }
 
     /// Waits for at most `timeout_ns`, without a limit if `None`; an interruption is an early
-    /// return. Tells of at most [`READY_AT_A_TIME`]; the others are the first the next time.
+    /// return. Returns at most [`READY_AT_A_TIME`] events; the others come first the next time.
     pub fn wait(&self, timeout_ns: Option<u64>, ready: &mut Vec<Ready>) -> io::Result<()> {
         #[cfg(all(test, not(loom), not(miri)))]
         if super::sim::is_running() && timeout_ns != Some(0) {

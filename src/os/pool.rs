@@ -7,12 +7,12 @@
 //!   Place: taken, written, published, given back   read, by copies
 //! ```
 //! The pool is cut into places of one size. A [`Place`] is the right to write one, and there is at
-//! most one of it at a time; so whoever has it may be lent its bytes as a slice. Nobody else can: the
-//! file is sealed against every mapping that writes but the one that is here (`FUTURE_WRITE`), and
-//! that lies in no forked child.
+//! most one of it at a time; so its holder may borrow its bytes as a slice. No other process can
+//! write them: the file is sealed against every writable mapping but the one that is here
+//! (`FUTURE_WRITE`), and no forked child has that one.
 //!
-//! Never: two places overlap; the memory is unmapped while a place of it is out; a byte that a holder
-//! could have written is read here, for there is none.
+//! Never: two places overlap; the memory is unmapped while a place of it is out; a byte that a
+//! holder could have written is read here (holders can write none).
 
 use super::aperture::{ApertureAccess, Exceeded, PAGE_BYTES, Reservation, reopen, seals};
 use super::memory::{self, ForkGuard, RegionLines};
@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// How a pool is cut.
+/// The division of a pool into places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Places.
@@ -32,14 +32,14 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Bytes of all places, as whole pages; `None`: none, or more than an address space has.
+    /// Bytes of all places, as whole pages; `None`: zero, or more than an address space has.
     pub fn bytes(&self) -> Option<u64> {
         let bytes = self.place_bytes.checked_mul(self.places as u64)?;
         let pages = bytes.checked_next_multiple_of(PAGE_BYTES)?;
         (bytes > 0 && pages <= isize::MAX as u64).then_some(pages)
     }
 
-    /// Where a place begins.
+    /// The offset of a place.
     pub fn offset(&self, place: u32) -> u64 {
         place as u64 * self.place_bytes
     }
@@ -68,14 +68,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pool {
-    /// Makes the memory, of as many bytes as `layout` says and were set aside. Every page is charged
-    /// to this process now.
+    /// Makes the memory, with the bytes of `layout`, which `reservation` has set aside. Every page
+    /// is charged to this process now.
     pub fn make(layout: Layout, reservation: Reservation) -> io::Result<Arc<Self>> {
         let bytes = reservation.bytes() as usize;
         debug_assert_eq!(layout.bytes(), Some(bytes as u64));
         memory::check_room(bytes)?;
         let made = memory::create(bytes)?;
-        // The first description, which the kernel does not count, is closed where it can be.
+        // The first description, which the kernel does not count, is closed here if possible.
         let (file, counted) = match reopen(&made, OFlags::RDWR) {
             Some(own) => (own, true),
             None => (made, false),
@@ -95,7 +95,7 @@ impl Pool {
         }))
     }
 
-    /// How it is cut.
+    /// The division into places.
     pub fn layout(&self) -> Layout {
         self.layout
     }
@@ -126,7 +126,7 @@ impl Pool {
         }
     }
 
-    /// The right to write a place that nobody has; `None`: all are out.
+    /// The right to write a free place; `None`: all are out.
     pub fn take(self: &Arc<Self>) -> Option<Place> {
         if !self.guard.is_parent() {
             return None;
@@ -158,12 +158,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// Which.
+    /// The index of the place.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Whether it is one of this pool's.
+    /// Whether it is a place of this pool.
     pub fn is_of(&self, pool: &Arc<Pool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }
@@ -176,7 +176,7 @@ impl Place {
         }
     }
 
-    /// All its bytes. Panics in a forked child, which has not got the memory.
+    /// All its bytes. Panics in a forked child, which does not have the memory.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: a place of `place_bytes` bytes, mapped as long as the pool that `self` keeps. No
         // other process can write it (see the head of this file), and in this one only through
@@ -184,7 +184,7 @@ impl Place {
         unsafe { core::slice::from_raw_parts(self.start(), self.pool.layout.place_bytes as usize) }
     }
 
-    /// All its bytes, for writing. Panics in a forked child, which has not got the memory.
+    /// All its bytes, for writing. Panics in a forked child, which does not have the memory.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and borrowed exclusively; no two places overlap. Other processes that
         // read meanwhile do so by copies that no compiler reasons about.

@@ -1,16 +1,15 @@
-//! Several processes as one thread, for tests: the library as it is, over real sockets, memory files
-//! and directories, but with time, randomness and the order of everything from a seed.
+//! Several processes as one thread, for tests: the unchanged library, over real sockets, memory
+//! files and directories, but with time, randomness and the order of events from a seed.
 //!
-//! Each thread of each process is a task with a stack of its own, of which one runs at a time. Whoever
-//! would wait in the system pauses instead ([`wait`]), and looks again whether what it waits for has
-//! come when it has its turn. When everybody waits, the clock goes on to the first deadline; where
-//! there is none, somebody has lost a wake-up, and the run says who ([`Stuck`]).
+//! Each thread of each process is a task with a stack of its own, and one task runs at a time.
+//! Instead of waiting in the system, a task pauses ([`wait`]), and at its turn looks again for its
+//! event. When all tasks wait, the clock advances to the first deadline; if there is none, a task
+//! has lost a wake-up, and the run names it ([`Stuck`]).
 //!
-//! What hosts say to one another passes through a network of its own: see [`net`].
+//! Traffic between hosts passes through a network of its own: see [`net`].
 //!
-//! What is not simulated: the order of single loads and stores (that is loom's), several threads that
-//! share a node, and the death of a process as the system tells of it: the other end sees that it
-//! hung up.
+//! Not simulated: the order of single loads and stores (loom does that), several threads that share
+//! a node, and the system's report of the death of a process: the other end sees a hang-up.
 
 #[cfg(feature = "tls")]
 pub(crate) mod net;
@@ -29,18 +28,18 @@ use std::vec::Vec;
 
 /// Time between two looks at the clock, at most.
 const LOOK_NS: u64 = 1000;
-/// Turns of tasks after which a run is said to go on for ever.
+/// Turns of tasks after which a run counts as endless.
 const TURNS_MAX: u64 = 1_000_000;
-/// And the same by the simulated clock: whoever looks now and then whether a host is still there never
-/// waits for ever.
+/// The same by the simulated clock: a task that now and then checks whether a host is still there
+/// never waits for ever.
 const LIMIT_NS: u64 = 120_000_000_000;
 
-/// Why a task does not run.
+/// The reason for which a task does not run.
 #[derive(Clone, Copy)]
 enum Pause {
-    /// It would run on.
+    /// It gives way, and could run on.
     Gives,
-    /// What it waits for is not there.
+    /// It waits for an event.
     Waits { until_ns: u64 },
 }
 
@@ -58,7 +57,7 @@ struct Row {
     host: usize,
     name: String,
     coroutine: Coroutine<(), Pause, ()>,
-    /// It does something when it has its turn; else it looks whether what it waits for is there.
+    /// It runs on at its turn; otherwise it looks whether its event has come.
     runs: bool,
     /// It has looked, and nothing has happened since.
     until_ns: Option<u64>,
@@ -67,22 +66,22 @@ struct Row {
 struct World {
     random: Rng,
     now_ns: u64,
-    /// Whose task runs.
+    /// The process of the running task.
     host: usize,
     next: u64,
     started: Vec<Started>,
     alive: BTreeSet<u64>,
-    /// Calls that wake whoever sleeps on words.
+    /// Calls that wake tasks which sleep on words.
     rings: u64,
-    /// The running task has done something that others may have waited for.
+    /// The running task has caused an event that others may have waited for.
     has_moved: bool,
     killed: Vec<usize>,
     is_killing: bool,
-    /// Of each process, its tasks that pause and may hold a lock: it is killed when there are none.
+    /// For each process, its paused tasks that may hold a lock: it is killed when there are none.
     locked: BTreeMap<usize, usize>,
-    /// When the run has taken too long.
+    /// The time at which the run has taken too long.
     until_ns: u64,
-    /// Processes that have no turn until then.
+    /// Processes that have no turn until a time.
     stopped: Vec<(usize, u64)>,
 }
 
@@ -108,7 +107,7 @@ fn pause(why: Pause) {
     YIELDER.set(yielder);
 }
 
-/// Waits until it is so, or the time is over: `false`.
+/// Waits until the condition is true, or the time limit has passed: `false`.
 pub(crate) fn wait(mut is_so: impl FnMut() -> bool, until_ns: u64) -> bool {
     loop {
         let is = is_so();
@@ -144,7 +143,7 @@ pub(crate) fn processor() -> Option<u32> {
     is_running().then(|| with(|world| world.host as u32 % 2)).flatten()
 }
 
-/// Others may run here, or not. For places where no lock is held.
+/// Other tasks may run here, or not. For places where no lock is held.
 pub(crate) fn may_give_way() {
     if is_running()
         && !std::thread::panicking()
@@ -154,7 +153,7 @@ pub(crate) fn may_give_way() {
     }
 }
 
-/// Others may run here, and what the caller has locked stays locked.
+/// Other tasks may run here, while the caller keeps its locks.
 pub(crate) fn barrier() {
     locked(may_give_way);
 }
@@ -171,7 +170,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
             Err(TryLockError::Poisoned(poisoned)) => {
                 return Some(PoisonError::into_inner(poisoned));
             }
-            // What has been killed has nothing locked.
+            // A killed process has released its locks.
             Err(TryLockError::WouldBlock) => assert!(!std::thread::panicking(), "locked for ever"),
         }
         locked(|| _ = yield_now());
@@ -210,13 +209,13 @@ pub(crate) fn sleep(time: Duration) -> bool {
     is_running
 }
 
-/// Whoever sleeps on words looks at them again.
+/// Tasks that sleep on words look at them again.
 pub(crate) fn ring() {
     with(|world| world.rings += 1);
 }
 
-/// Sleeps on words: `differ` says whether one of them is no longer what it was. As in the kernel, one
-/// that changes wakes nobody before [`ring`] is called.
+/// Sleeps on words: `differ` returns whether one of them has changed. As in the kernel, a changed
+/// word wakes no task before [`ring`] is called.
 pub(crate) fn wait_for_words(differ: impl Fn() -> bool, until_ns: u64) {
     if differ() {
         return;
@@ -250,12 +249,12 @@ pub(crate) fn receive<T>(
     Some(received)
 }
 
-/// Whether what is sent now is sent by a process that has been killed.
+/// Whether the process that sends now has been killed.
 pub(crate) fn is_killing() -> bool {
     with(|world| world.is_killing) == Some(true)
 }
 
-/// A task that somebody may wait for.
+/// A task that others may wait for.
 #[derive(Debug)]
 pub(crate) struct Task(u64);
 
@@ -276,7 +275,7 @@ fn spawn_in(host: usize, name: &str, run: impl FnOnce() + 'static) -> Task {
     let start = |world: &mut World| {
         let id = world.next;
         world.next += 1;
-        // A process that has been killed starts nothing; what the closure holds goes with it.
+        // A killed process starts nothing; the contents of the closure are dropped with it.
         if world.is_killing {
             return (id, Some(run));
         }
@@ -289,14 +288,14 @@ fn spawn_in(host: usize, name: &str, run: impl FnOnce() + 'static) -> Task {
     Task(id)
 }
 
-/// Kills a process, perhaps the caller's own: none of its threads runs on, and what it has is closed
-/// without a word.
+/// Kills a process, perhaps the caller's own: none of its threads runs on, and its descriptors are
+/// closed without a goodbye.
 pub(crate) fn kill(host: usize) {
     with(|world| world.killed.push(host));
     yield_now();
 }
 
-/// Stops a process for so long.
+/// Stops a process for a time.
 pub(crate) fn stop(host: usize, time: Duration) {
     with(|world| {
         let until_ns = world.now_ns + time.as_nanos() as u64;
@@ -304,18 +303,18 @@ pub(crate) fn stop(host: usize, time: Duration) {
     });
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ran {
     /// Turns of tasks.
     pub turns: u64,
     /// Time by the simulated clock.
     pub ns: u64,
-    /// A number that follows from who had which turn, and when.
+    /// A number that follows from the order and times of all turns.
     pub trace: u64,
 }
 
-/// A run that did not come to its end: who waits, and nothing will come.
+/// A run that did not end: the tasks that wait for events that will not come.
 #[derive(Debug)]
 #[expect(dead_code, reason = "printed")]
 pub(crate) struct Stuck {
@@ -323,8 +322,8 @@ pub(crate) struct Stuck {
     pub after: Ran,
 }
 
-/// Runs processes, each of which begins with its function, until all their threads have ended. A panic
-/// of one of them is the caller's.
+/// Runs processes, each of which begins with its function, until all their threads have ended. A
+/// panic of one of them is the caller's.
 pub(crate) fn run(seed: u64, hosts: Vec<Box<dyn FnOnce()>>) -> Result<Ran, Stuck> {
     let begins = |(host, run)| Started { id: host as u64, host, name: "main".into(), run };
     let count = hosts.len() as u64;
@@ -420,7 +419,7 @@ fn run_tasks(begun_ns: u64) -> Result<Ran, Stuck> {
         }
         if has_moved {
             let own = (!is_over).then_some(chosen);
-            // The one that ran has looked since.
+            // The task that ran has looked since.
             let others = rows.iter_mut().enumerate().filter(|(i, _)| Some(*i) != own);
             others.for_each(|(_, row)| row.until_ns = None);
         }
@@ -433,8 +432,8 @@ fn run_tasks(begun_ns: u64) -> Result<Ran, Stuck> {
     }
 }
 
-/// Whose turn it is: any task that may find something. Where none may, the clock goes on; `None`: for
-/// nothing.
+/// The task with the next turn: any that may find its event. If none may, the clock advances;
+/// `None`: there is no deadline either.
 fn choose(rows: &mut [Row]) -> Option<usize> {
     with(|world| {
         loop {
@@ -446,7 +445,7 @@ fn choose(rows: &mut [Row]) -> Option<usize> {
                 .filter(|i| rows[*i].until_ns.is_none_or(|until_ns| until_ns <= now_ns))
                 .collect();
             if !can.is_empty() {
-                // Now and then something takes long.
+                // Now and then a turn takes long.
                 let is_long = world.random.below(200) == 0;
                 let by = if is_long { 200_000 } else { 200 };
                 world.now_ns += world.random.below(by);
@@ -469,7 +468,7 @@ fn kill_now(host: usize, rows: &mut Vec<Row>) {
     #[cfg(feature = "tls")]
     net::sever(host);
     while let Some(at) = rows.iter().position(|row| row.host == host) {
-        // What is on its stack is dropped, as if a panic went through it.
+        // The values on its stack are dropped, as if a panic went through it.
         let row = rows.swap_remove(at);
         with(|world| world.alive.remove(&row.id));
         drop(row.coroutine);
@@ -489,7 +488,7 @@ fn kill_now(host: usize, rows: &mut Vec<Row>) {
     rows.iter_mut().for_each(|row| row.until_ns = None);
 }
 
-/// What is on the stacks stays there: the run has failed.
+/// The values on the stacks stay there: the run has failed.
 fn forget(rows: Vec<Row>) {
     rows.into_iter().for_each(core::mem::forget);
 }

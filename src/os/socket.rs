@@ -1,13 +1,13 @@
-//! Unix sockets that keep frames apart (`SOCK_SEQPACKET`), carry descriptors, and say who is at
-//! the other end.
+//! Unix sockets that keep frames apart (`SOCK_SEQPACKET`), carry descriptors, and tell the identity
+//! of the other end.
 //!
-//! A socket refuses descriptors, because a lingering socket of an attacker's, passed, blocks its
+//! A socket refuses descriptors, because an attacker's lingering socket, once passed, blocks its
 //! receiver for as long as the attacker likes in `close`, or in the very `read` that drops it. It
 //! accepts them only while a thread that nothing waits for reads it ([`accept_descriptors`],
-//! [`receive_one`]). Where it cannot refuse, before Linux 6.16, [`receive`] has room for as many
-//! as the kernel passes at once: none is dropped inside the call.
+//! [`receive_one`]). Before Linux 6.16 it cannot refuse; then [`receive`] has room for as many as
+//! the kernel passes at once: none is dropped inside the call.
 //!
-//! Never: a call of this module blocks, but for [`connect`], which ends at its deadline.
+//! Never: a call of this module blocks, except [`connect`], which ends at its deadline.
 
 use super::call::OfCall;
 use super::sys::{self, monotonic_ns};
@@ -52,8 +52,8 @@ fn set_int(fd: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> io::R
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes a socket refuse descriptors. `false` before Linux 6.16: then whatever holds descriptors
-/// of a stranger must be closed where nothing waits.
+/// Makes a socket refuse descriptors. `false` before Linux 6.16: then a stranger's descriptors must
+/// be closed on a thread that nothing waits for.
 pub fn refuse_descriptors(fd: impl AsFd) -> bool {
     accept_descriptors(fd, false)
 }
@@ -63,15 +63,15 @@ pub fn accept_descriptors(fd: impl AsFd, accepts: bool) -> bool {
     set_int(fd.as_fd(), SO_PASSRIGHTS, accepts.into()).is_ok()
 }
 
-/// Lets nothing more be sent to this end. What is in its queue can be received.
+/// Ends all sending to this end. Frames in its queue can still be received.
 pub fn end_incoming(fd: impl AsFd) {
     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Read);
 }
 
-/// Lets as little as the kernel allows wait at the other end of what is sent from this one: single
-/// bytes, a handful. What waits there is charged to this process, for as long as the other likes.
+/// Limits the bytes from this end that may wait at the other to the kernel's minimum: a handful of
+/// single bytes. Bytes that wait there are charged to this process, for as long as the other likes.
 pub fn send_little(fd: impl AsFd) {
-    // Less than the least: the kernel makes the least of it.
+    // Below the minimum: the kernel raises it to that.
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(fd, 0);
 }
 
@@ -81,20 +81,20 @@ pub fn has_pass_rights() -> bool {
     *FOUND.get_or_init(|| socket().is_ok_and(refuse_descriptors))
 }
 
-/// Returns when every message is in the socket's queue whose sender had, when this was called, been
-/// allowed to put it there: the kernel decides and puts under a lock, which this call takes, too.
-/// (Asking for room does so only where there is room, which the other end can prevent.)
+/// Returns once the socket's queue has every message whose sender had passed the check before this
+/// call: the kernel checks and enqueues under a lock, which this call takes, too. (Asking for room
+/// takes it only if there is room, which the other end can prevent.)
 pub fn settle(fd: impl AsFd) {
     let _ = rustix::net::getpeername(fd);
 }
 
-/// A connection on which a stranger may have sent descriptors that nobody has received: dropping it
-/// waits for nobody.
+/// A connection on which a stranger may have sent descriptors that no call has received: dropping
+/// it waits for no stranger.
 #[derive(Debug)]
 pub struct Connection(Option<OwnedFd>);
 
 impl Connection {
-    /// The descriptor, which from now on whoever has it must not close where somebody waits.
+    /// The descriptor; from now on its owner must not close it on a thread that others wait for.
     pub fn into_fd(mut self) -> OwnedFd {
         match self.0.take() {
             Some(fd) => fd,
@@ -139,7 +139,7 @@ pub fn bind(path: &Path) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Begins to listen; the socket, and those that it accepts, refuse descriptors where they can.
+/// Begins to listen; the socket, and those that it accepts, refuse descriptors if they can.
 pub fn listen(fd: &OwnedFd) -> io::Result<()> {
     refuse_descriptors(fd);
     rustix::net::listen(fd, 128).of_call("listen")
@@ -160,8 +160,8 @@ pub fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Whether somebody listens at `path`: tries once and does not wait. `WouldBlock` says that
-/// somebody does and is busy.
+/// Whether a process listens at `path`: tries once and does not wait. `WouldBlock` means that one
+/// does and is busy.
 pub fn try_connect(path: &Path) -> io::Result<OwnedFd> {
     connect_once(path, false)
 }
@@ -174,19 +174,19 @@ fn connect_once(path: &Path, takes_descriptors: bool) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     match rustix::net::connect(&fd, &address) {
         Ok(()) => Ok(fd),
-        // Tried again, and told to nobody.
+        // A retry, not an error to report.
         Err(e @ rustix::io::Errno::AGAIN) => Err(e.into()),
         Err(e) => Err(e).of_call("connect"),
     }
 }
 
 /// Connects, at most until `deadline_ns`. A listener whose queue is full is tried again until then.
-/// The connection takes descriptors only if told so, since its peer is a stranger.
+/// The connection takes descriptors only if requested, since its peer is a stranger.
 pub fn connect(path: &Path, takes_descriptors: bool, deadline_ns: u64) -> io::Result<OwnedFd> {
     let mut pause_ns = 50_000;
     loop {
         match connect_once(path, takes_descriptors) {
-            // A Unix socket never says "in progress": the queue is full, and nothing tells when
+            // A Unix socket never says "in progress": the queue is full, and there is no event when
             // it no longer is.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 let left = deadline_ns.saturating_sub(monotonic_ns());
@@ -211,7 +211,7 @@ pub fn is_hung_up(fd: impl AsFd) -> bool {
         && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
 }
 
-/// Ends it for both ends, whoever else has it open here: what was sent before can still be read.
+/// Ends it for both ends, even if others have it open here: earlier frames can still be read.
 pub fn shut_down(fd: impl AsFd) {
     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
 }
@@ -241,13 +241,13 @@ pub fn send(fd: impl AsFd, frame: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::
 /// A frame that has arrived.
 #[derive(Debug, Default)]
 pub struct Received {
-    /// Bytes of it; 0 when the other end is gone, or has sent a frame of none, behind which there
+    /// Bytes of it; 0 when the other end is gone, or has sent an empty frame, behind which there
     /// may be others.
     pub bytes: usize,
     /// Descriptors that came with it. From a stranger: see
     /// [`close_elsewhere`](super::memory::close_elsewhere).
     pub descriptors: Vec<OwnedFd>,
-    /// The frame, or what came with it, was larger than there was room for.
+    /// The frame, or its descriptors, exceeded the room.
     pub is_truncated: bool,
 }
 
@@ -258,8 +258,8 @@ pub fn receive(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     receive_into(fd, buffer, &mut space)
 }
 
-/// The same, with room for one descriptor: what came besides is dropped by the kernel inside the
-/// call, which waits as long as the stranger who sent it likes; then the frame is truncated.
+/// The same, with room for one descriptor: the kernel drops any others inside the call, which waits
+/// as long as the stranger who sent them likes; then the frame is truncated.
 pub fn receive_one(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     const PADDED: usize = rustix::cmsg_space!(ScmRights(1));
     #[repr(align(8))]
@@ -284,8 +284,8 @@ fn receive_into(
         let message = match rustix::net::recvmsg(&fd, &mut iov, &mut control, flags) {
             Ok(message) => message,
             Err(rustix::io::Errno::INTR) => continue,
-            // The other end closed with frames of ours unread. What it had sent before is still
-            // there, behind this one error.
+            // The other end closed with frames of ours unread. Its earlier frames are still there,
+            // behind this one error.
             Err(rustix::io::Errno::CONNRESET) if resets == 0 => {
                 resets = 1;
                 continue;
@@ -307,8 +307,8 @@ fn receive_into(
     }
 }
 
-/// Who is at the other end of a connection, as the kernel says. For the side that connected, it
-/// is who began to listen.
+/// The identity of the other end of a connection, from the kernel. For the side that connected, it
+/// is the process that began to listen.
 ///
 /// A number that the kernel could not express in this process's user namespace is `None`:
 /// *unknown*, not a user called nobody.
@@ -318,11 +318,11 @@ pub struct Identity {
     pub uid: Option<u32>,
     /// Effective group.
     pub gid: Option<u32>,
-    /// Process; `None` where it is in a PID namespace that is not visible from here.
+    /// Process; `None` if it is in a PID namespace that is not visible from here.
     pub pid: Option<u32>,
 }
 
-/// Who is at the other end.
+/// The identity of the other end.
 pub fn identity(fd: impl AsFd) -> io::Result<Identity> {
     let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
@@ -346,8 +346,8 @@ pub fn identity(fd: impl AsFd) -> io::Result<Identity> {
     })
 }
 
-/// The number that stands for all those without one here. A process's namespace is set up before
-/// it begins to talk, so it is looked up once.
+/// The number that stands for all users without a number here. A process's namespace is set up
+/// before it begins to talk, so it is looked up once.
 fn overflow_uid() -> Option<u32> {
     static FOUND: OnceLock<Option<u32>> = OnceLock::new();
     *FOUND.get_or_init(|| overflow_of("uid"))
@@ -359,8 +359,8 @@ fn overflow_gid() -> Option<u32> {
 }
 
 fn overflow_of(kind: &str) -> Option<u32> {
-    // Where every number has a meaning (the initial namespace), the overflow number is a user
-    // like any other.
+    // If every number has a meaning (in the initial namespace), the overflow number is a user like
+    // any other.
     let map = std::fs::read_to_string(std::format!("/proc/self/{kind}_map")).unwrap_or_default();
     let mut fields = map.split_whitespace();
     if fields.next() == Some("0") && fields.nth(1) == Some("4294967295") {
@@ -370,7 +370,7 @@ fn overflow_of(kind: &str) -> Option<u32> {
     Some(text.ok().and_then(|t| t.trim().parse().ok()).unwrap_or(65534))
 }
 
-/// The user, or `None` where the number stands for all those that have none here.
+/// The user, or `None` if the number stands for all users without a number here.
 pub fn known_uid(uid: u32) -> Option<u32> {
     (uid != u32::MAX && overflow_uid() != Some(uid)).then_some(uid)
 }
@@ -383,7 +383,7 @@ pub fn known_gid(gid: u32) -> Option<u32> {
 /// Whether the other end is in group `gid`, its supplementary groups included.
 pub fn is_in_group(fd: impl AsFd, gid: u32) -> bool {
     if known_gid(gid).is_none() {
-        // Whoever has any group that has no number here would be in it.
+        // Any process with a group without a number here would be in it.
         return false;
     }
     let mut groups = [0 as libc::gid_t; 1024];
@@ -419,20 +419,20 @@ fn peer_pidfd_exact(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     if rc != 0 || pidfd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor for this call; nobody else owns it.
+    // SAFETY: the kernel has just made this descriptor for this call; it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
 }
 
-/// The process at the other end of a connection. A pidfd becomes readable when it has died, whoever
-/// else holds its socket.
+/// The process at the other end of a connection. A pidfd becomes readable when the process has
+/// died, even if others hold its socket.
 #[derive(Debug)]
 pub enum PeerProcess {
-    /// It, whoever has its number now.
+    /// Exactly that process, even if another has its number now.
     Exact(OwnedFd),
-    /// Before Linux 6.5: whoever has its number. If it has died, and a child of it holds its
-    /// socket, that may be anybody.
+    /// Before Linux 6.5: the process that has its number now. If the first has died, and a child of
+    /// it holds its socket, that may be any process.
     ByNumber(OwnedFd),
-    /// It has died, and nobody waits for it any more: its number may be another's.
+    /// It has died, and was reaped: its number may be another's.
     Gone,
     /// It cannot be seen from here.
     Unseen,
@@ -453,7 +453,7 @@ pub fn peer_process(fd: impl AsFd) -> PeerProcess {
     let fd = fd.as_fd();
     match peer_pidfd_exact(fd) {
         Ok(pidfd) => return PeerProcess::Exact(pidfd),
-        // Before Linux 6.16 there is no pidfd of a process that nobody waits for any more.
+        // Before Linux 6.16 there is no pidfd of a process that was reaped.
         Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::EINVAL)) => {
             return PeerProcess::Gone;
         }
@@ -466,8 +466,8 @@ pub fn peer_process(fd: impl AsFd) -> PeerProcess {
         .map_or(PeerProcess::Unseen, PeerProcess::ByNumber)
 }
 
-/// A number that a process has for itself as long as the machine runs, whatever namespaces it is
-/// in: the inode of its pidfd. `None` before Linux 6.9.
+/// A number that a process keeps until the machine restarts, in any namespace: the inode of its
+/// pidfd. `None` before Linux 6.9.
 pub fn process_number(pidfd: impl AsFd) -> Option<u64> {
     /// File system type of pidfds; before it, all pidfds shared one inode.
     const PID_FS_MAGIC: u64 = 0x5049_4446;
@@ -476,7 +476,7 @@ pub fn process_number(pidfd: impl AsFd) -> Option<u64> {
     is_its_own.then_some(stat.st_ino)
 }
 
-/// That of this process.
+/// The number of this process.
 pub fn own_process_number() -> Option<u64> {
     let flags = rustix::process::PidfdFlags::empty();
     process_number(rustix::process::pidfd_open(rustix::process::getpid(), flags).ok()?)

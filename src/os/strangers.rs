@@ -1,16 +1,16 @@
 //! A second table of descriptors, for those that strangers pass.
 //!
 //! ```text
-//!   the program's table     a socket ---- copied ----> the strangers' table: the copy, and what comes
-//!   (forks copy this one)                              through it (no fork copies this one)
+//!   the program's table     a socket ---- copied ----> the strangers' table: the copy, and its
+//!   (forks copy this one)                              descriptors (no fork copies this one)
 //! ```
-//! A program that is forked gives its child each descriptor that it has, if only for the moment until the
-//! child executes another. Closing a stranger's can wait for as long as that likes: then the child waits,
-//! and whoever waits until it has executed. So what strangers pass is received by threads that have a
-//! table of their own.
+//! A fork gives the child each descriptor of the program, if only for the moment until the child
+//! executes another program. Closing a stranger's descriptor can wait for as long as the stranger
+//! likes: then the child waits, and so does a parent that waits for the child's exec. So threads
+//! with a table of their own receive the descriptors that strangers pass.
 //!
-//! Never: a descriptor of the program's is closed in the strangers' table, or the other way round; each is
-//! owned by what lives on one side alone.
+//! Never: a descriptor of the program is closed in the strangers' table, or the other way round;
+//! the owner of each lives on one side alone.
 
 use super::descriptor::Descriptor;
 use super::{socket, sys, thread};
@@ -23,8 +23,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 const STACK_BYTES: usize = 128 << 10;
 
-/// How long the second table may take to be made: what the program has open is closed in it once, and a
-/// file of a file system that hangs can keep that waiting.
+/// Time limit for making the second table: the program's open files are closed in it once, and a
+/// file of a file system that hangs can delay that.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 type Work = Box<dyn FnOnce(OwnedFd) + Send>;
@@ -33,14 +33,14 @@ type Work = Box<dyn FnOnce(OwnedFd) + Send>;
 #[derive(Debug, Default)]
 pub(crate) struct Strangers(OnceLock<Option<Keeper>>);
 
-/// Starts them. It ends with the other end of its socket.
+/// Starts these threads. It ends with the other end of its socket.
 #[derive(Debug)]
 struct Keeper {
     to: Mutex<To>,
     process: u32,
 }
 
-/// A socket by one way, what is done with it by the other: under one lock, and by the same number.
+/// A socket over one channel, its work over the other: under one lock, and with the same number.
 #[derive(Debug)]
 struct To {
     socket: Descriptor,
@@ -50,7 +50,7 @@ struct To {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // A child that was forked may have the socket, too, and then closing it says nothing.
+        // A forked child may have the socket, too, and then closing it has no effect.
         if self.process == std::process::id() {
             let to = self.to.get_mut().unwrap_or_else(PoisonError::into_inner);
             let _ = rustix::net::shutdown(&to.socket, rustix::net::Shutdown::Both);
@@ -59,8 +59,8 @@ impl Drop for Keeper {
 }
 
 impl Strangers {
-    /// Makes the second table, which a filter of the program's calls may forbid later. `false`: this
-    /// kernel, or a filter that is there already, gives none (Linux 5.9), and the threads have the
+    /// Makes the second table, which a filter of the program's calls may forbid later. `false`:
+    /// this kernel (before Linux 5.9), or a filter, does not allow one, and the threads have the
     /// program's.
     pub fn prepare(&self) -> io::Result<bool> {
         #[cfg(all(test, not(loom), not(miri)))]
@@ -77,7 +77,7 @@ impl Strangers {
         Ok(keeper.is_some())
     }
 
-    /// Does `work` with a copy of `socket`, on a thread of its own.
+    /// Runs `work` with a copy of `socket`, on a thread of its own.
     pub fn run(
         &self,
         socket: BorrowedFd<'_>,
@@ -100,7 +100,7 @@ impl Strangers {
     }
 }
 
-/// A thread with the table of whoever calls this. Not inlined: `valgrind.supp` knows such threads by their
+/// A thread with the caller's table. Not inlined: `valgrind.supp` knows such threads by their
 /// module's name.
 #[inline(never)]
 fn start(socket: OwnedFd, work: Work) -> io::Result<()> {
@@ -120,10 +120,10 @@ impl Keeper {
         let (work, works) = channel();
         let (say, said) = channel();
         thread::spawn("hamlyn-keep", STACK_BYTES, move || {
-            // Handlers of the program's write to its descriptors, which are not those of this table.
+            // The program's signal handlers write to its descriptors, which are not in this table.
             sys::block_signals();
-            // SAFETY: nothing of this thread's closure is a descriptor. The number is open until this has
-            // been said.
+            // SAFETY: this thread's closure contains no descriptor. The number is open until this
+            // message has been sent.
             let from = unsafe { only(number) };
             if say.send(from.is_ok()).is_ok()
                 && let Ok(from) = from
@@ -138,14 +138,14 @@ impl Keeper {
         match said.recv_timeout(PATIENCE) {
             Ok(has_table) => Ok(has_table.then_some(keeper)),
             Err(_) => {
-                // It may look for the number yet.
+                // Another thread may still look for the number.
                 core::mem::forget(from);
                 Ok(None)
             }
         }
     }
 
-    /// Gives the work back where that cannot be.
+    /// Returns the work if that is impossible.
     fn run(&self, socket: BorrowedFd<'_>, work: Work) -> Result<(), Work> {
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         to.number += 1;
@@ -165,14 +165,16 @@ impl Keeper {
     }
 }
 
-/// Gives the calling thread a table of its own, in which there is only this descriptor: by its number, and
-/// where a program's standard ones are, so that nothing that comes takes their place.
+/// Gives the calling thread a table of its own with only this descriptor: at its own number, and at
+/// those of the standard streams, so that no new descriptor takes their place.
 ///
 /// # Safety
-/// The thread uses no other from then on. `number` is open, and stays so for the duration of the call.
+/// The thread uses no other descriptor from then on. `number` is open, and stays so during the
+/// call.
 unsafe fn only(number: RawFd) -> io::Result<OwnedFd> {
     let close = |first: u32, last: u32, flags: libc::c_uint| {
-        // SAFETY: numbers alone; what is closed is this thread's, as the caller says.
+        // SAFETY: only numbers; the closed descriptors are this thread's, by the contract of this
+        // function.
         match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -185,10 +187,10 @@ unsafe fn only(number: RawFd) -> io::Result<OwnedFd> {
         close(0, place - 1, 0)?;
     }
     for standard in (0..3).filter(|standard| *standard != number) {
-        // SAFETY: numbers alone, of a table that nobody else has.
+        // SAFETY: only numbers, in a table that no other thread has.
         unsafe { libc::dup3(number, standard, libc::O_CLOEXEC) };
     }
-    // SAFETY: it is open in this table, which nobody else has.
+    // SAFETY: it is open in this table, which no other thread has.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
@@ -212,7 +214,7 @@ fn keep(from: &OwnedFd, works: &Receiver<(u64, Work)>) {
         }
         let number = u64::from_le_bytes(number);
         let Some(socket) = received.descriptors.into_iter().next() else { continue };
-        // Of those whose sockets did not come whoever waits sees that they have gone.
+        // If a socket did not come, the owner of the work sees that the channel has gone.
         let work = loop {
             match next.take().or_else(|| works.recv().ok()) {
                 None => return,
@@ -224,7 +226,7 @@ fn keep(from: &OwnedFd, works: &Receiver<(u64, Work)>) {
                 Some(_) => {}
             }
         };
-        // Nor is there anything to be done where there is no thread.
+        // Without a thread there is nothing more to do.
         let _ = start(socket, work);
     }
 }
@@ -235,7 +237,7 @@ mod tests {
     use std::fs;
     use std::vec::Vec;
 
-    /// What the descriptors of a table are called that are this test's.
+    /// The number of this test's descriptors in a table.
     fn named(table: &str) -> usize {
         let entries = fs::read_dir(table).unwrap().flatten();
         let links = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
@@ -265,7 +267,7 @@ mod tests {
             };
             strangers.run(ours.as_fd(), work).unwrap();
             let (count, there, standard) = said.recv().unwrap();
-            // Those of rounds before may be on their way out there, and never were here.
+            // Those of earlier rounds may be on their way out there, and never were here.
             assert!(count == 1 && there >= 1, "{count}, {there}");
             assert_eq!(named("/proc/self/fd"), 0);
             assert!(standard.to_string_lossy().starts_with("socket:"), "{standard:?}");

@@ -1,5 +1,4 @@
-//! What else is asked of the operating system: barriers, pinning, limits, clocks, event
-//! descriptors; and what this kernel offers of what the library would use.
+//! Other services of the operating system: barriers, pinning, limits, clocks, event descriptors.
 
 use super::call::OfCall;
 use super::descriptor::Descriptor;
@@ -13,8 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::vec::Vec;
 
-/// Registers this process for the barriers of others, once. `false` where the kernel has none:
-/// then senders fence once a batch.
+/// Registers this process for the barriers of others, once. `false` if the kernel has none: then
+/// senders fence once a batch.
 ///
 /// ```
 /// if !hamlyn::register_barrier() {
@@ -24,7 +23,7 @@ use std::vec::Vec;
 pub fn register_barrier() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| {
-        // Miri knows no such call.
+        // Miri does not know this call.
         if cfg!(miri) {
             return false;
         }
@@ -34,8 +33,8 @@ pub fn register_barrier() -> bool {
     })
 }
 
-/// A full fence on every core that runs a registered process: what the others stored before it is
-/// seen after it. `false` where it is not available; nothing has then happened.
+/// A full fence on every core that runs a registered process: their earlier stores become visible
+/// to this thread. `false` if it is not available; nothing has then happened.
 pub fn barrier() -> bool {
     #[cfg(all(test, not(loom), not(miri)))]
     if super::sim::is_running() {
@@ -45,8 +44,8 @@ pub fn barrier() -> bool {
     register_barrier() && rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_ok()
 }
 
-/// [`barrier`], or this thread's own fence where the kernel refuses; says which. The fence is
-/// enough where the others fence for themselves.
+/// [`barrier`], or this thread's own fence if the kernel refuses; returns whether it was the
+/// barrier. The fence is enough if the others fence for themselves.
 pub fn barrier_or_fence() -> bool {
     barrier() || {
         core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
@@ -90,7 +89,7 @@ pub struct LimitRaised {
     pub to: u64,
 }
 
-/// The soft and the hard limit on descriptors. An error where a sandbox refuses to tell, at which
+/// The soft and the hard limit on descriptors. An error if a sandbox refuses to tell, where
 /// `rustix` would panic.
 fn descriptor_limits() -> io::Result<(u64, u64)> {
     let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -101,9 +100,9 @@ fn descriptor_limits() -> io::Result<(u64, u64)> {
     Ok((limits.rlim_cur, limits.rlim_max))
 }
 
-/// Raises the soft limit on descriptors to the hard one where `needed` is above it, and says so.
-/// `None`: it stays as it is, also where the system does not allow it. An error where the system does
-/// not tell the limits.
+/// Raises the soft limit on descriptors to the hard one if `needed` is above it, and reports that.
+/// `None`: it stays unchanged, also if the system does not allow a change. An error if the system
+/// does not tell the limits.
 pub fn raise_descriptor_limit(needed: u64) -> io::Result<Option<LimitRaised>> {
     let (from, to) = descriptor_limits()?;
     if needed <= from || from == to {
@@ -115,12 +114,12 @@ pub fn raise_descriptor_limit(needed: u64) -> io::Result<Option<LimitRaised>> {
     Ok(is_raised.then_some(LimitRaised { from, to }))
 }
 
-/// The soft limit on descriptors. An error where the system does not tell.
+/// The soft limit on descriptors. An error if the system does not tell.
 pub fn descriptor_limit() -> io::Result<u64> {
     Ok(descriptor_limits()?.0)
 }
 
-/// Mappings that a process may have (`vm.max_map_count`); where that is hidden, the kernel's default.
+/// Mappings that a process may have (`vm.max_map_count`); if that is hidden, the kernel's default.
 pub fn mapping_limit() -> u64 {
     let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
     text.trim().parse().unwrap_or(65_530)
@@ -133,7 +132,8 @@ pub fn make_undumpable() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(not)?)
 }
 
-/// Lets no handler of a signal to the process run on the calling thread, nor on those that it starts.
+/// Keeps handlers of signals to the process from running on the calling thread and on those that it
+/// starts.
 pub fn block_signals() {
     let own =
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
@@ -160,12 +160,12 @@ pub fn monotonic_ns() -> u64 {
 }
 
 /// Ticks of the processor's own counter, for short spans on one core: cheaper than any call.
-/// Nanoseconds where there is no such counter.
+/// Nanoseconds on processors without such a counter.
 #[inline(always)]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 processor has the counter; where the system forbids it, the process
-    // would be told by a signal, and Linux forbids it only to those who asked (PR_SET_TSC).
+    // SAFETY: every x86-64 processor has the counter; if the system forbids it, the process gets a
+    // signal, and Linux forbids it only on request (PR_SET_TSC).
     unsafe {
         core::arch::x86_64::_rdtsc()
     }
@@ -186,7 +186,7 @@ pub fn ticks_per_us() -> u64 {
     })
 }
 
-/// The number of a user, as the system's user database has it.
+/// The number of a user, from the system's user database.
 pub fn uid_of_user(name: &str) -> Option<u32> {
     let name = std::ffi::CString::new(name).ok()?;
     let mut buffer = std::vec![0 as libc::c_char; 16 << 10];
@@ -226,7 +226,7 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
 pub struct Timer(Descriptor);
 
 impl Timer {
-    /// One that is not set.
+    /// A timer that is not set.
     pub fn new() -> io::Result<Self> {
         use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
@@ -257,12 +257,12 @@ pub(super) fn timespec(ns: u64) -> rustix::time::Timespec {
     }
 }
 
-/// A descriptor that is readable while it has been rung.
+/// A descriptor that is readable from a ring until it is silenced.
 #[derive(Debug)]
 pub struct Bell(Descriptor);
 
 impl Bell {
-    /// A silent one.
+    /// A silent bell.
     pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self(eventfd(0, flags).of_call("eventfd2")?.into()))
@@ -273,8 +273,8 @@ impl Bell {
         Ok(Self(self.0.as_fd().try_clone_to_owned().of_call("fcntl with F_DUPFD_CLOEXEC")?.into()))
     }
 
-    /// Whether its descriptor is still one of the kernel's own kind. `false`: the program has closed it,
-    /// or put something else in its place.
+    /// Whether its descriptor is still one of the kernel's own kind. `false`: the program has
+    /// closed it, or put something else in its place.
     pub fn is_there(&self) -> bool {
         let stat = rustix::fs::fstat(&self.0);
         stat.is_ok_and(|stat| stat.st_mode & libc::S_IFMT == 0)
@@ -282,7 +282,7 @@ impl Bell {
 
     /// Makes it readable.
     pub fn ring(&self) {
-        // It can be refused only because it has been rung 2^64 times: then it is readable.
+        // Only 2^64 rings can make this fail: then it is readable.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
@@ -291,7 +291,7 @@ impl Bell {
         self.take_ring();
     }
 
-    /// Makes it silent; says whether it was readable.
+    /// Makes it silent; returns whether it was readable.
     pub fn take_ring(&self) -> bool {
         rustix::io::read(&self.0, &mut [0u8; 8]).is_ok()
     }
@@ -303,12 +303,13 @@ impl AsFd for Bell {
     }
 }
 
-/// A word on which threads of this process sleep, beside words of others (see [`wait_for_words`]).
+/// A word on which threads of this process sleep, beside words of other processes (see
+/// [`wait_for_words`]).
 #[derive(Debug)]
 pub struct WakeWord {
     value: AtomicU32,
     sleepers: AtomicU32,
-    /// One thread that waits for this word and sleeps on another process's alone.
+    /// A thread that waits for this word and sleeps only on another process's word.
     elsewhere: Elsewhere,
     /// The process whose threads sleep.
     process: u32,
@@ -326,18 +327,19 @@ impl Default for WakeWord {
     }
 }
 
-/// Wakes of a thread that sleeps elsewhere before the waker lets it run, and before it naps.
+/// Wakes of a thread that sleeps on another word, before the waker yields to it, and before it
+/// naps.
 const WAKES_AT_ONCE: u32 = 16;
 const WAKES_BEFORE_NAPS: u32 = 64;
 
 impl WakeWord {
-    /// To be read before looking at what the word tells of, and given to [`wait_for_words`].
+    /// Read it before looking for the word's event, and pass it to [`wait_for_words`].
     pub fn value(&self) -> u32 {
         self.value.load(Ordering::SeqCst)
     }
 
-    /// Wakes those who sleep on the word, and keeps those from sleeping who have read its value;
-    /// says whether there was a sleeper.
+    /// Wakes the threads that sleep on the word, and keeps those that have read its value from
+    /// sleeping; returns whether there was a sleeper.
     pub fn wake(&self) -> bool {
         self.value.fetch_add(1, Ordering::SeqCst);
         #[cfg(all(test, not(loom), not(miri)))]
@@ -366,11 +368,11 @@ impl WakeWord {
 }
 
 /// Most words of other processes that [`wait_for_words`] waits for: the kernel takes 128, and two
-/// are left for those of this process.
+/// are reserved for words of this process.
 pub const WORDS_MAX: usize = 126;
 
-/// Threads that sleep on one word of this process's, at most, that a call of [`wake_word`] wakes.
-/// Whoever maps the page can have any number sleep there, and this process would pay for them.
+/// Most threads that a call of [`wake_word`] wakes on one word of this process. A process that maps
+/// the page can have any number sleep there, and this process would pay for them.
 const WAKE_MAX: u32 = 8;
 
 /// The half of a shared word that the kernel compares.
@@ -383,8 +385,8 @@ fn futex_of(word: &AtomicU64) -> &AtomicU32 {
 
 /// Wakes at most `most` threads that sleep on the word at `place`, which may be mapped no more.
 fn wake_at(place: u64, most: u32) {
-    // SAFETY: the kernel looks whether anything is mapped there, and reads and writes nothing of it;
-    // whoever is woken that did not wait for this looks once more.
+    // SAFETY: the kernel looks whether anything is mapped there, and reads and writes nothing of
+    // it; a thread that is woken without need looks once more.
     unsafe {
         libc::syscall(libc::SYS_futex, place as usize, libc::FUTEX_WAKE, most);
     }
@@ -400,11 +402,11 @@ pub fn wake_word(word: &AtomicU64) {
     let _ = futex::wake(futex_of(word), futex::Flags::empty(), WAKE_MAX);
 }
 
-/// Sleeps until one of these words is no longer what it was, or somebody wakes whoever sleeps on
-/// it, at most until `deadline_ns` of [`monotonic_ns`] (`u64::MAX`: without a limit). `shared` are
-/// words of other processes, [`WORDS_MAX`] of them at most, with the lower halves of their values;
-/// `own` two of this process at most. May return early. An error: this kernel, or a filter of its
-/// calls, cannot do that (Linux 5.16), and there was no sleep.
+/// Sleeps until one of these words has changed, or a waker wakes the sleepers on it, at most until
+/// `deadline_ns` of [`monotonic_ns`] (`u64::MAX`: without a limit). `shared` are words of other
+/// processes, at most [`WORDS_MAX`], with the lower halves of their values; `own` at most two of
+/// this process. May return early. An error: this kernel (before Linux 5.16), or a filter of its
+/// calls, cannot do that, and there was no sleep.
 pub fn wait_for_words<'w, W: Word + 'w>(
     shared: impl IntoIterator<Item = (&'w W, u32)>,
     own: &[(&WakeWord, u32)],
@@ -454,8 +456,8 @@ pub fn wait_for_words<'w, W: Word + 'w>(
     slept.map_or_else(woken_early, |_| Ok(()))
 }
 
-/// Sleeps on one word of another process's, for which the kernel has less to do than for several;
-/// those of this process wake this thread there. `None`: another thread does so already, and there
+/// Sleeps on one word of another process, which is cheaper for the kernel than several; wakers of
+/// this process's words wake the thread there. `None`: another thread does so already, and there
 /// was no sleep.
 fn wait_for_word(
     word: &AtomicU32,
@@ -481,7 +483,7 @@ fn wait_for_word(
     slept
 }
 
-/// What is no error of a sleep on words.
+/// Turns results that are not errors of a sleep on words into success.
 fn woken_early(e: rustix::io::Errno) -> io::Result<()> {
     use rustix::io::Errno;
     match e {
@@ -556,8 +558,9 @@ mod tests {
         assert!(!wait_for(&[(bell.as_fd(), false)], 0).unwrap());
     }
 
-    // By turns the word of another process changes, and one of this process's: also just before the
-    // sleep, for nothing else says when that begins. Beside it another thread sleeps on the same words.
+    // In turns a word of another process and one of this process change: also just before the
+    // sleep, since there is no signal of its beginning. Beside it another thread sleeps on the same
+    // words.
     #[test]
     fn whoever_sleeps_on_one_word_of_others_is_woken_by_its_own_process_too() {
         const WAKES: u32 = 20_000;
@@ -572,7 +575,7 @@ mod tests {
                         let (at, value) = (bell.load(Ordering::SeqCst) as u32, own.value());
                         if at + value == seen {
                             let slept = wait_for_words([(bell, at)], &[(own, value)], u64::MAX);
-                            // Where the kernel cannot: then nobody sleeps so.
+                            // On a kernel without the call, no thread sleeps in this way.
                             slept.unwrap_or_else(|_| std::thread::yield_now());
                         }
                         seen = bell.load(Ordering::SeqCst) as u32 + own.value();

@@ -1,8 +1,7 @@
-//! TCP as links to other hosts use it: sockets that never wait, but for [`connect`], and what the kernel
-//! knows of the host at the other end.
+//! TCP for links to other hosts: sockets that never wait, except in [`connect`], and the kernel's
+//! knowledge of the host at the other end.
 //!
-//! In a simulation the network is that of `sim::net`, and the sockets are others; whoever calls this does
-//! not notice.
+//! In a simulation the network is that of `sim::net`, with other sockets; callers do not notice.
 
 use super::call::OfCall;
 use core::time::Duration;
@@ -14,12 +13,12 @@ use std::os::fd::{AsFd, AsRawFd};
 #[cfg(all(test, not(loom), not(miri)))]
 use super::sim;
 
-/// Linux 6.15: the longest interval, in milliseconds, at which the kernel sends again what was not
-/// acknowledged, and asks whoever has no room.
+/// Linux 6.15: the longest interval, in milliseconds, at which the kernel retransmits
+/// unacknowledged bytes, and probes a peer without room.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 
-/// Connections that the kernel keeps for [`accept`], or as many as the host's `net.core.somaxconn` says.
-/// Whoever comes when there is no room tries again a second later, honest or not.
+/// Connections that the kernel keeps for [`accept`], or the host's `net.core.somaxconn` if that is
+/// lower. A peer that finds no room tries again a second later, honest or not.
 const WAITING_MAX: i32 = 4096;
 
 /// Listens, without waiting in [`accept`].
@@ -29,13 +28,13 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         return sim::net::listen(address);
     }
     let listener = TcpListener::bind(address).of_call("bind")?;
-    // It listens already, and for fewer: the kernel takes the new number.
+    // It listens already, with a shorter queue: the kernel takes the new number.
     rustix::net::listen(&listener, WAITING_MAX).of_call("listen")?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// Where it listens.
+/// The address at which it listens.
 pub fn listens_at(listener: &TcpListener) -> io::Result<SocketAddr> {
     #[cfg(all(test, not(loom), not(miri)))]
     if let Some(address) = sim::net::listens_at(listener) {
@@ -44,7 +43,7 @@ pub fn listens_at(listener: &TcpListener) -> io::Result<SocketAddr> {
     listener.local_addr()
 }
 
-/// The next that has connected; `WouldBlock`: there is none.
+/// The next connection; `WouldBlock`: there is none.
 pub fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     #[cfg(all(test, not(loom), not(miri)))]
     if let Some(accepted) = sim::net::accept(listener) {
@@ -53,7 +52,7 @@ pub fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     listener.accept()
 }
 
-/// Connects, and waits for that no longer than this.
+/// Connects, and waits for at most `within`.
 pub fn connect(address: &SocketAddr, within: Duration) -> io::Result<TcpStream> {
     #[cfg(all(test, not(loom), not(miri)))]
     if sim::is_running() {
@@ -62,19 +61,20 @@ pub fn connect(address: &SocketAddr, within: Duration) -> io::Result<TcpStream> 
     TcpStream::connect_timeout(address, within)
 }
 
-/// Whether an address is one of this host's, as this process's network namespace has it. Nothing is sent.
-/// Of one that the system does not name (a route of type `local` alone leads to it) the answer is no.
+/// Whether an address is one of this host's, in this process's network namespace. Nothing is sent.
+/// For an address that the system does not list (only a route of type `local` leads to it) the
+/// answer is no.
 pub fn is_here(address: SocketAddr) -> bool {
     #[cfg(all(test, not(loom), not(miri)))]
     if sim::is_running() {
         return sim::net::is_here(address);
     }
-    // What an IPv6 listener calls an IPv4 address.
+    // An IPv6 listener's form of an IPv4 address.
     let ip = address.ip().to_canonical();
     if ip.is_loopback() || ip.is_unspecified() {
         return true;
     }
-    // The kernel binds a socket to what is its own; with `ip_nonlocal_bind` to anything.
+    // The kernel binds a socket only to its own addresses; with `ip_nonlocal_bind` to any.
     let scope = match address {
         SocketAddr::V6(v6) => v6.scope_id(),
         SocketAddr::V4(_) => 0,
@@ -101,16 +101,17 @@ pub fn interface(name: &str) -> io::Result<u32> {
     })
 }
 
-/// Whether an interface has this address, in this scope if it says one.
+/// Whether an interface has this address, in this scope if it has one.
 fn is_of_an_interface(ip: IpAddr, scope: u32) -> io::Result<bool> {
     let mut first: *mut libc::ifaddrs = core::ptr::null_mut();
-    // SAFETY: the pointer is that of a live one, which the call sets.
+    // SAFETY: the pointer is that of a live pointer, which the call sets.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let (mut next, mut is_found) = (first, false);
     while !next.is_null() && !is_found {
-        // SAFETY: the list is this function's until it is freed below, and nobody changes it.
+        // SAFETY: the list is this function's until it is freed below, and no other thread changes
+        // it.
         let entry = unsafe { &*next };
         if !entry.ifa_addr.is_null() {
             // SAFETY: as above; each kind of address begins with its family.
@@ -118,7 +119,7 @@ fn is_of_an_interface(ip: IpAddr, scope: u32) -> io::Result<bool> {
             is_found = match (family, ip) {
                 (libc::AF_INET, IpAddr::V4(v4)) => {
                     let at = entry.ifa_addr.cast::<libc::sockaddr_in>();
-                    // SAFETY: an address of this family is such a structure, at whatever place.
+                    // SAFETY: an address of this family is such a structure, at any alignment.
                     let found = unsafe { at.read_unaligned() };
                     found.sin_addr.s_addr == u32::from_ne_bytes(v4.octets())
                 }
@@ -134,7 +135,7 @@ fn is_of_an_interface(ip: IpAddr, scope: u32) -> io::Result<bool> {
         }
         next = entry.ifa_next;
     }
-    // SAFETY: the list that the call above has made, which nothing refers to any more.
+    // SAFETY: the list from the call above; nothing refers to it any more.
     unsafe { libc::freeifaddrs(first) };
     Ok(is_found)
 }
@@ -148,8 +149,8 @@ pub fn addresses(tcp: &TcpStream) -> io::Result<(SocketAddr, SocketAddr)> {
     Ok((tcp.local_addr()?, tcp.peer_addr()?))
 }
 
-/// A socket that never waits, sends at once, takes no more than `unsent_bytes` that have not left, and asks a
-/// host that says nothing often enough for `timeout`.
+/// Prepares a socket: it never waits, sends at once, accepts no more than `unsent_bytes` of unsent
+/// data, and probes a silent host often enough for `timeout`.
 pub fn prepare(tcp: &TcpStream, unsent_bytes: u32, timeout: Duration) -> io::Result<()> {
     use rustix::net::sockopt;
     tcp.set_nonblocking(true)?;
@@ -159,8 +160,8 @@ pub fn prepare(tcp: &TcpStream, unsent_bytes: u32, timeout: Duration) -> io::Res
     }
     tcp.set_nodelay(true)?;
     set_unsent_max(tcp, unsent_bytes)?;
-    // Whoever has no room is asked as often as one that is idle; before Linux 6.15 the kernel does
-    // that at ever longer intervals, and has to end it itself.
+    // A peer without room is probed as often as an idle one; before Linux 6.15 the kernel does that
+    // at ever longer intervals, and must end the connection itself.
     if set_interval(tcp, timeout / 4).is_err() {
         sockopt::set_tcp_user_timeout(tcp, timeout.as_millis() as u32)?;
     }
@@ -173,12 +174,12 @@ pub fn prepare(tcp: &TcpStream, unsent_bytes: u32, timeout: Duration) -> io::Res
     Ok(())
 }
 
-/// Pieces of a connection's bytes that one system call takes: records of TLS, of up to 16 KiB. As many
-/// are named in capi/valgrind.supp.
+/// Pieces of a connection's bytes that one system call takes: records of TLS, of up to 16 KiB. As
+/// many are named in capi/valgrind.supp.
 const PIECES_MAX: usize = 8;
 
-/// Writes to a connection, and says by an error that its other end is gone. `TcpStream` itself writes
-/// several slices with `writev`, which says so by SIGPIPE, and that ends a program of C.
+/// Writes to a connection, and reports a lost peer as an error. `TcpStream` itself writes several
+/// slices with `writev`, which raises SIGPIPE in that case, and that ends a C program.
 pub struct Writer<'a>(pub &'a TcpStream);
 
 impl io::Write for Writer<'_> {
@@ -205,28 +206,28 @@ fn set(fd: impl AsFd, option: libc::c_int, value: libc::c_int) -> io::Result<()>
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// It sends again, and asks whoever has no room, at least as often as this, or once a second. An error
-/// before Linux 6.15.
+/// Sets the longest interval of retransmissions and of probes of a peer without room; a second at
+/// most. An error before Linux 6.15.
 fn set_interval(fd: impl AsFd, interval: Duration) -> io::Result<()> {
     set(fd, TCP_RTO_MAX_MS, interval.as_millis().clamp(1000, 120_000) as libc::c_int)
 }
 
-/// It takes no more while so many bytes have not left for the first time: what was sent and not
-/// acknowledged does not count, and so the window is as wide as ever.
+/// Sets the limit of bytes that have not left for the first time: bytes sent and not acknowledged
+/// do not count, so the window is as wide as ever.
 fn set_unsent_max(fd: impl AsFd, bytes: u32) -> io::Result<()> {
     set(fd, libc::TCP_NOTSENT_LOWAT, bytes as libc::c_int)
 }
 
-/// Bytes that a connection was given and the other end has not acknowledged, its end included.
+/// Bytes of a connection that the other end has not acknowledged, its end included.
 pub fn unacknowledged(fd: impl AsFd) -> usize {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: the pointer is that of a live integer, which is what this call writes.
+    // SAFETY: the pointer is that of a live integer, the only memory that this call writes.
     let rc = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     if rc == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
-/// Whether the other end owes an acknowledgement, of bytes or of the kernel's question whether it is
-/// there, and has acknowledged nothing for so long.
+/// Whether the other end owes an acknowledgement, of bytes or of a probe, and has acknowledged
+/// nothing for so long.
 pub fn is_silent(fd: impl AsFd, limit: Duration) -> bool {
     let fd = fd.as_fd();
     #[cfg(all(test, not(loom), not(miri)))]
@@ -246,12 +247,12 @@ pub fn is_silent(fd: impl AsFd, limit: Duration) -> bool {
         && (info.tcpi_probes > 0 || unacknowledged(fd) > 0)
 }
 
-/// Keeps SIGPIPE from this thread, and says whether it would have come since: it is pending then, also
-/// where the process ignores it.
+/// Blocks SIGPIPE on this thread, and returns whether it would have come since: it is pending then,
+/// even if the process ignores it.
 #[cfg(all(test, not(loom), not(miri)))]
 pub fn is_signalled() -> bool {
-    // SAFETY: a set of signals is integers, of which zeros are values, and each pointer is that of a live
-    // one, or null where that is allowed.
+    // SAFETY: a set of signals is integers, of which zeros are values, and each pointer is that of
+    // a live set, or null if that is allowed.
     unsafe {
         let mut set: libc::sigset_t = core::mem::zeroed();
         libc::sigaddset(&raw mut set, libc::SIGPIPE);
@@ -270,7 +271,7 @@ mod tests {
         for here in ["127.0.0.1:7000", "127.9.9.9:1", "[::ffff:127.0.0.1]:7000"] {
             assert!(is_here(here.parse().unwrap()), "{here}");
         }
-        // Those of documentation (RFC 5737, RFC 3849) are nobody's.
+        // Addresses for documentation (RFC 5737, RFC 3849) belong to no host.
         for elsewhere in ["192.0.2.1:7000", "[2001:db8::1]:7000", "[::ffff:192.0.2.1]:7000"] {
             assert!(!is_here(elsewhere.parse().unwrap()), "{elsewhere}");
         }
@@ -279,7 +280,7 @@ mod tests {
     #[test]
     fn an_address_that_the_kernel_would_bind_to_though_it_is_not_here_is_elsewhere() {
         let inside = || {
-            // SAFETY: a system call by which this thread alone is in another network.
+            // SAFETY: a system call that moves only this thread to another network.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
                 return Err(io::Error::last_os_error());
             }

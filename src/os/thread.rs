@@ -1,5 +1,5 @@
-//! Threads of the library's own, and what lets others run: whatever a thread waits for is asked for
-//! here or in [`sys`](super::sys), so that a simulation can run all threads as one.
+//! Threads of the library's own, and ways to let others run: every wait of a thread goes through
+//! this module or [`sys`](super::sys), so that a simulation can run all threads as one.
 
 use super::call::OfCall;
 use core::time::Duration;
@@ -9,22 +9,22 @@ use std::sync::MutexGuard;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 
-/// A thread that somebody may wait for. Dropped, it runs on alone.
+/// A thread that others may wait for. Dropped, it runs on alone.
 #[derive(Debug)]
 pub(crate) enum Thread {
-    /// One of the system's.
+    /// A thread of the system.
     System(Handle),
-    /// One of a simulation's.
+    /// A task of a simulation.
     #[cfg(all(test, not(loom), not(miri)))]
     Simulated(super::sim::Task),
 }
 
-/// What is had of a thread of the system's.
+/// The handle of a thread of the system.
 #[derive(Debug)]
 pub(crate) struct Handle {
     /// `None` only while this is dropped.
     thread: Option<std::thread::JoinHandle<()>>,
-    /// Says nothing, and is closed when the thread ends.
+    /// Sends nothing, and is closed when the thread ends.
     end: Mutex<Receiver<()>>,
     /// The process that has the thread.
     process: u32,
@@ -43,8 +43,8 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // The C library gives the memory of the parent's threads to those that a forked child starts:
-        // there the handle may name one of the child's own, which would be detached.
+        // The C library gives the memory of the parent's threads to those that a forked child
+        // starts: there the handle may name one of the child's own, which would be detached.
         if self.process != std::process::id() {
             core::mem::forget(self.thread.take());
         }
@@ -52,7 +52,7 @@ impl Drop for Handle {
 }
 
 impl Thread {
-    /// Whether it is the caller.
+    /// Whether it is the calling thread.
     pub fn is_current(&self) -> bool {
         match self {
             Self::System(handle) => {
@@ -65,8 +65,8 @@ impl Thread {
         }
     }
 
-    /// Waits until it has ended, for at most `limit`; `false`: it runs on, alone. A panic in it is its
-    /// own.
+    /// Waits until it has ended, for at most `limit`; `false`: it runs on, alone. A panic in it
+    /// does not reach the caller.
     pub fn join(self, limit: Duration) -> bool {
         match self {
             Self::System(handle) => handle.join(limit),
@@ -79,7 +79,7 @@ impl Thread {
     }
 }
 
-/// Starts a thread with a stack of so many bytes.
+/// Starts a thread with a stack of `stack_bytes`.
 pub(crate) fn spawn(
     name: &str,
     stack_bytes: usize,
@@ -103,7 +103,7 @@ pub(crate) fn spawn(
     }))
 }
 
-/// Sleeps for so long.
+/// Sleeps for `time`.
 pub(crate) fn sleep(time: Duration) {
     #[cfg(all(test, not(loom), not(miri)))]
     if super::sim::sleep(time) {
@@ -121,8 +121,8 @@ pub(crate) fn yield_now() {
     std::thread::yield_now();
 }
 
-/// A place where another thread may come first at the worst time, and does in a simulation. Whatever the
-/// caller has locked stays locked.
+/// A place where another thread may come first at the worst time, and does in a simulation. The
+/// caller keeps its locks.
 #[cfg(feature = "tls")]
 #[inline(always)]
 pub(crate) fn may_be_overtaken() {
@@ -130,8 +130,8 @@ pub(crate) fn may_be_overtaken() {
     super::sim::barrier();
 }
 
-/// Locks, also what somebody had locked who panicked: for what is whole between any two steps. In a
-/// simulation whoever has it may be another task, which then goes on first.
+/// Locks, even after a panic of an earlier holder: for values that are consistent between any two
+/// steps. In a simulation the holder may be another task, which then goes on first.
 #[cfg(feature = "tls")]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(all(test, not(loom), not(miri)))]
@@ -141,7 +141,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What comes over a channel within a time.
+/// Receives from a channel within a time limit.
 pub(crate) fn receive<T>(from: &Receiver<T>, within: Duration) -> Result<T, RecvTimeoutError> {
     #[cfg(all(test, not(loom), not(miri)))]
     if let Some(received) = super::sim::receive(from, within) {

@@ -1,5 +1,6 @@
-//! Whole nodes on several hosts: names `hamlyn://`, TLS by rustls, rails, through a network that is late,
-//! hands on in pieces, is cut and mended (`os::sim::net`), while hosts stop, are killed and lose their power.
+//! Whole nodes on several hosts: names `hamlyn://`, TLS by rustls, rails. The network
+//! (`os::sim::net`) delays, splits, is cut and mended, while hosts stop, are killed and lose their
+//! power.
 
 use super::{CALLS, Place, Ran, call_client, call_server, run_all, stream_receiver, stream_sender};
 use crate::config::{Config, WaitMode};
@@ -23,25 +24,26 @@ use std::rc::Rc;
 use std::string::String;
 use std::vec::Vec;
 
-/// After which a host that does not answer is gone, in milliseconds: the least that there is.
+/// Milliseconds without an answer after which a host is gone: the minimum.
 const TIMEOUT_MS: u32 = 2000;
-/// How long a service is looked for, and one waits for what somebody who is killed might have said.
+/// Time limit for finding a service, and for waiting for a message that a killed host might have
+/// sent.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(8));
 const CLIENTS: u64 = 2;
 const PORT: u16 = 7000;
-/// The hosts: who streams to whom, who is called, and then those that call.
+/// The hosts: the receiver of the streams, the server, and then the clients.
 const RECEIVER: usize = 0;
 const SENDER: usize = 1;
 const SERVER: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trouble {
-    /// Hosts stop, and cables are cut, for less than the time after which a host is gone; with two rails
-    /// one of them for longer.
+    /// Hosts stop, and cables are cut, for less than the time after which a host is gone; with two
+    /// rails one of them for longer.
     Passing,
     /// One is killed.
     Death,
-    /// One loses its power, which nobody says.
+    /// One loses its power, without any announcement.
     Loss,
 }
 
@@ -51,7 +53,7 @@ fn write(path: &Path, text: &str) {
     file.unwrap().write_all(text.as_bytes()).unwrap();
 }
 
-/// Of a host's own: nothing but the network is between it and the others.
+/// The configuration of one host: it shares only the network with the others.
 fn config(dir: &Path, me: usize, rails: u32, rng: &mut Rng) -> Config {
     let modes = [WaitMode::Adaptive, WaitMode::Blocking];
     let own = dir.join(format!("{me}"));
@@ -73,7 +75,7 @@ fn config(dir: &Path, me: usize, rails: u32, rng: &mut Rng) -> Config {
     config
 }
 
-/// The secret of all, and where services are.
+/// The shared secret, and the addresses of services.
 fn shared(dir: &Path, services: &[(&str, usize)]) {
     write(&dir.join("secret"), &"5a".repeat(32));
     let line = |(service, host): &(&str, usize)| {
@@ -83,8 +85,9 @@ fn shared(dir: &Path, services: &[(&str, usize)]) {
     write(&dir.join("services"), &services.iter().map(line).collect::<String>());
 }
 
-/// Stops hosts and cuts cables, for less than the time after which a host is gone; with two rails one of
-/// them for longer: once whoever connects has connected both, since until then there is no other rail.
+/// Stops hosts and cuts cables, for less than the time after which a host is gone; with two rails
+/// one of them for longer: once the hosts that connect have connected both, since until then there
+/// is no other rail.
 fn disturb(rng: &mut Rng, hosts: u64, connect: &[usize], rails: u32, longest: Duration) {
     let have_rails = || connect.iter().all(|host| net::made_by(*host) >= rails as usize);
     for _ in 0..3 {
@@ -102,14 +105,14 @@ fn disturb(rng: &mut Rng, hosts: u64, connect: &[usize], rails: u32, longest: Du
     }
 }
 
-/// What came of a run, beside that it came to its end.
+/// The results of a run that came to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Came {
     ran: Ran,
     connections: u32,
-    /// Pieces of what was sent that had to wait until a cable was mended.
+    /// Pieces of data that had to wait until a cable was mended.
     held: u32,
-    /// Ends that were told of as a death.
+    /// Ends that were reported as a death.
     told: usize,
 }
 
@@ -140,7 +143,7 @@ fn hosts(seed: u64, dir: &Path, trouble: Trouble) -> Came {
             };
             ended.set(ended.get() + 1);
             drop(manager);
-            // Whoever talked with the dead hears of it, and nobody else.
+            // The peers of the dead host hear of its death, and no other host.
             let peers: &[usize] = match me {
                 RECEIVER => &[SENDER],
                 SENDER => &[RECEIVER],
@@ -189,16 +192,16 @@ fn hosts(seed: u64, dir: &Path, trouble: Trouble) -> Came {
 
 // ---- programs that send and then make no call
 
-/// Whoever sends, each over a link of its own, to [`RECEIVER`].
+/// Senders, each over a link of its own, to [`RECEIVER`].
 const SENDERS: usize = 2;
 const BURSTS: u32 = 30;
-/// Messages of a burst, at most; and what the receiver keeps of one sender.
+/// Messages of a burst, at most; and the number that the receiver keeps of one sender.
 const BURST: u64 = 24;
 /// In a message's word: it is the last of all, and an answer is wanted.
 const LAST: u32 = 1 << 31;
 const ASKS: u32 = 1 << 30;
 
-/// Takes what comes, in its order, and says by the side how much that was. Now and then it takes its time.
+/// Takes messages in order, and counts them in `came`. Now and then it pauses.
 fn take_bursts(mut node: Node, rng: &mut Rng, came: &[Cell<u32>]) {
     let queue = node.notification_queue((SENDERS as u64 * BURST * 2) as u32).unwrap();
     let slots: Vec<SlotId> = (1..=SENDERS)
@@ -232,8 +235,8 @@ fn take_bursts(mut node: Node, rng: &mut Rng, came: &[Cell<u32>]) {
     node.close(None).unwrap();
 }
 
-/// Sends bursts, and waits for each to arrive: without any call to the library, so that nothing of its
-/// node's can be what sends it; or in one, for an answer.
+/// Sends bursts, and waits for each to arrive: without any call to the library, so that no call of
+/// its node can be the one that sends it; or within a call, for an answer.
 fn send_bursts(mut node: Node, me: usize, rng: &mut Rng, came: &Cell<u32>) {
     let area = node.message_area(64).unwrap();
     let queue = node.notification_queue(4).unwrap();
@@ -262,7 +265,7 @@ fn send_bursts(mut node: Node, me: usize, rng: &mut Rng, came: &Cell<u32>) {
                 match node.try_send_fast_over(link, &ticket, &data, word) {
                     Ok(()) => break,
                     Err(NodeSendError::Full) => {
-                        // What has been taken from this program arrives.
+                        // Messages that the library has accepted arrive.
                         sim::wait(|| came.get() >= sent, u64::MAX);
                         node.poll().unwrap();
                     }
@@ -319,7 +322,8 @@ fn what_a_program_sends_over_tls_leaves_though_it_makes_no_other_call() {
     run_all(bursts);
 }
 
-// Of its two places one refuses at first, and the other, where the cable is cut, takes what time it is given.
+// Of its two addresses one refuses at first, and the other, whose cable is cut, uses up the time
+// limit.
 #[test]
 fn a_service_that_is_not_there_yet_is_waited_for_though_another_of_its_places_says_nothing() {
     run_all(|seed, dir| {
@@ -352,7 +356,7 @@ fn a_service_that_is_not_there_yet_is_waited_for_though_another_of_its_places_sa
     });
 }
 
-/// All seeds, and what came of them.
+/// Runs all seeds; returns their results.
 fn each(trouble: Trouble) -> Vec<Came> {
     let all = RefCell::new(Vec::new());
     run_all(|seed, dir| {
@@ -364,7 +368,7 @@ fn each(trouble: Trouble) -> Vec<Came> {
     all.into_inner()
 }
 
-/// What most runs of all seeds have seen; one seed alone may not.
+/// Asserts that most runs of all seeds have seen `what`; one seed alone may not.
 fn is_seen(all: &[Came], what: &str, count: impl Fn(&Came) -> usize) {
     let seen = all.iter().filter(|came| count(came) > 0).count();
     assert!(all.len() < 20 || seen >= all.len() / 8, "{what} in {seen} of {} runs", all.len());

@@ -1,11 +1,11 @@
-//! What an aperture lets its holder do.
+//! The rights that an aperture gives its holder.
 
 use core::fmt;
 
 /// An aperture is whole pages of this many bytes.
 pub const APERTURE_PAGE_BYTES: u64 = 4096;
 
-/// What the holder of an aperture may do. Decided when it is exported, for good.
+/// The rights of the holder of an aperture. They are fixed when it is exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ApertureAccess {
     /// Write and read, at any time until it is revoked; also give pages back, which makes their

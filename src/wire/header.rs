@@ -38,20 +38,20 @@ bitflags::bitflags! {
     ///
     /// let flags = Flags::NOTIFY | Flags::WAKE;
     /// assert!(flags.contains(Flags::WAKE));
-    /// // As `Ticket::silent` has it: data moves, and nobody is told.
+    /// // `Ticket::silent` does this: the data moves without a notification.
     /// assert_eq!(flags - Flags::NOTIFY - Flags::WAKE, Flags::empty());
     /// ```
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Flags: u8 {
         /// Append to the notification queue when the message is complete. Without it, data moves
-        /// and nobody is told (Hamlyn 1: data movement and notification are separate).
+        /// without a notification (Hamlyn 1: data movement and notification are separate).
         const NOTIFY = 1;
         /// Wake the receiver if it sleeps (Hamlyn 2.6: an interrupt, if requested).
         const WAKE = 2;
     }
 }
 
-/// Table 1: what every packet carries about itself, because packets may arrive in any order.
+/// Table 1: every packet describes itself completely, because packets may arrive in any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The interface that the packet is for.
@@ -62,15 +62,15 @@ pub struct Header {
     pub metadata_index: MetadataIndex,
     /// The slot's key, or the entry's key where the slot is paranoid.
     pub key: Key,
-    /// Where this packet's data goes, in bytes from the slot's base.
+    /// Destination of this packet's data, in bytes from the slot's base.
     pub offset: u64,
     /// Bytes of data in this packet.
     pub length: u32,
-    /// What the packet adds to the entry's accumulator, modulo 2^32 (Hamlyn 2.5).
+    /// The number that the packet adds to the entry's accumulator, modulo 2^32 (Hamlyn 2.5).
     pub delta: u32,
     /// Bytes of metadata in this packet; nonzero only in the first packet of a message.
     pub metadata_len: u8,
-    /// What is to happen when the message is complete.
+    /// Actions on completion of the message.
     pub flags: Flags,
     /// Fast mode only: the one word of metadata that goes into the notification queue entry.
     pub word: u32,
@@ -91,8 +91,8 @@ impl Header {
         ]
     }
 
-    /// Decodes a private copy of six words. The second value is whatever stood in reserved bits,
-    /// flags that have no meaning included; a checked packet has zero there.
+    /// Decodes a private copy of six words. The second value is the reserved bits, together with
+    /// flags that have no meaning; in a checked packet it is zero.
     #[inline(always)]
     pub fn from_words(words: &[u64; HEADER_WORDS]) -> (Self, u32) {
         let flags = (words[5] >> 8) as u8;
@@ -112,14 +112,14 @@ impl Header {
         (header, reserved)
     }
 
-    /// Where this packet's body lies.
+    /// The layout of this packet's body.
     #[inline(always)]
     pub fn layout(&self) -> BodyLayout {
         BodyLayout::new(self.metadata_len, self.length)
     }
 }
 
-/// Where a packet's metadata and data lie, in lines from the packet's first line.
+/// The layout of a packet's metadata and data, in lines from the packet's first line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyLayout {
     /// The metadata has line 1 to itself (it is longer than [`INLINE_BYTES`]).

@@ -3,17 +3,17 @@
 use core::fmt;
 
 /// One interface, that is, one [`Node`](crate::node::Node): the first 64 bits of the hash of a
-/// public key that the node proves to have when it connects, so that nobody else can be it.
+/// public key. The node proves that it has the key when it connects, so no other can pass for it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u64);
 
 impl NodeId {
-    /// What packets for this node carry.
+    /// The destination that packets for this node carry.
     ///
     /// ```
     /// use hamlyn::{Destination, NodeId};
     ///
-    /// // Packets hold half of it: what leads to a link, and is no proof.
+    /// // Packets carry half of the id: enough to find a link, but no proof of identity.
     /// assert_eq!(NodeId(0x0123_4567_89ab_cdef).destination(), Destination(0x89ab_cdef));
     /// ```
     #[inline(always)]
@@ -22,8 +22,8 @@ impl NodeId {
     }
 }
 
-/// Destination host ID of Table 1, in each packet: the low half of the [`NodeId`]. It finds
-/// packets that were misdirected; which link leads to a node is decided by the whole id.
+/// Destination host ID of Table 1, in each packet: the low half of the [`NodeId`]. It exposes
+/// misdirected packets; the whole id decides which link leads to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Destination(pub u32);
 
@@ -46,7 +46,7 @@ impl MetadataIndex {
     pub const FAST: Self = Self(u32::MAX);
 }
 
-/// A 64-bit protection key (Hamlyn 2.2). Whoever holds it may write; it is never printed.
+/// A 64-bit protection key (Hamlyn 2.2). Its holder may write; it is never printed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(pub u64);
 

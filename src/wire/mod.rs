@@ -1,7 +1,7 @@
-//! What lies on the wire: identifiers, the packet header (Table 1), tickets, counting shares.
+//! The values on the wire: identifiers, the packet header (Table 1), tickets, counting shares.
 //!
 //! Everything here is a value: nothing borrows memory that another process can write, and
-//! decoding never fails. Whether a decoded value is *allowed* is for [`crate::interface`] to say.
+//! decoding never fails. [`crate::interface`] decides whether a decoded value is *allowed*.
 
 mod aperture;
 mod header;

@@ -15,7 +15,7 @@ use core::{cmp, fmt};
 /// // A message in three parts, by three helpers: each announces nothing before all have arrived.
 /// let parts = Share::WHOLE.split_evenly(3)?;
 /// assert_eq!(parts.iter().map(|part| part.get()).sum::<u64>(), 1 << 32);
-/// // Each part has at least as many as its message has packets.
+/// // A message may not have more packets than its share.
 /// assert!(Share::new(2)?.check_packets(3).is_err());
 /// assert!(Share::new(0).is_err());
 /// # Ok::<(), hamlyn::ShareError>(())
@@ -54,9 +54,9 @@ pub enum ShareError {
     /// The parts do not add to the whole.
     #[error("the parts of a counter share add to {sum}, and must add to {whole}")]
     WrongSum {
-        /// What the parts add to.
+        /// The sum of the parts.
         sum: u128,
-        /// What they must add to.
+        /// The sum that they must have.
         whole: u64,
     },
     /// A message has more packets than its share.
@@ -111,7 +111,7 @@ impl Share {
     /// let rest = Share::from_wire(few.to_wire().wrapping_neg()).split_evenly(2)?;
     /// Share::WHOLE.check_split(&[few, rest[0], rest[1]])?;
     /// assert!(Share::WHOLE.check_split(&rest).is_err());
-    /// // Each packet counts 1, and the last what is left.
+    /// // Each packet counts 1, and the last counts the rest.
     /// assert_eq!((few.delta(false, 0), few.delta(true, 2)), (1, 998));
     /// # Ok::<(), hamlyn::ShareError>(())
     /// ```
@@ -146,8 +146,8 @@ impl Share {
         }
     }
 
-    /// The delta of packet `index` of `packets`: 1 for each but the last, and for the last what is
-    /// left; modulo 2^32. Zero only for a single packet that holds the whole 2^32.
+    /// The delta of packet `index` of `packets`: 1 for each but the last, and the rest of the share
+    /// for the last; modulo 2^32. Zero only for a single packet that holds the whole 2^32.
     #[inline]
     pub fn delta(self, is_last: bool, packets_before: u64) -> u32 {
         if is_last { self.wire.wrapping_sub(packets_before as u32) } else { 1 }

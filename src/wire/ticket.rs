@@ -12,12 +12,12 @@ const _: () = assert!(TICKET_BYTES + 8 + 8 == METADATA_MAX);
 /// Largest base and bound that a ticket's bytes can say.
 const BOUND_MAX: u64 = (1 << 56) - 1;
 
-/// The right to send one message: where to, with which key, into which bytes, and which share of
-/// the entry's counter it has. Location-independent: it may travel in a message, be split among
+/// The right to send one message: the destination, the key, the bytes that it may write, and its
+/// share of the entry's counter. Location-independent: it may travel in a message, be split among
 /// helpers, and be used from another node.
 ///
 /// `base` and `bound` are offsets in the slot, in bytes, half open. The receiver's own bounds
-/// decide; these tell an honest sender what it was given.
+/// decide; these tell an honest sender which bytes it may use.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-ticket-{}", std::process::id()));
@@ -29,9 +29,9 @@ const BOUND_MAX: u64 = (1 << 56) - 1;
 /// let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
 /// let slot = node.slot(SlotConfig::new(area, queue))?;
 /// let ticket = node.ticket(slot, MetadataIndex(0))?;
-/// // As it travels, in whatever message.
+/// // As it travels in a message.
 /// assert_eq!(Ticket::from_bytes(&ticket.to_bytes())?, ticket);
-/// // The right to the upper half alone, and the whole as two rights, of which each may be passed on.
+/// // The right to the upper half, then the whole as two rights, to be passed on separately.
 /// assert_eq!(ticket.at(2048)?.capacity(), 2048);
 /// let [low, high] = ticket.split_evenly(2)?[..] else { unreachable!() };
 /// assert_eq!((low.bound, high.base), (2048, 2048));
@@ -120,7 +120,7 @@ impl Ticket {
         Ok(self)
     }
 
-    /// The same ticket without a notification: the data moves and nobody is told.
+    /// The same ticket without a notification: the data moves, and the receiver gets no notice.
     pub fn silent(mut self) -> Self {
         self.flags = Flags::empty();
         self
@@ -148,8 +148,8 @@ impl Ticket {
         bytes
     }
 
-    /// Reads a ticket that anybody may have written. A well-formed ticket is not yet a valid one:
-    /// only the receiver's interface knows that, when a packet arrives.
+    /// Reads a ticket that any sender may have written. A well-formed ticket is not yet a valid
+    /// one: only the receiver's interface knows that, when a packet arrives.
     #[inline]
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TicketError> {
         let bytes: &[u8; TICKET_BYTES] =
@@ -169,8 +169,8 @@ impl Ticket {
         Err(why_none(flags, base, bound))
     }
 
-    /// The ticket that these bytes are, as [`check`](Self::check) has said. Apart from that, because a
-    /// ticket that comes out of a `Result` is stored piece by piece and read whole, which stalls.
+    /// Decodes bytes that have passed [`check`](Self::check). The two are separate because a ticket
+    /// that comes out of a `Result` is stored piece by piece and read whole, which stalls.
     #[inline(always)]
     pub fn from_checked(bytes: &[u8; TICKET_BYTES]) -> Self {
         let (base, bound) = bounds(bytes);
@@ -189,7 +189,7 @@ impl Ticket {
     /// Delegation (Hamlyn 2.5): divides buffer space and counter among helpers. Each part is
     /// `(base, bound, share)` in the slot's offsets; the parts lie inside this ticket, share no
     /// byte, and their shares add to this ticket's. Using this ticket afterwards, beside its
-    /// parts, is the holder's mistake; the receiver then never sees the count come out.
+    /// parts, is the holder's mistake; the receiver's count then never reaches zero.
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-split-{}", std::process::id()));
@@ -203,9 +203,9 @@ impl Ticket {
     /// let shares = Share::WHOLE.split_evenly(2)?;
     /// let parts = ticket.split(&[(0, 100, shares[0]), (100, 4096, shares[1])])?;
     /// assert_eq!(parts[1].capacity(), 3996);
-    /// // To be told of the message and not woken for it.
+    /// // A notification, but no wake-up.
     /// let quiet = parts[0].with_flags(Flags::NOTIFY).to_bytes();
-    /// // In two steps, for whoever keeps the bytes.
+    /// // In two steps, for a caller that keeps the bytes.
     /// Ticket::check(&quiet)?;
     /// assert_eq!(Ticket::from_checked(&quiet).flags, Flags::NOTIFY);
     /// # drop(node);
@@ -263,15 +263,15 @@ impl Ticket {
     }
 }
 
-/// A ticket as it travels, of which each part is read where it is wanted: for whoever sends with bytes
-/// that are not a [`Ticket`] yet, and would have to keep all of its parts until then.
+/// A ticket in its encoded form, of which each part is read on demand: for a caller that sends with
+/// bytes that are not a [`Ticket`] yet, and would otherwise have to keep all parts until then.
 #[cfg(feature = "unstable-internals")]
 #[derive(Clone, Copy, Debug)]
 pub struct TicketBytes<'a>(&'a [u8; TICKET_BYTES]);
 
 #[cfg(feature = "unstable-internals")]
 impl<'a> TicketBytes<'a> {
-    /// Of bytes that anybody may have written.
+    /// From bytes that any sender may have written.
     #[inline(always)]
     pub fn new(bytes: &'a [u8; TICKET_BYTES]) -> Self {
         Self(bytes)
@@ -283,7 +283,7 @@ impl<'a> TicketBytes<'a> {
         NodeId(u64_at(self.0, 0))
     }
 
-    /// Whether they are a ticket, as [`Ticket::check`], and it allows so many data bytes.
+    /// Whether the bytes are a ticket, as in [`Ticket::check`], that allows `bytes` data bytes.
     #[inline(always)]
     pub fn allows(&self, bytes: u32) -> bool {
         let (base, bound) = bounds(self.0);
@@ -292,14 +292,14 @@ impl<'a> TicketBytes<'a> {
         flags <= u32::from(Flags::all().bits()) && base + u64::from(bytes) <= bound
     }
 
-    /// What is to happen when the message is complete.
+    /// Actions on completion of the message.
     #[inline(always)]
     pub fn flags(&self) -> Flags {
         Flags::from_bits_truncate(self.0[42])
     }
 
-    /// A word of the header of a message of one packet without metadata, but for the first; `None`:
-    /// of its body.
+    /// Any word but the first of the header of a message of one packet without metadata; `None`:
+    /// the word belongs to the body.
     #[inline(always)]
     pub fn header_word(&self, i: usize) -> Option<u64> {
         let pair = |low, high| u32_at(self.0, low) as u64 | (u32_at(self.0, high) as u64) << 32;
@@ -339,7 +339,7 @@ fn why_none(flags: u32, base: u64, bound: u64) -> TicketError {
     TicketError::BaseAfterBound { base, bound }
 }
 
-// So that flags that are no more than all of them are each one of them.
+// So that every number up to `Flags::all()` is a valid set of flags.
 const _: () = assert!((Flags::all().bits() + 1).is_power_of_two());
 
 #[cfg(test)]

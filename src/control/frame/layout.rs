@@ -1,10 +1,10 @@
-//! How frames lie on the socket: their fixed parts, written and read.
+//! The layout of frames on the socket: their fixed parts, written and read.
 //!
-//! A fixed part is a structure without padding, whose numbers are little-endian; what is of
-//! variable length follows it.
+//! A fixed part is a structure without padding, whose numbers are little-endian; the parts of
+//! variable length follow it.
 //!
-//! Everything that is read here was written by a stranger. Never: a length out of a frame is used
-//! before it has been compared with the frame.
+//! A stranger wrote every byte that is read here. Never: a length out of a frame is used before it
+//! has been compared with the frame.
 
 use super::{
     COOKIE_BYTES, Credential, End, FRAME_BYTES_MAX, Frame, FrameError, Hello, MAGIC, Memory,
@@ -25,11 +25,11 @@ pub struct Head {
     pub magic: [u8; 4],
     /// One of [`kind`].
     pub kind: U16,
-    /// Bytes of the fixed part, this head included; what follows is of variable length.
+    /// Bytes of the fixed part, this head included; the rest is of variable length.
     pub fixed_bytes: U16,
 }
 
-/// What a process says, and proves, of its node: see [`Credential`].
+/// A process's proof of the identity of its node: see [`Credential`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct CredentialWords {
@@ -96,7 +96,7 @@ struct MemoryFrame {
     head: Head,
     /// 0: a ring, 1: a bulk ring, 2: an aperture.
     memory: U16,
-    /// Of a ring: which end writes it.
+    /// Of a ring: the end that writes it.
     writer: U16,
     /// Of an aperture, or the slot of a ticket.
     number: U32,
@@ -279,7 +279,7 @@ impl Frame {
         }
     }
 
-    /// Reads what anybody may have written.
+    /// Reads bytes that any process may have written.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, FrameError> {
         let (head, _) = Head::read_from_prefix(bytes).map_err(|_| FrameError::NotOurs)?;
         if head.magic != MAGIC {
@@ -300,7 +300,7 @@ impl Frame {
         };
         match head.kind.get() {
             kind::HELLO => {
-                // The version lies where every version has it.
+                // Every version has the version at this offset.
                 let word = |at: usize| {
                     let pair = fixed.get(at..at + 2).ok_or_else(too_short)?;
                     Ok(u16::from_le_bytes([pair[0], pair[1]]))
@@ -333,7 +333,7 @@ impl Frame {
                 let (refused, _) =
                     RefusedFrame::read_from_prefix(fixed).map_err(|_| too_short())?;
                 let text = whole_tail(refused.text_bytes.get() as usize, REFUSED_TEXT_MAX)?;
-                // It will be printed on somebody's terminal.
+                // It will be printed on a terminal.
                 let text = printable_bytes(&text);
                 Ok(Self::Refused {
                     reason: Reason::from_wire(refused.reason.get()),
@@ -491,7 +491,7 @@ mod tests {
     fn another_major_version_is_told_apart_from_garbage() {
         let mut bytes = Frame::Hello(hello()).to_bytes();
         bytes[8..10].copy_from_slice(&9u16.to_le_bytes());
-        // Whatever else that version has.
+        // The rest is unknown in that version.
         bytes.truncate(20);
         bytes[6..8].copy_from_slice(&20u16.to_le_bytes());
         assert_eq!(Frame::from_bytes(&bytes), Err(FrameError::Version { major: 9, minor: 3 }));

@@ -1,8 +1,8 @@
-//! The frames of the control socket: how two processes find out what both can, and agree.
+//! The frames of the control socket: two processes tell each other their features, and agree.
 //!
 //! ```text
 //!   client                              server
-//!   HELLO (link)      ------------->    who is it? is there room?  (may ask the application)
+//!   HELLO (link)      ------------->    may this user? is there room?  (may ask the application)
 //!                     <-------------    WELCOME, or REFUSED
 //!   second connection:
 //!   HELLO (wake, cookie) ---------->
@@ -11,7 +11,7 @@
 //!                     <-------------    READY
 //!   bulk rings, apertures, BYE <--->
 //!
-//!   who writes the memory (for an aperture: its owner)       who reads it (its holder)
+//!   writer of the memory (an aperture's owner)               its reader (the holder)
 //!   MEMORY_OFFER      ------------->    is there room?
 //!                     <-------------    MEMORY_TAKE: now it accepts one descriptor
 //!   makes, fills, seals
@@ -20,20 +20,20 @@
 //!                                       MEMORY_REFUSED
 //!
 //!   owner of an aperture                holder
-//!   APERTURE_REVOKED  ------------->    each end says its word once, in either order;
+//!   APERTURE_REVOKED  ------------->    each end sends its frame once, in either order;
 //!                     <-------------    APERTURE_RELEASED (or MEMORY_REFUSED)
 //! ```
-//! The number of an aperture says who owns it: odd, the client; even, the server. It is not used
+//! The number of an aperture tells its owner: odd, the client; even, the server. It is not used
 //! again on its link.
 //!
-//! A frame is one packet of the socket: a [`Head`], then a fixed part. The head and the first
-//! words of a HELLO and of a REFUSED never change, so that any two versions can tell one another
-//! what they are. A *major* version that differs is refused, by both numbers; a *minor* one that
-//! is newer has only longer fixed parts, whose ends an older one passes over, and more feature
-//! bits, of which the common ones hold.
+//! A frame is one packet of the socket: a [`Head`], then a fixed part. The head and the first words
+//! of a HELLO and of a REFUSED never change, so that any two versions can tell one another which
+//! they are. A different *major* version is refused, with both numbers. A newer *minor* version
+//! only has longer fixed parts, whose ends an older one skips, and more feature bits, of which the
+//! common ones apply.
 //!
-//! Here is what frames say; `layout.rs` has their bytes. Never: the order of frames is decided
-//! here; that is the machine's.
+//! This module has the contents of frames; `layout.rs` has their bytes. Never: the order of frames
+//! is decided here; the machine decides it.
 
 mod layout;
 
@@ -48,7 +48,7 @@ use alloc::vec::Vec;
 pub const MAGIC: [u8; 4] = *b"HMLN";
 /// Changes when two versions cannot talk.
 pub const VERSION_MAJOR: u16 = 2;
-/// Changes when something is added that an older one can do without.
+/// Changes when something is added that an older version can do without.
 pub const VERSION_MINOR: u16 = 0;
 /// Largest frame in bytes.
 pub const FRAME_BYTES_MAX: usize = 16 << 10;
@@ -62,7 +62,7 @@ pub const PUBLIC_KEY_BYTES: usize = 32;
 pub const SIGNATURE_BYTES: usize = 64;
 
 bitflags::bitflags! {
-    /// What a link can do beyond carrying packets; what both ends can is agreed.
+    /// Features of a link beyond carrying packets; those that both ends have are agreed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct LinkFeatures: u64 {
         /// The process has registered for `MEMBARRIER_CMD_GLOBAL_EXPEDITED` and can issue it:
@@ -87,15 +87,15 @@ macro_rules! kinds {
 /// Kinds of frames.
 pub mod kind {
     kinds! {
-        /// First frame of whoever connects.
+        /// First frame of the process that connects.
         HELLO = 1;
-        /// No, and why. The sender closes.
+        /// A refusal, with the reason. The sender closes.
         REFUSED = 2;
-        /// The server's answer to a HELLO that it agrees to.
+        /// The server's consent to a HELLO.
         WELCOME = 3;
-        /// The link is there.
+        /// The link exists.
         READY = 4;
-        /// No more packets will be written; what was written is to be read.
+        /// No more packets will be written; the reader may read those that were.
         BYE = 5;
         /// Statistics, a piece of text.
         STAT_TEXT = 6;
@@ -103,7 +103,7 @@ pub mod kind {
         MEMORY_OFFER = 7;
         /// The other end may pass its descriptor now.
         MEMORY_TAKE = 8;
-        /// Here it is.
+        /// The descriptor comes with this frame.
         MEMORY_PASS = 9;
         /// It has been checked and mapped.
         MEMORY_HELD = 10;
@@ -111,14 +111,14 @@ pub mod kind {
         MEMORY_REFUSED = 11;
         /// The owner of an aperture has taken its memory back.
         APERTURE_REVOKED = 12;
-        /// The holder has let go of it.
+        /// The holder has released it.
         APERTURE_RELEASED = 13;
         /// Packets came with a key that is no longer valid: a ticket has been revoked.
         TICKET_REVOKED = 14;
     }
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A new link.
@@ -151,16 +151,16 @@ impl End {
 /// Memory that one end of a link makes and writes, and the other maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Memory {
-    /// The ring that a link begins with, by who writes it.
+    /// The ring that a link begins with, by its writer.
     Ring(End),
-    /// The ring that is added when large copies begin, by who writes it.
+    /// The ring that is added when large copies begin, by its writer.
     Bulk(End),
     /// An aperture, by its number.
     Aperture(u32),
 }
 
 impl Memory {
-    /// Who makes it and passes it on: who writes a ring, who owns an aperture.
+    /// The end that makes it and passes it on: the writer of a ring, the owner of an aperture.
     pub fn maker(self) -> End {
         match self {
             Self::Ring(end) | Self::Bulk(end) => end,
@@ -169,15 +169,15 @@ impl Memory {
     }
 }
 
-/// Why a peer says no.
+/// The reason for which a peer refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Reason {
     /// The versions cannot talk.
     Version,
-    /// A feature that one requires, the other lacks.
+    /// One end requires a feature that the other lacks.
     Feature,
-    /// The user may not.
+    /// The user may not connect.
     User,
     /// The user has too many connections.
     Connections,
@@ -185,7 +185,7 @@ pub enum Reason {
     Bytes,
     /// The process has too many links.
     Links,
-    /// The application said no.
+    /// The application refused.
     Application,
     /// The frame made no sense.
     Malformed,
@@ -193,9 +193,9 @@ pub enum Reason {
     TooSlow,
     /// The memory was not as agreed.
     Memory,
-    /// The process could not get what it needed.
+    /// The process lacks a resource.
     Unavailable,
-    /// More bytes of apertures, or more of them, than it holds for this link.
+    /// More apertures, or more bytes of them, than it holds for this link.
     Apertures,
     /// It claimed to be a node, and could not prove it.
     Identity,
@@ -203,7 +203,7 @@ pub enum Reason {
     Places,
     /// The process, or the end point, is ending, and does not serve this name any more.
     Ending,
-    /// Something that a newer version has a word for.
+    /// A reason that only a newer version knows.
     Other(u16),
 }
 
@@ -251,18 +251,18 @@ impl core::fmt::Display for Reason {
     }
 }
 
-/// What a client says first.
+/// A client's first frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Its version.
     pub version: (u16, u16),
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub purpose: Purpose,
-    /// What it can.
+    /// Its features.
     pub features: u64,
-    /// What it cannot do without.
+    /// The features that it requires.
     pub features_required: u64,
-    /// Which node it is.
+    /// Its proof of the identity of its node.
     pub credential: Credential,
     /// Bytes of the ring that it will write.
     pub ring_bytes: u32,
@@ -270,7 +270,7 @@ pub struct Hello {
     pub incoming_ring_bytes_max: u32,
     /// Most data bytes of a packet.
     pub packet_bytes: u32,
-    /// Second connection only: which link it belongs to.
+    /// Second connection only: the cookie of its link.
     pub cookie: [u8; COOKIE_BYTES],
     /// For a server that admits unknown users by token.
     pub token: [u8; TOKEN_BYTES_MAX],
@@ -278,14 +278,14 @@ pub struct Hello {
     pub greeting: Vec<u8>,
 }
 
-/// What a server agrees to.
+/// A server's consent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
     /// Its minor version.
     pub minor: u16,
-    /// Which node it is.
+    /// Its proof of the identity of its node.
     pub credential: Credential,
-    /// What was agreed.
+    /// The agreed features.
     pub features: u64,
     /// Bytes of the ring that the client writes.
     pub client_ring_bytes: u32,
@@ -299,20 +299,20 @@ pub struct Welcome {
     pub greeting: Vec<u8>,
 }
 
-/// What a process says of its node: that the node whose id is the hash of this public key is run
-/// by this process, signed with the key. The kernel tells the other end which process is at the
-/// socket, so nobody else can use the statement, though everybody may see it.
+/// A process's statement about its node: this process runs the node whose id is the hash of this
+/// public key, signed with the key. The kernel tells the other end which process is at the socket,
+/// so no other process can use the statement, though every process may see it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Credential {
     /// The node.
     pub node: NodeId,
-    /// The number that only its process has while the machine runs; 0 where the kernel has none.
+    /// The number that only its process has until the machine restarts; 0 if the kernel has none.
     pub process: u64,
-    /// The namespace in which `pid` is meant.
+    /// The namespace in which `pid` counts.
     pub pid_namespace: u64,
     /// Its process, in that namespace.
     pub pid: u32,
-    /// Since when the machine has run: numbers of processes begin anew with each start.
+    /// The start of the machine: numbers of processes begin anew with each start.
     pub boot: [u8; 16],
     /// The node's public key.
     pub public_key: [u8; PUBLIC_KEY_BYTES],
@@ -321,7 +321,7 @@ pub struct Credential {
 }
 
 impl Credential {
-    /// Of nobody: for a second connection, and for statistics.
+    /// No node's: for a second connection, and for statistics.
     pub const NONE: Self = Self {
         node: NodeId(0),
         process: 0,
@@ -339,8 +339,8 @@ impl core::fmt::Debug for Credential {
     }
 }
 
-/// A frame that has been read and makes sense by itself. Whether it was its turn is for the
-/// reader's state to say.
+/// A frame that has been read and makes sense by itself. The reader's state decides whether it was
+/// its turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// See [`kind::HELLO`].
@@ -351,7 +351,7 @@ pub enum Frame {
         reason: Reason,
         /// The other's version.
         version: (u16, u16),
-        /// In words, at most 1 KiB as it came; nothing in it but what can be read
+        /// In words, at most 1 KiB as it came; only printable characters
         /// ([`printable`](super::printable)).
         text: String,
     },
@@ -370,38 +370,38 @@ pub enum Frame {
     },
     /// One of [`kind`]'s MEMORY_.. frames.
     Memory {
-        /// Which memory.
+        /// The memory.
         memory: Memory,
-        /// What is said of it.
+        /// The statement about it.
         word: MemoryWord,
     },
     /// See [`kind::APERTURE_REVOKED`].
     ApertureRevoked {
-        /// Which, on this link.
+        /// Its number on this link.
         number: u32,
     },
     /// See [`kind::APERTURE_RELEASED`].
     ApertureReleased {
-        /// Which, on this link.
+        /// Its number on this link.
         number: u32,
     },
     /// See [`kind::TICKET_REVOKED`].
     TicketRevoked {
-        /// The slot of the ticket, at the end that says so.
+        /// The slot of the ticket, at the end that sends this.
         slot: u32,
         /// Its metadata index.
         index: u32,
     },
 }
 
-/// What is said of memory that is to be passed.
+/// A frame's statement about memory that will be passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryWord {
     /// See [`kind::MEMORY_OFFER`].
     Offer {
         /// Bytes of the file, of a ring those of the ring alone.
         bytes: u64,
-        /// What the other end may do with it.
+        /// The other end's rights to it.
         access: ApertureAccess,
     },
     /// See [`kind::MEMORY_TAKE`].
@@ -418,7 +418,7 @@ pub enum MemoryWord {
     Refused(Reason),
 }
 
-/// Who owns the aperture with a number.
+/// The owner of the aperture with a number.
 pub fn owner_of(number: u32) -> End {
     if number % 2 == 1 { End::Client } else { End::Server }
 }
@@ -426,7 +426,7 @@ pub fn owner_of(number: u32) -> End {
 /// Bytes that are no frame of any version that this one can talk to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Not ours at all.
+    /// Not a frame of this library.
     #[error("not a frame of this protocol")]
     NotOurs,
     /// Shorter than its kind is.

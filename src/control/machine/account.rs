@@ -1,31 +1,31 @@
-//! What each user has taken, and what is left for others.
+//! Accounts: each user's use of places and bytes, and the rest that is left for others.
 //!
-//! A place that somebody holds without having paid for it (a connection that says nothing, a link
+//! A place that a user holds without having paid for it (a silent connection, a link
 //! whose memory has not come) is taken from the user who has most of them. The last links are kept
 //! for users who have none.
 //!
-//! Who has most, and how many all have, is kept in order while accounts change, so that asking costs
-//! the same however many users there are.
+//! The order of users by their counts, and the totals, are updated whenever an account changes, so
+//! that asking costs the same for any number of users.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
 /// A user, or all those whose number is unknown here.
 pub(super) type User = Option<u32>;
 
-/// What one user has taken.
+/// The places and bytes of one user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Account {
     /// Connections that this process accepted.
     pub connections: u32,
-    /// Of them, those that have said nothing.
+    /// Those of them that have sent nothing.
     pub silent: u32,
-    /// Of them, those that have been heard and have yet to pay.
+    /// Those of them that have been heard and have yet to pay.
     pub unpaid: u32,
     /// Links that the user asked for, and places for them.
     pub links: u32,
     /// Bytes mapped for links that the user asked for.
     pub bytes: u64,
-    /// Apertures that this process holds, whoever asked for their links.
+    /// Apertures that this process holds, for links that either end asked for.
     pub apertures: u32,
     /// Threads that receive a descriptor of this user's, those that a descriptor has stopped
     /// included.
@@ -47,10 +47,10 @@ impl Account {
     }
 }
 
-/// Connections of which somebody has most.
+/// The kinds of connections by which users are ranked.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rank {
-    /// Those that have said nothing.
+    /// Those that have sent nothing.
     Silent,
     /// Those that have no place for a link.
     Waiting,
@@ -62,9 +62,9 @@ const RANKS: [Rank; 3] = [Rank::Silent, Rank::Waiting, Rank::Unpaid];
 
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
-    /// Those who have taken anything.
+    /// Users with anything in their account.
     users: BTreeMap<User, Account>,
-    /// Of each rank, who has how many; none that has none.
+    /// For each rank, the users by their count, without those at zero.
     ranks: [BTreeSet<(u32, User)>; RANKS.len()],
     /// Connections of all users that have no place for a link.
     waiting: u32,
@@ -114,7 +114,7 @@ impl Accounts {
         self.apertures
     }
 
-    /// Who has most of something.
+    /// The user who has most of something.
     pub fn most(&self, rank: Rank) -> Option<User> {
         self.ranks[rank as usize].last().map(|row| row.1)
     }
@@ -126,12 +126,12 @@ impl Accounts {
         taken < max.saturating_sub(kept)
     }
 
-    /// Bytes charged to the user who has most of them. Walks over all.
+    /// Bytes charged to the user who has most of them. Walks over all users.
     pub fn bytes_of_one_user(&self) -> u64 {
         self.users.values().map(|account| account.bytes).max().unwrap_or(0)
     }
 
-    /// Users who have taken anything.
+    /// The number of users with anything in their account.
     pub fn users(&self) -> usize {
         self.users.len()
     }

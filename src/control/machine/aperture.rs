@@ -1,21 +1,21 @@
 //! Apertures of a link: exported, offered, held, revoked.
 //!
 //! ```text
-//!   what this end owns                     what the other end owns
+//!   owned by this end                           owned by the other end
 //!   Offered --TAKE--> Passed --HELD--> Live        Wanted --> Taking --mapped--> Held
 //!      |                 |              |            |          |                  | REVOKED
 //!      +---- revoke -----+--------------+            +-- no ----+                Recalled
 //!      v                                             v                             | released
 //!   Revoked --RELEASED or REFUSED--> (gone)       Released --REVOKED--> (gone) <---+
 //! ```
-//! Both ends say one last word about each aperture, the owner REVOKED and the holder RELEASED or
-//! REFUSED, in either order; words that crossed on the way are no offence.
+//! Both ends send one last frame about each aperture, the owner REVOKED and the holder RELEASED or
+//! REFUSED, in either order; frames that crossed on the way are no offence.
 //!
-//! What a peer can make this process keep is bounded: rows by [`ROWS_MAX`], those on their way by
-//! [`WAITING_MAX`], apertures by `apertures_per_link_max`, over all links with its user by
-//! `apertures_per_user_max` and over all by `apertures_max`, the last of which are kept for users who
-//! have none, bytes by `aperture_map_max` and, for the server, by its user's quota;
-//! all of them stay counted until the *application* here has let go.
+//! Bounds on the state that a peer can make this process keep: rows by [`ROWS_MAX`], those on their
+//! way by [`WAITING_MAX`], apertures by `apertures_per_link_max`, over all links with its user by
+//! `apertures_per_user_max` and over all by `apertures_max`, the last of which are kept for users
+//! who have none, bytes by `aperture_map_max` and, for the server, by its user's quota; all of them
+//! stay counted until the *application* here has let go.
 
 use super::super::frame::{End, Frame, LinkFeatures, Memory, MemoryWord, Reason, owner_of};
 use super::account::Accounts;
@@ -24,12 +24,12 @@ use crate::wire::{APERTURE_PAGE_BYTES, ApertureAccess};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// Most apertures of one owner on a link, whatever the settings say.
+/// Most apertures of one owner on a link, for any settings.
 const ROWS_MAX: usize = 256;
 /// Most of them that the holder has not yet mapped.
 const WAITING_MAX: usize = 16;
 
-/// An aperture that could not be exported. Nothing was said to the other end.
+/// An aperture that could not be exported. Nothing was sent to the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ApertureError {
@@ -39,14 +39,14 @@ pub enum ApertureError {
     /// The other end does not know apertures.
     #[error("the other end does not know apertures")]
     Feature,
-    /// As many as the link may have, revoked ones that the holder has not yet let go of included.
+    /// The link has its maximum, including revoked apertures that the holder has not yet released.
     #[error(
         "{0} apertures are exported over this link, which is apertures_per_link_max \
              (HAMLYN_APERTURES_PER_LINK_MAX)"
     )]
     TooMany(usize),
-    /// The holder is a process of another user, who could stop this process by what it does with
-    /// memory that it may write.
+    /// The holder is a process of another user, which could stop this process by its use of memory
+    /// that it may write.
     #[error(
         "the holder is a process of another user, who could stop this process for as long as it \
              likes; read-write apertures are for such users only where apertures_of_others is set \
@@ -61,13 +61,13 @@ pub enum ApertureError {
 /// One aperture of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Row {
-    /// Ours; the holder has been told.
+    /// Ours; offered to the holder.
     Offered { bytes: u64 },
     /// Ours; it was passed, and is not yet mapped.
     Passed,
     /// Ours; held.
     Live,
-    /// Ours; the holder has been told, and has yet to say that it let go.
+    /// Ours; revoked, and the holder has yet to confirm its release.
     Revoked,
     /// Theirs; waits for a receiver.
     Wanted { bytes: u64, access: ApertureAccess, until_ns: u64 },
@@ -75,9 +75,9 @@ enum Row {
     Taking { bytes: u64 },
     /// Theirs; mapped here.
     Held { bytes: u64 },
-    /// Theirs; revoked, and the application has yet to let go.
+    /// Theirs; revoked, and the application has yet to release it.
     Recalled { bytes: u64 },
-    /// Theirs; we have refused it or let go of it.
+    /// Theirs; refused or released here.
     Released,
 }
 
@@ -107,7 +107,7 @@ impl Apertures {
         self.rows.iter().filter(move |row| owner_of(*row.0) == owner).map(|row| row.1)
     }
 
-    /// How many this process holds of the other end's.
+    /// The number of the other end's apertures that this process holds.
     pub fn held(&self) -> u32 {
         self.rows.values().filter(|row| row.bytes_held().is_some()).count() as u32
     }
@@ -116,7 +116,7 @@ impl Apertures {
         self.rows.values().filter_map(Row::bytes_held).sum()
     }
 
-    /// When the first that waits for a receiver has waited long enough.
+    /// The deadline of the first that waits for a receiver.
     pub fn until_ns(&self) -> Option<u64> {
         let until = |row: &Row| match row {
             Row::Wanted { until_ns, .. } => Some(*until_ns),
@@ -125,7 +125,7 @@ impl Apertures {
         self.rows.values().filter_map(until).min()
     }
 
-    /// Those that have waited long enough.
+    /// Those whose deadline has passed.
     pub fn late(&self, now_ns: u64) -> Vec<u32> {
         let is_late =
             |row: &Row| matches!(row, Row::Wanted { until_ns, .. } if *until_ns <= now_ns);
@@ -142,8 +142,8 @@ impl Apertures {
 }
 
 impl Machine {
-    /// Offers an aperture of this process's, whose memory has been made, to the other end; says its
-    /// number. The answer is an event.
+    /// Offers an aperture of this process, whose memory has been made, to the other end; returns
+    /// its number. The answer is an event.
     pub fn export_aperture(
         &mut self,
         link: ConnectionId,
@@ -184,10 +184,10 @@ impl Machine {
         Ok(number)
     }
 
-    /// Whether an aperture may be shared with a process of this user. Where both may write, either
-    /// can punch pages out of the file, and keeps by that a lock of the kernel's for which the other
-    /// waits as it maps or unmaps it: with all its threads, for they share its memory map. A file
-    /// that only its maker writes is sealed against that.
+    /// Whether an aperture may be shared with a process of this user. If both ends may write,
+    /// either can punch pages out of the file, and thereby hold a lock of the kernel for which the
+    /// other waits when it maps or unmaps the file: with all its threads, for they share its memory
+    /// map. A file that only its maker writes is sealed against that.
     fn may_share(&self, uid: Option<u32>, access: ApertureAccess) -> bool {
         access == ApertureAccess::ReadOnly
             || self.limits.apertures_of_others
@@ -207,7 +207,7 @@ impl Machine {
         }
     }
 
-    /// Tells the owner that the holder, this process, has let go.
+    /// Tells the owner that the holder, this process, has released it.
     pub fn release_aperture(&mut self, link: ConnectionId, number: u32) {
         let next = match self.row(link, number) {
             Some(Row::Held { .. }) => Some(Row::Released),
@@ -222,7 +222,8 @@ impl Machine {
         self.table.get_mut(link)?.linked()?.apertures.rows.get_mut(&number)
     }
 
-    /// `None`: the aperture is over. What was charged for one that is no longer held is given back.
+    /// `None`: the aperture is over. The charge for an aperture that is no longer held is given
+    /// back.
     fn set_row(&mut self, link: ConnectionId, number: u32, row: Option<Row>) {
         let Some(linked) = self.table.get_mut(link).and_then(|c| c.linked()) else { return };
         let rows = &mut linked.apertures.rows;
@@ -242,7 +243,7 @@ impl Machine {
         }
     }
 
-    /// The holder, this process, says no.
+    /// The holder, this process, refuses.
     pub(super) fn no_aperture(&mut self, link: ConnectionId, number: u32, why: Reason) {
         self.counters.refused_aperture += 1;
         self.set_row(link, number, Some(Row::Released));
@@ -251,7 +252,7 @@ impl Machine {
         self.count_refusal(link);
     }
 
-    /// What the holder says of an aperture of ours.
+    /// Handles the holder's answer about an aperture of ours.
     pub(super) fn handle_own_aperture(
         &mut self,
         link: ConnectionId,
@@ -286,7 +287,7 @@ impl Machine {
         }
     }
 
-    /// The holder of an aperture of ours has let go of it.
+    /// The holder of an aperture of ours has released it.
     pub(super) fn handle_aperture_released(&mut self, link: ConnectionId, number: u32) {
         if !self.owns(link, number) {
             return self.out_of_turn(link);
@@ -304,7 +305,7 @@ impl Machine {
         }
     }
 
-    /// What the owner says of an aperture that we hold, or may.
+    /// Handles the owner's frame about an aperture that we hold, or may hold.
     pub(super) fn handle_their_aperture(
         &mut self,
         now_ns: u64,
@@ -388,7 +389,7 @@ impl Machine {
                 let (memory, word) = (Memory::Aperture(number), MemoryWord::Held);
                 self.send(link, Frame::Memory { memory, word });
             }
-            // REVOKED, which says so, is read next.
+            // The REVOKED that says so is read next.
             Taken::Withdrawn => {
                 self.set_row(link, number, Some(Row::Released));
                 self.send(link, Frame::ApertureReleased { number });

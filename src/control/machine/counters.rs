@@ -1,5 +1,5 @@
-//! What the control plane counts: links, how they ended, and each reason for which somebody was
-//! refused.
+//! The counters of the control plane: links, the ways in which they ended, and each reason for a
+//! refusal.
 //!
 //! Each refusal is a row of docs/refusals.md, and a test raises it. Never: a counter decides anything.
 
@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// What the control plane has counted.
+        /// The counters of the control plane.
         #[derive(Clone, Debug, Default)]
         pub struct Counters { $($(#[doc = $doc])+ pub $name: u64,)+ }
 
@@ -29,7 +29,7 @@ macro_rules! counters {
 }
 
 impl Counters {
-    /// A link was ended by its other end, or with it.
+    /// A link ended, for this reason.
     pub(crate) fn count_end(&mut self, reason: LinkEnd) {
         *match reason {
             LinkEnd::Graceful => &mut self.closed_graceful,
@@ -59,15 +59,15 @@ counters! {
     closed_died,
     /// Links closed by a process that lives, without a word.
     closed_hung_up,
-    /// Links closed because of what the other end sent on its control socket.
+    /// Links closed because of the other end's frames on its control socket.
     closed_violation,
-    /// Links that this process closed because of what the other end wrote in its ring.
+    /// Links that this process closed because of the other end's writes to its ring.
     closed_by_us_violation,
     /// Links that the other end closed for that reason.
     closed_expelled,
     /// Links that ended because this process could no longer watch over them.
     closed_unwatched,
-    /// Connections that ended before they said anything.
+    /// Connections that ended before they sent anything.
     left_silent,
     /// Connections that ended on the way to a link.
     left_half_way,
@@ -81,31 +81,31 @@ counters! {
     refused_connections,
     /// A user with too many bytes.
     refused_bytes,
-    /// More links than this process may have, or than one user may have of the last.
+    /// More links than this process may have, or than one user may have of the last ones.
     refused_links,
-    /// The application said no.
+    /// The application refused.
     refused_application,
-    /// An end point has no place for one more, or for one more of this user: the limits of its own.
+    /// An end point has no place for one more peer, or for one more of this user: its own limits.
     refused_places,
-    /// What they said is not for the end point that they want, or there is no such end point.
+    /// Requests that do not fit the end point they ask for, or for which there is no end point.
     refused_end_point,
-    /// Nothing was said in time.
+    /// Connections that sent nothing in time.
     refused_silent,
-    /// The next step was not made in time.
+    /// Connections that did not take the next step in time.
     refused_slow,
-    /// Dropped to make room for others that have not yet spoken.
+    /// Silent connections dropped to make room for others that have not yet spoken.
     refused_half_open,
-    /// Dropped, before its memory had come, to make room for others.
+    /// Connections dropped, before their memory had come, to make room for others.
     refused_unpaid,
     /// Frames that made no sense, or came out of turn.
     refused_frame,
-    /// Descriptors that came where none may.
+    /// Descriptors that came where they are not allowed.
     refused_descriptor,
     /// Memory that was not filled, sealed or sized as agreed.
     refused_memory,
-    /// Nodes that a peer claimed to be and could not prove.
+    /// Identities of nodes that a peer claimed and could not prove.
     refused_identity,
-    /// Second connections of another process, or with a cookie that nobody has.
+    /// Second connections of another process, or with an unknown cookie.
     refused_cookie,
     /// Statistics asked for by another user.
     refused_statistics,
@@ -117,7 +117,7 @@ counters! {
     refused_exhausted,
     /// Other hosts whose connection is not TLS, or whose certificate is not trusted.
     hosts_refused_tls,
-    /// Other hosts that went before they had proved which they are, as who has another secret does.
+    /// Other hosts that left before proving their identity, as a host with another secret does.
     hosts_refused_unproved,
     /// Other hosts that showed another secret.
     hosts_refused_secret,
@@ -127,15 +127,15 @@ counters! {
     hosts_refused_version,
     /// Other hosts whose first words made no sense, or that said more before they were answered.
     hosts_refused_frame,
-    /// Other hosts that did not go on in time.
+    /// Other hosts that did not take the next step in time.
     hosts_refused_slow,
-    /// Other hosts dropped, before they had proved which they are, to make room for others.
+    /// Other hosts dropped, before they had proved their identity, to make room for others.
     hosts_refused_half_open,
-    /// Other hosts that came when there were as many links and connections as may be.
+    /// Other hosts that came when there were as many links and connections as the limits allow.
     hosts_refused_links,
-    /// Other hosts that asked for what is not served.
+    /// Other hosts that asked for a name that is not served.
     hosts_refused_service,
-    /// Other hosts that asked for a service that is not for them.
+    /// Other hosts that asked for a service that they may not use.
     hosts_refused_user,
     /// Other hosts with too many connections, or too many that wait for the application's answer.
     hosts_refused_connections,
@@ -143,8 +143,8 @@ counters! {
     hosts_refused_greeting,
     /// Other hosts that the application, or an end point of it, refused.
     hosts_refused_application,
-    /// Other hosts for which there were no descriptors or memory, or no room for one more event, or whose
-    /// connection the system did not prepare or watch.
+    /// Other hosts for which there were no descriptors or memory, or no room for one more event, or
+    /// whose connection the system did not prepare or watch.
     hosts_refused_exhausted,
     /// Times that a listener rested, there being no room for a new connection or its events.
     rests,

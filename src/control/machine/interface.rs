@@ -1,4 +1,4 @@
-//! What the machine is given, what it asks for, and what it tells.
+//! The machine's inputs, its actions, and the events that it reports.
 
 use crate::control::TOKEN_BYTES_MAX;
 use crate::control::frame::{Credential, Frame, Hello, LinkFeatures, Memory, Reason};
@@ -20,7 +20,7 @@ pub struct RequestId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceId(pub u64);
 
-/// Who is at the other end of a socket, as the kernel says. `None`: it cannot say it here.
+/// The identity of the other end of a socket, from the kernel. `None`: it cannot say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Who {
     /// Effective user.
@@ -29,44 +29,44 @@ pub struct Who {
     pub gid: Option<u32>,
     /// Process.
     pub pid: Option<u32>,
-    /// Of a connection to a service for a group: whether it is in it.
+    /// Of a connection to a service for a group: whether its user is in the group.
     pub is_in_group: bool,
 }
 
-/// Whether whoever connects waits where nobody is yet.
+/// Whether a connecting process waits for a name that no process serves yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Until somebody serves the name, or the time is up.
+    /// Until a process serves the name, or the time limit has passed.
     ForName,
-    /// A name that nobody serves is an error at once.
+    /// A name without a server is an error at once.
     No,
 }
 
 /// Why a connection cannot be made at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotNow {
-    /// Whoever listens has no room for one more.
+    /// The listener has no room for one more.
     Busy,
-    /// Nobody has the name, or nobody listens at it.
+    /// No process has the name, or none listens at it.
     Absent,
 }
 
-/// Who is at the other end of a link.
+/// The identity of the other end of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct Peer {
     /// Its node.
     pub node: NodeId,
-    /// Whether it has proved that it is that node: nothing is sent to the node over a link whose
-    /// other end has not, unless the link is named.
+    /// Whether it has proved that it is that node: if not, nothing is sent to the node over this
+    /// link, unless the link is named.
     pub is_proved: bool,
-    /// Its user, as the kernel says; `None`: of another user namespace.
+    /// Its user, from the kernel; `None`: of another user namespace.
     pub uid: Option<u32>,
     /// Its group, likewise.
     pub gid: Option<u32>,
     /// Its process; `None` if it cannot be seen from here.
     pub pid: Option<u32>,
-    /// A number that only its process has, also where it cannot be seen; `None` before Linux 6.9.
+    /// A number that only its process has, even if it cannot be seen; `None` before Linux 6.9.
     pub process: Option<u64>,
     /// The service through which the link was made.
     pub service: String,
@@ -74,28 +74,28 @@ pub struct Peer {
     pub host: Option<Box<HostPeer>>,
 }
 
-/// A peer on another host, as it has proved to be.
+/// The proved identity of a peer on another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct HostPeer {
-    /// From where it is connected.
+    /// The address from which it is connected.
     pub address: core::net::SocketAddr,
-    /// The first name in its certificate; or the hash of one that has none; or `secret`, for whoever
-    /// has this process's secret and no certificate.
+    /// The first name in its certificate; the hash of a certificate without a name; or `secret`,
+    /// for a host that has this process's secret and no certificate.
     pub identity: String,
 }
 
-/// Whose share a peer's place counts in. Whoever cannot be told apart has one together.
+/// The share in which a peer's place counts. Users that cannot be told apart have one together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PeerUser {
     /// A user of this host; `None`: one of another user namespace.
     Here(Option<u32>),
-    /// Another host, by what it has proved to be called.
+    /// Another host, by its proved name.
     Elsewhere(Box<str>),
 }
 
-/// `process 77 of user 1000`, each `unknown` where it is; `host 192.0.2.1:40112 (a.example)`, its address and
-/// what it has proved to be.
+/// `process 77 of user 1000`, each `unknown` if it is; `host 192.0.2.1:40112 (a.example)`, its
+/// address and proved identity.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(host) = &self.host {
@@ -114,7 +114,7 @@ impl fmt::Display for Peer {
 }
 
 impl Peer {
-    /// In whose share its places count.
+    /// The share in which its places count.
     #[cfg_attr(not(feature = "os"), allow(dead_code))]
     pub(crate) fn user(&self) -> PeerUser {
         match &self.host {
@@ -123,7 +123,7 @@ impl Peer {
         }
     }
 
-    /// Whether they count in this one's.
+    /// Whether they count in this peer's share.
     #[cfg_attr(not(feature = "os"), allow(dead_code))]
     pub(crate) fn is_of(&self, user: &PeerUser) -> bool {
         match (&self.host, user) {
@@ -134,32 +134,32 @@ impl Peer {
     }
 }
 
-/// How a link ended, as the machine sees it. What applications are told is
-/// `node::CloseReason`, which says in words what a peer did.
+/// How a link ended, as the machine sees it. Applications get a `node::CloseReason`, which
+/// describes a peer's violation in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkEnd {
-    /// The other end said that it was done; what it wrote is complete.
+    /// The other end said goodbye; everything that it wrote is complete.
     Graceful,
     /// Its process died.
     Died,
     /// Its process lives and closed the connection without a word.
     HungUp,
-    /// It sent what no honest process sends.
+    /// It sent something that no honest process sends.
     Violation,
-    /// It says that this process did.
+    /// It accuses this process of that.
     Expelled,
-    /// It says that this process is too slow for it.
+    /// It reports that this process is too slow for it.
     TooSlow,
-    /// This process can no longer watch over it.
+    /// This process can no longer watch it.
     Unwatched,
 }
 
 /// Why this process could not connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The time was up.
+    /// The time limit has passed.
     TimedOut(&'static str),
-    /// The server said no.
+    /// The server refused.
     Refused {
         /// Why.
         reason: Reason,
@@ -170,52 +170,52 @@ pub enum Failure {
     Version((u16, u16)),
     /// It ended the connection without a word.
     Gone,
-    /// It sent what no honest server sends.
+    /// It sent something that no honest server sends.
     Misbehaved(String),
     /// Its memory was not as agreed.
     Memory(String),
-    /// What was missing here.
+    /// Something was missing here.
     Unavailable(String),
 }
 
-/// Who may connect to a service, as the machine needs to know it.
+/// The peers that may connect to a service, in the machine's terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// This process's user.
     SameUser,
     /// Members of a group, and this process's user.
     Group,
-    /// Everybody.
+    /// Every user.
     Anyone,
 }
 
-/// What becomes of a peer whose user cannot be known.
+/// The treatment of a peer whose user cannot be known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnknownUsers {
     /// Refused.
     Refused,
-    /// Admitted where the permissions of the socket let it through.
+    /// Admitted if the permissions of the socket let it through.
     Admitted,
     /// Admitted if it shows this token.
     Token([u8; TOKEN_BYTES_MAX]),
 }
 
-/// How a service answers who may connect.
+/// The way in which a service answers peers that may connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Accept {
-    /// Yes, with this greeting.
+    /// It accepts them, with this greeting.
     Automatic(Vec<u8>),
-    /// The application is asked (`Event::Request`).
+    /// It asks the application (`Event::Request`).
     Ask,
 }
 
-/// What this process is and allows.
+/// The identity, features and limits of this process.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// This process's user.
     pub uid: u32,
-    /// What this process can.
+    /// This process's features.
     pub features: LinkFeatures,
     /// Unknown users.
     pub unknown: UnknownUsers,
@@ -233,29 +233,29 @@ pub struct Limits {
     pub packet_bytes: u32,
     /// Most links.
     pub links_max: u32,
-    /// What says so.
+    /// The setting or limit behind `links_max`.
     pub links_bound: &'static str,
     /// Most connections of one user.
     pub connections_per_user_max: u32,
     /// Most bytes mapped for links that one user asked for.
     pub bytes_per_user_max: u64,
-    /// Most connections that have said nothing; and, besides, most that have yet to pay.
+    /// Most connections that have sent nothing; and, separately, most that have yet to pay.
     pub half_open_max: u32,
-    /// Most of one user that have been heard and have yet to pay: as many credentials of his are
-    /// looked into, and as many requests of his wait for the application.
+    /// Most of one user that have been heard and have yet to pay: as many of this user's
+    /// credentials are verified, and as many requests wait for the application.
     pub unpaid_per_user_max: u32,
     /// Threads that receive descriptors.
     pub receivers_max: u32,
-    /// Of one user.
+    /// Most of one user.
     pub receivers_per_user_max: u32,
     /// Most connections that have no place for a link yet: as many as there are descriptors for.
     pub waiting_max: u32,
-    /// For each step of a peer.
+    /// Time limit for each step of a peer.
     pub step_timeout_ns: u64,
     /// Most bytes of apertures held over one link.
     pub aperture_map_max: u64,
     /// Whether memory that both ends write is shared with processes of other users, too: either end
-    /// can then stop the other for as long as it likes.
+    /// can then stop the other for any time.
     pub apertures_of_others: bool,
     /// Most apertures of one link and owner.
     pub apertures_per_link_max: u32,
@@ -265,95 +265,96 @@ pub struct Limits {
     pub apertures_max: u32,
 }
 
-/// What whoever runs the machine is to do, in this order.
+/// The actions for the driver of the machine, to be performed in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Send a frame, now or when there is room.
     Send {
-        /// To.
+        /// The receiver.
         to: ConnectionId,
-        /// What.
+        /// The frame.
         frame: Frame,
     },
     /// Send a frame if there is room: the connection is closed next.
     SendLast {
-        /// To.
+        /// The receiver.
         to: ConnectionId,
-        /// What.
+        /// The frame.
         frame: Frame,
     },
-    /// Close its socket, and forget what was made for it.
+    /// Close its socket, and forget everything made for it.
     Close(ConnectionId),
     /// Find out which process is at the other end, watch it, and call
     /// [`Machine::verified`](super::Machine::verified): is this credential its own?
     Verify {
-        /// Whose.
+        /// The connection.
         of: ConnectionId,
-        /// What it says.
+        /// Its credential.
         credential: Box<Credential>,
     },
-    /// Connect to the service once more, as the second connection, and say this.
+    /// Connect to the service once more, as the second connection, and send this.
     OpenWake {
-        /// Of which.
+        /// The connection.
         of: ConnectionId,
-        /// What.
+        /// The frame.
         hello: Box<Hello>,
     },
     /// The second socket belongs to a link.
     JoinWake {
         /// The link.
         link: ConnectionId,
-        /// The connection whose socket it is; forgotten.
+        /// The second connection, whose socket it is; forgotten.
         wake: ConnectionId,
     },
-    /// Make memory that this process writes, filled if it is to be paid for here, sealed; call
+    /// Make memory that this process writes, filled if this process pays for it, sealed; call
     /// [`Machine::made`](super::Machine::made).
     Make {
-        /// For.
+        /// The connection.
         of: ConnectionId,
-        /// Which.
+        /// The memory.
         memory: Memory,
         /// Bytes of the ring.
         bytes: u32,
     },
-    /// Send MEMORY_PASS with the descriptor of what was made.
+    /// Send MEMORY_PASS with the descriptor of the memory that was made.
     Pass {
-        /// To.
+        /// The receiver.
         to: ConnectionId,
-        /// Which.
+        /// The memory.
         memory: Memory,
     },
-    /// Receive one descriptor where nothing else waits for it, check and map it; call
-    /// [`Machine::taken`](super::Machine::taken). Frames of the connection come from there until then.
+    /// Receive one descriptor in a thread that nothing else waits for, check and map it; call
+    /// [`Machine::taken`](super::Machine::taken). Until then that thread reads the frames of the
+    /// connection.
     Take {
-        /// From.
+        /// The connection.
         from: ConnectionId,
-        /// What is expected.
+        /// The memory that is expected.
         expected: Expected,
-        /// When it must have come.
+        /// The time limit.
         until_ns: u64,
     },
-    /// Has the other end paid for every page? If so touch them, where nothing else waits for it;
-    /// call [`Machine::touched`](super::Machine::touched), and then
+    /// Check that the other end has paid for every page. If so, touch the pages in a thread that
+    /// nothing else waits for; call [`Machine::touched`](super::Machine::touched), and then
     /// [`Machine::receiver_ended`](super::Machine::receiver_ended).
     Touch {
-        /// Whose.
+        /// The connection.
         of: ConnectionId,
-        /// Which.
+        /// The memory.
         memory: Memory,
     },
-    /// Forget memory that was made or mapped, if it was not handed to the application.
+    /// Forget memory that was made or mapped, unless the application has it.
     Drop {
-        /// Whose.
+        /// The connection.
         of: ConnectionId,
-        /// Which.
+        /// The memory.
         memory: Memory,
     },
-    /// Accept nobody at this listener, or again.
+    /// Stop accepting at this listener, or accept again.
     Rest {
-        /// Which.
+        /// The listener.
         service: ServiceId,
-        /// Or again.
+        /// Whether to stop.
         is_resting: bool,
     },
     /// Ask for the statistics; call [`Machine::tell_statistics`](super::Machine::tell_statistics).
@@ -366,17 +367,17 @@ pub enum Action {
 /// Memory that is expected from the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// Which.
+    /// The memory.
     pub memory: Memory,
-    /// Bytes, of a ring those of the ring alone.
+    /// Bytes; of a ring, those of the ring alone.
     pub bytes: u64,
-    /// What this process may do with it.
+    /// This process's rights to it.
     pub access: ApertureAccess,
-    /// Whether this process pays, by touching it; else the other end has.
+    /// Whether this process pays, by touching it; otherwise the other end has paid.
     pub is_paid_here: bool,
 }
 
-/// What became of memory that was expected.
+/// The result of receiving expected memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// Checked and mapped.
@@ -387,14 +388,14 @@ pub enum Taken {
     Unavailable(String),
     /// It did not come in time.
     TooSlow,
-    /// Something else came, or it was not as agreed.
+    /// Something else came, or memory that is not as agreed.
     Wrong,
 }
 
-/// What became of memory that the other end was to pay for.
+/// The result of touching memory that the other end was to pay for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Touched {
-    /// It is paid for, and there.
+    /// It is paid for, and in memory.
     Yes,
     /// The other end has not paid for every page.
     NotPaid,
@@ -402,89 +403,89 @@ pub enum Touched {
     Unavailable(String),
 }
 
-/// What the application is told. Each is told once.
+/// The events for the application. Each is reported once.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Somebody wants a link to a service that asks.
+    /// A peer wants a link to a service that asks.
     Request {
         /// For the answer.
         id: RequestId,
-        /// Who.
+        /// The peer.
         peer: Peer,
         /// Its first words.
         greeting: Vec<u8>,
     },
     /// A request was withdrawn before it was answered, or did not become a link afterwards.
     RequestGone {
-        /// Which.
+        /// The request.
         id: RequestId,
     },
-    /// A link is there: its rings and its second socket are with whoever runs the machine.
+    /// A link exists: the driver of the machine has its rings and its second socket.
     Connected(Agreed),
-    /// A link that this process asked for did not come to be.
+    /// A link that this process asked for was not made.
     ConnectFailed {
-        /// Which.
+        /// The connection.
         id: ConnectionId,
-        /// Why.
+        /// The reason.
         why: Failure,
     },
-    /// A bulk ring that this process writes is there.
+    /// The bulk ring that this process writes exists.
     BulkOutgoing {
-        /// Whose.
+        /// The link.
         link: ConnectionId,
     },
-    /// A bulk ring that the other process writes is there.
+    /// The bulk ring that the other process writes exists.
     BulkIncoming {
-        /// Whose.
+        /// The link.
         link: ConnectionId,
     },
     /// There will be no bulk ring that this process writes.
     BulkRefused {
-        /// Whose.
+        /// The link.
         link: ConnectionId,
-        /// Why.
+        /// The reason.
         why: Reason,
     },
     /// The holder of an aperture has mapped it.
     ApertureReady {
-        /// Whose.
+        /// The link.
         link: ConnectionId,
-        /// Which.
+        /// The aperture.
         number: u32,
     },
-    /// Nobody will hold the aperture.
+    /// The other end will not hold the aperture.
     ApertureRefused {
-        /// Whose.
+        /// The link.
         link: ConnectionId,
-        /// Which.
+        /// The aperture.
         number: u32,
-        /// Why.
+        /// The reason.
         why: Reason,
     },
-    /// The holder has let go of an aperture.
+    /// The holder has released an aperture.
     ApertureReleased {
-        /// Whose.
+        /// The link.
         link: ConnectionId,
-        /// Which.
+        /// The aperture.
         number: u32,
     },
     /// This process holds an aperture of the other end.
     ApertureHeld {
-        /// Whose.
+        /// The link.
         link: ConnectionId,
-        /// Which.
+        /// The aperture.
         number: u32,
     },
     /// The other end has taken an aperture back.
     ApertureRevoked {
-        /// Whose.
+        /// The link.
         link: ConnectionId,
-        /// Which.
+        /// The aperture.
         number: u32,
     },
-    /// The other end refused packets because a ticket of its was revoked.
+    /// The other end refused packets because it has revoked a ticket.
     TicketRevoked {
-        /// Whose.
+        /// The link.
         link: ConnectionId,
         /// The slot there.
         slot: u32,
@@ -493,15 +494,15 @@ pub enum Event {
     },
     /// A link ended.
     Closed {
-        /// Which.
+        /// The link.
         link: ConnectionId,
-        /// Why.
+        /// The reason.
         reason: LinkEnd,
     },
 }
 
 impl Event {
-    /// The link whose memory or descriptors come with it.
+    /// The link whose memory or descriptors come with the event.
     pub(super) fn hands_over(&self) -> Option<ConnectionId> {
         match self {
             Self::Connected(agreed) => Some(agreed.link),
@@ -518,13 +519,13 @@ impl Event {
 pub struct Agreed {
     /// Its name.
     pub link: ConnectionId,
-    /// Who is at the other end.
+    /// The identity of the other end.
     pub peer: Peer,
     /// The other end's first words.
     pub greeting: Vec<u8>,
     /// Most data bytes of a packet.
     pub packet_bytes: u32,
-    /// What both can.
+    /// The features that both ends have.
     pub features: LinkFeatures,
     /// Whether this process connected.
     pub initiated_by_us: bool,
@@ -532,11 +533,11 @@ pub struct Agreed {
     pub request: Option<RequestId>,
 }
 
-/// An answer that could not be given. The request is as it was, unless it says otherwise.
+/// An answer that could not be given. The request is unchanged, unless the variant says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum AnswerError {
-    /// It is not there: never was, was answered, or its process went away.
+    /// The request does not exist: it never did, was answered, or its process went away.
     #[error("request {} is not waiting for an answer", .0.0)]
     NoSuchRequest(RequestId),
     /// There is no room; the request was refused for that reason.
@@ -544,21 +545,21 @@ pub enum AnswerError {
     Refused(Reason),
 }
 
-/// Who said no to a request, for whoever counts it.
+/// The part that refused a request, for the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedBy {
     /// The program.
     Application,
-    /// An end point, which has as many peers as it may, or may have of that user.
+    /// An end point, which has its maximum of peers, in all or of that user.
     Places,
-    /// An end point, which cannot do with what it was sent; or there is no such end point.
+    /// An end point, which cannot use the greeting; or there is no such end point.
     EndPoint,
-    /// An end point that is ending: whoever serves the name next may say yes.
+    /// An end point that is ending: the next server of the name may accept.
     Ending,
 }
 
 impl RefusedBy {
-    /// What the other end is told.
+    /// The reason that the other end gets.
     pub(in crate::control) fn reason(self) -> Reason {
         match self {
             Self::Application | Self::EndPoint => Reason::Application,
@@ -568,22 +569,22 @@ impl RefusedBy {
     }
 }
 
-/// What connections and their users have taken. All zero when nobody is there.
+/// The places and bytes that connections and their users have. All zero without connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     /// Connections, links included.
     pub connections: usize,
     /// Links, and places for them.
     pub links: u32,
-    /// Links that have ended, of which the application has yet to take what it was told: they are
-    /// counted to their users as if they were there.
+    /// Links that have ended, whose last events the application has yet to take: they still count
+    /// to their users.
     pub ended: usize,
-    /// Users who have taken anything.
+    /// Users with anything in their account.
     pub users: usize,
     /// Bytes charged to the user who has most of them.
     pub bytes_of_one_user: u64,
     /// Threads that receive descriptors.
     pub receivers: u32,
-    /// Memory that waits for one of those.
+    /// Memory that waits for a receiver.
     pub windows: usize,
 }

@@ -1,9 +1,9 @@
-//! From the first word to a link, at both ends.
+//! The way from the first frame to a link, at both ends.
 //!
 //! ```text
 //!   client                                     server
 //!   connect, HELLO  ------------------------>  admitted? waits while others of its user have not paid
-//!                                              its node its own? what that said before is known?
+//!                                              credential its own? its earlier frames are read?
 //!                                              (asks the application)
 //!                   <------------------------  WELCOME
 //!   its ring, filled ----------------------->  takes it: from here on the place is paid for
@@ -11,9 +11,10 @@
 //!   HELLO (wake)    ------------------------>
 //!                   <------------------------  READY
 //! ```
-//! Who asks pays, and pays first: the server makes nothing before the client's ring has come,
-//! filled. Who has not paid has a socket here, and a place of which its user has a few; who waits for
-//! such a place is not looked into: a credential costs far more to check than to send.
+//! The end that asks pays, and pays first: the server makes nothing before the client's ring has
+//! come, filled. A client that has not paid has a socket here, and a place of which its user has a
+//! few. The credential of a client that waits for such a place is not looked into: it costs far
+//! more to check than to send.
 
 use super::super::FIGURES_ARE_FOR_ITS_USER;
 use super::super::frame::{
@@ -37,19 +38,19 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 /// The first pause before a connection that cannot be made is tried again; each is twice as long,
-/// up to the second where a listener has no room, and to the third where there is none.
+/// up to the second if a listener has no room, and to the third if there is none.
 const PAUSE_NS: u64 = 50_000;
 const PAUSE_BUSY_MAX_NS: u64 = 5_000_000;
 const PAUSE_ABSENT_MAX_NS: u64 = 20_000_000;
 
-/// What the kernel says of a credential: see [`Action::Verify`].
+/// The kernel's verdict on a credential: see [`Action::Verify`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is the credential of the process at the other end.
     Proved,
     /// The kernel cannot say which process is at the other end.
     Unproved,
-    /// It is not.
+    /// It is not, for this reason.
     False(&'static str),
 }
 
@@ -117,9 +118,9 @@ impl Machine {
             },
             None => match &self.limits.unknown {
                 UnknownUsers::Refused => false,
-                // The kernel let it through the socket's permissions, which say who may.
+                // The kernel let it through the socket's permissions, which decide.
                 UnknownUsers::Admitted => true,
-                // All bytes are compared, so that the time taken says nothing.
+                // All bytes are compared, so that the time taken reveals nothing.
                 UnknownUsers::Token(token) => {
                     token.iter().zip(&hello.token).fold(0, |all, (a, b)| all | (a ^ b)) == 0
                 }
@@ -127,7 +128,7 @@ impl Machine {
         }
     }
 
-    /// Whether the credential of the other end is its own, and which process that is.
+    /// The verdict on the credential of the other end, and the number of its process.
     pub fn verified(
         &mut self,
         now_ns: u64,
@@ -182,10 +183,10 @@ impl Machine {
         }
     }
 
-    /// The links of a connection's node whose sockets receivers read. Whoever closes a link and makes
-    /// a new one is heard in that order, or what is answered over the new one might leave by the
-    /// old one. Of those whose sockets have ended everything was read, and their process lives, as is
-    /// seen here.
+    /// The links of a connection's node whose sockets receivers read. If a node closes a link and
+    /// makes a new one, both must be handled in that order, or answers over the new link might
+    /// leave by the old one. Links whose sockets have ended are closed here: everything was read,
+    /// and the new connection proves that their process lives.
     fn settle(&mut self, id: ConnectionId) -> BTreeSet<ConnectionId> {
         let Some(c) = self.table.get(id).filter(|c| c.is_proved) else { return BTreeSet::new() };
         let earlier: Vec<_> = self.table.unsettled(c.peer_node).collect();
@@ -195,7 +196,7 @@ impl Machine {
         earlier.into_iter().filter(|row| !row.1).map(|row| row.0).collect()
     }
 
-    /// A link's receiver has ended: those go on that waited for what it read.
+    /// A link's receiver has ended: connections that waited for its frames go on.
     pub(super) fn follow(&mut self, now_ns: u64, link: ConnectionId) {
         for id in self.table.followed(link) {
             // A link that has ended since then, without a goodbye.
@@ -222,8 +223,8 @@ impl Machine {
                 let (peer, Some(hello)) = (c.peer(), c.hello().cloned()) else { return };
                 let greeting = hello.greeting.clone();
                 self.table.advance(id, Stage::Asking(Box::new(hello)));
-                // Twice a step: what the application waits for may be the step of another peer,
-                // which has its place by words alone until then.
+                // Twice a step: the application may be waiting for the step of another peer, which
+                // holds its place without having paid until then.
                 let until_ns = now_ns.saturating_add(self.limits.step_timeout_ns.saturating_mul(2));
                 self.table.set_deadline(id, Some(until_ns));
                 self.tell(Event::Request { id: RequestId(id.0), peer, greeting });
@@ -231,7 +232,7 @@ impl Machine {
         }
     }
 
-    /// Says yes to a request; [`Event::Connected`] follows when the peer has done its part.
+    /// Accepts a request; [`Event::Connected`] follows when the peer has done its part.
     pub fn accept(
         &mut self,
         now_ns: u64,
@@ -244,15 +245,15 @@ impl Machine {
             return Err(AnswerError::NoSuchRequest(request));
         };
         if let Err((reason, text)) = self.welcome(now_ns, id, greeting, Some(request)) {
-            // The application hears of it here, and not by an event, too.
+            // The application hears of it from this call, and gets no event.
             self.leave(id, Leave::Ours, Some(super::refusal(reason, &text)));
             return Err(AnswerError::Refused(reason));
         }
         Ok(())
     }
 
-    /// Says no to a request, with a reason in words, of which at most 1 KiB is sent. `by` decides
-    /// what counts it, and which reason the other end is told.
+    /// Refuses a request, with a reason in words, of which at most 1 KiB is sent. `by` selects the
+    /// counter, and the reason that the other end gets.
     pub fn refuse_request(
         &mut self,
         request: RequestId,
@@ -273,7 +274,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Whether there is a place for a connection, whoever pays; counts it if not.
+    /// Checks for a place for a connection, of any user; counts a refusal if there is none.
     fn check_room(&mut self, id: ConnectionId) -> Result<(), (Reason, String)> {
         let Some(user) = self.table.user_of(id) else {
             return Err((Reason::Unavailable, String::new()));
@@ -311,12 +312,12 @@ impl Machine {
         [client, self.limits.ring_bytes.min(wanted)]
     }
 
-    /// Hears those that wait, as far as their users have paid for what they had before: is its
-    /// credential its own?
+    /// Verifies the credentials of connections that wait, as far as their users have paid for
+    /// earlier ones.
     pub(super) fn hear_some(&mut self, now_ns: u64) {
         while let Some((user, id)) = self.table.first_queued() {
             self.looked_at += 1;
-            // Nobody else who waits has fewer.
+            // No other user who waits has fewer.
             if self.table.unpaid() >= self.limits.half_open_max as usize && !self.drop_unpaid(user)
             {
                 return;
@@ -331,8 +332,8 @@ impl Machine {
         }
     }
 
-    /// Drops the oldest unpaid connection of the user who has most of them, if `user` has fewer
-    /// also with one more.
+    /// Drops the oldest unpaid connection of the user who has most of them, if `user` would have
+    /// fewer even with one more.
     fn drop_unpaid(&mut self, user: super::User) -> bool {
         let Some(most) = self.table.accounts.most(Rank::Unpaid) else { return false };
         let accounts = &self.table.accounts;
@@ -345,7 +346,7 @@ impl Machine {
         true
     }
 
-    /// Says what the link will be; or why there is no room for it.
+    /// Tells the client the terms of the link; or why there is no room for it.
     fn welcome(
         &mut self,
         now_ns: u64,
@@ -398,7 +399,8 @@ impl Machine {
     fn join_wake(&mut self, now_ns: u64, wake: ConnectionId, cookie: &[u8; COOKIE_BYTES]) {
         let who = self.table.get(wake).map(|c| c.who);
         let fits = |c: &Connection| {
-            // The group was asked for each on its own, and may have changed.
+            // Membership of the group was asked for each connection separately, and may have
+            // changed.
             let same = |who: Who| Who { is_in_group: false, ..who };
             who.map(same) == Some(same(c.who))
                 && matches!(c.stage(), Stage::Meeting(meeting) if !meeting.has_wake)
@@ -420,8 +422,8 @@ impl Machine {
 
     // ---- the client's side
 
-    /// This process wants a link: whoever runs the machine connects, and calls
-    /// [`connected`](Self::connected), or [`not_now`](Self::not_now) where that is not possible yet.
+    /// This process wants a link: the driver of the machine connects, and calls
+    /// [`connected`](Self::connected), or [`not_now`](Self::not_now) if that is not possible yet.
     pub fn connect(
         &mut self,
         service: String,
@@ -441,29 +443,29 @@ impl Machine {
         Ok(id)
     }
 
-    /// It is to be a link to this node, which proves itself, or none.
+    /// The link must be to this node, proved; otherwise it fails.
     pub fn expect(&mut self, id: ConnectionId, node: NodeId) {
         if let Some(c) = self.table.get_mut(id) {
             c.expected = Some(Box::new(node));
         }
     }
 
-    /// The time limit of connecting is another.
+    /// Changes the time limit of connecting.
     pub fn connect_until(&mut self, id: ConnectionId, until_ns: u64) {
         if self.table.get(id).is_some_and(|c| c.role == End::Client && !c.is_linked()) {
             self.table.set_deadline(id, Some(until_ns));
         }
     }
 
-    /// Connecting, or opening the second connection, is not possible now. Says when it is to be
-    /// tried again, which is at the time limit for the last time; `None`: it is not, and whoever
-    /// runs the machine says why ([`connect_failed`](Self::connect_failed)).
+    /// Connecting, or opening the second connection, is not possible now. Returns the time of the
+    /// next try; the last is at the time limit. `None`: no more tries, and the driver of the
+    /// machine reports the reason ([`connect_failed`](Self::connect_failed)).
     pub fn not_now(&mut self, now_ns: u64, id: ConnectionId, why: NotNow) -> Option<u64> {
         let c = self.table.get_mut(id)?;
         let until_ns = c.deadline_ns()?;
         let pause_max_ns = match (why, c.stage(), c.wait) {
             (NotNow::Busy, _, _) => PAUSE_BUSY_MAX_NS,
-            // The process that listened a moment ago is gone: whoever comes next is another.
+            // The process that listened a moment ago is gone: the next listener is another process.
             (NotNow::Absent, Stage::Dialing(_), Wait::ForName) if now_ns < until_ns => {
                 PAUSE_ABSENT_MAX_NS
             }
@@ -490,7 +492,7 @@ impl Machine {
         }
     }
 
-    /// What asks a service of this user for its statistics.
+    /// The HELLO that asks a service of this user for its statistics.
     pub fn hello_for_statistics(limits: &super::Limits) -> Hello {
         let machine = Self::new(limits.clone());
         Hello { purpose: Purpose::Stat, credential: Credential::NONE, ..machine.hello() }
@@ -577,7 +579,7 @@ impl Machine {
         }
     }
 
-    /// The server says that the link is there.
+    /// The server reports that the link exists.
     pub(super) fn ready(&mut self, _now_ns: u64, id: ConnectionId) {
         let Some(c) = self.table.get_mut(id) else { return };
         let role = c.role;
@@ -619,7 +621,7 @@ impl Machine {
     fn link_up(&mut self, id: ConnectionId) {
         let linked = Linked { bulk: [Transfer::None; 2], apertures: Default::default() };
         let Some(meeting) = self.table.link(id, linked) else { return };
-        // None, but for that of a receiver.
+        // No deadline but that of a receiver.
         self.set_memory_deadline(id);
         self.counters.links += 1;
         let Some(c) = self.table.get(id) else { return };

@@ -5,16 +5,16 @@
 //!                                                                     --paid, touched--> Held
 //!   taker:  None --OFFER--> Wanted --a receiver is free--> Taking --mapped--> Held
 //! ```
-//! Whoever makes memory seals it before anybody else has a descriptor of it, and never again does
-//! anything to the file for which the kernel takes the inode's lock: a peer can hold that lock for
-//! as long as it likes. Whoever takes it only asks for its seals, size and blocks, and maps it.
+//! The maker of memory seals it before any other process has a descriptor of it, and never again
+//! does anything to the file for which the kernel takes the inode's lock: a peer can hold that lock
+//! for any time. The taker only asks for its seals, size and blocks, and maps it.
 //!
-//! A descriptor of a stranger's is received by a thread that nothing waits for: dropping it may
-//! take as long as the stranger likes. Of such threads, *receivers*, each user has a few; one that
-//! a descriptor has stopped counts until it goes on.
+//! A thread that nothing waits for receives a stranger's descriptor: dropping it may take as long
+//! as the stranger likes. Of such threads, *receivers*, each user has a few; a receiver that a
+//! descriptor has stopped counts until it goes on.
 //!
-//! What the other end has paid for is touched before it is used, by a thread like that: its pages
-//! may lie in swap, and come back only when the other end's control group has memory.
+//! Memory that the other end has paid for is touched before use, by such a thread: its pages may
+//! lie in swap, and come back only when the other end's control group has memory.
 //!
 //! Never: a file of a stranger's is sealed, punched or resized; a receiver is waited for.
 
@@ -26,7 +26,7 @@ use crate::wire::ApertureAccess;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// How long after its time a receiver may come back before it is taken for stopped.
+/// Time that a receiver may take beyond its deadline before it counts as stopped.
 const GRACE_NS: u64 = 1_000_000_000;
 
 /// A ring on its way.
@@ -53,7 +53,7 @@ pub(super) enum Transfer {
 }
 
 impl Transfer {
-    /// When it is too late.
+    /// Its deadline.
     fn until_ns(&self) -> Option<u64> {
         match self {
             Self::Passed { until_ns, .. }
@@ -74,7 +74,7 @@ fn is_bulk_size(bytes: u64) -> bool {
 }
 
 impl Machine {
-    /// What is said of memory that travels.
+    /// Handles a frame about memory that travels.
     pub(super) fn handle_memory(
         &mut self,
         now_ns: u64,
@@ -116,7 +116,7 @@ impl Machine {
                     return self.out_of_turn(id);
                 }
                 *transfer = Transfer::Passed { bytes, until_ns };
-                // A bulk ring that is smaller than was offered costs as much less.
+                // A bulk ring smaller than the offer costs less accordingly.
                 self.table.give_back(id, offered - bytes);
                 self.act(Action::Make { of: id, memory, bytes: bytes as u32 });
                 self.set_memory_deadline(id);
@@ -171,7 +171,7 @@ impl Machine {
         }
     }
 
-    /// Says that there is a ring for the other end.
+    /// Offers a ring to the other end.
     pub(super) fn offer_ring(&mut self, id: ConnectionId, memory: Memory, bytes: u64) {
         if let Some(transfer) = self.transfer(id, memory) {
             *transfer = Transfer::Offered { bytes };
@@ -194,7 +194,7 @@ impl Machine {
         }
     }
 
-    /// The other end has a ring for this one.
+    /// The other end offers a ring to this one.
     fn ring_offered(&mut self, now_ns: u64, id: ConnectionId, memory: Memory, bytes: u64) {
         let Some(c) = self.table.get_mut(id) else { return };
         let role = c.role;
@@ -231,7 +231,7 @@ impl Machine {
         self.want(now_ns, id, memory);
     }
 
-    /// The taker, this process, will not have it: the ring of a link that exists.
+    /// The taker, this process, refuses the ring of a link that exists.
     fn no_ring(&mut self, id: ConnectionId, memory: Memory, why: Reason) {
         self.counters.refused_bulk += 1;
         let word = MemoryWord::Refused(why);
@@ -278,7 +278,7 @@ impl Machine {
             self.looked_at += 1;
             let own = self.table.accounts.get(user).receivers;
             let taken = self.table.accounts.receivers;
-            // Nobody else has fewer.
+            // No other user has fewer.
             if !Accounts::has_place(taken, own, self.limits.receivers_max) {
                 return;
             }
@@ -309,7 +309,7 @@ impl Machine {
                 };
                 *transfer = Transfer::Taking { bytes };
                 let access = ApertureAccess::ReadOnly;
-                // Who asked for the link pays for its rings, whoever writes them.
+                // The end that asked for the link pays for both rings.
                 Expected { memory, bytes, access, is_paid_here: role == End::Client }
             }
         };
@@ -327,8 +327,8 @@ impl Machine {
         self.set_memory_deadline(id);
     }
 
-    /// A receiver of this user's has ended, and its connection, if it is still there, is read by
-    /// others again.
+    /// A receiver of this user has ended; its connection, if it still exists, is read in the usual
+    /// way again.
     pub fn receiver_ended(&mut self, now_ns: u64, id: ConnectionId, user: User) {
         self.now_ns = now_ns;
         self.table.receiver_ended(id, user);
@@ -347,7 +347,7 @@ impl Machine {
         self.table.accounts.receivers
     }
 
-    /// What became of memory that was expected.
+    /// Handles the result for memory that was expected.
     pub fn taken(&mut self, now_ns: u64, id: ConnectionId, memory: Memory, result: Taken) {
         self.now_ns = now_ns;
         let Some(c) = self.table.get_mut(id) else { return };
@@ -387,8 +387,8 @@ impl Machine {
         self.set_memory_deadline(id);
     }
 
-    /// The system has no memory for a ring on the way to a link, for this reason. It is told to the
-    /// other end as well: what it says of this process, /proc says to everybody.
+    /// The system has no memory for a ring on the way to a link, for this reason. The other end
+    /// gets the reason too: it reveals no more of this process than /proc shows to every user.
     fn no_memory(&mut self, id: ConnectionId, why: &str) {
         let text = alloc::format!("no memory for a ring: {why}");
         match self.table.get(id).map(|c| c.role) {
@@ -416,7 +416,7 @@ impl Machine {
         }
     }
 
-    /// What was to be made has been made, and is passed; or could not be, for this reason.
+    /// The memory has been made, and is passed; or could not be made, for this reason.
     pub fn made(&mut self, id: ConnectionId, memory: Memory, made: Result<(), String>) {
         let Some(transfer) = self.transfer(id, memory) else { return };
         if !matches!(transfer, Transfer::Passed { .. }) {
@@ -428,7 +428,7 @@ impl Machine {
         }
     }
 
-    /// The system has not what memory of this process needs.
+    /// The system lacks resources for memory of this process.
     fn cannot_have(&mut self, id: ConnectionId, memory: Memory, why: &str) {
         match memory {
             Memory::Ring(_) => self.no_memory(id, why),
@@ -437,7 +437,7 @@ impl Machine {
                 let why = Reason::Unavailable;
                 let was = *transfer;
                 *transfer = match was {
-                    // The other end has it, and will find nothing in it.
+                    // The other end has it, and will find it empty.
                     Transfer::Touching { .. } => Transfer::Lapsed,
                     _ => Transfer::None,
                 };
@@ -457,7 +457,8 @@ impl Machine {
         }
     }
 
-    /// What became of memory of this process that the other end says it has mapped and paid for.
+    /// Handles the result for memory of this process that the other end claims to have mapped and
+    /// paid for.
     pub fn touched(&mut self, now_ns: u64, id: ConnectionId, memory: Memory, touched: Touched) {
         self.now_ns = now_ns;
         let Some(transfer) = self.transfer(id, memory) else { return };
@@ -561,7 +562,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Who owns an aperture of this link with this number is this process.
+    /// Whether this process owns the aperture with this number.
     pub(super) fn owns(&self, id: ConnectionId, number: u32) -> bool {
         self.table.get(id).is_some_and(|c| c.role == owner_of(number))
     }

@@ -1,29 +1,30 @@
-//! The control plane as a state machine: who may connect, what both ends agree on, which memory
-//! travels, what ends a link. It has no I/O, no thread and no clock: whoever runs it hands it what
-//! happened and when, and performs the [`Action`]s that it asks for, in their order.
+//! The control plane as a state machine: it decides who may connect, the terms of a link, which
+//! memory travels, and when a link ends. It has no I/O, no thread and no clock: its driver reports
+//! each event and its time, and performs the [`Action`]s that the machine asks for, in their order.
 //!
 //! ```text
-//!   what happened                                          what is to be done
+//!   inputs                                                 actions
 //!   accepted, connected, handle_frame, handle_hang_up  ->  Send, Close, Watch
 //!   made, taken, touched, verified                     ->  Make, Pass, Take, Touch, Verify
 //!   calls of the application, handle_timeout           ->  Tell
-//!   events_taken: what it was told it has taken
+//!   events_taken: the application has taken events
 //! ```
-//! - `interface.rs`: what it is given, asks for and tells
+//! - `interface.rs`: its inputs, actions and events
 //! - `table/`: the connections and their states; the one way out of them
-//! - `account.rs`: what each user has taken
-//! - `queue.rs`: who waits for something of which each user may have so much, and whose turn it is
-//! - `meeting.rs`: from the first word to a link, at both ends
+//! - `account.rs`: each user's use of places and bytes
+//! - `queue.rs`: connections that wait for something of which each user has a maximum, and their
+//!   turns
+//! - `meeting.rs`: the way from the first frame to a link, at both ends
 //! - `memory.rs`: memory that travels: rings, bulk rings, apertures
 //! - `aperture.rs`: apertures of a link
-//! - `counters.rs`: what is counted
+//! - `counters.rs`: the counters
 //!
 //! A hang-up is not death: a forked child keeps the socket open when its parent has died, and a
-//! living process may close its socket. So the process itself is watched, too, and what its socket
-//! still holds is read before its death is reported.
+//! living process may close its socket. So the process itself is watched, too, and the frames that
+//! its socket still holds are read before its death is reported.
 //!
-//! Everything in a frame was written by a stranger. Never: a frame makes this panic, loop, or keep
-//! more than the quotas of [`Limits`] allow its user.
+//! A stranger wrote every byte of a frame. Never: a frame makes this panic, loop, or keep more than
+//! the quotas of [`Limits`] allow its user.
 
 mod account;
 mod aperture;
@@ -60,22 +61,22 @@ struct Service {
     name: String,
     admission: Admission,
     accept: Accept,
-    /// Who took the name: the user whose own processes are let in.
+    /// The user who took the name: this user's own processes are let in.
     user: u32,
-    /// Until when it accepts nobody.
+    /// The time until which it accepts no connection.
     rests_until_ns: Option<u64>,
 }
 
-/// How long the kernel may take from closing a dying process's socket to saying that it died.
+/// Time that the kernel may take from closing a dying process's socket to reporting its death.
 const PARTING_NS: u64 = 500_000_000;
-/// Said to a client that is refused for that.
+/// The text for a client that is refused for that reason.
 const MEMORY_LATE: &str =
     "the link's memory was not there in time (handshake_timeout_ms); another attempt may do";
 
-/// How long a listener rests when there are no descriptors left.
+/// Pause of a listener when there are no descriptors left.
 const REST_NS: u64 = 50_000_000;
 
-/// More refused requests of one link than were granted, before it is a nuisance.
+/// Most refused requests of one link beyond those granted, before it counts as a nuisance.
 const REFUSED_MAX: u32 = 1024;
 
 /// The control plane of one process. See the [module](self).
@@ -86,15 +87,15 @@ pub struct Machine {
     table: Table,
     actions: VecDeque<Action>,
     counters: Counters,
-    /// When it was told something last.
+    /// The time of the last call.
     now_ns: u64,
-    /// Somebody who had not paid has left: others may be heard.
+    /// An unpaid connection has left: others may be heard.
     has_room: bool,
     looked_at: u64,
 }
 
 impl Machine {
-    /// With nothing yet.
+    /// A machine without connections.
     pub fn new(limits: Limits) -> Self {
         let table = Table::new(limits.unpaid_per_user_max, limits.receivers_per_user_max);
         Self {
@@ -109,7 +110,7 @@ impl Machine {
         }
     }
 
-    /// The next thing to do. To be asked after each call, until there is none.
+    /// The next action. Call this after each other call, until it returns `None`.
     pub fn poll_action(&mut self) -> Option<Action> {
         loop {
             if let Some(action) = self.actions.pop_front() {
@@ -122,12 +123,12 @@ impl Machine {
         }
     }
 
-    /// What has been counted.
+    /// The counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// What is taken now.
+    /// The places and bytes in use now.
     pub fn places(&self) -> Places {
         let (users, accounts) = (self.table.accounts.users(), &self.table.accounts);
         Places {
@@ -141,19 +142,19 @@ impl Machine {
         }
     }
 
-    /// How many of those that wait for something (to be heard, for a receiver) have been looked at,
-    /// since the beginning: in a step, as many as can go on, and one more. Whatever else a step
-    /// does, it does for one connection.
+    /// The number of waiting connections (for their turn, for a receiver) that have been examined
+    /// since the start: in each step, as many as can go on, and one more. The rest of a step
+    /// concerns one connection.
     pub fn looked_at(&self) -> u64 {
         self.looked_at
     }
 
-    /// What this process is and allows.
+    /// The identity, features and limits of this process.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    /// The time at which [`handle_timeout`](Self::handle_timeout) must be called.
     pub fn deadline_ns(&self) -> Option<u64> {
         let rests = self.services.values().filter_map(|service| service.rests_until_ns).min();
         let first = self.table.first_deadline().map(|first| first.0);
@@ -179,14 +180,14 @@ impl Machine {
 
     // ---- calls of the application
 
-    /// The application has taken the first `count` events that it was told, and with them what they
-    /// hand over. Until then links that have ended, and their memory, are counted to their users.
+    /// The application has taken the first `count` events, with the memory and descriptors that
+    /// they hand over. Until then links that have ended, and their memory, count to their users.
     pub fn events_taken(&mut self, count: u64) {
         self.table.events_taken(count);
     }
 
-    /// Which user this process is now: a program may change that at any time. Names that it serves already
-    /// stay those of the user who took them.
+    /// Sets the current user of this process: a program may change it at any time. Names that it
+    /// serves already keep the user who took them.
     pub fn user_is(&mut self, uid: u32) {
         self.limits.uid = uid;
     }
@@ -210,25 +211,25 @@ impl Machine {
         found
     }
 
-    /// Ends a link with a goodbye; what was written can still be read at the other end.
+    /// Ends a link with a goodbye; the other end can still read everything that was written.
     pub fn close(&mut self, link: ConnectionId) {
         self.end(link, Some(Frame::Bye));
     }
 
-    /// Ends a link without a goodbye, because not everything has been written; what was can still
-    /// be read at the other end.
+    /// Ends a link without a goodbye, because not everything has been written; the other end can
+    /// still read everything that was.
     pub fn hang_up(&mut self, link: ConnectionId) {
         self.end(link, None);
     }
 
-    /// Ends a link whose other end wrote what no honest process writes.
+    /// Ends a link whose other end wrote something that no honest process writes.
     pub fn violated(&mut self, link: ConnectionId) {
         self.counters.closed_by_us_violation += 1;
         let text = "the ring held what no honest process writes";
         self.end(link, Some(refusal(Reason::Malformed, text)));
     }
 
-    /// Ends a link whose other end does not keep up with what it is sent.
+    /// Ends a link whose other end does not keep up with the packets sent to it.
     pub fn too_slow(&mut self, link: ConnectionId) {
         self.end(link, Some(refusal(Reason::TooSlow, "it did not take what it was sent")));
     }
@@ -263,8 +264,9 @@ impl Machine {
         self.services.clear();
     }
 
-    /// This process cannot go on, for this reason: each link ends without a goodbye, since nobody
-    /// would hear of its other end's death; what was begun fails; and whoever waits is told.
+    /// This process cannot go on, for this reason. Each link ends without a goodbye, since no
+    /// process would notice the death of its other end; connections that were begun fail; waiting
+    /// callers get an error.
     pub fn fail_all(&mut self, why: &str) {
         let ids: Vec<ConnectionId> = self.table.ids().collect();
         for id in ids {
@@ -284,21 +286,21 @@ impl Machine {
         self.services.clear();
     }
 
-    /// Tells the other end that packets of its were refused because a ticket has been revoked.
+    /// Tells the other end that its packets were refused because a ticket has been revoked.
     pub fn tell_stale(&mut self, link: ConnectionId, slot: u32, index: u32) {
         if self.table.get(link).is_some_and(Connection::is_linked) {
             self.send(link, Frame::TicketRevoked { slot, index });
         }
     }
 
-    /// The statistics that somebody asked for, as text.
+    /// The statistics that a client asked for, as text.
     pub fn tell_statistics(&mut self, id: ConnectionId, text: &str, outbox_max: usize) {
         let Some(c) = self.table.get(id) else { return };
         if !matches!(c.stage(), Stage::Telling) {
             return;
         }
         self.counters.statistics += 1;
-        // What does not fit into the outbox at its limit is cut; a megabyte of counters is not.
+        // The part beyond the outbox's limit is cut; a megabyte of counters fits.
         let bytes = text.as_bytes();
         let bytes = &bytes[..bytes.len().min(FRAME_TEXT_MAX * (outbox_max - 1))];
         let mut chunks = bytes.chunks(FRAME_TEXT_MAX).peekable();
@@ -312,7 +314,7 @@ impl Machine {
         }
     }
 
-    /// Everything that was to be sent to a connection has been sent.
+    /// Every frame for a connection has been sent.
     pub fn sent_all(&mut self, id: ConnectionId) {
         // Before the answer is there, nothing has been sent; then the connection has a deadline
         // and stays.
@@ -321,10 +323,10 @@ impl Machine {
         }
     }
 
-    // ---- what happened outside
+    // ---- inputs from outside
 
-    /// A listener has a new connection, by `who`; `cookie` is random. An error is the last word to
-    /// it: there is no place for it.
+    /// A listener has a new connection, from `who`; `cookie` is random. An error is the last frame
+    /// to it: there is no place for it.
     pub fn accepted(
         &mut self,
         now_ns: u64,
@@ -358,7 +360,7 @@ impl Machine {
         Ok(id)
     }
 
-    /// A listener could accept nobody: no descriptors, no memory, or an application that takes no
+    /// A listener could not accept: no descriptors, no memory, or an application that takes no
     /// events. It rests, or it would be ready all the time.
     pub fn exhausted(&mut self, now_ns: u64, service: ServiceId) {
         if let Some(row) = self.services.get_mut(&service) {
@@ -375,8 +377,8 @@ impl Machine {
         self.leave(id, why, None);
     }
 
-    /// Drops the oldest silent connection of the user who has most of them: whoever floods, drops
-    /// only his own.
+    /// Drops the oldest silent connection of the user who has most of them: a user who floods loses
+    /// only connections of its own.
     fn drop_silent(&mut self) {
         let most = self.table.accounts.most(Rank::Silent);
         if let Some(id) = most.and_then(|user| self.table.first_silent(user)) {
@@ -385,7 +387,7 @@ impl Machine {
         }
     }
 
-    /// The same of those that have no place for a link: each costs descriptors.
+    /// The same for connections that have no place for a link: each costs descriptors.
     fn drop_waiting(&mut self) {
         let most = self.table.accounts.most(Rank::Waiting);
         let Some(id) = most.and_then(|user| self.table.first_waiting(user)) else { return };
@@ -397,7 +399,7 @@ impl Machine {
         );
     }
 
-    /// A frame has come. `descriptors`: something came with it that may not.
+    /// A frame has come. `descriptors`: descriptors came with it, which is not allowed.
     pub fn handle_frame(
         &mut self,
         now_ns: u64,
@@ -416,7 +418,7 @@ impl Machine {
         }
         match (frame, c.role) {
             (Ok(frame), _) => self.handle_known_frame(now_ns, id, frame),
-            // Only who has not been told a version yet may have another one.
+            // Only a client that has no answer with a version yet may have another one.
             (Err(FrameError::Version { major, minor }), End::Server)
                 if matches!(c.stage(), Stage::Silent) =>
             {
@@ -472,11 +474,11 @@ impl Machine {
         }
     }
 
-    /// Its socket has ended. `is_dead`: whether its process has; `None`: nobody can say.
+    /// Its socket has ended. `is_dead`: whether its process has died; `None`: unknown.
     pub fn handle_hang_up(&mut self, now_ns: u64, id: ConnectionId, is_dead: Option<bool>) {
         self.now_ns = now_ns;
         let Some(c) = self.table.get_mut(id) else { return };
-        // What its receiver waited for will not come.
+        // The memory that its receiver waited for will not come.
         c.window = None;
         match (c.stage(), if c.is_dead { Some(true) } else { is_dead }) {
             (Stage::Linked(_), Some(false)) => {
@@ -489,7 +491,7 @@ impl Machine {
         }
     }
 
-    /// Its process has died, and what it had sent has been handed in.
+    /// Its process has died, and every frame that it had sent has been handed in.
     pub fn handle_death(&mut self, id: ConnectionId) {
         let Some(c) = self.table.get_mut(id) else { return };
         c.is_dead = true;
@@ -499,13 +501,13 @@ impl Machine {
         }
     }
 
-    /// It asks, and does not read the answers.
+    /// It sends requests, and does not read the answers.
     pub fn handle_overflow(&mut self, id: ConnectionId) {
         self.counters.refused_slow += 1;
         self.misbehaved(id, "it does not read what it is sent");
     }
 
-    /// The time is now.
+    /// Sets the time.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         let mut rested = Vec::new();
@@ -572,8 +574,8 @@ impl Machine {
 
     // ---- leaving
 
-    /// The one way in which a connection ends: what it had is given back, and whoever waits for it
-    /// is told.
+    /// The one way in which a connection ends: its places and bytes are given back, and callers
+    /// that wait for it get an error.
     fn leave(&mut self, id: ConnectionId, why: Leave, last: Option<Frame>) {
         let reason = match &why {
             Leave::Theirs(reason) => Some(*reason),
@@ -600,12 +602,12 @@ impl Machine {
         self.act(Action::Close(id));
     }
 
-    /// The other end is gone, or is to be taken for gone.
+    /// The other end is gone, or counts as gone.
     fn gone(&mut self, id: ConnectionId, reason: LinkEnd) {
         self.leave(id, Leave::Theirs(reason), None);
     }
 
-    /// Says no, and ends.
+    /// Refuses, and ends.
     fn refuse(&mut self, id: ConnectionId, reason: Reason, text: &str) {
         self.leave(id, Leave::Refused(reason, text.into()), Some(refusal(reason, text)));
     }
@@ -620,7 +622,7 @@ impl Machine {
         self.misbehaved(id, "a frame came out of turn");
     }
 
-    /// The other end sent what no honest process sends.
+    /// The other end sent something that no honest process sends.
     fn misbehaved(&mut self, id: ConnectionId, text: &str) {
         let Some(c) = self.table.get(id) else { return };
         let last = Some(refusal(Reason::Malformed, text));
@@ -648,12 +650,12 @@ impl Machine {
     }
 }
 
-/// What it says of a link that the other end refuses it.
+/// The reason for the end of a link that the other end refuses.
 fn sent_away(reason: Reason) -> LinkEnd {
     if reason == Reason::TooSlow { LinkEnd::TooSlow } else { LinkEnd::Expelled }
 }
 
-/// A refusal, whose text is cut to what a frame takes.
+/// A refusal, with its text cut to the length that fits a frame.
 pub(crate) fn refusal(reason: Reason, text: &str) -> Frame {
     let mut end = text.len().min(REFUSED_TEXT_MAX);
     while !text.is_char_boundary(end) {

@@ -1,32 +1,32 @@
-//! Who waits for something of which each user may have so much at a time, and whose turn it is.
+//! Connections that wait for something of which each user has a maximum at a time, and their turns.
 //!
-//! Each user has a line of his own, of which the first alone is looked at; users who have as much as
-//! they may are not looked at at all. So however many wait, and whoever they are, finding out whose
-//! turn it is costs the same.
+//! Each user has a queue of its own, of which only the first entry is looked at; users at their
+//! maximum are not looked at. So finding the next turn costs the same for any number of waiting
+//! connections of any users.
 
 use super::account::User;
 use alloc::collections::{BTreeMap, BTreeSet};
 
-/// Those of one user.
+/// The entries of one user.
 #[derive(Debug)]
 struct Line<T> {
     all: BTreeSet<T>,
-    /// How much the user has of what they wait for.
+    /// The number of units that the user has.
     taken: u32,
 }
 
-/// `T` names one that waits; the smaller, the longer.
+/// `T` names a waiting entry; the smaller, the older.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
-    /// Of what they wait for, most of one user.
+    /// Most units of one user.
     own_max: u32,
     lines: BTreeMap<User, Line<T>>,
-    /// The users who wait and may have more: how much they have, and the first in their line.
+    /// The users who wait and may have more: their units, and the first entry of their queue.
     turns: BTreeSet<(u32, T, User)>,
 }
 
 impl<T: Ord + Copy> Queue<T> {
-    /// Of what is waited for, each user may have `own_max`.
+    /// A queue for something of which each user may have `own_max` units.
     pub fn new(own_max: u32) -> Self {
         Self { own_max, lines: BTreeMap::new(), turns: BTreeSet::new() }
     }
@@ -65,12 +65,12 @@ impl<T: Ord + Copy> Queue<T> {
         });
     }
 
-    /// How much a user has of what is waited for.
+    /// Sets the number of units that a user has.
     pub fn set_taken(&mut self, user: User, taken: u32) {
         self.change(user, |line| line.taken = taken);
     }
 
-    /// Whose turn it is: of the users who have least, the one who has waited longest.
+    /// The next in turn: of the users with the fewest units, the one who has waited longest.
     pub fn first(&self) -> Option<(User, T)> {
         self.turns.first().map(|turn| (turn.2, turn.1))
     }

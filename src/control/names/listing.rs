@@ -1,8 +1,8 @@
-//! Who serves what: the names in this user's own directory and in the shared one, as far as they can be
-//! seen, and those that are left behind.
+//! A listing of services: the names in this user's own directory and in the shared one, as far as
+//! they can be seen, with those that dead processes left behind.
 //!
-//! Never: a directory that somebody holds, or fills, keeps the others from being looked into; one user has
-//! more names here than [`NAMES_MAX`], or more than a few threads.
+//! Never: a directory that another process holds, or fills, blocks the look into others; one user
+//! has more names here than [`NAMES_MAX`], or more than a few threads.
 
 use super::super::directories::{
     Directory, euid, open_checked_shared, open_private, open_shared, private_dir,
@@ -23,13 +23,13 @@ use std::sync::LazyLock;
 use std::time::Instant;
 use std::vec::Vec;
 
-/// Most users whose places are looked into for a name, and most that are named: anybody may have
+/// Most users whose places are looked into for a name, and most that are named: any user may have
 /// made any number of places.
 const USERS_MAX: usize = 1024;
 const NAMESAKES_MAX: usize = 4;
 
-/// Whose a directory in the shared one is, by its name: one a user, however many others anybody has
-/// made whose names can be read as its number, too.
+/// The owner of a directory in the shared one, by its name. Each user has one spelling: any user
+/// may have made other directories whose names also parse as that number.
 fn user_of(name: &OsStr) -> Option<u32> {
     let text = name.to_str()?;
     text.parse().ok().filter(|uid: &u32| uid.to_string() == text)
@@ -59,46 +59,46 @@ pub(in super::super) fn namesakes(config: &Config, service: &ServiceName) -> Vec
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct ServiceEntry {
-    /// What to connect to.
+    /// The name to connect to.
     pub name: String,
-    /// Where its socket lies.
+    /// The path of its socket.
     pub path: PathBuf,
-    /// Whose it is; `None` if that cannot be known here.
+    /// Its owner; `None` if it cannot be known here.
     pub uid: Option<u32>,
-    /// Whether somebody listens; `None` if that may not be asked.
+    /// Whether a process listens; `None` if that may not be asked.
     pub is_alive: Option<bool>,
-    /// The process that listens, where it can be seen from here.
+    /// The process that listens, if it can be seen from here.
     pub pid: Option<u32>,
-    /// Its queue of connections is full at this moment, as any who may connect can make it: somebody
-    /// listens, and who is not seen.
+    /// Its queue of connections is full at this moment; every user who may connect can fill it. A
+    /// process listens, but is not identified.
     pub is_full: bool,
     /// Device and inode of the socket. Names with the same lead to one socket: hard links.
     pub socket: (u64, u64),
 }
 
-/// What [`list_services`] found.
+/// The result of [`list_services`].
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct Services {
     /// The names, ordered by path.
     pub entries: Vec<ServiceEntry>,
-    /// Directories in the shared one, or that one itself, or this user's own, that their owners, or
-    /// others who may read them or those that they lie in, keep everybody else from looking into:
-    /// what is there is not known.
+    /// Directories (in the shared one, the shared one itself, or this user's own) that cannot be
+    /// looked into, because their owners, or other readers of them or of their parents, hold them:
+    /// their contents are unknown.
     pub held: Vec<PathBuf>,
-    /// Directories of other users, or the shared one, with more names than are looked at: some of these
-    /// are missing here.
+    /// Directories of other users, or the shared one, with more names than are looked at: some of
+    /// these are missing here.
     pub cut: Vec<PathBuf>,
 }
 
-/// How long is waited for what one user has, and how many are waited for.
+/// Time limit for a look into one user's directory, and most looks that may be late.
 const LOOK_WITHIN: Duration = Duration::from_millis(200);
 const HELD_MAX: usize = 16;
 /// Most names of another user that are looked at. This user's own are all looked at.
 const NAMES_MAX: usize = 1024;
 
-/// A thread that looks into one of these directories, and how long it is waited for. `None`: it took
-/// longer, or those before it, which somebody holds, have not come back.
+/// Looks into one of these directories in a thread, within a time limit. `None`: it took longer, or
+/// too many earlier looks have not come back.
 fn look<T: Send + 'static>(
     whose: &ServiceName,
     look: impl FnOnce() -> T + Send + 'static,
@@ -114,8 +114,8 @@ fn look<T: Send + 'static>(
 }
 
 /// The services in this user's own directory and in the shared one, as far as they can be seen.
-/// Takes at most 200 ms for each directory that somebody holds, and after 16 of them looks into no
-/// other. Of another user it finds at most 1,024 names.
+/// Takes at most 200 ms for each directory that another process holds, and looks into no more after
+/// 16 of them. Of another user it finds at most 1,024 names.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-list-{}", std::process::id()));
@@ -146,7 +146,7 @@ pub fn list_services(config: &Config) -> Services {
     let in_own = move || open_private(&own, false).map(|directory| list(&directory, None).0);
     match look(&of(None, "own"), in_own) {
         Some(entries) => found.entries = entries.unwrap_or_default(),
-        // It lies in one that others hold.
+        // Its parent is held by others.
         None => found.held.push(private_dir(config)),
     }
     let looked_for = config.shared_dir.clone();
@@ -161,7 +161,8 @@ pub fn list_services(config: &Config) -> Services {
     if is_cut {
         found.cut.push(config.shared_dir.clone());
     }
-    // The shared directory need not be this user's to read: its own place in it is known all the same.
+    // This user may be unable to read the shared directory: its own place in it is known all the
+    // same.
     let own = (!users.contains(&euid())).then(euid);
     for uid in own.into_iter().chain(users) {
         let looking = config.clone();
@@ -185,8 +186,9 @@ pub fn list_services(config: &Config) -> Services {
     found
 }
 
-/// The users who have a place in the shared directory, and whether time was too short for all that is
-/// there. Anybody may have put names there that read as users' numbers: a place is its user's own.
+/// The users who have a place in the shared directory, and whether time was too short to read all
+/// of it. Any user may have put names there that read as users' numbers: a place belongs to its
+/// user.
 fn users_in(shared: &Path) -> (Vec<u32>, bool) {
     let until = Instant::now() + LOOK_WITHIN / 2;
     let (mut users, mut entries) = (Vec::new(), std::fs::read_dir(shared).into_iter().flatten());
@@ -199,7 +201,7 @@ fn users_in(shared: &Path) -> (Vec<u32>, bool) {
     (users, true)
 }
 
-/// The names in a directory; of a user in the shared one. And whether there are more.
+/// The names in a directory, of `user` in the shared one; and whether there are more.
 fn list(directory: &Directory, user: Option<u32>) -> (Vec<ServiceEntry>, bool) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(fd) = rustix::fs::openat(&directory.fd, ".", flags, Mode::empty()) else {
@@ -215,7 +217,7 @@ fn list(directory: &Directory, user: Option<u32>) -> (Vec<ServiceEntry>, bool) {
             return None;
         }
         let connected = directory.address(&name).ok();
-        // Whoever listens there may pass what stops whoever closes it.
+        // The listener there may pass a descriptor that stops the thread that closes it.
         let connected = connected.map(|at| socket::try_connect(&at).map(Connection::from));
         let is_alive = connected.as_ref().and_then(|connected| match connected {
             Ok(_) => Some(true),
@@ -240,7 +242,7 @@ fn list(directory: &Directory, user: Option<u32>) -> (Vec<ServiceEntry>, bool) {
             socket: (stat.st_dev, stat.st_ino),
         })
     };
-    // A name that makes no entry costs time, too.
+    // A name that is no service costs time, too.
     let (until, mut seen) = (Instant::now() + LOOK_WITHIN / 2, 0);
     let mut is_cut = false;
     let entries = rustix::fs::Dir::new(fd).into_iter().flatten().flatten().take_while(|_| {
@@ -252,8 +254,8 @@ fn list(directory: &Directory, user: Option<u32>) -> (Vec<ServiceEntry>, bool) {
     (entries, is_cut)
 }
 
-/// Removes a name of this user's that nobody serves any more. `false`: it is served after all, or
-/// gone already, or in no directory of this user's.
+/// Removes a name of this user's that no process serves any more. `false`: it is served after all,
+/// or gone already, or in no directory of this user's.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-stale-{}", std::process::id()));
@@ -268,7 +270,7 @@ fn list(directory: &Directory, user: Option<u32>) -> (Vec<ServiceEntry>, bool) {
 /// assert_eq!((name.name(), name.user()), ("alive", None));
 /// let told = statistics_of(&config, &name, Some(Duration::from_secs(10)))?;
 /// assert_eq!(told.pid, Some(std::process::id()));
-/// // What a process that was killed has left behind; not what is served.
+/// // A name that a killed process left behind would be removed; one that is served is not.
 /// for entry in &list_services(&config).entries {
 ///     assert!(!remove_stale(&config, entry)?, "there is none in {:?}", private_dir(&config));
 /// }
@@ -292,7 +294,7 @@ fn try_remove_stale(config: &Config, entry: &ServiceEntry) -> io::Result<bool> {
     let Some(name) = entry.path.file_name().and_then(|name| name.to_str()) else {
         return Ok(false);
     };
-    // Whoever serves it anew waits until this is done, or has done it.
+    // A process that serves it anew waits until this is done, or has finished.
     let Some(_lock) = directory.lock()? else {
         return Err(io::Error::new(io::ErrorKind::WouldBlock, "the directory is locked"));
     };

@@ -1,7 +1,7 @@
 //! Connecting: a request, which the machine answers with an event.
 //!
 //! A Unix socket never says "in progress": a listener whose queue is full refuses at once, and so
-//! does a name that nobody serves yet. Whether that is tried again, and when, the machine says.
+//! does a name that no process serves yet. The machine decides whether and when to try again.
 
 use super::super::GREETING_BYTES_MAX;
 use super::super::frame::{Credential, FRAME_BYTES_MAX, Frame, FrameError, Hello};
@@ -22,41 +22,42 @@ use std::string::{String, ToString};
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// How long is waited for the names of other users, which are advice and nothing else; and how many
-/// threads may look into strangers' places for them at a time.
+/// Time limit for finding the names of other users, which serve only as advice; and most threads
+/// that may look into strangers' places for them at a time.
 const NAMESAKES_WITHIN: Duration = Duration::from_millis(500);
 const NAMESAKES_LOOKUPS_MAX: usize = 8;
 
-/// How long a first look may take whatever the time limit: what it finds is worth more to whoever
-/// does not want to wait than that the time was up.
+/// Time that a first look may take even beyond the time limit: its result is worth more to a caller
+/// that does not want to wait than the error that the time limit has passed.
 const FIRST_LOOK_NS: u64 = 400_000_000;
 
-/// Where a connection leads.
+/// A connection that is being made.
 pub(super) struct Dial {
     /// The time limit, until the first look has come back.
     until_ns: Option<u64>,
-    /// `None`: a thread looks with it.
+    /// `None`: a thread is using it.
     finder: Option<Box<Finder>>,
     wait: Wait,
-    /// What the second connection is to say; `None`: the first one is being made.
+    /// The frame for the second connection; `None`: the first one is being made.
     wake: Option<Box<Hello>>,
-    /// What went wrong at the last try.
+    /// The error of the last try.
     error: Option<ConnectError>,
-    /// Under which other users' names the service is, where it was not found.
+    /// The names under which other users serve the service, if it was not found.
     namesakes: Vec<String>,
 }
 
-/// Finds a service and connects to it. Whoever owns a directory on the way can hold it as long as he
-/// likes, and then whoever looks into it waits and cannot be killed; so can a server of user names.
-/// So this is done by a thread that nothing waits for, or by whoever has nothing else to do.
+/// Finds a service and connects to it. The owner of a directory on the way can hold it for any
+/// time, and then a thread that looks into it waits and cannot be killed; a server of user names
+/// can have the same effect. So a thread that nothing waits for does this, or a caller with nothing
+/// else to do.
 pub(super) struct Finder {
     service: ServiceName,
-    /// Where the name was, with what connects to it; looked for again where nobody was there.
+    /// The place of the name, with the address to connect to; found anew if no process was there.
     found: Option<(Place, PathBuf)>,
-    /// Nobody was there at the last try.
+    /// No process was there at the last try.
     was_absent: bool,
     has_tried: bool,
-    /// What the process there has to show before a word is said to it.
+    /// The credential that the process there must have, before anything is sent to it.
     expected: Option<Box<Credential>>,
 }
 
@@ -66,10 +67,10 @@ pub(super) enum Missed {
     Failed(ConnectError),
 }
 
-/// What became of a try.
+/// The result of a try.
 pub(super) type Opened = Result<(Connection, Who), Missed>;
 
-/// What a thread that looks for a service hands on.
+/// The results of a thread that looks for a service.
 pub(super) enum Found {
     /// Once.
     Opened(Box<(Finder, Opened)>),
@@ -90,7 +91,7 @@ impl Dial {
         }
     }
 
-    /// What went wrong.
+    /// The error.
     pub(super) fn take_error(&mut self) -> Option<ConnectError> {
         let error = self.error.take()?;
         let namesakes = core::mem::take(&mut self.namesakes);
@@ -104,8 +105,8 @@ impl Finder {
         Self { service: service.clone(), found, was_absent, has_tried, expected }
     }
 
-    /// One try. Whoever listens may have sent something by the time it returns, but is who should
-    /// be there.
+    /// One try. The listener may have sent something by the time it returns, but it has the right
+    /// identity.
     pub(super) fn open(&mut self, config: &Config) -> Opened {
         self.has_tried = true;
         let missed = match self.try_open(config) {
@@ -118,7 +119,7 @@ impl Finder {
         let was_absent = self.was_absent;
         self.was_absent = matches!(missed, Missed::NotNow(NotNow::Absent, _));
         match missed {
-            // Who makes a directory or a socket gives it its permissions a moment later.
+            // The maker of a directory or a socket sets its permissions a moment later.
             Missed::Failed(error) if was_absent => {
                 self.found = None;
                 Err(Missed::NotNow(NotNow::Absent, error))
@@ -166,7 +167,7 @@ impl Finder {
     }
 }
 
-/// Who is there, if it is who should be.
+/// The identity of the other end, if it is the right one.
 fn check(config: &Config, place: &Place, socket: &Connection) -> Result<Who, ConnectError> {
     let identity = socket::identity(socket)
         .map_err(|error| ConnectError::Os { doing: "connecting", error })?;
@@ -185,7 +186,7 @@ fn check(config: &Config, place: &Place, socket: &Connection) -> Result<Who, Con
     }
 }
 
-/// Whether the process there is that of a node which has shown this elsewhere.
+/// Whether the process there is that of a node which has shown this credential elsewhere.
 fn check_process(
     expected: &Credential,
     pid: Option<u32>,
@@ -205,12 +206,12 @@ fn check_process(
     Err(ConnectError::Misbehaved(std::format!("who serves the local name is somebody else: {why}")))
 }
 
-/// What whoever connects by name does where nobody is yet.
+/// The treatment of a name that no process serves yet.
 pub(crate) fn wait_of(config: &Config) -> Wait {
     if config.wait_for_names { Wait::ForName } else { Wait::No }
 }
 
-/// Where a name was not found: under which other users' names it is.
+/// If a name was not found: adds the names under which other users serve it.
 pub(super) fn with_namesakes(
     error: ConnectError,
     namesakes: impl FnOnce() -> Vec<String>,
@@ -223,7 +224,7 @@ pub(super) fn with_namesakes(
     }
 }
 
-/// The same name of other users; none where that takes long: somebody may hold his directory.
+/// The same name of other users; empty if that takes long: a user may hold the directory.
 pub(super) fn namesakes_soon(config: &Config, service: &ServiceName) -> Vec<String> {
     static LOOKING: Running = Running::new(NAMESAKES_LOOKUPS_MAX);
     let (config, service) = (config.clone(), service.clone());
@@ -233,8 +234,8 @@ pub(super) fn namesakes_soon(config: &Config, service: &ServiceName) -> Vec<Stri
 
 impl Control {
     /// Begins to connect to a service. [`ControlEvent::Connected`](super::ControlEvent::Connected)
-    /// or [`ControlEvent::ConnectFailed`](super::ControlEvent::ConnectFailed) of this name follows,
-    /// within the time limit. What can be known at once is an error at once.
+    /// or [`ControlEvent::ConnectFailed`](super::ControlEvent::ConnectFailed) with this token
+    /// follows, within the time limit. A failure that is known at once is an error at once.
     pub fn begin_connect(
         &self,
         service: &ServiceName,
@@ -245,8 +246,8 @@ impl Control {
         self.begin(service, greeting, timeout, wait, None)
     }
 
-    /// Connects to a service, in the caller, within a time limit. A name that nobody serves yet is
-    /// waited for, too, unless `wait_for_names` is off.
+    /// Connects to a service, in the caller, within a time limit. Also waits for a name that no
+    /// process serves yet, unless `wait_for_names` is off.
     pub fn connect(
         &self,
         service: &ServiceName,
@@ -331,8 +332,8 @@ impl Shared {
         Ok(id)
     }
 
-    /// The same for a node that has proved itself elsewhere: nobody else there is spoken to, and where
-    /// nobody is found soon, that is all.
+    /// The same for a node that has proved its identity elsewhere: no other node there is spoken
+    /// to, and if none is found soon, the attempt ends.
     #[cfg(feature = "tls")]
     pub(super) fn begin_expecting(
         &self,
@@ -360,7 +361,7 @@ impl Shared {
         }
     }
 
-    /// Starts a thread that looks; or why there is none.
+    /// Starts a thread that looks; an error says why that is impossible.
     fn look(
         &self,
         id: ConnectionId,
@@ -375,7 +376,7 @@ impl Shared {
         let config = self.config.clone();
         let looks = move || {
             let post = |found| {
-                // Nobody is left to hear of it.
+                // No part of the library is left to hear of it.
                 let Some(shared) = shared.upgrade() else { return };
                 shared.posted().push_back((id, Posted::Found(found)));
                 shared.bell.ring();
@@ -408,7 +409,7 @@ impl Shared {
             .map_err(|e| (None, std::format!("no thread to look for the name with: {e}")))
     }
 
-    /// What a thread that looked has found.
+    /// Handles the result of a thread that looked.
     pub(super) fn found(&self, state: &mut State, id: ConnectionId, found: Found) {
         match found {
             Found::Opened(opened) => {
@@ -448,7 +449,7 @@ impl Shared {
             Err(Missed::Failed(error)) => return self.dial_failed(state, id, error),
             Err(Missed::NotNow(why, error)) => {
                 match state.machine.not_now(now_ns, id, why) {
-                    // What is said if its time runs out.
+                    // The error if its time limit passes.
                     Some(again_ns) => {
                         dial.error = Some(error);
                         state.dialing.insert(id, again_ns);
@@ -472,7 +473,7 @@ impl Shared {
         state.machine.connected(id, who);
     }
 
-    /// The second connection is there: of the same process, or of nobody's.
+    /// The second connection exists: to the same process, or to none.
     fn second(
         &self,
         state: &mut State,
@@ -487,7 +488,8 @@ impl Shared {
             return state.machine.connect_failed(id, Failure::Misbehaved(why.into()));
         }
         let said = match socket::send(&wake, &Frame::Hello(hello).to_bytes(), &[]) {
-            // Closed already: why, it has said before, and that is read; or that it is gone.
+            // Closed already: the other end has sent the reason before, which is read next; or it
+            // is gone.
             Err(e)
                 if matches!(
                     e.kind(),
@@ -534,12 +536,13 @@ impl Shared {
         }
     }
 
-    /// The server has something to say about the second connection, before the link is there: no.
+    /// The server sends a frame on the second connection before the link exists: a refusal.
     pub(super) fn read_wake(&self, state: &mut State, id: ConnectionId) {
         let Some(wake) = state.rows.get(&id).and_then(|row| row.wake.as_ref()) else { return };
         let mut buffer = std::vec![0; FRAME_BYTES_MAX];
         let received = match socket::receive(wake, &mut buffer) {
-            // It was closed before our HELLO was read: what it said first comes after that.
+            // It was closed before our HELLO was read: frames that it sent before come after that
+            // error.
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
                 socket::receive(wake, &mut buffer)
             }
@@ -554,7 +557,7 @@ impl Shared {
         let failure = match Frame::from_bytes(&buffer[..received.bytes]) {
             Ok(Frame::Refused { reason, text, .. }) => Failure::Refused { reason, text },
             _ if received.bytes == 0 => {
-                // What it says on the first connection tells why; or its deadline does.
+                // The first connection has the reason; or its deadline passes.
                 self.poller.remove(wake);
                 return;
             }

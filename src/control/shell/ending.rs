@@ -1,4 +1,4 @@
-//! How this process ends a link; and a thread of its own.
+//! The ways in which this process ends a link, and a thread of its own.
 
 use super::super::machine::Machine;
 use super::other_hosts::Leave;
@@ -8,14 +8,15 @@ use crate::os::thread::Thread;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-/// How long a thread of the library's may take to end that was told to, at most; and what it is given
-/// where the program gives it no time. It takes microseconds if it has a processor.
+/// Longest time that a thread of the library may take to end on request; and the time that it gets
+/// if the program gives it none. It takes microseconds if it has a processor.
 const END_PATIENCE_MIN: Duration = Duration::from_millis(100);
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Rings, and waits at most until then for a thread that ends when it hears the bell. It does not hear
-/// it where the program has closed the library's descriptors, or put others in their place: then the
-/// thread sleeps on, and nothing is written to the descriptor that has the bell's number now.
+/// Rings, and waits at most until then for a thread that ends when it hears the bell. It does not
+/// hear the bell if the program has closed the library's descriptors, or put others in their place:
+/// then the thread sleeps on, and nothing is written to the descriptor that now has the bell's
+/// number.
 pub(in crate::control) fn end(thread: Thread, bell: &Bell, by_ns: u64) {
     if bell.is_there() {
         bell.ring();
@@ -25,23 +26,24 @@ pub(in crate::control) fn end(thread: Thread, bell: &Bell, by_ns: u64) {
 }
 
 impl Control {
-    /// Ends a link with a goodbye; what was written can still be read at the other end.
+    /// Ends a link with a goodbye; the other end can still read everything that was written.
     pub fn close(&self, token: LinkToken) {
         self.end(token, Leave::Said, Machine::close);
     }
 
-    /// Ends a link without a goodbye, because not everything has been written; what was can still
-    /// be read at the other end.
+    /// Ends a link without a goodbye, because not everything has been written; the other end can
+    /// still read everything that was.
     pub fn hang_up(&self, token: LinkToken) {
         self.end(token, Leave::HungUp, Machine::hang_up);
     }
 
-    /// Ends a link whose other end wrote what no honest process writes.
+    /// Ends a link whose other end wrote something that no honest process writes.
     pub fn violated(&self, token: LinkToken) {
         self.end(token, Leave::SentAway, Machine::violated);
     }
 
-    /// Ends a link whose other end does not keep up with what it is sent, and tells it so.
+    /// Ends a link whose other end does not keep up with the packets sent to it, and tells it the
+    /// reason.
     pub fn too_slow(&self, token: LinkToken) {
         self.end(token, Leave::TooSlow, Machine::too_slow);
     }
@@ -52,7 +54,7 @@ impl Control {
         }
     }
 
-    /// The program waits for so long, and no longer, for this to end.
+    /// Sets the time that the program waits for this to end, and no longer.
     pub(crate) fn end_within(&self, limit: Option<Duration>) {
         self.end_by_ns.store(deadline_of(limit.unwrap_or(Duration::MAX)), Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What can fail, sorted by verb.
+//! The errors of the control plane, by verb.
 
 use super::super::frame::{VERSION_MAJOR, VERSION_MINOR};
 use super::super::machine::{AnswerError, Failure};
@@ -16,28 +16,28 @@ pub enum StartError {
     /// A setting is not allowed.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Other hosts are to connect, and cannot.
+    /// Other hosts should connect, and cannot.
     #[cfg(feature = "tls")]
     #[error(transparent)]
     Hosts(#[from] crate::control::hosts::HostsError),
-    /// Other hosts are to connect, and this library was built without what that needs.
+    /// Other hosts should connect, and this library was built without the feature for that.
     #[error("listen (HAMLYN_LISTEN) is set, and this library was built without the feature tls")]
     NoHosts,
     /// The system refused.
     #[error("while {doing}: {error}")]
     Os {
-        /// What was being done.
+        /// The action that failed.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
 
-/// An answer that could not be given. The request is as it was, unless it says otherwise.
+/// An answer that could not be given. The request is unchanged, unless the variant says otherwise.
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum AcceptError {
-    /// The request is not there, or there is no room for its link.
+    /// The request does not exist, or there is no room for its link.
     #[error(transparent)]
     Answer(#[from] AnswerError),
     /// The greeting is longer than a frame takes.
@@ -52,35 +52,35 @@ pub enum AcceptError {
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ConnectError {
-    /// This is no name of a service.
+    /// Not the name of a service.
     #[error(transparent)]
     Name(#[from] NameError),
     /// There is no such name.
     #[error(transparent)]
     Find(#[from] FindError),
-    /// The name is there, and its process is gone.
+    /// The name exists, and its process is gone.
     #[error("nobody listens at {}: the process that did is gone", .0.display())]
     Stale(PathBuf),
     /// The permissions of the socket or its directory forbid it.
     #[error("connecting to {} is not permitted", .0.display())]
     NotPermitted(PathBuf),
-    /// Somebody else serves it than should.
+    /// Another user serves it than should.
     #[error("{} is served by {found}, and should be by user {wanted}", .path.display())]
     WrongUser {
         /// The socket.
         path: PathBuf,
-        /// Who serves it.
+        /// The user who serves it.
         found: String,
-        /// Who should.
+        /// The user who should.
         wanted: u32,
     },
-    /// The time was up.
+    /// The time limit has passed.
     #[error("the time was up while {0}")]
     TimedOut(&'static str),
-    /// The server said no.
+    /// The server refused.
     #[error("the server refused: {}", refused(*reason, text))]
     Refused {
-        /// Why.
+        /// The reason.
         reason: Reason,
         /// In its own words.
         text: String,
@@ -96,7 +96,7 @@ pub enum ConnectError {
     /// It ended the connection without a word.
     #[error("the server went away before the link was made")]
     Gone,
-    /// It sent what no honest server sends.
+    /// It sent something that no honest server sends.
     #[error("the server misbehaved: {0}")]
     Misbehaved(String),
     /// The link ended before it could be used.
@@ -108,19 +108,19 @@ pub enum ConnectError {
     /// Something was missing here.
     #[error("this process cannot make the link: {0}")]
     Unavailable(String),
-    /// Another host: why not.
+    /// A failure with another host.
     #[cfg(feature = "tls")]
     #[error("{name}: {error}")]
     Host {
         /// The service.
         name: String,
-        /// Why.
+        /// The reason.
         error: crate::control::hosts::HostError,
     },
-    /// Another host, of which this library knows nothing.
+    /// A name of another host, in a library without that feature.
     #[error("{0}: this library was built without the feature tls, so it knows no other hosts")]
     NoHosts(String),
-    /// This process has as many links as it may.
+    /// This process has its maximum of links.
     #[error("this process has {0} links, and no more are allowed (links_max, HAMLYN_LINKS_MAX)")]
     TooManyLinks(u32),
     /// The greeting is longer than a frame takes.
@@ -132,26 +132,26 @@ pub enum ConnectError {
     /// The system refused.
     #[error("while {doing}: {error}")]
     Os {
-        /// What was being done.
+        /// The action that failed.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
 
-/// The application's own words say more than that it was the application.
+/// The application's own words say more than the fact that it refused.
 pub(super) fn refused(reason: Reason, text: &str) -> String {
     match (reason, text) {
         (reason, "") => std::format!("{reason}"),
         (Reason::Application | Reason::Places | Reason::Ending, text) => text.into(),
-        // That user may be let in all the same.
+        // The user may still be allowed to connect.
         (Reason::User, FIGURES_ARE_FOR_ITS_USER) => text.into(),
         (reason, text) => std::format!("{reason}: {text}"),
     }
 }
 
 impl ConnectError {
-    /// Whether whoever was there is ending: the name is as one that nobody serves.
+    /// Whether the server there is ending: its name counts as one that no process serves.
     pub(crate) fn is_of_one_that_ends(&self) -> bool {
         matches!(self, Self::Gone | Self::Refused { reason: Reason::Ending, .. })
     }

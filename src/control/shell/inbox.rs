@@ -1,4 +1,4 @@
-//! What the application is told: events that wait for it, with what belongs to them.
+//! Events that wait for the application, with the memory and sockets that belong to them.
 
 use super::super::machine::{ConnectionId, LinkEnd, Peer, RequestId};
 use super::super::{LinkFeatures, Reason};
@@ -26,44 +26,44 @@ pub type LinkToken = ConnectionId;
 pub struct NewLink {
     /// Its name for [`Control`](super::Control).
     pub token: LinkToken,
-    /// Who is at the other end.
+    /// The identity of the other end.
     pub peer: Peer,
     /// The other end's first words.
     pub greeting: Vec<u8>,
-    /// What this process writes.
+    /// The ring that this process writes.
     pub outgoing: Region,
-    /// What the other process writes.
+    /// The ring that the other process writes.
     pub incoming: Region,
-    /// What is between the ends besides.
+    /// The connection between the ends besides the rings.
     pub way: Way,
     /// Most data bytes of a packet, as agreed; a ring may lower it.
     pub packet_bytes: u32,
-    /// What both can.
+    /// The features that both ends have.
     pub features: LinkFeatures,
     /// Whether this process connected.
     pub initiated_by_us: bool,
     /// The request that this process accepted, if it was asked.
     pub request: Option<RequestId>,
-    /// What it was called while it was to be one to another host, if it turned out to be of this one.
+    /// The token of the request for a link to another host, if that host turned out to be this one.
     pub asked: Option<LinkToken>,
-    /// What there is to say of how it was found, in words.
+    /// Remarks about the way in which it was found, in words.
     pub how: Option<Box<str>>,
 }
 
-/// What leads to the other end of a link, beside its rings.
+/// The way to the other end of a link, beside its rings.
 #[derive(Debug)]
 pub enum Way {
-    /// The other process has the same memory. The socket carries single bytes, which say "wake up";
-    /// not blocking. Full: it has been said already.
+    /// The other process has the same memory. The socket carries single bytes, which mean "wake
+    /// up"; it does not block. If it is full, a wake-up is pending already.
     Memory(Connection),
-    /// The other end is on another host, and this process's memory its own alone: what is in the one
-    /// ring is to be carried there, and what comes from there into the other.
+    /// The other end is on another host, and only this process has this memory: the bytes of one
+    /// ring must be carried there, and the bytes from there into the other.
     #[cfg(feature = "tls")]
     Host(HostLink),
 }
 
 impl Way {
-    /// The socket for wake-ups, where there is one.
+    /// The socket for wake-ups, if there is one.
     pub fn wake(&self) -> Option<&Connection> {
         match self {
             Self::Memory(wake) => Some(wake),
@@ -73,115 +73,115 @@ impl Way {
     }
 }
 
-/// What happened: an [`Event`](super::super::machine::Event) with the memory and sockets that
-/// belong to it. Each is told once.
+/// An [`Event`](super::super::machine::Event) with the memory and sockets that belong to it. Each
+/// is reported once.
 #[derive(Debug)]
 pub enum ControlEvent {
-    /// Somebody wants a link to a service that asks.
+    /// A peer wants a link to a service that asks.
     Request {
         /// For the answer.
         id: RequestId,
-        /// Who.
+        /// The peer.
         peer: Peer,
         /// Its first words.
         greeting: Vec<u8>,
     },
     /// A request was withdrawn before it was answered, or did not become a link afterwards.
     RequestGone {
-        /// Which.
+        /// The request.
         id: RequestId,
     },
-    /// A link is there, which this process or another asked for.
+    /// A link exists, which this process or another asked for.
     Connected(NewLink),
-    /// A link that this process asked for did not come to be. Nothing is left of it.
+    /// A link that this process asked for was not made. Nothing is left of it.
     ConnectFailed {
-        /// Which.
+        /// The link.
         token: LinkToken,
-        /// Why.
+        /// The reason.
         error: ConnectError,
     },
-    /// A bulk ring that this process writes is there.
+    /// The bulk ring that this process writes exists.
     BulkOutgoing {
-        /// Whose.
+        /// The link.
         token: LinkToken,
         /// The ring.
         lines: RegionLines,
     },
-    /// A bulk ring that the other process writes is there.
+    /// The bulk ring that the other process writes exists.
     BulkIncoming {
-        /// Whose.
+        /// The link.
         token: LinkToken,
         /// The ring.
         lines: RegionLines,
     },
     /// There will be no bulk ring that this process writes.
     BulkRefused {
-        /// Whose.
+        /// The link.
         token: LinkToken,
-        /// Why.
+        /// The reason.
         why: Reason,
     },
     /// The holder of an aperture has mapped it.
     ApertureReady {
-        /// Whose.
+        /// The link.
         token: LinkToken,
-        /// Which.
+        /// The aperture.
         number: u32,
     },
-    /// Nobody will hold the aperture.
+    /// The other end will not hold the aperture.
     ApertureRefused {
-        /// Whose.
+        /// The link.
         token: LinkToken,
-        /// Which.
+        /// The aperture.
         number: u32,
-        /// Why.
+        /// The reason.
         why: Reason,
     },
-    /// The holder has let go of an aperture.
+    /// The holder has released an aperture.
     ApertureReleased {
-        /// Whose.
+        /// The link.
         token: LinkToken,
-        /// Which.
+        /// The aperture.
         number: u32,
     },
     /// This process holds an aperture of the other end.
     ApertureHeld {
-        /// Whose.
+        /// The link.
         token: LinkToken,
-        /// Which.
+        /// The aperture.
         number: u32,
         /// The memory.
         pages: Pages,
     },
-    /// The other end has taken an aperture back; let go with
+    /// The other end has taken an aperture back; release it with
     /// [`release_aperture`](super::Control::release_aperture).
     ApertureRevoked {
-        /// Whose.
+        /// The link.
         token: LinkToken,
-        /// Which.
+        /// The aperture.
         number: u32,
     },
-    /// The other end refused packets because a ticket of its was revoked.
+    /// The other end refused packets because it has revoked a ticket.
     TicketRevoked {
-        /// Whose.
+        /// The link.
         token: LinkToken,
         /// The slot there.
         slot: u32,
         /// The metadata index there.
         index: u32,
     },
-    /// A link ended. What the other end had written can still be read: the regions stay mapped
-    /// as long as somebody holds them.
+    /// A link ended. Everything that the other end had written can still be read: the regions stay
+    /// mapped while there are references to them.
     Closed {
-        /// Which.
+        /// The link.
         token: LinkToken,
-        /// Why.
+        /// The reason.
         reason: LinkEnd,
     },
 }
 
 impl ControlEvent {
-    /// The link that it is about, if it is about one.
+    /// The link of the event, if it has one.
     pub fn token(&self) -> Option<LinkToken> {
         match self {
             Self::Request { .. } | Self::RequestGone { .. } => None,
@@ -201,14 +201,14 @@ impl ControlEvent {
     }
 }
 
-/// Where events wait for the application. What waits here, with its memory and descriptors, is
-/// counted to whose it is until it has been taken.
+/// The queue of events for the application. Their memory and descriptors count to their users until
+/// the application has taken them.
 #[derive(Debug)]
 pub struct Inbox {
     /// Wants attention while events wait.
     guard: ForkGuard,
     queue: Mutex<Queue>,
-    /// Events that the machine told, up to the one before the first in the queue.
+    /// Events of the machine, up to the one before the first in the queue.
     taken: AtomicU64,
     bell: Bell,
     word: WakeWord,
@@ -218,7 +218,7 @@ pub struct Inbox {
 struct Queue {
     /// With their numbers.
     events: VecDeque<(u64, ControlEvent)>,
-    /// Events that the machine told, those included that were for somebody else.
+    /// Events of the machine, including those for other receivers.
     told: u64,
 }
 
@@ -241,13 +241,13 @@ impl Inbox {
         self.lock().events.len()
     }
 
-    /// How many of the events that the machine told the application has taken: for
+    /// The number of the machine's events that the application has taken: for
     /// [`Machine::events_taken`](super::super::machine::Machine::events_taken).
     pub(super) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Acquire)
     }
 
-    /// Called once for each event that the machine tells; `None`: it is not for the application.
+    /// Called once for each event of the machine; `None`: it is not for the application.
     pub(super) fn put(&self, event: Option<ControlEvent>) {
         let mut queue = self.lock();
         queue.told += 1;
@@ -255,7 +255,7 @@ impl Inbox {
     }
 
     fn put_in(&self, mut queue: MutexGuard<'_, Queue>, event: Option<ControlEvent>) {
-        // A request that nobody has seen yet is withdrawn in silence.
+        // A request that the application has not seen yet is withdrawn in silence.
         if let Some(ControlEvent::RequestGone { id: gone }) = event {
             let is_it = |e: &(u64, ControlEvent)| matches!(e.1, ControlEvent::Request { id, .. } if id == gone);
             if let Some(at) = queue.events.iter().position(is_it) {
@@ -267,8 +267,8 @@ impl Inbox {
         let (is_first, number) = (queue.events.is_empty(), queue.told);
         queue.events.push_back((number, event));
         self.guard.set_attention(true);
-        // Last: whoever is woken looks at the guard without the lock, and, where its wake-ups are
-        // edges, sleeps for good if it sees nothing.
+        // Last: a woken thread looks at the guard without the lock and, if its wake-ups are edges,
+        // sleeps for good if it sees nothing.
         if is_first {
             self.bell.ring();
             // Without the lock: it may take a moment until a thread that sleeps elsewhere has left.
@@ -277,13 +277,13 @@ impl Inbox {
         }
     }
 
-    /// What happened on the way to another host, of which the machine knows nothing.
+    /// An event of connecting to another host, of which the machine knows nothing.
     #[cfg(feature = "tls")]
     pub(in crate::control) fn put_of_host(&self, event: ControlEvent) {
         self.put_in(self.lock(), Some(event));
     }
 
-    /// The first in the queue is another, or none.
+    /// The first event in the queue has changed, or the queue is empty.
     fn settle(&self, queue: &Queue) {
         let taken = queue.events.front().map_or(queue.told, |first| first.0.saturating_sub(1));
         self.taken.store(taken, Ordering::Release);
@@ -304,7 +304,8 @@ impl Inbox {
         self.guard.wants_attention()
     }
 
-    /// Tells this process from its children, and in the same load whether events wait.
+    /// Distinguishes this process from its children, and tells in the same load whether events
+    /// wait.
     pub fn guard(&self) -> &ForkGuard {
         &self.guard
     }
@@ -333,16 +334,16 @@ impl AsFd for Inbox {
     }
 }
 
-/// Who is told what becomes of connecting, in the place of the application.
+/// The receiver of the result of connecting, in place of the application.
 pub(super) enum Waits {
-    /// Somebody in the call.
+    /// A caller that waits.
     Call(Arc<Waiter>),
-    /// The part that speaks with other hosts; the application is told of a link, and of no failure.
+    /// The part for other hosts; the application hears of a link, and of no failure.
     #[cfg(feature = "tls")]
     Hosts(Box<super::other_hosts::Found>),
 }
 
-/// Somebody waits for the end of connecting, in the call.
+/// A caller that waits for the result of connecting.
 #[derive(Debug, Default)]
 pub(super) struct Waiter {
     result: Mutex<Option<Result<NewLink, ConnectError>>>,
@@ -359,7 +360,7 @@ impl Waiter {
         self.result.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Waits until the result is there.
+    /// Waits for the result.
     pub fn wait(&self) -> Result<NewLink, ConnectError> {
         let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
         loop {

@@ -1,4 +1,4 @@
-//! How many links fit what the system allows this process: descriptors and mappings.
+//! The number of links that fit the system's limits for this process: descriptors and mappings.
 
 use crate::control::machine::Limits;
 use crate::os::sys;
@@ -16,8 +16,8 @@ const DESCRIPTORS_PER_WAITING: u64 = 2;
 /// Descriptors that are left to the application, and to the library itself.
 const DESCRIPTORS_KEPT: u64 = 128;
 
-/// As many links as there can be descriptors for, after the soft limit has been raised as far as
-/// it may, and says so; and as many connections that wait to become one.
+/// Bounds the links by the descriptors, after raising the soft limit as far as possible, and notes
+/// it; likewise the connections that wait to become a link.
 pub(super) fn fit_descriptors(limits: &mut Limits, notes: &mut Vec<String>) -> io::Result<()> {
     let links_max = limits.links_max;
     let of_links = u64::from(links_max) * DESCRIPTORS_PER_LINK;
@@ -48,8 +48,8 @@ pub(super) fn fit_descriptors(limits: &mut Limits, notes: &mut Vec<String>) -> i
     Ok(())
 }
 
-/// As many links, and apertures of all users together, as there can be mappings for: of the kernel's
-/// table, which has room for few, half is left to the application.
+/// Bounds the links, and the apertures of all users together, by the mappings: half of the kernel's
+/// table, which has room for few, is left to the application.
 pub(super) fn fit_mappings(limits: &mut Limits, notes: &mut Vec<String>) {
     let links_max = limits.links_max;
     let limit = sys::mapping_limit();

@@ -1,4 +1,4 @@
-//! [`Control`]: performs what the [`Machine`] decides, with sockets, epoll and one thread.
+//! [`Control`] performs the [`Machine`]'s decisions, with sockets, epoll and one thread.
 //!
 //! ```text
 //!   application --calls-->  lock, machine, perform  --events-->  Inbox
@@ -6,23 +6,22 @@
 //!   receivers --post---->   lock, machine, perform
 //! ```
 //! One thread asleep in epoll, or the application's own loop ([`Control::as_fd`],
-//! [`Control::run_once`]), goes through `Shared::turn`. Nothing is decided here: each thing that
-//! happens is handed to the machine, and each action that it answers with is a few system calls
-//! that wait for nobody, so no peer holds up another. Calls of the application take the same lock
-//! for as long.
+//! [`Control::run_once`]), goes through `Shared::turn`. Nothing is decided here: each event goes to
+//! the machine, and each of its actions is a few system calls that wait for no peer, so no peer
+//! holds up another. Calls of the application take the same lock for as long.
 //!
 //! - `mod.rs`: the calls, the turn
 //! - `perform.rs`: the actions
-//! - `other_hosts.rs`: what `hosts` does instead
+//! - `other_hosts.rs`: the same calls for other hosts, performed by `hosts`
 //! - `dial.rs`: connecting
-//! - `inbox.rs`: what the application is told
-//! - `limits.rs`: how many links the system allows
-//! - `refusals.rs`: who was refused last
-//! - `ending.rs`: how links are ended, and the threads
-//! - `error.rs`: what can fail
+//! - `inbox.rs`: events for the application
+//! - `limits.rs`: the number of links that the system allows
+//! - `refusals.rs`: the last refusals
+//! - `ending.rs`: the ends of links, and of threads
+//! - `error.rs`: the errors
 //!
-//! Never: the lock is held while the application's code runs, or while waiting; a descriptor of a
-//! stranger's is closed, a file of one sealed or punched, where somebody waits.
+//! Never: the lock is held while the application's code runs, or while waiting; a thread that
+//! others wait for closes a stranger's descriptor, or seals or punches a stranger's file.
 
 mod dial;
 mod ending;
@@ -80,18 +79,18 @@ use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::vec::Vec;
 
-/// Frames that wait for a peer to read what was sent before.
+/// Frames that wait for a peer to read earlier ones.
 const OUTBOX_MAX: usize = 300;
 /// Frames taken from one connection before the next one's turn.
 const FRAMES_PER_TURN: usize = 8;
 /// Frames that are still read of a process that has died. An honest one has a handful there.
 const FRAMES_OF_THE_DEAD: usize = 32;
-/// Events that may wait for the application. Beyond, nobody new is accepted: a peer that comes
-/// and goes must not fill the memory of a program that makes no calls.
+/// Events that may wait for the application. Beyond, no new connection is accepted: a peer that
+/// comes and goes must not fill the memory of a program that makes no calls.
 const EVENTS_MAX: usize = 1024;
 /// Connections taken from one listener before anything else.
 const ACCEPTS_PER_TURN: usize = 16;
-/// What receivers have handed on, taken in one turn.
+/// Messages of receivers, taken in one turn.
 const MESSAGES_PER_TURN: usize = 256;
 /// Threads that receive descriptors, in all and of one user.
 const RECEIVERS_MAX: u32 = 64;
@@ -109,13 +108,13 @@ fn tag(id: u64, what: u64) -> u64 {
     id << 2 | what
 }
 
-/// What there is of a connection besides its state.
+/// The shell's part of a connection, besides its state.
 struct Row {
     /// A receiver has it, too, while it runs.
     socket: Option<Arc<OwnedFd>>,
     pidfd: Option<OwnedFd>,
     wake: Option<socket::Connection>,
-    /// A receiver reads the socket, or will when what waits to be sent has been.
+    /// A receiver reads the socket, or will once the frames that wait have been sent.
     is_lent: bool,
     is_writing: bool,
     outbox: VecDeque<(Vec<u8>, Option<Arc<OwnedFd>>)>,
@@ -125,12 +124,12 @@ struct Row {
     mapped: BTreeMap<Memory, Mapped>,
     dial: Option<Box<Dial>>,
     waiter: Option<Waits>,
-    /// Whose receivers it uses.
+    /// The user whose receivers it uses.
     uid: Option<u32>,
     pid: Option<u32>,
-    /// Over which listener it came.
+    /// The listener over which it came.
     service: Option<ServiceId>,
-    /// Who is at the other end, once it is a link.
+    /// The identity of the other end, once it is a link.
     peer: Option<Peer>,
     /// Its memory, once it is a link, which the application has.
     remains: Vec<Remains>,
@@ -158,7 +157,7 @@ impl Row {
         }
     }
 
-    /// What an operator is told of it.
+    /// Its entry in an operator's log.
     fn entry(&self, kind: Kind, reason: String) -> Entry {
         let (mut user, mut process, mut service) = (self.uid, self.pid, String::new());
         if let Some(peer) = &self.peer {
@@ -173,7 +172,7 @@ struct State {
     machine: Machine,
     rows: HashMap<ConnectionId, Row>,
     listeners: HashMap<ServiceId, Listener>,
-    /// Connections that this process tries to make, by when to try again.
+    /// Connections that this process tries to make, by the time of the next try.
     dialing: BTreeMap<ConnectionId, u64>,
     /// Statistics that have been asked for.
     asked: Vec<ConnectionId>,
@@ -183,11 +182,11 @@ struct State {
     remains: VecDeque<(u64, Vec<Remains>)>,
     /// Started receivers, by connection: whose they are.
     receivers: HashMap<ConnectionId, Vec<Option<u32>>>,
-    /// Why nothing goes on any more: the thread has ended.
+    /// The reason for which the thread has ended, and nothing goes on any more.
     failed: Option<String>,
 }
 
-/// What a thread that nothing waits for has handed on.
+/// A message of a thread that nothing waits for.
 enum Posted {
     Received(Box<Message>),
     Found(dial::Found),
@@ -202,13 +201,13 @@ struct Shared {
     bell: Bell,
     inbox: Arc<Inbox>,
     state: Mutex<State>,
-    /// What receivers have handed on.
+    /// Messages of receivers.
     posted: Mutex<VecDeque<(ConnectionId, Posted)>>,
-    /// What an operator is to be told.
+    /// Entries for an operator.
     log: Mutex<Log>,
-    /// Who was refused last.
+    /// The last refusals.
     refusals: Mutex<Refusals>,
-    /// What is counted of other hosts, beside the machine's.
+    /// The counters of other hosts, beside the machine's.
     of_hosts: Mutex<Counters>,
     /// The application's own directory of services on other hosts.
     #[cfg(feature = "tls")]
@@ -217,7 +216,7 @@ struct Shared {
     lookups: Lookups,
     is_ending: AtomicBool,
     guard: ForkGuard,
-    /// Threads that take what strangers pass.
+    /// Threads that receive strangers' descriptors.
     strangers: Arc<Strangers>,
     /// Whether sockets can refuse descriptors.
     has_pass_rights: bool,
@@ -225,7 +224,7 @@ struct Shared {
 
 /// The control plane of a process. Ends with a goodbye to every link when dropped.
 pub struct Control {
-    /// Other hosts, once there is something to be said to them.
+    /// Other hosts, once there is something to send to them.
     #[cfg(feature = "tls")]
     hosts: Mutex<Option<Arc<Hosts>>>,
     #[cfg(feature = "tls")]
@@ -234,7 +233,7 @@ pub struct Control {
     thread: Option<Thread>,
     notes: Vec<String>,
     node: NodeId,
-    /// Whoever drops this waits for its threads until then.
+    /// The time until which dropping this waits for its threads.
     end_by_ns: AtomicU64,
 }
 
@@ -244,7 +243,7 @@ impl core::fmt::Debug for Control {
     }
 }
 
-/// What the machine needs to know of the settings.
+/// The machine's limits, from the settings.
 fn limits_of(config: &Config, identity: &Identity, features: LinkFeatures) -> Limits {
     let mut token = [0; TOKEN_BYTES_MAX];
     if let AdmitUnknown::Token(text) = &config.admit_unknown {
@@ -313,8 +312,8 @@ impl Control {
         if !has_pass_rights {
             notes.push("SO_PASSRIGHTS is not available: connections are closed on threads".into());
         }
-        // Now, since a filter of the program's calls may come later; where there is no room for it, again
-        // when it is needed.
+        // Now, since a filter of the program's calls may come later; if there is no room for it,
+        // again on demand.
         let strangers = Arc::<Strangers>::default();
         if let Ok(false) = strangers.prepare() {
             notes.push(
@@ -367,7 +366,7 @@ impl Control {
         if config.listen.is_some() {
             return Err(StartError::NoHosts);
         }
-        // Before the control thread, which nobody would end if this failed.
+        // Before the control thread, which nothing would end if this failed.
         #[cfg(feature = "tls")]
         let hosts = match config.listen {
             Some(_) => {
@@ -412,12 +411,12 @@ impl Control {
         self.node
     }
 
-    /// What was done or is missing, in words: nothing is silently different.
+    /// Adjustments and missing features, in words: nothing is silently different.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Calls the machine, and performs what it answers.
+    /// Calls the machine, and performs its actions.
     fn call<R>(&self, call: impl FnOnce(&mut Machine, u64) -> R) -> R {
         let shared = &*self.shared;
         let mut state = shared.lock();
@@ -426,7 +425,7 @@ impl Control {
         result
     }
 
-    /// The same for what a forked child has no part in.
+    /// The same for calls in which a forked child has no part.
     fn call_if_parent(&self, call: impl FnOnce(&mut Machine, u64)) {
         if self.shared.guard.is_parent() {
             self.call(call);
@@ -490,8 +489,8 @@ impl Control {
         !removed.is_empty()
     }
 
-    /// The application has taken events: what they held is no longer counted. Whatever else happens
-    /// says so, too; so this waits for nobody.
+    /// The application has taken events: the memory and descriptors in them no longer count. Every
+    /// other event does the same; so this does not wait for the lock.
     pub fn events_taken(&self) {
         if self.shared.guard.is_parent()
             && let Ok(mut state) = self.shared.state.try_lock()
@@ -500,12 +499,12 @@ impl Control {
         }
     }
 
-    /// Where events wait.
+    /// The queue of events.
     pub fn inbox(&self) -> &Arc<Inbox> {
         &self.shared.inbox
     }
 
-    /// Says yes to a request; [`ControlEvent::Connected`] follows when the peer has done its part.
+    /// Accepts a request; [`ControlEvent::Connected`] follows when the peer has done its part.
     pub fn accept(&self, request: RequestId, greeting: &[u8]) -> Result<(), AcceptError> {
         if !self.shared.guard.is_parent() {
             return Err(AcceptError::Forked);
@@ -522,12 +521,12 @@ impl Control {
         Ok(answer?)
     }
 
-    /// Says no to a request, with a reason in words, of which at most 1 KiB is sent.
+    /// Refuses a request, with a reason in words, of which at most 1 KiB is sent.
     pub fn refuse(&self, request: RequestId, text: &str) -> Result<(), AcceptError> {
         self.refuse_as(request, RefusedBy::Application, text)
     }
 
-    /// The same, counted as refused by somebody else than the application.
+    /// The same, counted as refused by another part than the application.
     pub(crate) fn refuse_as(
         &self,
         request: RequestId,
@@ -543,7 +542,8 @@ impl Control {
         Ok(self.call(|machine, _| machine.refuse_request(request, by, text))?)
     }
 
-    /// An operator is told that the other end of a link is sent away, and why; the link is as it was.
+    /// Tells an operator that the other end of a link is disconnected, and why; the link is
+    /// unchanged.
     pub fn note_sent_away(&self, token: LinkToken, peer: &Peer, why: &str) {
         if !self.shared.guard.is_parent() {
             return;
@@ -556,7 +556,7 @@ impl Control {
         self.call_if_parent(|machine, _| machine.request_bulk(token));
     }
 
-    /// Tells the other end that packets of its were refused because a ticket has been revoked.
+    /// Tells the other end that its packets were refused because a ticket has been revoked.
     pub fn tell_stale(&self, token: LinkToken, slot: u32, index: u32) {
         if self.tell_host_stale(token, slot, index) {
             return;
@@ -564,7 +564,7 @@ impl Control {
         self.call_if_parent(|machine, _| machine.tell_stale(token, slot, index));
     }
 
-    /// Offers an aperture of this process's, whose memory is `file`, to the other end; says its
+    /// Offers an aperture of this process, whose memory is `file`, to the other end; returns its
     /// number. The answer is an event.
     pub fn export_aperture(
         &self,
@@ -593,12 +593,12 @@ impl Control {
         self.call_if_parent(|machine, _| machine.revoke_aperture(token, number));
     }
 
-    /// Tells the owner that the holder, this process, has let go.
+    /// Tells the owner that the holder, this process, has released it.
     pub fn release_aperture(&self, token: LinkToken, number: u32) {
         self.call_if_parent(|machine, _| machine.release_aperture(token, number));
     }
 
-    /// What has been counted, by name. In a forked child, nothing: the lock may be held for ever.
+    /// The counters, by name. In a forked child, empty: the lock may be held for ever.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         match self.shared.guard.is_parent() {
             true => self.shared.counters(&self.shared.lock()),
@@ -606,8 +606,9 @@ impl Control {
         }
     }
 
-    /// Where the application runs it: handles what has happened, after waiting for at most
-    /// `timeout`. Harmless beside the thread. After an error nothing goes on, and every link ends.
+    /// For an application that runs the control plane itself: handles events, after waiting for at
+    /// most `timeout`. Harmless beside the thread. After an error nothing goes on, and every link
+    /// ends.
     pub fn run_once(&self, timeout: Duration) -> io::Result<()> {
         if !self.shared.guard.is_parent() {
             return Err(io::Error::other(FORKED));
@@ -621,8 +622,8 @@ impl Control {
         turn
     }
 
-    /// When [`run_once`](Self::run_once) must be called though the descriptor is not readable, in
-    /// nanoseconds of [`monotonic_ns`].
+    /// The time at which [`run_once`](Self::run_once) must be called even if the descriptor is not
+    /// readable, in nanoseconds of [`monotonic_ns`].
     pub fn deadline_ns(&self) -> Option<u64> {
         if self.shared.guard.is_parent() { self.shared.lock().deadline_ns() } else { None }
     }
@@ -656,7 +657,8 @@ impl Drop for Control {
         drop(listeners);
         self.end_hosts(by_ns);
         self.shared.tell_log();
-        // Links that nobody has taken: one to another host knows this inbox, and would keep itself.
+        // Links that the application has not taken: one to another host has a reference to this
+        // inbox, and would keep itself alive.
         drop(self.shared.inbox.take());
     }
 }

@@ -1,12 +1,12 @@
-//! What is done by `control::hosts`, where a link, a connection or a request is of
-//! another host. Without the feature `tls` there are none.
+//! Calls for a link, a connection or a request of another host, which `control::hosts` performs.
+//! Without the feature `tls` there are none.
 
 use super::super::Reason;
 use super::super::machine::{Accept, AnswerError, RequestId};
 use super::super::names::{Access, ServiceName};
 use super::{Control, LinkToken};
 
-/// How a link is left.
+/// The way of leaving a link.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "tls"), allow(dead_code))]
 pub(super) enum Leave {
@@ -32,7 +32,7 @@ mod with_tls {
     use std::string::{String, ToString};
     use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
-    /// A link that was to be one to another host, of which its node is told under the name that it has so
+    /// A link that was requested to another host; its node knows it by the token of that request so
     /// far.
     pub(in super::super) struct Found {
         asked: LinkToken,
@@ -41,19 +41,19 @@ mod with_tls {
     }
 
     impl Found {
-        /// It is there.
+        /// The link exists.
         pub fn linked(self, link: NewLink) -> NewLink {
             (self.ended)(None);
             NewLink { asked: Some(self.asked), how: Some(self.how), ..link }
         }
 
-        /// There is none.
+        /// There is no link.
         pub fn failed(self, error: ConnectError) {
             (self.ended)(Some(error));
         }
     }
 
-    /// What the part for other hosts has of the one for this host.
+    /// The interface of this host's part for the part for other hosts.
     struct Here(Weak<Shared>);
 
     impl OnThisHost for Here {
@@ -85,7 +85,7 @@ mod with_tls {
             Arc::new(Here(Arc::downgrade(self)))
         }
 
-        /// Told as those of this host are.
+        /// Reported as for this host.
         pub(in super::super) fn note_of_hosts(self: &Arc<Self>) -> Note {
             let this = Arc::downgrade(self);
             Arc::new(move |happened, entry| {
@@ -103,7 +103,7 @@ mod with_tls {
             self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
         }
 
-        /// The part that speaks with other hosts, if `id` is of one and this is no forked child.
+        /// The part for other hosts, if `id` belongs to it and this is no forked child.
         fn hosts_of(&self, id: u64) -> Option<Arc<Hosts>> {
             if !is_of_host(id) || !self.shared.guard.is_parent() {
                 return None;
@@ -111,7 +111,7 @@ mod with_tls {
             self.hosts_lock().clone()
         }
 
-        /// Where other hosts connect; `None`: nothing listens.
+        /// The address at which other hosts connect; `None`: nothing listens.
         pub fn listens_at(&self) -> Option<core::net::SocketAddr> {
             if !self.shared.guard.is_parent() {
                 return None;
@@ -119,7 +119,7 @@ mod with_tls {
             self.hosts_lock().as_ref()?.address()
         }
 
-        /// Where services of other hosts are looked up from now on; `None`: in the setting `directory`.
+        /// Sets the directory for services of other hosts; `None`: the setting `directory`.
         pub fn set_directory(&self, directory: Option<Arc<dyn HostDirectory>>) {
             self.shared.directory.set(directory);
         }
@@ -233,7 +233,8 @@ mod with_tls {
             drop(hosts);
         }
 
-        /// In a forked child: they are the parent's, and their lock may be held for ever.
+        /// In a forked child: other hosts belong to the parent, and their lock may be held for
+        /// ever.
         pub(in super::super) fn forget_hosts(&mut self) {
             let hosts = self.hosts.get_mut().unwrap_or_else(PoisonError::into_inner);
             core::mem::forget(hosts.take());

@@ -1,4 +1,4 @@
-//! What the machine asks for, done.
+//! Performs the machine's actions.
 
 use super::super::frame::{End, Frame, Memory, MemoryWord};
 use super::super::identity;
@@ -23,7 +23,7 @@ use std::vec::Vec;
 const REMAINS_NS: u64 = 1_000_000_000;
 
 impl Shared {
-    /// Everything that the machine has asked for, what it answers to that included.
+    /// Performs all actions of the machine, including those that follow from these.
     pub(super) fn perform_all(&self, state: &mut State) {
         while let Some(action) = state.machine.poll_action() {
             self.perform(state, action);
@@ -52,7 +52,7 @@ impl Shared {
                 let Some(socket) = &row.socket else { return };
                 let found = socket::peer_process(&**socket);
                 let (process, pid) = match &found {
-                    // While it lives, nobody else has its number.
+                    // While it lives, no other process has its number.
                     PeerProcess::Exact(pidfd) => {
                         (socket::process_number(pidfd), row.pid.filter(|_| !socket::is_dead(pidfd)))
                     }
@@ -73,7 +73,7 @@ impl Shared {
                 let Some(second) = state.rows.remove(&wake) else { return };
                 let Some(socket) = second.socket else { return };
                 self.poller.remove(&*socket);
-                // No receiver reads a second connection: nobody else has it.
+                // No receiver reads a second connection: there is no other reference.
                 let socket = Arc::into_inner(socket).map(Connection::from);
                 if let Some(socket) = &socket {
                     socket::send_little(socket);
@@ -83,7 +83,7 @@ impl Shared {
                 }
             }
             Action::Make { of, memory, bytes } => {
-                // Who connects pays for both rings: it fills its own.
+                // The client pays for both rings: it fills its own.
                 let fills = memory.maker() == End::Client;
                 let made = Made::make(memory, bytes, fills);
                 let made = made.map_err(|e| e.to_string()).map(|made| {
@@ -108,8 +108,8 @@ impl Shared {
                 if row.outbox.is_empty() {
                     return self.start_receiver(state, from);
                 }
-                // What comes from now on is for the receiver, also before it has been started: it
-                // may be that the memory is withdrawn.
+                // From now on all frames are for the receiver, even before it has been started: the
+                // memory may be withdrawn.
                 if let Some(socket) = &row.socket {
                     self.poller.remove(&**socket);
                 }
@@ -167,8 +167,8 @@ impl Shared {
             match send_now(socket, &bytes, &file) {
                 Ok(()) => return,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                // The end of the socket will be read, with what came before it; or the other end
-                // takes no descriptor any more, and says so.
+                // The end of the socket will be read, after the frames before it; or the other end
+                // takes no descriptor any more, and sends a frame that says so.
                 Err(_) => return,
             }
         }
@@ -191,7 +191,7 @@ impl Shared {
         }
     }
 
-    /// There is room for what waits to be sent.
+    /// There is room for the frames that wait.
     pub(super) fn flush(&self, state: &mut State, id: ConnectionId) {
         let Some(row) = state.rows.get_mut(&id) else { return };
         let Some(socket) = row.socket.clone() else { return };
@@ -218,7 +218,7 @@ impl Shared {
         }
     }
 
-    /// Everything before it has been sent: a receiver asks for a descriptor, and reads the socket.
+    /// All frames before it have been sent: a receiver asks for a descriptor, and reads the socket.
     pub(super) fn start_receiver(&self, state: &mut State, id: ConnectionId) {
         let Some(row) = state.rows.get_mut(&id) else { return };
         let (Some(take), Some(socket)) = (row.take.take(), row.socket.clone()) else { return };
@@ -235,11 +235,11 @@ impl Shared {
         }
     }
 
-    /// Where a receiver hands on what it has; its end is heard of also where it cannot be started.
+    /// The destination of a receiver's messages; its end is reported even if it cannot be started.
     fn post_of_receiver(&self, id: ConnectionId) -> io::Result<receiver::Ending> {
         let shared = self.this.get().cloned().ok_or(io::ErrorKind::NotFound)?;
         let post = move |id, message| {
-            // Nobody is left to hear of it: what it holds goes with this.
+            // No part of the library is left to hear of it: its contents are dropped with this.
             let Some(shared) = shared.upgrade() else { return };
             shared.posted().push_back((id, Posted::Received(Box::new(message))));
             shared.bell.ring();
@@ -270,16 +270,16 @@ impl Shared {
                 // Its receiver stops waiting now, and so does the other end.
                 socket::shut_down(&*socket);
             }
-            // A receiver that has it, too, closes it when it has emptied its queue. One of the two
-            // gets it, whoever is last.
+            // A receiver with a reference closes the socket when it has emptied the queue. The last
+            // of the two gets it.
             if let Some(socket) = Arc::into_inner(socket) {
                 self.discard(state, socket);
             }
         }
     }
 
-    /// What the machine tells the application, with what belongs to it; `None`: somebody else was
-    /// told, or nobody is.
+    /// The machine's event for the application, with the memory and sockets that belong to it;
+    /// `None`: another part got the event, or none did.
     fn told(&self, state: &mut State, event: Event) -> Option<ControlEvent> {
         Some(match event {
             Event::Connected(agreed) => return self.connected(state, agreed),
@@ -325,9 +325,9 @@ impl Shared {
                 ControlEvent::ApertureRevoked { token: link, number }
             }
             Event::TicketRevoked { link, slot, index } => {
-                // Said for nobody's sake but the application's: one that takes no events is not
-                // made to keep them.
-                // Nor are others kept from connecting, by a peer that says it on and on.
+                // Only the application needs this event: an application that takes no events is not
+                // made to keep it.
+                // Nor does a peer that repeats it keep others from connecting.
                 if self.inbox.len() >= EVENTS_MAX / 4 {
                     return None;
                 }
@@ -337,7 +337,7 @@ impl Shared {
         })
     }
 
-    /// What an operator is told of what the application is told.
+    /// Tells an operator of an event for the application.
     fn note_event(&self, state: &State, event: &Event) {
         let (link, kind, reason) = match event {
             Event::Closed { link, reason } => {
@@ -453,7 +453,7 @@ impl Shared {
     }
 }
 
-/// What is told of the end of a link.
+/// The text for the end of a link.
 pub fn ended(reason: LinkEnd) -> (Kind, &'static str) {
     match reason {
         LinkEnd::Graceful => (Kind::Closed, ""),

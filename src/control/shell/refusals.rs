@@ -1,8 +1,8 @@
-//! Who was refused or sent away last, and why, for whoever asks for statistics.
+//! The last refusals and disconnections, with their reasons, for statistics.
 //!
-//! Pure: time is an argument. What a stranger said is kept as a short piece of checked text.
-//! Never: more is kept than [`KEPT_MAX`] entries; one user's or host's refusals push out another's
-//! while there are more of its own.
+//! Pure: time is an argument. Strangers' words are kept as a short piece of checked text. Never:
+//! more than [`KEPT_MAX`] entries are kept; one user's or host's refusals push out another's while
+//! there are more of its own.
 
 use crate::control::printable;
 use crate::log::{Account, Entry, Kind};
@@ -13,10 +13,10 @@ use std::vec::Vec;
 
 /// Entries that are kept.
 const KEPT_MAX: usize = 16;
-/// Most characters of a reason that are kept: what to do stands at its end.
+/// Most characters of a reason that are kept: the advice stands at its end.
 const REASON_CHARS_MAX: usize = 480;
 
-/// The same refusal, as often as it happened.
+/// Equal refusals, and their number.
 #[derive(Debug)]
 struct Refused {
     /// The process is that of the last time.
@@ -26,8 +26,8 @@ struct Refused {
     last_ns: u64,
 }
 
-/// Of another host: by its address, without the port, which is another each time, and by what it has proved
-/// to be, if it has.
+/// A refusal of another host: by its address, without the port, which changes each time, and by its
+/// proved identity, if it has one.
 pub fn of_host(
     kind: Kind,
     address: IpAddr,
@@ -36,7 +36,7 @@ pub fn of_host(
     why: &str,
 ) -> Entry {
     let mark = if why.is_empty() { "" } else { ": " };
-    // Anything may be in it: a host asks for what it likes.
+    // They may hold any bytes: a host can ask for any name.
     let (service, why) = (printable(&service), printable(why));
     let (who, of) = match identity.map(printable) {
         Some(identity) => (identity.clone(), Account::Host(identity)),
@@ -71,7 +71,7 @@ impl Refusals {
         self.0.push(Refused { entry, count: count + 1, first_ns, last_ns: now_ns });
     }
 
-    /// The oldest entry of the user or host who has most goes, counting the one that comes.
+    /// Drops the oldest entry of the user or host who has most, counting the new one.
     fn make_room(&mut self, comes: &Account) {
         let count = |whose: &Account| {
             self.0.iter().filter(|known| known.entry.of == *whose).count()
@@ -161,7 +161,7 @@ mod tests {
         let text = text(&refusals, 3);
         assert!(text.starts_with("refusal.1.kind refused\nrefusal.1.user 1\n"), "{text}");
         assert!(text.contains("reason 9999\n") && !text.contains("reason 9986\n"), "{text}");
-        // Nor do hosts that have proved nothing push out one that has.
+        // Nor do hosts without a proved identity push out one that has it.
         let mut refusals = Refusals::default();
         let host = |last: u8, identity, service: &str| {
             of_host(Kind::Refused, [10, 0, 0, last].into(), identity, service.into(), "no place")
@@ -172,7 +172,7 @@ mod tests {
         let reasons = || refusals.0.iter().map(|known| &known.entry.reason);
         assert!(reasons().any(|reason| reason.contains("honest")), "{:?}", refusals.0);
         assert!(reasons().any(|reason| reason.contains("proved nothing")), "{:?}", refusals.0);
-        // Where each has one, the oldest goes.
+        // If each has one, the oldest goes.
         let mut refusals = Refusals::default();
         (0..20).for_each(|user| refusals.add(u64::from(user), of(user, "no")));
         assert_eq!(refusals.0.first().unwrap().entry.user, Some(4));

@@ -1,7 +1,8 @@
-//! A service's statistics, asked for over its control socket: one connection, one question, one answer.
+//! A service's statistics, asked for over its control socket: one connection, one question, one
+//! answer.
 //!
-//! Never: an answer takes longer than the time limit, or makes a line of more than a bounded length; what is
-//! kept of it, if it is long, whoever asks decides line by line.
+//! Never: an answer takes longer than the time limit, or makes a line of more than a bounded
+//! length; the caller decides line by line which part of a long answer it keeps.
 
 use super::super::frame::{FRAME_BYTES_MAX, Frame, LinkFeatures};
 use super::super::identity::Identity;
@@ -23,17 +24,17 @@ use std::string::String;
 use std::sync::LazyLock;
 use std::vec::Vec;
 
-/// The pause of who asks for statistics, before a listener without room is asked again.
+/// The pause of a caller before it asks a listener without room again.
 const PAUSE_MAX_NS: u64 = 5_000_000;
 
-/// What a running service says of itself, and who says it.
+/// A running service's statistics, and the identity of the process that gave them.
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct Statistics {
-    /// Lines of a name, a space and a value. The service may be another user's: whatever it wrote,
-    /// there is nothing in the lines but what can be read (`text::printable`).
+    /// Lines of a name, a space and a value. The service may be another user's: the lines hold only
+    /// printable characters, for any bytes that it wrote (`text::printable`).
     pub text: String,
-    /// The user who serves it, as the kernel says; `None`: of another user namespace.
+    /// The user who serves it, from the kernel; `None`: of another user namespace.
     pub uid: Option<u32>,
     /// The process, likewise; `None` if it cannot be seen from here.
     pub pid: Option<u32>,
@@ -67,19 +68,19 @@ pub fn statistics_of(
     }
 }
 
-/// Who answered [`read_statistics`].
+/// The identity of the process that answered [`read_statistics`].
 #[derive(Clone, Copy, Debug)]
 pub struct Answered {
-    /// The user, as the kernel says; `None`: of another user namespace.
+    /// The user, from the kernel; `None`: of another user namespace.
     pub uid: Option<u32>,
     /// The process, likewise; `None` if it cannot be seen from here.
     pub pid: Option<u32>,
-    /// Nothing is missing because the time was up.
+    /// The answer is complete: the time limit did not cut it.
     pub is_whole: bool,
 }
 
-/// [`statistics_of`] line by line, as they come; `line` says whether it wants more. Lines that came before
-/// the time was up are no error.
+/// [`statistics_of`] line by line, as they come; `line` returns whether it wants more. Lines that
+/// came before the time limit passed are no error.
 pub fn read_statistics(
     config: &Config,
     service: &ServiceName,
@@ -89,8 +90,8 @@ pub fn read_statistics(
     stat(config, service, timeout.unwrap_or(Duration::MAX), line)
 }
 
-/// The statistics of a service, line by line, for its owner and root: one question, in the caller, which
-/// waits for at most `timeout`, whatever comes. `line` says whether it wants more.
+/// The statistics of a service, line by line, for its owner and root: one question, in the caller,
+/// which waits for at most `timeout` in any case. `line` returns whether it wants more.
 fn stat(
     config: &Config,
     service: &ServiceName,
@@ -99,7 +100,8 @@ fn stat(
 ) -> Result<Answered, ConnectError> {
     const BYTES_MAX: usize = 4 << 20;
     const DOING: &str = "waiting for the statistics";
-    // A directory that somebody holds keeps its threads, however often it is looked into.
+    // A directory that another process holds blocks the threads that look into it: their number
+    // stays bounded.
     static LOOKUPS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
     let deadline_ns = deadline_of(timeout);
     let mut finder = Finder::of(service);
@@ -130,7 +132,7 @@ fn stat(
             Err(Missed::NotNow(NotNow::Busy, _)) => {
                 thread::sleep(Duration::from_nanos(PAUSE_MAX_NS));
             }
-            // What nobody serves has no statistics.
+            // A name without a server has no statistics.
             Err(Missed::NotNow(NotNow::Absent, error) | Missed::Failed(error)) => {
                 return Err(with_namesakes(error, || namesakes_soon(config, service)));
             }
@@ -144,7 +146,8 @@ fn stat(
     let (mut lines, mut bytes) = (Lines::default(), 0);
     let mut buffer = std::vec![0; FRAME_BYTES_MAX];
     loop {
-        // What is there already is no reason to wait longer: more may come as fast as it is read.
+        // Lines that are there already do not extend the time limit: more may come as fast as they
+        // are read.
         if !sys::wait_for(&[(socket.as_fd(), false)], deadline_ns).map_err(os)?
             || monotonic_ns() >= deadline_ns
         {
@@ -159,7 +162,7 @@ fn stat(
             other => other.map_err(os)?,
         };
         if !received.descriptors.is_empty() {
-            // Closing a stranger's may take as long as the stranger likes.
+            // Closing a stranger's descriptor may take as long as the stranger likes.
             memory::close_elsewhere(received.descriptors);
             return Err(ConnectError::Misbehaved("descriptors came".into()));
         }
@@ -186,7 +189,8 @@ fn stat(
     }
 }
 
-/// Lines of statistics, of the pieces in which they come: of one that has no end, its begin is kept.
+/// Lines of statistics, from the pieces in which they come: of an endless line, the beginning is
+/// kept.
 #[derive(Default)]
 struct Lines(Vec<u8>);
 

@@ -1,4 +1,4 @@
-//! One turn of whoever runs the control plane: what sockets, receivers and the clock bring.
+//! One turn of the control plane: events of sockets, receivers and the clock.
 
 use super::error::refused;
 use super::refusals::{Refusals, of_host};
@@ -24,8 +24,8 @@ use std::sync::{MutexGuard, PoisonError};
 use std::vec::Vec;
 
 impl Shared {
-    /// Whatever is decided under the lock is decided by what the application has taken until now, and by
-    /// the user that this process is now.
+    /// Every decision under the lock is based on the events that the application has taken so far,
+    /// and on the current user of this process.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.machine.user_is(rustix::process::geteuid().as_raw());
@@ -33,8 +33,8 @@ impl Shared {
         state
     }
 
-    /// Performs what the machine has decided, lets the lock go, and then closes what is to be
-    /// closed elsewhere.
+    /// Performs the machine's actions, releases the lock, and then closes the descriptors that must
+    /// be closed elsewhere.
     pub(super) fn finish(&self, mut state: MutexGuard<'_, State>) {
         self.perform_all(&mut state);
         let discarded = core::mem::take(&mut state.discarded);
@@ -42,7 +42,8 @@ impl Shared {
         memory::close_elsewhere(discarded);
     }
 
-    /// The thread cannot go on: whoever waits is told, every link ends, no name is served any more.
+    /// The thread cannot go on: waiting callers get an error, every link ends, no name is served
+    /// any more.
     #[cold]
     pub(super) fn fail(&self, error: &io::Error) {
         let why = std::format!("its housekeeping has ended: {error}");
@@ -58,7 +59,7 @@ impl Shared {
         self.posted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for something to happen, until the next deadline, for at most `limit_ns`; handles it.
+    /// Waits for an event, until the next deadline, for at most `limit_ns`; handles it.
     pub(super) fn turn(&self, limit_ns: Option<u64>) -> io::Result<()> {
         let next = self.lock().deadline_ns();
         let until = next.map(|at| at.saturating_sub(monotonic_ns()));
@@ -98,8 +99,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Everything that is counted here, and who was refused, as text. The application's code runs, without
-    /// the lock.
+    /// All counters, and the last refusals, as text. The application's code runs, without the lock.
     pub(super) fn figures(&self) -> String {
         let mut text = (self.stat)();
         for (name, value) in self.counters(&self.lock()) {
@@ -118,10 +118,10 @@ impl Shared {
         self.of_hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that is counted, by name.
+    /// All counters, by name.
     pub(super) fn counters(&self, state: &State) -> Vec<(&'static str, u64)> {
         let mut counters = state.machine.counters().list();
-        // The machine counts nothing of other hosts, and this nothing else.
+        // The counters of other hosts and those of the machine do not overlap.
         for (all, (_, of_hosts)) in counters.iter_mut().zip(self.of_hosts().list()) {
             all.1 += of_hosts;
         }
@@ -132,8 +132,8 @@ impl Shared {
         counters
     }
 
-    /// Keeps what an operator is to be told: whoever was refused, until others were, for whoever asks
-    /// for statistics; and if somebody listens, all, which the housekeeping tells without a lock.
+    /// Keeps an entry for an operator: a refusal, until newer ones replace it, for statistics; and
+    /// if there is a listener, every entry, which the housekeeping reports without a lock.
     pub(super) fn note(&self, entry: Entry) {
         let now = monotonic_ns();
         if matches!(entry.kind, Kind::Refused | Kind::SentAway) {
@@ -167,7 +167,7 @@ impl Shared {
         }
     }
 
-    /// Tells all that has been kept.
+    /// Reports all entries that were kept.
     pub(super) fn tell_log(&self) {
         if !log::is_wanted() {
             return;
@@ -179,7 +179,7 @@ impl Shared {
         entries.iter().for_each(log::tell);
     }
 
-    /// Somebody is refused who is no link.
+    /// Notes a refusal of a peer that has no link.
     pub(super) fn note_refused(
         &self,
         listeners: &HashMap<ServiceId, Listener>,
@@ -217,8 +217,8 @@ impl Shared {
         }
     }
 
-    /// A socket that a receiver reads is watched here for room alone, and also says that its other
-    /// end has shut it: then there will be no room, and nobody to read what waits for it.
+    /// A socket that a receiver reads is watched here for room alone, and for its other end's
+    /// shutdown: then there will be no room, and no reader for the frames that wait.
     pub(super) fn is_shut_while_lent(&self, state: &mut State, id: ConnectionId) -> bool {
         if let Some(row) = state.rows.get_mut(&id)
             && row.is_lent
@@ -229,14 +229,14 @@ impl Shared {
             self.poller.remove(&**socket);
             row.is_writing = false;
             row.outbox.clear();
-            // One that waited for room to ask finds what was said before, and the end.
+            // A receiver that waited for room to ask finds the earlier frames, and the end.
             self.start_receiver(state, id);
             return true;
         }
         false
     }
 
-    /// What receivers have handed on.
+    /// Handles the messages of receivers.
     pub(super) fn take_messages(&self, state: &mut State) {
         for _ in 0..MESSAGES_PER_TURN {
             let Some((id, posted)) = self.posted().pop_front() else { return };
@@ -281,7 +281,7 @@ impl Shared {
                 state.machine.receiver_ended(monotonic_ns(), id, user);
             }
         }
-        // What it read is read here again; the machine may have lent it anew meanwhile.
+        // The socket is read here again; the machine may have lent it anew meanwhile.
         if let Some(row) = state.rows.get_mut(&id)
             && !state.receivers.contains_key(&id)
             && row.is_lent
@@ -298,11 +298,11 @@ impl Shared {
         }
     }
 
-    /// What a process said before it died comes first: it may be a goodbye. Bounded, because a
-    /// child of it may hold the socket and go on talking.
+    /// Frames that a process sent before it died come first: there may be a goodbye. Bounded,
+    /// because a child of it may hold the socket and go on sending.
     pub(super) fn process_died(&self, state: &mut State, id: ConnectionId) {
         if let Some(pidfd) = state.rows.get(&id).and_then(|row| row.pidfd.as_ref()) {
-            // It stays readable, and is asked again when the end of the socket is read.
+            // It stays readable, and is checked again when the end of the socket is read.
             self.poller.remove(pidfd);
         }
         if state.rows.get(&id).is_some_and(|row| !row.is_lent) {
@@ -320,7 +320,7 @@ impl Shared {
         state.machine.handle_hang_up(monotonic_ns(), id, is_dead);
     }
 
-    /// Reads at most so many frames.
+    /// Reads at most `most` frames.
     pub(super) fn read_some(&self, state: &mut State, id: ConnectionId, most: usize) {
         for _ in 0..most {
             if !self.read_one(state, id) {
@@ -330,7 +330,7 @@ impl Shared {
         }
     }
 
-    /// Reads one frame. `false`: there is none, or somebody else reads.
+    /// Reads one frame. `false`: there is none, or a receiver reads the socket.
     pub(super) fn read_one(&self, state: &mut State, id: ConnectionId) -> bool {
         let mut buffer = [0; crate::control::frame::FRAME_BYTES_MAX];
         let Some(row) = state.rows.get(&id).filter(|row| !row.is_lent) else { return false };
@@ -365,7 +365,7 @@ impl Shared {
             match accepted {
                 Ok(Some(socket)) => self.accepted(state, id, access, socket),
                 Ok(None) => return,
-                // Who waits in the listener's queue is served when there is room again.
+                // Connections in the listener's queue are served when there is room again.
                 Err(_) => return state.machine.exhausted(monotonic_ns(), id),
             }
             self.perform_all(state);

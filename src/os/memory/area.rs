@@ -1,7 +1,8 @@
-//! Memory of a message area: of this process alone, with huge pages and wired down where that was
-//! wished and granted; or a view of pages that the application has at an address of its own (`pages.rs`).
+//! Memory of a message area: of this process alone, with huge pages and locked in memory if that
+//! was requested and granted; or a view of pages that the application has at its own address
+//! (`pages.rs`).
 //!
-//! Never: a wish that was not granted passes without a word.
+//! Never: a request is denied silently.
 
 use super::{AreaPages, HUGE_PAGE, Mapping, PAGE, room};
 use crate::os::call::OfCall;
@@ -10,18 +11,18 @@ use std::boxed::Box;
 use std::io;
 use std::string::{String, ToString};
 
-/// Whether something that was asked for was given.
+/// Whether a request was granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Grant {
-    /// Not asked for.
+    /// Not requested.
     NotAsked,
-    /// Asked for and given.
+    /// Requested and granted.
     Granted,
-    /// Asked for; what was given in its place, or why nothing was.
+    /// Requested; the substitute that was granted, or the reason for none.
     Refused(String),
 }
 
-/// What became of the wishes for a message area. Nothing is silently slow.
+/// The results of the requests for a message area. Nothing is silently slow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AreaReport {
     /// Huge pages.
@@ -30,13 +31,13 @@ pub struct AreaReport {
     pub locked: Grant,
 }
 
-/// Memory of a message area: beginning on a page, never moved; private and zero, unless it is of pages
-/// of the application's.
+/// Memory of a message area: beginning on a page, never moved; private and zero, unless it is of
+/// pages of the application's.
 #[derive(Debug)]
 pub struct AreaMemory {
     mapping: Mapping,
     bytes: usize,
-    /// Apart: of an area only where its bytes are is on the path of a message.
+    /// Boxed: on the path of a message, only the address of an area's bytes is needed.
     report: Box<AreaReport>,
 }
 
@@ -55,7 +56,7 @@ pub enum AllocationError {
     Os {
         /// Bytes asked for.
         bytes: usize,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -76,8 +77,8 @@ fn wire_down(mapping: &Mapping) -> Grant {
 }
 
 impl AreaMemory {
-    /// `bytes` of memory; huge pages and locking are wishes, and [`report`](Self::report) says
-    /// what became of them.
+    /// `bytes` of memory; huge pages and locking are requests, and [`report`](Self::report) returns
+    /// their results.
     pub fn new(bytes: usize, huge_pages: bool, lock: bool) -> Result<Self, AllocationError> {
         if bytes == 0 {
             return Err(AllocationError::Empty);
@@ -120,7 +121,7 @@ impl AreaMemory {
         Ok(Self { mapping, bytes, report: Box::new(report) })
     }
 
-    /// The library's view of pages of the application's, with the same wishes.
+    /// The library's view of the application's pages, with the same requests.
     pub fn of_pages(pages: AreaPages, huge_pages: bool, lock: bool) -> Self {
         let mut report = AreaReport { huge_pages: Grant::NotAsked, locked: Grant::NotAsked };
         if huge_pages {
@@ -138,13 +139,13 @@ impl AreaMemory {
         Self { mapping, bytes, report: Box::new(report) }
     }
 
-    /// Where the memory begins. It stays there until this is dropped; who reads or writes through
-    /// the address answers for doing so while nobody else does.
+    /// The address of the memory, which stays until this is dropped. A caller that reads or writes
+    /// through it must ensure that no other thread does so at the same time.
     pub fn address(&self) -> *mut u8 {
         self.mapping.start.as_ptr()
     }
 
-    /// What became of the wishes.
+    /// The results of the requests.
     pub fn report(&self) -> &AreaReport {
         &self.report
     }
@@ -154,8 +155,8 @@ impl AsRef<[u8]> for AreaMemory {
     #[inline(always)]
     fn as_ref(&self) -> &[u8] {
         // SAFETY: `bytes` bytes are mapped, initialized (to zero, by the kernel), and of this
-        // process alone: no other can map private memory, and who gave pages of his own promised
-        // that nobody writes them meanwhile (`AreaPages`).
+        // process alone: no other can map private memory, and the caller that passed its own
+        // pages promised that no one writes them meanwhile (`AreaPages`).
         unsafe { core::slice::from_raw_parts(self.mapping.start.as_ptr(), self.bytes) }
     }
 }

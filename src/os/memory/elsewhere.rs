@@ -16,8 +16,8 @@ const CLOSERS_MAX: usize = 16;
 static CLOSERS: AtomicUsize = AtomicUsize::new(0);
 static LEAKED: AtomicU64 = AtomicU64::new(0);
 
-/// Runs `work` on a thread that nothing waits for. Where as many of these threads as are allowed run
-/// already, or none can be had, it comes back.
+/// Runs `work` on a thread that nothing waits for. Returns the argument if the maximum of these
+/// threads runs already, or none can be started.
 fn elsewhere<W: Send + 'static>(
     running: &'static AtomicUsize,
     name: &str,
@@ -28,7 +28,7 @@ fn elsewhere<W: Send + 'static>(
         running.fetch_sub(1, Ordering::Relaxed);
         return Err(what);
     }
-    // A closure that is not run is dropped here: what it works on must not be dropped by that.
+    // A closure that is not run is dropped here: that must not drop its argument.
     let kept = Arc::new(std::sync::Mutex::new(Some(what)));
     let taken = Arc::clone(&kept);
     let take = |kept: &std::sync::Mutex<Option<W>>| {
@@ -50,9 +50,9 @@ fn elsewhere<W: Send + 'static>(
 }
 
 /// Closes descriptors of a stranger on a thread that nothing waits for: an attacker's lingering
-/// socket blocks whoever closes it for as long as the attacker chose. When as many threads as are
-/// allowed are blocked, or none can be had, the descriptors stay open for good, and are counted
-/// ([`descriptors_leaked`]): nobody waits.
+/// socket blocks the closing thread for as long as the attacker chose. If the maximum of threads is
+/// blocked, or none can be started, the descriptors stay open for good, and are counted
+/// ([`descriptors_leaked`]): no caller waits.
 pub fn close_elsewhere(descriptors: std::vec::Vec<OwnedFd>) {
     if descriptors.is_empty() {
         return;
@@ -66,14 +66,14 @@ pub fn close_elsewhere(descriptors: std::vec::Vec<OwnedFd>) {
 static UNMAPPERS: AtomicUsize = AtomicUsize::new(0);
 static STILL_MAPPED: AtomicU64 = AtomicU64::new(0);
 
-/// Unmaps an aperture on a thread that nothing waits for: whoever may write the file can keep the
-/// lock that is needed for it, by punching pages out of it that it has mapped very often. When as
-/// many threads as are allowed are blocked, or none can be had, it stays mapped for good, and is
+/// Unmaps an aperture on a thread that nothing waits for: a process that may write the file can
+/// keep the lock that is needed for it, by punching pages out of it that it has mapped very often.
+/// If the maximum of threads is blocked, or none can be started, it stays mapped for good, and is
 /// counted ([`apertures_still_mapped`]).
 pub(super) fn unmap(start: NonNull<u8>, bytes: usize) {
     let end = |(start, bytes): (usize, usize)| {
-        // SAFETY: the range was mapped by a `Mapping`, which has gone and left it to this; whoever
-        // holds a pointer into it would hold that.
+        // SAFETY: the range was mapped by a `Mapping`, which has gone and left it to this; every
+        // pointer into it borrowed from that.
         let _ = unsafe { rustix::mm::munmap(start as *mut core::ffi::c_void, bytes) };
     };
     if elsewhere(&UNMAPPERS, "hamlyn-unmap", (start.as_ptr() as usize, bytes), end).is_err() {
@@ -122,7 +122,7 @@ mod tests {
             assert!(std::time::Instant::now() < end, "it is still mapped");
             std::thread::yield_now();
         }
-        // As many threads as are blocked are blocked; nobody waits for them.
+        // The maximum of threads is blocked; no caller waits for them.
         static BLOCKED: AtomicUsize = AtomicUsize::new(CLOSERS_MAX);
         assert_eq!(elsewhere(&BLOCKED, "hamlyn-none", 7, drop), Err(7));
         assert_eq!(BLOCKED.load(Ordering::Relaxed), CLOSERS_MAX);

@@ -1,7 +1,7 @@
 //! Memory: files that two processes share, their seals and mappings.
 //!
 //! ```text
-//!   who made the file             who got its descriptor
+//!   maker of the file             receiver of its descriptor
 //!   create() map_writable()
 //!   seal(..)        ---- fd --->  check(..)   seals, file system, size: in this order
 //!                                 map_read_only()
@@ -50,8 +50,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
 
-/// What holds for every file that is shared: nobody changes its size, so that no access to a
-/// mapping of it can fault.
+/// The rule for every shared file: no process changes its size, so that no access to a mapping of
+/// it can fault.
 pub const SEALS_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// What a reader requires: besides, only the mappings that exist write, and that stays so.
 pub const SEALS_READ_ONLY: SealFlags =
@@ -62,10 +62,10 @@ pub const fn region_bytes(ring_bytes: usize) -> usize {
     READER_WORDS_BYTES + ring_bytes
 }
 
-/// Makes a memory file of `bytes` zero bytes, which nothing pays for until somebody touches it.
+/// Makes a memory file of `bytes` zero bytes, for which no process pays until one touches it.
 pub fn create(bytes: usize) -> io::Result<OwnedFd> {
     let base = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Linux 6.3; without it, systems that forbid executable memory files would complain.
+    // Linux 6.3; without this flag, systems that forbid executable memory files would complain.
     let fd = match rustix::fs::memfd_create("hamlyn", base | MemfdFlags::NOEXEC_SEAL) {
         Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create("hamlyn", base),
         other => other,
@@ -88,28 +88,28 @@ pub(super) fn has_populate() -> bool {
         .is_ok()
 }
 
-/// A range of mapped memory, unmapped when the last holder lets go.
+/// A range of mapped memory, unmapped when the last reference goes.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
     /// The only process that has it, if its forked children do not.
     only_in: Option<u32>,
-    /// Somebody else may write the file, and so can stop whoever unmaps it.
+    /// Another process may write the file, and so can stop the thread that unmaps it.
     is_aperture: bool,
     /// What keeps its pages from being replaced.
     pin: Mutex<Option<pin::Pin>>,
 }
 
-// SAFETY: a mapping is an address range of the process, not of a thread. It gives out no borrows
-// of its bytes; who does so (below) goes through atomics, or owns the mapping exclusively.
+// SAFETY: a mapping is an address range of the process, not of a thread. It gives out no borrows of
+// its bytes; its users (below) go through atomics, or own the mapping exclusively.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // In a forked child something else may lie there by now.
+        // In a forked child other memory may lie there by now.
         if self.only_in.is_some_and(|pid| pid != std::process::id()) {
             // And something else may have the number of this.
             let pin = self.pin.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -118,7 +118,7 @@ impl Drop for Mapping {
         if self.is_aperture {
             return elsewhere::unmap(self.start, self.bytes);
         }
-        // SAFETY: the range was mapped by this type and nothing else unmaps it; whoever holds a
+        // SAFETY: the range was mapped by this type and nothing else unmaps it; every holder of a
         // pointer into it holds an `Arc` of this value or borrows its owner.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
@@ -198,10 +198,11 @@ impl Mapping {
         Ok(pages.iter().map(|page| page & 1 != 0).collect())
     }
 
-    /// Keeps each page in memory, whoever it is charged to, from its first touch by this process on:
-    /// else a peer that pays for pages could have them swapped out, and then decide, by the limits of
-    /// its own control group, how long whoever looks at one waits for it. Where the system allows no
-    /// more of that (`RLIMIT_MEMLOCK`) it is counted ([`memory_unlocked`]), and nothing else is lost.
+    /// Keeps each page in memory, whoever it is charged to, from its first touch by this process
+    /// on: else a peer that pays for pages could have them swapped out, and then decide, by the
+    /// limits of its own control group, how long whoever looks at one waits for it. Where the
+    /// system allows no more of that (`RLIMIT_MEMLOCK`) it is counted ([`memory_unlocked`]), and
+    /// nothing else is lost.
     fn keep(&self) {
         const MLOCK_ONFAULT: libc::c_uint = 1;
         // SAFETY: the range is this mapping, of which no byte changes.
@@ -274,22 +275,22 @@ pub fn memory_unlocked() -> u64 {
     UNLOCKED.load(Ordering::Relaxed)
 }
 
-/// What one process writes for one direction of a link: [`ReaderWords`], then the ring's lines.
-/// Cheap to clone; unmapped when the last clone, and the last of its parts, is dropped.
+/// The memory that one process writes for one direction of a link: [`ReaderWords`], then the ring's
+/// lines. Cheap to clone; unmapped when the last clone, and the last of its parts, is dropped.
 #[derive(Clone, Debug)]
 pub struct Region {
     mapping: Arc<Mapping>,
 }
 
 impl Region {
-    /// Maps what this process writes. `bytes` is [`region_bytes`] of the ring's size.
+    /// Maps memory that this process writes. `bytes` is [`region_bytes`] of the ring's size.
     pub fn map_writable(fd: impl AsFd, bytes: usize) -> io::Result<Self> {
         assert!(bytes > READER_WORDS_BYTES && bytes.is_multiple_of(LINE_BYTES));
         let mapping = Mapping::of_ring(fd, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok(Self { mapping: Arc::new(mapping) })
     }
 
-    /// Maps what the other process writes.
+    /// Maps memory that the other process writes.
     pub fn map_read_only(fd: impl AsFd, bytes: usize) -> io::Result<Self> {
         assert!(bytes > READER_WORDS_BYTES && bytes.is_multiple_of(LINE_BYTES));
         let mapping = Mapping::of_ring(fd, bytes, ProtFlags::READ)?;
@@ -303,7 +304,7 @@ impl Region {
         Ok(Self { mapping: Arc::new(mapping) })
     }
 
-    /// Touches every page by writing. Only for what this process writes.
+    /// Touches every page by writing. Only for memory that this process writes.
     pub fn fill_by_writing(&self) -> io::Result<()> {
         self.mapping.fill_by_writing()
     }
@@ -334,12 +335,12 @@ impl Region {
         RegionLines::new(&self.mapping, READER_WORDS_BYTES)
     }
 
-    /// How far the process that writes this region has read the other's base ring.
+    /// The number of lines of the other's base ring that the writer of this region has read.
     pub fn freed(&self) -> RegionWord {
         self.word(core::mem::offset_of!(ReaderWords, freed))
     }
 
-    /// How far it has read the other's bulk ring.
+    /// The same for the other's bulk ring.
     pub fn bulk_freed(&self) -> RegionWord {
         self.word(core::mem::offset_of!(ReaderWords, bulk_freed))
     }
@@ -359,7 +360,7 @@ impl Region {
         self.word(core::mem::offset_of!(ReaderWords, processor))
     }
 
-    /// What it changes to wake the other.
+    /// The word that it changes to wake the other.
     pub fn bell(&self) -> RegionWord {
         self.word(core::mem::offset_of!(ReaderWords, bell))
     }
@@ -376,7 +377,7 @@ impl Region {
 #[derive(Clone, Debug)]
 pub struct RegionLines {
     first: NonNull<Line>,
-    /// Not zero, which the compiler is to know where a position becomes an index.
+    /// Not zero: the compiler must know this where a position becomes an index.
     count: NonZeroUsize,
     mapping: Arc<Mapping>,
 }
@@ -407,7 +408,7 @@ impl RegionLines {
         Ok(Self::new(&Arc::new(Mapping::of_ring(fd, bytes, ProtFlags::READ)?), 0))
     }
 
-    /// Maps an aperture. It is unmapped where nobody waits for it.
+    /// Maps an aperture. A thread that nothing waits for unmaps it.
     pub fn map_aperture(fd: impl AsFd, bytes: usize, may_write: bool) -> io::Result<Self> {
         let write = if may_write { ProtFlags::WRITE } else { ProtFlags::empty() };
         let mut mapping = Mapping::shared(fd, bytes, ProtFlags::READ | write)?;
@@ -422,7 +423,7 @@ impl RegionLines {
         Ok(Self::new(&Arc::new(mapping), 0))
     }
 
-    /// Touches every page by writing. Only for what this process writes.
+    /// Touches every page by writing. Only for memory that this process writes.
     pub fn fill_by_writing(&self) -> io::Result<()> {
         self.mapping.fill_by_writing()
     }
@@ -450,9 +451,9 @@ impl RegionLines {
         self.count.get() * LINE_BYTES
     }
 
-    /// Gives the memory of whole pages back; they read as zero, as at first, and come again when they are
-    /// written. Only for a ring of this process alone from which everything has been read, and which
-    /// nobody writes meanwhile.
+    /// Gives the memory of whole pages back; they read as zero, as at first, and come again when
+    /// they are written. Only for a ring of this process alone from which everything has been read,
+    /// and which no thread writes meanwhile.
     pub fn give_back(&self) {
         let page = rustix::param::page_size();
         let first = self.first.as_ptr() as usize;
@@ -460,9 +461,9 @@ impl RegionLines {
         if start >= end {
             return;
         }
-        // SAFETY: these pages are in a mapping that `self` keeps. Their bytes are atomics, and any value
-        // of theirs is sound; zeros are what a ring of which all has been read may hold (`link::ring`).
-        // What cannot be given back (it is locked) stays as it is.
+        // SAFETY: these pages are in a mapping that `self` keeps. Their bytes are atomics, and any
+        // value of theirs is sound; a ring of which everything has been read may hold zeros
+        // (`link::ring`). Pages that cannot be given back (they are locked) stay as they are.
         let _ = unsafe {
             let start = self
                 .mapping
@@ -474,7 +475,7 @@ impl RegionLines {
         };
     }
 
-    /// Where they begin. They stay mapped as long as `self` lives.
+    /// The address of the lines. They stay mapped as long as `self` lives.
     pub(in crate::os) fn start(&self) -> NonNull<u8> {
         self.first.cast()
     }
@@ -510,8 +511,8 @@ impl Word for RegionWord {
     }
 }
 
-/// Tells the process that made it from the children that it forks, and in the same load whether
-/// something there asks for attention. Clones share both.
+/// Distinguishes the process that made it from the children that it forks, and tells in the same
+/// load whether something there asks for attention. Clones share both.
 #[derive(Clone, Debug)]
 pub struct ForkGuard {
     word: RegionWord,
@@ -550,8 +551,8 @@ impl ForkGuard {
         self.word.word().load(Ordering::Relaxed) & ATTENTION != 0
     }
 
-    /// Something asks for attention from now on, or nothing does any more. What this thread has written
-    /// before is seen by whoever takes a lock for it.
+    /// Sets or clears the request for attention. A thread that takes a lock because of it sees
+    /// everything that this thread wrote before.
     pub fn set_attention(&self, wants: bool) {
         match wants {
             true => self.word.word().fetch_or(ATTENTION, Ordering::Release),

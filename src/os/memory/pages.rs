@@ -1,18 +1,18 @@
-//! Memory of a message area at an address of the application's own, of which the library has a second
-//! view.
+//! Memory of a message area at an address of the application's own, of which the library has a
+//! second view.
 //!
 //! ```text
 //!   application's view, at its own address          the library's view
 //!   protected by mprotect as the application  <-->  always readable and writable: deposits, sends
 //!   likes; its faults are its own
-//!                     one memory file, whose size nobody can lower
+//!                     one memory file, whose size no process can lower
 //! ```
-//! A layer for shared virtual memory (SHRIMP, 3), a garbage collector or a library with a heap of its
-//! own protects pages in order to hear of its *own* accesses. What a message deposits must neither trap
-//! there nor ask for the page to be opened first, while other threads run.
+//! A layer for shared virtual memory (SHRIMP, 3), a garbage collector or a library with a heap of
+//! its own protects pages in order to hear of its *own* accesses. The deposit of a message must
+//! neither trap there nor require that the page is opened first, while other threads run.
 //!
-//! Never: a file is mapped here whose size somebody can still lower (an access behind its end would
-//! kill the process); the application's view is unmapped or protected by the library.
+//! Never: a file is mapped here whose size another process can still lower (an access behind its
+//! end would kill the process); the application's view is unmapped or protected by the library.
 
 use super::received::TMPFS_MAGIC;
 use super::{Mapping, create, seal};
@@ -23,30 +23,30 @@ use std::io;
 use std::os::fd::AsFd;
 
 /// Pages for a message area which the application sees at an address of its own, and which it may
-/// protect, with `mprotect`, whenever it likes: the library has a view of its own, which is always
-/// readable and writable, and through which every deposit and every send goes. So a deposit causes no
-/// fault, and a handler of faults sees the application's own accesses alone.
+/// protect, with `mprotect`, at any time. The library has a view of its own, which is always
+/// readable and writable, and through which every deposit and every send goes. So a deposit causes
+/// no fault, and a handler of faults sees only the application's own accesses.
 ///
-/// Given to [`Node::message_area_of`](crate::Node::message_area_of) or
+/// Pass it to [`Node::message_area_of`](crate::Node::message_area_of) or
 /// [`send_buffer_of`](crate::Node::send_buffer_of). When the area has been removed, or the node has
-/// gone, the library's view is unmapped, and nothing else is: the application's view stays where it is,
-/// with its bytes and its protection, until the application unmaps it.
+/// gone, only the library's view is unmapped: the application's view stays, with its bytes and its
+/// protection, until the application unmaps it.
 ///
-/// In a forked child the area does not exist, as all of a node does not.
+/// In a forked child the area does not exist, like everything else of a node.
 ///
 /// ```
 /// use hamlyn::{AreaPages, MetadataIndex, Node, SlotConfig};
 /// use rustix::fs::{MemfdFlags, SealFlags};
 /// use std::os::unix::fs::FileExt;
 ///
-/// // Usually it is mapped, too, and protected.
+/// // Usually the application also maps and protects it.
 /// let file = rustix::fs::memfd_create("pages", MemfdFlags::ALLOW_SEALING)?;
 /// rustix::fs::ftruncate(&file, 8192)?;
 /// rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
 ///
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-pages-{}", std::process::id()));
 /// # let mut node = Node::with_config(hamlyn::Config::from_env()?.dir(&dir))?;
-/// // SAFETY: nobody else has the file, or looks at it while a message is on its way.
+/// // SAFETY: no other process has the file, or looks at it while a message is on its way.
 /// let pages = unsafe { AreaPages::of_file(&file, 4096, 4096)? };
 /// assert_eq!(pages.bytes(), 4096);
 /// let area = node.message_area_of(pages)?;
@@ -72,14 +72,14 @@ pub struct AreaPages {
     pub(super) bytes: usize,
 }
 
-/// Pages that no message area can be made of.
+/// Pages from which no message area can be made.
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum PagesError {
-    /// Nothing to hold.
+    /// No bytes.
     #[error("a message area has at least 1 byte, and 0 were given")]
     Empty,
-    /// Not where a page begins.
+    /// Not the beginning of a page.
     #[error("the address {address:#x} is no multiple of the page size, {page} bytes")]
     Address {
         /// The address.
@@ -87,7 +87,7 @@ pub enum PagesError {
         /// Bytes of a page.
         page: usize,
     },
-    /// Not where a page of the file begins.
+    /// Not the beginning of a page of the file.
     #[error("the offset {offset} is no multiple of the page size, {page} bytes")]
     Offset {
         /// The offset.
@@ -111,7 +111,8 @@ pub enum PagesError {
         /// Bytes given.
         bytes: usize,
     },
-    /// Whatever lies there tomorrow would be replaced by nobody's leave.
+    /// Nothing is mapped there: a later mapping at that address would be replaced without
+    /// permission.
     #[error(
         "not every page of the {bytes} bytes at {address:#x} is mapped; map them first (PROT_NONE will do), so that they are yours"
     )]
@@ -134,7 +135,8 @@ pub enum PagesError {
         /// The magic number found.
         found: u64,
     },
-    /// Whoever has a descriptor can lower its size, and the next deposit would kill the process.
+    /// Every holder of a descriptor can lower its size, and the next deposit would kill the
+    /// process.
     #[error(
         "the size of the memory file can still be lowered, and a deposit behind its end would kill the process: add F_SEAL_SHRINK first (its seals are {seals:#x})"
     )]
@@ -161,12 +163,12 @@ pub enum PagesError {
         /// Bytes of the file.
         file_bytes: u64,
     },
-    /// The system refused. What the application has mapped is as it was.
+    /// The system refused. The application's mapping is unchanged.
     #[error("{bytes} bytes of memory could not be had: {error}")]
     Os {
         /// Bytes asked for.
         bytes: usize,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// The last step failed: it is not known whether anything is mapped at the address now.
@@ -174,21 +176,21 @@ pub enum PagesError {
     NotReplaced {
         /// The address.
         address: usize,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
 
-/// Whether the kernel promises no memory that it has not set aside. A page of a memory file is not set
-/// aside before it is touched, and where none is left then, the touch kills the process.
+/// Whether the kernel promises only memory that it has set aside. A page of a memory file is not
+/// set aside before it is touched, and if none is left then, the touch kills the process.
 fn is_set_aside() -> bool {
     let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
     mode.trim() == "2"
 }
 
-/// Whether something is mapped at each of these pages, whatever its protection.
+/// Whether something is mapped at each of these pages, with any protection.
 fn is_mapped(start: usize, bytes: usize, page: usize) -> io::Result<bool> {
-    // What it says of each page is of no interest here.
+    // Its answer for each page does not matter here.
     let mut found = [0u8; 4096];
     let step = found.len() * page;
     for from in (0..bytes).step_by(step) {
@@ -207,23 +209,24 @@ fn is_mapped(start: usize, bytes: usize, page: usize) -> io::Result<bool> {
 impl AreaPages {
     /// Replaces the pages at `address` by shared ones, zero, readable and writable, of which the
     /// library has a second view. Both numbers are multiples of the page size, and every page is
-    /// mapped already, however it is protected. What was in them is lost; on an error, all but
-    /// [`NotReplaced`](PagesError::NotReplaced), they are as they were.
+    /// mapped already, with any protection. Their contents are lost; on any error except
+    /// [`NotReplaced`](PagesError::NotReplaced), they are unchanged.
     ///
-    /// The new pages are the application's as those before were: it may protect them, make holes in
-    /// them (`MADV_REMOVE`: the bytes are zero again, in both views), and unmap them. A forked child
-    /// has nothing at `address` (`MADV_DONTFORK`): the pages are shared, and a child that wrote there
-    /// would write into its parent's message area.
+    /// The application owns the new pages as it owned those before: it may protect them, make holes
+    /// in them (`MADV_REMOVE`: the bytes are zero again, in both views), and unmap them. A forked
+    /// child has nothing at `address` (`MADV_DONTFORK`): the pages are shared, and a child that
+    /// wrote there would write into its parent's message area.
     ///
-    /// A page gets its memory when it is first touched; where the kernel promises no memory that it has
-    /// not set aside (`vm.overcommit_memory` is 2), or the setting `mlock` asks for it, at once.
+    /// A page gets its memory when it is first touched; or at once, if the kernel promises only
+    /// memory that it has set aside (`vm.overcommit_memory` is 2), or the setting `mlock` asks for
+    /// it.
     ///
     /// # Safety
-    /// The range is the caller's to replace, as it is for `mmap` with `MAP_FIXED`: nothing refers to
-    /// bytes in it, and nothing else lies there. As long as the area exists, nobody writes bytes
-    /// through `address` while the library reads or writes them, and nobody reads them while it writes:
-    /// that is, in calls of the node or of its progress thread, the bytes for which a message may be on
-    /// its way; and none while a slice of [`Node::area`](crate::Node::area) or
+    /// The caller may replace the range, as for `mmap` with `MAP_FIXED`: nothing refers to bytes in
+    /// it, and nothing else lies there. As long as the area exists, no thread writes bytes through
+    /// `address` while the library reads or writes them, and no thread reads them while it writes:
+    /// that is, in calls of the node or of its progress thread, the bytes for which a message may
+    /// be on its way; and no bytes at all while a slice of [`Node::area`](crate::Node::area) or
     /// [`area_mut`](crate::Node::area_mut) is borrowed.
     pub unsafe fn at(address: *mut u8, bytes: usize) -> Result<Self, PagesError> {
         let page = rustix::param::page_size();
@@ -251,9 +254,9 @@ impl AreaPages {
         let pages = Self::map(&file, 0, bytes).map_err(os)?;
         let theirs = Mapping::shared(&file, bytes, ProtFlags::READ | ProtFlags::WRITE);
         let theirs = theirs.map_err(os)?;
-        // One step, the last, takes what was there away and puts what is ready in its place.
-        // SAFETY: the first range is the mapping just made, which nothing refers to; the second is the
-        // caller's, who said so.
+        // One step, the last, removes the old pages and puts the new ones in their place. SAFETY:
+        // the first range is the mapping just made, which nothing refers to; the second is the
+        // caller's, by the contract of this function.
         let moved = unsafe {
             let from = theirs.start.as_ptr().cast();
             rustix::mm::mremap_fixed(from, bytes, bytes, MremapFlags::MAYMOVE, address.cast())
@@ -268,23 +271,25 @@ impl AreaPages {
         Ok(pages)
     }
 
-    /// A second view, the library's, of `bytes` bytes from `offset` on, a multiple of the page size, of
-    /// a memory file that the caller has mapped, or will, wherever and as often as he likes. The
-    /// descriptor is needed for this call alone.
+    /// A second view, the library's, of `bytes` bytes from `offset` on, a multiple of the page
+    /// size, of a memory file that the caller has mapped, or will, at any addresses. The descriptor
+    /// is needed only for this call.
     ///
-    /// The file is one of `memfd_create` with `MFD_ALLOW_SEALING`, in ordinary pages (a hole in a file
-    /// of huge pages cannot always be filled again), open for reading and writing, with `F_SEAL_SHRINK`
-    /// and without `F_SEAL_WRITE` and `F_SEAL_FUTURE_WRITE`. Anything else is refused, and nothing was
-    /// mapped. Holes may be made in it at any time; their bytes are zero. It may grow.
+    /// The file is one of `memfd_create` with `MFD_ALLOW_SEALING`, in ordinary pages (a hole in a
+    /// file of huge pages cannot always be filled again), open for reading and writing, with
+    /// `F_SEAL_SHRINK` and without `F_SEAL_WRITE` and `F_SEAL_FUTURE_WRITE`. Any other file is
+    /// refused, and nothing is mapped. Holes may be made in it at any time; their bytes are zero.
+    /// It may grow.
     ///
-    /// The caller's mappings are shared with forked children unless he says `MADV_DONTFORK`. Memory of
-    /// the pages: as for [`at`](Self::at).
+    /// The caller's mappings are shared with forked children unless the caller sets
+    /// `MADV_DONTFORK`. Memory of the pages: as for [`at`](Self::at).
     ///
     /// # Safety
-    /// No other process writes these bytes of the file while the area exists: another's descriptor or
-    /// mapping would change what slices of [`Node::area`](crate::Node::area) show. (Memory that another
-    /// process may write is an [aperture](crate::Aperture), not a message area.) In this process, what
-    /// [`at`](Self::at) says of its address holds for every mapping of these bytes.
+    /// No other process writes these bytes of the file while the area exists: another's descriptor
+    /// or mapping would change the contents of slices of [`Node::area`](crate::Node::area). (Memory
+    /// that another process may write is an [aperture](crate::Aperture), not a message area.) In
+    /// this process, the rules of [`at`](Self::at) for its address apply to every mapping of these
+    /// bytes.
     pub unsafe fn of_file(fd: impl AsFd, offset: u64, bytes: usize) -> Result<Self, PagesError> {
         let fd = fd.as_fd();
         let page = rustix::param::page_size();
@@ -309,12 +314,13 @@ impl AreaPages {
         if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
             return Err(PagesError::SealedAgainstWriting { seals: seals.bits() });
         }
-        // It has the seal, so it is as large at least from now on.
+        // It has the seal, so it does not get smaller from now on.
         let file_bytes = rustix::fs::fstat(fd).map_err(not_memory)?.st_size as u64;
         if end > file_bytes {
             return Err(PagesError::Outside { offset, bytes, file_bytes });
         }
-        // Asked, not concluded from what mapping says: that may be refused for other reasons.
+        // Asked for, not concluded from the result of mapping: that may be refused for other
+        // reasons.
         let flags = rustix::fs::fcntl_getfl(fd).map_err(not_memory)?;
         if flags & OFlags::RWMODE != OFlags::RDWR {
             return Err(PagesError::NotWritable);
@@ -332,12 +338,12 @@ impl AreaPages {
         Ok(Self { mapping, bytes })
     }
 
-    /// Bytes that an area of them has.
+    /// Bytes that an area of these pages has.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Large pages, where they were wished: what the kernel finds.
+    /// Large pages, if requested: those that the kernel finds.
     pub(super) fn advise_huge_pages(&self) -> io::Result<()> {
         self.mapping.advise(Advice::LinuxHugepage)
     }

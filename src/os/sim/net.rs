@@ -1,18 +1,20 @@
-//! The network between simulated hosts: what [`tcp`](crate::os::tcp) asks for while a task runs.
+//! The network between simulated hosts: it serves the calls of [`tcp`](crate::os::tcp) while a task
+//! runs.
 //!
 //! ```text
 //!   host: a <--> near[0] --task: carries--> near[1] <--> b :host
 //!                near[0] <--carries: task-- near[1]
 //! ```
-//! A connection is two pairs of Unix stream sockets, which the kernel keeps as it keeps any, and two tasks of
-//! nobody's that carry what is sent from the one to the other: in pieces, late, and not at all while the
-//! cable is cut. What they have not handed on is unacknowledged, and so is back-pressure.
+//! A connection is two pairs of Unix stream sockets, real ones of the kernel, and two tasks of no
+//! process that carry bytes from one pair to the other: in pieces, late, and not at all while the
+//! cable is cut. Bytes that they have not handed on are unacknowledged; that also gives
+//! back-pressure.
 //!
-//! Host *h* is at 10.0.*n*.*h+1* in each network *n*. It listens in all of them.
+//! Host *h* has the address 10.0.*n*.*h+1* in each network *n*. It listens in all of them.
 //!
-//! Not simulated: TCP itself (what it loses it sends again), a connection that is reset in the middle of what
-//! was sent before, and the kernel's own end of a connection to a host that answers nothing, which the
-//! library notices by itself before.
+//! Not simulated: TCP itself (it retransmits lost bytes), a connection that is reset amid earlier
+//! bytes, and the kernel's own end of a connection to a host that does not answer, which the
+//! library notices earlier by itself.
 
 use super::{is_running, sleep, spawn_in, wait, with};
 use core::cell::RefCell;
@@ -27,13 +29,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::vec::Vec;
 
-/// Whose tasks carry.
+/// The owner of the tasks that carry.
 const NOBODY: usize = usize::MAX;
-/// Bytes that a socket takes that are not carried yet, about.
+/// Bytes that a socket accepts before they are carried, about.
 const SENT_BYTES: usize = 4 << 10;
-/// Bytes that are carried at a time, at most.
+/// Most bytes that are carried at a time.
 const PIECE_BYTES: usize = 64 << 10;
-/// After so long the kernel asks whoever is idle whether he is there.
+/// Time after which the kernel probes an idle peer.
 const PROBE_NS: u64 = 1_000_000_000;
 
 /// One end of a connection.
@@ -56,11 +58,11 @@ struct Listener {
     host: usize,
     address: SocketAddr,
     name: SocketAddrUnix,
-    /// Those that have connected, in their order.
+    /// Connected ends that wait to be accepted, in order.
     waiting: VecDeque<End>,
 }
 
-/// Nothing passes between a host and any other.
+/// A cut: nothing passes between a host and the others.
 struct Cut {
     host: usize,
     /// In one network, or in all.
@@ -77,7 +79,7 @@ struct Net {
     wires: Vec<Weak<Wire>>,
     cuts: Vec<Cut>,
     ports: u16,
-    /// Who has made each connection.
+    /// The host that has made each connection.
     made_by: Vec<usize>,
     /// Pieces that had to wait for a cable.
     held: u32,
@@ -92,26 +94,26 @@ pub(crate) fn address_of(host: usize, net: u8, port: u16) -> SocketAddr {
     (Ipv4Addr::new(10, 0, net, host as u8 + 1), port).into()
 }
 
-/// Whether an address is that of the host that asks.
+/// Whether an address belongs to the host that asks.
 pub(crate) fn is_here(address: SocketAddr) -> bool {
     let SocketAddr::V4(address) = address else { return false };
     address.ip().octets()[3] == host() as u8 + 1
 }
 
-/// Cuts the cable of a host in a network, or in all of them, for so long.
+/// Cuts the cable of a host in a network, or in all of them, for a time.
 pub(crate) fn cut(host: usize, net: Option<u8>, time: Duration) {
     let now_ns = now_ns();
     let until_ns = now_ns.saturating_add(time.as_nanos().try_into().unwrap_or(u64::MAX));
     NET.with_borrow_mut(|all| all.cuts.push(Cut { host, net, since_ns: now_ns, until_ns }));
 }
 
-/// A host loses its power: nothing of it arrives any more, no word of its end either.
+/// A host loses its power: nothing from it arrives any more, not even its end.
 pub(crate) fn lose(host: usize) {
     cut(host, None, Duration::MAX);
     super::kill(host);
 }
 
-/// Connections that were made, and pieces of what was sent over them that had to wait for a cable.
+/// Connections that were made, and pieces of their data that had to wait for a cable.
 pub(crate) fn counts() -> (u32, u32) {
     NET.with_borrow(|all| (all.ports.into(), all.held))
 }
@@ -121,7 +123,7 @@ pub(crate) fn made_by(host: usize) -> usize {
     NET.with_borrow(|all| all.made_by.iter().filter(|made_by| **made_by == host).count())
 }
 
-/// A killed process says nothing more; what it had given to its kernel is carried.
+/// A killed process sends nothing more; bytes that its kernel already had are carried.
 pub(super) fn sever(host: usize) {
     NET.with_borrow_mut(|all| {
         all.listeners.retain(|listener| listener.host != host);
@@ -194,7 +196,7 @@ pub(crate) fn connect(address: SocketAddr, within: Duration) -> io::Result<TcpSt
         let fd = socket()?;
         match rustix::net::connect(&fd, &name) {
             Ok(()) => break (number, fd),
-            // As many wait there as may.
+            // The listener's queue is full.
             Err(rustix::io::Errno::AGAIN) => _ = sleep(Duration::from_millis(1)),
             Err(_) => return Err(io::ErrorKind::ConnectionRefused.into()),
         }
@@ -226,7 +228,7 @@ pub(crate) fn connect(address: SocketAddr, within: Duration) -> io::Result<TcpSt
     Ok(own.into())
 }
 
-/// What one direction of a connection is: until it ends, or nobody is there any more to whom it leads.
+/// One direction of a connection: runs until it ends, or its destination is gone.
 fn carry(wire: &Wire, from: usize) {
     let (source, sink) = (&wire.near[from], &wire.near[1 - from]);
     let is_gone = || polls(sink, PollFlags::empty());
@@ -244,7 +246,8 @@ fn carry(wire: &Wire, from: usize) {
             Err(rustix::io::Errno::AGAIN) => continue,
             Err(_) => break,
         };
-        // Now and then one byte, or half of it; then the rest, so that how often follows from no length.
+        // Now and then one byte, or half of it; then the rest, so that the number of pieces does
+        // not depend on the length.
         let piece = match (small, random_below(4)) {
             (0..3, 0) => 1,
             (0..3, 1) => there.div_ceil(2),
@@ -259,7 +262,7 @@ fn carry(wire: &Wire, from: usize) {
             Err(rustix::io::Errno::AGAIN) if !is_gone() => {
                 wait(|| polls(sink, PollFlags::OUT), u64::MAX);
             }
-            // Whoever sends there is told.
+            // The sender gets an error.
             _ => {
                 let _ = rustix::net::shutdown(source, Shutdown::Read);
                 return;
@@ -273,7 +276,7 @@ pub(crate) fn addresses(tcp: &TcpStream) -> Option<(SocketAddr, SocketAddr)> {
     end_of(tcp.as_fd()).map(|end| (end.own, end.other))
 }
 
-/// Whether the cable to the other host has been cut for so long, and something is owed. `None`: it is no
+/// Whether the cable to the other host has been cut for so long, and bytes are owed. `None`: not a
 /// socket of this network.
 pub(crate) fn is_silent(fd: BorrowedFd<'_>, limit: Duration) -> Option<bool> {
     let end = end_of(fd)?;
@@ -294,7 +297,7 @@ impl Cut {
     }
 }
 
-/// Until nothing is cut, or it is so, or the time is over.
+/// Waits until nothing is cut, the condition is true, or the time limit has passed.
 fn wait_for_cable(hosts: [usize; 2], net: u8, until_ns: u64, is_so: impl Fn() -> bool) {
     loop {
         let now_ns = now_ns();
@@ -373,7 +376,7 @@ fn of_listener<R>(listener: &TcpListener, what: impl FnOnce(&mut Listener) -> R)
 fn number(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let (mut number, mut size) = (0u64, size_of::<u64>() as libc::socklen_t);
     let pointer = (&raw mut number).cast();
-    // SAFETY: pointer and size are those of a live integer, which is what the call writes.
+    // SAFETY: pointer and size are those of a live integer, the only memory that the call writes.
     let rc = unsafe {
         libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE, pointer, &mut size)
     };

@@ -1,12 +1,12 @@
-//! The way out of the table: [`Table::leave`] gives back what a connection had taken, and says what
-//! the application must be told of it.
+//! The way out of the table: [`Table::leave`] gives back the places and bytes of a connection, and
+//! returns the report that the application must get.
 //!
-//! What the application is told of a link may hold its memory and descriptors, and waits until the
-//! application takes it. So of a link that has ended there are [`Remains`], which are counted to its
-//! user, place included, until what the application was told last of it has been taken.
+//! Events about a link may hold its memory and descriptors, and wait until the application takes
+//! them. So a link that has ended leaves [`Remains`], which count to its user, place included,
+//! until the application has taken the link's last event.
 //!
 //! Never: a connection is taken out anywhere else; `Linked` or `Parting` is left without a report;
-//! memory waits for the application that nobody's account counts.
+//! memory waits for the application without counting to an account.
 
 use super::{Marks, Stage, Table};
 use crate::control::frame::{End, Reason};
@@ -17,9 +17,9 @@ use alloc::string::String;
 /// Why a connection leaves the table.
 #[derive(Debug)]
 pub(in crate::control::machine) enum Leave {
-    /// The application here ended it, and knows.
+    /// The application here ended it.
     Ours,
-    /// The other end, or what it did.
+    /// The other end ended it, or caused its end.
     Theirs(LinkEnd),
     /// It never became a link, for this reason.
     Refused(Reason, String),
@@ -29,25 +29,25 @@ pub(in crate::control::machine) enum Leave {
     Joined,
 }
 
-/// What the application must be told of a connection that has left.
+/// The report that the application must get of a connection that has left.
 #[derive(Debug)]
 #[must_use = "whoever waits for this connection must be told"]
 pub(in crate::control::machine) enum Report {
-    /// Nothing: it knows, or never knew of it.
+    /// No report: the application knows, or never knew of it.
     Nothing,
     /// A link ended.
     Closed(LinkEnd),
-    /// A request that it was asked about, or had granted, is gone.
+    /// A request that the application was asked about, or had granted, is gone.
     RequestGone(RequestId),
     /// It wanted to connect, and could not.
     ConnectFailed(Failure),
 }
 
-/// What left.
+/// The connection that left.
 #[derive(Debug)]
 pub(in crate::control::machine) struct Left {
     pub report: Report,
-    /// It had not yet said anything.
+    /// It had not yet sent anything.
     pub was_silent: bool,
     /// It had been welcomed, and had yet to pay.
     pub was_unpaid: bool,
@@ -55,7 +55,7 @@ pub(in crate::control::machine) struct Left {
     pub was_half_way: bool,
 }
 
-/// What is left of a link that has ended, until the application has taken what it was told of it.
+/// The remains of a link that has ended, until the application has taken its events.
 #[derive(Debug)]
 pub(super) struct Remains {
     id: ConnectionId,
@@ -66,7 +66,7 @@ pub(super) struct Remains {
 }
 
 impl Table {
-    /// The application is told something.
+    /// An event for the application.
     pub fn tell(&mut self, event: &Event) {
         self.told += 1;
         if let Some(c) = event.hands_over().and_then(|link| self.rows.get_mut(&link)) {
@@ -74,7 +74,7 @@ impl Table {
         }
     }
 
-    /// The application has taken the first `count` events that it was told.
+    /// The application has taken the first `count` events.
     pub fn events_taken(&mut self, count: u64) {
         self.taken = self.taken.max(count.min(self.told));
         while let Some(first) = self.remains.first_entry()
@@ -85,7 +85,7 @@ impl Table {
         }
     }
 
-    /// Nothing is left of a link, here or with what waits for the application.
+    /// No more remains of a link, here or in events that wait for the application.
     fn settle(&mut self, remains: Remains) {
         let Remains { id, user, marks, bytes, apertures } = remains;
         self.accounts.change(user, |account| {
@@ -95,9 +95,9 @@ impl Table {
         self.note(id, user, marks, Marks::default());
     }
 
-    /// The one way out. Everything that the connection had taken is given back, of a link that the
-    /// application knows as soon as it has taken what it was told; and the report says what the
-    /// application must hear. [`Report::Closed`] has been counted as told.
+    /// The one way out. Gives back the places and bytes of the connection; for a link that the
+    /// application knows, once the application has taken its events. The report is the last event
+    /// that the application must get. [`Report::Closed`] has been counted as an event.
     pub fn leave(&mut self, id: ConnectionId, why: Leave) -> Option<Left> {
         self.set_deadline(id, None);
         self.change_wants(id, |_, wants| wants.clear());
@@ -124,7 +124,7 @@ impl Table {
         left.report = match (c.stage, why) {
             (_, Leave::Ours | Leave::Joined) => Report::Nothing,
             (Stage::Linked(_) | Stage::Parting(_), Leave::Theirs(reason)) => Report::Closed(reason),
-            // A link can be refused nothing any more; what is left of it is a violation.
+            // A link can no longer be refused anything; that leaves a violation.
             (Stage::Linked(_) | Stage::Parting(_), Leave::Refused(..) | Leave::Failed(_)) => {
                 Report::Closed(LinkEnd::Violation)
             }

@@ -9,10 +9,10 @@
 //!                                                                                                |
 //!                                                      end of its socket, without BYE: Parting <-+
 //! ```
-//! This module alone can change a state or take a connection out, and [`Table::leave`]
-//! (`leaving.rs`) is its only way out: it gives back the places that were taken, and says what the
-//! application must be told. So no link can end without its application hearing of it, and no
-//! account can be forgotten. `receivers.rs` has who waits for a receiver.
+//! Only this module can change a state or take a connection out, and [`Table::leave`]
+//! (`leaving.rs`) is its only way out: it gives back the places that were taken, and returns the
+//! report for the application. So no link can end without its application hearing of it, and no
+//! account can be forgotten. `receivers.rs` has the connections that wait for a receiver.
 //!
 //! Never: a connection is in no account.
 
@@ -52,7 +52,7 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
-    /// Whether everything is there.
+    /// Whether both rings and the second connection are there.
     pub fn is_whole(&self) -> bool {
         self.has_wake && self.rings.iter().all(|ring| *ring == Transfer::Held)
     }
@@ -69,19 +69,19 @@ pub(super) struct Linked {
 /// How far a connection has come.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// Accepted; it has said nothing yet.
+    /// Accepted; it has not sent anything yet.
     Silent,
-    /// It waits until others of its user have paid for their memory. Nothing that it says has been
-    /// looked into.
+    /// It waits until others of its user have paid for their memory. Nothing that it sent has been
+    /// checked.
     Queued(Box<Hello>),
-    /// Its turn has come: whether its node is its own is being looked into.
+    /// Its turn has come: its credential is being verified.
     Checking(Box<Hello>),
-    /// Its node is its own. Over these links of that node something may have been said before, their
-    /// end perhaps, which a receiver has yet to hand on: that comes first.
+    /// Its credential is its own. Links of the same node may still hold frames, perhaps their
+    /// goodbye, that a receiver has yet to hand on: those come first.
     Following(Box<Hello>, BTreeSet<ConnectionId>),
     /// The application has been asked.
     Asking(Box<Hello>),
-    /// This process is to connect, and has this to say.
+    /// This process is connecting, and then sends this.
     Dialing(Vec<u8>),
     /// This process has connected and said HELLO.
     Greeting,
@@ -98,35 +98,35 @@ pub(super) enum Stage {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    /// Who this process is here.
+    /// This process's end of the connection.
     pub role: End,
     pub who: Who,
     pub service: String,
-    /// Which listener; 0 for a connection that this process made.
+    /// The listener; 0 for a connection that this process made.
     pub listener: u64,
     pub peer_node: NodeId,
     /// Whether the other end has proved that it is its node.
     pub is_proved: bool,
-    /// The number that only its process has, if the kernel says.
+    /// The number that only its process has, if the kernel tells it.
     pub process: Option<u64>,
     /// Pairs the two connections of a link that this process accepted.
     pub cookie: [u8; COOKIE_BYTES],
-    /// Which memory a receiver waits for.
+    /// The memory that a receiver waits for.
     pub window: Option<Memory>,
-    /// A receiver reads its socket, and should have ended soon after this. It may be stopped also
-    /// when it has said what it waited for: by what else is in its queue.
+    /// A receiver reads its socket, and should have ended soon after this time. Other descriptors
+    /// in its queue may stop it, even after it has reported its result.
     receiving_until_ns: Option<u64>,
-    /// Its process has died; what it had sent is still being read.
+    /// Its process has died; the frames that it had sent are still being read.
     pub is_dead: bool,
-    /// Asked for something that was refused so many times, more than was granted.
+    /// The number of refused requests beyond those granted.
     pub refused: u32,
     stage: Stage,
     features: LinkFeatures,
     /// The node that has to be at the other end, proved; `None`: any.
     pub expected: Option<Box<NodeId>>,
-    /// Whether whoever it is made to is waited for, where there is nobody yet.
+    /// Whether to wait for a server of the name, if there is none yet.
     pub wait: Wait,
-    /// How long it rests before it is tried again to make it.
+    /// Pause before the next try to connect.
     pub pause_ns: u64,
     deadline_ns: Option<u64>,
     /// Bytes charged to its user.
@@ -135,7 +135,7 @@ pub(super) struct Connection {
     handed: u64,
 }
 
-/// What a connection counts as, in the accounts and lists.
+/// The accounts and lists in which a connection counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Marks {
     /// Accepted by this process, so that it counts to its user.
@@ -182,7 +182,7 @@ impl Connection {
         &self.stage
     }
 
-    /// Until when it has to be a link.
+    /// The time limit for becoming a link.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.deadline_ns
     }
@@ -191,7 +191,7 @@ impl Connection {
         self.features
     }
 
-    /// What it said first, until it is welcomed.
+    /// Its HELLO, until it is welcomed.
     pub fn hello(&self) -> Option<&Hello> {
         match &self.stage {
             Stage::Queued(hello)
@@ -202,7 +202,7 @@ impl Connection {
         }
     }
 
-    /// Until when its receiver should have ended; `None`: none runs.
+    /// The time by which its receiver should have ended; `None`: none runs.
     pub fn receiving_until_ns(&self) -> Option<u64> {
         self.receiving_until_ns
     }
@@ -255,11 +255,11 @@ impl Connection {
     }
 }
 
-/// Memory of one connection that waits for a receiver, and since when, in the order of all that wanted
-/// one.
+/// Memory of one connection that waits for a receiver, with the order of the request among those of
+/// all connections.
 type Wants = VecDeque<(u64, Memory)>;
 
-/// Connections with their users: those of one are found together, oldest first.
+/// Connections with their users: those of one user are found together, oldest first.
 type ByUser = BTreeSet<(User, ConnectionId)>;
 
 /// All connections, and the accounts of their users.
@@ -268,7 +268,7 @@ pub(super) struct Table {
     rows: BTreeMap<ConnectionId, Connection>,
     deadlines: BTreeSet<(u64, ConnectionId)>,
     cookies: BTreeMap<[u8; COOKIE_BYTES], ConnectionId>,
-    /// Those that have said nothing.
+    /// Those that have sent nothing.
     silent: ByUser,
     /// Those that have been heard and have yet to pay.
     unpaid: ByUser,
@@ -276,18 +276,19 @@ pub(super) struct Table {
     waiting: ByUser,
     /// Those that wait to be heard.
     queued: Queue<ConnectionId>,
-    /// Those that want a receiver and have none, by since when.
+    /// Those that want a receiver and have none, by the order of their requests.
     wanting: Queue<(u64, ConnectionId)>,
-    /// Those whose sockets are read by receivers, or have ended: more may be known of them soon.
+    /// Those whose sockets are read by receivers, or have ended: more frames may come from them
+    /// soon.
     unsettled: BTreeSet<ConnectionId>,
     /// Those in `Following`.
     following: BTreeSet<ConnectionId>,
-    /// What those want that want any.
+    /// The memory for which each connection wants a receiver.
     wants: BTreeMap<ConnectionId, Wants>,
     wanted: u64,
-    /// Of links that have ended, by the number of the event that the application has yet to take.
+    /// Remains of ended links, by the number of the event that the application has yet to take.
     remains: BTreeMap<u64, Remains>,
-    /// Events that the application was told, and those of them that it has taken.
+    /// The number of events so far; `taken` of them the application has taken.
     told: u64,
     taken: u64,
     pub accounts: Accounts,
@@ -295,7 +296,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Of one user, so many may have yet to pay, and so many receivers may run.
+    /// Of one user, at most so many connections may have yet to pay, and at most so many receivers
+    /// run.
     pub fn new(unpaid_per_user_max: u32, receivers_per_user_max: u32) -> Self {
         Self {
             rows: BTreeMap::new(),
@@ -336,27 +338,28 @@ impl Table {
         self.rows.keys().copied()
     }
 
-    /// How many have said nothing.
+    /// The number of connections that have sent nothing.
     pub fn silent(&self) -> usize {
         self.silent.len()
     }
 
-    /// How many have been heard and have yet to pay.
+    /// The number of connections that have been heard and have yet to pay.
     pub fn unpaid(&self) -> usize {
         self.unpaid.len()
     }
 
-    /// How many links have ended of which the application has yet to take what it was told.
+    /// The number of ended links whose events the application has yet to take.
     pub fn ended(&self) -> usize {
         self.remains.len()
     }
 
-    /// Who is to be heard next, and its user; nobody whose user has as many unpaid as he may.
+    /// The connection to be heard next, and its user; skips users with the maximum of unpaid
+    /// connections.
     pub fn first_queued(&self) -> Option<(User, ConnectionId)> {
         self.queued.first()
     }
 
-    /// Who is to have a receiver next, likewise.
+    /// The connection to get the next receiver, likewise.
     pub fn first_wanting(&self) -> Option<(User, ConnectionId)> {
         self.wanting.first().map(|(user, (_, id))| (user, id))
     }
@@ -380,12 +383,12 @@ impl Table {
         self.rows.get(&id).map(|c| c.who.uid)
     }
 
-    /// The first moment at which something is too late.
+    /// The earliest deadline, and its connection.
     pub fn first_deadline(&self) -> Option<(u64, ConnectionId)> {
         self.deadlines.first().copied()
     }
 
-    /// When something of a connection will be too late; `None`: never.
+    /// Sets the deadline of a connection; `None`: it has none.
     pub fn set_deadline(&mut self, id: ConnectionId, at_ns: Option<u64>) {
         let Some(c) = self.rows.get_mut(&id) else { return };
         if let Some(old) = c.deadline_ns.take() {
@@ -399,13 +402,14 @@ impl Table {
 
     /// A connection that was accepted, or that this process makes.
     pub fn enter(&mut self, id: ConnectionId, c: Connection) {
-        // Only this process connects with a place for a link: nobody is charged for it.
+        // Only this process's own connections enter with a place for a link: no user is charged for
+        // it.
         self.note(id, c.who.uid, Marks::default(), c.marks());
         self.rows.insert(id, c);
     }
 
-    /// From one state on the way to a link to the next. A link is not left this way: anything but
-    /// a connection on its way is an error of the caller's, and stays as it is.
+    /// Moves a connection on its way to a link to the next state. A link is not left this way: for
+    /// any other connection the call is an error of the caller's, and changes nothing.
     pub fn advance(&mut self, id: ConnectionId, to: Stage) {
         let Some(c) = self.rows.get_mut(&id) else { return };
         if matches!(c.stage, Stage::Linked(_) | Stage::Parting(_)) {
@@ -433,7 +437,8 @@ impl Table {
         self.note(id, user, before, after);
     }
 
-    /// What a connection counts as has changed: the one place where lists and accounts follow.
+    /// The lists and accounts in which a connection counts have changed: the one place that updates
+    /// them.
     fn note(&mut self, id: ConnectionId, user: User, before: Marks, after: Marks) {
         let lists = [
             (&mut self.silent, before.is_silent, after.is_silent),
@@ -465,7 +470,7 @@ impl Table {
         }
     }
 
-    /// The last step on the way to a link. Gives what was agreed.
+    /// The last step on the way to a link. Returns the terms that were agreed.
     pub fn link(&mut self, id: ConnectionId, linked: Linked) -> Option<Box<Meeting>> {
         let c = self.rows.get_mut(&id)?;
         if !matches!(c.stage, Stage::Meeting(_)) {
@@ -476,7 +481,8 @@ impl Table {
         let Stage::Meeting(meeting) = old else { return None };
         c.features = meeting.features;
         let after = c.marks();
-        // The cookie of a link that this process asked for is the other end's, who may say any.
+        // The cookie of a link that this process asked for is the other end's choice, and may be
+        // any value.
         if c.role == End::Server {
             self.cookies.remove(&meeting.cookie);
         }
@@ -495,8 +501,8 @@ impl Table {
         self.unsettled.insert(id);
     }
 
-    /// The links of a node, which it has proved to be, of which more may be known soon; and whether
-    /// that is only how they ended.
+    /// The links of a node, with proved identity, of which more may be known soon; and for each
+    /// whether its socket has ended, so that only the cause is unknown.
     pub fn unsettled(&self, node: NodeId) -> impl Iterator<Item = (ConnectionId, bool)> {
         self.unsettled.iter().filter_map(move |id| {
             let c = self.rows.get(id).filter(|c| c.is_proved && c.peer_node == node)?;
@@ -508,8 +514,8 @@ impl Table {
         })
     }
 
-    /// A receiver has read all that came over a link, or the link is gone: those that waited for
-    /// nothing else.
+    /// A receiver has read everything that came over a link, or the link is gone: returns the
+    /// connections that waited for nothing else.
     pub fn followed(&mut self, link: ConnectionId) -> Vec<ConnectionId> {
         let mut followed = Vec::new();
         for id in &self.following {
@@ -523,13 +529,13 @@ impl Table {
         followed
     }
 
-    /// Which connection is being agreed with this cookie.
+    /// The connection in `Meeting` that has this cookie.
     pub fn with_cookie(&self, cookie: &[u8; COOKIE_BYTES]) -> Option<ConnectionId> {
         self.cookies.get(cookie).copied()
     }
 
-    /// Adds to the bytes that a user's links have mapped here, if there is room. What this process
-    /// maps for links that it asked for is charged to nobody.
+    /// Adds to the bytes that a user's links have mapped here, if there is room. Bytes that this
+    /// process maps for links that it asked for are charged to no user.
     pub fn charge(&mut self, id: ConnectionId, bytes: u64, bytes_max: u64) -> bool {
         let Some(c) = self.rows.get_mut(&id) else { return false };
         if c.role == End::Client {

@@ -1,8 +1,8 @@
-//! Who waits for a receiver, and whose sockets receivers read.
+//! Connections that wait for a receiver, and those whose sockets receivers read.
 //!
-//! A connection has one place among those that wait, however much it waits for: that of what it has
-//! wanted longest. Never: it has a place while a receiver takes something of it; a receiver that
-//! runs is counted to nobody.
+//! A connection has one place among those that wait, for any number of requests: the place of its
+//! oldest request. Never: it has a place while a receiver works for it; a running receiver counts
+//! to no user.
 
 use super::{Connection, Stage, Table, Wants};
 use crate::control::frame::Memory;
@@ -10,7 +10,7 @@ use crate::control::machine::ConnectionId;
 use crate::control::machine::account::User;
 
 impl Table {
-    /// How many pieces of memory wait for a receiver.
+    /// The number of pieces of memory that wait for a receiver.
     pub fn wants(&self) -> usize {
         self.wants.values().map(Wants::len).sum()
     }
@@ -22,7 +22,7 @@ impl Table {
         Some((first.0, id))
     }
 
-    /// What a connection wants of receivers changes, or whether it has one.
+    /// Changes a connection's requests for receivers, or whether it has one.
     pub(super) fn change_wants(
         &mut self,
         id: ConnectionId,
@@ -54,20 +54,20 @@ impl Table {
         self.change_wants(id, |_, wants| wants.push_back((wanted, memory)));
     }
 
-    /// It does no longer.
+    /// The memory no longer waits.
     pub fn no_longer_want(&mut self, id: ConnectionId, memory: Memory) {
         self.change_wants(id, |_, wants| wants.retain(|row| row.1 != memory));
     }
 
-    /// What a connection has waited for longest; it waits for it no more.
+    /// A connection's oldest request, which is removed.
     pub fn take_want(&mut self, id: ConnectionId) -> Option<Memory> {
         let mut taken = None;
         self.change_wants(id, |_, wants| taken = wants.pop_front());
         taken.map(|row| row.1)
     }
 
-    /// A receiver takes a connection's memory, and should have ended soon after `until_ns`. `reads`:
-    /// also what comes over its socket.
+    /// A receiver takes a connection's memory, and should have ended soon after `until_ns`.
+    /// `reads`: it also reads the frames of its socket.
     pub fn receiver_started(&mut self, id: ConnectionId, until_ns: u64, reads: bool) {
         let Some(user) = self.user_of(id) else { return };
         self.change_wants(id, |c, _| c.receiving_until_ns = Some(until_ns));
@@ -78,7 +78,7 @@ impl Table {
         self.count_receivers(user, |receivers| receivers + 1);
     }
 
-    /// A receiver of this user's has ended, whether its connection is still there or not.
+    /// A receiver of this user's has ended; its connection may be gone.
     pub fn receiver_ended(&mut self, id: ConnectionId, user: User) {
         self.change_wants(id, |c, _| c.receiving_until_ns = None);
         if !self.rows.get(&id).is_some_and(|c| matches!(c.stage, Stage::Parting(_))) {

@@ -24,11 +24,11 @@ prepare:
 build: prepare
 	@. scripts/common.sh && say 'cargo build --release' && cargo build --release --workspace --exclude hamlyn-python
 
-# The command alone: it is what a newcomer waits for.
+# The command alone, in a profile that compiles quickly: it is what a newcomer waits for.
 run: prepare
-	@. scripts/common.sh && say 'cargo build --release -p hamlyn-cli' && \
-		cargo build --release -p hamlyn-cli
-	@exec "$${CARGO_TARGET_DIR:-target}/release/hamlyn" tour $(FILE)
+	@. scripts/common.sh && say 'cargo build --profile tour -p hamlyn-cli' && \
+		cargo build --profile tour -p hamlyn-cli
+	@exec "$${CARGO_TARGET_DIR:-target}/tour/hamlyn" tour $(FILE)
 
 # STEPS='unit loom' runs only those steps, of either; see scripts/test.sh for their names.
 test: prepare

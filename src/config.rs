@@ -1,9 +1,9 @@
-//! Every setting of the library: one table, from which the builder calls, the `HAMLYN_*`
-//! variables, the checks and the documentation are made.
+//! All settings of the library, in one table. The builder calls, the `HAMLYN_*` variables, the
+//! checks and the documentation are made from it.
 //!
-//! A value comes from the builder, else from the environment ([`Config::from_env`]), else it is
-//! the default. A value that is not allowed is an error that says what is; nothing is clipped
-//! in silence.
+//! A value comes from the builder, else from the environment ([`Config::from_env`]), else from the
+//! default. A value that is not allowed is an error that states the allowed ones; no value is
+//! clipped silently.
 
 use crate::os::environment;
 use core::net::{IpAddr, SocketAddr};
@@ -22,7 +22,7 @@ pub struct ConfigError {
     pub variable: &'static str,
     /// The value found.
     pub value: String,
-    /// What is allowed.
+    /// The allowed values.
     pub allowed: String,
 }
 
@@ -35,9 +35,9 @@ pub struct Setting {
     pub variable: &'static str,
     /// The value.
     pub value: String,
-    /// What is allowed.
+    /// The allowed values.
     pub allowed: String,
-    /// What it does.
+    /// Its effect.
     pub meaning: &'static str,
 }
 
@@ -45,19 +45,19 @@ pub struct Setting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum WaitMode {
-    /// Always looking: the shortest latency, a whole core.
+    /// Polls always: the shortest latency, at the cost of a whole core.
     Polled,
-    /// Looking, then yielding, then asleep.
+    /// Polls, then yields, then sleeps.
     Adaptive,
-    /// Asleep at once when there is nothing.
+    /// Sleeps at once if there is nothing to receive.
     Blocking,
 }
 
-/// Who accepts connections and watches for deaths while the application makes no calls.
+/// The thread that accepts connections and watches for deaths while the application makes no calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Housekeeping {
-    /// A thread, asleep unless something happens.
+    /// A thread of the library's, asleep between events.
     Thread,
     /// The application's own event loop.
     Application,
@@ -67,13 +67,13 @@ pub enum Housekeeping {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Fabric {
-    /// Never: TLS.
+    /// Never: always TLS.
     Off,
-    /// Over libfabric, where the other host asks for it, too; else TLS.
+    /// Over libfabric if the other host asks for it, too; else TLS.
     Trusted,
 }
 
-/// Other hosts, by what they prove: the first name in their certificate, or `secret`.
+/// Other hosts, by their proven identity: the first name in their certificate, or `secret`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostNames(pub Vec<String>);
 
@@ -83,18 +83,18 @@ impl From<Vec<String>> for HostNames {
     }
 }
 
-/// What `hamlyn://` leads to where the service is on this host.
+/// The transport that `hamlyn://` names use if the service is on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Local {
-    /// Shared memory, where the process that has proved over TLS which node it is serves the same
-    /// name here, too, and lets this one in; else TLS.
+    /// Shared memory, if the process that has proved its node over TLS serves the same name on this
+    /// host, too, and admits this process; else TLS.
     Ring,
     /// TLS, as to any other host.
     Tls,
 }
 
-/// Where services of other hosts are looked up whose names say no place (`hamlyn://service`).
+/// The directory for services of other hosts whose names contain no address (`hamlyn://service`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum ServiceDirectory {
@@ -105,8 +105,8 @@ pub enum ServiceDirectory {
     Dns {
         /// The domain, without a dot at its end.
         domain: String,
-        /// The name server that is asked, for the hosts' addresses, too; `None`: those that the system
-        /// asks (`/etc/resolv.conf`).
+        /// The name server to ask, also for the hosts' addresses; `None`: the system's own name
+        /// servers (`/etc/resolv.conf`).
         server: Option<SocketAddr>,
     },
 }
@@ -133,15 +133,15 @@ impl core::fmt::Display for ServiceDirectory {
     }
 }
 
-/// What becomes of a peer whose user cannot be known, being of another user namespace.
+/// The treatment of a peer whose user cannot be known because it is in another user namespace.
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum AdmitUnknown {
     /// Refused.
     Never,
-    /// Admitted where the permissions of the service's socket let it through.
+    /// Admitted if the permissions of the service's socket let it through.
     Permissions,
-    /// Admitted if it shows this token, which both sides have been given.
+    /// Admitted if it shows this token, which both sides have been configured with.
     Token(String),
 }
 
@@ -157,7 +157,7 @@ impl core::fmt::Debug for AdmitUnknown {
 
 pub use crate::wire::TOKEN_BYTES_MAX;
 
-/// A type of setting: how it is read, what is allowed, how it is shown.
+/// A type of setting: parses it, states the allowed values, prints it.
 trait Value: Sized {
     type Allowed;
     fn parse(text: &str) -> Option<Self>;
@@ -166,13 +166,13 @@ trait Value: Sized {
     fn show(&self) -> String;
 }
 
-/// The whole numbers allowed.
+/// The allowed whole numbers.
 struct Whole {
     min: u64,
     max: u64,
     /// Powers of two only.
     power: bool,
-    /// Zero is allowed besides: it says "off" or "never".
+    /// Zero is allowed as well: it means "off" or "never".
     zero: bool,
 }
 
@@ -343,7 +343,8 @@ impl Value for Option<String> {
     }
 }
 
-/// Most hosts that are named, and longest name of one, in bytes: what a certificate has.
+/// The limits of a list of host names: the number of names, and the bytes of one, which are those
+/// of a certificate.
 const HOST_NAMES_MAX: usize = 64;
 const IDENTITY_BYTES_MAX: usize = 253;
 
@@ -354,7 +355,7 @@ impl Value for HostNames {
         Some(Self(if text.trim().is_empty() { Vec::new() } else { names.collect() }))
     }
     fn is_allowed(&self, _: &()) -> bool {
-        // What nobody is called would let nobody in, without a word.
+        // A name that no host can have would silently admit no host.
         let is_name = |name: &String| {
             name.parse::<IpAddr>().is_err()
                 && (1..=IDENTITY_BYTES_MAX).contains(&name.len())
@@ -446,7 +447,7 @@ impl Value for AdmitUnknown {
     }
 }
 
-/// What a builder call takes: the setting's own type, or the simpler one given with it.
+/// The argument of a builder call: the setting's own type, or the simpler one given with it.
 macro_rules! argument {
     ($type:ty) => {
         $type
@@ -464,10 +465,11 @@ macro_rules! settings {
         /// use hamlyn::Config;
         /// use hamlyn::config::WaitMode;
         ///
-        /// // What the environment says, and what the program says in its place.
+        /// // The builder calls override the environment.
         /// let config = Config::from_env()?.ring_bytes(64u32 << 10).wait_mode(WaitMode::Blocking);
         /// assert_eq!(config.ring_bytes, 65536);
-        /// // What is not allowed is an error that says what is, here or when a node is made with it.
+        /// // A value that is not allowed is an error that states the allowed ones, here or when a
+        /// // node is made with it.
         /// let error = config.ring_bytes(1000u32).validate().unwrap_err();
         /// assert!(error.to_string().contains("HAMLYN_RING_BYTES"), "{error}");
         /// # Ok::<(), hamlyn::config::ConfigError>(())
@@ -492,7 +494,7 @@ macro_rules! settings {
                 self
             })+
 
-            /// Defaults, replaced by what `lookup` finds for each variable.
+            /// Defaults, replaced by the values that `lookup` returns for the variables.
             pub fn from_lookup(
                 mut lookup: impl FnMut(&str) -> Option<String>,
             ) -> Result<Self, ConfigError> {
@@ -527,7 +529,7 @@ macro_rules! settings {
             /// ```
             /// use hamlyn::Config;
             ///
-            /// // From wherever a program has its settings.
+            /// // Replace this by the program's own source of settings.
             /// let said = |variable: &str| (variable == "HAMLYN_SLOTS_MAX").then(|| "16".into());
             /// let config = Config::from_lookup(said)?;
             /// let settings = config.settings();
@@ -662,12 +664,12 @@ settings! {
 }
 
 impl Config {
-    /// Defaults, replaced by the `HAMLYN_*` variables that are set. One by whose name no setting is
-    /// called, perhaps because it is misspelt, is ignored: it may be another program's. (The command
-    /// `hamlyn` says which it ignores.)
+    /// Defaults, replaced by the `HAMLYN_*` variables that are set. A variable that belongs to no
+    /// setting is ignored, since it may be another program's, even if it is a misspelling. (The
+    /// command `hamlyn` names the ignored ones.)
     ///
-    /// In a program with more rights than its caller (set-user-ID, set-group-ID, file capabilities) no
-    /// variable is read: these are the defaults.
+    /// A program with more rights than its caller (set-user-ID, set-group-ID, file capabilities)
+    /// reads no variable: it gets the defaults.
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::from_lookup(environment::text)
     }

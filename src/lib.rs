@@ -1,10 +1,10 @@
 //! **Hamlyn**: messages between programs that do not trust one another, at the speed of memory.
 //!
 //! The sender names the memory that a message lands in, and holds a key for it; the receiver's own
-//! library checks every packet and makes every deposit. No system call and no third
-//! process stands on the path, and no peer can write a byte that it was not given. The
-//! architecture is that of *An implementation of the Hamlyn sender-managed interface architecture*
-//! (Buzzard, Jacobson, Mackey, Marovich, Wilkes; OSDI 1996); its words are used here.
+//! library checks every packet and makes every deposit. No system call and no third process stands
+//! on the path, and no peer can write a byte outside the memory granted to it. The architecture and
+//! its vocabulary come from *An implementation of the Hamlyn sender-managed interface architecture*
+//! (Buzzard, Jacobson, Mackey, Marovich, Wilkes; OSDI 1996).
 //!
 //! # A server and its client
 //!
@@ -15,10 +15,10 @@
 //! use std::time::Duration;
 //!
 //! let limit = Some(Duration::from_secs(10));
-//! let config = Config::from_env()?; // What `Manager::new()` takes.
+//! let config = Config::from_env()?; // The configuration of `Manager::new()`.
 //! # let config = config.dir(&dir);
 //!
-//! // The server. The kernel says who calls, and `Access` who may.
+//! // The server. The kernel identifies the caller; `Access` decides whether it may connect.
 //! let server = Server::new(&Manager::with_config(config.clone())?, ServerConfig::default())?;
 //! server.serve("shout", Access::SameUser)?;
 //! std::thread::spawn(move || {
@@ -28,14 +28,14 @@
 //!     }
 //! });
 //!
-//! // The client, usually in another process. A name that nobody serves yet is waited for.
+//! // The client, usually in another process. It waits until the name is served.
 //! let client = Client::connect(&Manager::with_config(config)?, "shout", limit)?;
 //! assert_eq!(&*client.call(b"hello", limit)?, b"HELLO");
 //! # std::fs::remove_dir_all(&dir).ok();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What there is
+//! # Contents
 //!
 //! [`protocol`] has end points for any number of threads, found by a name or grown from a
 //! [seed](protocol::Seed). **Begin there.**
@@ -52,56 +52,56 @@
 //! | gather, scatter, reduce, barrier | [`Group`](protocol::Group) | [`GroupMember`](protocol::GroupMember), [`GroupHelper`](protocol::GroupHelper) |
 //!
 //! - [`typed`]: values in messages, checked before they are used.
-//! - `io` (feature `tokio`): byte streams as tokio's `AsyncRead` and `AsyncWrite`, for whatever speaks
-//!   over a socket. In tasks, too: `protocol::AsyncServer`, `protocol::AsyncClient`.
+//! - `io` (feature `tokio`): byte streams as tokio's `AsyncRead` and `AsyncWrite`, for code written
+//!   for sockets. `protocol::AsyncServer` and `protocol::AsyncClient` are calls in tasks.
 //! - [`job`]: the processes of a parallel program, started together (`hamlyn run`, MPICH's
-//!   `mpiexec`), find one another with nothing configured.
+//!   `mpiexec`), find one another without configuration.
 //! - [`Config`]: every setting, with its variable, default and limits.
-//! - [`services`]: who serves what here, its statistics, and the directories of names.
-//! - [`log`]: what an operator is told of links, with the reason: by a function of the program's, or
-//!   as events of `tracing`.
+//! - [`services`]: lists the services of this host, their statistics, and the directories of names.
+//! - [`log`]: reports links to an operator, with the reason: through a function of the program's,
+//!   or as events of `tracing`.
 //! - [`node`]: the lower level, with every mechanism in reach. A [`Node`] has message areas, slots,
-//!   tickets and notification queues, and hooks, observers and sinks of the application's own on
-//!   what arrives ([`Receiver`]); [`SharedNode`] is one for several threads; [`Aperture`] and
+//!   tickets and notification queues, and the application's own hooks, observers and sinks on
+//!   arriving messages ([`Receiver`]); [`SharedNode`] is one for several threads; [`Aperture`] and
 //!   [`ApertureView`] are memory that two processes map.
 //!
 //! # Features
 //!
-//! | feature | what it adds |
+//! | feature | adds |
 //! | --- | --- |
-//! | `os` (default) | all but the pure part: links, names, waiting, end points. Without it the crate is `no_std` with `alloc` |
+//! | `os` (default) | everything outside the pure part: links, names, waiting, end points. Without it the crate is `no_std` with `alloc` |
 //! | `tokio` | end points in tokio's tasks, `io` |
 //! | `tls` | services on other hosts, over TCP and TLS 1.3 |
 //! | `dns` | services on other hosts found in the DNS |
-//! | `libfabric` | packets to other hosts over libfabric, which is opened at run time, where both ends ask for it |
-//! | `serde` | values that serde knows as messages |
-//! | `tracing` | what [`log`] is told, as events of `tracing` |
-//! | `unstable-internals` | the modules below, without any promise: for this project's own tests, command and bindings. With it errors and events can be matched without a last arm, so that the bindings notice a new one |
+//! | `libfabric` | packets to other hosts over libfabric if both ends ask for it; the library is opened at run time |
+//! | `serde` | values that implement serde's traits, as messages |
+//! | `tracing` | the entries of [`log`] as events of `tracing` |
+//! | `unstable-internals` | the modules below, without any promise of stability: for this project's own tests, command and bindings. With it errors and events can be matched without a wildcard arm, so that a new variant does not compile in the bindings until they handle it |
 //!
 //! # Inside, from the bottom up
 //!
-//! - `wire`: what a packet and a ticket hold. Values only.
-//! - `link`: what carries packets: one direction of shared memory between two processes that believe
-//!   nothing they read from each other; how a receiver that waits is woken without a fence at the
-//!   sender; a fabric that reorders, loses and corrupts, for tests.
+//! - `wire`: the formats of packets and tickets. Values only.
+//! - `link`: the transport of packets: one direction of shared memory between two processes that
+//!   trust nothing they read from each other; the wake-up of a waiting receiver without a fence at
+//!   the sender; a fabric that reorders, loses and corrupts, for tests.
 //! - `interface`: the network interface card as a state machine: slots, keys, metadata entries, packet
 //!   counting, notification queues, send termini. It has no I/O, no threads, no clock.
-//! - `engine`: what a node decides, as a state machine likewise: which links are looked at, and when;
-//!   which leads to a node; when whoever waits sleeps, on what, and who wakes it.
+//! - `engine`: the decisions of a node, likewise a state machine: the links to poll, and when; the
+//!   link that leads to a node; when a waiting thread sleeps, on which object, and its wake-up.
 //! - `os`: the only module, beside the copies in `link`, with `unsafe` code: mappings, seals, sockets
 //!   that carry descriptors, barriers, the lock of shared nodes.
-//! - `control`: names, who may connect, the handshake, death, quotas; one thread, asleep.
+//! - `control`: names, access, the handshake, death, quotas; one thread, asleep.
 //!
-//! The first four, and of [`protocol`] what seeds and records are made of, are the pure part, built
+//! The first four, and the formats of seeds and records in [`protocol`], are the pure part, built
 //! without the feature `os`.
 //!
-//! # What holds
+//! # Guarantees
 //!
 //! A byte of a receiver's message area changes only through a packet whose key, bounds and mode
-//! were checked in the receiver's own process (an aperture is no message area). Hostile bytes become an error value and a counter.
-//! Absent failures nothing is lost, and no pattern of sends deadlocks between programs that keep
-//! calling, or have a [progress thread](SharedNode::start_progress). What is *not* protected
-//! stands in `SECURITY.md`.
+//! were checked in the receiver's own process (an aperture is no message area). Hostile bytes
+//! become an error value and a counter. Without failures no message is lost, and no pattern of
+//! sends deadlocks between programs that keep calling, or have a [progress
+//! thread](SharedNode::start_progress). `SECURITY.md` lists the limits of protection.
 
 #![no_std]
 #![deny(unsafe_code)]
@@ -115,7 +115,7 @@ compile_error!("Hamlyn needs a 64-bit target, such as x86_64 or aarch64");
 extern crate alloc;
 #[cfg(feature = "os")]
 extern crate std;
-// What tests share with programs names the library as those do.
+// Code that tests share with programs uses the library's external name.
 #[cfg(test)]
 extern crate self as hamlyn;
 
@@ -136,7 +136,7 @@ pub mod protocol;
 mod simulated;
 pub mod typed;
 
-// What is inside: users have what they need of it from here. Much of it is for tests.
+// Internal modules. The public items below re-export the parts that users need; tests use more.
 #[cfg(not(feature = "unstable-internals"))]
 #[allow(dead_code, unused_imports)]
 mod control;
@@ -190,8 +190,8 @@ pub use wire::{
     TICKET_BYTES, Ticket, TicketError,
 };
 
-/// Services, for tools: which there are, what they say of themselves, and the directories that their
-/// names lie in.
+/// Services, for tools: lists them, asks for their statistics, and finds the directories of their
+/// names.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-services-{}", std::process::id()));

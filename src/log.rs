@@ -1,15 +1,15 @@
-//! What an operator is told, by name and with the reason: links that come and go, who was refused or
-//! sent away.
+//! Reports to an operator: links that come and go, refused and disconnected peers, by name and with
+//! the reason.
 //!
 //! ```text
 //!   control, when peers meet or part --> queue --> housekeeping, without a lock --> sink, `tracing`
 //! ```
-//! Nothing is told of messages, so none pays for it. While nobody listens, nothing is kept. What a
-//! peer can bring about again and again is told [so many times a second](PER_USER_MAX) of each user,
-//! and of each other host, and then counted.
+//! Messages are not logged, so they cost nothing. With neither a sink nor the
+//! feature `tracing` no entry is kept. Entries that a peer can cause repeatedly are limited to
+//! [so many a second](PER_USER_MAX) of each user and each other host; the excess is counted.
 //!
-//! Never: whoever listens is called by a thread that sends or receives, unless that runs the control
-//! plane, too; one user's or host's entries push out another's.
+//! Never: a thread that sends or receives calls the sink, unless it runs the control plane, too;
+//! one user's or host's entries push out another's.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::{String, ToString};
@@ -18,24 +18,24 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Entries a second about peers of one user, or about another host by what it has proved to be; beyond, they
-/// are counted and told as one. So are those about all hosts that have proved nothing together, and about
-/// what this process could not do.
+/// Entries a second about peers of one user, or about another host by its proven identity. Excess
+/// entries are counted, and reported in one entry. Two more accounts have the same limit: all hosts
+/// that have proved nothing together, and the failures of this process itself.
 pub const PER_USER_MAX: u32 = 64;
-/// Users, and hosts that have proved which they are, that are told apart within a second; all others share
-/// an account.
+/// Users, and hosts with a proven identity, that have an account of their own within a second; all
+/// others share one.
 const USERS_MAX: usize = 256;
-/// Entries that wait to be told, at most.
+/// The most entries that wait for the sink.
 const WAITING_MAX: usize = 4096;
 /// A second, in nanoseconds.
 const WINDOW_NS: u64 = 1_000_000_000;
 
-/// How much an entry matters.
+/// The severity of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// As it should be.
+    /// Normal operation.
     Info,
-    /// Somebody did not get what they wanted, or is gone.
+    /// A peer was refused, or is gone.
     Warning,
     /// A rule was broken.
     Error,
@@ -45,9 +45,9 @@ pub enum Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Kind {
-    /// A link is there.
+    /// A link has been opened.
     Connected,
-    /// This process refused somebody.
+    /// This process refused a peer.
     Refused,
     /// This process could not connect.
     Failed,
@@ -57,18 +57,18 @@ pub enum Kind {
     Lost,
     /// The peer's process died.
     Died,
-    /// This process ended a link because the peer broke the rules.
+    /// This process disconnected a peer that broke the rules.
     SentAway,
-    /// The peer ended a link, and says that this process broke the rules.
+    /// The peer ended a link, and states that this process broke the rules.
     Expelled,
     /// The peer took a right back: a ticket, or an aperture.
     Revoked,
-    /// More was to be told, and was not: see [`PER_USER_MAX`].
+    /// Entries were left out: see [`PER_USER_MAX`].
     LeftOut,
 }
 
 impl Kind {
-    /// How much it matters.
+    /// Its severity.
     ///
     /// ```
     /// use hamlyn::log::{Kind, Level};
@@ -102,41 +102,40 @@ impl Kind {
     }
 }
 
-/// One thing that happened. What a peer wrote has gone through
-/// [`printable`](crate::services::printable).
+/// One event. Text that a peer wrote has gone through [`printable`](crate::services::printable).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct Entry {
-    /// What.
+    /// The kind of event.
     pub kind: Kind,
-    /// The peer's user, as the kernel says; `None`: of another user namespace, or nobody's.
+    /// The peer's user, from the kernel; `None`: a user of another user namespace, or no user.
     pub user: Option<u32>,
     /// The peer's process; `None` if it cannot be seen from here.
     pub process: Option<u32>,
     /// The service over which the link was made; empty if there is none.
     pub service: String,
-    /// Why, or what more there is to say; may be empty.
+    /// The reason, or further details; may be empty.
     pub reason: String,
     pub(crate) of: Account,
 }
 
-/// Whose an entry is, of which there are only so many a second.
+/// The account that an entry counts against; each has a limit a second.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Account {
-    /// A user of this host; `None`: one who cannot be seen from here.
+    /// A user of this host; `None`: a user that cannot be seen from here.
     User(Option<u32>),
-    /// Another host, by what it has proved to be, as it may be shown.
+    /// Another host, by its proven identity in printable form.
     Host(String),
     /// Hosts that have proved nothing.
     Strangers,
-    /// What this process could not do.
+    /// Failures of this process itself.
     Own,
-    /// Users and hosts for whom there was no account of their own.
+    /// Users and hosts without an account of their own.
     Others,
 }
 
 impl Account {
-    /// In words, where the user is not told apart.
+    /// The account in words, for entries that name no user.
     fn text(&self) -> String {
         match self {
             Self::User(_) => String::new(),
@@ -171,27 +170,27 @@ impl fmt::Display for Entry {
     }
 }
 
-/// Whoever listens.
+/// A callback for entries.
 pub type Sink = Arc<dyn Fn(&Entry) + Send + Sync>;
 
 static SINK: RwLock<Option<Sink>> = RwLock::new(None);
 static HAS_SINK: AtomicBool = AtomicBool::new(false);
 
-/// From now on `sink` is told of everything, in all nodes of this process, in the place of what was
-/// there before; `None`: nobody is. It is called in the housekeeping thread of each node, without a
-/// lock of the library's: it may call the library, but must not drop the node. While it runs, nobody
-/// connects, and no death is told. Where the application runs the control plane, it is called in the
-/// application's calls, perhaps with the node's own lock: there it must not call the library. One that
-/// panics is not told of that entry.
+/// From now on `sink` gets every entry of all nodes of this process, in place of the previous sink;
+/// `None`: no sink. The housekeeping thread of each node calls it, without a lock of the library's:
+/// it may call the library, but must not drop the node. While it runs, no peer can connect to that
+/// node, and no death is reported. If the application runs the control plane, the application's
+/// calls call the sink, perhaps with the node's own lock held: there it must not call the library.
+/// If it panics, that entry is lost.
 ///
-/// With the feature `tracing` the same entries are events of the target `hamlyn`, whether or not there
-/// is a sink.
+/// With the feature `tracing` the same entries are events of the target `hamlyn`, with or without a
+/// sink.
 ///
 /// ```
 /// use std::sync::Arc;
 ///
 /// hamlyn::log::set_sink(Some(Arc::new(|entry| eprintln!("{entry:?}"))));
-/// // From here on connections, refusals and deaths are told.
+/// // From here on connections, refusals and deaths are reported.
 /// hamlyn::log::set_sink(None);
 /// ```
 pub fn set_sink(sink: Option<Sink>) {
@@ -200,12 +199,12 @@ pub fn set_sink(sink: Option<Sink>) {
     *place = sink;
 }
 
-/// Whether somebody listens.
+/// Whether entries have a reader: a sink, or `tracing`.
 pub(crate) fn is_wanted() -> bool {
     cfg!(feature = "tracing") || HAS_SINK.load(Ordering::Relaxed)
 }
 
-/// Tells whoever listens. What panics there ends nothing here.
+/// Passes an entry to `tracing` and the sink, and catches their panics.
 pub(crate) fn tell(entry: &Entry) {
     #[cfg(feature = "tracing")]
     let _ = catch_unwind(AssertUnwindSafe(|| trace(entry)));
@@ -239,20 +238,20 @@ fn trace(entry: &Entry) {
     }
 }
 
-/// What waits to be told, and how much of each user has been within this second. Pure: time is an
+/// Entries that wait for the sink, and each account's count within this second. Pure: time is an
 /// argument.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     waiting: VecDeque<Entry>,
     since_ns: u64,
-    /// Entries of each account within this second, those included that were left out.
+    /// Entries of each account within this second, including the ones left out.
     counts: BTreeMap<Account, u32>,
     /// Entries that were left out because too many waited.
     dropped: u64,
 }
 
 impl Log {
-    /// Keeps an entry, if there were not too many of its account. `true`: it is the first that waits.
+    /// Keeps an entry unless its account has reached its limit. `true`: it is the first that waits.
     pub fn add(&mut self, now_ns: u64, entry: Entry) -> bool {
         let was_empty = self.waiting.is_empty();
         if now_ns.saturating_sub(self.since_ns) >= WINDOW_NS {
@@ -271,7 +270,7 @@ impl Log {
         was_empty && !self.waiting.is_empty()
     }
 
-    /// A second begins: what was left out in the one before is told.
+    /// Begins a second: reports the entries left out in the one before.
     fn begin(&mut self, now_ns: u64) {
         self.since_ns = now_ns;
         for (account, count) in core::mem::take(&mut self.counts) {
@@ -293,8 +292,8 @@ impl Log {
         }
     }
 
-    /// Takes all that waits, in the order in which it happened; and, if its second is over, what was
-    /// left out.
+    /// Takes all waiting entries, in the order of the events; and, if its second is over, the
+    /// report of the entries left out.
     pub fn take(&mut self, now_ns: u64) -> VecDeque<Entry> {
         if now_ns.saturating_sub(self.since_ns) >= WINDOW_NS {
             self.begin(now_ns);
@@ -339,7 +338,7 @@ mod tests {
         let told = log.take(8);
         assert_eq!(told.len(), PER_USER_MAX as usize + 1);
         assert_eq!(told.back().unwrap().user, Some(2));
-        // In the next second that is said, and he has as many again.
+        // The next second reports that, and the user has a full allowance again.
         assert!(log.add(5 + WINDOW_NS, of(1)));
         let told: alloc::vec::Vec<_> = log.take(6 + WINDOW_NS).into();
         assert_eq!((told[0].kind, told[0].user, told.len()), (Kind::LeftOut, Some(1), 2));
@@ -351,7 +350,7 @@ mod tests {
         let mut log = Log::default();
         let host = |name: &str| Account::Host(name.into());
         (0..10_000).for_each(|_| _ = log.add(1, of_account(Account::Strangers)));
-        // Nor do those that prove something push out one another, or strangers.
+        // Nor do hosts with a proven identity push out one another, or strangers.
         (0..10_000).for_each(|_| _ = log.add(1, of_account(host("evil"))));
         (0..10_000).for_each(|i| _ = log.add(1, of_account(host(&i.to_string()))));
         let told = log.take(2);
@@ -364,7 +363,7 @@ mod tests {
             log.add(1, of_account(of.clone()));
             assert_eq!(log.take(2).back().unwrap().of, of);
         }
-        // What was left out is told with whose it was.
+        // The report of entries left out names their account.
         log.add(WINDOW_NS + 1, of_account(Account::Own));
         let told = log.take(WINDOW_NS + 2);
         let text: alloc::vec::Vec<_> = told.iter().map(Entry::to_string).collect();

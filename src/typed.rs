@@ -717,6 +717,7 @@ mod tests {
         }
 
         #[derive(serde::Serialize, serde::Deserialize, Clone, Debug, PartialEq)]
+        #[allow(clippy::large_enum_variant)] // The size is what the tests need.
         enum Large {
             None,
             Some([u64; 32]),

@@ -1,4 +1,5 @@
-//! The number of connections: of strangers by their account, of hosts that have proved themselves by that.
+//! The number of connections: of strangers by their account, of hosts with a proven identity by
+//! that.
 
 use super::admission::{Account, Begun, Stage, Stranger, Strangers};
 use super::turns::Late;
@@ -8,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 impl Shared {
-    /// One more who has proved nothing: where there are more than may be, one of them gives way.
+    /// Admits one more stranger; if there are then too many, one of them gives way.
     pub(super) fn let_in(&self, state: &mut State, strangers: &mut Strangers, came: Came) -> u64 {
         let (id, row) = (state.new_id(), Row::Came(came));
         row.stranger(id).into_iter().for_each(|stranger| strangers.add(stranger));
@@ -19,7 +20,8 @@ impl Shared {
         id
     }
 
-    /// One more of an account is answered: one of as many as may be gives way.
+    /// Makes room to answer one more connection of an account: if the limit is reached, one gives
+    /// way.
     pub(super) fn make_room_for_one(&self, state: &mut State, account: Account) {
         let begun: Begun = state.strangers().collect();
         if let Some(oldest) = begun.gives_way(account) {
@@ -34,21 +36,21 @@ impl Shared {
 }
 
 impl State {
-    /// Those who have proved nothing, the oldest first.
+    /// The connections that have proved nothing, the oldest first.
     pub(super) fn strangers(&self) -> impl Iterator<Item = Stranger> {
         self.rows.iter().filter_map(|(id, row)| row.stranger(*id))
     }
 
-    /// Connections that there are, in whatever state, but for those of strangers: they are bounded by
-    /// themselves, and take no place of anybody else's.
+    /// All connections except those of strangers, in any state. Strangers have a limit of their
+    /// own, and take no place from the others.
     pub(super) fn connections(&self) -> usize {
         self.rows.len() - self.strangers().count()
             + self.links.len()
             + self.more.load(Ordering::Relaxed)
     }
 
-    /// Connections of one identity, whatever state they are in; and how many of them wait for the
-    /// application's answer. No link is locked for that.
+    /// The number of connections of one identity, in any state; and the number of them that wait
+    /// for the application's answer. Locks no link.
     pub(super) fn of_identity(&self, identity: &str) -> (usize, usize) {
         let links = self.links.values().filter(|row| row.identity == identity);
         let links: usize = links.map(LinkRow::connections).sum();
@@ -70,7 +72,7 @@ impl State {
 }
 
 impl Row {
-    /// From where one has connected that has proved nothing.
+    /// The address of a connection that has proved nothing.
     pub(super) fn strangers_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Came(came) => Some(came.address),
@@ -79,7 +81,7 @@ impl Row {
         }
     }
 
-    /// One that has proved nothing, as those who decide about it see it.
+    /// A connection that has proved nothing, in the form that `admission` uses.
     pub(super) fn stranger(&self, id: u64) -> Option<Stranger> {
         match self {
             Self::Came(came) => {
@@ -100,61 +102,62 @@ impl Row {
 }
 
 impl Met {
-    /// It has connected here, and proved nothing.
+    /// Whether this is an accepted connection that has proved nothing.
     pub(super) fn is_stranger(&self) -> bool {
         self.account.is_some() && self.meeting.is_unproved()
     }
 }
 
 impl LinkRow {
-    /// One, or as many as it has rails.
+    /// The link's number of connections: one, or its number of live rails.
     pub(super) fn connections(&self) -> usize {
         self.rails.as_ref().map_or(1, |rails| rails.live().connections())
     }
 }
 
-/// Which rails of a link live: kept where they come and go, and read without the link's lock, which its
-/// node's turns hold.
+/// The live rails of a link: updated when a rail joins or leaves, and read without the link's lock,
+/// which its node's turns hold.
 #[derive(Debug)]
 pub struct Live {
-    /// A bit for each.
+    /// A bit for each rail.
     places: AtomicU8,
-    /// Of all links: the connections beyond one each.
+    /// The sum over all links: the connections beyond one each.
     more: Arc<AtomicUsize>,
     late: Arc<Late>,
 }
 
 impl Live {
-    /// None of them, of a link among others. The thread is told of those that go.
+    /// Without live rails, for one of the links that share `more`. A rail that leaves wakes the
+    /// thread.
     pub fn new(more: &Arc<AtomicUsize>, late: &Arc<Late>) -> Arc<Self> {
         Arc::new(Self { places: AtomicU8::new(0), more: more.clone(), late: late.clone() })
     }
 
-    /// One lives.
+    /// A rail has joined.
     pub fn joined(&self, place: u8) {
         self.change(self.places.load(Ordering::Relaxed) | 1 << place);
     }
 
-    /// It does not any more.
+    /// A rail has left.
     pub fn left(&self, place: u8) {
         self.change(self.places.load(Ordering::Relaxed) & !(1 << place));
         self.late.rail_left();
     }
 
-    /// By whoever has the link's lock, or the last who has this.
+    /// Only the holder of the link's lock, or of the last reference, calls this.
     fn change(&self, places: u8) {
         let more = |places: u8| (places.count_ones() as usize).saturating_sub(1);
         let before = more(self.places.swap(places, Ordering::Relaxed));
-        // A sum that falls wraps around, as it is meant to.
+        // The sum may fall; then the addition wraps around on purpose.
         self.more.fetch_add(more(places).wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Whether one lives.
+    /// Whether a rail lives.
     pub fn has(&self, place: u8) -> bool {
         self.places.load(Ordering::Relaxed) >> place & 1 != 0
     }
 
-    /// Connections of the link: one is counted for a link that has none any more, until it is gone.
+    /// The link's number of connections: at least one until the link is gone.
     pub fn connections(&self) -> usize {
         (self.places.load(Ordering::Relaxed).count_ones() as usize).max(1)
     }

@@ -1,17 +1,19 @@
-//! Which stranger is answered next, and which gives way: decided without sockets and without a clock.
+//! Chooses the next stranger to answer, and the one that gives way, without sockets and without a
+//! clock.
 //!
 //! ```text
 //!   Came --its turn--> Begun --it answers the server's flight--> Answered --proves itself--> no stranger
 //! ```
-//! A stranger is counted by what it cannot have many of: this host by all its addresses together, another
-//! host by its IPv4 address, or in IPv6 by its network of 2⁶⁴ addresses within its site of 2⁸⁰. Sites take
-//! turns, and within a site its networks.
+//! Each stranger counts against a scarce resource: this host's own connections count together,
+//! whatever their address; another host's count by IPv4 address, or in IPv6 by its network of 2⁶⁴
+//! addresses within its site of 2⁸⁰. Sites take turns, and within a site its networks.
 //!
-//! A stranger that has answered the server's flight is at the address that it says, and has computed as
-//! much as this end. Anybody can play recorded first words again; so those who have answered give way to
-//! nobody who has not, as long as they are at most half of all.
+//! A stranger that has answered the server's flight is at the address that it claims, and has
+//! computed as much as this end. Recorded first messages can be replayed by anyone; so a stranger
+//! that has answered never gives way to one that has not, as long as the answered ones are at most
+//! half of all.
 //!
-//! Never: an account that has fewer strangers than another gives way to it at the same stage.
+//! Never: an account gives way to another that has more strangers at the same stage.
 
 use core::cmp::Reverse;
 use core::ops::Bound;
@@ -19,15 +21,15 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::vec::Vec;
 
-/// Strangers of one network with which TLS has begun.
+/// Most strangers of one network with which TLS has begun.
 const BEGUN_PER_NETWORK_MAX: usize = 16;
-/// The same of one site.
+/// Most strangers of one site with which TLS has begun.
 const BEGUN_PER_SITE_MAX: usize = 64;
-/// Nanoseconds that one of as many as there may be has before it gives way: to prove itself takes a few times
-/// the way there and back.
+/// Nanoseconds for which a stranger keeps its place while its account is at its limit. Proving
+/// itself takes a few round trips.
 pub(super) const MAY_TAKE_NS: u64 = 1_000_000_000;
 
-/// By what a stranger is counted.
+/// The unit by which strangers are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Account {
     site: IpAddr,
@@ -35,11 +37,11 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Of an address, which may be one of this host's own.
+    /// The account of an address, which may be one of this host's own.
     pub fn of(address: IpAddr, is_here: bool) -> Self {
         let address = address.to_canonical();
         match address {
-            // Every user of this host can connect from each address of loopback, and there are 2²⁴.
+            // Every user of this host can connect from each of the 2²⁴ addresses of loopback.
             address if is_here || address.is_loopback() => {
                 let own = Ipv4Addr::LOCALHOST.into();
                 Self { site: own, network: own }
@@ -54,14 +56,14 @@ impl Account {
     }
 }
 
-/// How far a stranger has come.
+/// A stranger's progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// It has connected.
     Came,
-    /// Its first words are answered, which is what costs.
+    /// Its first message is answered, which is the expensive step.
     Begun { since_ns: u64 },
-    /// It has answered that.
+    /// It has answered the server's flight.
     Answered { since_ns: u64 },
 }
 
@@ -71,11 +73,11 @@ pub(super) struct Stranger {
     pub id: u64,
     pub account: Account,
     pub stage: Stage,
-    /// Something has come from it, and waits for its turn.
+    /// It has sent something, and waits for its turn.
     pub is_due: bool,
 }
 
-/// Strangers by account; of each the oldest is the first.
+/// Strangers by account, the oldest of each first.
 #[derive(Default)]
 struct Queue {
     of: HashMap<Account, VecDeque<u64>>,
@@ -90,7 +92,7 @@ impl Queue {
         self.count += 1;
     }
 
-    /// The oldest of the network that has most, at the site that has most.
+    /// Takes the oldest stranger of the largest network at the largest site.
     fn take_one(&mut self) -> Option<u64> {
         let weight = |account: &Account, ids: &VecDeque<u64>| {
             (self.of_site.get(&account.site).copied(), ids.len(), Reverse(ids.front().copied()))
@@ -108,7 +110,7 @@ impl Queue {
     }
 }
 
-/// All strangers, where there may be one too many.
+/// All strangers, of which there may be one too many.
 #[derive(Default)]
 pub(super) struct Strangers {
     unanswered: Queue,
@@ -124,7 +126,7 @@ impl FromIterator<Stranger> for Strangers {
 }
 
 impl Strangers {
-    /// One more.
+    /// Adds a stranger.
     pub fn add(&mut self, Stranger { id, account, stage, .. }: Stranger) {
         match stage {
             Stage::Came | Stage::Begun { .. } => self.unanswered.add(account, id),
@@ -132,7 +134,7 @@ impl Strangers {
         }
     }
 
-    /// Takes out the one that gives way where there are more than `most`.
+    /// If there are more than `most`, takes out the one that gives way.
     pub fn take_excess(&mut self, most: usize) -> Option<u64> {
         if self.unanswered.count + self.answered.count <= most {
             return None;
@@ -144,7 +146,7 @@ impl Strangers {
     }
 }
 
-/// One with which TLS has begun: what sorts first gives way first.
+/// A stranger with which TLS has begun. The first in this order gives way first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct One {
     has_answered: bool,
@@ -152,7 +154,7 @@ struct One {
     id: u64,
 }
 
-/// Those with which TLS has begun, by site and network.
+/// The strangers with which TLS has begun, by site and network.
 pub(super) struct Begun(HashMap<IpAddr, HashMap<IpAddr, Vec<One>>>);
 
 impl FromIterator<Stranger> for Begun {
@@ -186,13 +188,15 @@ impl Begun {
         firsts.min().map(|first| *first.1)
     }
 
-    /// The one that gives way when one more of an account is answered, if there may not be more.
+    /// The stranger that gives way if one more of an account is answered; `None`: the account is
+    /// below its limits.
     pub fn gives_way(&self, account: Account) -> Option<u64> {
         self.first_to_go(account).map(|one| one.id)
     }
 
-    /// When a stranger may be gone on with: one that was not answered waits while as many as may be were
-    /// answered, and the one that would give way was not long ago.
+    /// The earliest time of a stranger's turn. One that has not been answered waits while its
+    /// account is at its limit and the stranger that would give way began less than `MAY_TAKE_NS`
+    /// ago.
     pub fn turn_ns(&self, stranger: &Stranger) -> u64 {
         match stranger.stage {
             Stage::Came => self
@@ -203,7 +207,7 @@ impl Begun {
     }
 }
 
-/// Whose turn was the last: of all sites, and at each that waits.
+/// The last turn: the site among all sites, and the network within each site that waits.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     site: Option<IpAddr>,
@@ -211,13 +215,13 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Those that are gone on with now: of each site with one, and with `most` in all.
+    /// The strangers whose turn it is now: one of each site, and at most `most` in all.
     pub fn next(&mut self, all: &[Stranger], now_ns: u64, most: usize) -> Vec<u64> {
         let begun: Begun = all.iter().copied().collect();
         let mut sites: BTreeMap<IpAddr, BTreeMap<IpAddr, (bool, u64)>> = BTreeMap::new();
         let due = all.iter().filter(|one| one.is_due && begun.turn_ns(one) <= now_ns);
         for Stranger { id, account, stage, .. } in due {
-            // What was begun is brought to its end first; then who came first.
+            // Connections that have begun go first; then the oldest.
             let place = (*stage == Stage::Came, *id);
             let networks = sites.entry(account.site).or_default();
             let first = networks.entry(account.network).or_insert(place);
@@ -237,7 +241,7 @@ impl Turns {
     }
 }
 
-/// All of them once around, from the one behind `last`.
+/// All entries, once around, beginning behind `last`.
 fn behind<V>(
     all: &BTreeMap<IpAddr, V>,
     last: Option<IpAddr>,
@@ -258,7 +262,7 @@ mod tests {
         Account::of(address.parse().unwrap(), false)
     }
 
-    /// Everybody who waits at the port of a host, as its thread has them.
+    /// All strangers at the port of a host, as its thread keeps them.
     #[derive(Default)]
     struct Port {
         all: Vec<Stranger>,
@@ -269,7 +273,7 @@ mod tests {
     }
 
     impl Port {
-        /// One connects and has said its first words.
+        /// A stranger connects and sends its first message.
         fn comes(&mut self, address: &str) -> u64 {
             self.next += 1;
             let (id, account) = (self.next, account(address));
@@ -303,7 +307,7 @@ mod tests {
             self.at(id).stage = Stage::Answered { since_ns };
         }
 
-        /// A turn of the thread: how many were gone on with.
+        /// A turn of the thread; returns the number of strangers it handled.
         fn turn(&mut self) -> usize {
             let chosen = self.turns.next(&self.all, self.now_ns, 16);
             for id in &chosen {
@@ -323,7 +327,7 @@ mod tests {
         }
     }
 
-    /// The `i`-th of addresses that cost nothing to whoever has one.
+    /// The `i`-th of addresses that cost their owner nothing.
     type Addresses = fn(usize) -> std::string::String;
     const FREE: [(&str, Addresses); 4] = [
         ("loopback", |i| format!("127.{}.{}.{}", i >> 16 & 255, i >> 8 & 255, i & 255)),
@@ -341,7 +345,7 @@ mod tests {
             assert!(port.has(honest), "{what}");
             assert_eq!(port.all.len(), MOST, "{what}");
             assert_eq!(port.gone.len(), attackers.len() + 1 - MOST, "{what}");
-            // It is answered in the first turn, and of all the others one.
+            // It is answered in the first turn, and one of all the others.
             assert_eq!(port.turn(), 2, "{what}");
             assert!(port.is_begun(honest), "{what}");
         }
@@ -372,12 +376,12 @@ mod tests {
         port.turn();
         assert!(port.is_begun(honest));
         port.answers(honest);
-        // From as many addresses as there are, none of which has two.
+        // From as many addresses as there are, each used once.
         for i in 0..20_000usize {
             port.comes(&format!("{}.{}.{}.1", 11 + (i >> 16), i >> 8 & 255, i & 255));
             assert!(port.has(honest), "{i}");
         }
-        // Nor does its own account send it away, which plays first words again.
+        // Nor does its own account, which replays first messages, make it give way.
         for _ in 0..100 {
             port.comes(HONEST);
             port.now_ns += MAY_TAKE_NS;
@@ -393,7 +397,7 @@ mod tests {
             let one = port.comes(&format!("10.0.{}.1", i % 100));
             port.answers(one);
         }
-        // Each newcomer sends away one of those, of the account that has most.
+        // Each newcomer makes one of them give way, of the largest account.
         let honest = port.comes(HONEST);
         for i in 0..MOST / 2 - 1 {
             port.comes(&format!("10.1.{}.1", i));
@@ -441,7 +445,7 @@ mod tests {
             seen = networks;
         }
         assert_eq!(seen.len(), 40);
-        // Sites beyond those of one turn have the next.
+        // Sites beyond those of one turn are in the next.
         let mut port = Port::default();
         let all: Vec<u64> = (0..40).map(|i| port.comes(&format!("2001:db8:{i:x}::1"))).collect();
         assert_eq!([port.turn(), port.turn(), port.turn(), port.turn()], [16, 16, 8, 0]);

@@ -1,6 +1,6 @@
-//! What a client asks a server of this process for, once it has proved itself, and whether it may have it.
+//! Decides a client's request to a server of this process, once the client has proved itself.
 //!
-//! Never: a program hears of a connection that is a question alone.
+//! Never: a program sees a connection that only asks a question.
 
 use super::hello::{Answer, Wants};
 use super::links::peer;
@@ -14,7 +14,7 @@ use std::format;
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// Said to a host that may not connect.
+/// The text of the refusal of a host that may not connect.
 const NOT_LET_IN: &str = "this service is not for other hosts, but for those that the setting links_from \
                           (HAMLYN_LINKS_FROM) of its process names";
 
@@ -25,7 +25,7 @@ fn too_many(most: usize) -> Answer {
 }
 
 impl Shared {
-    /// At a server: the client has proved itself and says what it wants.
+    /// At a server: the client has proved itself and sent its request.
     pub(super) fn wanted(
         self: &Arc<Self>,
         state: &mut State,
@@ -53,14 +53,15 @@ impl Shared {
         let asks = matches!(joins, Some(Said::Asks));
         let for_figures = asks && matches!(Said::split(before).1, Some(Said::Figures));
         let joins = joins.filter(|said| matches!(said, Said::Join { .. }));
-        // This one is among them.
+        // This connection is among them.
         let (all, most) = (state.connections(), self.config.links_max as usize);
         let is_full = all > most;
         let is_crowd = all > most + self.config.half_open_max as usize;
         if is_crowd || own >= 2 * self.config.connections_per_user_max as usize {
-            // It is not even told, which would keep another connection.
+            // It gets no answer, which would keep another connection.
             if let Some(Row::Meeting(met)) = state.rows.get(&id) {
-                // As of one that is served, or of what the host has invented.
+                // Counted under the service's name if it is served; else the name is the host's
+                // invention.
                 let answer = match answer {
                     Err(Answer::NoService) => Answer::NoService,
                     _ if is_crowd => too_many(most),
@@ -95,7 +96,8 @@ impl Shared {
         }
         let Some(Row::Meeting(met)) = state.rows.get_mut(&id) else { return };
         match answer {
-            // It is told that it might, and the connection ends: nobody was refused, and no program is asked.
+            // The host is told that it may connect, and the connection ends: this is no refusal,
+            // and the program is not asked.
             Ok(_) if asks => {
                 let Some(Row::Meeting(mut met)) = state.rows.remove(&id) else { return };
                 self.tell_where(state, &mut met, &wants, &proved);
@@ -122,7 +124,7 @@ impl Shared {
         }
     }
 
-    /// A request that waits for the application's answer, to be answered.
+    /// Takes out a request that waits for the application's answer.
     pub(super) fn take_asked(
         &self,
         state: &mut State,

@@ -4,21 +4,22 @@
 //!   node --ring--> out  --frames--> path --> network
 //!   node <--ring-- into <--frames-- path <-- network
 //! ```
-//! To the node it is the other end of a link as any other: what the other host sent is a packet in a
-//! ring, which the interface checks as one from another process. It moves what can be moved when the
-//! node has its turn, when the node sends, and when the node is woken for its socket.
+//! To the node it is the other end of a link like any other: packets from the other host arrive in
+//! a ring, and the interface checks them like packets from another process. It moves packets when
+//! the node has its turn, when the node sends, and when the node is woken for its socket.
 //!
-//! What the node sends leaves at once, if it is the first since the node's last turn, or fills half of
-//! the ring. What it sends right behind that, without a turn in between, goes together: in the next
-//! turn, when the ring is half full, or when the thread of other hosts comes by, whom the first of these
-//! wakes. So who asks and waits for the answer never waits for anything else, who sends short messages
-//! without a pause pays one system call for many, and who sends long ones wakes nobody.
+//! A packet from the node leaves at once if it is the first since the node's last turn, or if the
+//! ring is half full. Packets that follow without a turn in between leave together: in the next
+//! turn, when the ring is half full, or when the thread of other hosts handles the link, which the
+//! first of these packets wakes. So a sender that asks and waits for the answer is never delayed,
+//! many short messages without a pause cost one system call, and long messages wake no thread.
 //!
-//! What it sends and reads are [`frames`]; the path is a connection with TLS, or another [`Path`].
+//! It sends and reads [`frames`]; the path is a connection with TLS, or another [`Path`].
 //!
-//! Back-pressure: what the receiving node has not taken stays in its ring, then in one buffer, then in
-//! TCP's window, then in the sending node's ring, which is full for whoever sends. Never: more of what
-//! a peer sent is held than one packet beyond the ring; packets of one link overtake one another.
+//! Back-pressure: packets that the receiving node has not taken stay in its ring, then in one
+//! buffer, then in TCP's window, then in the sending node's ring, which is then full for the
+//! sender. Never: more of a peer's bytes are kept than one packet beyond the ring; packets of one
+//! link overtake one another.
 
 use super::EVENTS_MAX;
 use super::channel::Ended;
@@ -42,78 +43,80 @@ use std::string::String;
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// Bytes of frames that are made into records of TLS at a time: one record has so many.
+/// Bytes of frames that are made into records of TLS at a time: the size of one record.
 const BATCH_BYTES: usize = 16 << 10;
-/// Bytes that are given to the system at a time, where there are so many.
+/// Bytes to give to the system at a time, if there are so many.
 const WRITE_BYTES: usize = 64 << 10;
-/// Bytes that one turn takes from the network, whatever is in them, so that others have theirs.
+/// Bytes that one turn takes from the network, whatever their content, so that other links have a
+/// turn.
 const TURN_BYTES: u64 = 256 << 10;
-/// Words for the other end that are kept until the network takes them.
+/// Notices for the other end that are kept until the network takes them.
 const NOTICES_MAX: usize = 64;
-/// From so many data bytes on, a packet may overtake shorter ones, where a link has several rails: from
-/// as many as it goes into the bulk ring of a link of one host.
+/// Data bytes from which on a packet may overtake shorter ones, if a link has several rails. Within
+/// one host, packets of this size go into the bulk ring.
 const LONG_PACKET_BYTES: u32 = 2048;
 
-/// How much a turn has done.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Something came, or left.
+    /// A packet came, or left.
     pub any: bool,
-    /// What is to leave waits until the network takes more.
+    /// Bytes to send wait until the network takes more.
     pub waits: bool,
-    /// Nothing will come or leave any more.
+    /// Nothing comes or leaves any more.
     pub has_ended: bool,
 }
 
-/// See the module.
+/// Carries the packets of one link: see the module.
 #[derive(Debug)]
 pub struct Carrier {
     path: Box<dyn Path>,
-    /// Why it is not another one that was asked for.
+    /// The reason why the path is not the one that was asked for.
     why_not: Option<String>,
-    /// Who is told of the end, beside the node.
+    /// A callback for the end, beside the node.
     on_end: Option<OnEnd>,
     token: LinkToken,
     inbox: Arc<Inbox>,
     late: Arc<Late>,
-    /// Something was sent since the node's last turn.
+    /// A packet was sent since the node's last turn.
     has_sent: bool,
-    /// The thread looks after what is sent: what is sent right behind something else, and what the
-    /// network did not take from whoever sent, since the node may sleep in another thread's call.
+    /// The thread handles unsent packets: those that follow another one without a turn in between,
+    /// and those that the network did not take from the sender, since the node may sleep in another
+    /// thread's call.
     is_late: bool,
-    /// What the node writes.
+    /// The ring that the node writes.
     out: RingReader<RegionLines, RegionWord>,
-    /// What the node reads.
+    /// The ring that the node reads.
     into: RingWriter<RegionLines, RegionWord>,
-    /// Tells the node's sends that this end wants to know of any packet.
+    /// Asks the node to announce each packet that it writes.
     sleep: Sleeper<RegionWord>,
-    /// Most bytes of data in a packet that comes.
+    /// Most bytes of data in an incoming packet.
     packet_bytes: usize,
     batch: Vec<u8>,
     notices: Vec<Frame<'static>>,
     waits: bool,
-    /// There is more room in the ring than the node has been told of.
+    /// The ring has more room than the node has been told.
     has_freed: bool,
     /// At the node's last turn the network took no more: it may sleep until there is room.
     node_waits: bool,
-    /// What is said behind everything else.
+    /// The frame to send after everything else.
     last: Option<Frame<'static>>,
-    /// It has been said.
+    /// The last frame has been sent.
     is_finished: bool,
-    /// The other end has said goodbye, or that this one broke the rules.
+    /// The other end has said goodbye, or has disconnected this one for breaking the rules.
     said: Option<LinkEnd>,
     /// The node has been told of the end.
     has_ended: bool,
-    /// Bytes received, lines written and lines read, when it was last asked to rest.
+    /// Bytes received, lines written and lines read at the last call of `rest`.
     at_last_rest: (u64, u64, u64),
-    /// It has given back what it needs to carry something.
+    /// It has given back the memory that it needs to carry packets.
     is_resting: bool,
-    /// So is the ring that the node writes to be, in its next turn.
+    /// The memory of the ring that the node writes is to be given back in the node's next turn.
     gives_ring_back: bool,
 }
 
 impl Carrier {
-    /// Between a node's regions, as [`NewLink`](crate::control::NewLink) has them, and the way to a
+    /// Between a node's regions, those of [`NewLink`](crate::control::NewLink), and the path to a
     /// host with which everything has been agreed.
     pub fn new(
         path: Box<dyn Path>,
@@ -125,7 +128,8 @@ impl Carrier {
         packet_bytes: u32,
     ) -> Self {
         let into = RingWriter::new(incoming.lines(), outgoing.freed(), packet_bytes);
-        // The node fences for itself, since links to other hosts are made without `LinkFeatures::BARRIER`.
+        // The node fences for itself, since links to other hosts are made without
+        // `LinkFeatures::BARRIER`.
         let mut sleep = Sleeper::new(incoming.sleep(), Barrier::Fence, true);
         sleep.arm_for_any();
         Self {
@@ -156,7 +160,7 @@ impl Carrier {
         }
     }
 
-    /// Moves what can be moved, both ways.
+    /// Moves as many packets as possible, both ways.
     pub fn turn(&mut self) -> Moved {
         self.has_sent = false;
         let came = self.receive();
@@ -165,15 +169,15 @@ impl Carrier {
             self.give_ring_back();
         }
         self.take_news();
-        // Whoever sent: somebody may wait for the room.
+        // Including other threads' sends: the node may wait for the room.
         let left = core::mem::take(&mut self.has_freed);
         self.node_waits = self.waits;
         self.tell_end();
         Moved { any: came || left, waits: self.waits, has_ended: self.has_ended }
     }
 
-    /// Tells the node what became of memory that one end opens to the other. An application that takes no
-    /// events is not made to keep them.
+    /// Reports to the node changes of memory that one end opens to the other. An application that
+    /// takes no events is not made to keep them.
     fn take_news(&mut self) {
         while self.inbox.len() < EVENTS_MAX / 4
             && let Some(news) = self.path.next_news()
@@ -189,12 +193,13 @@ impl Carrier {
         }
     }
 
-    /// Whether memory of this process can be opened to the other end. An error: why not.
+    /// Whether memory of this process can be opened to the other end; else the reason.
     pub fn can_lend(&mut self) -> Result<(), String> {
         self.path.can_lend()
     }
 
-    /// Opens memory to the other end, of which this is a descriptor for it; says its number. An error: why not.
+    /// Opens memory to the other end through this descriptor; returns the number of the opening, or
+    /// the reason why it cannot.
     pub fn lend(
         &mut self,
         file: OwnedFd,
@@ -204,19 +209,19 @@ impl Carrier {
         self.path.lend(file, bytes, access)
     }
 
-    /// Takes it back: the other end does nothing there any more.
+    /// Revokes memory that this end opened: the other end no longer accesses it.
     pub fn revoke(&mut self, number: u32) {
         self.path.revoke(number);
     }
 
-    /// Lets go of memory of the other end's.
+    /// Releases memory of the other end's.
     pub fn release(&mut self, number: u32) {
         self.path.release(number);
     }
 
-    /// The node has written something, or so `much` that it is worth a system call of its own.
+    /// The node has written packets; `much`: enough for a system call of their own.
     pub fn told(&mut self, much: bool) {
-        // The ring was full, and what is in it has left already.
+        // The ring was full, and its packets have left already.
         if !self.out.is_ready() {
             self.sleep.arm_for_any();
             return;
@@ -229,7 +234,7 @@ impl Carrier {
         }
     }
 
-    /// Sends for whoever sends, and not within a turn of the node.
+    /// Sends in a call of the sender, outside the node's turns.
     pub fn send_now(&mut self) {
         self.send();
         if self.waits || !self.path.is_quiet() {
@@ -237,7 +242,7 @@ impl Carrier {
         }
     }
 
-    /// The thread looks after it, once, however often this is called.
+    /// Hands the link to the thread, once, however often this is called.
     pub fn hand_over(&mut self) {
         if !self.is_late && !self.has_ended {
             self.is_late = true;
@@ -245,12 +250,13 @@ impl Carrier {
         }
     }
 
-    /// Sends what the node has written, as far as the network takes it. For whoever has the node's lock.
+    /// Sends the node's packets, as far as the network takes them. The caller holds the node's
+    /// lock.
     fn send(&mut self) {
         loop {
             self.send_some();
-            // The next send tells. It is made under the node's lock, as this is; so there is none
-            // between the announcement and the look.
+            // The next send announces itself. It happens under the node's lock, like this; so no
+            // send comes between the announcement and the check.
             self.sleep.arm_for_any();
             if self.waits || self.path.is_broken() || !self.out.is_ready() {
                 return;
@@ -258,7 +264,7 @@ impl Carrier {
         }
     }
 
-    /// The same for the thread that looks after what is late, beside which the node may write.
+    /// The same for the thread of late links; the node may write at the same time.
     pub fn send_late(&mut self) -> Lateness {
         let left = !self.has_ended && self.send_some();
         if left && core::mem::take(&mut self.node_waits) {
@@ -284,13 +290,13 @@ impl Carrier {
         Lateness::Done
     }
 
-    /// Until the network takes no more, or there is nothing more. Whether something left.
+    /// Sends until the network takes no more, or the ring is empty. Returns whether any bytes left.
     fn send_some(&mut self) -> bool {
         let mut left = false;
         loop {
             self.waits = !self.path.flush();
-            // Into a connection that has broken nothing more is put: the ring is full before long, and
-            // whoever waits for room takes a turn, which tells the end.
+            // A broken connection takes nothing more: the ring soon fills, and a sender that waits
+            // for room takes a turn, which reports the end.
             if self.waits || self.path.is_broken() {
                 return left;
             }
@@ -328,7 +334,8 @@ impl Carrier {
         }
     }
 
-    /// Sends packets from the node's ring by a path that has them written where they leave from.
+    /// Sends packets from the node's ring by a path that lets them be written directly into its
+    /// send buffer.
     fn put_straight(&mut self) -> Put {
         if !self.notices.is_empty() || !self.out.is_ready() {
             return Put::Sent(0);
@@ -336,7 +343,7 @@ impl Carrier {
         let out = &mut self.out;
         let put = self.path.put_with(&mut |to| {
             let mut used = 0;
-            // Its own node writes nothing that is no packet.
+            // This process's own node writes only packets.
             while let Ok(Some(packet)) = out.peek() {
                 let header = packet.header;
                 let (metadata, data) = (header.metadata_len as usize, header.length as usize);
@@ -358,10 +365,11 @@ impl Carrier {
         put
     }
 
-    /// Takes packets out of the node's ring, as many as make one batch. Whether they may overtake others.
+    /// Takes packets for one batch out of the node's ring. Returns whether they may overtake
+    /// others.
     fn take_packets(&mut self) -> bool {
         let (spreads, mut is_long) = (self.path.spreads(), false);
-        // Its own node writes nothing that is no packet.
+        // This process's own node writes only packets.
         while self.batch.len() < BATCH_BYTES
             && let Ok(Some(packet)) = self.out.peek()
         {
@@ -388,13 +396,14 @@ impl Carrier {
         is_long
     }
 
-    /// Most bytes of a batch: what may follow its first part is one packet.
+    /// Most bytes of a batch: only one packet may exceed its first part.
     pub fn batch_bytes_max(packet_bytes: u32) -> usize {
         let most = BATCH_BYTES + frames::HEADER_BYTES + METADATA_MAX + packet_bytes as usize;
         most + NOTICES_MAX * frames::HEADER_BYTES
     }
 
-    /// Gives the node what has come, as far as its ring takes it. Whether something came.
+    /// Gives the node the incoming packets, as far as its ring takes them. Returns whether anything
+    /// came.
     fn receive(&mut self) -> bool {
         let (mut moved, before) = (false, self.path.received());
         let mut is_drained = false;
@@ -416,7 +425,7 @@ impl Carrier {
                 }
             }
         }
-        // What came last may be there still, though the network has nothing more.
+        // The last bytes may still be in a buffer, although the network has no more.
         moved || self.path.received() - before >= TURN_BYTES
     }
 
@@ -434,8 +443,8 @@ impl Carrier {
             }
             Frame::Stale { slot, index } => {
                 let token = self.token;
-                // An application that takes no events is not made to keep them, nor are others kept
-                // from connecting by a host that says this on and on.
+                // An application that takes no events is not made to keep them, nor does a host
+                // that repeats this keep others from connecting.
                 if self.inbox.len() < EVENTS_MAX / 4 {
                     self.inbox.put_of_host(ControlEvent::TicketRevoked { token, slot, index });
                 }
@@ -448,7 +457,7 @@ impl Carrier {
         Step::Taken
     }
 
-    /// Tells the node of the end, once everything that came before has been given to it.
+    /// Reports the end to the node, once the node has been given everything that came before.
     fn tell_end(&mut self) {
         if self.has_ended {
             return;
@@ -459,7 +468,7 @@ impl Carrier {
             Some(Ended::Cut | Ended::Broken(_) | Ended::Failed(_)) => Some(LinkEnd::Died),
             Some(Ended::Nonsense(_)) => Some(LinkEnd::Violation),
         };
-        // A packet that came whole may wait for room in the ring.
+        // A whole packet may still wait for room in the ring.
         if self.said.is_none()
             && reason.is_some()
             && matches!(self.take_frame_again(), Step::NoRoom)
@@ -470,7 +479,7 @@ impl Carrier {
         self.ended(reason);
     }
 
-    /// The node, and whoever else is told, learn of it.
+    /// Reports the end to the node and the callback.
     fn ended(&mut self, reason: LinkEnd) {
         self.has_ended = true;
         self.path.close_own();
@@ -480,7 +489,8 @@ impl Carrier {
         self.inbox.put_of_host(ControlEvent::Closed { token: self.token, reason });
     }
 
-    /// What is left after the end: nothing, a part of a frame, or packets for which there is no room.
+    /// Reads the rest after the end: nothing, a part of a frame, or packets for which there is no
+    /// room.
     fn take_frame_again(&mut self) -> Step {
         loop {
             match self.take_frame() {
@@ -490,7 +500,7 @@ impl Carrier {
         }
     }
 
-    /// Tells the other end that packets of its were refused because a ticket was revoked.
+    /// Tells the other end that some of its packets were refused because a ticket was revoked.
     pub fn tell_stale(&mut self, slot: u32, index: u32) {
         if self.notices.len() < NOTICES_MAX {
             self.notices.push(Frame::Stale { slot, index });
@@ -498,8 +508,8 @@ impl Carrier {
         self.send_now();
     }
 
-    /// Ends it: what the node has written leaves, then the word for `how`; `true`: it has
-    /// arrived already. Until it has, [`finish`](Self::finish) is to be called.
+    /// Ends the link: the node's packets leave, then the frame for `how`. `true`: everything has
+    /// arrived. Otherwise call [`finish`](Self::finish) until it has.
     pub fn close(&mut self, how: Goodbye) -> bool {
         self.has_ended = true;
         self.path.close_own();
@@ -507,7 +517,8 @@ impl Carrier {
         self.finish()
     }
 
-    /// Goes on with the end. `true`: everything has arrived at the other end's system, or nothing will.
+    /// Continues with the end. `true`: everything has arrived at the other end's system, or nothing
+    /// will.
     pub fn finish(&mut self) -> bool {
         if !self.is_finished {
             self.send();
@@ -526,47 +537,47 @@ impl Carrier {
         !self.waits && self.path.is_delivered()
     }
 
-    /// Whether the node has been told of its end, or has left it.
+    /// Whether the node has been told of the end, or has left the link.
     pub fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Whether the network takes no more for the moment.
+    /// Whether the network takes no more at the moment.
     pub fn waits(&self) -> bool {
         self.waits
     }
 
-    /// The other host is not there any more: the connection ends, which the next turn tells.
+    /// Ends the connection, because the other host is gone; the next turn reports the end.
     pub fn break_off(&self) {
         self.path.break_off();
     }
 
-    /// Whether the other host has owed an answer for so long.
+    /// Whether the other host has owed an answer for `limit`.
     pub fn look_for_silence(&mut self, limit: Duration) -> bool {
         self.path.look_for_silence(limit)
     }
 
-    /// Leaves a connection of several that has taken nothing for so long.
+    /// Leaves each of several connections that has taken nothing for `limit`.
     pub fn look_for_stalls(&mut self, limit: Duration) {
         self.path.look_for_stalls(limit);
     }
 
-    /// One more connection, where a link has several. An error: why not.
+    /// Adds a connection to a link with several, or returns the reason why it cannot.
     pub fn add_rail(&mut self, place: u8, path: Box<dyn Path>, ends: String) -> Result<(), String> {
         self.path.add_rail(place, path, ends)
     }
 
-    /// Whether there is a rail at a place; `None`: there may be none.
+    /// Whether there is a rail at a place; `None`: the link can have none there.
     pub fn rail(&self, place: u8) -> Option<bool> {
         self.path.rail(place)
     }
 
-    /// Why there is none.
+    /// Records the reason for a missing rail.
     pub fn has_no_rail(&mut self, place: u8, why: &str) {
         self.path.has_no_rail(place, why);
     }
 
-    /// Nobody looks after it any more: it ends, which the node is told.
+    /// Ends the link because it is no longer watched; tells the node.
     pub fn unwatch(&mut self) {
         self.path.break_off();
         if !self.has_ended {
@@ -574,7 +585,7 @@ impl Carrier {
         }
     }
 
-    /// What the other end has done that no host does, if that is known.
+    /// The other end's violation of the rules, if it is known.
     pub fn violation(&self) -> Option<String> {
         match self.path.ended() {
             Some(Ended::Nonsense(why)) => Some(why.clone()),
@@ -582,12 +593,12 @@ impl Carrier {
         }
     }
 
-    /// What it is called.
+    /// The link's identifier.
     pub fn token(&self) -> LinkToken {
         self.token
     }
 
-    /// How it is carried, in words.
+    /// Describes the transport in words.
     pub fn explain(&self) -> String {
         match &self.why_not {
             None => self.path.explain(),
@@ -595,18 +606,18 @@ impl Carrier {
         }
     }
 
-    /// Beside the node, this is told of the end, once.
+    /// Sets a callback for the end, beside the node. It is called once.
     pub fn set_on_end(&mut self, on_end: OnEnd) {
         self.on_end = Some(on_end);
     }
 
-    /// Another way was asked for, and this one is taken.
+    /// Records the reason why the path is not the one that was asked for.
     pub fn set_why_not(&mut self, why: String) {
         self.why_not = Some(why);
     }
 
-    /// Asked a few times within `host_timeout_ms`, in the thread: what carried nothing between two of
-    /// these gives back the memory that it needs to carry something.
+    /// The thread calls this a few times within `host_timeout_ms`: a link that carried nothing
+    /// between two calls gives back the memory that it needs to carry packets.
     pub fn rest(&mut self) {
         let now = (self.path.received(), self.into.written(), self.out.position());
         let is_busy = core::mem::replace(&mut self.at_last_rest, now) != now;
@@ -619,14 +630,15 @@ impl Carrier {
         }
         self.batch = Vec::new();
         self.path.give_back();
-        // The node writes nothing here, and has read all of it.
+        // The node does not write this ring, and has read all of it.
         if self.into.is_drained() {
             self.into.lines().give_back();
         }
         self.gives_ring_back = true;
     }
 
-    /// In a turn of the node, which writes this ring, and so does not do so now.
+    /// Only in a turn of the node, which writes this ring, and so does not write it at the same
+    /// time.
     #[cold]
     fn give_ring_back(&mut self) {
         self.gives_ring_back = false;
@@ -635,7 +647,7 @@ impl Carrier {
         }
     }
 
-    /// Whether its descriptor tells of whatever comes from now on.
+    /// Whether its descriptor signals everything that comes from now on.
     pub fn may_sleep(&mut self) -> bool {
         let may_sleep = self.path.may_sleep();
         if may_sleep && self.path.has_unsent() {
@@ -644,7 +656,7 @@ impl Carrier {
         may_sleep
     }
 
-    /// The time is up for its end.
+    /// Stops waiting for the end, because its time limit has passed.
     pub fn give_up(&mut self) {
         self.path.give_up();
     }
@@ -657,7 +669,7 @@ impl Carrier {
         }
     }
 
-    /// The descriptor that is writable when the network takes more; `None`: it is to be tried again.
+    /// The descriptor that is writable when the network takes more; `None`: try again later.
     pub fn takes_more(&self) -> Option<BorrowedFd<'_>> {
         self.path.takes_more()
     }
@@ -669,15 +681,15 @@ impl AsFd for Carrier {
     }
 }
 
-/// What became of what lies at the beginning of what has come.
+/// The result of reading the first frame.
 enum Step {
-    /// A frame has been taken.
+    /// The frame has been taken.
     Taken,
-    /// It is the beginning of one that has so many bytes.
+    /// The frame is incomplete; it needs this many bytes.
     Cut(usize),
-    /// A packet for which the node has no room.
+    /// The node has no room for the packet.
     NoRoom,
-    /// What no honest host sends.
+    /// No honest host sends this.
     Violation,
 }
 
@@ -693,13 +705,13 @@ mod tests {
 
     const RING_BYTES: usize = 4096;
 
-    /// What was asked of a way that gives one frame, and then nothing.
+    /// Counts the calls of a path that gives one frame, and then nothing.
     #[derive(Debug, Default)]
     struct Asked {
         receives: usize,
         flushes: usize,
         put: usize,
-        /// It takes nothing; and how often the node was told that it took something.
+        /// The network takes nothing; and the number of times that the node was told of room.
         is_full: bool,
         told: usize,
     }
@@ -792,7 +804,7 @@ mod tests {
 
     struct World {
         carrier: Carrier,
-        /// Of the node.
+        /// The node's end.
         writes: RingWriter<RegionLines, RegionWord>,
         reads: RingReader<RegionLines, RegionWord>,
         asked: Arc<Mutex<Asked>>,
@@ -818,7 +830,7 @@ mod tests {
         World { carrier, writes, reads, asked, late }
     }
 
-    // A system call for nothing behind each message that comes: an eighth of its time.
+    // A system call in vain after each incoming message takes an eighth of the message's time.
     #[test]
     fn a_message_that_came_whole_is_not_asked_for_twice() {
         let mut world = world();
@@ -840,7 +852,7 @@ mod tests {
         assert_eq!((carrier.send_late(), told()), (Lateness::Waits, 0));
         asked.lock().unwrap().is_full = false;
         assert_eq!((carrier.send_late(), told()), (Lateness::Again, 1));
-        // It knows, until it has had a turn in which there was none.
+        // It wakes the node until the node has had a turn with room.
         send();
         assert_eq!((carrier.send_late(), told()), (Lateness::Again, 1));
         assert!(!carrier.turn().waits);
@@ -855,26 +867,27 @@ mod tests {
         let mut send = |length| {
             writes.transmit(&header(length), &[], &std::vec![1; length][..]).unwrap();
         };
-        // The first since a turn leaves at once.
+        // The first packet since a turn leaves at once.
         send(16);
         carrier.told(false);
         assert_eq!((put(), late.take().len()), (frames::HEADER_BYTES + 16, 0));
-        // What is much is worth a system call of its own.
+        // A large amount is worth a system call of its own.
         send(512);
         carrier.told(true);
         assert_eq!((put(), late.take().len()), (frames::HEADER_BYTES + 512, 0));
-        // The node's send found the ring full, and had it leave.
+        // The node's send found the ring full, and made it leave.
         send(512);
         carrier.send_now();
         put();
         carrier.told(false);
         assert_eq!((put(), late.take().len()), (0, 0));
-        // And what is little is left to the thread, which is woken once.
+        // A small amount is left to the thread, which is woken once.
         for _ in 0..3 {
             send(16);
             carrier.told(false);
         }
-        // Nor does what others have for it put it there twice, as a rail that joins again and again.
+        // Nor do the thread's other reasons put it there twice, such as a rail that rejoins again
+        // and again.
         carrier.hand_over();
         assert_eq!((put(), late.take().len()), (0, 1));
         assert_eq!(carrier.send_late(), Lateness::Again);

@@ -1,12 +1,12 @@
-//! TLS over a TCP connection, neither of which ever waits.
+//! TLS over a TCP connection, without waiting.
 //!
 //! ```text
 //!   socket --receive--> raw --TLS--> plain --take-->
 //!   socket <---flush--- TLS <--------------put------
 //! ```
-//! Never: more than what was asked for is kept of what the other end sends; the socket is read while
-//! that much is there already, so that TCP's window closes; one call takes more from the socket than a
-//! number of bytes, though they hold nothing.
+//! Never: more of the other end's bytes are kept than the caller asked for; the socket is read
+//! while so many are there already, so that TCP's window closes; one call takes more from the
+//! socket than a fixed number of bytes, even if they contain no data.
 
 use super::path::Path;
 use crate::control::LinkEnd;
@@ -20,31 +20,32 @@ use std::string::{String, ToString};
 use std::vec::Vec;
 use zeroize::Zeroizing;
 
-/// Bytes that are read from the socket at a time.
+/// Bytes to read from the socket at a time.
 const RAW_BYTES: usize = 64 << 10;
-/// Bytes that are read at first, after a while without any.
+/// Bytes of the first read after a while without any.
 const FIRST_BYTES: usize = 2 << 10;
-/// Bytes from the socket after which one call takes no more, whatever became of them: a record of TLS
-/// may hold one byte, and padding.
+/// Bytes from the socket after which one call takes no more, however little data they contain: a
+/// record of TLS may contain one byte, and padding.
 const CALL_BYTES: u64 = 256 << 10;
 
-/// How the other end has stopped.
+/// How the other end stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It said that nothing more would come.
+    /// It announced its end.
     Said,
-    /// Its system closed the connection, without a word of it.
+    /// Its system closed the connection without an announcement.
     Cut,
     /// The connection broke: it was reset, or its host has not answered for too long.
     Broken(String),
-    /// What goes beside the connection, over a fabric, carries nothing any more.
+    /// The fabric beside the connection has failed.
     Failed(String),
-    /// What came is not TLS, or not of this connection: whoever sent it, it cannot be used any more.
+    /// The bytes are not TLS, or not of this connection. Whatever their origin, the connection
+    /// cannot be used any more.
     Nonsense(String),
 }
 
 impl Ended {
-    /// Why, where that says more than how the link has ended by it.
+    /// The reason, if it says more than the link's end does.
     pub fn more_than(&self, reason: LinkEnd) -> Option<String> {
         match (reason, self) {
             (LinkEnd::Died, Self::Failed(why)) | (LinkEnd::Violation, Self::Nonsense(why)) => {
@@ -55,7 +56,7 @@ impl Ended {
     }
 }
 
-/// A connection that is secret once [`is_open`](Self::is_open).
+/// A TCP connection with TLS; it is encrypted once [`is_open`](Self::is_open).
 #[derive(Debug)]
 pub struct Channel {
     tcp: TcpStream,
@@ -63,30 +64,31 @@ pub struct Channel {
     raw: Vec<u8>,
     raw_used: usize,
     raw_end: usize,
-    /// Bytes that the socket has given.
+    /// Bytes read from the socket.
     received: u64,
-    /// The last call has taken all that the socket had: less than it had room for.
+    /// The last read emptied the socket: it returned less than it had room for.
     is_drained: bool,
-    /// What has come and was not taken lies in a part of it; it grows, and is never cleared.
+    /// A part of it contains the bytes that came and were not taken; it grows, and is never
+    /// cleared.
     plain: Vec<u8>,
     plain_used: usize,
     plain_end: usize,
-    /// Bytes that TLS has made out and that are not in it yet.
+    /// Bytes that TLS has decrypted and that are not in `plain` yet.
     unread: usize,
     ended: Option<Ended>,
-    /// Nothing more leaves, because the connection broke.
+    /// The connection broke; nothing more can be sent.
     broken: Option<String>,
-    /// Nothing more leaves, because everything has.
+    /// Everything has been sent; nothing more follows.
     is_shut: bool,
-    /// This end has said that it ends: what comes after that is nobody's, and is not looked into. (TLS
-    /// says one last word; to bytes that are wrong it would say a second.)
+    /// This end has announced its end: it discards everything that comes after that unread. (TLS
+    /// sends one last alert; for invalid bytes it would send a second.)
     has_said_end: bool,
 }
 
 impl Channel {
-    /// Over a socket that does not block.
+    /// Over a nonblocking socket.
     pub fn new(tcp: TcpStream, mut tls: Connection) -> Self {
-        // What is put is bounded by whoever puts it.
+        // The caller limits the bytes that it puts.
         tls.set_buffer_limit(None);
         Self {
             tcp,
@@ -117,24 +119,24 @@ impl Channel {
         tcp::addresses(&self.tcp)
     }
 
-    /// Its TLS.
+    /// The state of TLS.
     pub fn tls(&self) -> &Connection {
         &self.tls
     }
 
-    /// A key that only the two ends of this connection can know.
+    /// A key that only the two ends of this connection can compute.
     pub fn key(&self) -> Result<Zeroizing<[u8; 32]>, rustls::Error> {
         self.exported(b"EXPORTER-hamlyn")
     }
 
-    /// Another such key, for the purpose that `label` names.
+    /// Another such key, for the purpose named by `label`.
     pub fn exported(&self, label: &[u8]) -> Result<Zeroizing<[u8; 32]>, rustls::Error> {
         let mut key = Zeroizing::new([0; 32]);
         self.tls.export_keying_material(key.as_mut_slice(), label, None)?;
         Ok(key)
     }
 
-    /// Reads the socket. `false`: nothing has come, or nothing will come any more.
+    /// Reads the socket. `false`: no bytes have come, or none will come any more.
     fn receive_raw(&mut self) -> bool {
         (self.raw_used, self.raw_end) = (0, 0);
         if self.raw.is_empty() {
@@ -144,7 +146,8 @@ impl Channel {
         self.has_read(bytes, RAW_BYTES)
     }
 
-    /// The same without a buffer, which is there once something comes: that nothing comes costs no memory.
+    /// The same without the buffer, which is allocated when bytes come: an idle connection costs no
+    /// memory.
     #[cold]
     fn receive_first(&mut self) -> bool {
         let mut first = [0; FIRST_BYTES];
@@ -172,7 +175,7 @@ impl Channel {
         false
     }
 
-    /// Whether something has come that has yet to be made out, of which the socket does not tell.
+    /// Whether it has read bytes that TLS has not yet decrypted; the socket does not signal these.
     pub fn holds_more(&self) -> bool {
         self.ended.is_none() && (self.unread > 0 || self.raw_used < self.raw_end)
     }
@@ -203,13 +206,13 @@ impl Channel {
         }
     }
 
-    /// Whether something is left to be flushed.
+    /// Whether there are bytes to flush.
     pub fn wants_write(&self) -> bool {
         self.broken.is_none() && self.tls.wants_write()
     }
 }
 
-/// Whether an error says what is wrong with a certificate, which is nobody's fault on the way.
+/// Whether an error describes a fault of a certificate, not one caused on the network.
 fn is_of_certificate(error: &rustls::Error) -> bool {
     use rustls::{AlertDescription as Alert, Error};
     match error {
@@ -229,7 +232,7 @@ fn is_of_certificate(error: &rustls::Error) -> bool {
     }
 }
 
-/// What is wrong; of an algorithm without the bytes of all those that are known.
+/// The error in words; for an unsupported algorithm, without the bytes of the list of known ones.
 fn words(error: &rustls::Error) -> String {
     use rustls::CertificateError as Certificate;
     match error {
@@ -278,7 +281,7 @@ impl Path for Channel {
             if self.ended.is_some() || self.plain().len() >= most {
                 return moved;
             }
-            // To ask a socket that gave less than it might have costs a system call for nothing.
+            // After a short read, asking the socket again would cost a system call in vain.
             let is_enough = self.is_drained || self.received - before >= CALL_BYTES;
             if self.raw_used == self.raw_end && (is_enough || !self.receive_raw()) {
                 return moved;
@@ -302,14 +305,16 @@ impl Path for Channel {
                 }
                 Ok(state) => self.unread = state.plaintext_bytes_to_read(),
                 Err((is_of_certificate, why)) => {
-                    // What came before it can be read.
+                    // Earlier data can still be read.
                     self.unread = usize::MAX;
-                    // The other end is told, if it can be.
+                    // Sends the alert to the other end, if possible.
                     self.flush();
-                    // Before, the other end may be anything that listens or connects.
+                    // Before the handshake is over, the other end may be any program that listens
+                    // or connects.
                     let words =
                         "what was sent was changed on the way, or the peer broke the rules of TLS";
-                    // With TLS 1.3 a client hears what is wrong with its certificate once it is open.
+                    // With TLS 1.3 a client learns only after the handshake that the server refused
+                    // its certificate.
                     let is_plain = is_of_certificate || !self.is_open();
                     let why = if is_plain { why } else { format!("{words}: {why}") };
                     self.ended = Some(Ended::Nonsense(why));
@@ -319,7 +324,8 @@ impl Path for Channel {
     }
 
     fn is_drained(&self) -> bool {
-        // What was read and not yet made out is there, though the socket has nothing more.
+        // Bytes that are read but not yet decrypted are still there, although the socket has no
+        // more.
         self.is_drained && self.raw_used == self.raw_end && self.unread == 0
     }
 
@@ -335,7 +341,7 @@ impl Path for Channel {
         if self.is_broken() {
             return;
         }
-        // Without a limit of its buffer it takes all.
+        // Its buffer has no limit, so it takes all.
         let _ = self.tls.writer().write_all(bytes);
     }
 
@@ -346,7 +352,7 @@ impl Path for Channel {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(e) => {
-                    // What has come can still be read, and its end is told behind it.
+                    // Earlier bytes can still be read; the error is reported after them.
                     self.broken = Some(e.to_string());
                     return true;
                 }
@@ -422,7 +428,8 @@ mod tests {
     use std::os::unix::fs::OpenOptionsExt;
     use std::sync::Arc;
 
-    /// A client that waits for a server's first words, over loopback, and what writes to it.
+    /// A client over loopback that waits for a server's first message, and the socket that writes
+    /// to it.
     fn pair() -> (Channel, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -440,7 +447,7 @@ mod tests {
 
     #[test]
     fn a_read_that_fills_its_buffer_is_followed_by_another_and_a_shorter_one_is_not() {
-        // The beginning of a record of TLS, which is never whole.
+        // The beginning of a record of TLS, never completed.
         let cases = [(5, true), (FIRST_BYTES - 1, true), (FIRST_BYTES, false)];
         for (bytes, is_drained) in cases {
             let (mut channel, mut other) = pair();
@@ -453,7 +460,7 @@ mod tests {
             }
             assert!(came);
             assert_eq!(channel.is_drained(), is_drained, "{bytes} bytes");
-            // The end, which comes by itself, is found all the same.
+            // The end, which arrives separately, is found all the same.
             drop(other);
             while channel.ended().is_none() {
                 channel.receive(1);
@@ -466,10 +473,11 @@ mod tests {
     fn a_host_that_is_gone_is_an_error_and_no_signal() {
         assert!(!tcp::is_signalled());
         let (mut client, server) = open_pair();
-        // What it has not read makes the end of it a reset.
+        // Unread data turns its end into a reset.
         client.put(b"unread");
         client.flush();
-        // After the end of what it says, so that writing is what finds it.
+        // Writing, not reading, finds the end, since the server has already shut down its sending
+        // side.
         server.tcp.shutdown(std::net::Shutdown::Write).unwrap();
         drop(server);
         while !client.is_broken() {
@@ -479,7 +487,7 @@ mod tests {
         assert!(!tcp::is_signalled());
     }
 
-    /// Both ends of a connection on which keys have been agreed.
+    /// Both ends of a connection after the handshake.
     fn open_pair() -> (Channel, Channel) {
         let dir = tempfile::tempdir().unwrap();
         let secret = dir.path().join("secret");
@@ -510,8 +518,8 @@ mod tests {
         (client, server)
     }
 
-    // What lies behind the first record would have been left until something else came: a thread that
-    // sleeps is woken by what is in the socket, and that was empty.
+    // The bytes behind the first record would have stayed until more came: a sleeping thread is
+    // woken by bytes in the socket, and the socket was empty.
     #[test]
     fn what_was_read_and_is_not_made_out_yet_is_more_to_come() {
         let (mut client, mut server) = open_pair();

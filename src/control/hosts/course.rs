@@ -1,16 +1,16 @@
-//! The places of a name, one after the other: which are left, and what each has said.
+//! The places of a name, tried one after the other: the ones left, and the failure of each.
 //!
 //! ```text
 //!   directory --> Place, Place, ..    a place gives its addresses, which are tried first
 //!                   |
-//!                Address --connect, meet--> a link, or the service's own no: the end
-//!                   |                       anything else is kept, and the next is tried
-//!                 none is left: all of them again, after a pause, where the name is waited for
+//!                Address --connect, meet--> a link, or a refusal by the service: the end
+//!                   |                       other failures are kept, and the next is tried
+//!                 none is left: all of them again, after a pause, if the caller waits for the name
 //! ```
-//! An address behind which there are others has a share of the time that is left, from the connection to
-//! the server's answer. The last, once it has proved itself, has all of it.
+//! An address with others behind it has a share of the remaining time, from the connection to the
+//! server's answer. The last, once it has proved itself, has all of it.
 //!
-//! Never: a connection to one is kept while the next is tried.
+//! Never: the connection to one address is kept while the next is tried.
 
 use super::dial::{Dial, HostError, share_of};
 use super::directory::{self, Given, Target};
@@ -30,58 +30,59 @@ use std::string::{String, ToString};
 use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 
-/// Between two attempts at a server that is not there yet.
+/// The pause between two attempts at a server that is not there yet.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
-/// The same where too many ask at once, at first and at most.
+/// The first pause while too many clients ask at once; the next constant is the longest.
 const CROWDED_PAUSE: Duration = Duration::from_millis(5);
 const CROWDED_PAUSE_MAX: Duration = Duration::from_millis(200);
-/// The longest where nobody serves the name there yet: each attempt costs both ends a handshake.
+/// The longest pause while the name is not served yet: each attempt costs both ends a handshake.
 const ABSENT_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// For how long a host is asked again that ends connections without a word, as it does those that are too
-/// many at once; or nothing of ours may be there.
+/// For how long to retry a host that ends connections without a message. A host with too many
+/// connections does so, but the port may also belong to another program.
 const GONE_NS: u64 = 5_000_000_000;
-/// What was said before this round is told of for so long.
+/// For how long a failure of an earlier round is still reported.
 const SAID_NS: u64 = 2 * ABSENT_PAUSE_MAX.as_nanos() as u64;
-/// Of so many places what each has said is told.
+/// Most places whose failures are reported.
 const TOLD_MAX: usize = 16;
 
-/// What is tried.
+/// The next thing to try.
 #[derive(Clone, Debug)]
 pub(super) enum Stop {
-    /// A place, whose addresses are to be found.
+    /// A place, whose addresses are to be looked up.
     Place(Target),
-    /// An address, and whom it is meant to lead to.
+    /// An address, and the name of its intended host.
     Address(SocketAddr, String),
 }
 
-/// Where a dial is among the places of its name.
+/// A dial's position among the places of its name.
 #[derive(Clone, Debug)]
 pub(super) struct Course {
-    /// `None`: they are yet to be looked up.
+    /// `None`: they are not looked up yet.
     left: Option<VecDeque<Stop>>,
-    /// Addresses that were found in this round.
+    /// Addresses found in this round.
     found: usize,
-    /// The address that is connected to or met, and whom it is meant to lead to.
+    /// The address being connected to or met, and the name of its intended host.
     pub at: Option<Box<(SocketAddr, String)>>,
-    /// Until when.
+    /// The end of that address's share of the time.
     share_until_ns: u64,
-    /// Of the threads and rows that have the dial.
+    /// Shared by the threads and rows that have the dial.
     said: Arc<Mutex<Failures>>,
-    /// Before the next round, where nothing was reached.
+    /// The pause before the next round, if nothing was reached.
     look_pause: Duration,
-    /// The same where too many ask at once.
+    /// The same if too many clients ask at once.
     crowded_pause: Duration,
-    /// The same where nobody serves the name yet.
+    /// The same if the name is not served yet.
     absent_pause: Duration,
-    /// When the other end is not asked again if it ends the connection without a word, once it has.
+    /// Set once the other end has ended a connection without a message: the time after which that
+    /// is not retried.
     gone_ns: Option<u64>,
 }
 
-/// What the places have said: of each address the last.
+/// The failures of the places: the last of each address.
 #[derive(Debug, Default)]
 struct Failures {
     round: u64,
-    /// There are several.
+    /// The number of places.
     places: usize,
     all: Vec<Failure>,
 }
@@ -90,24 +91,24 @@ struct Failures {
 struct Failure {
     at: String,
     error: HostError,
-    /// It was given up when its share was over.
+    /// It was given up at the end of its share.
     is_late: bool,
     round: u64,
     came_ns: u64,
 }
 
-/// What is to be done about a failure.
+/// Whether a failure is temporary, and which kind it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Passes {
     /// Nothing listens there yet.
     Closed,
-    /// Nobody serves the name there yet.
+    /// The name is not served there yet.
     Absent,
-    /// Too many ask at once.
+    /// Too many clients ask at once.
     Crowded,
-    /// The connection was ended without a word.
+    /// The connection was ended without a message.
     Gone,
-    /// It is the same the next time; whether the other end had a handshake of it.
+    /// It is permanent; `true`: it cost the other end a handshake.
     Never(bool),
 }
 
@@ -128,12 +129,12 @@ impl Default for Course {
 }
 
 impl Course {
-    /// Whether the places are known, of which some may be left.
+    /// Whether the places have been looked up.
     pub fn has_begun(&self) -> bool {
         self.left.is_some()
     }
 
-    /// These are the places, in the order in which they are to be tried.
+    /// Begins a round with these places, in the order in which to try them.
     pub fn begin(&mut self, targets: Vec<Target>) {
         let mut said = thread::lock(&self.said);
         said.round += 1;
@@ -147,9 +148,10 @@ impl Course {
         self.left.as_mut()?.pop_front()
     }
 
-    /// A place's addresses, of which as many as may be are tried before the next place.
+    /// Adds a place's addresses, to be tried before the next place, up to the limit.
     pub fn found(&mut self, host: &str, addresses: Vec<SocketAddr>) {
-        // As many places are behind it: all its addresses are together, in front of them.
+        // `left` contains the places behind this one: all addresses of this one go in front of
+        // them.
         let left = self.left.get_or_insert_default();
         let addresses = directory::within_bounds(addresses, self.found, left.len());
         self.found += addresses.len();
@@ -158,7 +160,7 @@ impl Course {
         }
     }
 
-    /// Whether none is behind the one that is tried.
+    /// Whether no other place or address is behind the current one.
     pub fn is_last(&self) -> bool {
         self.left.as_ref().is_none_or(VecDeque::is_empty)
     }
@@ -167,7 +169,7 @@ impl Course {
         self.left.as_ref().map_or(0, VecDeque::len)
     }
 
-    /// What came of an address, or of a place that has none.
+    /// Adds the failure of an address, or of a place without addresses.
     pub fn add(&self, at: String, error: HostError, is_late: bool) {
         thread::lock(&self.said).add(at, error, is_late);
     }
@@ -184,7 +186,7 @@ impl Failures {
         self.all.iter().filter(|failure| failure.round == self.round)
     }
 
-    /// The one that says most, with what all have said; `None`: nobody has said anything just now.
+    /// Takes the most informative failure, with a summary of all; `None`: there is no recent one.
     fn take(&mut self) -> Option<HostError> {
         let (now_ns, round) = (monotonic_ns(), self.round);
         let mut all = core::mem::take(&mut self.all);
@@ -196,7 +198,7 @@ impl Failures {
             }
             said.join("; ")
         });
-        // Of those that say as much, the last.
+        // Among equals, the last.
         let telling = all.into_iter().max_by_key(|failure| rank(&failure.error))?.error;
         Some(match said {
             Some(said) => HostError::Places { telling: Box::new(telling), said },
@@ -209,7 +211,7 @@ impl core::fmt::Display for Failure {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match &self.error {
             HostError::Meeting(error) => write!(f, "{}: {error}", self.at),
-            // These name it.
+            // These errors name the address.
             error => write!(f, "{error}"),
         }
     }
@@ -223,7 +225,7 @@ impl Failure {
                 io::ErrorKind::ConnectionRefused => Passes::Closed,
                 _ => Passes::Never(false),
             },
-            // Whoever was there is ending: the name is as one that nobody serves.
+            // The server is ending: the same as a name that is not served.
             HostError::Meeting(
                 MeetingError::NoService | MeetingError::Refused(Reason::Ending, _),
             ) => Passes::Absent,
@@ -239,7 +241,8 @@ impl Failure {
     }
 }
 
-/// How much an error says of what is to be mended: keys that do not fit before a service that is not there.
+/// Ranks errors by the help that they give: keys that do not match come before a service that is
+/// not there.
 fn rank(error: &HostError) -> u8 {
     match error {
         HostError::Meeting(MeetingError::Refused(..)) => 4,
@@ -251,8 +254,8 @@ fn rank(error: &HostError) -> u8 {
     }
 }
 
-/// Whether no other place is to be asked: the service was reached, and its answer is no. Whoever has no room
-/// or is ending has not answered for the others, nor has one that is none to speak with.
+/// Whether this answer ends the search: the service was reached, and refuses. A server without
+/// room, one that is ending and one that cannot be talked to do not answer for the others.
 fn is_final(error: &MeetingError) -> bool {
     match error {
         MeetingError::Refused(reason, _) => !matches!(
@@ -267,23 +270,24 @@ fn is_final(error: &MeetingError) -> bool {
                 | Reason::Unavailable
                 | Reason::Ending
         ),
-        // This end's own.
+        // An error of this end.
         MeetingError::Fabric(_) => true,
         _ => false,
     }
 }
 
 impl Dial {
-    /// Whether a server that is not there yet is waited for, and there is time for it.
+    /// Whether to wait for a server that is not there yet, and there is time for it.
     pub fn may_try_again(&self) -> bool {
         let pause = PAUSE.as_nanos() as u64;
         self.wait == Wait::ForName && monotonic_ns().saturating_add(pause) < self.until_ns
     }
 
-    /// An address's turn: how long it may take to connect. What is left of that is for the meeting.
+    /// Begins an address's turn; returns its time for connecting. The rest of its share is for the
+    /// meeting.
     pub fn turn_of(&mut self, at: (SocketAddr, String)) -> Duration {
         let left_ns = self.left_ns();
-        // One that may be there in the next round has a share, too.
+        // A server that may be there in the next round has a share, too.
         let again = self.may_try_again() && thread::lock(&self.course.said).may_pass();
         let share = share_of(left_ns, self.course.len() + usize::from(again));
         self.course.share_until_ns =
@@ -292,7 +296,7 @@ impl Dial {
         share
     }
 
-    /// Until when the address that is connected to may take to prove itself.
+    /// The time by which the current address must have proved itself.
     pub fn share_until_ns(&self) -> u64 {
         match self.rail {
             Some(_) => self.until_ns,
@@ -300,12 +304,13 @@ impl Dial {
         }
     }
 
-    /// The same to answer, once it has: the last has all that is left.
+    /// The time by which it must then have answered: for the last address, the end of all remaining
+    /// time.
     pub fn answer_until_ns(&self) -> u64 {
         if self.course.is_last() { self.until_ns } else { self.share_until_ns() }
     }
 
-    /// Nobody is there yet, or the directory knows of nobody.
+    /// The pause if no server is there yet, or the directory knows none.
     pub fn look_pause(&mut self, given: &Given, config: &Config) -> Duration {
         let pause = self.course.look_pause;
         if self.name.place().is_none() {
@@ -314,13 +319,13 @@ impl Dial {
         self.until_last(pause)
     }
 
-    /// It is tried once more before the time is up.
+    /// Shortens a pause so that there is one more attempt before the time limit.
     fn until_last(&self, pause: Duration) -> Duration {
         pause.min(Duration::from_nanos(self.left_ns()).saturating_sub(PAUSE))
     }
 
-    /// Every place has failed. How long to wait before they are tried again, where what kept one of them
-    /// from being a link passes. Each attempt may cost both ends a handshake, so the pauses grow.
+    /// Every place has failed. Returns the pause before the next round if one of the failures is
+    /// temporary. Each attempt may cost both ends a handshake, so the pauses grow.
     pub fn round_is_over(&mut self, given: &Given, config: &Config) -> Option<Duration> {
         (self.course.left, self.course.at) = (None, None);
         let passes: Vec<_> =
@@ -353,8 +358,8 @@ impl Dial {
         Some(self.until_last(pause))
     }
 
-    /// The address that was connected to has failed: when to go on, with the next or with all again, or what
-    /// whoever waits is told.
+    /// The current address has failed. Returns the pause before the next address or round, or the
+    /// error for the caller.
     pub fn missed(
         &mut self,
         error: HostError,
@@ -365,7 +370,7 @@ impl Dial {
         if self.rail.is_some() || is_final {
             return Err(self.error(error));
         }
-        // Whoever is there next may be on this host, or not.
+        // The next server may be on this host, or not.
         self.near = Near::Unasked;
         let at = self.course.at.take().map_or_else(String::new, |at| at.0.to_string());
         self.course.add(at, error, is_late);
@@ -376,7 +381,7 @@ impl Dial {
         again.ok_or_else(|| self.error(self.outcome()))
     }
 
-    /// The same where its share is over.
+    /// The same at the end of the address's share.
     pub fn late(&mut self, doing: &str, of: (&Given, &Config)) -> Result<Duration, ConnectError> {
         let Some(at) = self.course.at.as_deref() else {
             return Err(self.error(self.outcome()));
@@ -385,13 +390,14 @@ impl Dial {
         self.missed(error, true, of)
     }
 
-    /// What became of all the places.
+    /// The result of all the places.
     pub fn outcome(&self) -> HostError {
         let none = || HostError::Unknown("there was no time to look for it".into());
         thread::lock(&self.course.said).take().unwrap_or_else(none)
     }
 
-    /// The time is up in this attempt: what others, or the one before, have come to says more.
+    /// The time limit has passed in this attempt: an earlier failure, or that of another place,
+    /// says more.
     pub fn too_late(&self, doing: &'static str) -> ConnectError {
         let mut said = thread::lock(&self.course.said);
         if let Some(at) = self.course.at.as_deref()
@@ -407,13 +413,13 @@ impl Dial {
 }
 
 impl Failures {
-    /// Whether one of this round may be there in the next.
+    /// Whether a failure of this round is temporary.
     fn may_pass(&self) -> bool {
         self.of_round().any(|failure| !matches!(failure.passes(), Passes::Never(_)))
     }
 }
 
-/// One that was given up.
+/// The failure of an address that was given up.
 fn silent(address: SocketAddr, doing: &str) -> HostError {
     let text = std::format!("nothing came in time while {doing}");
     HostError::Unreachable { address, error: io::Error::new(io::ErrorKind::TimedOut, text) }
@@ -429,7 +435,7 @@ mod tests {
         SocketAddr::from(([192, 0, 2, last], 7))
     }
 
-    /// A dial that has so many places, each an address.
+    /// A dial with this number of places, each an address.
     fn dial(count: u8, wait: Wait) -> Dial {
         let name = "hamlyn://service".parse().unwrap();
         let until_ns = monotonic_ns() + 60 * SECONDS;
@@ -445,7 +451,7 @@ mod tests {
         dial.course.begin((1..=count).map(target).collect());
     }
 
-    /// Its next address has come to this.
+    /// Its next address fails with this error.
     fn comes_to(dial: &mut Dial, error: MeetingError) -> Result<Duration, ConnectError> {
         let Some(Stop::Place(target)) = dial.course.next() else { panic!("none is left") };
         let at = target.addresses(0).unwrap()[0];
@@ -475,7 +481,7 @@ mod tests {
             let mut dial = dial(2, Wait::No);
             let next = comes_to(&mut dial, error.clone());
             assert_eq!(next.ok(), Some(Duration::ZERO), "{error}");
-            // And nothing is behind the last.
+            // And the last has no successor.
             let error = comes_to(&mut dial, error).unwrap_err();
             assert!(matches!(error, ConnectError::Host { error: HostError::Places { .. }, .. }));
         }
@@ -503,7 +509,7 @@ mod tests {
         // Each round costs handshakes.
         assert_eq!(pauses[..3], [PAUSE, 2 * PAUSE, 4 * PAUSE]);
         assert!(pauses.ends_with(&[ABSENT_PAUSE_MAX; 3]), "{pauses:?}");
-        // Keys do not come to fit.
+        // Keys that do not match stay so.
         begin(&mut dial, 2);
         comes_to(&mut dial, MeetingError::Secret).unwrap();
         let error = comes_to(&mut dial, MeetingError::Identity).unwrap_err().to_string();

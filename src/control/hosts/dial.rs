@@ -1,5 +1,4 @@
-//! Connecting to another host: looking up its address and opening the connection, on a thread that
-//! nothing waits for.
+//! Connects to another host: looks up its address and opens the connection, on a thread of its own.
 
 use super::channel::Channel;
 use super::course::{Course, Stop};
@@ -24,12 +23,13 @@ use std::string::{String, ToString};
 use std::sync::{Arc, Weak};
 use std::vec::Vec;
 
-/// Threads that connect at a time. More wait for one of them, as many as there may be links.
+/// Threads that connect at the same time. Further dials wait for one of them, up to the limit on
+/// links.
 const DIALS_MAX: usize = 64;
-/// Bytes that the system takes of a connection before they leave: a part of what a long message may keep
-/// in front of a short one.
+/// Bytes that the system accepts of a connection before they leave: they limit how much of a long
+/// message can delay a short one.
 const UNSENT_BYTES: u32 = 128 << 10;
-/// Of the time that is left, what an address gets behind which there are others: at least, and at most.
+/// The share of the remaining time for an address with others behind it: at least, and at most.
 const SHARE_MIN: Duration = Duration::from_millis(250);
 const SHARE_MAX: Duration = Duration::from_secs(10);
 /// A connection that this process makes.
@@ -39,22 +39,22 @@ pub(super) struct Dial {
     pub greeting: Vec<u8>,
     pub until_ns: u64,
     pub wait: Wait,
-    /// It is to be a rail of a link that there is.
+    /// Set if the connection is to be a rail of an existing link.
     pub rail: Option<RailDial>,
-    /// Whether it is on this host, as far as that is known.
+    /// Whether the server is on this host, as far as that is known.
     pub near: Near,
-    /// Which of its places are left.
+    /// The places of the name that are left.
     pub course: Course,
 }
 
 impl Dial {
-    /// The first attempt.
+    /// For the first attempt.
     pub fn new(name: HostName, greeting: Vec<u8>, until_ns: u64, wait: Wait) -> Self {
         let course = Course::default();
         Self { name, greeting, until_ns, wait, rail: None, near: Near::Unasked, course }
     }
 
-    /// Nanoseconds that are left to whoever connects.
+    /// Nanoseconds until the time limit.
     pub fn left_ns(&self) -> u64 {
         self.until_ns.saturating_sub(monotonic_ns())
     }
@@ -64,42 +64,42 @@ impl Dial {
     }
 }
 
-/// Why there is no link to a service of another host.
+/// The reason why there is no link to a service of another host.
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum HostError {
-    /// The name is none.
+    /// The name is not valid.
     #[error(transparent)]
     Name(#[from] HostNameError),
-    /// This process has no keys for it, or cannot speak with other hosts.
+    /// This process has no keys for it, or cannot make links to other hosts.
     #[error(transparent)]
     Hosts(#[from] HostsError),
-    /// The name says no place, and none was found.
+    /// The name contains no address, and the directory found none.
     #[error(transparent)]
     Directory(#[from] HostDirectoryError),
-    /// The name of the host leads nowhere.
+    /// The name of the host has no address.
     #[error("the name of the host has no address: {0}")]
     Unknown(String),
-    /// Its address cannot be reached, or nothing listens there.
+    /// Its address cannot be reached, or no process listens there.
     #[error("{address}: {error}{}", advice(.error))]
     Unreachable {
         /// The last address that was tried.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// It was reached, and did not become a link.
+    /// It was reached, but no link was made.
     #[error(transparent)]
     Meeting(#[from] MeetingError),
-    /// It has several places, none of which became a link.
+    /// It has several places, and each of them failed.
     #[error("none of its places: {said}")]
     Places {
-        /// Of what they came to, what says most.
+        /// The most informative of their errors.
         telling: Box<HostError>,
-        /// What each came to, in words.
+        /// The error of each place, in words.
         said: String,
     },
-    /// Too many are being connected.
+    /// Too many connections are being made.
     #[error(
         "{DIALS_MAX} connections to other hosts are being made, and as many wait for that as there may be \
          links (links_max)"
@@ -108,7 +108,7 @@ pub enum HostError {
 }
 
 impl HostError {
-    /// Of several places what says most; else this error itself.
+    /// Of several places the most informative error; else this error itself.
     ///
     /// ```
     /// use hamlyn::node::{ConnectError, HostError, MeetingError};
@@ -128,7 +128,7 @@ impl HostError {
     }
 }
 
-/// What to look at, of what the system says.
+/// A hint for the user about an error of the system.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => {
@@ -138,8 +138,8 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Connects after a pause: when there is a thread for it, in the order in which it is asked for, and within
-/// the time that there is.
+/// Connects after a pause, once a thread is free, in the order of the calls, and within the dial's
+/// time limit.
 pub(super) fn start(
     shared: &Arc<Shared>,
     state: &mut State,
@@ -153,7 +153,7 @@ pub(super) fn start(
     }
     let most = shared.config.links_max as usize;
     if dials_wait.len() >= most {
-        // Of those some may have been given up.
+        // Some of them may have been given up.
         dials_wait.retain(|(id, _)| matches!(rows.get(id), Some(Row::Dialing(_))));
     }
     if dials_wait.len() >= most {
@@ -164,7 +164,7 @@ pub(super) fn start(
     Ok(())
 }
 
-/// A thread is free: for those that wait.
+/// A thread is free: starts the dials that wait.
 fn start_waiting(shared: &Arc<Shared>, state: &mut State) {
     while state.dials < DIALS_MAX
         && let Some((id, pause)) = state.dials_wait.pop_front()
@@ -190,15 +190,15 @@ fn spawn(
 ) -> Result<(), ConnectError> {
     let weak = Arc::downgrade(shared);
     let mut own = dial.clone();
-    // One that is given later is asked by another thread, which has the stack for it.
+    // Another thread, with the stack for it, asks a directory that is set later.
     let may_ask = shared.given.is_there();
-    // The first asks libfabric, too, and its providers' libraries.
+    // The first thread asks libfabric, too, and its providers' libraries.
     let is_of_others = may_ask || shared.config.fabric != config::Fabric::Off;
     let stack_bytes = if is_of_others { directory::GIVEN_STACK_BYTES } else { 256 << 10 };
     let run = move || {
         thread::sleep(pause);
-        // What is the application's may panic, its errors' texts and destructors, too; that it was
-        // here is to be counted all the same.
+        // The application's code may panic, including its errors' texts and destructors; this
+        // thread must be counted as finished all the same.
         let connected = catch_unwind(AssertUnwindSafe(|| connect(&weak, id, &mut own, may_ask)));
         let connected = connected.unwrap_or_else(|payload| {
             core::mem::forget(payload);
@@ -213,12 +213,12 @@ fn spawn(
         });
         let mut state = shared.lock();
         state.dials -= 1;
-        // Given up, or too late: nobody wants it.
+        // Otherwise it was given up, or came too late.
         if matches!(state.rows.get(&id), Some(Row::Dialing(_))) {
             state.rows.remove(&id);
             match meeting {
                 Ok((meeting, address)) => shared.meet(&mut state, id, meeting, address, own),
-                // Behind those that wait.
+                // Queues behind the waiting dials.
                 Err(Missed::Again(pause)) => shared.again(&mut state, id, own, Ok(pause)),
                 Err(Missed::Here(error)) => {
                     let next = own.missed(error, false, (&shared.given, &shared.config));
@@ -241,7 +241,7 @@ fn spawn(
 }
 
 impl Shared {
-    /// Goes on connecting after a pause, or whoever waits is told.
+    /// Continues connecting after a pause, or reports the error to the caller.
     fn again(
         self: &Arc<Self>,
         state: &mut State,
@@ -255,7 +255,7 @@ impl Shared {
         }
     }
 
-    /// What is met has come to nothing.
+    /// The meeting with the current address has failed.
     pub(super) fn missed(
         self: &Arc<Self>,
         state: &mut State,
@@ -267,7 +267,7 @@ impl Shared {
         self.again(state, id, dial, next);
     }
 
-    /// What is looked for at one place has taken its share of the time, and its connection is gone.
+    /// The current address has used its share of the time, and its connection is gone.
     pub(super) fn too_slow(
         self: &Arc<Self>,
         state: &mut State,
@@ -279,8 +279,8 @@ impl Shared {
         self.again(state, id, dial, next);
     }
 
-    /// Whether there is time left for more than the place that is met: the next is gone on with, or this one
-    /// has what is left.
+    /// At an address's time limit, while the dial has time left: tries the next one, or gives this
+    /// one the rest if it has proved itself. Returns whether it did either.
     pub(super) fn goes_on(self: &Arc<Self>, state: &mut State, id: u64) -> bool {
         let Some(Row::Meeting(met)) = state.rows.get_mut(&id) else { return false };
         let (doing, is_told) = (met.meeting.doing(), met.meeting.is_told());
@@ -296,36 +296,36 @@ impl Shared {
         let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return false };
         self.poller.remove(&met.meeting.channel);
         let Met { meeting, dial: Some(dial), .. } = *met else { return false };
-        // What was begun is closed before the next is.
+        // Closes this connection before the next is opened.
         drop(meeting);
         self.too_slow(state, id, dial, doing);
         true
     }
 }
 
-/// Why nothing is open.
+/// The reason why no connection is open.
 enum Missed {
-    /// It is tried again.
+    /// Try again after this pause.
     Again(Duration),
-    /// Of the place that was reached.
+    /// The place was reached, and failed.
     Here(HostError),
-    /// It is not.
+    /// Do not try again.
     Ended(HostError),
 }
 
-/// A connection that is open.
+/// An open connection.
 struct Reached {
     tcp: TcpStream,
     address: SocketAddr,
-    /// Whom it is meant to lead to.
+    /// The name of the intended host.
     host: String,
 }
 
-/// TLS with a host that is meant to be called so.
+/// TLS with a host whose certificate must have this name.
 pub(super) fn channel(own: &Own, tcp: TcpStream, host: &str) -> Result<Channel, MeetingError> {
     let tls = |e: String| MeetingError::Tls(e);
     own.keys.check_client().map_err(tls)?;
-    // Which interface leads to it is this end's, and in no certificate.
+    // The number of the interface concerns this end only, and is in no certificate.
     let host = host.split_once('%').map_or(host, |(address, _)| address);
     let name = ServerName::try_from(host.to_string()).map_err(|e| tls(e.to_string()))?;
     let client = rustls::ClientConnection::new(own.keys.client.clone(), name);
@@ -354,8 +354,8 @@ fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<M
     Ok(meeting)
 }
 
-/// Tries each place and address, and again until the time is up where a server is waited for and nobody
-/// waits for the thread.
+/// Tries each place and address. Tries again until the time limit, if the dial waits for a server
+/// and no other dial waits for the thread.
 fn connect(
     shared: &Weak<Shared>,
     id: u64,
@@ -383,7 +383,7 @@ fn is_wanted(shared: &Weak<Shared>, id: u64) -> bool {
     shared.upgrade().is_some_and(|shared| shared.lock().rows.contains_key(&id))
 }
 
-/// Tries those that are left.
+/// Tries the places and addresses that are left.
 fn connect_once(
     shared: &Weak<Shared>,
     id: u64,
@@ -392,7 +392,7 @@ fn connect_once(
 ) -> Result<Reached, Missed> {
     let own = shared.upgrade().map(|shared| (shared.config.clone(), shared.given.clone()));
     let Some((config, given)) = own else { return Err(Missed::Ended(dial.outcome())) };
-    // Where it was asked whether it is on this host.
+    // Set after the question whether the server is on this host.
     if let Some(at) = dial.course.at.take()
         && let Some(reached) = open(&config, dial, *at)
     {
@@ -417,7 +417,7 @@ fn connect_once(
         dial.course.begin(directory::in_turn(targets, directory::random_below));
     }
     while let Some(stop) = dial.course.next() {
-        // Each look takes its time.
+        // Each lookup takes time.
         if dial.left_ns() == 0 || !is_wanted(shared, id) {
             return Err(Missed::Ended(dial.outcome()));
         }
@@ -438,7 +438,7 @@ fn connect_once(
     }
 }
 
-/// The addresses of a place are those that are tried next.
+/// Finds the addresses of a place, to be tried next.
 fn find(dial: &mut Dial, target: &Target) {
     let host = &target.place.host;
     let why = match target.addresses(dial.until_ns) {
@@ -466,8 +466,8 @@ fn open(config: &Config, dial: &mut Dial, at: (SocketAddr, String)) -> Option<Re
     }
 }
 
-/// How long one address is tried, of the time that is left, where so many are behind it: one that says
-/// nothing does not take what the others need.
+/// The share of the remaining time for one address with `behind` others after it: a silent address
+/// leaves time for the others.
 pub(super) fn share_of(left_ns: u64, behind: usize) -> Duration {
     let left = Duration::from_nanos(left_ns);
     match behind {
@@ -476,8 +476,8 @@ pub(super) fn share_of(left_ns: u64, behind: usize) -> Duration {
     }
 }
 
-/// A rail goes to the address behind the one that the rail before it goes to, in the order of places and
-/// their addresses; around, where there are fewer than rails.
+/// A rail goes to the address behind that of the rail before it, in the order of places and their
+/// addresses, and around, if there are fewer addresses than rails.
 fn connect_rail(
     config: &Config,
     dial: &Dial,
@@ -514,7 +514,7 @@ fn connect_rail(
     }
 }
 
-/// A socket that never waits, sends at once, and asks a host that says nothing often enough for
+/// Prepares a socket that never waits, sends at once, and probes a silent host often enough for
 /// `host_timeout_ms`.
 pub(super) fn prepare(tcp: &TcpStream, config: &Config) -> io::Result<()> {
     let timeout = Duration::from_millis(u64::from(config.host_timeout_ms));
@@ -533,7 +533,7 @@ mod tests {
         // Without a limit, too.
         assert_eq!(share_of(u64::MAX, 1), SHARE_MAX);
         assert_eq!(share_of(u64::MAX, 0), Duration::from_nanos(u64::MAX));
-        // Many of them: what is of use to the first, and never more than there is.
+        // With many behind it: a useful share, but never more than there is.
         assert_eq!(share_of(seconds(5), 63), SHARE_MIN);
         assert_eq!(share_of(1000, 63), Duration::from_nanos(1000));
     }

@@ -1,4 +1,5 @@
-//! What a process has counted, asked for from another host (`hamlyn stat`, `top` and `why` of a `hamlyn://` name).
+//! Asks another host's process for its counters (`hamlyn stat`, `top` and `why` of a `hamlyn://`
+//! name).
 //!
 //! ```text
 //!   client                                             server
@@ -6,11 +7,12 @@
 //!                                                      a thread makes the text, at most one each 100 ms
 //!                  <---------------------------------  Yes; four bytes of length, and the text
 //! ```
-//! Nobody is told unless `figures_to` names him by what he has proved to be; the text is what the process's own
-//! user is told on its host. No program is asked, and no link is made.
+//! Only hosts whose proven identity is in `figures_to` get an answer; the text is the one that the
+//! process's own user gets on its host. The program is not asked, and no link is made.
 //!
-//! Never: the thread of other hosts makes a text, or waits for one; more than [`ANSWERS_MAX`] answers are there
-//! at a time, however slowly they are taken; a client believes a length, or takes more time than it was given.
+//! Never: the thread of other hosts makes a text, or waits for one; more than [`ANSWERS_MAX`]
+//! answers exist at a time, however slowly they are read; a client trusts a length, or takes more
+//! time than it was given.
 
 use super::hello::{Answer, Wants};
 use super::meeting::{Meeting, Proved};
@@ -30,23 +32,23 @@ use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
-/// Longest text, in bytes; of a longer one the last lines are left out.
+/// Longest text, in bytes; a longer one loses its last lines.
 pub const BYTES_MAX: usize = 1 << 20;
-/// Answers at a time: those that wait for a text, and those that are being taken.
+/// Most answers at a time: those that wait for a text, and those that are being read.
 pub const ANSWERS_MAX: usize = 16;
-/// Of one identity.
+/// Most answers to one identity at a time.
 pub const ANSWERS_OF_ONE_MAX: usize = 4;
-/// A text is good for so long: whoever asks sooner is told the same.
+/// How long a text is reused for further questions.
 const GOOD_FOR_NS: u64 = 100_000_000;
 
-/// Said to a host that is not in the setting.
+/// The text of the refusal of a host that is not in the setting.
 pub const NOT_TOLD: &str = "the figures are for hosts that the setting figures_to (HAMLYN_FIGURES_TO) of this \
                             process names, and it does not name";
 
-/// Texts, and who waits for one.
+/// The last text, and the connections that wait for the next one.
 #[derive(Debug, Default)]
 pub(super) struct Texts {
-    /// When it was made, and it.
+    /// The time at which it was made, and the text.
     last: Option<(u64, Arc<str>)>,
     waiting: Vec<u64>,
     is_being_made: bool,
@@ -56,38 +58,38 @@ pub(super) struct Texts {
 #[derive(Debug, Default)]
 pub(super) struct Made(Mutex<Option<Arc<str>>>);
 
-/// What another host says that it has counted.
+/// Another host's counters, in its own words.
 #[derive(Debug)]
 pub struct Told {
-    /// Lines of a name, a space and a value, with nothing in them but what can be read.
+    /// Lines of a name, a space and a value, with printable characters only.
     pub text: String,
-    /// Where it is.
+    /// The address of the host.
     pub address: SocketAddr,
-    /// What it has proved to be.
+    /// Its proven identity.
     pub identity: String,
 }
 
-/// Why nothing was told.
+/// The reason why there are no figures.
 #[derive(Debug, thiserror::Error)]
 pub enum FiguresError {
-    /// It was not reached, or said no.
+    /// The host was not reached, or it refused.
     #[error(transparent)]
     Host(#[from] super::HostError),
-    /// The time was up.
+    /// The time limit has passed.
     #[error("{} has not answered in time", .0.map_or("it".into(), |address| address.to_string()))]
     TimedOut(Option<SocketAddr>),
-    /// What came cannot be figures.
+    /// The answer has an invalid form.
     #[error("what came are no figures: {0}")]
     Nonsense(&'static str),
 }
 
 impl Shared {
-    /// Whether a host is told.
+    /// Whether a host may have the figures.
     pub(super) fn tells_figures(&self, proved: &Proved) -> bool {
         self.config.figures_to.0.contains(&proved.identity)
     }
 
-    /// At a server: whoever has proved itself asks for what is counted here.
+    /// At a server: answers a host with a proven identity that asks for figures.
     pub(super) fn figures_asked(
         self: &Arc<Self>,
         state: &mut State,
@@ -122,7 +124,7 @@ impl Shared {
                 self.tell_figures(state, id, &text);
             }
             _ => {
-                // Of those that wait some have hung up.
+                // Some of the waiting clients have hung up.
                 let State { texts, rows, .. } = state;
                 texts.waiting.retain(|id| rows.contains_key(id));
                 texts.waiting.push(id);
@@ -131,7 +133,7 @@ impl Shared {
         }
     }
 
-    /// By a thread that nothing waits for, one at a time.
+    /// Makes a text, one at a time, on a thread of its own.
     fn make_figures(self: &Arc<Self>, state: &mut State) {
         if state.texts.is_being_made {
             return;
@@ -147,14 +149,14 @@ impl Shared {
         };
         state.texts.is_being_made = thread::spawn("hamlyn-figures", 256 << 10, make).is_ok();
         if !state.texts.is_being_made {
-            // Who waits sees that the connection ends.
+            // The waiting clients see that the connection ends.
             for id in core::mem::take(&mut state.texts.waiting) {
                 self.forget(state, id);
             }
         }
     }
 
-    /// A text may be there for those that wait.
+    /// Sends a finished text, if there is one, to the waiting clients.
     pub(super) fn take_figures(&self, state: &mut State) {
         let made = self.made.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(text) = made else { return };
@@ -177,7 +179,7 @@ impl Shared {
     }
 }
 
-/// Whole lines, no more than may be sent.
+/// Cuts the text to whole lines within the limit.
 fn cut(mut text: String) -> String {
     if text.len() > BYTES_MAX {
         let end = text.as_bytes()[..BYTES_MAX].iter().rposition(|byte| *byte == b'\n');
@@ -186,14 +188,14 @@ fn cut(mut text: String) -> String {
     text
 }
 
-/// Asks the process that serves `name` on another host what it has counted, and waits no longer than `within`.
+/// Asks the process that serves `name` on another host for its counters, for at most `within`.
 pub fn ask(config: &Config, name: &HostName, within: Duration) -> Result<Told, FiguresError> {
     let until_ns = monotonic_ns().saturating_add(within.as_nanos() as u64);
     let failed = |(_, stopped)| match stopped {
         Stopped::By(error) => FiguresError::Host(error),
         Stopped::Silent(address) => FiguresError::TimedOut(address),
     };
-    // To one that does not know of figures it is a question alone.
+    // A server that does not know `Figures` reads `Asks` alone.
     let connected = reach::connect(config, name, until_ns, &[Said::Figures, Said::Asks]);
     let (own, mut meeting, address) = connected.map_err(failed)?;
     let identity = reach::meet(&own, &mut meeting, address, until_ns).map_err(failed)?;
@@ -201,7 +203,7 @@ pub fn ask(config: &Config, name: &HostName, within: Duration) -> Result<Told, F
     Ok(Told { text: readable(&text), address, identity })
 }
 
-/// The text, once it has come whole. An error: its length is none.
+/// The text, once all of it has come; an error if its length is not possible.
 pub fn whole(came: &[u8]) -> Result<Option<&[u8]>, FiguresError> {
     let Some((length, text)) = came.split_first_chunk::<4>() else { return Ok(None) };
     let length = u32::from_le_bytes(*length) as usize;
@@ -211,12 +213,12 @@ pub fn whole(came: &[u8]) -> Result<Option<&[u8]>, FiguresError> {
     Ok(text.get(..length))
 }
 
-/// The same for whoever reads it: lines, with nothing in them but what can be read.
+/// The text in lines of printable characters.
 pub fn readable(text: &[u8]) -> String {
     printable_lines(text)
 }
 
-/// What follows the server's yes. Its length is looked at before anything is kept for it.
+/// Reads the bytes behind the server's yes. It checks the length before it keeps any.
 fn read(
     meeting: &mut Meeting,
     address: SocketAddr,
@@ -224,7 +226,7 @@ fn read(
 ) -> Result<Vec<u8>, FiguresError> {
     let channel = &mut meeting.channel;
     loop {
-        // No more than so many are kept, whatever is sent.
+        // Keeps no more than this, however much is sent.
         channel.receive(4 + BYTES_MAX);
         if let Some(text) = whole(channel.plain())? {
             return Ok(text.to_vec());

@@ -1,4 +1,4 @@
-//! What passes between two hosts once there is a link: frames, one behind the other.
+//! The format of a link between two hosts: frames, one behind the other.
 //!
 //! ```text
 //!   the six words of a packet's header, little-endian, with the frame's kind in the place of the
@@ -12,24 +12,24 @@ use alloc::vec::Vec;
 /// Bytes of a frame without a packet's body.
 pub const HEADER_BYTES: usize = 8 * HEADER_WORDS;
 
-/// In the place of a metadata index of [`Frame::SentAway`].
+/// In [`Frame::SentAway`], in the place of a metadata index.
 const TOO_SLOW: u32 = 1;
 
-/// How one end leaves a link, which it may tell the other.
+/// The way in which one end leaves a link, of which it may notify the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goodbye {
     /// Everything has been sent.
     Said,
-    /// Not everything has.
+    /// Some packets have not been sent.
     HungUp,
-    /// It broke the rules.
+    /// The other end broke the rules.
     SentAway,
-    /// It did not keep up.
+    /// The other end did not keep up.
     TooSlow,
 }
 
 impl Goodbye {
-    /// What the other end is told, if anything is.
+    /// The frame that notifies the other end, if there is one.
     pub fn frame(self) -> Option<Frame<'static>> {
         match self {
             Self::Said => Some(Frame::Goodbye),
@@ -48,10 +48,10 @@ mod kind {
     pub const SENT_AWAY: u32 = 3;
 }
 
-/// One.
+/// A frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// A packet, of which nothing but the lengths has been checked.
+    /// A packet of which only the lengths have been checked.
     Packet {
         /// Its header.
         header: Header,
@@ -60,7 +60,7 @@ pub enum Frame<'a> {
         /// Its data.
         data: &'a [u8],
     },
-    /// Everything that there was has been sent.
+    /// All packets have been sent.
     Goodbye,
     /// Packets were refused because a ticket was revoked.
     Stale {
@@ -69,25 +69,25 @@ pub enum Frame<'a> {
         /// Its metadata index.
         index: u32,
     },
-    /// The other end broke the rules, or did not keep up.
+    /// This end disconnects the other, because it broke the rules, or did not keep up.
     SentAway {
         /// It did not keep up.
         is_slow: bool,
     },
 }
 
-/// What lies at the beginning of some bytes.
+/// The result of reading the first frame of some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read<'a> {
-    /// A frame of so many bytes.
+    /// A whole frame, and its length in bytes.
     Whole(Frame<'a>, usize),
-    /// The beginning of one that has so many bytes, or more where not even its header is there.
+    /// An incomplete frame of this many bytes, or more if its header is incomplete, too.
     Cut(usize),
-    /// What no honest host sends.
+    /// No honest host sends this.
     Violation,
 }
 
-/// Reads one. `packet_bytes`: most bytes of data in a packet.
+/// Reads a frame. `packet_bytes`: most bytes of data in a packet.
 pub fn read(bytes: &[u8], packet_bytes: usize) -> Read<'_> {
     let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
         return Read::Cut(HEADER_BYTES);
@@ -117,7 +117,7 @@ pub fn read(bytes: &[u8], packet_bytes: usize) -> Read<'_> {
     Read::Whole(frame, HEADER_BYTES)
 }
 
-/// Writes a packet's header behind what is there; its metadata and data are to follow.
+/// Appends a packet's header; its metadata and data are to follow.
 pub fn put_header(to: &mut Vec<u8>, header: &Header) {
     put_words(to, &header.to_words());
 }
@@ -129,7 +129,7 @@ pub fn write_header(to: &mut [u8], header: &Header) {
     }
 }
 
-/// Writes a frame behind what is there.
+/// Appends a frame.
 pub fn put(to: &mut Vec<u8>, frame: &Frame<'_>) {
     let (kind, slot, index) = match frame {
         Frame::Packet { header, metadata, data } => {

@@ -1,4 +1,4 @@
-//! What both ends say once the connection between them is secret, before it is a link.
+//! The messages of both ends once the connection is encrypted, before it is a link.
 //!
 //! ```text
 //!   server                                     client
@@ -6,9 +6,10 @@
 //!                <---  ClientHello: node, proofs, packets, service, greeting
 //!   Answer: yes and a greeting, or no and why  --->
 //! ```
-//! Each is four bytes of length and so many of postcard's format. The server proves itself first, so
-//! that a client says what it wants to nobody else. Behind either of the last two may be what not every
-//! host knows of: an [`Offer`] of another way for the packets, and what becomes of it.
+//! Each is four bytes of length and as many of postcard's format. The server proves itself first,
+//! so a client sends its request to no other server. Either of the last two may be followed by
+//! extensions that not every host knows: an [`Offer`] of another path for the packets, and the
+//! answer to it.
 
 use super::keys::PROOF_BYTES;
 use crate::control::{GREETING_BYTES_MAX, Reason};
@@ -16,53 +17,53 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// The version that this library speaks: another major one cannot be talked to.
+/// The version of this library. A different major version cannot be talked to.
 pub const VERSION: (u16, u16) = (1, 0);
-/// Bytes of a text that tells why.
+/// Most bytes of a text with a reason.
 pub const TEXT_BYTES_MAX: usize = 1024;
-/// Bytes of one of these, at most.
+/// Most bytes of one of these messages.
 pub const HELLO_BYTES_MAX: usize = GREETING_BYTES_MAX + TEXT_BYTES_MAX;
 
-/// Who an end is. Both say it.
+/// The identity of an end. Both ends send theirs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Who {
-    /// What it speaks.
+    /// Its version of the protocol.
     pub version: (u16, u16),
-    /// Its node, the hash of the key.
+    /// Its node: the hash of the public key.
     pub node: u64,
     /// The node's public key.
     pub public_key: [u8; 32],
-    /// With it, of this connection's own key.
+    /// The node's signature of this connection's own key.
     pub signature: Vec<u8>,
-    /// That it has the secret.
+    /// The proof that it has the secret.
     pub proof: [u8; PROOF_BYTES],
-    /// Most bytes of data in a packet that it takes.
+    /// Most bytes of data in a packet that it accepts.
     pub packet_bytes: u32,
 }
 
-/// What a client wants.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wants {
-    /// Who it is.
+    /// The client's identity.
     pub who: Who,
     /// The service.
     pub service: String,
-    /// Its application's first words.
+    /// The greeting from its application.
     pub greeting: Vec<u8>,
 }
 
-/// What the server says to that.
+/// The server's answer to the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// It is a link, with the server's first words.
+    /// Accepted, with the server's greeting.
     Yes(Vec<u8>),
-    /// Nobody serves this name there.
+    /// The name is not served there.
     NoService,
-    /// It is none.
+    /// Refused.
     No {
-        /// Why: the number of a [`Reason`].
+        /// The reason: the number of a [`Reason`].
         reason: u16,
-        /// In the server's own words.
+        /// The server's text.
         text: String,
     },
 }
@@ -79,38 +80,38 @@ impl Answer {
 /// Bytes of an end point's address on a fabric.
 pub const ADDRESS_BYTES_MAX: usize = 128;
 
-/// An end point of a fabric, and how it is sent to for one link.
+/// An end point of a fabric, and the parameters for sending to it over one link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// What libfabric calls the protocol, and its version.
+    /// libfabric's number of the protocol, and its version.
     pub protocol: (u32, u32),
-    /// What libfabric calls the form of the address.
+    /// libfabric's number of the address format.
     pub format: u32,
     /// The address.
     pub address: Vec<u8>,
-    /// What each message to it begins with: a random number, which only the two ends know.
+    /// A random number at the start of each message to it, known only to the two ends.
     pub token: u64,
-    /// Messages that may be on their way to it.
+    /// Most messages on their way to it.
     pub window: u32,
-    /// Bytes of the longest.
+    /// Most bytes of a message.
     pub message_bytes: u32,
 }
 
-/// What a server says to an offer.
+/// A server's answer to an offer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Packets go there, and come here.
+    /// Packets go to this end point, and those of the server come to the offered one.
     Yes(Offer),
-    /// They go over this connection.
+    /// Packets go over this connection; the reason.
     No(String),
 }
 
-/// The bytes, with their length.
+/// The message with its length in front.
 pub fn to_bytes<T: Serialize>(hello: &T) -> Vec<u8> {
     to_bytes_with(hello, &[])
 }
 
-/// The bytes, with their length, and something behind them that counts.
+/// The message with its length in front and an extension, included in the length.
 pub fn to_bytes_with<T: Serialize>(hello: &T, behind: &[u8]) -> Vec<u8> {
     let body = postcard::to_allocvec(hello).expect("numbers, text and bytes are always written");
     let mut bytes = ((body.len() + behind.len()) as u32).to_le_bytes().to_vec();
@@ -119,16 +120,16 @@ pub fn to_bytes_with<T: Serialize>(hello: &T, behind: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What is wrong with bytes that should be one of these.
+/// These bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonsense;
 
-/// Reads one, if it is there whole, and says how many bytes it took.
+/// Reads a message, once all of it has come; returns its length in bytes, too.
 pub fn from_bytes<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<Option<(T, usize)>, Nonsense> {
     Ok(from_bytes_with(bytes)?.map(|(hello, _, taken)| (hello, taken)))
 }
 
-/// The same, with what is behind it.
+/// The same, with the extension.
 #[allow(clippy::type_complexity)]
 pub fn from_bytes_with<'a, T: Deserialize<'a>>(
     bytes: &'a [u8],
@@ -139,17 +140,17 @@ pub fn from_bytes_with<'a, T: Deserialize<'a>>(
         return Err(Nonsense);
     }
     let Some(body) = rest.get(..length) else { return Ok(None) };
-    // What a newer version has to say besides comes behind.
+    // Additions of a newer version come behind.
     let (hello, behind) = postcard::take_from_bytes(body).map_err(|_| Nonsense)?;
     Ok(Some((hello, behind, 4 + length)))
 }
 
-/// What is written behind a hello.
+/// An extension in bytes, to follow a message.
 pub fn behind<T: Serialize>(what: &T) -> Vec<u8> {
     postcard::to_allocvec(what).expect("numbers, text and bytes are always written")
 }
 
-/// What is behind a hello, if it is this.
+/// Reads an extension of this type.
 pub fn read_behind<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
     Some(postcard::take_from_bytes(bytes).ok()?.0)
 }

@@ -1,18 +1,19 @@
-//! Files that a host proves itself with, or believes, and directories of them: how each is opened.
+//! Opens files with keys and certificates, and directories of such files.
 //!
 //! ```text
 //!   open("/a/link/b") --> / --> a --> link: its target's directories --> b: the file, opened and looked at
 //!                         each belongs to root or to this user, and no other user can write to it
 //! ```
-//! A secret that somebody else wrote is his secret; an authority that somebody else can write signs for
-//! him. So each is as OpenSSH wants its files (`StrictModes`), and each directory and symbolic link on the
-//! way to it, since a name in a directory is what that directory's writers say. In a sticky directory, as
-//! `/tmp` is, nobody but its owner takes away what belongs to root or to this user.
+//! A secret that another user wrote is known to that user; an authority that another user can write
+//! signs for that user. So each file has to satisfy OpenSSH's rule (`StrictModes`), and so does
+//! each directory and symbolic link on the path to it, since a directory's writers decide what its
+//! names mean. In a sticky directory, such as `/tmp`, no other user can remove the entries of root
+//! or of this user.
 //!
-//! The way is gone step by step, with descriptors, so that what was looked at is what is opened. A
-//! descriptor's name (`/proc/self/fd/3`, `/dev/fd/3`) leads to its file, without a way.
+//! The path is walked step by step, with descriptors, so that the file that was checked is the one
+//! that is opened. A descriptor's name (`/proc/self/fd/3`, `/dev/fd/3`) leads to its file directly.
 //!
-//! Never: a file is looked at by its name, and opened by its name afterwards.
+//! Never: a file is checked by its name, and opened by its name afterwards.
 
 use crate::control::directories::{euid, is_root_or_unknown};
 use rustix::fs::{
@@ -29,26 +30,26 @@ use std::path::{Component, Path, PathBuf};
 use std::string::String;
 use std::vec::Vec;
 
-/// Symbolic links that are followed for one path, as the kernel's own limit is.
+/// Most symbolic links to follow for one path, the same as the kernel's limit.
 const LINKS_MAX: usize = 40;
-/// Permissions of others to write; to do anything.
+/// Permissions of other users: to write; to do anything.
 const WRITE: u32 = 0o022;
 const ANY: u32 = 0o077;
 const STICKY: u32 = 0o1000;
 
-/// Who, beside its owner, may read a file.
+/// The users, beside its owner, who may read a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
-    /// Nobody: a secret or a key.
+    /// No other user: a secret or a key.
     Nobody,
-    /// Everybody: a certificate.
+    /// Every user: a certificate.
     Everybody,
 }
 
-/// Why a file or a directory of keys cannot be used.
+/// The reason why a file or a directory of keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// The system refused.
+    /// The system's error.
     #[error("{0}")]
     Os(io::Error),
     /// It, or a directory above it, is open to other users.
@@ -62,12 +63,12 @@ impl From<Errno> for KeyFileError {
     }
 }
 
-/// Opens a file to be read, which belongs to root or to this process's user, and which no other user can
-/// change, nor read if it is secret.
+/// Opens a file for reading that belongs to root or to this process's user. No other user may be
+/// able to change it, nor to read it if it is secret.
 pub fn open(path: &Path, readers: Readers) -> Result<File, KeyFileError> {
     let way = go(path)?;
     let Some(name) = &way.name else { return Err(Errno::ISDIR.into()) };
-    // A link in /proc is one that the way has followed, and cannot be opened otherwise.
+    // The walk has followed links in /proc already; such a file cannot be opened otherwise.
     let stay = if way.is_proc { OFlags::empty() } else { OFlags::NOFOLLOW };
     let file =
         openat(&way.directory, &**name, OFlags::RDONLY | OFlags::CLOEXEC | stay, Mode::empty())?;
@@ -97,13 +98,13 @@ pub fn check_directory(path: &Path) -> Result<(), KeyFileError> {
     }
 }
 
-/// Where a path leads, through directories that were checked.
+/// The end of a path whose directories have been checked.
 struct Way {
     /// The last directory.
     directory: OwnedFd,
-    /// What the path names in it; `None`: the directory itself.
+    /// The name in that directory; `None`: the path names the directory itself.
     name: Option<OsString>,
-    /// The name of either, without symbolic links.
+    /// The path of either, without symbolic links.
     at: PathBuf,
     /// The name is a link in /proc.
     is_proc: bool,
@@ -113,7 +114,7 @@ fn go(path: &Path) -> Result<Way, KeyFileError> {
     let look = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = || openat(rustix::fs::CWD, "/", look | OFlags::DIRECTORY, Mode::empty());
     let path = std::path::absolute(path).map_err(KeyFileError::Os)?;
-    // What is still to be gone, the next last.
+    // The names still to walk, the next one last.
     let mut left: Vec<OsString> = parts(&path).rev().collect();
     let (mut directory, mut at, mut links) = (root()?, PathBuf::from("/"), 0);
     check_directory_of_way(&at, &fstat(&directory)?, false)?;
@@ -139,12 +140,12 @@ fn go(path: &Path) -> Result<Way, KeyFileError> {
                 left.extend(parts(&target).rev());
                 continue;
             }
-            // The kernel's own link, whose text may lead nowhere.
+            // The kernel's own link, whose text may not lead to its target.
             next = openat(&directory, &*name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
             stat = fstat(&next)?;
         }
         if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-            // Before it is opened: a pipe of somebody else's would keep this process.
+            // Checked before it is opened: another user's pipe would block this process.
             check_owner(&here, &stat)?;
             return match left.is_empty() {
                 true => Ok(Way { directory, name: Some(name), at: here, is_proc }),
@@ -171,7 +172,7 @@ fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
     })
 }
 
-/// `is_in_sticky`: others can make something in the directory above.
+/// `is_in_sticky`: other users can create entries in the directory above.
 fn check_directory_of_way(at: &Path, stat: &Stat, is_in_sticky: bool) -> Result<(), KeyFileError> {
     // Directories of the system have no number in a user namespace that does not map root.
     if is_in_sticky || !is_root_or_unknown(stat.st_uid) {
@@ -303,7 +304,8 @@ mod tests {
             assert!(said.ends_with(&format!("chown -h 0 {}", at.display())), "{said}");
             give(0);
         }
-        // What root owns is taken by everybody; that is looked at by those who are not root.
+        // A file of root's is accepted for every user; so only a test without root's rights sees
+        // the check.
         chown(&path, Some(0), Some(0)).unwrap();
         assert_eq!(said(&path, Readers::Nobody), "");
     }

@@ -1,4 +1,4 @@
-//! What a host proves with, and what it believes: certificates, a secret, or both.
+//! The keys of this host, and the proofs that it accepts: certificates, a secret, or both.
 //!
 //! ```text
 //!   certificates   TLS 1.3 with a certificate at both ends, each checked against those that are
@@ -7,14 +7,15 @@
 //!                  secret and of a key that only the two ends of this very connection can know
 //!                  (RFC 9266, 8446 7.5), the server first
 //! ```
-//! The code cannot be used on another connection, so whoever stands between the ends, with a
-//! connection to each, learns nothing that either would take. Who has it can try secrets against it at
-//! leisure; so a secret is 32 random bytes and never a word that somebody thought of.
+//! The code is of no use on another connection, so a man in the middle, with a connection to each
+//! end, learns no code that either end would accept. But an end that gets the code can test guesses
+//! of the secret against it offline; so a secret is 32 random bytes and never a memorable password.
 //!
-//! What was read of a secret or a key is wiped when it is not needed any more; what rustls and ring have
-//! made of a key is theirs.
+//! The bytes read of a secret or a key are wiped after use; the copies that rustls and ring make of
+//! a key are theirs to wipe.
 //!
-//! Never: a connection is used, or told what this process wants, before the other end has proved itself.
+//! Never: a connection is used, or learns this process's request, before the other end has proved
+//! itself.
 
 use super::key_files::{self, KeyFileError, Readers};
 use super::material::{self, Unfit, Wanted};
@@ -42,22 +43,22 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// Bytes of a secret.
 pub const SECRET_BYTES: usize = 32;
-/// Bytes of what shows that an end has it.
+/// Bytes of the proof that an end has the secret.
 pub const PROOF_BYTES: usize = 32;
-/// A peer that proves with another protocol inside TLS is none of ours.
+/// The protocol's name inside TLS (ALPN). A peer with another one cannot be talked to.
 const PROTOCOL: &[u8] = b"hamlyn/1";
 
-/// Which end of a connection.
+/// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// It connected.
     Client,
-    /// It was connected to.
+    /// It accepted.
     Server,
 }
 
 impl End {
-    /// The other one.
+    /// The opposite end.
     pub fn other(self) -> Self {
         match self {
             Self::Client => Self::Server,
@@ -73,11 +74,11 @@ impl End {
     }
 }
 
-/// The keys of a host that cannot be used. Nothing listens, and nothing is connected to.
+/// The keys of this host cannot be used. The process neither listens nor connects.
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum KeysError {
-    /// There are none.
+    /// There are no keys.
     #[error(
         "this process has no keys for other hosts: set secret (HAMLYN_SECRET), a file that its owner \
          alone may read, as `hamlyn keys FILE` makes it; or certificate, certificate_key and \
@@ -92,32 +93,32 @@ pub enum KeysError {
     Read {
         /// The setting that names it, and its variable.
         setting: &'static str,
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// A file that others can change, itself or by a directory above it, or a secret that they can read.
+    /// Other users can change a file, or a directory above it, or can read a secret.
     #[error("{setting}: {why}")]
     Open {
         /// The setting that names it, and its variable.
         setting: &'static str,
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is open to others, its owner and mode, and the command that closes it.
+        /// The file or directory, its owner and mode, and the command that closes it to others.
         why: String,
     },
-    /// Something else than what it should hold.
+    /// The file has other content than it should.
     #[error("{setting}: {}: {why}", .path.display())]
     Content {
         /// The setting that names it, and its variable.
         setting: &'static str,
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
-    /// They do not go together, or are of no use.
+    /// The keys do not match, or are of no use.
     #[error("the keys for other hosts cannot be used: {0}")]
     Unusable(String),
 }
@@ -131,26 +132,26 @@ fn of_directory(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// In one place, and wiped when nobody has it any more: whoever moves it moves a pointer.
+/// A single copy, wiped when it is dropped: moving it moves a pointer.
 type Secret = Arc<Zeroizing<[u8; SECRET_BYTES]>>;
 
-/// What connections of this process to other hosts are made with.
+/// The keys for connections of this process to other hosts.
 #[derive(Clone)]
 pub struct Keys {
     /// For connections that this process makes.
     pub client: Arc<ClientConfig>,
-    /// For those that others make.
+    /// For connections that other hosts make.
     pub server: Arc<ServerConfig>,
     secret: Option<Secret>,
     has_certificates: bool,
     own_identity: String,
-    /// Why every server would refuse this end's certificate.
+    /// The reason why every server would refuse this end's certificate.
     unfit: Option<String>,
     files: Option<String>,
 }
 
 impl fmt::Debug for Keys {
-    // They are secret.
+    // The keys are secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keys")
             .field("has_certificates", &self.has_certificates)
@@ -158,13 +159,13 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// The settings that name files, as errors have them.
+/// The names of the settings of files, as errors show them.
 const OF_SECRET: &str = "secret (HAMLYN_SECRET)";
 const OF_CERTIFICATE: &str = "certificate (HAMLYN_CERTIFICATE)";
 const OF_KEY: &str = "certificate_key (HAMLYN_CERTIFICATE_KEY)";
 const OF_TRUSTED: &str = "trusted (HAMLYN_TRUSTED)";
 
-/// The bytes of a file that [`key_files`](super::key_files) takes.
+/// The bytes of a file that [`key_files`](super::key_files) accepts.
 fn read(
     setting: &'static str,
     path: &Path,
@@ -177,13 +178,14 @@ fn read(
         KeyFileError::Open(why) => KeysError::Open { setting, path: path.into(), why },
     })?;
     let about = file.metadata().map_err(cannot)?;
-    // Of its length, and more for the look at its end: a buffer that grew would leave what it was behind.
+    // Room for its length, and for the check at its end: a buffer that grew would leave its old
+    // bytes behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(about.len() as usize + 64));
     file.read_to_end(&mut bytes).map_err(cannot)?;
     Ok(bytes)
 }
 
-/// The secret in a file: 64 hexadecimal digits, and blanks around them.
+/// The secret in a file: 64 hexadecimal digits, perhaps with blanks around them.
 fn read_secret(path: &Path) -> Result<Secret, KeysError> {
     let bytes = read(OF_SECRET, path, Readers::Nobody)?;
     let digits = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes).trim_ascii();
@@ -220,8 +222,8 @@ fn certificates(
     material::certificates(&read, path, wanted).map_err(content)
 }
 
-/// Takes any certificate, for ends that prove themselves by a secret; that whoever shows it has its key
-/// is checked, since the connection's keys depend on it.
+/// Accepts any certificate, for ends that prove themselves by a secret; it checks that the other
+/// end has the certificate's key, since the connection's keys depend on that.
 #[derive(Debug)]
 struct Unproved(Arc<CryptoProvider>);
 
@@ -262,7 +264,7 @@ impl ServerCertVerifier for Unproved {
 }
 
 impl Keys {
-    /// Those that the settings name.
+    /// Loads the keys named by the settings.
     pub fn load(config: &Config) -> Result<Self, KeysError> {
         let secret = config.secret.as_deref().map(read_secret).transpose()?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -309,7 +311,7 @@ impl Keys {
                 let paths = (&**certificate, &**key_path);
                 let chain = material::in_order(chain, &signs, paths).map_err(of_key())?;
                 unfit = Unfit::of(&chain);
-                // The other end would refuse it at each connection, and in fewer words.
+                // The other end would refuse it at each connection, with a vaguer message.
                 let why = if config.listen.is_some() { &unfit.server } else { &unfit.client };
                 if let Some(why) = why {
                     return Err(content(OF_CERTIFICATE, certificate)(why.clone()));
@@ -347,7 +349,8 @@ impl Keys {
         };
         client.alpn_protocols = std::vec![PROTOCOL.to_vec()];
         server.alpn_protocols = std::vec![PROTOCOL.to_vec()];
-        // Each connection is agreed anew: there is nothing to steal, and nothing to be replayed.
+        // Each connection has a handshake of its own: there is nothing to steal, and nothing to
+        // replay.
         client.resumption = rustls::client::Resumption::disabled();
         server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
@@ -364,23 +367,22 @@ impl Keys {
         Ok(Self { client, server, secret, has_certificates, own_identity, unfit, files })
     }
 
-    /// The files of its certificates, as the settings name them.
+    /// The paths of its certificates, from the settings.
     pub fn files(&self) -> Option<&str> {
         self.files.as_deref()
     }
 
-    /// An error, in a sentence, where every server would refuse this end's certificate.
+    /// An error, in a sentence, if every server would refuse this end's certificate.
     pub fn check_client(&self) -> Result<(), String> {
         self.unfit.clone().map_or(Ok(()), Err)
     }
 
-    /// What others call this process.
+    /// The identity that other hosts see for this process.
     pub fn own_identity(&self) -> &str {
         &self.own_identity
     }
 
-    /// What shows that `end` of the connection with this key has the secret; zeros where there is
-    /// none.
+    /// The proof that `end` of the connection with this key has the secret; zeros without a secret.
     pub fn proof(&self, end: End, key: &[u8; 32]) -> [u8; PROOF_BYTES] {
         match &self.secret {
             Some(secret) => mac(secret, end, key).finalize().into_bytes().into(),
@@ -388,22 +390,24 @@ impl Keys {
         }
     }
 
-    /// Whether that is what `end` shows. Without a secret anything is: certificates were checked.
+    /// Whether `proof` is the right one of `end`. Without a secret every proof is: certificates
+    /// were checked.
     pub fn is_proof(&self, end: End, key: &[u8; 32], proof: &[u8; PROOF_BYTES]) -> bool {
         self.secret.as_ref().is_none_or(|secret| mac(secret, end, key).verify_slice(proof).is_ok())
     }
 
-    /// What others call whoever has proved itself with these certificates, or with the secret alone.
+    /// The identity of a host that has proved itself with these certificates, or with the secret
+    /// alone.
     pub fn identity(&self, certificates: Option<&[CertificateDer<'_>]>) -> String {
         let first = certificates.filter(|_| self.has_certificates).and_then(<[_]>::first);
         first.map_or_else(|| SECRET.into(), identity_of)
     }
 }
 
-/// What whoever has the secret, and no certificate, is called.
+/// The identity of a host that has the secret, and no certificate.
 const SECRET: &str = "secret";
 
-/// The first DNS name in a certificate, or, where it has none, or the one of whoever has none, its hash.
+/// The first DNS name in a certificate; without one, or if it is `secret`, the certificate's hash.
 fn identity_of(certificate: &CertificateDer<'_>) -> String {
     let names = webpki::EndEntityCert::try_from(certificate).ok();
     match names.as_ref().and_then(|names| names.valid_dns_names().next()) {

@@ -1,4 +1,4 @@
-//! What becomes a link: both ends have proved themselves, and the server has said yes.
+//! Makes links, once both ends have proved themselves and the server has accepted.
 
 use super::accounts::Live;
 use super::dial::HostError;
@@ -20,7 +20,7 @@ use std::string::String;
 use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 
-/// A link to be, and who is at its other end.
+/// A link to be made, and the identity of its other end.
 struct Agreed {
     token: LinkToken,
     met: Met,
@@ -33,7 +33,7 @@ struct Agreed {
 }
 
 impl Hosts {
-    /// Tells the other end that packets of its were refused because a ticket was revoked.
+    /// Tells the other end that some of its packets were refused because a ticket was revoked.
     pub fn tell_stale(&self, token: LinkToken, slot: u32, index: u32) {
         let link = self.shared.lock().links.get(&token).map(|row| row.link.clone());
         if let Some(link) = link {
@@ -43,7 +43,7 @@ impl Hosts {
 }
 
 impl Shared {
-    /// At a client: the server has said yes.
+    /// At a client: the server has accepted.
     pub(super) fn connected(
         self: &Arc<Self>,
         state: &mut State,
@@ -83,7 +83,7 @@ impl Shared {
         self.connect_rails(state);
     }
 
-    /// At a server: it says yes.
+    /// At a server: accepts.
     pub(super) fn accept(
         &self,
         state: &mut State,
@@ -114,7 +114,7 @@ impl Shared {
         }
     }
 
-    /// The node moves its packets from now on.
+    /// Hands the link to its node, which moves its packets from now on.
     fn link(&self, state: &mut State, agreed: Agreed) -> io::Result<()> {
         let Agreed { token, met, offered, terms, peer, proved, greeting, request } = agreed;
         let live = Live::new(&state.more, &self.late);
@@ -153,7 +153,7 @@ impl Shared {
         if let Some(on_end) = self.note_linked(&peer, initiated_by_us) {
             carrier.set_on_end(on_end);
         }
-        // What came with the last words of the meeting wakes nobody.
+        // Bytes that came with the last message of the meeting wake no thread.
         carrier.hear();
         let link = Arc::new(Mutex::new(carrier));
         let identity = proved.identity;
@@ -167,21 +167,21 @@ impl Shared {
             incoming,
             way: Way::Host(link),
             packet_bytes: self.config.packet_bytes.min(proved.packet_bytes),
-            // No `BARRIER` above all: the carrier relies on the node's own fences.
+            // Above all no `BARRIER`: the carrier relies on the node's own fences.
             features: LinkFeatures::empty(),
             initiated_by_us,
             request,
             asked: None,
             how,
         }));
-        // The thread looks after those whom nobody wakes.
+        // The thread handles links without another wake-up.
         self.late.bell.ring();
         Ok(())
     }
 }
 
 impl LinkRow {
-    /// Whether the node has it, or has yet to say how it is left.
+    /// Whether the node has it, or has not yet stated how it left it.
     pub(super) fn is_used(&self) -> bool {
         Arc::strong_count(&self.link) > 1 || !lock(&self.link).has_ended()
     }

@@ -1,11 +1,13 @@
-//! Files with certificates and keys. Every form that does no harm is read; of any other file the error says
-//! its content, the wanted content, and the command that converts one to the other.
+//! Reads files with certificates and keys. It accepts every harmless form; for any other file the
+//! error states its content, the wanted content, and the command that converts one to the other.
 //!
-//! OpenSSL, step and certbot write the same things in a dozen forms, and to rustls most of them are "no
-//! items found". So a byte order mark, indented lines, and sections that stand in one line with the
-//! one before are read; and the order of a chain does not matter: the certificate of the key is the first.
+//! OpenSSL, step and certbot write the same things in a dozen forms, and to rustls most of them are
+//! "no items found". So this accepts a byte order mark, indented lines, and sections that start in
+//! the last line of the one before; and the order of a chain does not matter: the certificate of
+//! the key is the first.
 //!
-//! Never: a section that was meant to count is passed over in silence; the text of a key is left in memory.
+//! Never: a section that was meant to count is passed over in silence; the text of a key is left in
+//! memory.
 
 use rustls::crypto::ring::sign::any_supported_type;
 use rustls::pki_types::pem::{Error, PemObject};

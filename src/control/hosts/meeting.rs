@@ -1,4 +1,4 @@
-//! Two hosts until there is a link between them: TLS, who they are, what the client wants.
+//! Two hosts before there is a link between them: TLS, their identities, the client's request.
 //!
 //! ```text
 //!   client: Agreeing -> Who -> Answer -> link
@@ -21,69 +21,69 @@ use std::string::{String, ToString};
 use std::vec::Vec;
 use zeroize::Zeroizing;
 
-/// What this process shows in each meeting.
+/// This process's own data for every meeting.
 #[derive(Debug)]
 pub struct Own {
     /// Its keys.
     pub keys: Keys,
     /// Its node.
     pub identity: Identity,
-    /// Most bytes of data in a packet that it takes.
+    /// Most bytes of data in a packet that it accepts.
     pub packet_bytes: u32,
 }
 
-/// Who is at the other end, once that is proved.
+/// The proven identity of the other end.
 #[derive(Clone, Debug)]
 pub struct Proved {
     /// Its node.
     pub node: NodeId,
-    /// What it is called.
+    /// The name that it has proved.
     pub identity: String,
-    /// Most bytes of data in a packet that it takes.
+    /// Most bytes of data in a packet that it accepts.
     pub packet_bytes: u32,
 }
 
-/// Why there is no link.
+/// The reason why there is no link.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum MeetingError {
-    /// The other end's certificate is not one that is trusted for its name, or this end's is not to
-    /// it; or what came is not TLS.
+    /// One end does not trust the other's certificate for its name, or the other end does not speak
+    /// TLS.
     #[error("TLS: {why}{}", advice(.0), why = .0)]
     Tls(String),
-    /// It does not have this end's secret, or this end not its.
+    /// The two ends have different secrets.
     #[error(
         "the other end does not have the same secret, or none: HAMLYN_SECRET is to be the same at both \
          ends, or set at neither"
     )]
     Secret,
-    /// It is not the node that it says it is.
+    /// It is not the node that it claims to be.
     #[error("the other end cannot prove that it is the node that it says it is")]
     Identity,
-    /// The versions cannot talk.
+    /// The versions are incompatible.
     #[error("the other end speaks version {}.{}, and this library {}.{}", .0.0, .0.1, VERSION.0, VERSION.1)]
     Version((u16, u16)),
-    /// Nobody serves the name there.
+    /// The name is not served there.
     #[error("nobody serves this name there")]
     NoService,
-    /// The server said no.
+    /// The server refused.
     #[error("the server refused: {}", refused(*.0, .1))]
     Refused(Reason, String),
     /// It ended the connection.
     #[error("the other end closed the connection before the link was made{0}")]
     Gone(String),
-    /// It sends over the fabric, and this end cannot.
+    /// It sends over the fabric, but this end cannot.
     #[error("the other end asks for libfabric, and here that failed: {0}")]
     Fabric(String),
-    /// It sent what no honest host sends.
+    /// It sent something that no honest host sends.
     #[error("the other end sent what no host sends: {0}")]
     Nonsense(&'static str),
 }
 
-/// What to do, of what TLS says: this end's own words begin with what is wrong with the other's certificate,
-/// and those of the other end are an alert.
+/// Advice for an error of TLS. This end's own errors begin with the fault of the other's
+/// certificate; errors from the other end are an alert.
 fn advice(why: &str) -> &'static str {
-    // The first that is in it.
+    // The first match counts.
     let known: &[(&[&str], &str)] = &[
         (
             &["InvalidContentType"],
@@ -174,7 +174,7 @@ fn advice(why: &str) -> &'static str {
     found.map_or("", |found| found.1)
 }
 
-/// Whether it is the files here that say more.
+/// Whether naming the files of this end helps to understand the error.
 fn is_of_certificates(why: &str) -> bool {
     ["HAMLYN_CERTIFICATE", "HAMLYN_TRUSTED"].iter().any(|name| advice(why).contains(name))
 }
@@ -187,14 +187,14 @@ pub(super) fn refused(reason: Reason, text: &str) -> String {
     }
 }
 
-/// What a turn has come to.
+/// The result of a turn.
 #[derive(Debug)]
 pub enum Step {
-    /// Nothing more for now.
+    /// It waits for more bytes.
     Waits,
-    /// At a server: what the client wants. To be answered.
+    /// At a server: the client's request, to be answered.
     Wants(Wants, Proved),
-    /// At a client: it is a link, with the server's first words.
+    /// At a client: accepted, with the server's greeting.
     Link(Vec<u8>, Proved),
     /// There is no link.
     Failed(MeetingError),
@@ -205,42 +205,43 @@ enum State {
     Agreeing,
     /// A client that waits for the server's proof.
     Who,
-    /// A client that has said what it wants.
+    /// A client that has sent its request.
     Answer(Proved),
-    /// A server that waits for what the client wants.
+    /// A server that waits for the client's request.
     Wants,
-    /// A server that has been told.
+    /// A server that has the request.
     Asked,
 }
 
-/// See the module.
+/// A connection on which both ends exchange their first messages: see the module.
 #[derive(Debug)]
 pub struct Meeting {
     /// The connection.
     pub channel: Channel,
     state: State,
     end: End,
-    /// A client's wishes.
+    /// A client's request.
     service: String,
     greeting: Vec<u8>,
-    /// Said behind what a client wants, or a server answers.
+    /// The extension of a client's request, or of a server's answer.
     pub says: Vec<u8>,
-    /// What the other end has said so.
+    /// The extension that the other end sent.
     pub heard: Vec<u8>,
-    /// The way that a client offers with that, for the packets.
+    /// The path that a client offers for the packets in its extension.
     pub offered: Option<Offered>,
-    /// A client's connection is to be a rail of a link that there is: which place, and what shows that.
+    /// A client's connection is to be a rail of an existing link: its place, and the secret that
+    /// proves it.
     pub joins: Option<(u8, Secret)>,
 }
 
 impl Meeting {
-    /// Of a connection that this process has made.
+    /// For a connection that this process has made.
     pub fn of_client(channel: Channel, service: &str, greeting: Vec<u8>) -> Self {
         let service = service.to_string();
         Self::new(channel, End::Client, service, greeting)
     }
 
-    /// Of one that was made to it.
+    /// For a connection that it accepted.
     pub fn of_server(channel: Channel) -> Self {
         Self::new(channel, End::Server, String::new(), Vec::new())
     }
@@ -251,24 +252,24 @@ impl Meeting {
         Self { channel, state, end, service, greeting, says, heard, offered, joins }
     }
 
-    /// A client offers a way for the packets, and says so.
+    /// Adds a client's offer of a path for the packets.
     pub fn offer(&mut self, offer: Option<(Offered, Vec<u8>)>) {
         if let Some((offered, says)) = offer {
             (self.offered, self.says) = (Some(offered), says);
         }
     }
 
-    /// Whether the client has yet to prove itself.
+    /// Whether the client has not yet proved itself.
     pub fn is_unproved(&self) -> bool {
         !matches!(self.state, State::Asked)
     }
 
-    /// Whether the server has proved itself, and been told what the client wants.
+    /// Whether the server has proved itself and been sent the request.
     pub fn is_told(&self) -> bool {
         matches!(self.state, State::Answer(_))
     }
 
-    /// What a client waits for, in words.
+    /// The thing that a client waits for, in words.
     pub fn doing(&self) -> &'static str {
         match self.state {
             State::Agreeing => "agreeing on keys with the other host",
@@ -278,7 +279,7 @@ impl Meeting {
         }
     }
 
-    /// Goes on as far as it can.
+    /// Makes as much progress as possible.
     pub fn turn(&mut self, own: &Own) -> Step {
         loop {
             self.channel.receive(hello::HELLO_BYTES_MAX + 4);
@@ -294,7 +295,7 @@ impl Meeting {
         }
     }
 
-    /// One step; `None`: there may be another at once.
+    /// Takes one step; `None`: another may follow at once.
     fn step(&mut self, own: &Own) -> Result<Option<Step>, MeetingError> {
         match &self.state {
             State::Agreeing if !self.channel.is_open() => self.nothing_yet(own),
@@ -351,11 +352,12 @@ impl Meeting {
         }
     }
 
-    /// There is less than a step needs: it is waited for, unless nothing more will come.
+    /// There are too few bytes for a step: waits, unless no more will come.
     fn nothing_yet(&self, own: &Own) -> Result<Option<Step>, MeetingError> {
         match self.channel.ended() {
             None => Ok(Some(Step::Waits)),
-            // A server's words are told to whoever may ask for its figures, and its paths are nobody's.
+            // Every host that may ask for a server's figures sees its errors, and must not see its
+            // paths.
             Some(Ended::Nonsense(why)) => Err(MeetingError::Tls(match own.keys.files() {
                 Some(files) if self.end == End::Client && is_of_certificates(why) => {
                     format!("{why} (here {files})")
@@ -375,7 +377,7 @@ impl Meeting {
         self.channel.flush();
     }
 
-    /// A server's answer; whatever is left of it leaves later.
+    /// Sends a server's answer; bytes that do not fit leave later.
     pub fn answer(&mut self, answer: &Answer) {
         self.put(answer);
     }
@@ -403,7 +405,7 @@ fn key(channel: &Channel) -> Result<Zeroizing<[u8; 32]>, MeetingError> {
     channel.key().map_err(|e| MeetingError::Tls(e.to_string()))
 }
 
-/// What an end says of itself, bound to this connection.
+/// An end's identity, bound to this connection.
 fn who(own: &Own, channel: &Channel, end: End) -> Result<hello::Who, MeetingError> {
     let key = key(channel)?;
     let (public_key, signature) = own.identity.sign(&statement(end, &key));
@@ -417,7 +419,7 @@ fn who(own: &Own, channel: &Channel, end: End) -> Result<hello::Who, MeetingErro
     })
 }
 
-/// Whether the other end is who it says it is.
+/// Checks the other end's proof of its identity.
 fn prove(own: &Own, channel: &Channel, end: End, who: &hello::Who) -> Result<Proved, MeetingError> {
     let key = key(channel)?;
     if who.version.0 != VERSION.0 {

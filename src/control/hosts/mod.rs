@@ -2,32 +2,33 @@
 //!
 //! ```text
 //!   application --calls--> Hosts --rows--> one thread, asleep --events--> Inbox
-//!                            |                 |  listener, meetings, what is still to leave
+//!                            |                 |  listener, meetings, bytes still to send
 //!                            +-- links --------+--> Carrier: from then on the node's own turns
 //! ```
-//! - [`name`]: what `hamlyn://host:port/service` is made of
-//! - [`directory`]: where services are whose names do not say
-//! - [`keys`]: certificates and secrets; `material`: the files that they are in
-//! - [`hello`]: what both ends say first; [`meeting`]: in which order
-//! - `strangers`: who has connected and proved nothing; `admission`: which of them is answered next, and
-//!   which gives way; `accounts`: who has how many connections
-//! - `refused`: why one was refused
-//! - `dial`: the thread that connects; `course`: the places of a name, one after the other
-//! - `asked`: what a client asks for; `links`: what becomes a link
-//! - `near`: the ring that takes its place where the service is on this host
+//! - [`name`]: the syntax of `hamlyn://host:port/service`
+//! - [`directory`]: finds services whose names contain no address
+//! - [`keys`]: certificates and secrets; `material`: reads their files
+//! - [`hello`]: the first messages of both ends; [`meeting`]: their order
+//! - `strangers`: connections that have proved nothing; `admission`: chooses the next one to
+//!   answer, and the one that gives way; `accounts`: counts connections for each account
+//! - `refused`: the reasons for refusals
+//! - `dial`: the thread that connects; `course`: the places of a name, tried one after the other
+//! - `asked`: a client's request; `links`: makes the link
+//! - `near`: replaces the connection by shared memory if the service is on this host
 //! - [`channel`]: TLS over TCP, without waiting; [`fabric`]: messages over libfabric, beside it
-//! - [`carrier`]: packets between a link's rings and either, a [`path`], as [`frames`]
+//! - [`carrier`]: moves packets between a link's rings and either of them, as a [`path`], in
+//!   [`frames`]
 //! - [`rails`]: several connections for one link
-//! - [`reach`]: how far a connection comes, without a link; [`figures`]: what is counted there
-//! - [`told`]: what is counted and told of links that come and go
+//! - [`reach`]: tests how far a connection gets, without making a link; [`figures`]: asks for a
+//!   host's counters
+//! - [`told`]: counts and reports links that come and go
 //! - `turns`: the thread
 //!
-//! The thread is for what happens when hosts meet and part. A link's packets are moved by whoever
-//! calls the node, and by nobody else. Nothing listens unless `listen` is set, and nothing is connected
-//! to without keys.
+//! The thread acts when hosts meet and part. The node's callers alone move a link's packets. The
+//! process listens only if `listen` is set, and connects to no host without keys.
 //!
-//! Never: the lock is held while waiting, but for a server's first end point of a fabric at an address,
-//! which libfabric opens within some tens of milliseconds; a peer that is slow keeps another waiting; a
+//! Never: the lock is held while waiting, except for a server's first end point of a fabric at an
+//! address, which libfabric opens within some tens of milliseconds; a slow peer delays another; a
 //! connection that has proved nothing is kept longer than `handshake_timeout_ms`.
 
 mod accounts;
@@ -103,62 +104,63 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use strangers::Came;
 use turns::Late;
 
-/// Links, connections and requests of other hosts have this bit in their names.
+/// The bit that marks identifiers of links, connections and requests of other hosts.
 const OF_HOSTS: u64 = 1 << 63;
-/// Requests of one identity that wait for the application's answer.
+/// Most requests of one identity that wait for the application's answer.
 const ASKED_PER_IDENTITY_MAX: usize = 16;
-/// What the others of that identity are told: it passes, and whoever waits for names tries again.
+/// The text of the refusal of further requests of that identity. It is temporary: a client that
+/// waits for the name tries again.
 pub(crate) const ASKED_REFUSED: &str = "of those that wait for an answer";
-/// Events that wait for the application, beyond which nobody new is accepted.
+/// Events that wait for the application; beyond this number no new connection is accepted.
 const EVENTS_MAX: usize = 1024;
-/// Bytes that are let go of at a time, of a host that was refused and says more.
+/// Bytes to discard at a time from a refused host that goes on sending.
 const REFUSED_BYTES: usize = 32 << 10;
 
 const LISTENER: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
 const WORDS: u64 = u64::MAX - 2;
 
-/// A link's way to the other host. The node that has the link moves its packets.
+/// The transport of a link to another host. The node that has the link moves its packets.
 pub type HostLink = Arc<Mutex<Carrier>>;
 
-/// A connection that is no link yet, or no more.
+/// A connection that is not yet, or no longer, a link.
 enum Row {
     /// A thread connects.
     Dialing(Dial),
-    /// It was connected to, and has answered nothing yet.
+    /// It was accepted, and this end has answered nothing yet.
     Came(Came),
-    /// It has connected, or was connected to.
+    /// A connection, made or accepted, on which both ends exchange their first messages.
     Meeting(Box<Met>),
-    /// It is on this host, says the server: the other part of the control plane connects.
+    /// The server states that it is on this host: the other part of the control plane connects.
     Near(Dial, LinkToken),
-    /// A link that the node has left, or a refusal: what is left of it still leaves.
+    /// A link that the node has left, or a refusal, with bytes still to send.
     Leaving(Leaving),
 }
 
 struct Met {
     meeting: Meeting,
     address: SocketAddr,
-    /// By what one that has connected here is counted until it has proved itself.
+    /// The account of an accepted connection, until it has proved itself.
     account: Option<Account>,
     began_ns: u64,
     deadline_ns: u64,
     dial: Option<Dial>,
-    /// Of a stranger: something has come, and waits for its turn.
+    /// Of a stranger: it has sent something, and waits for its turn.
     is_due: bool,
-    /// At a server: what the client wants, until that is answered.
+    /// At a server: the client's request, until it is answered.
     wants: Option<(Wants, Proved)>,
 }
 
 struct Leaving {
     what: Rest,
-    /// Of whom, as far as that was proved.
+    /// The other end's identity, if it was proved.
     identity: Option<String>,
-    /// Of a link with several connections, which of them live.
+    /// Of a link with several connections: its live rails.
     live: Option<Arc<accounts::Live>>,
-    /// When rails that have stalled are looked for next.
+    /// The next time to look for stalled rails.
     look_ns: u64,
     deadline_ns: u64,
-    /// It asks for figures.
+    /// It is a connection for figures.
     tells: bool,
 }
 
@@ -172,31 +174,31 @@ struct State {
     rows: BTreeMap<u64, Row>,
     links: HashMap<LinkToken, LinkRow>,
     services: HashMap<String, (Access, Accept)>,
-    /// Threads that connect, and what waits for one of them to be free.
+    /// Threads that connect, and the dials that wait for a thread.
     dials: usize,
     dials_wait: VecDeque<(u64, Duration)>,
-    /// Rails are due for which there was no such thread.
+    /// Rails are due for which no thread was free.
     rails_wait: bool,
-    /// When the next is due, of those whose pause is not over.
+    /// The time at which the first pause of a rail ends.
     rails_due_ns: u64,
-    /// Connections of links with several, beyond one each.
+    /// The connections of links with several, beyond one each.
     more: Arc<AtomicUsize>,
     strangers_turns: admission::Turns,
-    /// The listener is not looked at until then.
+    /// The time until which the listener is not polled.
     listens_again_ns: Option<u64>,
-    /// What is told to other hosts of what is counted.
+    /// The counters' texts for other hosts.
     texts: Texts,
-    /// Why the thread has ended: nothing comes or goes any more.
+    /// The reason why the thread has ended; then nothing arrives or leaves any more.
     ended: Option<String>,
 }
 
 struct LinkRow {
-    /// Here as well as at the node, which lets go of it before it says how it is left.
+    /// The node has it, too, and drops it before it states how it left the link.
     link: HostLink,
     identity: String,
-    /// At the last look its host had owed an answer for long.
+    /// At the last check its host had owed an answer for long.
     was_silent: bool,
-    /// Where it has several connections.
+    /// Of a link with several connections.
     rails: Option<rails::OfLink>,
 }
 
@@ -205,21 +207,21 @@ struct Shared {
     config: Config,
     listener: Option<TcpListener>,
     poller: Poller,
-    /// Links that have something to send; its bell is that of the thread.
+    /// Links with bytes to send; its bell wakes the thread.
     late: Arc<Late>,
     inbox: Arc<Inbox>,
     fabric: Fabric,
     /// The application's own directory, if there is one.
     given: Arc<Given>,
-    /// What connects to processes of this host, and what came of that.
+    /// Connects to processes of this host, and keeps the results.
     here: Arc<dyn OnThisHost>,
     outcomes: Outcomes,
     made: Made,
     state: Mutex<State>,
     is_ending: AtomicBool,
-    /// By what one that connects from an address is counted.
+    /// Returns the account of a connection from an address.
     account_of: fn(SocketAddr) -> Account,
-    /// Tells the operator.
+    /// Counts events and reports them to the operator.
     note: Note,
 }
 
@@ -227,7 +229,7 @@ struct Shared {
 pub struct Hosts {
     shared: Arc<Shared>,
     thread: Option<Thread>,
-    /// Whoever drops this waits for its thread until then.
+    /// Dropping this waits for its thread until then.
     end_by_ns: AtomicU64,
 }
 
@@ -237,40 +239,40 @@ impl core::fmt::Debug for Hosts {
     }
 }
 
-/// Other hosts cannot be spoken with. Nothing listens.
+/// Links to other hosts are not possible, and the process does not listen.
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum HostsError {
-    /// Their keys.
+    /// The process's keys cannot be used.
     #[error(transparent)]
     Keys(#[from] KeysError),
     /// The system refused.
     #[error("while {doing}: {error}")]
     Os {
-        /// What was being done.
+        /// The action that failed.
         doing: String,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// The control plane is the application's, and other hosts are a thread's.
+    /// The application runs the control plane, but links to other hosts need a thread.
     #[error(
         "links to other hosts need a thread of the library's, and housekeeping (HAMLYN_HOUSEKEEPING) is \
          application, which says that there is to be none"
     )]
     Housekeeping,
-    /// The thread for them could not go on. Every link to another host has ended; those of this host
-    /// have not.
+    /// The thread for other hosts could not go on. All links to other hosts have ended; those
+    /// within this host have not.
     #[error("the system refuses the thread for other hosts what it needs: {0}")]
     Ended(String),
 }
 
-/// Whether a link, connection or request is of another host.
+/// Whether an identifier is that of a link, connection or request of another host.
 pub fn is_of_host(id: u64) -> bool {
     id & OF_HOSTS != 0
 }
 
 impl Hosts {
-    /// Listens, if `listen` is set, and is ready to connect.
+    /// Listens, if `listen` is set, and becomes ready to connect.
     pub fn start(
         config: &Config,
         identity: &Identity,
@@ -288,12 +290,12 @@ impl Hosts {
         Ok(Self { shared, thread: Some(thread), end_by_ns: AtomicU64::new(u64::MAX) })
     }
 
-    /// The program waits until then, and no longer, for this to end.
+    /// Sets the time until which dropping this waits for its thread.
     pub fn end_by(&self, deadline_ns: u64) {
         self.end_by_ns.store(deadline_ns, Ordering::Relaxed);
     }
 
-    /// Where it listens.
+    /// The address at which this process listens.
     pub fn address(&self) -> Option<SocketAddr> {
         if self.shared.lock().ended.is_some() {
             return None;
@@ -301,12 +303,12 @@ impl Hosts {
         tcp::listens_at(self.shared.listener.as_ref()?).ok()
     }
 
-    /// A service may be connected to by other hosts, too.
+    /// Lets other hosts connect to a service, too.
     pub fn serve(&self, service: &str, access: Access, accept: Accept) {
         self.shared.lock().services.insert(service.into(), (access, accept));
     }
 
-    /// Not any more.
+    /// No longer lets other hosts connect to a service.
     pub fn stop_serving(&self, service: &str) {
         self.shared.lock().services.remove(service);
     }
@@ -332,7 +334,7 @@ impl Hosts {
         Ok(super::ConnectionId(id))
     }
 
-    /// Gives up connecting; no event follows, unless it is there already.
+    /// Gives up connecting; no event follows, except one that is already queued.
     pub fn give_up(&self, token: LinkToken) {
         let mut state = self.shared.lock();
         if matches!(
@@ -343,7 +345,7 @@ impl Hosts {
         }
     }
 
-    /// Says yes to a request. `false`: it is gone.
+    /// Accepts a request. `false`: it is gone.
     pub fn accept(&self, request: RequestId, greeting: &[u8]) -> bool {
         let mut state = self.shared.lock();
         let Some((met, wants, proved)) = self.shared.take_asked(&mut state, request) else {
@@ -353,7 +355,7 @@ impl Hosts {
         true
     }
 
-    /// Says no to a request. `false`: it is gone.
+    /// Refuses a request. `false`: it is gone.
     pub fn refuse(&self, request: RequestId, reason: Reason, text: &str) -> bool {
         let mut state = self.shared.lock();
         let Some((met, wants, proved)) = self.shared.take_asked(&mut state, request) else {
@@ -365,7 +367,7 @@ impl Hosts {
         true
     }
 
-    /// Ends a link; what has not left yet leaves as far as the other end takes it within
+    /// Ends a link; bytes not yet sent still leave, as far as the other end takes them within
     /// `handshake_timeout_ms`.
     pub fn close(&self, token: LinkToken, how: Goodbye) {
         let shared = &*self.shared;
@@ -404,7 +406,7 @@ impl Drop for Hosts {
     }
 }
 
-/// Whoever panicked with it left it as it was.
+/// Locks a link; a panic with the lock held leaves the link as it was.
 pub fn lock(link: &Mutex<Carrier>) -> MutexGuard<'_, Carrier> {
     thread::lock(link)
 }
@@ -417,7 +419,7 @@ impl State {
 }
 
 impl Shared {
-    /// Listens, if `listen` is set. Its thread is yet to be started.
+    /// Listens, if `listen` is set. The caller still has to start the thread.
     fn new(
         config: &Config,
         identity: &Identity,
@@ -508,7 +510,7 @@ impl Shared {
         monotonic_ns().saturating_add(timeout)
     }
 
-    /// A connection that this process has made is there; both ends have yet to agree.
+    /// Begins the exchange of first messages on a connection that this process has made.
     fn meet(
         self: &Arc<Self>,
         state: &mut State,
@@ -528,7 +530,7 @@ impl Shared {
         self.look(state, id);
     }
 
-    /// Goes on with a connection.
+    /// Makes progress on a connection.
     fn look(self: &Arc<Self>, state: &mut State, id: u64) {
         match state.rows.get_mut(&id) {
             None | Some(Row::Dialing(_) | Row::Near(..) | Row::Came(_)) => {}
@@ -541,7 +543,7 @@ impl Shared {
                             link.look_for_stalls(limit);
                         }
                         let is_done = link.finish();
-                        // What comes is let go of only once everything has left.
+                        // Incoming bytes are discarded only after everything has left.
                         let _ = match link.waits() {
                             true => self.poller.watch_write(link.as_fd(), id),
                             false => self.poller.want_write(link.as_fd(), id, false),
@@ -549,7 +551,7 @@ impl Shared {
                         is_done
                     }
                     Rest::Refusal(meeting) => {
-                        // Until the other end has it, and ends the connection.
+                        // Until the other end has read the refusal, and closes the connection.
                         meeting.channel.receive(REFUSED_BYTES);
                         let taken = meeting.channel.plain().len();
                         meeting.channel.take(taken);
@@ -567,7 +569,7 @@ impl Shared {
                 let _ = self.poller.want_write(met.meeting.channel.as_fd(), id, waits);
                 let says_more = met.wants.is_some() && !met.meeting.channel.plain().is_empty();
                 match step {
-                    // No honest host says anything before it has its answer.
+                    // An honest host sends nothing before it has its answer.
                     Step::Waits if says_more => {
                         self.count_refused(Refused::Frame);
                         self.too_late(state, id);

@@ -1,4 +1,4 @@
-//! What a service of another host is called.
+//! The names of services of other hosts.
 
 use crate::control::names::{NameError, SCHEME, ServiceName, is_of_other_host};
 use core::fmt;
@@ -12,8 +12,8 @@ const HOST_BYTES_MAX: usize = 253;
 /// Bytes of an interface's name and of the zero behind it (IFNAMSIZ).
 const INTERFACE_BYTES_MAX: usize = 16;
 
-/// `hamlyn://host:port/service`, or `hamlyn://service`, whose place is found in a
-/// [`directory`](super::directory).
+/// `hamlyn://host:port/service`, or `hamlyn://service`, whose place a
+/// [`directory`](super::directory) finds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostName {
     place: Option<Place>,
@@ -31,40 +31,40 @@ pub struct Place {
     pub port: u16,
 }
 
-/// A text that is no name of a service of another host.
+/// A text that is not the name of a service of another host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum HostNameError {
-    /// Not in this form.
+    /// It does not have the form of such a name.
     #[error(
         "{0:?} is no name of a service of another host: that is hamlyn://host:port/service, or \
          hamlyn://service where there is a directory"
     )]
     Form(String),
-    /// A place is not in its form.
+    /// A place does not have its form.
     #[error("{0:?} is not host:port")]
     Place(String),
-    /// The host is no name and no address.
+    /// The host is neither a name nor an address.
     #[error("the host of {text:?} {why}")]
     Host {
-        /// The text that it is in.
+        /// The whole text.
         text: String,
-        /// What is wrong with it.
+        /// The fault.
         why: &'static str,
     },
-    /// The port is none.
+    /// The port is not valid.
     #[error("the port of {0:?} is none: it is a number from 1 to 65535")]
     Port(String),
-    /// The service is none.
+    /// The service's name is not valid.
     #[error(transparent)]
     Service(#[from] NameError),
-    /// A user's name, which means something on one host only.
+    /// It contains a user's name, which has a meaning on one host only.
     #[error("{0:?} names a user: between hosts there are no users, and a service is a name alone")]
     User(String),
 }
 
 impl HostName {
-    /// Where it is; `None`: that is to be looked up.
+    /// The place; `None`: a directory has to find it.
     pub fn place(&self) -> Option<&Place> {
         self.place.as_ref()
     }
@@ -76,7 +76,7 @@ impl HostName {
 }
 
 impl Place {
-    /// Of `host:port`; the error is what is wrong with `shown`, of which it is a part.
+    /// Reads `host:port`; the error is the fault of `shown`, of which `text` is a part.
     pub(super) fn read(text: &str, shown: &str) -> Result<Self, HostNameError> {
         let form = || HostNameError::Form(shown.into());
         let (host, port) = text.rsplit_once(':').ok_or_else(form)?;
@@ -94,7 +94,7 @@ impl Place {
 
 const NO_BRACKET: &str = "has a bracket that is not closed: an IPv6 address is written as [::1]";
 
-/// An IPv6 address as it stands in brackets; the error is what is wrong with the host.
+/// An IPv6 address as it stands in brackets; the error is the fault of the host.
 fn in_brackets(host: &str) -> Result<&str, &'static str> {
     let (address, interface) = match host.split_once('%') {
         Some((address, interface)) => (address, Some(interface)),
@@ -103,7 +103,7 @@ fn in_brackets(host: &str) -> Result<&str, &'static str> {
     let no_address = "is no IPv6 address: only those are written in brackets";
     let address: Ipv6Addr = address.parse().map_err(|_| no_address)?;
     match interface {
-        // The kernel connects to none without.
+        // Without the interface the kernel connects to no such address.
         None if address.is_unicast_link_local() => {
             Err("is a link-local address, which needs the interface here behind it: [fe80::1%eth0]")
         }
@@ -118,7 +118,7 @@ fn in_brackets(host: &str) -> Result<&str, &'static str> {
     }
 }
 
-/// A host's name, or an IPv4 address; the error is what is wrong with it.
+/// A host's name, or an IPv4 address; the error is its fault.
 fn name_or_v4(host: &str) -> Result<&str, &'static str> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     if host.is_empty() {
@@ -136,7 +136,7 @@ fn name_or_v4(host: &str) -> Result<&str, &'static str> {
     if !host.bytes().all(allowed) || host.len() > HOST_BYTES_MAX {
         return Err("is no name and no address: a name has 1 to 253 of a-z A-Z 0-9 . _ -");
     }
-    // The system reads such a text as an address in an older form (inet_aton(3)), and TLS as none.
+    // The system reads such a text as an address in an older form (inet_aton(3)); TLS does not.
     let last = host.strip_suffix('.').unwrap_or(host).rsplit('.').next().unwrap_or_default();
     let hexadecimal = last.strip_prefix("0x").or_else(|| last.strip_prefix("0X"));
     let is_number = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit())
@@ -147,7 +147,7 @@ fn name_or_v4(host: &str) -> Result<&str, &'static str> {
                    numbers from 0 to 255, as 127.0.0.1";
         return is_address.then_some(host).ok_or(why);
     }
-    // Whom it leads to has to be said in TLS.
+    // TLS needs a valid name for the server.
     match ServerName::try_from(host) {
         Ok(_) => Ok(host),
         Err(_) => {
@@ -160,7 +160,7 @@ impl FromStr for Place {
     type Err = HostNameError;
 
     fn from_str(text: &str) -> Result<Self, HostNameError> {
-        // What is shown is cut.
+        // Error messages show a prefix only.
         let shown = text.chars().take(400).collect::<String>();
         match Self::read(text, &shown) {
             Err(HostNameError::Form(shown)) => Err(HostNameError::Place(shown)),
@@ -173,7 +173,7 @@ impl FromStr for HostName {
     type Err = HostNameError;
 
     fn from_str(text: &str) -> Result<Self, HostNameError> {
-        // What is shown is cut.
+        // Error messages show a prefix only.
         let shown = text.chars().take(400).collect::<String>();
         if !is_of_other_host(text) {
             return Err(HostNameError::Form(shown));
@@ -237,7 +237,7 @@ mod tests {
         let name: HostName = "hamlyn://[::1]:7000/x".parse().unwrap();
         let place = Place { host: "::1".into(), port: 7000 };
         assert_eq!((name.place(), name.service()), (Some(&place), "x"));
-        // A scheme's letters are of either case.
+        // A scheme's letters may be of either case.
         for text in ["HAMLYN://a:1/x", "Hamlyn://a:1/x"] {
             assert_eq!(text.parse::<HostName>().unwrap().to_string(), "hamlyn://a:1/x");
         }

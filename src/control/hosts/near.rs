@@ -1,4 +1,4 @@
-//! Services of other hosts that turn out to be on this one: a ring in the place of TLS.
+//! Services of other hosts that turn out to be on this one: shared memory in place of TLS.
 //!
 //! ```text
 //!   client                                             server
@@ -8,15 +8,16 @@
 //!   credential? then: HELLO -------- Unix socket --->  as from any process of this host
 //!   else, or if it is refused there: TLS as to any other host
 //! ```
-//! The address decides nothing but whether it is asked at all: what does is that the node which proved itself
-//! over TLS has signed which process it is, and that the kernel says that this process is at the other end of
-//! the Unix socket, before a word is said there. That it is that node of the process it shows as any does.
+//! The address decides only whether to ask. Two things decide about the link: the node that proved
+//! itself over TLS has signed the identity of its process, and the kernel confirms, before any
+//! message, that this process is at the other end of the Unix socket. The process then proves its
+//! node like any process of this host.
 //!
-//! A server says where it is to none but a client that has proved itself, that it would let in, and whose
-//! address is one of the server's own host.
+//! A server discloses its local name only to a client that has proved itself, that it would admit,
+//! and whose address belongs to the server's own host.
 //!
-//! Never: a greeting is said to anybody but the process of the node that has proved itself; what a server
-//! says of itself takes more time than whoever connects has.
+//! Never: a greeting goes to another process than that of the proven node; a server's answer makes
+//! the client take longer than its time limit.
 
 use super::dial::{self, Dial};
 use super::meeting::Proved;
@@ -37,52 +38,54 @@ use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
-/// How far a connection to another host has come with finding out whether it is this one.
+/// Whether it is known that the other host is this one.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Near {
-    /// Not at all.
+    /// Not asked.
     #[default]
     Unasked,
-    /// The connection that is being made is the question.
+    /// The current connection is the question.
     Asks,
-    /// It is asked, or need not be: TLS. Why not a ring, where the address is this host's.
+    /// Use TLS: the question has been answered, or need not be asked. The reason for no shared
+    /// memory, if the address is this host's.
     Not(Option<Box<str>>),
 }
 
-/// What is looked for on this host, in the place of a link to another.
+/// A service to look for on this host, in place of a link to another.
 #[derive(Debug)]
 pub struct Sought {
-    /// What whoever connects calls the link so far.
+    /// The link's identifier at the caller.
     pub asked: LinkToken,
     /// The local name.
     pub name: String,
-    /// What the process there has to show, node included.
+    /// The credential that the process there must show, node included.
     pub credential: Credential,
-    /// For it.
+    /// The greeting for it.
     pub greeting: Vec<u8>,
-    /// Until when.
+    /// The time limit.
     pub until_ns: u64,
-    /// How it came to be, for `explain`.
+    /// How the link came to be, for `explain`.
     pub how: Box<str>,
 }
 
-/// Told once what became of it: `None`: the link is there, and its node has been told.
+/// Called once with the result: `None`: the link exists, and its node has been told.
 pub type Ended = Box<dyn FnOnce(Option<ConnectError>) + Send>;
 
 /// The part of the control plane that connects to processes of this host.
 pub trait OnThisHost: Send + Sync {
-    /// Begins to, and waits for nothing. `ended` may be called before it returns, and by whoever has a lock.
+    /// Begins to connect, without waiting. `ended` may be called before this returns, and with a
+    /// lock held.
     fn begin(&self, sought: Sought, ended: Ended) -> Result<LinkToken, ConnectError>;
 
-    /// What the process has counted, and who was refused, as text: the same that its own user is told. It may
-    /// take a while, and runs the node's code.
+    /// The process's counters and refusals as text, the same that its own user gets. It may take a
+    /// while, and runs the node's code.
     fn figures(&self) -> String;
 
-    /// Gives up; nothing is told any more, unless it is there already.
+    /// Gives up; `ended` is not called any more, unless its result is already queued.
     fn give_up(&self, token: LinkToken);
 }
 
-/// What became of those that were looked for on this host.
+/// The results of the services looked for on this host.
 #[derive(Debug, Default)]
 pub(super) struct Outcomes(Mutex<Vec<(u64, Option<ConnectError>)>>);
 
@@ -109,7 +112,7 @@ impl Here {
         }
     }
 
-    /// With the node that has proved itself.
+    /// The credential of the node that has proved itself.
     fn credential(&self, node: NodeId) -> Credential {
         let (process, pid_namespace, pid) = self.process;
         let mut signature = [0; 64];
@@ -121,8 +124,8 @@ impl Here {
 }
 
 impl Shared {
-    /// Whether a connection that is there is to be a question first, or why it is not, where its address is
-    /// this host's.
+    /// Whether a new connection has to ask first; if it does not, although its address is this
+    /// host's, the reason.
     pub(super) fn near(&self, dial: &Dial, address: SocketAddr) -> Near {
         match &dial.near {
             Near::Unasked if dial.rail.is_none() && tcp::is_here(address) => {
@@ -136,8 +139,8 @@ impl Shared {
         }
     }
 
-    /// At a server: what one is told that asks whether there might be a link, and to which there might:
-    /// whether it would be told figures, and where the service is, where that is its own host.
+    /// At a server: adds to the answer to a client that asks, and that would be admitted: whether
+    /// it may have figures, and the local name, if the client is on the same host.
     pub(super) fn tell_where(&self, state: &State, met: &mut Met, wants: &Wants, proved: &Proved) {
         let Some((access, _)) = state.services.get(&wants.service) else { return };
         if self.tells_figures(proved) {
@@ -154,7 +157,7 @@ impl Shared {
         Said::Here(here).put(&mut met.meeting.says);
     }
 
-    /// At a client: there might be a link, says the server.
+    /// At a client: the server would admit it.
     pub(super) fn near_answered(
         self: &Arc<Self>,
         state: &mut State,
@@ -164,7 +167,7 @@ impl Shared {
     ) {
         let Met { meeting, address, dial: Some(mut dial), .. } = met else { return };
         let said = Said::split(&meeting.heard).1;
-        // The question is over: nothing of it is left at the server.
+        // The question is over: the server keeps nothing of it.
         drop(meeting);
         let begun = match said {
             Some(Said::Here(here)) => self.look_here(id, &dial, address, here, proved),
@@ -209,7 +212,7 @@ impl Shared {
         };
         let of_outcome = Arc::downgrade(self);
         let ended = move |outcome| {
-            // By whoever has the other part's lock: this one's thread looks at it.
+            // The caller holds the other part's lock, so this part's thread handles the result.
             let Some(shared) = of_outcome.upgrade() else { return };
             shared.outcomes.push(id, outcome);
             shared.late.bell.ring();
@@ -217,7 +220,7 @@ impl Shared {
         self.here.begin(sought, Box::new(ended)).map_err(|error| error.to_string())
     }
 
-    /// What has become of those that were looked for on this host.
+    /// Handles the results of the services looked for on this host.
     pub(super) fn take_outcomes(self: &Arc<Self>, state: &mut State) {
         for (id, outcome) in self.outcomes.take() {
             let Some(Row::Near(..)) = state.rows.get(&id) else { continue };
@@ -239,7 +242,7 @@ impl Shared {
         }
     }
 
-    /// As to any other host, at once.
+    /// Connects at once over TLS, as to any other host.
     fn over_tls(self: &Arc<Self>, state: &mut State, id: u64, dial: Dial) {
         let service = dial.name.service().to_string();
         if let Err(error) = dial::start(self, state, id, dial, Duration::ZERO) {
@@ -249,7 +252,8 @@ impl Shared {
 }
 
 impl Near {
-    /// Why the link is over TLS though the address is this host's, in words for `explain`.
+    /// The reason why the link is over TLS although the address is this host's, in words for
+    /// `explain`.
     pub fn why(&self) -> Option<Box<str>> {
         match self {
             Self::Not(Some(why)) => Some(format!("not a ring, though this host: {why}").into()),

@@ -1,4 +1,4 @@
-//! What [`Fabric`] is without the feature `libfabric`: TLS.
+//! [`Fabric`] without the feature `libfabric`: TLS.
 
 use super::channel::Channel;
 use super::path::Path;
@@ -10,15 +10,15 @@ use std::io;
 use std::string::String;
 use std::vec::Vec;
 
-/// Whether it was asked for.
+/// Remembers whether the settings ask for a fabric.
 #[derive(Debug)]
 pub struct Fabric(bool);
 
-/// Why there is none.
+/// The reason why there is no fabric.
 pub type Offered = Result<core::convert::Infallible, String>;
 
 impl Fabric {
-    /// Keeps whether it was asked for.
+    /// Reads whether the settings ask for a fabric.
     pub fn start(config: &Config) -> Self {
         Self(config.fabric != config::Fabric::Off)
     }
@@ -27,7 +27,7 @@ impl Fabric {
         self.0.then(|| Err("this program is built without the feature libfabric".into()))
     }
 
-    /// Nothing is offered; if it was asked for, why.
+    /// Offers nothing; returns the reason if a fabric was asked for.
     pub fn offer(&self, _: &Channel, _: &str) -> Option<(Offered, Vec<u8>)> {
         Some((self.why_not()?, Vec::new()))
     }
@@ -37,12 +37,12 @@ impl Fabric {
         (self.why_not(), Vec::new())
     }
 
-    /// What was offered stays as it is.
+    /// Returns the offer unchanged.
     pub fn accept(&self, offered: Offered, _: &Channel, _: &[u8]) -> Result<Offered, String> {
         Ok(offered)
     }
 
-    /// TLS, and why.
+    /// TLS, and the reason.
     pub fn path(
         &self,
         offered: Option<Offered>,
@@ -54,17 +54,17 @@ impl Fabric {
         Ok((Box::new(channel), offered.and_then(Result::err)))
     }
 
-    /// Nothing is closed.
+    /// There is nothing to close.
     pub fn opened(&self) -> Option<core::convert::Infallible> {
         None
     }
 
-    /// Nothing is said beside it.
+    /// There are no words beside TLS.
     pub fn words(&self) -> Option<&Poller> {
         None
     }
 
-    /// There is nothing to look for.
+    /// There is nothing to poll.
     pub fn nap(&self, _: Option<Duration>) -> Option<Duration> {
         None
     }

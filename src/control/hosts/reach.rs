@@ -1,5 +1,5 @@
-//! How far a connection to a service of another host comes, for `hamlyn why`: it is asked for, and no link is
-//! made. The host's program hears nothing of it.
+//! Tests how far a connection to a service of another host gets, for `hamlyn why`: it asks the
+//! server, and makes no link. The host's program does not see it.
 //!
 //! ```text
 //!   address --> port --> TLS --> who --Wants, Said::Asks--> is it served, and for this end?
@@ -24,40 +24,40 @@ use std::io;
 use std::string::String;
 use std::vec::Vec;
 
-/// What has worked. Each needs those before it.
+/// The steps that succeeded. Each needs the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reached {
-    /// Nothing.
+    /// No step.
     Nothing,
     /// The host's name has an address.
     Address,
-    /// Something listens at its port.
+    /// A process listens at its port.
     Port,
-    /// It speaks TLS, and nothing is wrong with that.
+    /// It speaks TLS without an error.
     Tls,
-    /// Each end takes the other for what it says that it is.
+    /// Each end accepts the other's identity.
     Identity,
     /// The service is there.
     Service,
 }
 
-/// A host that was asked whether a service is there.
+/// The result of asking a host for a service.
 #[derive(Debug)]
 pub struct Asked {
-    /// How far that came.
+    /// The last step that succeeded.
     pub reached: Reached,
-    /// Why no further.
+    /// The reason why the next step failed.
     pub stopped: Option<Stopped>,
-    /// Whether it tells this end what it counts.
+    /// Whether it gives this end its figures.
     pub tells_figures: bool,
 }
 
-/// Why it came no further.
+/// The reason why a step failed.
 #[derive(Debug)]
 pub enum Stopped {
     /// An error that says so.
     By(HostError),
-    /// Nothing came from there until the time was up.
+    /// It sent nothing until the time limit passed.
     Silent(Option<SocketAddr>),
 }
 
@@ -66,7 +66,7 @@ pub fn reach(config: &Config, name: &HostName, within: Duration) -> Asked {
     let until_ns = monotonic_ns().saturating_add(within.as_nanos() as u64);
     let met = connect(config, name, until_ns, &[Said::Asks]).and_then(|(own, mut meeting, at)| {
         meet(&own, &mut meeting, at, until_ns)?;
-        // It may have said where it is, too.
+        // The server may have added its local name, too.
         let said = |bytes| Said::split(bytes);
         let (before, last) = said(&meeting.heard);
         Ok([last, said(before).1].contains(&Some(Said::Figures)))
@@ -99,7 +99,7 @@ pub(super) fn connect(
         let host = target.place.host.clone();
         let found = match target.addresses(until_ns) {
             Ok(found) => found,
-            // What one address has come to says more.
+            // The failure of another address is more informative.
             Err(_) if failed.0 > Reached::Nothing => continue,
             Err(e) => {
                 failed = nothing(HostError::Unknown(std::format!("{host}: {e}")));
@@ -141,7 +141,7 @@ fn own(config: &Config) -> Result<Own, HostsError> {
     Ok(Own { keys: Keys::load(config)?, identity, packet_bytes: config.packet_bytes })
 }
 
-/// Until the server has said yes.
+/// Exchanges messages until the server has accepted.
 pub(super) fn meet(
     own: &Own,
     meeting: &mut Meeting,
@@ -169,7 +169,7 @@ pub(super) fn meet(
     }
 }
 
-/// What has worked before an error, as far as it says.
+/// The last step that succeeded before an error.
 fn reached_before(error: &MeetingError) -> Reached {
     match error {
         MeetingError::Tls(_) | MeetingError::Gone(_) => Reached::Port,

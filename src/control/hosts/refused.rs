@@ -1,6 +1,7 @@
-//! Why another host was refused: counted by reason, and told to the operator with the host's address.
+//! The reasons for refusing other hosts: counted, and reported to the operator with the host's
+//! address.
 //!
-//! Never: telling waits for anything.
+//! Never: a report waits for anything.
 
 use super::meeting::Meeting;
 use super::meeting::{MeetingError, Proved, refused};
@@ -14,7 +15,7 @@ use std::boxed::Box;
 use std::net::SocketAddr;
 use std::string::{String, ToString};
 
-/// Why: of each there is a counter, whose meaning is said there ([`Counters`]).
+/// The reason. Each has a counter, which [`Counters`] describes.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
@@ -66,7 +67,7 @@ impl Refused {
             MeetingError::Identity => Self::Identity,
             MeetingError::Version(_) => Self::Version,
             MeetingError::Nonsense(_) => Self::Frame,
-            // Those of clients; a server has none of them.
+            // Errors of clients; a server has none of them.
             MeetingError::NoService => Self::Service,
             MeetingError::Refused(..) => Self::Application,
             MeetingError::Fabric(_) => Self::Exhausted,
@@ -86,7 +87,7 @@ impl Refused {
 }
 
 impl Shared {
-    /// A host that has proved which it is was refused.
+    /// Reports the refusal of a host with a proven identity.
     pub(super) fn note_refused(
         &self,
         address: SocketAddr,
@@ -96,7 +97,7 @@ impl Shared {
     ) {
         let (why, service, words) = match answer {
             Answer::Yes(_) => return,
-            // The name that it asked for is its own invention, and there may be many.
+            // The host invented the name that it asked for, and may invent many.
             Answer::NoService => {
                 (Refused::Service, String::new(), "it asked for what is not served here".into())
             }
@@ -108,15 +109,15 @@ impl Shared {
         self.note_host(why, address, Some(&proved.identity), service, &words);
     }
 
-    /// One that has proved nothing.
+    /// Reports the refusal of a connection that has proved nothing.
     pub(super) fn note_stranger(&self, why: Refused, address: SocketAddr, words: &str) {
         self.note_host(why, address, None, String::new(), words);
     }
 
-    /// The same, by what its meeting came to.
+    /// The same, with the error of its meeting.
     pub(super) fn note_failed(&self, address: SocketAddr, error: &MeetingError) {
         let words = match error {
-            // A client asks for the server's proof first, and goes if that is not what it trusts.
+            // A client checks the server's proof first, and disconnects if it does not trust that.
             MeetingError::Gone(_) => {
                 "it went before it had proved which it is, as who has another secret does".into()
             }
@@ -137,7 +138,8 @@ impl Shared {
         (self.note)(Happened::Refused(why), Some(entry));
     }
 
-    /// The refusal is read before the connection ends, or a reset could overtake it.
+    /// Refuses a connection. The other end reads the refusal before the connection ends; otherwise
+    /// a reset could overtake it.
     pub(super) fn refuse(
         &self,
         state: &mut State,
@@ -152,8 +154,8 @@ impl Shared {
         self.leave_with(state, id, meeting, identity, false);
     }
 
-    /// A connection that is no link, and of which something is to be said, or has been. Of one that tells
-    /// figures there are only so many.
+    /// Keeps a connection that becomes no link until its last bytes have left. `tells`: it is for
+    /// figures, of which the number is limited.
     pub(super) fn leave_with(
         &self,
         state: &mut State,
@@ -169,7 +171,7 @@ impl Shared {
         self.late.bell.ring();
     }
 
-    /// One of whom nothing is known that an operator could use.
+    /// Counts a refusal without details for the operator.
     pub(super) fn count_refused(&self, why: Refused) {
         (self.note)(Happened::Refused(why), None);
     }

@@ -1,16 +1,16 @@
-//! Who has connected and proved nothing: let in at once, answered in turn.
+//! Connections that have proved nothing: accepted at once, answered in turn.
 //!
 //! ```text
 //!   listener --take_connections--> Came --heard--> due --serve_strangers--> Meeting --look--> proved
 //!                                                   ^---------heard------------'
 //! ```
-//! To answer the first words of TLS takes this thread much longer than it takes anybody to play recorded
-//! ones again. So all that wait at the port are taken from it, which costs little, and what strangers say
-//! is looked into for one of each site in a turn, however many that site has: an honest host waits
-//! for one answer to each other site, and those who have proved themselves for no more than one turn.
-//! Who is whose, whose turn it is and who gives way is decided in `admission`.
+//! Answering the first message of TLS takes this thread much longer than replaying a recorded one
+//! takes an attacker. So this thread accepts all connections that wait at the port, which is cheap,
+//! and in each turn processes the bytes of one stranger of each site, however many that site has:
+//! an honest host waits for one answer to each other site, and a host that has proved itself for no
+//! more than one turn. `admission` decides the accounts, the turns, and which connection gives way.
 //!
-//! Never: a stranger is gone on with as its words come; one that says nothing costs more than its
+//! Never: a stranger's bytes are processed as they come; a silent stranger costs more than its
 //! descriptor.
 
 use super::admission::{Account, Begun, Strangers};
@@ -28,25 +28,25 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// Connections taken from the listener before anything else.
+/// Connections to accept before anything else.
 const ACCEPTS_PER_TURN: usize = 128;
-/// Sites of strangers of which one is gone on with in a turn.
+/// Sites of which one stranger each is processed in a turn.
 const STRANGERS_PER_TURN: usize = 16;
-/// When there was no descriptor for one, the others wait so long.
+/// The pause before the listener accepts again after the process ran out of descriptors.
 const LISTEN_PAUSE_NS: u64 = 100_000_000;
 
-/// One that was connected to, and has said nothing, or nothing that was looked into.
+/// An accepted connection that has sent nothing, or nothing that was processed.
 pub(super) struct Came {
     pub tcp: TcpStream,
     pub address: SocketAddr,
     pub account: Account,
     pub deadline_ns: u64,
-    /// Something has come, and waits for its turn.
+    /// It has sent something, and waits for its turn.
     pub is_due: bool,
 }
 
 impl Shared {
-    /// Takes those that wait at the port.
+    /// Accepts the connections that wait at the port.
     pub(super) fn take_connections(&self, state: &mut State) {
         let Some(listener) = &self.listener else { return };
         let (mut came, mut strangers) = (Vec::new(), state.strangers().collect::<Strangers>());
@@ -55,10 +55,11 @@ impl Shared {
             let (tcp, address) = match tcp::accept(listener) {
                 Ok(accepted) => accepted,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                // Whoever came has gone again.
+                // The client has gone again.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(_) => {
-                    // No descriptor, or no memory: it would be looked at without end.
+                    // No descriptor, or no memory: without the pause the listener would be polled
+                    // without end.
                     self.count_refused(Refused::Exhausted);
                     let _ = self.poller.pause(listener, LISTENER);
                     state.listens_again_ns = Some(monotonic_ns() + LISTEN_PAUSE_NS);
@@ -80,7 +81,7 @@ impl Shared {
         }
         for id in came {
             let Some(Row::Came(came)) = state.rows.get(&id) else { continue };
-            // Once: it is not told of again until it is gone on with.
+            // Once: the poller reports it no more until its turn has come.
             if self.poller.add_once(&came.tcp, id).is_err() {
                 self.count_refused(Refused::Exhausted);
                 state.rows.remove(&id);
@@ -88,7 +89,7 @@ impl Shared {
         }
     }
 
-    /// Something has come over a connection: of a stranger it waits for its turn.
+    /// Bytes have come over a connection: a stranger's wait for its turn.
     pub(super) fn heard(self: &Arc<Self>, state: &mut State, id: u64) {
         match state.rows.get_mut(&id) {
             Some(Row::Came(came)) => came.is_due = true,
@@ -97,7 +98,7 @@ impl Shared {
         }
     }
 
-    /// Goes on with strangers: of each site with one, and of many sites with some in turn.
+    /// Processes strangers: one of each site, and of many sites some in turn.
     pub(super) fn serve_strangers(self: &Arc<Self>, state: &mut State) {
         let all: Vec<_> = state.strangers().collect();
         for id in state.strangers_turns.next(&all, monotonic_ns(), STRANGERS_PER_TURN) {
@@ -112,7 +113,7 @@ impl Shared {
         }
     }
 
-    /// When strangers are to be gone on with next, of those that have said something.
+    /// The time of the next turn of a stranger that has sent something.
     pub(super) fn strangers_due_ns(&self, state: &State) -> u64 {
         if !state.strangers().any(|stranger| stranger.is_due) {
             return u64::MAX;
@@ -122,7 +123,7 @@ impl Shared {
         due.map(|stranger| begun.turn_ns(&stranger)).min().unwrap_or(u64::MAX)
     }
 
-    /// Begins TLS with one that has said something.
+    /// Begins TLS with a stranger that has sent something.
     fn begin(self: &Arc<Self>, state: &mut State, id: u64) {
         let Some(Row::Came(came)) = state.rows.remove(&id) else { return };
         let Came { tcp, address, account, deadline_ns, .. } = came;
@@ -178,11 +179,12 @@ mod tests {
         fn give_up(&self, _: LinkToken) {}
     }
 
-    /// A host that listens, whose turns the test makes; those whose first words it has answered.
+    /// A listening host whose turns the test makes, and the connections whose first message it has
+    /// answered.
     struct There {
         shared: Arc<Shared>,
         at: SocketAddr,
-        /// What a client says first.
+        /// A client's first message.
         hello: Vec<u8>,
         made_room: Arc<AtomicUsize>,
         answered: BTreeSet<(IpAddr, u64)>,
@@ -218,7 +220,7 @@ mod tests {
             let told = (Arc::new(NobodyHere) as Arc<dyn OnThisHost>, note as _);
             let mut shared =
                 Shared::new(&config, &identity, &inbox, &Arc::default(), told).unwrap();
-            // There is one host here, whose addresses are those of others in these tests.
+            // The test runs on one host, whose addresses stand for those of others.
             shared.account_of = |address| {
                 let IpAddr::V4(v4) = address.ip() else { unreachable!("it listens at IPv4") };
                 Account::of(Ipv4Addr::from_bits(v4.to_bits() | 128 << 24).into(), false)
@@ -235,7 +237,7 @@ mod tests {
             }
         }
 
-        /// Connects from an address, and has said the first words: they have arrived.
+        /// Connects from an address and sends the first message; returns once it has arrived.
         fn is_met_from(&self, address: Ipv4Addr) -> TcpStream {
             let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
             bind(&fd, &SocketAddr::from((address, 0))).unwrap();
@@ -273,7 +275,7 @@ mod tests {
             self.answered.iter().filter(|answered| answered.0 == address).count()
         }
 
-        /// Makes turns until somebody at this address is answered.
+        /// Makes turns until a connection from this address is answered.
         fn answers(&mut self, address: Ipv4Addr) {
             while self.answered(address) == 0 {
                 assert!(self.turns < 1000, "it is not answered");
@@ -282,7 +284,7 @@ mod tests {
         }
     }
 
-    // To answer costs far more than to play a hello again.
+    // An answer costs far more than replaying a hello.
     #[test]
     fn an_address_that_says_one_hello_behind_another_has_one_answer_a_turn() {
         let mut there = There::new(256);
@@ -319,7 +321,7 @@ mod tests {
         if is_early(crate::os::sys::monotonic_ns()) {
             assert_eq!(there.answered(ATTACKER), 16);
             assert_eq!(there.made_room.load(Ordering::Relaxed), 0);
-            // The thread waits meanwhile.
+            // Meanwhile the thread waits.
             let due_ns = there.shared.strangers_due_ns(&there.shared.lock());
             assert!(due_ns >= began + MAY_TAKE_NS && due_ns < u64::MAX);
         }
@@ -336,7 +338,7 @@ mod tests {
         drop(clients);
     }
 
-    // Each user of the host has them all.
+    // Each user of the host can use all of its addresses.
     #[test]
     fn addresses_of_loopback_are_one_account_however_many_connect_from_them() {
         let mut there = There::new(256);
@@ -353,7 +355,7 @@ mod tests {
         drop(clients);
     }
 
-    // Whoever is turned away by the system tries again a second later.
+    // A client that the system turns away tries again a second later.
     #[test]
     fn many_more_than_a_hundred_may_connect_before_the_thread_looks() {
         let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();

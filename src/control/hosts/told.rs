@@ -1,7 +1,7 @@
-//! Links to other hosts that come, go or cannot be made: counted, and told to the operator as those of this
-//! host are, with the host's address and what it has proved to be.
+//! Links to other hosts that come, go or cannot be made: counts them, and reports them to the
+//! operator like those of this host, with the host's address and proven identity.
 //!
-//! Never: telling waits for anything.
+//! Never: a report waits for anything.
 
 use super::{HostPeer, Shared};
 use crate::control::LinkEnd;
@@ -15,16 +15,16 @@ use std::sync::Arc;
 
 use super::refused::Refused;
 
-/// What happened, of which there is a counter; and of an attempt that failed, which has none.
+/// An event. Each has a counter, except a failed attempt to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happened {
     /// A host was refused.
     Refused(Refused),
-    /// A link is there.
+    /// A link has been opened.
     Linked,
-    /// The other end has ended one, or its connection has.
+    /// The other end has ended a link, or its connection has ended.
     Ended(LinkEnd),
-    /// This end has ended one, for what the other end wrote.
+    /// This end has ended a link because of the other end's bytes.
     SentAway,
     /// This end could not connect.
     Failed,
@@ -43,12 +43,12 @@ impl Happened {
     }
 }
 
-/// Takes what is counted, and what an operator is to be told. Called under the lock of this part or of a
-/// link, and waits for nothing.
+/// Takes an event to count, and perhaps an entry for the operator. It is called under the lock of
+/// this part or of a link, and waits for nothing.
 pub type Note = Arc<dyn Fn(Happened, Option<Entry>) + Send + Sync>;
 
-/// What the end of a link is told to, beside its node: why, and what the host did that none does, or how the
-/// way to it broke.
+/// The callback for the end of a link, beside its node: gets the reason, and either the host's
+/// violation or the failure of the connection.
 pub struct OnEnd(Box<dyn Fn(LinkEnd, Option<String>) + Send>);
 
 impl fmt::Debug for OnEnd {
@@ -69,7 +69,7 @@ fn entry(kind: Kind, host: &HostPeer, service: &str, why: &str) -> Entry {
 }
 
 impl Shared {
-    /// A link is there; what its end is to be told to.
+    /// Reports a new link; returns the callback for its end.
     pub(super) fn note_linked(&self, peer: &Peer, is_ours: bool) -> Option<OnEnd> {
         let host = peer.host.clone()?;
         let (note, service) = (self.note.clone(), peer.service.clone());
@@ -90,7 +90,7 @@ impl Shared {
         })))
     }
 
-    /// A link that this process asked for cannot be made.
+    /// Reports a link that this process asked for and that cannot be made.
     pub(super) fn note_failed_dial(&self, service: &str, error: &ConnectError) {
         let reason = crate::control::printable(&error.to_string());
         let (kind, service) = (Kind::Failed, service.into());

@@ -1,22 +1,22 @@
-//! The thread of other hosts: who meets and parts, what is late, who is still there.
+//! The thread of other hosts: handles hosts that meet and part, late packets, and dead hosts.
 //!
-//! What is sent right behind something else leaves together with what follows. A program that sends
-//! twice and then does something else makes no call in which the second could leave; so this thread
-//! looks after it:
+//! Packets sent right behind another one leave together with those that follow. A program that
+//! sends twice and then does something else makes no call in which the second could leave; so this
+//! thread sends it:
 //!
 //! ```text
 //!   node: told() --push, bell--> thread: send_late(), again after LATE until there was nothing,
 //!         told() <---armed------         then the node tells of the next one itself
 //! ```
-//! So it does after what the network did not take: the node may sleep in another thread's call, which
-//! does not know of it.
+//! It does the same for packets that the network did not take: the node may sleep in another
+//! thread's call, which does not know of them.
 //!
-//! Whether a host is still there the kernel asks, and this thread looks, a few times within
-//! `host_timeout_ms`, for how long one that owes an acknowledgement has given none. (The kernel's own
-//! limit, `TCP_USER_TIMEOUT`, would also break the connection to a host that answers, and whose program
-//! takes nothing for that long. It is used where the kernel cannot be told to ask often enough.)
+//! The kernel probes whether a host is alive. A few times within `host_timeout_ms` this thread
+//! checks how long a host that owes an acknowledgement has sent none. (The kernel's own limit,
+//! `TCP_USER_TIMEOUT`, would also break the connection to a host that answers, but whose program
+//! takes nothing for that long. It is used if the kernel cannot be told to probe often enough.)
 //!
-//! Never: the thread waits for a node, but for the time of one turn over one link.
+//! Never: the thread waits for a node, except for the time of one turn over one link.
 
 use super::super::ConnectionId;
 use super::{
@@ -36,21 +36,21 @@ use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
-/// Between two looks at links that send without a pause.
+/// The pause between two rounds over links that send without a pause.
 const LATE: Duration = Duration::from_micros(50);
-/// Between two looks at links of which nobody tells when the network takes more.
+/// The pause between two rounds over links without a descriptor for room in the network.
 const AGAIN_NS: u64 = 2_000_000;
-/// Between two looks at links that are being left.
+/// The pause between two rounds over links that are being left.
 const LEAVING_NS: u64 = 2_000_000;
-/// Of `handshake_timeout_ms`, within which the other end has to take what was sent over a link that is being
-/// left: a rail that takes nothing for this part of it, while another does, is left.
+/// The share of `handshake_timeout_ms` after which a stalled rail of a link that is being left is
+/// given up, if another rail goes on. The other end has the whole time to take everything.
 const LEAVING_STALL_SHARE: u32 = 8;
-/// Looks within `host_timeout_ms`; a host that is silent at two of them, one behind the other, is gone.
+/// Checks within `host_timeout_ms`; a host that is silent at two of them in a row is gone.
 const LOOKS: u64 = 8;
-/// Of these, silence for as many counts.
+/// Silence for this many checks counts.
 const SILENT_LOOKS: u64 = 6;
 
-/// Links that have something to send which waits for more of it.
+/// Links with packets that wait for more to leave together.
 #[derive(Debug)]
 pub struct Late {
     /// Wakes the thread.
@@ -60,30 +60,30 @@ pub struct Late {
     misses_rail: AtomicBool,
 }
 
-/// What is to be done about a link that is late.
+/// The next step for a late link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lateness {
-    /// Something left, and more may follow: to be looked at soon.
+    /// Packets left, and more may follow: try again soon.
     Again,
-    /// The network takes no more: to be looked at when it does.
+    /// The network takes no more: try again when it does.
     Waits,
-    /// Nothing is left: who sends says so.
+    /// Nothing is left: the next sender will announce itself.
     Done,
 }
 
 impl Late {
-    /// None yet.
+    /// Without links.
     pub fn new(bell: Bell) -> Self {
         Self { bell, links: Mutex::default(), misses_rail: AtomicBool::new(false) }
     }
 
-    /// One more.
+    /// Adds a link.
     pub fn push(&self, link: LinkToken) {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).push(link);
         self.bell.ring();
     }
 
-    /// A rail of a link is gone.
+    /// Notes that a rail of a link is gone.
     pub(super) fn rail_left(&self) {
         self.misses_rail.store(true, Ordering::Release);
         self.bell.ring();
@@ -95,7 +95,7 @@ impl Late {
 }
 
 impl Shared {
-    /// The thread.
+    /// Runs the thread.
     pub(super) fn run(self: Arc<Self>) {
         let (mut ready, mut late, mut again) = (Vec::new(), Vec::new(), Vec::new());
         let mut again_ns = 0;
@@ -110,8 +110,9 @@ impl Shared {
             self.send_late(&mut late, &mut waiting, &mut again);
             let next_ns = {
                 let mut state = self.lock();
-                // What links are to say leaves, before the process goes on without this. Who was refused has been
-                // told, as far as its system took that, and may never end its connection.
+                // The links' last packets must leave before the process goes on without this
+                // thread. A refused host has been sent its refusal, as far as its system took that,
+                // and may never end its connection; so the thread does not wait for it.
                 if self.is_ending.load(Ordering::Acquire)
                     && !state.rows.values().any(Row::is_link_that_leaves)
                 {
@@ -141,7 +142,7 @@ impl Shared {
             let is_never = next_ns == u64::MAX;
             let mut wait_ns = (!is_never).then(|| next_ns.saturating_sub(monotonic_ns()));
             if !late.is_empty() || nap.is_some() {
-                // The poller counts in milliseconds.
+                // The poller's unit is the millisecond.
                 thread::sleep(if late.is_empty() { nap.unwrap_or(LATE) } else { LATE });
                 wait_ns = Some(0);
             } else if !again.is_empty() {
@@ -163,12 +164,13 @@ impl Shared {
         }
     }
 
-    /// The thread cannot go on: whoever waits is told, every link ends, and nobody can connect any more.
+    /// The thread cannot go on: waiting callers get an error, every link ends, and no host can
+    /// connect any more.
     #[cold]
     fn fail(&self, error: &io::Error) {
         let why = error.to_string();
         if let Some(listener) = &self.listener {
-            // Its descriptor stays; whoever connects is refused by the system.
+            // Its descriptor stays; the system refuses new connections.
             let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
         }
         {
@@ -210,7 +212,7 @@ impl Shared {
 
     pub(super) fn turn(self: &Arc<Self>, ready: &[Ready]) {
         let (mut state, mut hears) = (self.lock(), false);
-        // Where it is told of as many as can be at a time, the listener may be among the others.
+        // If it reports the maximum number of events, the listener's may be among the rest.
         let listens = ready.len() >= READY_AT_A_TIME && state.listens_again_ns.is_none();
         if listens || ready.iter().any(|ready| ready.tag == LISTENER) {
             self.take_connections(&mut state);
@@ -224,7 +226,7 @@ impl Shared {
             }
         }
         self.serve_strangers(&mut state);
-        // Behind the bell's silence: what is told from here on rings it again.
+        // After the bell was silenced: results from here on ring it again.
         self.take_outcomes(&mut state);
         self.take_figures(&mut state);
         if state.listens_again_ns.is_some_and(|again| again <= monotonic_ns()) {
@@ -233,7 +235,7 @@ impl Shared {
                 let _ = self.poller.want_write(listener, LISTENER, false);
             }
         }
-        // That something was acknowledged wakes nobody.
+        // An acknowledgement wakes no thread.
         let leaving = state.rows.iter().filter(|row| matches!(row.1, Row::Leaving(_)));
         let leaving: Vec<u64> = leaving.map(|row| *row.0).collect();
         for id in leaving {
@@ -251,16 +253,17 @@ impl Shared {
         }
     }
 
-    /// Sends what waits for more of it; what is left in `late` is to be looked at again, and what is in
-    /// `waiting` when the network takes more; those in `again`, of which nobody tells that, after a while.
+    /// Sends packets that wait for more. Afterwards `late` holds the links to try again soon,
+    /// `waiting` those to try when the network takes more, and `again` those to try after a while,
+    /// since no descriptor signals room.
     fn send_late(
         &self,
         late: &mut Vec<(LinkToken, HostLink)>,
         waiting: &mut HashMap<LinkToken, HostLink>,
         again: &mut Vec<(LinkToken, HostLink)>,
     ) {
-        // One that is being left is no longer looked after here; nor watched, since what its other end does
-        // would wake this thread again and again.
+        // A link that is being left is handled elsewhere; nor is it watched here, since its other
+        // end could wake this thread again and again.
         waiting.retain(|_, link| {
             let link = lock(link);
             if link.has_ended()
@@ -302,11 +305,11 @@ impl Shared {
         u64::from(self.config.host_timeout_ms) * 1_000_000
     }
 
-    /// Something is said beside a fabric.
+    /// Handles words beside a fabric.
     fn hear(&self) {
         let Some(words) = self.fabric.words() else { return };
         let mut ready = Vec::new();
-        // What is wrong with it the thread's own poller finds, too.
+        // The thread's own poller finds its errors, too.
         let _ = words.wait(Some(0), &mut ready);
         for ready in ready {
             let link = {
@@ -319,17 +322,17 @@ impl Shared {
         }
     }
 
-    /// Ends the connections to hosts that have owed an answer for too long: their links end as those
-    /// whose connection breaks.
+    /// Ends the connections to hosts that have owed an answer for too long: their links end like
+    /// those with a broken connection.
     fn look_for_silence(&self, state: &mut State) {
         state.links.retain(|_, row| row.is_used());
-        // Of a link that has several connections each is looked at by itself.
+        // A link with several connections checks each of them separately.
         let limit = Duration::from_nanos(self.timeout_ns() / LOOKS * SILENT_LOOKS);
         for row in state.links.values_mut() {
             let mut link = lock(&row.link);
             link.rest();
             let is_silent = link.look_for_silence(limit);
-            // Twice: this process may itself have had no processor.
+            // Two checks in a row, since this process itself may have had no processor at one.
             if is_silent && row.was_silent {
                 link.break_off();
             }
@@ -339,8 +342,8 @@ impl Shared {
 }
 
 impl Leaving {
-    /// Whether it is time to look for rails that have stalled: for how long they must have. What they have is
-    /// sent over another within the time that there is.
+    /// If it is time to look for stalled rails, the limit after which a rail has stalled. Their
+    /// packets are then sent over another rail within the time that is left.
     pub(super) fn looks_for_stalls(&mut self, timeout_ms: u32) -> Option<Duration> {
         let (now_ns, limit) = (monotonic_ns(), Duration::from_millis(timeout_ms.into()));
         let limit = limit / LEAVING_STALL_SHARE;
@@ -352,7 +355,7 @@ impl Leaving {
 }
 
 impl Row {
-    /// Whose it is, if figures are asked for over it.
+    /// The identity of a client that has asked for figures over it.
     pub(super) fn figures_of(&self) -> Option<&str> {
         match self {
             Self::Leaving(leaving) if leaving.tells => leaving.identity.as_deref(),
@@ -367,7 +370,7 @@ impl Row {
     fn deadline_ns(&self) -> u64 {
         match self {
             Self::Dialing(dial) => dial.until_ns,
-            // Who connects there keeps it.
+            // The connecting part keeps the deadline.
             Self::Near(..) => u64::MAX,
             Self::Came(came) => came.deadline_ns,
             Self::Meeting(met) => met.deadline_ns,

@@ -1,6 +1,6 @@
 //! Memory of an end point's buffers, and a message that came into one.
 //!
-//! Never: memory is freed while the library, or whoever reads a message, has any of it.
+//! Never: memory is freed while the library, or the reader of a message, uses any of it.
 
 use super::sys;
 use core::ffi::c_void;
@@ -9,15 +9,15 @@ use rustix::mm;
 use std::boxed::Box;
 use std::sync::Arc;
 
-/// What an operation brings for the library, and which buffer it is of.
+/// The memory that an operation provides for the library, and the number of its buffer.
 #[repr(C)]
 pub struct Context {
     pub of_library: sys::fi_context2,
     pub buffer: usize,
 }
 
-/// Memory of some buffers. It is freed with the last who has it: none of it is the library's then, for an
-/// end point that could not be closed keeps it for good.
+/// Memory of some buffers. It is freed with its last reference: the library then uses none of it,
+/// since an end point that could not be closed keeps it for good.
 #[derive(Debug)]
 pub struct Chunk {
     pub at: NonNull<c_void>,
@@ -25,15 +25,15 @@ pub struct Chunk {
     pub contexts: *mut [Context],
 }
 
-// SAFETY: memory that is bound to no thread; what of it is written or read when is the end point's, and
-// its messages', to say.
+// SAFETY: memory that is bound to no thread; the end point and its messages decide when which part
+// of it is written or read.
 unsafe impl Send for Chunk {}
-// SAFETY: the same; a chunk by itself gives nobody access to any of it.
+// SAFETY: the same; a chunk by itself gives no access to its memory.
 unsafe impl Sync for Chunk {}
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        // SAFETY: mapped, and made from a box, by `grow`; nobody else has it.
+        // SAFETY: mapped, and made from a box, by `grow`; this is the last reference.
         unsafe {
             let _ = mm::munmap(self.at.as_ptr(), self.bytes);
             drop(Box::from_raw(self.contexts));
@@ -50,15 +50,16 @@ pub struct Received {
     pub(super) _chunk: Arc<Chunk>,
 }
 
-// SAFETY: as the chunk's; the bytes are only read, and stay as they are until it is given back.
+// SAFETY: like the chunk; the bytes are only read, and do not change until the message is given
+// back.
 unsafe impl Send for Received {}
 
 impl Received {
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: memory of the chunk, which is alive. The library is done with the buffer, has written so
-        // many bytes of it (those that it has not are zeros of a new mapping, or of an earlier
-        // message), and is given it again when this is gone.
+        // SAFETY: memory of the chunk, which is alive. The library has finished with the buffer,
+        // has written this number of its bytes (the others are zeros of a new mapping, or of an
+        // earlier message), and gets it again only once this is gone.
         unsafe { core::slice::from_raw_parts(self.at.as_ptr(), self.bytes) }
     }
 }

@@ -1,18 +1,20 @@
-//! One end point of a fabric: it sends messages to any peer and takes those of all, into buffers of its
-//! own, by one completion queue.
+//! One end point of a fabric: it sends messages to any peer and receives those of all, into buffers
+//! of its own, with one completion queue.
 //!
 //! ```text
 //!   idle --post--> receiving --completion--> came --give_back--> idle
 //!   idle --send--> (unsent) --> sending --completion--> idle
 //! ```
-//! What is sent is written straight into a buffer. Where the provider has no room for the operation
-//! (`-FI_EAGAIN`) the buffer waits, and those with the same tag behind it, until completions have been read.
+//! Messages are written directly into a send buffer. If the provider has no room for the operation
+//! (`-FI_EAGAIN`), the buffer waits, and those with the same tag behind it, until completions have
+//! been read.
 //!
-//! The buffers are an end point's, not a peer's: a message lies in whichever was posted first. They are
-//! registered where the provider asks for that (`FI_MR_LOCAL`), bound where it asks for that
-//! (`FI_MR_ENDPOINT`), and each brings the memory that an operation may need (`FI_CONTEXT2`).
+//! The buffers belong to the end point, not to a peer: a message comes into the buffer that was
+//! posted first. Buffers are registered if the provider requires that (`FI_MR_LOCAL`), bound if it
+//! requires that (`FI_MR_ENDPOINT`), and each provides the memory that an operation may need
+//! (`FI_CONTEXT2`).
 //!
-//! Never: a buffer is read, written or freed while the library has it.
+//! Never: a buffer is read, written or freed while the library uses it.
 
 mod far;
 mod sending;
@@ -39,10 +41,10 @@ use std::vec::Vec;
 
 /// Completions that are read at a time.
 const READ_AT_A_TIME: usize = 16;
-/// Completions that the queue has room for, of an end point that sends messages, and of one for memory.
+/// Entries of the completion queue, for an end point that sends messages, and for one for memory.
 const QUEUE_ENTRIES: usize = 4096;
 const QUEUE_ENTRIES_OF_MEMORY: usize = 128;
-/// Bytes of an end point's address, at most.
+/// Most bytes of an end point's address.
 const ADDRESS_BYTES_MAX: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +54,7 @@ enum State {
     Came {
         bytes: usize,
     },
-    /// Written, and to be sent.
+    /// Written, but not yet taken by the provider.
     Unsent {
         bytes: usize,
         to: Peer,
@@ -65,7 +67,7 @@ enum State {
 
 #[derive(Debug)]
 struct Buffer {
-    /// As many bytes of a chunk as a message has.
+    /// Memory of a chunk, with room for one message.
     at: NonNull<u8>,
     descriptor: *mut c_void,
     context: *mut Context,
@@ -74,53 +76,53 @@ struct Buffer {
     is_for_sending: bool,
 }
 
-/// Where a peer is.
+/// A peer's number in the table of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(sys::fi_addr_t);
 
-/// What became of a message that was to be sent.
+/// The result of sending a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// It leaves, with so many bytes; an event tells when it has.
+    /// It is sent, with this number of bytes; an event follows when that is finished.
     Leaves(usize),
-    /// There was none to be sent.
+    /// There was no message to send.
     Nothing,
-    /// There is no buffer for it now, and nothing was written.
+    /// There is no buffer for it now; nothing was written.
     NotNow,
 }
 
-/// What has been completed.
+/// A completion.
 #[derive(Debug)]
 pub enum Event {
     /// A message came.
     Came(Received),
-    /// One was longer than a buffer; it is lost.
+    /// A message was longer than a buffer, and is lost.
     TooLong,
     /// A receive ended without a message.
     NotReceived(String),
     /// A message has been sent.
     Sent {
-        /// What `send` was given.
+        /// The tag of the call of `send`.
         tag: u64,
     },
-    /// One was not.
+    /// Sending a message failed.
     NotSent {
-        /// What `send` was given.
+        /// The tag of the call of `send`.
         tag: u64,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// What was written to another end point's memory, or read from it, is there, or why it is not.
+    /// A write to another end point's memory, or a read from it, has arrived or failed.
     Far {
-        /// What `begin_far` was given.
+        /// The number of the call of `begin_far`.
         op: usize,
-        /// An error: why.
+        /// An error: the reason.
         ended: Result<(), String>,
     },
 }
 
-/// See the module. Whoever has it calls the library; no call waits, but one that silences a descriptor
-/// (in [`poll`](Self::poll)).
+/// An end point: see the module. Its owner calls the library; no call waits, except one that
+/// silences a descriptor (in [`poll`](Self::poll)).
 #[derive(Debug)]
 pub struct EndPoint {
     // In the order in which they are closed.
@@ -133,12 +135,12 @@ pub struct EndPoint {
     buffers: Vec<Buffer>,
     far: FarOps,
     unsent: Unsent,
-    /// Buffers that are to be posted, and those from which nothing is sent.
+    /// Receive buffers to be posted; then send buffers not in use.
     unposted: Vec<usize>,
     idle: Vec<usize>,
     address: Vec<u8>,
     descriptor: Option<Descriptor>,
-    /// The descriptor is readable, and the library has nothing.
+    /// The descriptor is readable, but the library has no completion.
     is_stuck: bool,
     next_key: u64,
     message_bytes: usize,
@@ -147,18 +149,19 @@ pub struct EndPoint {
     guard: ForkGuard,
 }
 
-// SAFETY: the library's objects are bound to no thread; `FI_THREAD_DOMAIN` asks that one thread at a
-// time calls it, and every call but those that read this struct's own fields takes `&mut self`.
+// SAFETY: the library's objects are bound to no thread; `FI_THREAD_DOMAIN` requires that one thread
+// at a time calls it, and all calls except those that only read this struct's own fields take `&mut
+// self`.
 unsafe impl Send for EndPoint {}
 
 impl EndPoint {
-    /// An end point of this choice, which can be sent to from now on; messages have `message_bytes` at
-    /// most, a multiple of a page. It has no buffers yet.
+    /// Opens an end point of this choice; peers can send to it from now on. Messages have at most
+    /// `message_bytes`, a multiple of a page. It has no buffers yet.
     pub fn open(choice: Choice, message_bytes: usize) -> Result<Self, FabricError> {
         Self::open_with(choice, message_bytes, QUEUE_ENTRIES)
     }
 
-    /// One for memory; it sends no messages.
+    /// Opens an end point for memory; it sends no messages.
     pub fn open_for_memory(choice: Choice) -> Result<Self, FabricError> {
         Self::open_with(choice, 0, QUEUE_ENTRIES_OF_MEMORY)
     }
@@ -178,7 +181,8 @@ impl EndPoint {
         })?;
         let fabric = Object::of(library.open_fabric(choice.info())?);
         let mut domain = null_mut();
-        // SAFETY: the fabric is alive, and so are the answer and the place; so in all that follows.
+        // SAFETY: the fabric is alive, and so are the answer and the place for the result; the same
+        // holds in all that follows.
         let rc = unsafe {
             let open = (*(*fabric.raw()).ops).domain.expect("each fabric has domains");
             open(fabric.raw(), choice.as_ptr(), &mut domain, null_mut())
@@ -234,7 +238,7 @@ impl EndPoint {
         enable(&library, end.fid())?;
         let mut address = std::vec![0u8; ADDRESS_BYTES_MAX];
         let mut bytes = address.len();
-        // SAFETY: a place of so many bytes.
+        // SAFETY: a place of this number of bytes.
         let rc = unsafe {
             let name = (*(*end.raw()).cm).getname.expect("each end point has a name");
             name(end.fid(), address.as_mut_ptr().cast(), &mut bytes)
@@ -266,18 +270,18 @@ impl EndPoint {
         })
     }
 
-    /// Where it is, for others.
+    /// Its address, for other end points.
     pub fn address(&self) -> &[u8] {
         &self.address
     }
 
-    /// What it was made of.
+    /// The choice that it was opened with.
     pub fn choice(&self) -> &Choice {
         &self.choice
     }
 
-    /// Readable when something may have been completed, once [`may_sleep`](Self::may_sleep) has said so;
-    /// `None`: the provider has none.
+    /// Readable when there may be completions, once [`may_sleep`](Self::may_sleep) has returned
+    /// `true`; `None`: the provider has none.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.descriptor.as_ref().map(|fd| fd.as_fd())
     }
@@ -290,19 +294,19 @@ impl EndPoint {
         self.end.as_ref().map_or(null_mut(), Object::raw)
     }
 
-    /// Buffers to receive into.
+    /// The number of receive buffers.
     pub fn receives(&self) -> usize {
         self.buffers.iter().filter(|buffer| !buffer.is_for_sending).count()
     }
 
-    /// Most operations of each kind that the provider takes at a time.
+    /// Most operations of each kind, receives and sends, that the provider takes at a time.
     pub fn most(&self) -> (usize, usize) {
         let info = self.choice.info();
         // SAFETY: an answer has all of its parts.
         unsafe { ((*info.rx_attr).size, (*info.tx_attr).size) }
     }
 
-    /// More buffers. On an error there are as many as before.
+    /// Adds buffers. After an error there are as many as before.
     pub fn grow(&mut self, receives: usize, sends: usize) -> Result<(), FabricError> {
         let count = receives + sends;
         let bytes = count * self.message_bytes;
@@ -316,20 +320,21 @@ impl EndPoint {
         // SAFETY: new memory.
         let at = unsafe { mm::mmap_anonymous(null_mut(), bytes, protection, flags) };
         let at = NonNull::new(at.map_err(refused)?).expect("no mapping begins at zero");
-        // A child has no use for it; where the pages are pinned it would take them from this process.
+        // A forked child has no use for it; if the pages are pinned, the fork would take them from
+        // this process.
         // SAFETY: the mapping just made.
         let _ = unsafe { mm::madvise(at.as_ptr(), bytes, mm::Advice::LinuxDontFork) };
         let first = self.buffers.len();
         let contexts: Vec<Context> = (0..count)
             .map(|i| Context {
-                // SAFETY: memory that only the library gives a meaning.
+                // SAFETY: memory for the library's own use; zeros are valid.
                 of_library: unsafe { core::mem::zeroed() },
                 buffer: first + i,
             })
             .collect();
         let contexts = Box::into_raw(contexts.into_boxed_slice());
         let chunk = Arc::new(Chunk { at, bytes, contexts });
-        // What could not be registered the library does not have.
+        // The library does not use memory that could not be registered.
         let access = u64::from(sys::FI_SEND | sys::FI_RECV);
         let descriptor = self.register_own(at, bytes, access)?;
         for i in 0..count {
@@ -347,13 +352,13 @@ impl EndPoint {
         Ok(())
     }
 
-    /// How the provider has memory registered.
+    /// The provider's mode of registering memory.
     fn mr_mode(&self) -> u32 {
         // SAFETY: an answer has all of its parts.
         unsafe { (*self.choice.info().domain_attr).mr_mode as u32 }
     }
 
-    /// Registers memory, if the provider asks for that of memory that only this end uses.
+    /// Registers memory that only this end uses, if the provider requires that.
     fn register_own(
         &mut self,
         at: NonNull<c_void>,
@@ -363,8 +368,8 @@ impl EndPoint {
         if self.mr_mode() & sys::FI_MR_LOCAL == 0 {
             return Ok(null_mut());
         }
-        // Nothing remote is granted, so that the key opens nothing; where the provider chooses it, what
-        // is given is not looked at.
+        // No remote access is granted, so the key opens nothing; a provider that chooses keys
+        // itself ignores this one.
         let key = self.next_key;
         let region = self.register(at, bytes, access, key)?;
         self.next_key += 1;
@@ -407,7 +412,7 @@ impl EndPoint {
         Ok(raw)
     }
 
-    /// Gives the library the buffers that it may receive into, as far as it takes them.
+    /// Posts receive buffers to the library, as many as it takes.
     fn post(&mut self) {
         if self.unposted.is_empty() {
             return;
@@ -417,15 +422,15 @@ impl EndPoint {
             let buffer = &mut self.buffers[index];
             debug_assert_eq!(buffer.state, State::Idle);
             let end = self.end.as_ref().map_or(null_mut(), Object::raw);
-            // SAFETY: memory of so many bytes that nobody else touches until the completion, and with
-            // it a context that stays.
+            // SAFETY: memory of this length that is not touched until the completion, and a context
+            // that stays.
             let rc = unsafe {
                 let receive = (*(*end).msg).recv.expect("each end point receives");
                 let (at, any) = (buffer.at.as_ptr().cast(), u64::MAX);
                 receive(end, at, self.message_bytes, buffer.descriptor, any, buffer.context.cast())
             };
             if rc != 0 {
-                // There is no room: after the next completion there is.
+                // There is no room until the next completion.
                 return;
             }
             buffer.state = State::Receiving;
@@ -433,12 +438,12 @@ impl EndPoint {
         }
     }
 
-    /// Whether it receives into as many buffers as it has.
+    /// Whether all receive buffers are posted.
     pub fn has_posted_all(&self) -> bool {
         self.unposted.is_empty()
     }
 
-    /// An address of another end point, in the form of this one's.
+    /// Adds the address of another end point, in the form of this one's.
     pub fn insert(&mut self, address: &[u8]) -> Result<Peer, FabricError> {
         let Some(addresses) = &self.addresses else {
             unreachable!("it is open until it is dropped")
@@ -460,7 +465,7 @@ impl EndPoint {
         Ok(Peer(peer))
     }
 
-    /// Nothing is sent there any more, and nothing is on its way.
+    /// Removes a peer: nothing is on its way to it, and nothing more will be sent.
     pub fn remove(&mut self, peer: Peer) {
         let Some(addresses) = &self.addresses else { return };
         let Some(_inside) = self.door.enter() else { return };
@@ -473,19 +478,20 @@ impl EndPoint {
         }
     }
 
-    /// What has been completed, at most some of it; `false`: there is nothing more for now.
+    /// Reads some completions; `false`: there are no more for now.
     pub fn poll(&mut self, events: &mut Vec<Event>) -> Result<bool, FabricError> {
         let Some(queue) = &self.queue else { return Ok(false) };
         let Some(_inside) = self.door.enter() else { return Ok(false) };
         let queue = queue.raw();
         // SAFETY: integers and pointers.
         let mut entries: [sys::fi_cq_msg_entry; READ_AT_A_TIME] = unsafe { core::mem::zeroed() };
-        // SAFETY: a place for so many entries of the format that the queue was made with.
+        // SAFETY: a place for this number of entries of the queue's format.
         let read = unsafe {
             let (ops, to) = (&*(*queue).ops, entries.as_mut_ptr().cast());
             match ops.sread {
-                // `net` of 1.17 silences its descriptor in this call alone, and only where it may wait:
-                // for a millisecond, or until something comes. It was about to sleep.
+                // `net` of 1.17 silences its descriptor only in this call, and only if it may wait:
+                // for a millisecond, or until a completion comes. The caller was about to sleep
+                // anyway.
                 Some(read) if core::mem::take(&mut self.is_stuck) => {
                     read(queue, to, READ_AT_A_TIME, core::ptr::null(), 1)
                 }
@@ -507,8 +513,8 @@ impl EndPoint {
             }
             0 => {}
             read if read == -i64::from(sys::FI_EAGAIN) => {}
-            // What the call that waits may say for the same: also where a signal came meanwhile, or the
-            // process was stopped and goes on.
+            // The waiting call may return these for the same: also if a signal came meanwhile, or
+            // if the process was stopped and goes on.
             read if [libc::ETIMEDOUT, libc::EINTR].map(|e| -i64::from(e)).contains(&read) => {}
             read => return Err(self.library().refused("reading completions", read as isize)),
         }
@@ -550,7 +556,8 @@ impl EndPoint {
         if context.is_null() {
             return;
         }
-        // SAFETY: what an operation was given, which is one of the contexts; the library is done with it.
+        // SAFETY: the context of an operation, one of those above; the library has finished with
+        // it.
         let index = unsafe { (*context.cast::<Context>()).buffer };
         if let Some(op) = index.checked_sub(FAR_FIRST) {
             return self.far_completed(op, error, events);
@@ -578,13 +585,13 @@ impl EndPoint {
                     Some(error) => Event::NotSent { tag, why: self.library().text(error) },
                 });
             }
-            // Not the library's: it has been told of already.
+            // The library was not using it: its completion has been reported already.
             (State::Idle | State::Came { .. } | State::Unsent { .. }, _) => buffer.state = before,
         }
     }
 
-    /// A message has been used: its buffer takes another one. Nothing happens with one of another end
-    /// point's.
+    /// Posts the buffer of a message again, after its use. A message of another end point's has no
+    /// effect.
     pub fn give_back(&mut self, received: Received) {
         let Some(buffer) = self.buffers.get_mut(received.index) else { return };
         if buffer.at != received.at || !matches!(buffer.state, State::Came { .. }) {
@@ -596,7 +603,8 @@ impl EndPoint {
         self.post();
     }
 
-    /// Whether the descriptor tells of whatever is completed from now on: nothing waits to be polled.
+    /// Whether the descriptor signals everything that is completed from now on, and no completion
+    /// waits to be read.
     pub fn may_sleep(&mut self) -> bool {
         let (Some(fabric), Some(queue)) = (&self.fabric, &self.queue) else { return true };
         let Some(descriptor) = &self.descriptor else { return true };
@@ -616,8 +624,8 @@ impl EndPoint {
 }
 
 impl EndPoint {
-    /// Closes it, which ends whatever is on its way. `false`: the library did not let go of everything; what
-    /// memory it had stays mapped for good.
+    /// Closes it, which ends all operations. `false`: the library still uses some of it; its memory
+    /// stays mapped for good.
     pub fn close(mut self) -> bool {
         self.close_all()
     }
@@ -625,15 +633,15 @@ impl EndPoint {
     fn close_all(&mut self) -> bool {
         let inside = self.door.enter();
         if !self.guard.is_parent() || inside.is_none() || self.choice.stays_open() {
-            // What it is made of is the parent's, and the child has but a picture of it; or it goes with the
-            // process, at its end or later.
+            // In a child, these objects are the parent's, and the child has only a copy; otherwise
+            // they stay until the process ends.
             core::mem::forget(self.end.take());
             core::mem::forget(core::mem::take(&mut self.regions));
             core::mem::forget(self.queue.take());
             core::mem::forget(self.addresses.take());
             core::mem::forget(self.domain.take());
             core::mem::forget(self.fabric.take());
-            // Where it was mapped there is nothing, or something else.
+            // Their memory may be unmapped in a child, or replaced by something else.
             core::mem::forget(core::mem::take(&mut self.buffers));
             core::mem::forget(core::mem::take(&mut self.far));
             return false;
@@ -647,7 +655,7 @@ impl EndPoint {
         let has_no_addresses = self.addresses.take().is_none_or(Object::close);
         let has_no_domain = self.domain.take().is_none_or(Object::close);
         self.fabric.take();
-        // What the library would not let go of it may still write to.
+        // The library may still write to memory that it uses.
         if !(is_closed && is_unregistered && is_emptied) {
             core::mem::forget(core::mem::take(&mut self.buffers));
         }
@@ -675,7 +683,7 @@ fn enable(library: &Library, fid: *mut sys::fid) -> Result<(), FabricError> {
     if rc == 0 { Ok(()) } else { Err(library.refused("enabling the end point", rc as isize)) }
 }
 
-/// What the queue can be waited for by, as a descriptor of this process's own.
+/// The queue's descriptor for waiting, duplicated.
 fn descriptor_of(queue: &Object<sys::fid_cq>) -> Option<Descriptor> {
     let mut fd: c_int = -1;
     // SAFETY: an object that is alive, and a place for a number.

@@ -1,4 +1,4 @@
-//! The library's file, and which of its providers is used.
+//! The library's file, and the choice of a provider.
 
 use super::FabricError;
 use super::exit::{self, Door};
@@ -16,36 +16,37 @@ use std::string::{String, ToString};
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// Bytes that a provider must send at a time.
+/// Bytes that a provider must be able to send at a time.
 pub const MESSAGE_BYTES: usize = 32 << 10;
-/// Where the system finds it.
+/// The name by which the system finds the library.
 const NAME: &str = "libfabric.so.1";
-/// The interface that is asked for; newer libraries speak it, too.
+/// The version of the interface; newer libraries support it, too.
 const API: u32 = 1 << 16 | 17;
 
-/// How memory may have to be registered: what is done for each is in [`endpoint`](super::endpoint).
+/// The supported modes of registering memory; [`endpoint`](super::endpoint) implements each.
 const MR_MODES: u32 = sys::FI_MR_LOCAL
     | sys::FI_MR_VIRT_ADDR
     | sys::FI_MR_ALLOCATED
     | sys::FI_MR_PROV_KEY
     | sys::FI_MR_ENDPOINT;
-/// Names of the same in older interfaces, which ask for nothing more.
+/// Their names in older interfaces, which require nothing more.
 const MR_MODES_OLD: u32 = 1 | 2;
-/// Of memory that is open to another end point this end chooses the key: 64 random bits.
+/// The modes for memory that is open to another end point: this end chooses the key, 64 random
+/// bits.
 const MR_MODES_OF_MEMORY: u32 = MR_MODES & !sys::FI_MR_PROV_KEY;
-/// What is done with such memory.
+/// The operations on such memory.
 const CAPS_OF_MEMORY: u64 =
     (sys::FI_RMA | sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE)
         as u64;
-/// Providers made of two, of which this is the upper. Each end point of theirs takes 120 to 270 ms to open
-/// (measured), which a node has no time for between two turns.
+/// The name of layered providers, of which this is the upper one. Each of their end points takes
+/// 120 to 270 ms to open (measured), too long for a node between two turns.
 const SLOW_TO_OPEN: &str = ";ofi_rxm";
-/// This one, in versions before 1.18, was seen to crash where an end point is closed while something is on its
-/// way (`docs/providers.md`).
+/// This provider, in versions before 1.18, was seen to crash when an end point is closed while
+/// operations are on their way (`docs/providers.md`).
 const WRONG_TO_CLOSE: (&str, (u32, u32)) = ("tcp;ofi_rxm", (1, 18));
 const NOT_CLOSED: &str = "may crash where an end point is closed, in this version";
-/// Each operation brings memory for the library; and what comes with completion data takes a receive, of
-/// which there is none: nothing is sent with any.
+/// Each operation provides memory for the library; and messages with completion data use up a
+/// receive, but there are none: nothing is sent with such data.
 const MODES: u64 = sys::FI_CONTEXT | sys::FI_CONTEXT2 | sys::FI_RX_CQ_DATA;
 
 type GetInfo = unsafe extern "C" fn(
@@ -63,7 +64,7 @@ type OpenFabric =
 type ErrorText = unsafe extern "C" fn(c_int) -> *const c_char;
 type Version = unsafe extern "C" fn() -> u32;
 
-/// What an end point is for.
+/// The purpose of an end point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     /// Messages alone.
@@ -84,7 +85,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens `path`, or the one that the system finds.
+    /// Opens `path`, or the library that the system finds.
     pub fn open(path: Option<&Path>) -> Result<Arc<Self>, FabricError> {
         let file = path.unwrap_or(Path::new(NAME));
         let name = || file.display().to_string();
@@ -122,26 +123,26 @@ impl Library {
         self.version
     }
 
-    /// An error of a call, from what it returned: a negative number.
+    /// An error of a call, from its result: a negative number.
     pub(super) fn refused(&self, doing: &'static str, code: isize) -> FabricError {
         let code = code.unsigned_abs().min(i32::MAX as usize) as i32;
         FabricError::Refused { doing, code, why: self.text(code) }
     }
 
     pub(super) fn text(&self, code: i32) -> String {
-        // SAFETY: it returns a text that nobody changes, or none.
+        // SAFETY: it returns a constant text, or null.
         let text = unsafe { (self.error_text)(code) };
         match text.is_null() {
             true => format!("error {code}"),
-            // SAFETY: a text with its end.
+            // SAFETY: a text that ends with a zero.
             false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
         }
     }
 
-    /// Makes the object that libfabric calls a fabric.
+    /// Opens libfabric's object called a fabric.
     pub(super) fn open_fabric(&self, info: &fi_info) -> Result<NonNull<fid_fabric>, FabricError> {
         let mut fabric = null_mut();
-        // SAFETY: the attributes are those of an answer that is alive, and the place is there.
+        // SAFETY: the attributes of an answer that is alive, and a place for the result.
         let rc = unsafe { (self.open_fabric)(info.fabric_attr, &mut fabric, null_mut()) };
         match NonNull::new(fabric) {
             Some(fabric) if rc == 0 => Ok(fabric),
@@ -149,8 +150,9 @@ impl Library {
         }
     }
 
-    /// The first that will do, of `provider` if one is named, with its end point at this address if one
-    /// is given. What crashes in this version is taken only where it is named, or there is no other.
+    /// Chooses the first suitable provider: `provider`, if that is given, with its end point at
+    /// this address, if one is given. A provider that may crash in this version is used only if it
+    /// is named, or if there is no other.
     pub fn choose(
         self: &Arc<Self>,
         provider: Option<&str>,
@@ -159,8 +161,8 @@ impl Library {
         self.choose_for(Purpose::Messages, provider, source)
     }
 
-    /// The same of one provider, for end points whose memory is open to others: it writes and reads, tells
-    /// when what was written is there, and has this end choose the keys.
+    /// The same with one provider, for end points whose memory is open to others: it writes and
+    /// reads, reports the arrival of writes, and lets this end choose the keys.
     pub fn choose_for_memory(
         self: &Arc<Self>,
         provider: &str,
@@ -203,7 +205,8 @@ impl Library {
         let flags = if node.is_some() { sys::FI_SOURCE | sys::FI_NUMERICHOST } else { 0 };
         let node = node.as_ref().map_or(null(), |node| node.as_ptr());
         let mut found = null_mut();
-        // SAFETY: texts with their ends, hints that the library made, and a place for the answer.
+        // SAFETY: texts that end with a zero, hints that the library made, and a place for the
+        // answer.
         let rc = unsafe { (self.get_info)(API, node, null(), flags, hints.as_ptr(), &mut found) };
         if rc != 0 {
             return Err(none(self.text(rc.saturating_abs())));
@@ -251,11 +254,11 @@ impl Library {
     }
 
     fn hints(&self, purpose: Purpose, provider: Option<&str>) -> Option<Infos<'_>> {
-        // SAFETY: without an argument it makes an empty one with all of its parts.
+        // SAFETY: without an argument it makes an empty answer with all of its parts.
         let raw = NonNull::new(unsafe { (self.dup_info)(null()) })?;
         let hints = Infos { raw: raw.as_ptr(), library: self };
-        // SAFETY: it and its parts were made just now, for this thread alone. The name is freed by the
-        // library, as it would free its own.
+        // SAFETY: it and its parts were made just now, for this thread alone. The library frees the
+        // name like one of its own.
         unsafe {
             let info = &mut *hints.raw;
             info.mode = MODES;
@@ -274,7 +277,7 @@ impl Library {
                 Purpose::Memory => {
                     info.caps = CAPS_OF_MEMORY;
                     domain.mr_mode = MR_MODES_OF_MEMORY as c_int;
-                    // Of each operation: its completion says that the bytes are there.
+                    // For each operation: its completion means that the bytes have arrived.
                     (*info.tx_attr).op_flags = u64::from(sys::FI_DELIVERY_COMPLETE);
                 }
             }
@@ -287,12 +290,12 @@ impl Library {
     }
 }
 
-/// What is wrong with a provider's answer.
+/// The fault of a provider's answer, if any.
 ///
 /// # Safety
 /// It is the library's, with all of its parts.
 unsafe fn unfit(info: &fi_info, purpose: Purpose) -> Option<String> {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees it.
     let (end, domain, sends) = unsafe { (&*info.ep_attr, &*info.domain_attr, &*info.tx_attr) };
     let wants = domain.mr_mode as u32 & !(MR_MODES | MR_MODES_OLD);
     if end.type_ != sys::FI_EP_RDM {
@@ -322,7 +325,7 @@ unsafe fn unfit(info: &fi_info, purpose: Purpose) -> Option<String> {
 }
 
 fn provider_of(info: &fi_info) -> String {
-    // SAFETY: an answer's name is a text with its end, or none.
+    // SAFETY: an answer's name is a text that ends with a zero, or null.
     unsafe {
         let name = (*info.fabric_attr).prov_name;
         match name.is_null() {
@@ -332,7 +335,7 @@ fn provider_of(info: &fi_info) -> String {
     }
 }
 
-/// A list of answers, or hints, of the library's making.
+/// A list of answers, or hints, made by the library.
 struct Infos<'a> {
     raw: *mut fi_info,
     library: &'a Library,
@@ -346,12 +349,12 @@ impl Infos<'_> {
 
 impl Drop for Infos<'_> {
     fn drop(&mut self) {
-        // SAFETY: it is the library's, and nobody else has it.
+        // SAFETY: it is the library's, and has no other owner.
         unsafe { (self.library.free_info)(self.raw) };
     }
 }
 
-/// One provider's answer: what an end point is made of.
+/// One provider's answer, with which end points are opened.
 #[derive(Debug)]
 pub struct Choice {
     raw: NonNull<fi_info>,
@@ -359,12 +362,12 @@ pub struct Choice {
     rejected: Vec<String>,
 }
 
-// SAFETY: memory that nobody else has, and that no thread is bound to.
+// SAFETY: memory with one owner, and bound to no thread.
 unsafe impl Send for Choice {}
 
 impl Choice {
     pub(super) fn info(&self) -> &fi_info {
-        // SAFETY: it is alive, and changed only through `as_ptr` by who has it alone.
+        // SAFETY: it is alive, and changed only through `as_ptr` by its one owner.
         unsafe { self.raw.as_ref() }
     }
 
@@ -372,7 +375,7 @@ impl Choice {
         self.raw.as_ptr()
     }
 
-    /// The same once more.
+    /// A copy.
     pub fn duplicate(&self) -> Result<Self, FabricError> {
         let _inside = Door::COMMON.enter().ok_or(FabricError::Ends)?;
         // SAFETY: a copy of an answer that is alive.
@@ -386,23 +389,24 @@ impl Choice {
         &self.library
     }
 
-    /// What the provider is called.
+    /// The provider's name.
     pub fn provider(&self) -> String {
         provider_of(self.info())
     }
 
-    /// Whether its end points are left open for good, since the library may crash where one is closed.
+    /// Whether its end points are left open for good, since the library may crash when one is
+    /// closed.
     pub fn stays_open(&self) -> bool {
         let (provider, mended) = WRONG_TO_CLOSE;
         self.library.version < mended && self.provider() == provider
     }
 
-    /// Which the library named before it, and why each will not do.
+    /// The providers before it in the library's list, and the reason against each.
     pub fn rejected(&self) -> &[String] {
         &self.rejected
     }
 
-    /// What it speaks: two ends with the same understand one another.
+    /// Its protocol: two ends with the same one can communicate.
     pub fn protocol(&self) -> (u32, u32) {
         // SAFETY: an answer has all of its parts.
         let end = unsafe { &*self.info().ep_attr };
@@ -424,7 +428,7 @@ impl Choice {
 impl Drop for Choice {
     fn drop(&mut self) {
         let Some(_inside) = Door::COMMON.enter() else { return };
-        // SAFETY: a copy of its own, which nobody else has.
+        // SAFETY: this value's own copy.
         unsafe { (self.library.free_info)(self.raw.as_ptr()) };
     }
 }
@@ -442,7 +446,7 @@ mod tests {
         let error = Library::open(Some(Path::new("/nowhere/libfabric.so.1"))).unwrap_err();
         let text = error.to_string();
         assert!(text.starts_with("/nowhere/libfabric.so.1: "), "{text}");
-        // A library, and not this one.
+        // A library, but not libfabric.
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let libc = maps.split_whitespace().find(|word| word.ends_with("/libc.so.6")).unwrap();
         let error = Library::open(Some(Path::new(libc))).unwrap_err();

@@ -7,14 +7,15 @@
 //!   progress                           -------->  delivered: up to a mark
 //!   close: ends whatever is on its way            close: the same
 //! ```
-//! A domain and an end point for each such memory: a key is of a domain, whoever has it can write, and
-//! closing a registration does not end a write that has begun. Closing the end point does: it is the
-//! end of what its holder may do (tried; `docs/decisions/closed-registrations.md`).
+//! Each such memory has a domain and an end point of its own: a key is valid in a whole domain,
+//! every end point with the key can write, and closing a registration does not end a write that has
+//! begun. Closing the end point does: it ends the holder's access (tried;
+//! `docs/decisions/closed-registrations.md`).
 //!
-//! A holder writes into memory of its own, at once, and operations carry it from there in the order in which
-//! it was written; where a part is on its way, what is written there again waits until it has arrived.
+//! A holder writes into memory of its own, at once, and operations send it from there in the order
+//! of the writes; a part that is written again while it is on its way waits until it has arrived.
 //!
-//! Never: memory that is lent is unmapped, or given back, while the library has its end point; two
+//! Never: lent memory is unmapped, or given back, while the library uses its end point; two
 //! operations write the same bytes at a time; a lock is held while waiting.
 
 use super::endpoint::{FAR_OPS, FarMemory, Kept};
@@ -31,32 +32,32 @@ use std::string::{String, ToString};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// Bytes of one operation: what is copied is in a core's cache when the system takes it.
+/// Bytes of one operation: small enough to be in a core's cache when the system takes them.
 pub(super) const OP_BYTES: u64 = 256 << 10;
-/// Parts that wait for their operations, and bytes of one of them.
+/// Most parts that wait for their operations, and most bytes of one.
 const PARTS_MAX: usize = 512;
 const PART_BYTES_MAX: u64 = 4 << 20;
-/// Bytes that are read at a time; the operation that does it is the last of [`FAR_OPS`].
+/// Bytes that are read at a time, by the last operation of [`FAR_OPS`].
 const READ_BYTES: usize = 256 << 10;
 const READ_OP: usize = FAR_OPS - 1;
 /// Times that completions are read in one call.
 const READS_PER_CALL: usize = 4;
-/// Nanoseconds between two looks where nothing wakes.
+/// Nanoseconds between two polls if nothing wakes the thread.
 const LOOK_NS: u64 = 1_000_000;
 
-/// Pages of this process that one other end point may read, and write where it may. Dropped, nobody
-/// can any more.
+/// Pages of this process that one other end point may read, and write if that is allowed. Dropping
+/// this ends its access.
 #[derive(Debug)]
 pub struct Lent {
     end: ManuallyDrop<EndPoint>,
-    /// As long as this is open, the pages count as somebody's.
+    /// While this is open, the pages count as in use.
     file: ManuallyDrop<OwnedFd>,
     at: FarMemory,
     events: Vec<Event>,
 }
 
 impl Lent {
-    /// Opens pages of a file, of which this is a descriptor that another process would have.
+    /// Opens pages of a file; `file` is a descriptor like one for another process.
     pub fn open(
         choice: &Choice,
         file: OwnedFd,
@@ -77,12 +78,12 @@ impl Lent {
         Ok(Self { end, file, at, events: Vec::new() })
     }
 
-    /// Where its end point is.
+    /// Its end point's address.
     pub fn address(&self) -> &[u8] {
         self.end.address()
     }
 
-    /// What the other end needs to write there.
+    /// The memory's address and key, for the other end.
     pub fn memory(&self) -> FarMemory {
         self.at
     }
@@ -92,7 +93,7 @@ impl Lent {
         self.end.descriptor()
     }
 
-    /// Moves what has come. An error: nothing comes any more.
+    /// Makes progress with incoming writes. After an error nothing comes any more.
     pub fn progress(&mut self) -> Result<(), FabricError> {
         for _ in 0..READS_PER_CALL {
             let more = self.end.poll(&mut self.events)?;
@@ -104,7 +105,7 @@ impl Lent {
         Ok(())
     }
 
-    /// Whether the descriptor tells of whatever comes from now on.
+    /// Whether the descriptor signals everything that comes from now on.
     pub fn may_sleep(&mut self) -> bool {
         self.end.may_sleep()
     }
@@ -114,7 +115,7 @@ impl Drop for Lent {
     fn drop(&mut self) {
         // SAFETY: taken once, here.
         let end = unsafe { ManuallyDrop::take(&mut self.end) };
-        // Pages that the library does not let go of count as somebody's for good.
+        // Pages that the library still uses count as in use for good.
         if end.close() {
             // SAFETY: as above.
             drop(unsafe { ManuallyDrop::take(&mut self.file) });
@@ -122,22 +123,22 @@ impl Drop for Lent {
     }
 }
 
-/// Where memory of another host is, as its owner says.
+/// Another host's memory, as described by its owner.
 #[derive(Debug)]
 pub struct Place<'a> {
     /// Its end point's address.
     pub address: &'a [u8],
     /// The memory.
     pub memory: FarMemory,
-    /// Bytes of it.
+    /// Its size.
     pub bytes: u64,
-    /// What this end may do.
+    /// This end's access.
     pub access: ApertureAccess,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Part {
-    /// The first write that is in it.
+    /// The number of its first write.
     number: u64,
     offset: u64,
     bytes: u64,
@@ -154,17 +155,17 @@ struct Inner {
     /// `None`: closed.
     end: Option<EndPoint>,
     to: (Peer, FarMemory),
-    /// What is written from; `None`: it may only be read. And what is read into.
+    /// The memory for writes; `None`: read-only. Then the memory for reads.
     copy: Option<Kept>,
     landing: Kept,
-    /// What waits, and what is on its way.
+    /// Parts that wait, and those on their way.
     parts: VecDeque<Part>,
     ops: [Option<Part>; READ_OP],
     written: u64,
-    /// Operations that have arrived.
+    /// The number of operations that have arrived.
     arrived: u64,
     is_reading: bool,
-    /// Why something that was written, or read, did not arrive, and since when that is known.
+    /// The reason why a write or read failed, and the time at which that was noticed.
     failed: Option<(String, u64)>,
     events: Vec<Event>,
 }
@@ -172,19 +173,20 @@ struct Inner {
 /// Memory of another host.
 #[derive(Debug)]
 pub struct Reached {
-    /// What this end has written.
+    /// The bytes that this end has written.
     copy: Option<RegionLines>,
     landing: RegionLines,
     bytes: u64,
     timeout_ns: u64,
     inner: Mutex<Inner>,
-    /// Whoever reads, one at a time.
+    /// Lets one thread read at a time.
     reads: Mutex<()>,
     guard: ForkGuard,
 }
 
 impl Reached {
-    /// Memory at this place. Nothing is sent yet. Nobody waits longer than `timeout_ns` for its owner.
+    /// Opens another host's memory, without sending anything yet. A call waits at most `timeout_ns`
+    /// for its owner.
     pub fn open(choice: &Choice, place: &Place<'_>, timeout_ns: u64) -> Result<Self, FabricError> {
         let os = |e: std::io::Error| FabricError::Refused {
             doing: "mapping memory",
@@ -220,7 +222,7 @@ impl Reached {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes.
+    /// Its size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -230,17 +232,17 @@ impl Reached {
         self.lock().end.as_ref()?.descriptor()?.try_clone_to_owned().ok()
     }
 
-    /// Goes on with what is on its way.
+    /// Makes progress with operations on their way.
     pub fn progress(&self) {
         self.lock().progress();
     }
 
-    /// How much has been written so far.
+    /// A mark for the writes so far.
     pub fn mark(&self) -> u64 {
         self.lock().written
     }
 
-    /// Whether everything up to a mark is there, or never will be, because this has been closed.
+    /// Whether all writes up to a mark have arrived, or never will, because this has been closed.
     pub fn has_delivered(&self, mark: u64) -> bool {
         self.lock().has_delivered(mark)
     }
@@ -251,27 +253,27 @@ impl Reached {
         !inner.is_reading && inner.has_delivered(inner.written)
     }
 
-    /// While something that was written is on its way, and it is not known that it fails: how many
-    /// operations have arrived.
+    /// While writes are on their way and none is known to have failed: the number of operations
+    /// that have arrived.
     pub fn arrived(&self) -> Option<u64> {
         let inner = self.lock();
         let is_over = inner.failed.is_some() || inner.has_delivered(inner.written);
         (!is_over).then_some(inner.arrived)
     }
 
-    /// Why something did not arrive, and since when that is known.
+    /// The reason why an operation failed, and the time at which that was noticed.
     pub fn failed(&self) -> Option<(String, u64)> {
         self.lock().failed.clone()
     }
 
-    /// Whether the descriptor tells of whatever arrives from now on.
+    /// Whether the descriptor signals everything that arrives from now on.
     pub fn may_sleep(&self) -> bool {
         let mut inner = self.lock();
         inner.progress();
         inner.end.as_mut().is_none_or(EndPoint::may_sleep)
     }
 
-    /// Ends what is on its way. What was written and has not arrived never will.
+    /// Ends all operations. Writes that have not arrived never will.
     pub fn close(&self) {
         if !self.guard.is_parent() {
             return;
@@ -284,7 +286,7 @@ impl Reached {
             inner.failed = None;
             inner.end.take()
         };
-        // What the library does not let go of stays mapped: the end point has it, too.
+        // Memory that the library still uses stays mapped: the end point has a reference, too.
         drop(end);
     }
 }
@@ -307,7 +309,7 @@ impl Inner {
                         *place = None;
                         self.arrived += 1;
                     }
-                    // It stays: what was written there is not.
+                    // The operation stays: its bytes have not been written.
                     Some(_) => {}
                     None => self.is_reading = false,
                 }
@@ -328,7 +330,7 @@ impl Inner {
         self.begin();
     }
 
-    /// Begins with what waits, as far as there is room for it.
+    /// Begins operations for the waiting parts, as far as there is room.
     fn begin(&mut self) {
         let (Some(end), Some(copy)) = (&mut self.end, &self.copy) else { return };
         while self.failed.is_none()
@@ -355,7 +357,7 @@ impl Inner {
         }
     }
 
-    /// Keeps in mind that something was written.
+    /// Records a write as a part to be sent.
     fn wrote(&mut self, offset: u64, bytes: u64) -> Result<(), AccessError> {
         let count = self.parts.len();
         if let Some(last) = self.parts.back_mut()
@@ -379,7 +381,7 @@ impl Far for Reached {
         let mut at = offset;
         for piece in from.chunks(OP_BYTES as usize) {
             {
-                // Room first: what finds none has changed nothing.
+                // Checks for room first: a write without room changes nothing.
                 let mut inner = self.lock();
                 if inner.parts.len() >= PARTS_MAX {
                     inner.progress();
@@ -401,10 +403,10 @@ impl Far for Reached {
     }
 
     fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), AccessError> {
-        // Of whoever reads before this, too.
+        // This includes waiting for other readers.
         let until_ns = monotonic_ns().saturating_add(self.timeout_ns);
         let _turn = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
-        // What this end has written is there first.
+        // This end's earlier writes must have arrived before.
         let mark = self.mark();
         self.wait(until_ns, |inner| inner.has_delivered(mark) && !inner.is_reading)?;
         let mut at = offset;
@@ -431,7 +433,7 @@ impl Far for Reached {
 }
 
 impl Reached {
-    /// Until `look` says so. Nobody has the lock while it waits.
+    /// Waits until `look` returns true. The lock is free while it waits.
     fn wait(
         &self,
         until_ns: u64,

@@ -1,19 +1,20 @@
-//! libfabric, opened at run time: end points that send and receive messages, with a safe face.
+//! libfabric, opened at run time: end points that send and receive messages, with a safe interface.
 //!
 //! ```text
 //!   Library::open --choose--> Choice --EndPoint::open--> EndPoint: grow, insert, send, poll
 //! ```
-//! - `sys`: bindings, made from libfabric's headers; nothing is linked.
-//! - `object`: what the library makes, and closing it.
-//! - [`library`]: the file, and which provider it offers.
-//! - `exit`: nobody is in a call when the process ends.
+//! - `sys`: bindings, made from libfabric's headers; the library is not linked.
+//! - `object`: the library's objects, and closing them.
+//! - [`library`]: the file, and the choice of a provider.
+//! - `exit`: keeps threads out of the library when the process ends.
 //! - `chunk`: memory of buffers, and messages in it.
 //! - [`endpoint`]: one reliable datagram (RDM) end point with its completion queue and its buffers.
 //! - [`memory`]: memory that is open to one end point of another host, and the other end's.
 //!
-//! Used of libfabric: messages, and writes and reads (RMA) of memory that has an end point and a domain
-//! of its own; no atomics. A message that comes is in a buffer that belongs to this process again once its
-//! completion was read; memory that is open belongs to it again once its end point has been closed.
+//! Of libfabric this uses messages, and writes and reads (RMA) of memory that has an end point and
+//! a domain of its own; no atomics. The buffer of an incoming message belongs to this process again
+//! once its completion was read; open memory belongs to it again once its end point has been
+//! closed.
 
 mod chunk;
 pub mod endpoint;
@@ -33,18 +34,18 @@ pub use memory::{Lent, Reached};
 
 use std::string::String;
 
-/// What libfabric refused. What was begun has been undone.
+/// An error of libfabric. The operation has been undone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FabricError {
-    /// There is no such library, or it is none.
+    /// The library cannot be opened, or is not libfabric.
     #[error("{name}: {why}")]
     NoLibrary {
         /// The file.
         name: String,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
-    /// It is older than what is used of it.
+    /// The library is too old.
     #[error("{name} is libfabric {}.{}, and 1.17 or a newer one is needed", .version.0, .version.1)]
     TooOld {
         /// The file.
@@ -52,27 +53,27 @@ pub enum FabricError {
         /// Its version.
         version: (u32, u32),
     },
-    /// It has no provider that will do.
+    /// It has no suitable provider.
     #[error("libfabric {}.{} has no provider {wanted}: {why}", .version.0, .version.1)]
     NoProvider {
         /// Its version.
         version: (u32, u32),
-        /// What was asked for.
+        /// The wanted provider.
         wanted: String,
-        /// What it said, or what is wrong with those that it has.
+        /// Its error, or the reasons against the providers that it has.
         why: String,
     },
-    /// Nothing was begun.
+    /// The process is ending; the call was not made.
     #[error("the process ends, and libfabric with it")]
     Ends,
     /// A call failed.
     #[error("{doing}: {why} ({code})")]
     Refused {
-        /// What was being done.
+        /// The action that failed.
         doing: &'static str,
-        /// libfabric's number for it.
+        /// libfabric's number of the error.
         code: i32,
-        /// What that means.
+        /// The error in words.
         why: String,
     },
 }

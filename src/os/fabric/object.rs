@@ -1,4 +1,5 @@
-//! What the library makes, and what it is given: objects that are closed, attributes with room to grow.
+//! Objects that the library makes, closed when dropped, and attributes with room for newer
+//! versions.
 
 use super::FabricError;
 use super::library::Library;
@@ -6,17 +7,17 @@ use super::{exit, sys};
 use core::ffi::c_int;
 use core::ptr::NonNull;
 
-/// Something that the library has made, closed when it is dropped. It begins with its `fid`.
+/// An object that the library has made, closed when it is dropped. It begins with its `fid`.
 #[derive(Debug)]
 pub struct Object<T>(NonNull<T>);
 
 impl<T> Object<T> {
-    /// One that is nobody else's.
+    /// Takes ownership of `made`.
     pub fn of(made: NonNull<T>) -> Self {
         Self(made)
     }
 
-    /// From what a call returned, and where it put what it made.
+    /// From the result of a call, and the object that it made.
     pub fn new(
         library: &Library,
         doing: &'static str,
@@ -29,12 +30,12 @@ impl<T> Object<T> {
         }
     }
 
-    /// Where it is.
+    /// Its pointer.
     pub fn raw(&self) -> *mut T {
         self.0.as_ptr()
     }
 
-    /// What it begins with.
+    /// The `fid` at its start.
     pub fn fid(&self) -> *mut sys::fid {
         self.0.as_ptr().cast()
     }
@@ -46,7 +47,8 @@ impl<T> Object<T> {
         if exit::is_in_a_child() {
             return false;
         }
-        // SAFETY: an object that is alive, with the calls that every one has; nobody has it after this.
+        // SAFETY: an object that is alive, with the calls that every object has; it is not used
+        // after this.
         unsafe { (*(*fid).ops).close.is_none_or(|close| close(fid) == 0) }
     }
 }
@@ -57,7 +59,7 @@ impl<T> Drop for Object<T> {
     }
 }
 
-/// An attribute of a call, with zeros behind it: a newer library may know of more fields.
+/// An attribute of a call, with zeros behind it: a newer library may have more fields.
 #[repr(C)]
 pub struct Padded<T> {
     pub value: T,
@@ -66,9 +68,9 @@ pub struct Padded<T> {
 
 impl<T> Padded<T> {
     /// # Safety
-    /// Zeros are a value of it.
+    /// All zeros must be a valid value of `T`.
     pub unsafe fn zeroed() -> Self {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees it.
         unsafe { core::mem::zeroed() }
     }
 }

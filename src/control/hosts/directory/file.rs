@@ -1,12 +1,12 @@
-//! A file that says where each service is.
+//! A file with the places of services.
 //!
 //! ```text
 //!   # service   places, the first that answers is taken
 //!   quotes      a.example:7000 b.example:7000
 //!   store       [2001:db8::7]:7001
 //! ```
-//! Of a service that stands in several lines all places count, in their order, up to [`PLACES_MAX`]. Lines of other services
-//! are not looked into.
+//! If several lines name a service, all their places count, in their order, up to [`PLACES_MAX`].
+//! Lines of other services are not checked.
 
 use super::{HostDirectoryError, PLACES_MAX, Place};
 use std::fs::File;
@@ -18,7 +18,7 @@ use std::vec::Vec;
 /// Longest file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// Where a service is, in the order in which it is to be tried; at least one.
+/// The places of a service, in the order in which to try them; at least one.
 pub(super) fn look_up(path: &Path, service: &str) -> Result<Vec<Place>, HostDirectoryError> {
     let text = read(path).map_err(|error| HostDirectoryError::Read { path: path.into(), error })?;
     let mut places = Vec::new();
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(looked_up(&most, "quotes").unwrap().len(), PLACES_MAX);
         let error = looked_up(&(most + "quotes b:1\n"), "quotes").unwrap_err();
         assert!(error.contains("line 65") && error.contains("more than 64 places"), "{error}");
-        // Lines of others are theirs.
+        // Faults in lines of other services do not matter.
         let error = looked_up("store nonsense", "quotes").unwrap_err();
         assert!(error.contains("has no line of it"), "{error}");
         let error = look_up(Path::new("/nowhere/at/all"), "quotes").unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Directories: where services are whose names do not say.
+//! Directories: they find services whose names contain no place.
 //!
 //! ```text
 //!   dial --service--> look_up --> Given: the application's own, if it has given one; else
@@ -6,13 +6,14 @@
 //!     |                           resolver: SRV records; records: what is in an answer
 //!     +--- Targets, by their order
 //! ```
-//! All of it runs on the thread that connects, when something is connected to: whoever changes a
-//! directory restarts nothing.
+//! All of it runs on the thread that connects, for each connection anew: a changed directory needs
+//! no restart.
 //!
-//! It is trusted as a name server is: it says where a service is looked for, and the keys say whether
-//! what is there is a host to speak with. With certificates that is the host that the directory names.
+//! A directory is trusted like a name server: it gives the place to look for a service, and the
+//! keys decide whether the host there can be trusted. With certificates that is the host that the
+//! directory names.
 //!
-//! Never: a lock is held while a directory is asked; what another says makes this end keep or try more
+//! Never: a lock is held while a directory is asked; a directory makes this end keep or try more
 //! than [`PLACES_MAX`] places, and in all 64 addresses of them.
 
 mod file;
@@ -43,29 +44,30 @@ use std::vec::Vec;
 pub const PLACES_MAX: usize = 64;
 /// Most addresses of one service, of all its places together.
 pub(super) const ADDRESSES_MAX: usize = 64;
-/// Longest text of a directory of the application's that is told, in bytes.
+/// Longest text from an application's directory that is reported, in bytes.
 const TEXT_BYTES_MAX: usize = 1000;
-/// Between two looks at a directory that is not a file, while a service is waited for, at most.
+/// The longest pause between two look-ups in a directory that is not a file, while waiting for a
+/// service.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// The longest that the system is waited for, where no other time is given.
+/// The longest wait for the system, if no time limit is given.
 const ASKED_WITHIN_MAX: Duration = Duration::from_secs(3600);
 /// Stack of a thread that calls the application.
 pub(super) const GIVEN_STACK_BYTES: usize = 8 << 20;
 
-/// A directory of the application's own: where services of other hosts are whose names say no place,
-/// `hamlyn://service`. It takes the place of the setting `directory`; see
+/// A directory of the application's own, for services of other hosts whose names contain no place,
+/// `hamlyn://service`. It replaces the setting `directory`; see
 /// [`Node::set_directory`](crate::Node::set_directory).
 ///
-/// It is called on a thread that connects, several of them at a time, and may wait: whoever connects is
-/// told when its time limit is over, however long the directory takes. A thread that is still in it then
-/// counts as one of the 64 that may be connecting.
+/// It is called on a thread that connects, by several of them at a time, and may wait: the caller
+/// who connects gets an error when its time limit has passed, however long the directory takes. A
+/// thread that is still in it then counts as one of the 64 that may be connecting.
 pub trait HostDirectory: Send + Sync {
-    /// Where `service` is: the places are tried in their order. None: nobody has it yet; whoever waits
-    /// for names asks again, at first after 50 ms, then less often, at least once a second.
+    /// Returns the places of `service`, in the order in which to try them. An empty list: the
+    /// service is not registered yet; a caller that waits for names asks again, at first after 50
+    /// ms, then less often, at least once a second.
     ///
-    /// An error ends the attempt, and its text is part of what whoever connects is told. So does a
-    /// panic. `timeout` is what is left to whoever connects (`None`: no limit); an answer that comes
-    /// later is not used.
+    /// An error ends the attempt, and its text is part of the caller's error. So does a panic.
+    /// `timeout` is the caller's remaining time (`None`: no limit); a later answer is not used.
     fn look_up(
         &self,
         service: &str,
@@ -73,26 +75,26 @@ pub trait HostDirectory: Send + Sync {
     ) -> Result<Vec<Place>, Box<dyn Error + Send + Sync>>;
 }
 
-/// A name without a place, which could not be found. Nothing was connected to.
+/// A name without a place, which could not be found. No connection was made.
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum HostDirectoryError {
-    /// None is configured.
+    /// No directory is configured.
     #[error(
         "the name says no place (hamlyn://host:port/service), and there is no directory to look it up \
          in: set directory (HAMLYN_DIRECTORY) to a file with lines `service host:port`, or to \
          dns:DOMAIN"
     )]
     None,
-    /// It is one of the DNS, for which this library was built without the feature `dns`.
+    /// The directory is in the DNS, but this library was built without the feature `dns`.
     #[error("the directory {0} is in the DNS, and this was built without the feature dns")]
     NoDns(String),
     /// It cannot be read.
     #[error("the directory {}: {error}", .path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
     /// It does not have the service.
@@ -101,29 +103,29 @@ pub enum HostDirectoryError {
     /// Its line of the service cannot be used.
     #[error("line {line} of the directory {}: {why}", .path.display())]
     Line {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// From 1.
+        /// The line's number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
-    /// No name of the DNS can be made of the service's.
+    /// The service's name cannot be part of a name of the DNS.
     #[error(
         "the service \"{service}\" cannot be looked up in the DNS, at _{service}._tcp.{domain}: {why}"
     )]
     NoLabel {
-        /// Which.
+        /// The service.
         service: String,
-        /// Below which domain.
+        /// The domain.
         domain: String,
-        /// What is allowed.
+        /// The allowed names.
         why: String,
     },
     /// The DNS has no such record.
     #[error("the DNS has no SRV record of {0}")]
     NoRecord(String),
-    /// The DNS says that the service is not to be had in this domain (RFC 2782: the target `.`).
+    /// The DNS states that this domain does not have the service (RFC 2782: the target `.`).
     #[error(
         "the DNS says that there is no such service: the target of the SRV record of {0} is `.`"
     )]
@@ -131,29 +133,29 @@ pub enum HostDirectoryError {
     /// No name server has answered the question.
     #[error("no name server has answered what {name} is: {why}")]
     Unanswered {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
-        /// Of each that was asked, what became of it last.
+        /// The last failure of each server.
         why: String,
     },
     /// An answer of the DNS cannot be used.
     #[error("what the DNS says of {name} cannot be used: {why}")]
     Answer {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
-    /// The application's own directory has failed, panicked, or given what cannot be used.
+    /// The application's own directory has failed, panicked, or returned an invalid place.
     #[error("the program's own directory: {0}")]
     Given(String),
-    /// The application's own directory has no place of it.
+    /// The application's own directory has no place of the service.
     #[error("the program's own directory knows no place of it")]
     NotGiven,
 }
 
 impl HostDirectoryError {
-    /// Whether somebody may yet enter the service.
+    /// Whether the service may still be registered later.
     pub(super) fn may_come(&self) -> bool {
         matches!(self, Self::NotListed(_) | Self::NoRecord(_) | Self::NotGiven)
     }
@@ -170,11 +172,11 @@ impl core::fmt::Debug for Given {
 }
 
 impl Given {
-    /// What is looked into from now on; whoever is in another stays there.
+    /// Sets the directory for later look-ups; those that are running keep theirs.
     pub fn set(&self, directory: Option<Arc<dyn HostDirectory>>) {
         let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = core::mem::replace(&mut *now, directory);
-        // What it drops is the application's.
+        // The destructor is the application's code.
         drop(now);
         drop(before);
     }
@@ -187,7 +189,7 @@ impl Given {
         self.get().is_some()
     }
 
-    /// How long to wait before the next look, by how long it was before the last.
+    /// The pause before the next look-up, given the one before the last.
     pub(super) fn pause_after(&self, config: &Config, pause: Duration) -> Duration {
         match &config.directory {
             Some(ServiceDirectory::File(_)) if !self.is_there() => pause,
@@ -196,15 +198,15 @@ impl Given {
     }
 }
 
-/// Where a service may be.
+/// A place where a service may be.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub place: Place,
-    /// Of several the lowest first (RFC 2782).
+    /// Lower values come first (RFC 2782).
     priority: u16,
-    /// Among those of one priority: how often it is the first, by comparison.
+    /// Among targets of one priority: its relative probability of being the first.
     weight: u16,
-    /// Who knows its addresses; `None`: the system.
+    /// The resolver for its addresses; `None`: the system's.
     resolver: Option<Arc<Resolver>>,
 }
 
@@ -215,14 +217,14 @@ impl From<Place> for Target {
 }
 
 impl Target {
-    /// Its addresses, in the order in which they are to be tried.
+    /// Its addresses, in the order in which to try them.
     pub fn addresses(&self, until_ns: u64) -> io::Result<Vec<SocketAddr>> {
         let Place { host, port } = &self.place;
         match &self.resolver {
             Some(resolver) => resolver.addresses(host, *port, until_ns),
             None => {
                 static ASKED: Running = Running::new(ASKED_MAX);
-                // Which asks nobody.
+                // This needs no query.
                 if let Ok(address) = host.parse::<IpAddr>() {
                     return Ok(std::vec![SocketAddr::new(address, *port)]);
                 }
@@ -241,13 +243,13 @@ impl Target {
     }
 }
 
-/// Questions to the system for a host's addresses that may run at a time.
+/// Most queries to the system for a host's addresses that may run at a time.
 const ASKED_MAX: usize = 256;
 
-/// What the system says of a host, if it says it by then, and if no more than so many are asked for. The
-/// system's own look-up (`getaddrinfo`) takes no time limit, and may be with a name server that does not
-/// answer, or a file system that hangs: it runs on a thread of its own, which goes on, for nobody, when
-/// the time is over.
+/// The system's addresses of a host, if they come within the time limit and no more than
+/// `ASKED_MAX` queries run. The system's own look-up (`getaddrinfo`) takes no time limit, and may
+/// hang in a name server that does not answer, or in a file system. So it runs on a thread of its
+/// own, which goes on after the time limit, although its result is no longer used.
 fn of_system(
     asked: &'static Running,
     until_ns: u64,
@@ -263,8 +265,8 @@ fn of_system(
     }
 }
 
-/// Where a service is; at least one. They stand in an order that does not change between two looks:
-/// [`in_turn`] is the one in which they are to be tried.
+/// The places of a service; at least one. Their order is the same in each look-up: [`in_turn`]
+/// gives the order in which to try them.
 pub(super) fn look_up(
     given: Option<Arc<dyn HostDirectory>>,
     config: &Config,
@@ -300,7 +302,8 @@ fn ask(
     };
     let left = until_ns.saturating_sub(monotonic_ns());
     let left = (until_ns != u64::MAX).then(|| Duration::from_nanos(left));
-    // What it leaves half done is its own; nothing of the library's is in it.
+    // After a panic only the application's own state may be inconsistent; the library has none in
+    // it.
     let look = || given.look_up(service, left).map_err(|error| error.to_string());
     let places = match catch_unwind(AssertUnwindSafe(look)) {
         Ok(found) => found.map_err(|error| wrong(&error))?,
@@ -316,7 +319,7 @@ fn ask(
         let found = places.len();
         return Err(wrong(&std::format!("{found} places, and {PLACES_MAX} are most")));
     }
-    // A place can be made by hand.
+    // A place may have been constructed without checks.
     for place in &places {
         place.to_string().parse::<Place>().map_err(|error| wrong(&error.to_string()))?;
     }
@@ -326,9 +329,9 @@ fn ask(
     Ok(places.into_iter().map(Target::from).collect())
 }
 
-/// The order in which targets are to be tried (RFC 2782): the lowest priority first; of one priority
-/// each in proportion to its weight, and those without any last. `random` gives a number below its
-/// argument. Those whose order is given keep it.
+/// The order in which to try targets (RFC 2782): the lowest priority first; targets of one priority
+/// at random in proportion to their weights, and those without any last. `random` returns a number
+/// below its argument. Targets of a directory with an order of its own keep it.
 pub(super) fn in_turn(mut targets: Vec<Target>, mut random: impl FnMut(u64) -> u64) -> Vec<Target> {
     targets.sort_by_key(|target| target.priority);
     for first in 0..targets.len() {
@@ -354,8 +357,8 @@ pub(super) fn in_turn(mut targets: Vec<Target>, mut random: impl FnMut(u64) -> u
     targets
 }
 
-/// Of a place's addresses those that are tried, where so many others were found before, and so many places
-/// are behind it: the first, and one at least is left for each of those.
+/// The addresses of a place to be tried, after `before` other addresses and with `behind` places
+/// still to come: the first ones, so that at least one is left for each of those places.
 pub(super) fn within_bounds(
     mut addresses: Vec<SocketAddr>,
     before: usize,
@@ -365,12 +368,12 @@ pub(super) fn within_bounds(
     addresses
 }
 
-/// A number below `end`, which is not 0, by the system's random numbers; 0 where there are none, which
-/// is one of the orders that there can be.
+/// A random number below `end`, which is not 0, from the system; 0 if the system has none, which is
+/// one of the possible orders.
 pub(super) fn random_below(end: u64) -> u64 {
     let mut bytes = [0; 8];
     match getrandom::fill(&mut bytes) {
-        // Sums of 64 weights of 16 bits: what is uneven of 2^64 does not matter.
+        // At most 64 weights of 16 bits: the bias of 2^64 does not matter.
         Ok(()) => u64::from_ne_bytes(bytes) % end,
         Err(_) => 0,
     }
@@ -407,7 +410,7 @@ mod tests {
             let turn = in_turn(targets(), |end| draw % end);
             *orders.entry(hosts(&turn)).or_insert(0) += 1;
         }
-        // The lower priority first, whatever the weights; no weight, the last of its priority.
+        // The lower priority first, whatever the weights; a weight of 0, the last of its priority.
         let expected = [("d a b c z".into(), 1), ("d b a c z".into(), 3)];
         assert_eq!(orders, HashMap::from(expected));
         let random: Vec<_> = (0..200).map(|_| hosts(&in_turn(targets(), random_below))).collect();
@@ -512,7 +515,7 @@ mod tests {
         while answers().is_err() {
             std::thread::yield_now();
         }
-        // An address is not asked for.
+        // An address needs no query.
         let target = Target::from(Place { host: "::1".into(), port: 7 });
         assert_eq!(target.addresses(0).unwrap(), ["[::1]:7".parse().unwrap()]);
     }

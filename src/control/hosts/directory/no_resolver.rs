@@ -1,4 +1,4 @@
-//! What there is of the DNS without the feature `dns`: an error that says so.
+//! The DNS without the feature `dns`: look-ups return an error that says so.
 
 use super::{HostDirectoryError, Target};
 use crate::config::ServiceDirectory;
@@ -8,7 +8,7 @@ use std::io;
 use std::string::ToString;
 use std::vec::Vec;
 
-/// There is none.
+/// There is no resolver.
 #[derive(Debug)]
 pub struct Resolver(Infallible);
 

@@ -1,7 +1,7 @@
-//! Messages of the DNS: what is asked, and what is in an answer. Bytes alone.
+//! Messages of the DNS: questions, and the contents of answers. Bytes alone.
 //!
-//! Of an answer nothing is believed: it counts only if it is one to the question that was asked, has
-//! not more records than [`RECORDS_MAX`], and each of those that were asked for can be used.
+//! No answer is trusted: it counts only if it answers the question that was asked, has no more
+//! records than [`RECORDS_MAX`], and each record of the wanted kind is valid.
 
 use super::PLACES_MAX;
 use crate::control::hosts::name::Place;
@@ -14,13 +14,13 @@ use std::format;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
-/// Most records of an answer that are looked at: a service's places, and aliases on the way to them.
+/// Most records of an answer that are read: a service's places, and aliases on the way to them.
 pub const RECORDS_MAX: u16 = 128;
 
-/// What is asked for.
+/// The wanted kind of record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Where a service is.
+    /// The places of a service.
     Service,
     /// Addresses of IPv4.
     V4,
@@ -28,47 +28,47 @@ pub enum Kind {
     V6,
 }
 
-/// A question, as it is sent.
+/// A question in the form that is sent.
 #[derive(Clone, Debug)]
 pub struct Question {
     message: Message<Vec<u8>>,
     kind: Kind,
 }
 
-/// What a message is.
+/// The meaning of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// No answer to the question, or no message at all.
+    /// Not an answer to the question, or not a message.
     Foreign,
-    /// One that did not fit: to be asked for by TCP.
+    /// A truncated answer: ask again by TCP.
     Cut,
-    /// The server does not know: why.
+    /// The server failed; the reason.
     Failed(String),
     /// There is no such record.
     Nothing,
-    /// There is one, and it says that there is no such service (RFC 2782: the target `.`).
+    /// There is one, and it states that the service does not exist (RFC 2782: the target `.`).
     NotAvailable,
-    /// Where the service is, not in any order.
+    /// The places of the service, in no particular order.
     Services(Vec<Service>),
     /// The addresses.
     Addresses(Vec<IpAddr>),
-    /// Records that cannot be used: why.
+    /// Invalid records; the reason.
     Wrong(String),
 }
 
-/// What a SRV record says.
+/// The contents of a SRV record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Service {
-    /// Of several the lowest first.
+    /// Lower values come first.
     pub priority: u16,
-    /// Among those of one priority: how often it is the first, by comparison.
+    /// Among records of one priority: its relative probability of being the first.
     pub weight: u16,
-    /// Where.
+    /// The host and port.
     pub place: Place,
 }
 
 impl Question {
-    /// A question with this number. The error is why the name is none.
+    /// A question with this number. The error is the reason why the name is not valid.
     pub fn new(number: u16, name: &str, kind: Kind) -> Result<Self, String> {
         let name: Name<Vec<u8>> = name.parse().map_err(|error| format!("{error}"))?;
         let rtype = match kind {
@@ -89,7 +89,7 @@ impl Question {
         self.message.as_slice()
     }
 
-    /// What `bytes` are to it.
+    /// Reads `bytes` as an answer to this question.
     pub fn reply(&self, bytes: &[u8]) -> Reply {
         let Ok(message) = Message::from_slice(bytes) else { return Reply::Foreign };
         if !message.is_answer(&self.message) {
@@ -204,7 +204,7 @@ mod tests {
         let bytes = answer(&[
             (OWN, (10, 3, 7000, "a.example.")),
             ("_store._tcp.example.org", (0, 0, 1, "x.example.")),
-            // Case is nothing in the DNS.
+            // The DNS ignores case.
             ("_Quotes._TCP.Example.org", (20, 0, 7001, "B.example.")),
             (OWN, (0, 0, 0, ".")),
         ]);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     proptest! {
-        // Whatever stands behind the question is read to an end, and makes no more than is allowed.
+        // Any bytes behind the question are read without a panic, and give no more than is allowed.
         #[test]
         fn no_answer_does_more_than_is_allowed(
             behind in proptest::collection::vec(any::<u8>(), 0..600),

@@ -1,19 +1,19 @@
-//! Asking the DNS where a service is, on a thread that may wait: SRV records (RFC 2782).
+//! Asks the DNS for the places of a service, on a thread that may wait: SRV records (RFC 2782).
 //!
 //! ```text
 //!   look_up --> ask --question--> the servers in turn, by UDP; by TCP what did not fit
 //!                   <--reply----- the first answer that is one
 //! ```
-//! Without a server of the directory's own those of `/etc/resolv.conf` are asked, with its options
-//! `timeout` and `attempts`, and the system finds the hosts' addresses; else that server is asked for
-//! those, too. Nothing is remembered: a name server does that.
+//! If the directory names no server, this asks those of `/etc/resolv.conf`, with its options
+//! `timeout` and `attempts`, and the system finds the hosts' addresses; else it asks that server
+//! for those, too. There is no cache: name servers have one.
 //!
-//! Each question has a number and comes from a port that others have to guess, and the socket takes
-//! datagrams from that server alone. That is what can be done without DNSSEC, and not enough to believe
-//! an answer: see docs/security-hosts.md.
+//! Each question has a random number and source port that an attacker has to guess, and the socket
+//! accepts datagrams from that server alone. Without DNSSEC no more is possible, and it is not
+//! enough to trust an answer: see docs/security-hosts.md.
 //!
-//! Never: it goes on when the time of whoever connects is over; more is kept than one message, of at
-//! most 64 KiB.
+//! Never: it goes on after the caller's time limit; more is kept than one message, of at most 64
+//! KiB.
 
 use super::records::{Kind, Question, Reply};
 use super::{HostDirectoryError, Target};
@@ -35,20 +35,20 @@ const PORT: u16 = 53;
 const LABEL_BYTES_MAX: usize = 63;
 /// Longest name, as text without the dot at its end.
 const NAME_BYTES_MAX: usize = 253;
-/// Longest datagram: more than is asked for.
+/// Longest datagram: larger than any that is asked for.
 const DATAGRAM_BYTES: usize = 4096;
-/// How long a server is waited for, and how often all are asked, where nothing says.
+/// The default time for a server's answer, and the default number of attempts.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const ATTEMPTS: u32 = 2;
-/// The same at most.
+/// The upper limits of the same.
 const TIMEOUT_MAX: Duration = Duration::from_secs(30);
 const ATTEMPTS_MAX: u32 = 5;
-/// Name servers that are asked (resolv.conf(5)).
+/// Most name servers to ask (resolv.conf(5)).
 const SERVERS_MAX: usize = 3;
-/// Longest file of them.
+/// Longest such file, in bytes.
 const RESOLV_CONF_BYTES: u64 = 64 << 10;
 
-/// Whom to ask.
+/// The servers, and the limits for asking them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolver {
     servers: Vec<SocketAddr>,
@@ -71,7 +71,7 @@ pub fn look_up(
         Reply::NotAvailable => return Err(HostDirectoryError::NotAvailable(name)),
         _ => return Err(HostDirectoryError::NoRecord(name)),
     };
-    // Servers change the order of records, and a link's next rail needs the order of the last.
+    // Servers change the order of records, but a link's rails need the same order in each look-up.
     services.sort();
     let target = |service: super::records::Service| {
         let super::records::Service { priority, weight, place } = service;
@@ -80,7 +80,7 @@ pub fn look_up(
     Ok(services.into_iter().map(target).collect())
 }
 
-/// Where the SRV records of a service are.
+/// The name of the SRV records of a service.
 fn name_of(service: &str, domain: &str) -> Result<String, HostDirectoryError> {
     let wrong = |why| {
         let (service, domain) = (service.into(), domain.into());
@@ -103,7 +103,7 @@ impl Resolver {
         Self { servers, timeout: TIMEOUT, attempts: ATTEMPTS }
     }
 
-    /// The servers that the system asks; without any, the one on this host.
+    /// The system's servers; if it names none, the one on this host.
     fn of_system(file: &Path) -> Self {
         let mut text = Vec::new();
         let read = File::open(file).and_then(|file| {
@@ -113,7 +113,7 @@ impl Resolver {
         if read.is_err() {
             text.clear();
         }
-        // A line that means nothing to us is passed over, as the C library does.
+        // Invalid lines are skipped, like in the C library.
         let (found, _) = resolv_conf::Config::parse_with_errors(&text);
         let servers = found.get_nameservers_or_local().into_iter().take(SERVERS_MAX).map(address);
         let mut resolver = Self::of(servers.collect());
@@ -129,7 +129,8 @@ impl Resolver {
             return Ok(vec![SocketAddr::new(address, port)]);
         }
         let (mut found, mut failed) = (Vec::new(), None);
-        // Some name servers do not answer one of the questions (RFC 4074): it gets half of the time.
+        // Some name servers do not answer one of the two questions (RFC 4074): that one gets half
+        // of the time.
         let now = monotonic_ns();
         let half = now.saturating_add(until_ns.saturating_sub(now) / 2);
         for (kind, until_ns) in [(Kind::V6, half), (Kind::V4, until_ns)] {
@@ -138,7 +139,7 @@ impl Resolver {
                     found.extend(addresses.into_iter().map(|a| SocketAddr::new(a, port)));
                 }
                 Ok(_) => {}
-                // What there is of the other kind is tried.
+                // Addresses of the other kind may exist.
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
@@ -148,7 +149,7 @@ impl Resolver {
         }
     }
 
-    /// What the first server says that says anything.
+    /// The answer of the first server that gives one.
     fn ask(&self, name: &str, kind: Kind, until_ns: u64) -> Result<Reply, HostDirectoryError> {
         let mut said: Vec<String> = vec![String::new(); self.servers.len()];
         for _ in 0..self.attempts {
@@ -204,7 +205,7 @@ fn interface_number(name: &str) -> Option<u32> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// What a server says, never [`Reply::Foreign`] nor [`Reply::Cut`].
+/// Asks one server; the answer is never [`Reply::Foreign`] nor [`Reply::Cut`].
 fn exchange(server: SocketAddr, question: &Question, until_ns: u64) -> io::Result<Reply> {
     let any: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -1,36 +1,36 @@
-//! What each message of a link over a fabric begins with, and how many may be on their way.
+//! The head of each message of a link over a fabric, and the limit on messages on their way.
 //!
 //! ```text
 //!   token | data messages before this one | data messages that the other end may have sent in all
 //! ```
-//! each 8 bytes, little-endian; behind them a part of the link's bytes. A message with none is a grant
-//! alone: it is used as soon as it comes, so at most two of them lie there beside the data that was
-//! granted, for each tells of half a window that has been used.
+//! each 8 bytes, little-endian; behind them a part of the link's bytes. A message without data is a
+//! grant alone: it is used as soon as it comes. So at most two of them lie in buffers beside the
+//! granted data, for each grants half a window that has been used.
 //!
-//! A provider gives messages their buffers in the order in which they were sent (`FI_ORDER_SAS`), and may
-//! tell of a short one while a long one before it is still on its way: what is early is kept.
+//! A provider assigns buffers to messages in the order of sending (`FI_ORDER_SAS`), but may
+//! complete a short one while an earlier long one is still on its way: early messages are kept.
 //!
-//! Never: a number of the other end's makes this end send more than was granted, or keep more than it
-//! granted.
+//! Never: a number of the other end's makes this end send more than was granted, or keep more than
+//! it granted.
 
 /// Bytes before the link's.
 pub const HEAD_BYTES: usize = 24;
 /// Buffers for grants, beside those of the window.
 pub const GRANTS_MAX: usize = 2;
 
-/// See the module.
+/// The head of a message: see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Which link of the receiver's it is for: a random number of the receiver's choice.
+    /// The receiver's link: a random number that the receiver chose.
     pub token: u64,
     /// Messages with data before this one.
     pub before: u64,
-    /// Messages with data that the other end may have sent, in all.
+    /// The total number of messages with data that the other end may have sent.
     pub granted: u64,
 }
 
 impl Head {
-    /// As it is sent.
+    /// The head in the form that is sent.
     pub fn to_bytes(self) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
         for (to, word) in bytes.chunks_exact_mut(8).zip([self.token, self.before, self.granted]) {
@@ -39,7 +39,7 @@ impl Head {
         bytes
     }
 
-    /// What a message begins with, and what is behind it; `None`: it is too short.
+    /// Splits a message into its head and its data; `None`: it is too short.
     pub fn read(message: &[u8]) -> Option<(Self, &[u8])> {
         let (head, data) = message.split_first_chunk::<HEAD_BYTES>()?;
         let word = |at: usize| {
@@ -49,7 +49,7 @@ impl Head {
     }
 }
 
-/// What an end knows of one link's messages.
+/// The counters of one link's messages at one end.
 #[derive(Clone, Debug)]
 pub struct Credit {
     /// Messages that may be on their way to this end, and to the other.
@@ -62,19 +62,19 @@ pub struct Credit {
     granted: u64,
 }
 
-/// What the other end has done that no honest one does.
+/// A violation of the rules by the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation(pub &'static str);
 
 impl Credit {
-    /// Of two ends that have said so.
+    /// For ends that have announced these windows.
     pub fn new(window: u32, other_window: u32) -> Self {
         let (window, other_window) = (u64::from(window), u64::from(other_window));
         let (sent, came, used) = (0, 0, 0);
         Self { window, other_window, sent, may_send: other_window, came, used, granted: window }
     }
 
-    /// Whether there may be another message with data.
+    /// Whether another message with data may be sent.
     pub fn may_send(&self) -> bool {
         self.sent < self.may_send
     }
@@ -84,7 +84,7 @@ impl Credit {
         self.sent
     }
 
-    /// How many of these the other end has used, as far as its grants tell.
+    /// The number of these that the other end has used, from its grants.
     pub fn used_there(&self) -> u64 {
         self.may_send - self.other_window
     }
@@ -94,26 +94,26 @@ impl Credit {
         self.came
     }
 
-    /// What the next message begins with.
+    /// The head of the next message.
     pub fn head(&self, token: u64) -> Head {
         Head { token, before: self.sent, granted: self.used + self.window }
     }
 
-    /// That message has been sent.
+    /// Counts a message as sent.
     pub fn has_sent(&mut self, head: &Head, has_data: bool) {
         self.granted = head.granted;
         self.sent += u64::from(has_data);
     }
 
-    /// Whether the other end is to be told that it may send more.
+    /// Whether the other end is due a grant.
     pub fn grant_is_due(&self) -> bool {
         self.used + self.window - self.granted >= self.window.div_ceil(2)
     }
 
-    /// A message came. One with data is the next, or early; whoever keeps those knows
-    /// whether it `is_there` already.
+    /// Checks an incoming message. One with data is the next, or early; the caller, who keeps the
+    /// early ones, states whether it `is_there` already.
     pub fn take(&mut self, head: &Head, has_data: bool, is_there: bool) -> Result<(), Violation> {
-        // What it has used of this end's is at most what was sent.
+        // It cannot have used more of this end's messages than were sent.
         if head.granted > self.sent + self.other_window {
             return Err(Violation("a grant of what it does not have"));
         }
@@ -127,12 +127,12 @@ impl Credit {
         Ok(())
     }
 
-    /// The one that is next has come, and those before it.
+    /// The next message has come; call it for each, in order.
     pub fn has_come(&mut self) {
         self.came += 1;
     }
 
-    /// A message with data has been used, and its buffer takes another one.
+    /// A message with data has been used, and its buffer is free for another one.
     pub fn has_used(&mut self) {
         self.used += 1;
         debug_assert!(self.used <= self.came);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     proptest! {
-        // Two honest ends, whatever happens in which order: everything arrives, no message is refused,
+        // For two honest ends, in any order of events: everything arrives, no message is refused,
         // and no more lie at an end than it has buffers for.
         #[test]
         fn honest_ends_never_break_the_rules(
@@ -190,7 +190,7 @@ mod tests {
             steps in proptest::collection::vec((any::<bool>(), 0u8..5), 0..400),
         ) {
             let mut ends = [Credit::new(windows.0, windows.1), Credit::new(windows.1, windows.0)];
-            // What is on its way to each end, and what came there and was not used.
+            // The messages on their way to each end, and those that came there and were not used.
             let mut on_way: [VecDeque<(Head, bool)>; 2] = Default::default();
             let mut waits = [0u64; 2];
             let mut early: [BTreeSet<u64>; 2] = Default::default();
@@ -210,7 +210,7 @@ mod tests {
                         ends[own].has_sent(&head, false);
                         on_way[other].push_back((head, false));
                     }
-                    // The first, or what overtakes data.
+                    // The first, or a grant, which overtakes data.
                     2 | 4 => {
                         let overtakes = what == 4 && on_way[own].front().is_some_and(|first| first.1);
                         if let Some((head, has_data)) = on_way[own].remove(overtakes.into()) {

@@ -1,4 +1,5 @@
-//! Memory that the two ends of a link over a fabric open to one another: the apertures of other hosts.
+//! Memory that the two ends of a link over a fabric open to one another: the apertures of other
+//! hosts.
 //!
 //! ```text
 //!   what this end owns                         what the other end owns
@@ -9,16 +10,17 @@
 //!     v                     v                       Released --REVOKED--> (gone) <------- +
 //!   (gone)                (gone)
 //! ```
-//! Both ends say one last word about each: the owner REVOKED, the holder RELEASED or REFUSED; words that
-//! crossed on the way are no offence. Nothing that protects memory waits for a word: the owner closes the
-//! end point of what it takes back at once, and with that the other end can do nothing there any more.
+//! Both ends send one last word about each aperture: the owner REVOKED, the holder RELEASED or
+//! REFUSED; words that crossed on the way are valid. No protection of memory depends on a word: the
+//! owner closes the end point of revoked memory at once, and from then on the other end cannot
+//! access it.
 //!
-//! Packets leave this end only once what was written before them has arrived: whoever puts some asks for a
-//! [`gate`](Deposits::gate) then. A write that fails keeps it shut: because its owner took the memory back,
-//! as REVOKED says then, or else because of something for which the link ends, within the time limit.
+//! Packets leave this end only once all earlier writes have arrived: code that puts packets asks
+//! for a [`gate`](Deposits::gate) then. A failed write keeps the gate shut. Either the owner
+//! revoked the memory, and REVOKED follows; or the link ends, within the time limit.
 //!
-//! Never: more of the other end's memory is held than the settings allow, by this link or by all; a number
-//! is used twice.
+//! Never: this end opens more of the other end's memory than the settings allow, for this link or
+//! for all; a number is used twice.
 
 use super::words::{Opened, Word};
 use crate::config::Config;
@@ -40,29 +42,30 @@ use std::vec::Vec;
 
 /// Most apertures of one owner on a link, whatever the settings say.
 const ROWS_MAX: usize = 256;
-/// News that wait until the node takes them, beyond which no word of the other end's is taken.
+/// News that wait for the node; beyond this number no word of the other end's is taken.
 const NEWS_MAX: usize = 16;
-/// Offers in a row that were refused, beyond which the other end is a nuisance.
+/// Most offers in a row that are refused; after these the other end breaks the rules.
 const REFUSED_MAX: u32 = 64;
-/// Descriptors of one end point for memory, of which a holder has one for each, and how large a part of all
-/// those that this process may have they may be.
+/// Descriptors of one end point for memory, of which a holder has one for each aperture; and the
+/// share of this process's limit on descriptors that they may use.
 const DESCRIPTORS: u64 = 12;
 const DESCRIPTORS_SHARE: u64 = 8;
-/// In the poller of a way: a descriptor of memory.
+/// The tag in a path's poller for a descriptor of memory.
 const OF_MEMORY: u64 = 3;
 
-/// What this process holds of other hosts, over all links.
+/// The memory of other hosts that this process has open, over all links.
 #[derive(Debug)]
 pub struct Holdings {
     per_link: (u32, u64),
     all: (u32, u64),
     held: Mutex<(u32, u64)>,
-    /// `None`: no page for it. What a child then lets go of may wait for a lock of its parent's.
+    /// `None`: there was no page for it; then a forked child that drops an aperture may wait for a
+    /// lock of its parent's.
     guard: Option<ForkGuard>,
 }
 
 impl Holdings {
-    /// None yet, and as many as the settings allow: all other hosts count as one user.
+    /// Empty, with the settings' limits: all other hosts count as one user.
     pub fn new(config: &Config) -> Self {
         let descriptors = descriptor_limit().unwrap_or(0) / DESCRIPTORS_SHARE / DESCRIPTORS;
         let fitting = descriptors.clamp(1, u32::MAX.into()) as u32;
@@ -87,7 +90,7 @@ impl Holdings {
     }
 }
 
-/// One of them, counted as long as anybody has it.
+/// The share of one aperture in the limits, counted until it is dropped.
 #[derive(Debug)]
 struct Share {
     of: Arc<Holdings>,
@@ -105,7 +108,7 @@ impl Drop for Share {
     }
 }
 
-/// Memory of the other end's, and its place in what is held.
+/// An aperture of the other end's, and its share in the limits.
 #[derive(Debug)]
 struct Holding {
     reached: Reached,
@@ -122,25 +125,25 @@ impl Far for Holding {
     }
 }
 
-/// One that this end owns.
+/// An aperture that this end owns.
 #[derive(Debug)]
 enum Own {
-    /// The holder has been told.
+    /// Offered to the holder.
     Open(Lent),
-    /// Held.
+    /// The holder has it.
     Live(Lent),
-    /// Nobody can reach it; the holder has yet to say that it knows.
+    /// Closed; the holder has not yet confirmed that.
     Revoked,
 }
 
-/// One that the other end owns.
+/// An aperture that the other end owns.
 #[derive(Debug)]
 enum Theirs {
-    /// With what has to have arrived before the packets that wait leave.
+    /// `gate`: the writes that must have arrived before waiting packets leave.
     Held { holding: Arc<Holding>, may_write: bool, gate: u64 },
-    /// The node has let go; what it wrote is still on its way.
+    /// The node has released it; some of its writes are still on their way.
     Leaving { holding: Arc<Holding>, gate: u64 },
-    /// The owner has been told.
+    /// The owner has been told of the release.
     Released,
 }
 
@@ -155,7 +158,7 @@ impl Theirs {
     }
 }
 
-/// All of one link.
+/// The apertures of one link.
 #[derive(Debug)]
 pub struct Deposits {
     is_client: bool,
@@ -167,16 +170,16 @@ pub struct Deposits {
     theirs: BTreeMap<u32, Theirs>,
     says: VecDeque<Word>,
     news: VecDeque<News>,
-    /// Offers that were refused since one was taken.
+    /// Offers refused since the last accepted one.
     refused: u32,
-    /// Rows that have an end point.
+    /// Rows with an end point.
     active: usize,
-    /// Why memory of this end's cannot be written any more.
+    /// The reason why memory of this end's cannot be written any more.
     broken: Option<String>,
 }
 
 impl Deposits {
-    /// None yet.
+    /// Without apertures.
     pub fn new(is_client: bool, holdings: Arc<Holdings>, timeout_ns: u64) -> Self {
         Self {
             is_client,
@@ -194,7 +197,7 @@ impl Deposits {
         }
     }
 
-    /// Whether there is something to be looked after.
+    /// Whether it needs calls of [`progress`](Self::progress), or has words to send.
     pub fn is_active(&self) -> bool {
         self.active > 0 || !self.says.is_empty()
     }
@@ -204,7 +207,7 @@ impl Deposits {
         self.active = own + self.theirs.values().filter_map(Theirs::holding).count();
     }
 
-    /// Opens pages of this process to the other end; says their number.
+    /// Opens pages of this process to the other end; returns their number.
     pub fn lend(
         &mut self,
         choice: &Choice,
@@ -237,7 +240,7 @@ impl Deposits {
         Ok(number)
     }
 
-    /// The owner, this end, takes its memory back: from now on the other end does nothing there.
+    /// Revokes this end's memory: from now on the other end does not access it.
     pub fn revoke(&mut self, number: u32) {
         if let Some(row) = self.own.get_mut(&number)
             && !matches!(row, Own::Revoked)
@@ -248,13 +251,13 @@ impl Deposits {
         }
     }
 
-    /// The node has left the link: nobody writes its memory any more.
+    /// The node has left the link: closes its memory to the other end.
     pub fn close_own(&mut self) {
         let numbers: Vec<u32> = self.own.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.revoke(number));
     }
 
-    /// The holder, this end, has let go: the owner is told once what was written has arrived.
+    /// Releases memory of the other end's: its owner is told once all writes have arrived.
     pub fn release(&mut self, number: u32) {
         if let Some(row) = self.theirs.get_mut(&number)
             && let Theirs::Held { holding, gate, .. } = row
@@ -264,8 +267,8 @@ impl Deposits {
         }
     }
 
-    /// What the other end has said. `place_at`: puts an address where its host is. An error: what no host
-    /// says.
+    /// Handles a word of the other end's. `place_at` puts the host into an address. An error: no
+    /// host sends this.
     pub fn handle(
         &mut self,
         word: Word,
@@ -382,27 +385,27 @@ impl Deposits {
         Ok(pages)
     }
 
-    /// Whether another word of the other end's may be taken.
+    /// Whether it takes another word of the other end's.
     pub fn takes_words(&self) -> bool {
         self.news.len() < NEWS_MAX
     }
 
-    /// Whether the node is to know something.
+    /// Whether there is news for the node.
     pub fn has_news(&self) -> bool {
         !self.news.is_empty()
     }
 
-    /// What is to be said.
+    /// The next word to send.
     pub fn next_word(&mut self) -> Option<Word> {
         self.says.pop_front()
     }
 
-    /// What the node is to know.
+    /// The next news for the node.
     pub fn next_news(&mut self) -> Option<News> {
         self.news.pop_front()
     }
 
-    /// Moves what comes and leaves.
+    /// Makes progress with writes, both ways.
     pub fn progress(&mut self) {
         let mut any = false;
         for row in self.own.values_mut() {
@@ -440,7 +443,8 @@ impl Deposits {
             })
     }
 
-    /// What is put now leaves once everything that was written so far has arrived. Whether that is now.
+    /// Sets the gate for the next packets: they leave once all writes so far have arrived. Returns
+    /// whether these have already.
     pub fn gate(&mut self) -> bool {
         for row in self.theirs.values_mut() {
             if let Theirs::Held { holding, gate, .. } | Theirs::Leaving { holding, gate } = row {
@@ -450,19 +454,19 @@ impl Deposits {
         self.is_open()
     }
 
-    /// Whether everything has arrived that had been written at the last gate.
+    /// Whether all writes before the last gate have arrived.
     pub fn is_open(&self) -> bool {
         let mut holdings = self.theirs.values().filter_map(Theirs::holding);
         holdings.all(|(holding, gate)| holding.reached.has_delivered(gate))
     }
 
-    /// Whether nothing is on its way from here.
+    /// Whether no write of this end is on its way.
     pub fn is_quiet(&self) -> bool {
         self.active == 0
             || self.theirs.values().filter_map(Theirs::holding).all(|row| row.0.reached.is_quiet())
     }
 
-    /// While something that this end has written is on its way: a number that changes when some of it arrives.
+    /// While writes of this end are on their way: a number that changes when some arrive.
     pub fn arrived(&self) -> Option<u64> {
         if self.active == 0 {
             return None;
@@ -471,7 +475,7 @@ impl Deposits {
         holdings.filter_map(|(holding, _)| holding.reached.arrived()).reduce(u64::wrapping_add)
     }
 
-    /// Whether the descriptors tell of whatever comes from now on.
+    /// Whether the descriptors signal everything that comes from now on.
     pub fn may_sleep(&mut self) -> bool {
         if self.active == 0 {
             return true;
@@ -488,7 +492,7 @@ impl Deposits {
         may_sleep
     }
 
-    /// Why the link ends: something that was written has not arrived, and its owner has not taken that back
+    /// The reason to end the link: a write has failed, and the owner has not revoked the memory
     /// within the time limit.
     pub fn trouble(&self, now_ns: u64) -> Option<String> {
         if self.active == 0 {
@@ -505,7 +509,7 @@ impl Deposits {
         })
     }
 
-    /// In words, with what is open and held.
+    /// A description in words, with the number of open apertures.
     pub fn explain(&self) -> String {
         let own = self.own.values().filter(|row| !matches!(row, Own::Revoked)).count();
         let theirs = self.theirs.values().filter_map(Theirs::holding).count();

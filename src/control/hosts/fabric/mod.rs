@@ -1,16 +1,18 @@
-//! Links over libfabric's reliable datagrams, for fabrics whose hosts are trusted: asked for by both
-//! ends, agreed on over TLS.
+//! Links over libfabric's reliable datagrams, for fabrics whose hosts are trusted: both ends ask
+//! for it, and agree on it over TLS.
 //!
 //! ```text
 //!   client: offer --Wants--> server: answer --Yes--> client: accept;   each: Way, over its Station
 //! ```
-//! - [`credit`]: what a message begins with, and how many may be on their way
-//! - [`words`]: what the ends say beside that, over TLS; [`deposits`]: memory that they open to one another
+//! - [`credit`]: the head of a message, and the limit on messages on their way
+//! - [`words`]: the ends' messages beside that, over TLS; [`deposits`]: memory that they open to
+//!   one another
 //! - `station`: one end point and its links; [`way`]: one of them, as a [`Path`]
-//! - `silence`: whether what is sent arrives
+//! - `silence`: detects that messages do not arrive
 //!
-//! An end point is made when a host that asks for it, too, is met first, at the address over which it
-//! was met: nothing is open elsewhere. Packets are checked by the receiver's interface as any others.
+//! An end point is opened when this host first meets a host that asks for one, too, at this host's
+//! address in that connection: no other address is open. The receiver's interface checks these
+//! packets like all others.
 
 pub mod credit;
 pub mod deposits;
@@ -41,14 +43,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::vec::Vec;
 use way::Way;
 
-/// Naps of the thread where a provider cannot be waited for: the first after something came, and the
-/// longest.
+/// The thread's pauses between polls of a provider without a descriptor: the first after something
+/// came, and the longest.
 const NAP: Duration = Duration::from_micros(50);
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// Addresses of this host at which there may be an end point.
+/// Most addresses of this host with an end point.
 const STATIONS_MAX: usize = 64;
 
-/// What this process asks for, and its end points.
+/// The settings for fabrics, and the end points.
 #[derive(Debug)]
 pub struct Fabric {
     /// `None`: TLS alone.
@@ -60,21 +62,21 @@ struct Asked {
     provider: Option<String>,
     path: Option<PathBuf>,
     library: OnceLock<Result<Arc<Library>, String>>,
-    /// What tells the thread of words that have come beside the fabric.
+    /// Signals words that have come beside the fabric to the thread.
     words: io::Result<Poller>,
     timeout_ns: u64,
-    /// Memory of other hosts that this process holds.
+    /// Memory of other hosts that this process has open.
     holdings: Arc<Holdings>,
     stations: Mutex<HashMap<IpAddr, Arc<Station>>>,
 }
 
-/// A place that another host has been told of, or why there is none.
+/// A place that was offered to another host, or the reason why there is none.
 pub type Offered = Result<Place, String>;
 
 impl Fabric {
-    /// What the settings say. A library that cannot be had is told of when hosts are met. The first question
-    /// makes libfabric look at all of its providers, which takes a quarter of a second: where this process
-    /// listens, that is now, and else in the first thread that connects, so that no node waits for it.
+    /// Reads the settings. If the library cannot be used, links report that. libfabric's first
+    /// query loads all of its providers, which takes a quarter of a second: if this process
+    /// listens, it happens here, else in the first thread that connects, so that it delays no node.
     pub fn start(config: &Config) -> Self {
         if config.fabric == config::Fabric::Off {
             return Self { asked: None };
@@ -92,16 +94,16 @@ impl Fabric {
         Self { asked: Some(asked) }
     }
 
-    /// At a client: what the server, which is to prove that it is called so, is offered, and how that is
-    /// said. `None`: nothing was asked for.
+    /// At a client: the offer for the server, which still has to prove that it is `host`, and its
+    /// bytes. `None`: the settings do not ask for a fabric.
     pub fn offer(&self, channel: &Channel, host: &str) -> Option<(Offered, Vec<u8>)> {
         let place = self.asked.as_ref()?.place(channel, host);
         let says = place.as_ref().map_or(Vec::new(), |place| hello::behind(&place.offer()));
         Some((place, says))
     }
 
-    /// At a server: what becomes of what the client, which has proved to be this, has said, and what it is
-    /// told of that.
+    /// At a server: answers the offer of a client with this proven identity; returns the place and
+    /// the reply.
     pub fn answer(
         &self,
         channel: &Channel,
@@ -122,8 +124,8 @@ impl Fabric {
         (Some(place), hello::behind(&reply))
     }
 
-    /// At a client: what the server has said to the offer. An error: the server sends to this end over
-    /// the fabric, and this end cannot to it.
+    /// At a client: takes the server's reply to the offer. An error: the server sends to this end
+    /// over the fabric, but this end cannot send to it.
     pub fn accept(
         &self,
         offered: Offered,
@@ -140,8 +142,9 @@ impl Fabric {
         }
     }
 
-    /// The way over a place, or over the connection alone, with the reason where that was not asked for.
-    /// One of several rails opens no memory. `tag` is what [`words`](Self::words) tells of it.
+    /// The path over a place; or over the connection alone, with the reason if a fabric was asked
+    /// for. A path that is one of several rails opens no memory. [`words`](Self::words) reports it
+    /// by `tag`.
     pub fn path(
         &self,
         offered: Option<Offered>,
@@ -158,7 +161,7 @@ impl Fabric {
                 let timeout_ns = asked.timeout_ns;
                 let deposits = Deposits::new(is_client, asked.holdings.clone(), timeout_ns);
                 if let Ok(words) = &asked.words {
-                    // It is watched no more when it is closed.
+                    // Closing it ends the watch.
                     words.add_once(&channel, tag)?;
                 }
                 (Box::new(Way::new(place, channel, deposits, is_rail, timeout_ns)?), None)
@@ -166,19 +169,20 @@ impl Fabric {
         })
     }
 
-    /// While this node's threads are waited for, also where the process ends.
+    /// Allows library calls while this node's threads are waited for, even at the end of the
+    /// process.
     pub fn opened(&self) -> Opened {
         Opened::by_this_thread()
     }
 
-    /// For the thread: what is readable when words have come beside the fabric, of which no node that makes
-    /// no calls takes notice.
+    /// For the thread: readable when words have come beside the fabric, which a node that makes no
+    /// calls does not notice.
     pub fn words(&self) -> Option<&Poller> {
         self.asked.as_ref()?.words.as_ref().ok()
     }
 
-    /// For the thread: takes what has come where the provider wakes nobody. How long until that is to
-    /// be done again; `nap` is how long it was.
+    /// For the thread: polls providers without a descriptor. Returns the pause before the next
+    /// poll; `nap` was the last pause.
     pub fn nap(&self, nap: Option<Duration>) -> Option<Duration> {
         let stations = self.asked.as_ref()?.stations.lock();
         let stations = stations.unwrap_or_else(PoisonError::into_inner);
@@ -191,7 +195,7 @@ impl Fabric {
 const NOT_ASKED: &str = "the other host has not asked for it, or cannot do it";
 
 impl Asked {
-    /// The library, once it has looked at its providers; or why there is none.
+    /// The library, once it has loaded its providers; or the reason why there is none.
     fn library(&self) -> Result<&Arc<Library>, &str> {
         let library = self.library.get_or_init(|| {
             let library = Library::open(self.path.as_deref()).map_err(|e| e.to_string())?;
@@ -201,14 +205,14 @@ impl Asked {
         library.as_ref().map_err(String::as_str)
     }
 
-    /// A place at the end point that is at the address over which this host was met.
+    /// A place at the end point of this host's address in this connection.
     fn place(&self, channel: &Channel, identity: &str) -> Offered {
         let library = self.library().map_err(str::to_string)?;
         let addresses = channel.addresses();
         let (own, other) = addresses.map_err(|e| format!("asking for its address: {e}"))?;
         let own = own.ip().to_canonical();
         let mut stations = self.stations.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that broke is never well again.
+        // A broken end point stays so.
         if stations.get(&own).is_some_and(|station| station.is_broken()) {
             stations.remove(&own);
         }
@@ -226,7 +230,7 @@ impl Asked {
     fn station(&self, library: &Arc<Library>, own: IpAddr) -> Result<Station, String> {
         let provider = self.provider.as_deref();
         let choice = library.choose(provider, Some(own)).or_else(|error| {
-            // One that does not know of the addresses of sockets has others.
+            // A provider without socket addresses has addresses of its own.
             let any = library.choose(provider, None)?;
             if any.has_socket_addresses() { Err(error) } else { Ok(any) }
         });
@@ -237,7 +241,8 @@ impl Asked {
     }
 }
 
-/// A place, and where the other end is: at the address of the host that was met, whatever it says.
+/// Binds a place to the other end: at the address of the host that was met, whatever the offer
+/// contains.
 fn bound(mut place: Place, mut offer: Offer, channel: &Channel, is_client: bool) -> Offered {
     let (_, other) = channel.addresses().map_err(|e| format!("asking for its address: {e}"))?;
     if place.has_socket_addresses() && !place_at(&mut offer.address, other) {
@@ -247,7 +252,7 @@ fn bound(mut place: Place, mut offer: Offer, channel: &Channel, is_client: bool)
     Ok(place)
 }
 
-/// Puts a host's address into that of a socket, if it is one of the same family.
+/// Replaces the host in a socket address, if it is of the same family.
 fn place_at(address: &mut [u8], host: SocketAddr) -> bool {
     let Some((family, _)) = address.split_first_chunk::<2>() else { return false };
     let family = i32::from(u16::from_ne_bytes(*family));

@@ -1,67 +1,69 @@
-//! Whether what an end sends over the fabric arrives there, where the connection beside it lives.
+//! Detects that messages sent over the fabric do not arrive, while the connection beside it lives.
 //!
 //! ```text
 //!   this end's thread, a few times within host_timeout_ms      the other end's node, or its thread
 //!   what had been sent at the last look has not arrived --ASKS-->  takes what has come,
 //!   nothing new again, and again, for the whole time    <--CAME--  however little its program calls
 //! ```
-//! Most of what has arrived the other end's credit tells, for nothing. But credit tells what its program has
-//! used, and a program that uses nothing is not a fabric that carries nothing: so it is asked, over TLS. A
-//! process that is stopped does not answer, and is waited for, as it is over TLS alone; one that answers,
-//! and to which nothing comes, is behind something that swallows the provider's packets and no others.
+//! For most messages the other end's credit shows at no cost that they arrived. But credit counts
+//! the messages that its program has used, and a program that uses none does not mean a fabric that
+//! carries none: so this end asks, over TLS. A stopped process does not answer, and is waited for,
+//! like over TLS alone. If a process answers, but no message arrives, the network drops the
+//! provider's packets and no others.
 //!
-//! What is written to the other end's memory is looked at by itself: it goes by an end point of its own.
+//! Writes to the other end's memory are checked separately: they use an end point of their own.
 //!
-//! Never: a link over which everything has arrived asks, or anything is done here for a message.
+//! Never: a link over which everything has arrived asks; a message costs any work here.
 
-/// Answers, one behind the other and with nothing new, that there must be: the other end has looked so often.
+/// Answers in a row without a new arrival that silence requires: the other end has looked this
+/// often.
 const ANSWERS_MIN: u32 = 4;
 
-/// What is to be done after a look.
+/// The next step after a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing.
     Nothing,
-    /// The other end is to be asked what has come.
+    /// Ask the other end for the number of messages that have come.
     Ask,
-    /// Nothing has arrived for too long: what that is.
+    /// Nothing has arrived for too long over this part of the link.
     Silent(What),
 }
 
-/// Which part of a link.
+/// A part of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// Its messages.
     Messages,
-    /// What is written to the other end's memory.
+    /// Writes to the other end's memory.
     Memory,
 }
 
-/// What a look finds.
+/// The input of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Messages with data that have been sent.
     pub sent: u64,
-    /// How many of these the other end has used, as its credit says.
+    /// The number of these that the other end has used, from its credit.
     pub used: u64,
-    /// How many writes to its memory have arrived, while there are some that have not.
+    /// The number of writes to its memory that have arrived; `None`: all have.
     pub writes: Option<u64>,
 }
 
-/// See the module.
+/// The state of these checks: see the module.
 #[derive(Clone, Debug, Default)]
 pub struct Silence {
     messages: Stretch,
     memory: Stretch,
-    /// Messages that have come there, as it has said last.
+    /// Messages that had come there at its last answer.
     came: u64,
-    /// Messages that had been sent at the last look.
+    /// Messages that had been sent at the last check.
     sent: u64,
-    /// A question has not been answered; and whether its answer counts.
+    /// A question is unanswered; `true`: its answer counts towards silence.
     asks: Option<bool>,
 }
 
-/// For how long nothing new has arrived of something.
+/// The time without a new arrival, over one part.
 #[derive(Clone, Debug, Default)]
 struct Stretch {
     arrived: u64,
@@ -86,7 +88,8 @@ impl Stretch {
 }
 
 impl Silence {
-    /// Looks, a few times within `limit_ns`, which is how long nothing may arrive.
+    /// Checks for silence; call it a few times within `limit_ns`, the longest time without an
+    /// arrival.
     pub fn look(&mut self, now_ns: u64, found: Found, limit_ns: u64) -> Step {
         let arrived = found.used.max(self.came);
         let before = core::mem::replace(&mut self.sent, found.sent);
@@ -101,27 +104,27 @@ impl Silence {
         if !is_late {
             return Step::Nothing;
         }
-        // One that is outstanding counts from now on.
+        // An outstanding question counts from now on.
         match self.asks.replace(true) {
             None => Step::Ask,
             Some(_) => Step::Nothing,
         }
     }
 
-    /// Whether the other end may be asked now, without a look: its answer says nothing about silence.
+    /// Whether the other end may be asked now, outside a check: the answer does not count towards
+    /// silence.
     pub fn ask(&mut self) -> bool {
         let may_ask = self.asks.is_none();
         self.asks.get_or_insert(false);
         may_ask
     }
 
-    /// Messages that have come there, as it has said last.
+    /// Messages that had come there at its last answer.
     pub fn came(&self) -> u64 {
         self.came
     }
 
-    /// The other end says how many messages have come, of so many that were sent. An error: no host says
-    /// that.
+    /// Takes the other end's answer: `came` messages of `sent`. An error if that is not possible.
     pub fn answered(&mut self, came: u64, sent: u64) -> Result<(), &'static str> {
         let Some(counts) = self.asks.take() else {
             return Err("an answer to what it was not asked");
@@ -130,7 +133,7 @@ impl Silence {
             return Err("messages that came are fewer than before, or more than were sent");
         }
         self.came = came;
-        // Whatever is new the next look finds.
+        // The next check finds new arrivals.
         for stretch in [&mut self.messages, &mut self.memory] {
             stretch.answers += u32::from(counts && stretch.since_ns.is_some());
         }
@@ -144,10 +147,10 @@ mod tests {
     use proptest::prelude::*;
 
     const LIMIT: u64 = 60;
-    /// Between two looks.
+    /// The pause between two checks.
     const STEP: u64 = 10;
 
-    // What is asked beside the looks neither counts nor keeps a look from asking.
+    // Questions outside the checks neither count nor keep a check from asking.
     #[test]
     fn answers_to_other_questions_are_not_counted_and_keep_no_silence_hidden() {
         let mut silence = Silence::default();
@@ -159,7 +162,7 @@ mod tests {
                 silence.answered(0, 3).unwrap();
             }
             now_ns += STEP;
-            // One is outstanding at each look.
+            // One is outstanding at each check.
             assert!(silence.ask());
             if silence.look(now_ns, found(3, 0), LIMIT) == Step::Silent(What::Messages) {
                 silent_at = Some(now_ns);
@@ -167,9 +170,9 @@ mod tests {
             }
             silence.answered(0, 3).unwrap();
         }
-        // The first look finds what was sent, the second that it has not arrived.
+        // The first check finds the sent message, the second that it has not arrived.
         assert_eq!(silent_at, Some(2 * STEP + LIMIT));
-        // Three answers to looks are too few, however many there are to others.
+        // Three answers to checks are too few, however many there are to other questions.
         let mut silence = Silence::default();
         for look in 0.. {
             match silence.look(look * STEP, found(3, 0), 1) {
@@ -191,7 +194,8 @@ mod tests {
         Found { sent, used, writes: None }
     }
 
-    /// Looks of which each that asks is answered so; when it is silent, and how often it asked.
+    /// Makes checks, and answers each question with `came`. Returns the time of silence, and the
+    /// number of questions.
     fn looks(silence: &mut Silence, found: Found, came: Option<u64>) -> (Option<(u64, What)>, u32) {
         looks_from(0, silence, found, came)
     }
@@ -232,7 +236,7 @@ mod tests {
     #[test]
     fn a_host_that_answers_and_to_which_nothing_comes_is_silent_after_the_time() {
         let (silent, _) = looks(&mut Silence::default(), found(5, 3), Some(3));
-        // The first look finds what was sent since the one before, which may be new.
+        // The first check finds messages sent since the one before, which may be new.
         assert_eq!(silent, Some((STEP + LIMIT, What::Messages)));
     }
 
@@ -240,7 +244,7 @@ mod tests {
     fn a_host_that_does_not_answer_is_waited_for_and_then_has_its_time() {
         let mut silence = Silence::default();
         assert_eq!(looks(&mut silence, found(5, 3), None), (None, 1));
-        // It goes on, and answers what it was asked before it stopped.
+        // It goes on, and answers a question from before it stopped.
         silence.answered(3, 5).unwrap();
         let (silent, asked) = looks_from(100 * STEP, &mut silence, found(5, 3), Some(3));
         assert_eq!((silent, asked), (Some((3 * STEP, What::Messages)), ANSWERS_MIN - 1));
@@ -263,7 +267,7 @@ mod tests {
             }
             false
         });
-        // The first look is the first that finds this number.
+        // The first check is the first that finds this number.
         assert_eq!(after.map(|i| i * STEP), Some(LIMIT));
     }
 
@@ -283,8 +287,8 @@ mod tests {
     }
 
     proptest! {
-        // As long as something arrives between two looks that are no further apart than the time, or
-        // nothing is late, the link lives.
+        // The link lives as long as, within each time limit, something arrives between two checks,
+        // or nothing is late.
         #[test]
         fn a_fabric_that_carries_something_in_time_is_never_silent(
             steps in proptest::collection::vec((0u64..5, 1u64..4, any::<bool>()), 1..200),

@@ -1,13 +1,14 @@
-//! One end point and the links over it: whose each message is, and who is told of it.
+//! One end point and its links: finds the link of each message, and wakes its node.
 //!
 //! ```text
 //!   any link's call, or the thread --progress--> end point --token--> the link's queue, and its bell
 //! ```
-//! A message is a link's if it begins with the link's token, which nobody else was told; what begins
-//! with no link's is dropped and counted.
+//! A message belongs to a link if it begins with the link's token, which only its other end was
+//! told; messages without a valid token are dropped and counted.
 //!
-//! Never: more of a link's messages lie here than it granted; a message of one link holds up another's; a
-//! host that does not take what is sent to it has this keep more than a little for links that were left.
+//! Never: more of a link's messages are kept than it granted; a message of one link delays
+//! another's; a host that does not take its messages makes this one keep more than a little for
+//! links that were left.
 
 mod place;
 
@@ -31,26 +32,26 @@ use std::vec::Vec;
 
 /// Messages that one peer may have on their way to this end point.
 pub const WINDOW: u32 = 8;
-/// Buffers to receive in, for each link.
+/// Receive buffers for each link.
 const RECEIVES: usize = WINDOW as usize + GRANTS_MAX;
-/// Buffers to send from, for each link; the last is for grants.
+/// Send buffers for each link; the last is for grants.
 const SENDS: u32 = 4;
 /// Times that completions are read in one call.
 const READS_PER_CALL: usize = 16;
 /// Bytes of the shortest message that another host may ask for.
 const MESSAGE_BYTES_MIN: u32 = 1024;
-/// Links to one address of which something is on its way though they were left, beyond which it gets no
-/// other: each has buffers. Whoever has many addresses has half of all the links that the provider has room
-/// for.
+/// Most links to one address that were left with sends unfinished; beyond, it gets no new one,
+/// since each has buffers. For one host with many addresses the limit is half of all links that the
+/// provider has room for.
 const LEAVING_MAX: usize = 8;
 /// Largest window that another host may name.
 const WINDOW_MAX: u32 = 1 << 16;
 
-/// See the module.
+/// An end point and its links: see the module.
 #[derive(Debug)]
 pub struct Station {
     inner: Mutex<Inner>,
-    /// Naps of the thread, where the provider has no descriptor to wait for.
+    /// Polls by the thread, for a provider without a descriptor.
     naps: AtomicU64,
     guard: Arc<ForkGuard>,
 }
@@ -58,17 +59,17 @@ pub struct Station {
 #[derive(Debug)]
 struct Inner {
     end: EndPoint,
-    /// By token: random numbers of this process's own, so that they need no strong hash.
+    /// By token: random numbers of this process's own, so a fast hash is safe.
     rows: FxHashMap<u64, Row>,
-    /// Links that were left while something was on its way from here.
+    /// Links that were left with sends unfinished.
     leaving: FxHashMap<u64, Left>,
     events: Vec<Event>,
-    /// Nothing comes or leaves any more.
+    /// The library has failed: nothing comes or leaves any more.
     broken: Option<String>,
     dropped: Dropped,
 }
 
-/// Messages that were no link's.
+/// Messages that belonged to no link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// They began with no link's token, or were too short for one.
@@ -80,22 +81,22 @@ pub struct Dropped {
 #[derive(Debug)]
 struct Row {
     bell: Bell,
-    /// The bell has been rung, and not been heard.
+    /// The bell has been rung, and not yet silenced.
     is_told: bool,
-    /// Somebody waits until more can be sent.
+    /// The node waits until it can send more.
     waits: bool,
-    /// The provider has a descriptor, and this link's node cannot watch it.
+    /// The provider has a descriptor, but this link's node cannot watch it.
     is_unwatched: bool,
-    /// `None`: the other end has yet to say where it is.
+    /// `None`: the other end's address is not known yet.
     other: Option<Other>,
     queue: VecDeque<Received>,
-    /// Messages before which one is still on its way.
+    /// Messages that came before an earlier one.
     early: BTreeMap<u64, Received>,
     sending: u32,
     ended: Option<Ended>,
 }
 
-/// What is left of one: whom it led to, and how much is still on its way.
+/// The rest of a link that was left: its peer, and its unfinished sends.
 #[derive(Debug)]
 struct Left {
     peer: Peer,
@@ -110,19 +111,19 @@ struct Other {
     token: u64,
     credit: Credit,
     data_bytes: usize,
-    /// It sends first. Providers connect with the first message, and two that do so to one another at once
-    /// may break both.
+    /// The other end sends first. Providers connect with the first message, and if two connect to
+    /// one another at once, both connections may fail.
     is_first: bool,
 }
 
 impl Row {
-    /// A message of the other end, which has said who it is: taken, or to be given back.
+    /// Takes a message of the bound other end, or gives it back.
     fn take(&mut self, end: &mut EndPoint, head: &Head, has_data: bool, received: Received) {
         let Some(other) = &mut self.other else { return end.give_back(received) };
         other.is_first = false;
         let is_there = !self.early.is_empty() && self.early.contains_key(&head.before);
         match other.credit.take(head, has_data, is_there) {
-            // Most come in order.
+            // Most messages come in order.
             Ok(()) if has_data && head.before == other.credit.came() => {
                 other.credit.has_come();
                 self.queue.push_back(received);
@@ -142,7 +143,7 @@ impl Row {
         }
     }
 
-    /// The other end is to be told that it may send more.
+    /// Whether the other end is due a grant.
     fn owes_grant(&self) -> bool {
         self.other.as_ref().is_some_and(|other| other.credit.grant_is_due())
     }
@@ -156,7 +157,7 @@ impl Row {
 }
 
 impl Station {
-    /// Around an end point.
+    /// For an end point.
     pub fn new(end: EndPoint) -> io::Result<Self> {
         let guard = Arc::new(ForkGuard::new()?);
         let inner = Inner {
@@ -174,12 +175,13 @@ impl Station {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The library has failed: there are no more links here.
+    /// Whether the library has failed; then there are no new links here.
     pub fn is_broken(&self) -> bool {
         self.lock().broken.is_some()
     }
 
-    /// A place for one more link to the host of this address, by what it has proved to be, or is to prove.
+    /// A place for one more link to the host of this address, with this identity, proven or still
+    /// to be proved.
     pub fn reserve(self: &Arc<Self>, host: IpAddr, identity: &str) -> Result<Place, String> {
         let bell = Bell::new().and_then(|bell| Ok((bell.try_clone()?, bell)));
         let (own, bell) = bell.map_err(|e| format!("making an event descriptor: {e}"))?;
@@ -214,8 +216,8 @@ impl Station {
         Ok(Place { station, guard, token, host, identity, bell, descriptor, held: None })
     }
 
-    /// Moves what the library has, where somebody is not woken for it. Whether something came; `None`: there
-    /// is nobody to do it for, or whoever it is for is woken.
+    /// Polls the library for nodes without a wake-up. Returns whether anything came; `None`: no
+    /// node needs it.
     pub fn nap(&self) -> Option<bool> {
         let mut inner = self.lock();
         let is_watched = match inner.end.descriptor() {
@@ -231,8 +233,9 @@ impl Station {
 }
 
 impl Inner {
-    /// Whether there is no more than a little on its way to a host over links that were left, of which nobody
-    /// else looks whether it has left. An error: why it gets no other.
+    /// Checks the limits on links to a host that were left with sends unfinished, after taking
+    /// completions, since no other code waits for these. An error: the reason why the host gets no
+    /// new link.
     fn look_after_left(&mut self, host: IpAddr, identity: &str) -> Result<(), String> {
         if self.leaving.is_empty() {
             return Ok(());
@@ -258,7 +261,7 @@ impl Inner {
         ))
     }
 
-    /// Buffers for one more link, of those that the provider takes.
+    /// Makes buffers for one more link, within the provider's limits.
     fn make_room(&mut self) -> Result<(), String> {
         let links = self.rows.len() + self.leaving.len() + 1;
         let receives = links * RECEIVES;
@@ -280,8 +283,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes what has been completed, on behalf of link `own`: the others are told. Whether there was
-    /// something.
+    /// Takes completions, in a call of link `own`; wakes the other links' nodes. Returns whether
+    /// there were any.
     fn progress(&mut self, own: Option<u64>) -> bool {
         let mut any = false;
         for _ in 0..READS_PER_CALL {
@@ -304,7 +307,7 @@ impl Inner {
         any
     }
 
-    /// Sends what waits for room with the provider; whether that failed for some.
+    /// Sends messages that wait for room with the provider; returns whether some failed.
     fn send_unsent(&mut self) -> bool {
         let mut events = core::mem::take(&mut self.events);
         self.end.send_all_unsent(&mut events);
@@ -329,7 +332,7 @@ impl Inner {
     fn take_event(&mut self, own: Option<u64>, event: Event) {
         match event {
             Event::Came(received) => self.take_message(own, received),
-            // Or a connection of the provider's ended: whose it was is told by TLS.
+            // Or a connection of the provider's ended: TLS shows whose it was.
             Event::TooLong | Event::NotReceived(_) => self.dropped.too_long += 1,
             Event::Sent { tag } => self.has_sent(own, tag, None),
             Event::NotSent { tag, why } => self.has_sent(own, tag, Some(why)),
@@ -347,7 +350,7 @@ impl Inner {
             } else if row.waits && own != Some(token) {
                 row.tell();
             }
-            // There was no room for it when it became due.
+            // A due grant without room is sent now.
             if row.owes_grant() {
                 self.grant(token);
             }
@@ -375,7 +378,7 @@ impl Inner {
                 row.tell();
             }
         } else if row.queue.len() < WINDOW as usize {
-            // Looked at when the other end has said who it is, which it does first of all.
+            // It is read when the other end is bound, before all others.
             row.queue.push_back(received);
         } else {
             self.dropped.foreign += 1;
@@ -386,8 +389,8 @@ impl Inner {
         }
     }
 
-    /// Sends one message of a link, with what `fill` writes into it: a number of bytes, of which none mean
-    /// that there is none. How many; `None`: it cannot be now.
+    /// Sends one message of a link, with data that `fill` writes; `fill` returns its length, 0 for
+    /// no message. Returns the length; `None`: it cannot be sent now.
     fn send(&mut self, token: u64, fill: impl FnOnce(&mut [u8]) -> usize) -> Option<usize> {
         let row = self.rows.get_mut(&token)?;
         let other = row.other.as_mut()?;
@@ -423,14 +426,14 @@ impl Inner {
         }
     }
 
-    /// Tells a link's other end that it may send more, where that is due and there is room for it.
+    /// Grants a link's other end more messages, if that is due and there is room for the grant.
     fn grant(&mut self, token: u64) {
         if self.rows.get(&token).is_some_and(|row| row.sending < SENDS && row.owes_grant()) {
             self.send_head(token);
         }
     }
 
-    /// Sends a message of no data: what may be sent here.
+    /// Sends a message without data: a grant.
     fn send_head(&mut self, token: u64) {
         let Some(row) = self.rows.get_mut(&token) else { return };
         let Some(other) = &mut row.other else { return };

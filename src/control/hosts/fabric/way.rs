@@ -6,19 +6,21 @@
 //!   end: the number of messages, and the end of TLS, over the connection
 //!   lend: memory, by an end point of its own; its key over the connection
 //! ```
-//! Frames are written straight into the message that they leave in, and read where it came. A frame
-//! that lies in several messages, which no end of this version sends, is put together in `plain`.
+//! Frames are written directly into the message that carries them, and read in the buffer in which
+//! it came. A frame split over several messages, which no end of this version sends, is assembled
+//! in `plain`.
 //!
-//! The connection stays, and carries [`words`]: how many messages belong to the link, so that none is
-//! missing where the other end has said that there were no more, and what becomes of memory that one end
-//! opens to the other (`Deposits`). It tells of a host's death; and over it the other end is asked whether
-//! what was sent has come, where nothing tells that (`Silence`).
+//! The connection stays, and carries [`words`]: the number of messages of the link, so that none is
+//! missing when the other end has announced its end, and changes of memory that one end opens to
+//! the other (`Deposits`). It shows a host's death. Over it this end asks whether messages have
+//! come, if nothing else shows that (`Silence`).
 //!
-//! Who leaves asks so, too, until everything has come: the other end's thread answers and takes what has come,
-//! however little its program calls. A client's end sends first (`station`).
+//! An end that leaves asks in the same way until everything has come: the other end's thread
+//! answers and takes incoming messages, even if its program makes few calls. A client's end sends
+//! first (`station`).
 //!
-//! Where this end may write memory of the other's, packets are taken out of the node's ring first, and leave
-//! once everything that had been written then has arrived: one that announces bytes comes after them.
+//! If this end may write memory of the other's, packets are first taken out of the node's ring, and
+//! leave once all earlier writes have arrived: so a packet that announces bytes comes after them.
 
 use super::super::channel::{Channel, Ended};
 use super::super::path::{News, Path, Put};
@@ -38,58 +40,61 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::string::String;
 use std::vec::Vec;
 
-/// So often the connection is looked at.
+/// The interval between two looks at the connection.
 const LOOK_NS: u64 = 200_000;
 /// The pause before the other end is urged again, at first and at most.
 const URGE_NS: u64 = 1_000_000;
 const URGE_MAX_NS: u64 = 128_000_000;
-/// Words that are taken in the place of the node at a time, at most.
+/// Most words that are taken on behalf of the node at a time.
 const WORDS_AT_A_TIME: usize = 256;
 
-/// See the module.
+/// A link's path over a fabric: see the module.
 #[derive(Debug)]
 pub struct Way {
     place: Place,
     tls: Channel,
     deposits: Deposits,
-    /// One of several: no memory is open over it.
+    /// It is one of several rails: no memory is open over it.
     is_rail: bool,
-    /// What end points for memory are made of, once that was asked.
+    /// The provider for end points for memory, once it has been looked for.
     choice: Option<Result<Choice, String>>,
-    /// Messages of the other end's, in all, as it has said.
+    /// The total number of the other end's messages, once it has announced that.
     count: Option<u64>,
     silence: Silence,
-    /// Of what does not leave, or is not known to have come: when the other end is urged next, and the pause
-    /// behind that.
+    /// While messages cannot leave, or their arrival is unknown: the next time to urge the other
+    /// end, and the pause after that.
     urge: Option<(u64, u64)>,
-    /// The other end has asked how many have come; and with `true` for what it has written to be taken.
+    /// The other end has asked for the number of messages that have come; `true`: its writes to
+    /// memory are to be taken, too.
     asked: Option<bool>,
-    /// Everything that may wake the node, as one descriptor; of a rail the link's own poller watches that.
+    /// One descriptor for everything that may wake the node; a rail's is watched by the link's own
+    /// poller.
     poller: Poller,
-    /// How long the messages of a host that has said that there were no more are waited for, and nothing of
-    /// what was sent may arrive.
+    /// How long to wait for the messages of a host that has announced its end; and the longest time
+    /// without an arrival.
     timeout_ns: u64,
     looked_ns: u64,
-    /// Empty, unless a frame lies in several messages: then what comes before the place's message.
+    /// Empty, unless a frame is split over several messages: then the bytes before the place's
+    /// message.
     plain: Vec<u8>,
     plain_used: usize,
     received: u64,
-    /// The last message that was there has been taken just now: that there is another is not looked for
-    /// at once.
+    /// The last available message has just been taken: the next call does not look for another.
     is_dry: bool,
     pending: Vec<u8>,
     pending_used: usize,
-    /// When the other end's connection ended, how, and after how many messages.
+    /// The end of the other end's connection: its time, its kind, and the announced number of
+    /// messages.
     tls_ended: Option<(u64, Ended, Option<u64>)>,
     ended: Option<Ended>,
     is_broken: bool,
-    /// Nothing more will be put; and that was said.
+    /// Nothing more will be put; and that has been announced.
     is_last: bool,
     is_said: bool,
 }
 
 impl Way {
-    /// Between two ends that have agreed.
+    /// For two ends that have agreed.
     pub fn new(
         mut place: Place,
         tls: Channel,
@@ -128,7 +133,7 @@ impl Way {
         })
     }
 
-    /// Keeps what is left of a message, since its frame goes on in the next.
+    /// Keeps the rest of a message, since its frame continues in the next.
     fn gather(&mut self) {
         if self.plain_used > 0 {
             self.plain.drain(..self.plain_used);
@@ -139,7 +144,7 @@ impl Way {
         self.place.take(left);
     }
 
-    /// Looks at the connection, if that was some time ago.
+    /// Looks at the connection, unless it did so just before.
     fn look(&mut self, now_ns: u64) {
         if self.tls_ended.is_some() || now_ns.saturating_sub(self.looked_ns) < LOOK_NS {
             return;
@@ -148,7 +153,7 @@ impl Way {
         self.tls.receive(WORD_BYTES_MAX + 1);
         self.tls.flush();
         let heard = self.take_words();
-        // The thread of other hosts may have heard it in the place of a node that sleeps.
+        // The thread of other hosts may call this on behalf of a node that sleeps.
         if self.deposits.has_news() {
             self.place.tell();
         }
@@ -161,14 +166,14 @@ impl Way {
         };
         self.is_broken = true;
         self.tls_ended = Some((now_ns, ended, self.count));
-        // The node may sleep, and its descriptor no longer tell of what has been read here.
+        // The node may sleep, and its descriptor no longer signals bytes that have been read here.
         self.place.tell();
     }
 
-    /// Takes the words that have come. An error: what no host says.
+    /// Takes the words that have come. An error: no host sends these.
     fn take_words(&mut self) -> Result<(), &'static str> {
         const NONSENSE: &str = "it says what no host says";
-        // At the end all of them, for the last says how many messages there are.
+        // At the end it takes all of them, for the last is the number of messages.
         while self.tls.ended().is_some() || self.takes_words() {
             let read = words::read(self.tls.plain()).map_err(|words::Nonsense| NONSENSE)?;
             let Some((word, bytes)) = read else { break };
@@ -195,18 +200,19 @@ impl Way {
         Ok(())
     }
 
-    /// Whether another word may be taken. Each may be answered: who does not take what is said is not heard.
+    /// Whether it takes another word. Each may need an answer, so an end that does not take the
+    /// answers is not read.
     fn takes_words(&self) -> bool {
         self.deposits.takes_words() && !self.tls.wants_write()
     }
 
-    /// Whether a word lies here of which the connection does not tell.
+    /// Whether a word has been read already, so that the connection does not signal it.
     fn has_word(&self) -> bool {
         let lies_there = || !matches!(words::read(self.tls.plain()), Ok(None));
         self.tls_ended.is_none() && self.takes_words() && (self.tls.holds_more() || lies_there())
     }
 
-    /// Says what is to be said.
+    /// Sends the words that are due.
     fn say(&mut self) {
         if let Some(memory) = self.asked.take() {
             self.place.take_all();
@@ -221,7 +227,7 @@ impl Way {
     }
 
     fn say_word(&mut self, word: &Word) {
-        // Behind the last word there is none.
+        // Nothing follows the last word.
         if !self.is_said {
             let mut bytes = Vec::new();
             words::put(&mut bytes, word);
@@ -229,7 +235,7 @@ impl Way {
         }
     }
 
-    /// What end points for memory are made of.
+    /// The provider for end points for memory.
     fn choose(&mut self) -> Result<Choice, String> {
         if self.choice.is_none() {
             let own = self.tls.addresses().map(|(own, _)| own.ip().to_canonical());
@@ -243,7 +249,7 @@ impl Way {
         }
     }
 
-    /// Moves what comes into memory of this end, and what leaves for the other's.
+    /// Makes progress with writes to memory, both ways.
     fn move_deposits(&mut self) {
         if !self.deposits.is_active() {
             return;
@@ -260,7 +266,7 @@ impl Way {
         }
     }
 
-    /// Whether everything that belongs to the link has come, or nothing will.
+    /// Ends the path once everything of the link has come, or nothing more will.
     fn see_end(&mut self, now_ns: u64, nothing_lies_there: bool, has_ended: bool) {
         if self.ended.is_some() {
             return;
@@ -268,7 +274,7 @@ impl Way {
         let of_place = if has_ended { self.place.ended() } else { None };
         self.is_broken |= of_place.is_some();
         if matches!(of_place, Some(Ended::Failed(_))) && self.tls_ended.is_none() {
-            // It may have said that this was all.
+            // It may have announced its end.
             self.looked_ns = 0;
             self.look(now_ns);
         }
@@ -277,7 +283,7 @@ impl Way {
         }
         let came = self.place.counts().1;
         self.ended = match (of_place, &self.tls_ended) {
-            // Nothing is missing, though nothing can be said to it any more.
+            // Nothing is missing, although nothing can be sent to it any more.
             (None | Some(Ended::Failed(_)), Some((_, Ended::Said, Some(count))))
                 if came >= *count =>
             {
@@ -299,8 +305,8 @@ impl Way {
         self.is_broken || self.tls_ended.is_some() || sent == used.max(self.silence.came())
     }
 
-    /// Asks the other end to take what has come, since its program may make no calls, and a provider may wait
-    /// for them: after `pause_ns`, and then less and less often.
+    /// Asks the other end to take incoming messages, since its program may make no calls, and a
+    /// provider may need them: first after `pause_ns`, and then less and less often.
     fn urge_after(&mut self, pause_ns: u64) {
         let now_ns = monotonic_ns();
         let (due_ns, pause_ns) = *self.urge.get_or_insert((now_ns + pause_ns, URGE_NS));
@@ -314,7 +320,7 @@ impl Way {
         }
     }
 
-    /// Says that everything has been sent, once all of it has come.
+    /// Announces the end, once the other end has everything.
     fn say_end(&mut self) {
         if self.is_last && !self.is_said {
             self.say();
@@ -332,17 +338,18 @@ impl Way {
         self.is_said = true;
     }
 
-    /// What is to leave waits; where that is not for the other end's program alone, its library is asked.
+    /// Messages wait to leave; unless they wait for the other end's program alone, this asks its
+    /// library.
     fn has_to_wait(&mut self) {
         if self.place.waits_for_provider() {
             self.urge_after(URGE_NS);
         }
     }
 
-    /// Looks whether what was sent arrives, though the node may make no calls.
+    /// Checks whether messages arrive, even if the node makes no calls.
     fn look_for_loss(&mut self) {
         let now_ns = monotonic_ns();
-        // Others may have looked just now.
+        // Another call may have looked just before.
         self.look(now_ns);
         if self.is_broken || self.is_said || self.tls_ended.is_some() || self.ended.is_some() {
             return;
@@ -368,14 +375,15 @@ impl Way {
                     self.timeout_ns / 1_000_000
                 ));
                 self.is_broken = true;
-                // The other end sees that there is an end.
+                // The other end sees the end.
                 self.tls.break_off();
             }
         }
     }
 
-    /// From here on the connection tells of the end, and the thread comes by; the provider's descriptor, which
-    /// is silent only for whoever goes to sleep over it, would have it come by without a pause.
+    /// From here on the connection signals the end, and the thread calls regularly. The provider's
+    /// descriptor falls silent only for a caller that prepares to sleep on it; it would make the
+    /// thread call without a pause.
     fn forget_descriptor(&mut self, of: Option<&Poller>) {
         if let Some(descriptor) = self.place.take_descriptor() {
             of.into_iter().chain([&self.poller]).for_each(|poller| poller.remove(&descriptor));
@@ -388,12 +396,13 @@ impl Way {
     }
 }
 
-/// Has a poller tell of everything that may wake the node.
+/// Has a poller watch everything that may wake the node.
 fn watch(place: &mut Place, tls: &Channel, poller: &Poller, tag: u64) -> io::Result<()> {
     poller.add(tls, tag)?;
     let (bell, descriptor) = place.tellers();
     poller.add(bell, tag)?;
-    // The library's may itself be made of others, of which the kernel takes so many in a row.
+    // The library's descriptor may itself be made of others, and the kernel allows only a few
+    // levels of nesting.
     if descriptor.is_some_and(|fd| poller.add(fd, tag).is_err()) {
         place.have_looked_at();
     }
@@ -430,14 +439,15 @@ impl Path for Way {
         }
         self.gather();
         let now_ns = monotonic_ns();
-        // First: what the other end sent before its end is there when that is seen.
+        // First, so that messages sent before the other end's end are there when the end is
+        // noticed.
         self.look(now_ns);
         let mut all = 0;
         loop {
             let Next { bytes, is_last, has_ended } = self.place.next_message();
             all += bytes;
             self.received += bytes as u64;
-            // What lies behind another rail's own words may be what a turn is for.
+            // For a rail, this turn may be for the messages behind another rail's reports.
             self.is_dry = bytes > 0 && is_last && !self.is_rail;
             if !self.plain.is_empty() {
                 self.plain.extend_from_slice(self.place.bytes());
@@ -462,7 +472,7 @@ impl Path for Way {
         if self.is_broken {
             return;
         }
-        // First what is behind is shut: these bytes may announce what was written before.
+        // The gate is shut first: these bytes may announce earlier writes.
         let is_open = !self.deposits.writes() || self.deposits.gate();
         let sent = match self.pending.is_empty() && is_open {
             true => self.place.send(bytes),
@@ -518,7 +528,7 @@ impl Path for Way {
     }
 
     fn is_quiet(&mut self) -> bool {
-        // What waits behind other messages waits for somebody to come by.
+        // Messages that wait behind others need another call.
         let is_empty = self.pending.is_empty();
         self.is_broken || (is_empty && self.place.is_quiet() && self.deposits.is_quiet())
     }
@@ -555,7 +565,7 @@ impl Path for Way {
     }
 
     fn give_up(&mut self) {
-        // What has left may come yet; what the provider has not taken goes with this.
+        // Messages that have left may still come; those that the provider has not taken are lost.
         let has_left = self.pending.is_empty() && !self.place.has_unsent();
         if self.is_last && !self.is_said && has_left {
             self.say_count();
@@ -569,13 +579,14 @@ impl Path for Way {
 
     fn is_delivered(&mut self) -> bool {
         self.forget_descriptor(None);
-        // What comes is let go of, and the other end may go on sending until it has seen the end.
+        // Incoming bytes are discarded; the other end may go on sending until it has noticed the
+        // end.
         for _ in 0..WINDOW {
             self.receive(usize::MAX);
             let taken = self.plain().len();
             self.take(taken);
         }
-        // It ends the connection, too, if its program looks at it.
+        // The other end closes the connection, too, if its program looks at it.
         let has_come = self.is_said && self.tls.is_delivered();
         has_come || self.ended.is_some() || self.tls_ended.is_some()
     }

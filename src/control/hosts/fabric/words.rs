@@ -1,12 +1,14 @@
-//! What two ends of a link over a fabric say to one another beside it, over their connection of TLS: how
-//! many messages there were, whether they arrive, and what becomes of memory that one opens to the other.
+//! The words that two ends of a link over a fabric exchange beside it, over their connection of
+//! TLS: the number of messages, whether they arrive, and changes of memory that one opens to the
+//! other.
 //!
 //! ```text
 //!   kind (1 byte) | bytes of the rest (1 byte) | the rest, little-endian
 //! ```
-//! Keys and addresses of memory are said here and nowhere else.
+//! Keys and addresses of memory are sent in these words only.
 //!
-//! Never: more is kept of what comes than one word; a word that is longer or shorter than its kind is read.
+//! Never: more incoming bytes are kept than one word; a word that is longer or shorter than its
+//! kind is accepted.
 
 use super::super::hello::ADDRESS_BYTES_MAX;
 use crate::control::Reason;
@@ -18,40 +20,40 @@ pub const WORD_BYTES_MAX: usize = 2 + OFFER_BYTES + ADDRESS_BYTES_MAX;
 /// Bytes of an offer before the address.
 const OFFER_BYTES: usize = 4 + 8 + 8 + 8 + 1;
 
-/// One.
+/// A word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// The last word: so many messages with data belong to the link.
+    /// The last word: the number of messages with data of the link.
     Count(u64),
     /// Owner: this memory is open to the other end.
     Offer(Opened),
-    /// Holder: it has it.
+    /// Holder: it has the memory.
     Held(u32),
-    /// Holder: it has not, and never will.
+    /// Holder: it refuses the memory for good.
     Refused(u32, Reason),
-    /// Owner: it is not open any more.
+    /// Owner: the memory is no longer open.
     Revoked(u32),
-    /// Holder: it writes there no more.
+    /// Holder: it no longer writes the memory.
     Released(u32),
-    /// How many messages with data have come? With `true`: what is written to memory is to be taken, too. It
-    /// is asked again only once this has been answered.
+    /// Asks for the number of messages with data that have come. `true`: incoming writes to memory
+    /// are to be taken, too. The next question may follow only after the answer.
     Asks(bool),
-    /// So many.
+    /// The answer.
     Came(u64),
 }
 
-/// Memory that is open.
+/// Open memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// Its number on the link.
     pub number: u32,
-    /// Bytes, whole pages.
+    /// Its bytes, whole pages.
     pub bytes: u64,
-    /// Where it begins, as its owner's provider counts.
+    /// Its start, in the addresses of its owner's provider.
     pub base: u64,
-    /// What opens it.
+    /// Its key.
     pub key: u64,
-    /// What the holder may do.
+    /// The holder's access.
     pub access: ApertureAccess,
     /// Its end point's address.
     pub address: Vec<u8>,
@@ -68,11 +70,11 @@ mod kind {
     pub const CAME: u8 = 8;
 }
 
-/// What no host says.
+/// No host sends this word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonsense;
 
-/// Reads one, if it is there whole, and says how many bytes it took.
+/// Reads a word, once all of it has come; returns its length in bytes, too.
 pub fn read(bytes: &[u8]) -> Result<Option<(Word, usize)>, Nonsense> {
     let [kind, length, rest @ ..] = bytes else { return Ok(None) };
     let length = usize::from(*length);
@@ -124,7 +126,7 @@ pub fn read(bytes: &[u8]) -> Result<Option<(Word, usize)>, Nonsense> {
     Ok(Some((word, 2 + length)))
 }
 
-/// Writes one behind what is there.
+/// Appends a word.
 pub fn put(to: &mut Vec<u8>, word: &Word) {
     let start = to.len();
     to.extend_from_slice(&[0, 0]);

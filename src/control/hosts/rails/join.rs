@@ -1,8 +1,9 @@
-//! The rails of a link but its first: who connects them, who lets them in, and when again.
+//! Connects, accepts and reconnects the rails of a link, except the first.
 //!
-//! One that cannot be made, or that ends within a second or sooner than the pause before it, is tried again
-//! after a pause that doubles, up to [`PAUSE_MAX_NS`]. Of those that are due the one goes first that has been for longest: so a
-//! link whose rails cannot be takes nothing from others.
+//! After a failure, or if a rail ends within a second or sooner than the pause before it, it is
+//! tried again after a pause that doubles, up to [`PAUSE_MAX_NS`]. Of the rails that are due, the
+//! one that has been due for longest goes first: so a link whose rails cannot be made does not
+//! delay others.
 
 use super::super::accounts::Live;
 use super::super::carrier::Carrier;
@@ -29,38 +30,38 @@ use std::string::{String, ToString};
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// Of the threads that connect, those that may be connecting rails.
+/// Most of the threads that connect that may be connecting rails.
 const DIALS_MAX: usize = 32;
-/// The pause before a rail is connected again that could not be, at first and at most.
+/// The pause before a failed rail is tried again, at first and at most.
 const PAUSE_NS: u64 = 100_000_000;
 const PAUSE_MAX_NS: u64 = 30_000_000_000;
-/// One that ends sooner is no better than one that could not be.
+/// A rail that ends sooner counts as failed.
 const STAYS_NS: u64 = 1_000_000_000;
 
-/// What this process knows of a link with several rails.
+/// The state of a link with several rails.
 #[derive(Debug)]
 pub struct OfLink {
     secret: Secret,
     node: NodeId,
     count: u8,
-    /// Each of them goes by libfabric.
+    /// All its rails use libfabric.
     is_of_fabric: bool,
     live: Arc<Live>,
     /// At the end that connects.
     dials: Option<Dials>,
 }
 
-/// What is connected again and again.
+/// The rails to connect, and their target.
 #[derive(Debug)]
 struct Dials {
-    /// As the first was.
+    /// The dial of the first rail.
     dial: Dial,
     first: SocketAddr,
     places: [Place; RAILS_MAX as usize],
 }
 
-/// Of one rail: whether it is being connected, how many addresses to pass over, at which another host is,
-/// and when it is due.
+/// One rail: whether it is being connected, the number of addresses to skip because they belong to
+/// another host, and the time of the next attempt.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     is_dialed: bool,
@@ -68,12 +69,12 @@ struct Place {
     retry: Retry,
 }
 
-/// When a rail that is not there is connected.
+/// The time to connect a missing rail.
 #[derive(Clone, Copy, Debug, Default)]
 struct Retry {
     due_ns: u64,
     failures: u32,
-    /// When it was connected, until it is known to have gone.
+    /// The time at which it was connected, until its end is noticed.
     since_ns: Option<u64>,
 }
 
@@ -92,7 +93,7 @@ impl Retry {
         self.since_ns = Some(now_ns);
     }
 
-    /// It is not there: when it is due, or since when it has been.
+    /// The rail is missing: returns the time at which it is due, or became due.
     fn due(&mut self, now_ns: u64) -> u64 {
         if let Some(since_ns) = self.since_ns.take() {
             let lived_ns = now_ns.saturating_sub(since_ns);
@@ -105,7 +106,8 @@ impl Retry {
     }
 }
 
-/// Of rails that are due, those that there is room for: each since when, of which link, and its place.
+/// The first of the due rails, as many as there is room for: each with the time at which it became
+/// due, its link, and its place. `true`: that is all of them.
 fn first_of(mut due: Vec<(u64, LinkToken, u8)>, room: usize) -> (Vec<(LinkToken, u8)>, bool) {
     due.sort_unstable_by_key(|(since_ns, token, place)| (*since_ns, token.0, *place));
     let is_all = due.len() <= room;
@@ -115,22 +117,22 @@ fn first_of(mut due: Vec<(u64, LinkToken, u8)>, room: usize) -> (Vec<(LinkToken,
 /// A connection that is to be a rail.
 #[derive(Clone, Debug)]
 pub struct RailDial {
-    /// Of which link.
+    /// Its link.
     pub token: LinkToken,
-    /// Which.
+    /// Its place.
     pub place: u8,
-    /// What shows that.
+    /// The secret that proves it.
     pub secret: Secret,
-    /// Where the link's first leads to.
+    /// The address of the link's first rail.
     pub first: SocketAddr,
-    /// Addresses to pass over.
+    /// Addresses to skip.
     pub skip: usize,
-    /// It is to go by libfabric, as the others do.
+    /// It has to use libfabric, like the others.
     pub is_of_fabric: bool,
 }
 
 impl OfLink {
-    /// Of a link that is agreed on over this connection.
+    /// For a link that is agreed on over this connection.
     pub fn new(
         met: &Met,
         proved: &Proved,
@@ -151,19 +153,19 @@ impl OfLink {
         Ok(Self { secret, node: proved.node, count, is_of_fabric, live, dials })
     }
 
-    /// Which of them live.
+    /// Its live rails.
     pub fn live(&self) -> &Arc<Live> {
         &self.live
     }
 
-    /// Whether this is the end at which that proof is shown, of the link of that name. (A node that is
-    /// connected to itself has both ends.)
+    /// Whether this is the accepting end of the link with this name, and the proof is right. (A
+    /// node that is connected to itself has both ends.)
     fn lets_in(&self, link: [u8; 16], place: u8, joining: &Channel, proof: &[u8]) -> bool {
         let is_it = self.dials.is_none() && self.secret.link == link;
         is_it && self.secret.is_proof(End::Client, place, joining, proof)
     }
 
-    /// Those that are to be connected, with when.
+    /// The rails to connect, each with its time.
     fn missing(&mut self, now_ns: u64) -> impl Iterator<Item = (u64, u8)> {
         let (count, live) = (self.count, &self.live);
         let places = self.dials.iter_mut().flat_map(|dials| dials.places.iter_mut());
@@ -175,7 +177,7 @@ impl OfLink {
 }
 
 impl Shared {
-    /// What is said of rails where a link is asked for; nothing where there is to be one.
+    /// Adds the offer of rails to a request for a link, if the settings want more than one.
     pub(in super::super) fn offer_rails(&self, says: &mut Vec<u8>) {
         if self.config.rails > 1 {
             let count = self.config.rails as u8;
@@ -183,19 +185,19 @@ impl Shared {
         }
     }
 
-    /// What becomes of what the other end has said.
+    /// The terms that follow from the other end's offer.
     pub(in super::super) fn rail_terms(&self, heard: Option<Said>) -> Option<Terms> {
         let (count, credit) = heard?.offer()?;
         let count = count.min(self.config.rails as u8);
         let own_credit = self.config.rail_bytes;
-        // What this end keeps until the other has it is for this end to bound.
+        // This end keeps the bytes until the other end has them, so this end limits them.
         let credit = credit.min(own_credit);
         let batch_bytes = Carrier::batch_bytes_max(self.own.packet_bytes);
         (count > 1).then_some(Terms { count, credit, own_credit, batch_bytes })
     }
 
-    /// Connects what is missing, where its pause is over, and finds out when the next one is. Takes the lock of
-    /// no link whose rails all live.
+    /// Connects missing rails whose pause is over, and computes the time of the next. Locks no link
+    /// whose rails all live.
     pub(in super::super) fn connect_rails(self: &Arc<Self>, state: &mut State) {
         let (now_ns, mut due) = (monotonic_ns(), Vec::new());
         state.rails_due_ns = u64::MAX;
@@ -231,7 +233,8 @@ impl Shared {
         }
     }
 
-    /// A connection could not be made: whoever waits for it is told, or the link whose rail it was to be.
+    /// A connection could not be made: reports that to the caller, or to the link whose rail it was
+    /// to be.
     pub(in super::super) fn dial_failed(
         &self,
         state: &mut State,
@@ -257,7 +260,7 @@ impl Shared {
         lock(&row.link).has_no_rail(rail.place, &why);
     }
 
-    /// At the end that connects: the other has said yes.
+    /// At the connecting end: the other end has accepted.
     pub(in super::super) fn rail_connected(
         &self,
         state: &mut State,
@@ -305,7 +308,7 @@ impl Shared {
         }
     }
 
-    /// At the other: a host that has proved itself says that this is a rail of a link.
+    /// At the accepting end: a host with a proven identity asks to join a link.
     pub(in super::super) fn rail_asked(
         &self,
         state: &mut State,
@@ -334,7 +337,7 @@ impl Shared {
         let Some(rails) = &row.rails else { return };
         let is_of_fabric = rails.is_of_fabric;
         let proof = rails.secret.proof(End::Server, place, channel).unwrap_or_default();
-        // An end point at another address is opened here, for which the link's node is not to wait.
+        // This may open an end point at another address, which must not delay the link's node.
         let (heard, _) = Said::split(&met.meeting.heard);
         let (offered, mut says) = match is_of_fabric {
             true => self.fabric.answer(channel, &proved.identity, heard),
@@ -356,7 +359,7 @@ impl Shared {
         Said::Joined { proof }.put(&mut says);
         met.meeting.says = says;
         met.meeting.answer(&Answer::Yes(Vec::new()));
-        // What cannot be joined is closed, which the other end sees.
+        // A connection that cannot join is closed; the other end sees that.
         let added = self
             .rail(token, met.meeting.channel, offered, is_of_fabric, false)
             .and_then(|(path, ends)| link.add_rail(place, path, ends));
@@ -367,7 +370,8 @@ impl Shared {
         }
     }
 
-    /// What carries a rail, and the addresses of its ends. An error: why it does not go as the others do.
+    /// The transport of a rail, and the addresses of its ends; or the reason why it cannot use the
+    /// same transport as the others.
     fn rail(
         &self,
         link: LinkToken,
@@ -402,10 +406,10 @@ impl Shared {
     }
 }
 
-/// What who asks for a rail of a link that is not its own is told.
+/// The text of the refusal of a rail for another host's link.
 const NO_SUCH_LINK: &str = "this host has no such link with it";
 
-/// Whether at this address is another host than the link's.
+/// Whether the address belongs to another host than the link's.
 fn is_of_another(error: &ConnectError) -> bool {
     let ConnectError::Host { error: HostError::Meeting(error), .. } = error else { return false };
     matches!(error, MeetingError::Identity | MeetingError::Refused(Reason::Identity, _))
@@ -439,7 +443,7 @@ mod tests {
         }
         assert_eq!(pauses[..3], [PAUSE_NS, 2 * PAUSE_NS, 4 * PAUSE_NS]);
         assert!(pauses.is_sorted() && pauses.ends_with(&[PAUSE_MAX_NS; 50]));
-        // One that is let in and sent away at once is no better; one that stays is.
+        // A rail that is accepted and ended at once counts as failed; one that lasts does not.
         retry.connected(now_ns);
         assert!(retry.due(now_ns + PAUSE_MAX_NS - 1) >= now_ns + PAUSE_MAX_NS);
         now_ns = retry.due_ns;
@@ -451,7 +455,7 @@ mod tests {
         assert_eq!(retry.due_ns - now_ns, PAUSE_NS);
     }
 
-    // There is room for three at a time, and the rails of most links cannot be.
+    // There is room for three at a time, and the rails of most links cannot be made.
     #[test]
     fn a_rail_that_is_due_waits_for_no_more_than_those_that_were_due_before() {
         const LINKS: u64 = 50;
@@ -461,7 +465,7 @@ mod tests {
             assert!(round < LINKS, "some are never tried: {is_made:?}");
             let due = rails.iter_mut().enumerate().filter(|(i, _)| !is_made[*i]);
             let due = due.filter_map(|(i, retry)| {
-                // As they come out of a table.
+                // In the arbitrary order of a table.
                 let token = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) % LINKS;
                 let token = crate::control::ConnectionId(token << 32 | i as u64);
                 let due_ns = retry.due(now_ns);
@@ -476,7 +480,7 @@ mod tests {
                     _ => rails[at].failed(now_ns),
                 }
             }
-            // Those that fail are due again before all others have been tried.
+            // Failed rails are due again before all others have been tried.
             now_ns += PAUSE_NS;
             if (0..LINKS as usize).step_by(5).all(|at| is_made[at]) {
                 return;

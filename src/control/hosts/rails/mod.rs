@@ -5,20 +5,21 @@
 //!                           \----> rail 1: Path --> network
 //!   plain <-- numbers::Receiving <---- whichever rail something came over
 //! ```
-//! - [`numbers`]: what both ends count, so that nothing is lost and nothing comes twice
-//! - [`said`]: how rails are asked for, and how one shows which link it belongs to
-//! - `join`: connecting them, and connecting them again; `rail`: one of them
+//! - [`numbers`]: both ends' counters, so that no batch is lost and none is taken twice
+//! - [`said`]: asks for rails, and proves which link a rail belongs to
+//! - `join`: connects and reconnects rails; `rail`: one of them
 //!
-//! A link with one rail knows nothing of this. Each of several is a connection, or a fabric's messages beside
-//! one, as the link was agreed. The first is that on which it was; the others are made by the end that made that one. Batches go
-//! over whichever rail has least to send, but not over one that has yet to answer a question when another
-//! has answered it. What has come and was taken is told over all of them. A rail whose connection
-//! ends, or that takes nothing while another does, is left; when the last is gone, so is the link.
+//! A link with one rail does not use this. With several, each rail is a connection, or a fabric's
+//! messages beside one, depending on the link. The first is the link's original connection; the end
+//! that made that one makes the others. Batches go over the rail with least to send, but not over
+//! one that has not yet answered a question that another has answered. The counts of batches
+//! received and taken are reported over all rails. A rail is left if its connection ends, or if it
+//! takes nothing while another does; with the last rail the link ends.
 //!
-//! What comes is taken from one rail at a time, by turns. So one turn of a node takes as many bytes from a
-//! link with several rails as from one with one.
+//! Incoming bytes are taken from one rail at a time, in turn. So one turn of a node takes as many
+//! bytes from a link with several rails as from a link with one.
 //!
-//! Never: what one rail has not taken keeps the others waiting, as long as the receiver's credit lasts.
+//! Never: a rail that takes nothing delays the others, as long as the receiver's credit lasts.
 
 mod join;
 pub mod numbers;
@@ -48,52 +49,52 @@ use std::vec::Vec;
 pub const RAILS_MAX: u8 = 8;
 /// Bytes that one pass takes from a rail.
 const PASS_BYTES: usize = 64 << 10;
-/// Passes at a time where no node takes turns.
+/// Passes at a time if no node takes turns.
 const PASSES_OF_LEFT: usize = RAILS_MAX as usize * 8;
 
-/// See the module.
+/// A link's rails as one path: see the module.
 #[derive(Debug)]
 pub struct Rails {
     rails: Vec<Rail>,
-    /// The same for those who do not have the link's lock.
+    /// The live rails, for code without the link's lock.
     live: Arc<Live>,
     next_id: u64,
-    /// The rail from which the next pass takes first.
+    /// The rail that the next pass begins with.
     turn: usize,
     places: Vec<Place>,
-    /// Everything that may wake the node, as one descriptor; and what wakes it where a thread that sent
-    /// for it has taken what came.
+    /// One descriptor for everything that may wake the node; and the bell for bytes that another
+    /// thread's send has taken in.
     poller: Poller,
     bell: Bell,
     has_rung: bool,
     sending: Sending,
     receiving: Receiving,
     batch_bytes: usize,
-    /// So many bytes that were taken are told of: a part of the credit that counts, which is the smaller of
-    /// both ends' numbers. Of this end's own it could be more than the other may send.
+    /// The number of bytes taken after which that is reported: a quarter of the smaller of both
+    /// ends' credits. A part of this end's own credit could be more than the other end may send.
     report_bytes: u64,
-    /// Bytes that came over rails that were left.
+    /// Bytes that came over rails that have been left.
     received: u64,
     ended: Option<Ended>,
     is_last_put: bool,
 }
 
-/// What both ends have agreed on.
+/// The terms that both ends have agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Rails.
+    /// The number of rails.
     pub count: u8,
-    /// Bytes that the other end grants, and this one.
+    /// Bytes that the other end grants, limited to this end's own grant.
     pub credit: u32,
-    /// This end's.
+    /// Bytes that this end grants.
     pub own_credit: u32,
-    /// Most bytes of a batch that comes.
+    /// Most bytes of an incoming batch.
     pub batch_bytes: usize,
 }
 
 impl Rails {
-    /// With the way on which they were agreed, and the addresses of its ends. `live` is told of all that come
-    /// and go.
+    /// With the first rail, and the addresses of its ends. `live` records rails that join and
+    /// leave.
     pub fn new(
         terms: Terms,
         first: Box<dyn Path>,
@@ -141,7 +142,7 @@ impl Rails {
             place,
             path,
             ends,
-            // What was said when it was agreed may not have left.
+            // Bytes of the handshake may not have left yet.
             is_behind: true,
             is_watched: false,
             queued: 0,
@@ -158,14 +159,15 @@ impl Rails {
         (own.is_live, own.missing) = (true, String::new());
         self.live.joined(place);
         self.tell_all();
-        // Whatever is on no rail: the question may have been asked over one that is gone.
+        // For batches without a rail: the question may have been asked over a rail that is gone.
         if self.sending.is_waiting() {
             self.ask_all();
         }
         Ok(())
     }
 
-    /// A connection is gone, or of no use: what was sent over it is asked for over the others.
+    /// Leaves a rail that is gone, or of no use, and asks over the others for the batches sent over
+    /// it.
     #[cold]
     fn leave(&mut self, at: usize, why: String) {
         let mut rail = self.rails.remove(at);
@@ -175,7 +177,7 @@ impl Rails {
         (place.is_live, place.left, place.why) = (false, place.left + 1, why);
         self.live.left(rail.place);
         rail.path.break_off();
-        // What was told over it may be lost, and credit with it.
+        // Reports sent over it may be lost, and credit with them.
         self.tell_all();
         if self.sending.left(rail.id) {
             self.ask_all();
@@ -191,7 +193,7 @@ impl Rails {
         self.rails.iter_mut().for_each(|rail| rail.ask(question));
     }
 
-    /// A word about batches.
+    /// Sends a message about batches.
     fn say(&mut self, at: usize, kind: Kind, number: u64, bytes: &[u8]) {
         let (had, freed) = self.receiving.state();
         let head = Head { kind, length: bytes.len() as u32, number, place: 0, had, freed };
@@ -207,7 +209,7 @@ impl Rails {
         self.rails[at].put((had, freed), bytes);
     }
 
-    /// The rail that has least to send, if any is live; one that is suspect only where all are.
+    /// The live rail with least to send; a suspect rail only if all are.
     fn freest(&self) -> Option<usize> {
         let answered = self.sending.answered();
         let live = self.rails.iter().enumerate().filter(|(_, rail)| !rail.is_broken);
@@ -225,8 +227,8 @@ impl Rails {
         self.send_batch(at, number);
     }
 
-    /// Takes what has come over one of the rails, the next that has something. Whether one had; so long as
-    /// that is so, there may be more.
+    /// Takes bytes from one rail, the next that has any. Returns whether one had; then there may be
+    /// more.
     fn pass(&mut self) -> bool {
         let most = PASS_BYTES.max(HEAD_BYTES + self.batch_bytes);
         let mut moved = false;
@@ -263,7 +265,7 @@ impl Rails {
         moved
     }
 
-    /// Whatever is whole in what has come over one.
+    /// Takes all whole messages that have come over one rail.
     fn take_from(&mut self, at: usize) -> Result<bool, Violation> {
         let mut any = false;
         loop {
@@ -282,7 +284,8 @@ impl Rails {
                 }
                 Kind::Long | Kind::Short | Kind::Last => {
                     self.receiving.take(&head, body)?;
-                    // Whoever ends the link waits for that; the last may have come before others.
+                    // The sender waits for this report before it ends the link; the last batch may
+                    // have come before others.
                     if self.receiving.has_all() || head.kind == Kind::Last {
                         self.rails.iter_mut().for_each(|rail| rail.tells = true);
                     }
@@ -310,7 +313,7 @@ impl Rails {
         }
     }
 
-    /// Nothing comes or leaves any more.
+    /// Whether the link has failed, so that nothing comes or leaves any more.
     fn is_dead(&self) -> bool {
         self.ended.as_ref().is_some_and(|ended| *ended != Ended::Said)
     }
@@ -327,8 +330,8 @@ impl Rails {
         }
     }
 
-    /// Says what is due: answers, and what has come and was taken. That is told over each rail: what goes
-    /// over one that has stalled is read by nobody, and whoever has no credit waits for it.
+    /// Sends the answers and reports that are due. Reports go over each rail: on a stalled rail
+    /// they would not be read, while a sender without credit waits for them.
     fn say_due(&mut self) {
         let (had, freed) = self.receiving.state();
         for at in 0..self.rails.len() {
@@ -364,12 +367,12 @@ impl Rails {
                 if let Some(fd) = rail.path.takes_more() {
                     let _ = self.poller.want_write(fd, rail.id, rail.is_behind);
                 }
-                // Whoever waits for room may be asleep, and this another thread.
+                // A sender that waits for room may be asleep, and this may be another thread.
                 rings |= !rail.is_behind;
             }
             if rail.path.is_broken() && !rail.is_broken {
                 rail.is_broken = true;
-                // What has come over it can still be read.
+                // Bytes that have come over it can still be read.
                 if self.sending.left(rail.id) && self.rails.iter().any(|rail| !rail.is_broken) {
                     self.ask_all();
                     at = 0;
@@ -394,7 +397,7 @@ impl Rails {
         self.rails.iter().any(|rail| rail.asked.is_some())
     }
 
-    /// Asks over those that owe something; leaves those that take nothing while another does.
+    /// Asks over the rails that owe an answer; leaves those that take nothing while another does.
     fn ask_or_leave(&mut self, limit_ns: u64) {
         let now_ns = monotonic_ns();
         let answered = self.sending.answered();
@@ -410,7 +413,7 @@ impl Rails {
             |rail: &Rail| rail.asked.is_some() || rail.is_behind || self.sending.is_on(rail.id);
         if self.rails.len() > 1 && self.rails.iter().any(owes) {
             let question = self.sending.ask();
-            // One that has yet to answer is asked nothing more.
+            // A rail that has not yet answered is asked nothing more.
             let may_ask = |rail: &&mut Rail| rail.asked.is_none() && !rail.is_broken;
             self.rails.iter_mut().filter(may_ask).for_each(|rail| rail.ask(question));
         }
@@ -434,7 +437,8 @@ impl Path for Rails {
         if self.ended.is_some() {
             return false;
         }
-        // Whoever asks for more has found a part of a frame, and each batch has whole ones.
+        // A caller that asks for more has found an incomplete frame, but each batch consists of
+        // whole ones.
         if !self.plain().is_empty() {
             let what = "a batch that ends within a frame".into();
             self.ended = Some(Ended::Nonsense(what));
@@ -522,7 +526,7 @@ impl Path for Rails {
         } else {
             self.rails.iter_mut().for_each(|rail| rail.path.urge());
         }
-        // The node is gone; the thread would be woken by it without end.
+        // The node is gone; the bell would wake the thread without end.
         if core::mem::take(&mut self.has_rung) {
             self.bell.silence();
         }
@@ -548,13 +552,13 @@ impl Path for Rails {
             rail.was_silent = is_silent;
         }
         self.look_for_stalls(limit);
-        // What becomes of each is seen here; the link ends with the last.
+        // Each rail is handled here; the link ends with the last.
         false
     }
 
     fn look_for_stalls(&mut self, limit: Duration) {
         self.ask_or_leave(limit.as_nanos() as u64);
-        // The node may be asleep, and who has left a rail has something to send again.
+        // The node may be asleep, and after a rail was left there are batches to send again.
         if self.rails.len() < self.places.len() || self.sending.is_waiting() || self.asks() {
             if self.pass() {
                 self.ring();
@@ -571,7 +575,8 @@ impl Path for Rails {
             return Err("the link has ended".into());
         }
         self.join(place, ends, path).map_err(|e| format!("watching its connection: {e}"))?;
-        // What came right behind the answer has been read from the socket: it wakes nobody.
+        // Bytes right behind the answer have been read from the socket already: they wake no
+        // thread.
         if self.pass() {
             self.ring();
         }
@@ -595,13 +600,13 @@ impl Path for Rails {
     }
 
     fn may_sleep(&mut self) -> bool {
-        // Each is asked: it gets ready for the sleep.
+        // Each rail has to get ready for the sleep, so all are asked.
         self.rails.iter_mut().fold(true, |all, rail| rail.path.may_sleep() & all)
     }
 
     fn hear(&mut self) {
         self.rails.iter_mut().for_each(|rail| rail.path.hear());
-        // Whoever asks may wait for word of its batches.
+        // The other end may wait for a report on its batches.
         let mut moved = false;
         for _ in 0..PASSES_OF_LEFT {
             if !self.pass() {

@@ -1,4 +1,5 @@
-//! What both ends of a link with several rails count, so that nothing is lost and nothing comes twice.
+//! The counters of both ends of a link with several rails: no batch is lost, and none is taken
+//! twice.
 //!
 //! ```text
 //!   sender                                       receiver
@@ -7,41 +8,42 @@
 //!   left(): nowhere      ----- ASK ----------->  what has come
 //!   answered(): again    <---- ANSWER ---------
 //! ```
-//! Packets travel in *batches*. Each has a number, and is kept by its sender until the other end has
-//! said that it has come; batches of short packets also have a place among themselves, in whose order
-//! they are taken, as a link's base ring does; those of long packets are taken as they come, as from a
-//! bulk ring. When a rail is left, the sender asks over the others what has come, and sends again what
-//! has not. (What was on its way when the other end answered may come twice: the second is dropped by
-//! its number.)
+//! Packets travel in *batches*. Each has a number, and its sender keeps it until the other end has
+//! confirmed it. Batches of short packets also have a place among themselves; they are taken in the
+//! order of their places, like in a link's base ring. Batches of long packets are taken as they
+//! come, like from a bulk ring. When a rail is left, the sender asks over the others which batches
+//! have come, and sends the missing ones again. (A batch that was on its way when the other end
+//! answered may come twice: its number identifies the second, which is dropped.)
 //!
-//! Who leaves a rail tells over another what has come and was taken: what was told over that one may be
-//! lost, and credit with it.
+//! An end that leaves a rail reports over another which batches came and were taken: a report sent
+//! over the lost rail may be lost, and credit with it.
 //!
-//! Never: more bytes are kept, on either end, than the receiver's credit and one batch, or more numbers
-//! than [`WINDOW`]; a number from the other end is used before it is compared with what can be.
+//! Never: more bytes are kept, on either end, than the receiver's credit and one batch, or more
+//! numbers than [`WINDOW`]; a number from the other end is used before it is checked against the
+//! possible ones.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-/// Bytes in front of each batch, and of each word about batches.
+/// Bytes in front of each batch, and of each message about batches.
 pub const HEAD_BYTES: usize = 40;
-/// Batches that may be on their way; it bounds what is remembered of those that came out of turn.
+/// Most batches on their way; it limits the memory for batches that came out of order.
 pub const WINDOW: u64 = 1024;
-/// Bytes of an answer: a bit for each number behind the first that has not come.
+/// Bytes of an answer: a bit for each number from the first missing one on.
 pub const ANSWER_BYTES: usize = WINDOW as usize / 8;
 
-/// What follows a head.
+/// The contents behind a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A batch of long packets.
     Long,
     /// A batch of short packets, with a place.
     Short,
-    /// The batch behind all others: nothing more will come.
+    /// The last batch: no more follow.
     Last,
-    /// Nothing: the head says what has come.
+    /// Nothing: the head is the report.
     Report,
-    /// A question, with a number: what has come?
+    /// A question, with a number: which batches have come?
     Ask,
     /// The answer to the question of that number.
     Answer,
@@ -50,10 +52,10 @@ pub enum Kind {
 const KINDS: [Kind; 6] =
     [Kind::Long, Kind::Short, Kind::Last, Kind::Report, Kind::Ask, Kind::Answer];
 
-/// In front of whatever is said on a rail.
+/// The head of each message on a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// What it is.
+    /// The kind of message.
     pub kind: Kind,
     /// Bytes behind it.
     pub length: u32,
@@ -61,14 +63,14 @@ pub struct Head {
     pub number: u64,
     /// Of a batch of short packets: its place among them.
     pub place: u64,
-    /// All batches of lower numbers have come to whoever says this.
+    /// The sender of this head has received all batches of lower numbers.
     pub had: u64,
-    /// Bytes of batches that its node has taken.
+    /// Bytes of batches that the sender's node has taken.
     pub freed: u64,
 }
 
 impl Head {
-    /// As it is sent.
+    /// The head in the form that is sent.
     pub fn to_bytes(self) -> [u8; HEAD_BYTES] {
         let kind = KINDS.iter().position(|kind| *kind == self.kind).unwrap_or(0) as u64;
         let words =
@@ -80,7 +82,7 @@ impl Head {
         bytes
     }
 
-    /// Reads one. `batch_bytes`: most bytes of a batch.
+    /// Reads a head. `batch_bytes`: most bytes of a batch.
     pub fn read(bytes: &[u8; HEAD_BYTES], batch_bytes: usize) -> Result<Self, Violation> {
         let mut words = [0; HEAD_BYTES / 8];
         for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
@@ -103,17 +105,17 @@ impl Head {
     }
 }
 
-/// What no honest host says of batches.
+/// A message about batches that no honest host sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation(pub &'static str);
 
-/// Where a batch is.
+/// The state of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
     /// It was sent over this rail.
     On(u64),
-    /// Its rail was left. It is sent again if the answer to this question, or a later one, does not say
-    /// that it has come.
+    /// Its rail was left. It is sent again unless the answer to this question, or to a later one,
+    /// confirms it.
     Nowhere(u64),
     /// It has come.
     There,
@@ -128,16 +130,16 @@ struct Kept {
     is: Where,
 }
 
-/// What one end knows of the batches that it sends.
+/// The sending end's state.
 #[derive(Debug)]
 pub struct Sending {
     /// Bytes that may be on their way.
     credit: u64,
     place: u64,
-    /// Those that the other end has not said to have, from number `had` on.
+    /// Batches that the other end has not confirmed, from number `had` on.
     kept: VecDeque<Kept>,
     had: u64,
-    /// Bytes of them: no more than the credit and a batch, whatever the other end says of itself.
+    /// Their bytes: at most the credit and a batch, whatever the other end reports.
     kept_bytes: u64,
     put_bytes: u64,
     freed: u64,
@@ -148,7 +150,7 @@ pub struct Sending {
 }
 
 impl Sending {
-    /// To an end that grants so many bytes.
+    /// For a receiver that grants this number of bytes.
     pub fn new(credit: u64) -> Self {
         Self {
             credit,
@@ -174,7 +176,7 @@ impl Sending {
         (self.kept.len() as u64) < WINDOW && bytes < self.credit
     }
 
-    /// Whether the other end has all of it.
+    /// Whether the other end has confirmed all batches.
     pub fn is_all_there(&self) -> bool {
         self.kept.is_empty()
     }
@@ -184,8 +186,8 @@ impl Sending {
         self.again
     }
 
-    /// Keeps a batch that is to be sent over `rail`; what [`bytes_of`](Self::bytes_of) is to be asked
-    /// for.
+    /// Keeps a batch that is to be sent over `rail`; returns its number for
+    /// [`bytes_of`](Self::bytes_of).
     pub fn put(&mut self, kind: Kind, bytes: &[u8], rail: u64) -> u64 {
         let place = self.place;
         self.place += u64::from(kind == Kind::Short);
@@ -199,7 +201,7 @@ impl Sending {
         number
     }
 
-    /// A batch with its head, which also says what has come to this end.
+    /// A batch with its head, which also reports the batches that came to this end.
     pub fn bytes_of(&mut self, number: u64, had: u64, freed: u64) -> &[u8] {
         let kept = &mut self.kept[(number - self.had) as usize];
         let length = (kept.bytes.len() - HEAD_BYTES) as u32;
@@ -208,8 +210,8 @@ impl Sending {
         &kept.bytes
     }
 
-    /// What the other end says has come, and was taken there. The rails over which something of that
-    /// was sent are told.
+    /// Handles the other end's report of batches that came and were taken there. Calls `went_over`
+    /// with the rail of each batch that it confirms.
     pub fn reported(
         &mut self,
         had: u64,
@@ -219,7 +221,7 @@ impl Sending {
         if had > self.next() || freed > self.put_bytes {
             return Err(Violation("that it has what was not sent"));
         }
-        // One over another rail may have overtaken this one.
+        // A report over another rail may have overtaken this one.
         while self.had < had {
             if let Some(kept) = self.kept.pop_front() {
                 self.kept_bytes -= (kept.bytes.len() - HEAD_BYTES) as u64;
@@ -233,18 +235,18 @@ impl Sending {
         Ok(())
     }
 
-    /// A new question.
+    /// Returns the number of a new question.
     pub fn ask(&mut self) -> u64 {
         self.asked += 1;
         self.asked
     }
 
-    /// The last question to which there is an answer.
+    /// The last question that has been answered.
     pub fn answered(&self) -> u64 {
         self.answered
     }
 
-    /// The answer to a question: `had` and a bit for each number from there on.
+    /// Handles the answer to a question: `had` and a bit for each number from there on.
     pub fn answer(
         &mut self,
         question: u64,
@@ -273,8 +275,8 @@ impl Sending {
         Ok(())
     }
 
-    /// A rail was left. Whether something went over it of which it is not known that it came: then a
-    /// question is to be asked over each of the others.
+    /// Marks a rail as left. Returns whether there are batches whose arrival is unknown: then the
+    /// caller has to ask over each of the other rails.
     pub fn left(&mut self, rail: u64) -> bool {
         let question = self.asked + 1;
         let mut any = false;
@@ -287,17 +289,17 @@ impl Sending {
         any || self.is_waiting()
     }
 
-    /// Whether something is not on any rail.
+    /// Whether any batch is on no rail.
     pub fn is_waiting(&self) -> bool {
         self.kept.iter().any(|kept| matches!(kept.is, Where::Nowhere(_)))
     }
 
-    /// Whether something that went over a rail is not known to have come.
+    /// Whether any batch sent over a rail is unconfirmed.
     pub fn is_on(&self, rail: u64) -> bool {
         self.kept.iter().any(|kept| kept.is == Where::On(rail))
     }
 
-    /// The next that is to be sent again, from now on over `rail`.
+    /// Returns the number of the next batch to send again, from now on over `rail`.
     pub fn next_again(&mut self, rail: u64) -> Option<u64> {
         let answered = self.answered;
         let is_due = |kept: &Kept| matches!(kept.is, Where::Nowhere(asked) if asked <= answered);
@@ -308,31 +310,31 @@ impl Sending {
     }
 }
 
-/// What one end knows of the batches that come.
+/// The receiving end's state.
 #[derive(Debug)]
 pub struct Receiving {
     credit: u64,
     batch_bytes: u64,
     had: u64,
-    /// Those that came before one of a lower number.
+    /// Batches that came before one of a lower number.
     above: BTreeSet<u64>,
-    /// The place of the next batch of short packets, and those that came before it.
+    /// The place of the next batch of short packets, and the batches that came before their turn.
     place: u64,
     waiting: BTreeMap<u64, Vec<u8>>,
-    /// To be taken, of the first what has not been.
+    /// Batches to be taken; `used` bytes of the first have been.
     ready: VecDeque<Vec<u8>>,
     used: usize,
-    /// The last one's number, until it may be taken, and then nothing.
+    /// The last batch's number, and its bytes until they may be taken.
     last: Option<(u64, Option<Vec<u8>>)>,
     came_bytes: u64,
     freed: u64,
-    /// Batches that had come before; and how many there may be, since rails were left.
+    /// Batches that came twice; and the most that there may be, since rails were left.
     twice: u64,
     twice_max: u64,
 }
 
 impl Receiving {
-    /// Grants so many bytes, in batches of at most so many.
+    /// Grants a number of bytes, in batches of limited size.
     pub fn new(credit: u64, batch_bytes: u64) -> Self {
         Self {
             credit,
@@ -351,22 +353,22 @@ impl Receiving {
         }
     }
 
-    /// All batches of lower numbers have come; bytes of batches that were taken.
+    /// The number below which all batches have come, and the bytes of batches that were taken.
     pub fn state(&self) -> (u64, u64) {
         (self.had, self.freed)
     }
 
-    /// Batches that came although they had come.
+    /// Batches that came twice.
     pub fn twice(&self) -> u64 {
         self.twice
     }
 
-    /// A rail is there: what goes over it may have to be sent again.
+    /// A rail has joined: batches on it may have to be sent again.
     pub fn has_rail(&mut self) {
         self.twice_max += WINDOW;
     }
 
-    /// A batch has come, whole.
+    /// Takes a whole batch.
     pub fn take(&mut self, head: &Head, bytes: &[u8]) -> Result<(), Violation> {
         let number = head.number;
         if number >= self.had + WINDOW {
@@ -432,7 +434,7 @@ impl Receiving {
         Ok(())
     }
 
-    /// A bit for each number from the first on that has not come.
+    /// A bit for each number from the first missing one on.
     pub fn bits(&self) -> [u8; ANSWER_BYTES] {
         let mut bits = [0; ANSWER_BYTES];
         for number in &self.above {
@@ -444,12 +446,12 @@ impl Receiving {
         bits
     }
 
-    /// What is to be taken next.
+    /// The next bytes to be taken.
     pub fn plain(&self) -> &[u8] {
         self.ready.front().map_or(&[], |first| &first[self.used..])
     }
 
-    /// So many bytes of it have been taken.
+    /// Removes this number of them.
     pub fn taken(&mut self, bytes: usize) {
         self.used += bytes;
         let Some(first) = self.ready.front() else { return };
@@ -461,19 +463,19 @@ impl Receiving {
         }
     }
 
-    /// Lets go of all that is to be taken.
+    /// Discards all bytes that are to be taken.
     pub fn drop_ready(&mut self) {
         while !self.ready.is_empty() {
             self.taken(self.plain().len());
         }
     }
 
-    /// Whether the last one has come, and all before it.
+    /// Whether the last batch and all before it have come.
     pub fn has_all(&self) -> bool {
         self.last.as_ref().is_some_and(|(_, last)| last.is_none())
     }
 
-    /// Whether the last one was taken, too.
+    /// Whether the last batch has also been taken.
     pub fn is_over(&self) -> bool {
         self.has_all() && self.ready.is_empty()
     }
@@ -557,7 +559,7 @@ mod tests {
         assert!(came(&mut new(), WINDOW - 1).is_ok());
         assert!(came(&mut new(), WINDOW).is_err());
         assert!(came(&mut new(), u64::MAX).is_err());
-        // More than was granted, though none of it can be taken yet.
+        // More than was granted, although none of it can be taken yet.
         let mut receiving = new();
         let short = |number: u64| (head(Kind::Short, number, number, BATCH), [7; BATCH]);
         let mut taken = 0;
@@ -603,7 +605,7 @@ mod tests {
         assert!(sending.answer(question, u64::MAX - 7, &[1], |_| ()).is_err());
         sending.answer(question, 0, &[1], |_| ()).unwrap();
         sending.reported(1, 10, |_| ()).unwrap();
-        // An older report that comes late says nothing new.
+        // An old report that comes late has no effect.
         sending.reported(0, 0, |_| ()).unwrap();
         assert!(sending.is_all_there());
     }
@@ -626,19 +628,19 @@ mod tests {
     }
 
     proptest! {
-        // Rails that die with what is on them, at any time, for good, and new ones; rails that stall, and
-        // are left or go on; questions and answers that are as late as they like: everything comes once, the
-        // short ones in their order, and the last behind all.
+        // Rails die with their batches, at any time, for good, and new ones join; rails stall, and
+        // are left or go on; questions and answers are delayed at will. Every batch is taken once,
+        // the short ones in their order, and the last behind all.
         #[test]
         fn nothing_is_lost_and_nothing_comes_twice(
             count in 2usize..=4,
             choices in proptest::collection::vec(any::<u8>(), 1..800),
         ) {
             let (mut sending, mut receiving) = (Sending::new(300), Receiving::new(300, BATCH as u64));
-            // Of each rail: what is on its way there, and back.
+            // For each rail: the messages on their way there, and back.
             type Way = VecDeque<(Head, Vec<u8>)>;
             let mut rails: BTreeMap<u64, (Way, Way)> = BTreeMap::new();
-            // Of these nothing arrives.
+            // Rails on which nothing arrives.
             let mut stalls: BTreeSet<u64> = BTreeSet::new();
             let mut next_rail = 0;
             let (mut sent, mut seen, mut is_last_sent) = (vec![], vec![], false);
@@ -646,7 +648,7 @@ mod tests {
             let mut steps = choices.into_iter();
             for round in 0.. {
                 prop_assert!(round < 200_000, "it does not come to an end");
-                // When no choices are left nothing dies any more.
+                // When no choices are left no rail dies any more.
                 let choice = steps.next();
                 let what = choice.unwrap_or((round % 7) as u8);
                 if choice.is_none() {
@@ -654,7 +656,7 @@ mod tests {
                 }
                 while rails.len() < count {
                     receiving.has_rail();
-                    // What was told over the one that is gone is lost.
+                    // Reports over the lost rail are lost.
                     let (had, freed) = receiving.state();
                     let report = Head { had, freed, ..head(Kind::Report, 0, 0, 0) };
                     rails.values_mut().for_each(|rail| rail.1.push_back((report, vec![])));
@@ -707,7 +709,7 @@ mod tests {
                     }
                     _ => {}
                 }
-                // Something arrives, on one of those that are there and go on.
+                // A message arrives, on one of the live rails that do not stall.
                 let from = ids[(usize::from(what) + round) % count];
                 let (there, back) = match rails.get_mut(&from) {
                     Some(rail) if !stalls.contains(&from) => rail,
@@ -731,7 +733,7 @@ mod tests {
                         sending.answer(head.number, head.had, &bytes, |_| ()).unwrap();
                     }
                 }
-                // The node takes some.
+                // The node takes some bytes.
                 if what % 2 == 0 && !receiving.plain().is_empty() {
                     seen.push(receiving.plain()[..4].to_vec());
                     receiving.taken(receiving.plain().len());

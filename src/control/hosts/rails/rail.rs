@@ -1,4 +1,4 @@
-//! One rail of a link, and the place that it has there.
+//! One rail of a link, and its place there.
 
 use super::super::channel::{Channel, Ended};
 use super::super::path::Path;
@@ -7,45 +7,47 @@ use std::boxed::Box;
 use std::format;
 use std::string::String;
 
-/// One of them.
+/// A rail.
 #[derive(Debug)]
 pub(super) struct Rail {
-    /// Never used again.
+    /// Never reused.
     pub(super) id: u64,
     pub(super) place: u8,
     pub(super) path: Box<dyn Path>,
     /// The addresses of both ends, in words.
     pub(super) ends: String,
-    /// Something waits for the network; and its descriptor tells when there is room.
+    /// Bytes wait for the network; and its descriptor signals when there is room.
     pub(super) is_behind: bool,
     pub(super) is_watched: bool,
-    /// Bytes put since nothing waited.
+    /// Bytes put since the network last had taken all.
     pub(super) queued: usize,
-    /// Nothing more leaves over it.
+    /// Nothing more can be sent over it.
     pub(super) is_broken: bool,
-    /// At the last look its host had owed an answer for long.
+    /// At the last check its host had owed an answer for long.
     pub(super) was_silent: bool,
-    /// The other end's question that is to be answered here.
+    /// The other end's question, to be answered over this rail.
     pub(super) question: Option<u64>,
-    /// The question that was asked here and not answered here.
+    /// The question that was asked over this rail and not answered over it.
     pub(super) asked: Option<u64>,
-    /// A later one, or that one, which is yet to be put here: once this takes more.
+    /// The same question or a later one, to be sent over this rail once it takes more.
     pub(super) owed: Option<u64>,
-    /// When something that was sent over it was last known to have come, or it was asked.
+    /// The last time at which a batch sent over it was confirmed, or at which it was asked.
     pub(super) progress_ns: u64,
-    /// What the other end was last told over it; and that it is to be told at once.
+    /// The last report sent over it; and whether to send one at once.
     pub(super) told: (u64, u64),
     pub(super) tells: bool,
 }
 
 impl Rail {
-    /// It has yet to answer, and another has answered that or a later question: perhaps it has stalled.
+    /// It has not answered a question that another rail has answered, or a later one: perhaps it
+    /// has stalled.
     pub(super) fn is_suspect(&self, answered: u64) -> bool {
         self.asked.is_some_and(|asked| answered >= asked)
     }
 
-    /// It is asked what has come over any, once it takes more. One that owes an answer owes it since it was
-    /// asked first; of questions that it has not taken the last stands for all.
+    /// Asks over this rail, once it takes more, which batches have come over any. The time of the
+    /// first unanswered question counts; of questions that are not sent yet the last replaces the
+    /// others.
     pub(super) fn ask(&mut self, question: u64) {
         if self.asked.is_none() {
             (self.asked, self.progress_ns) = (Some(question), monotonic_ns());
@@ -53,19 +55,19 @@ impl Rail {
         self.owed = Some(question);
     }
 
-    /// The question that is to be put now, if any.
+    /// The question to send now, if any.
     pub(super) fn owes(&mut self) -> Option<u64> {
         self.owed.take_if(|_| !self.is_behind && !self.is_broken)
     }
 
-    /// Whatever waits for the network leaves, as far as that takes it.
+    /// Sends waiting bytes, as far as the network takes them.
     pub(super) fn flush(&mut self) {
         if self.is_behind && self.path.flush() {
             (self.is_behind, self.queued) = (false, 0);
         }
     }
 
-    /// Bytes in whose head the other end is told this.
+    /// Puts bytes whose head contains this report.
     pub(super) fn put(&mut self, told: (u64, u64), bytes: &[u8]) {
         self.path.put(bytes);
         self.queued += bytes.len();
@@ -77,11 +79,11 @@ impl Rail {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Place {
     pub(super) is_live: bool,
-    /// How often its rail was left.
+    /// The number of rails here that were left.
     pub(super) left: u64,
-    /// Why, the last time.
+    /// The reason of the last time.
     pub(super) why: String,
-    /// Why it could not be made anew since.
+    /// The reason why it could not be made again since.
     pub(super) missing: String,
 }
 

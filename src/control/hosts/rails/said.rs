@@ -1,16 +1,16 @@
-//! How rails are agreed on, and how one shows which link it belongs to: words at the very end of a
-//! client's wishes and of a server's yes, which a host that does not know them does not read. More say that a
-//! connection is a question alone, and what the answer is.
+//! Agrees on rails, and proves which link a rail belongs to: an extension at the very end of a
+//! client's request and of a server's yes, which older hosts do not read. Other kinds of it mark a
+//! connection as a mere question, and answer it.
 //!
 //! ```text
 //!   the first:  client ..Offer(rails, credit)  --->   <---  Yes, Offer(rails, credit): at most as many
 //!   another:    client ..Join(link, place, proof) ->  <---  Yes, Joined(proof)
 //! ```
-//! Both ends make a link's name and its secret from the keys of its first connection, as TLS exports
-//! them: nobody else has them. The name is sent, the secret never. A proof is a code of the secret and of the keys
-//! of the connection that joins, so that what is shown on one is of no use on another.
+//! Both ends derive a link's name and its secret from the keys of its first connection, as TLS
+//! exports them: no other host has them. The name is sent, the secret never. A proof is a code of
+//! the secret and of the keys of the joining connection, so it is of no use on another connection.
 //!
-//! Never: a rail joins a link whose other end is another node, or is called otherwise.
+//! Never: a rail joins a link whose other end is another node, or has another identity.
 
 use super::super::channel::Channel;
 use super::super::keys::End;
@@ -22,65 +22,67 @@ use std::sync::Arc;
 use std::vec::Vec;
 use zeroize::Zeroizing;
 
-/// Behind all words of this kind.
+/// The mark behind all extensions of this kind.
 const MARK: [u8; 8] = *b"hamlyn-r";
-/// The version of all this: another cannot be talked to, and then there is one rail.
+/// The version of this extension. With a different one there is only one rail.
 const VERSION: u8 = 1;
-/// Least bytes that an end grants.
+/// The least number of bytes that an end may grant.
 pub const CREDIT_MIN: u32 = 64 << 10;
 /// Bytes of a proof.
 pub const PROOF_BYTES: usize = 32;
 
-/// What is said about rails, or of the connection itself.
+/// An extension about rails, or about the connection itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Said {
-    /// So many, and so many bytes that may be on their way to whoever says it.
+    /// The number of rails, and the number of bytes that may be on their way to the sender of this
+    /// offer.
     Offer {
         /// Rails.
         count: u8,
         /// Bytes.
         credit: u32,
     },
-    /// This connection is a rail of a link that there is.
+    /// This connection is a rail of an existing link.
     Join {
         /// The link's name.
         link: [u8; 16],
-        /// Which of its rails.
+        /// The rail's place.
         place: u8,
-        /// That this is one of its two ends.
+        /// The proof that the sender is one of the link's ends.
         proof: [u8; PROOF_BYTES],
     },
-    /// It is.
+    /// The rail is accepted.
     Joined {
-        /// That this is the other.
+        /// The proof that the sender is the link's other end.
         proof: [u8; PROOF_BYTES],
     },
-    /// No link is wanted, but whether there might be one.
+    /// The client wants no link, but asks whether it could have one.
     Asks,
-    /// To whoever asks, from an address of the same host: there might, and there it is found so.
+    /// The answer to a client on the same host: it could, and this is the local service.
     Here(Here),
-    /// No link is wanted, but what the process has counted.
+    /// The client wants no link, but the process's counters.
     Figures,
 }
 
-/// A service as whoever is on the same host finds it: its local name, and which process serves it. With the
-/// node's id these are what the node says of itself on a Unix socket, signed.
+/// A service as seen on its own host: its local name, and the process that serves it. With the
+/// node's id this is the credential that the node shows, signed, on a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Here {
-    /// In whose part of the shared directory; `None`: in the private one of its user.
+    /// The user whose part of the shared directory has the name; `None`: the private directory of
+    /// the server's user.
     pub shared: Option<u32>,
-    /// The process's number that nobody else has, the namespace of the other one, and that.
+    /// The process's unique number, the namespace of the process id, and the process id.
     pub process: (u64, u64, u32),
-    /// Since when the machine runs.
+    /// The id of the machine's current boot.
     pub boot: [u8; 16],
     /// The node's key.
     pub public_key: [u8; 32],
-    /// The two halves of the signature.
+    /// The signature in two halves.
     pub signature: [[u8; 32]; 2],
 }
 
 impl Said {
-    /// Its bytes behind others.
+    /// Appends it to other bytes.
     pub fn put(&self, to: &mut Vec<u8>) {
         let before = to.len();
         let body = postcard::to_allocvec(self).expect("numbers are always written");
@@ -91,7 +93,7 @@ impl Said {
         to.extend_from_slice(&MARK);
     }
 
-    /// What stands before it, and it, if there is one that can be read.
+    /// Splits bytes into those before the extension, and the extension, if there is a valid one.
     pub fn split(bytes: &[u8]) -> (&[u8], Option<Self>) {
         let Some((rest, length)) = bytes.strip_suffix(&MARK).and_then(|rest| {
             let (length, rest) = rest.split_last()?;
@@ -109,7 +111,7 @@ impl Said {
         (before, said)
     }
 
-    /// How many rails the other end takes, and its credit, if this is an offer that can be.
+    /// The other end's number of rails and its credit, if this is a valid offer.
     pub fn offer(self) -> Option<(u8, u32)> {
         match self {
             Self::Offer { count: count @ 2..=RAILS_MAX, credit: credit @ CREDIT_MIN.. } => {
@@ -120,10 +122,10 @@ impl Said {
     }
 }
 
-/// What both ends of a link with several rails know, and nobody else.
+/// The secret of a link with several rails, known to its two ends only.
 #[derive(Clone)]
 pub struct Secret {
-    /// What it is called between them.
+    /// The link's name between them.
     pub link: [u8; 16],
     key: Arc<Zeroizing<[u8; 32]>>,
 }
@@ -135,7 +137,7 @@ impl core::fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// Of the link that is agreed on over this connection.
+    /// For the link that is agreed on over this connection.
     pub fn of(first: &Channel) -> Result<Self, rustls::Error> {
         let name = first.exported(b"EXPORTER-hamlyn-rails-link")?;
         let mut link = [0; 16];
@@ -151,7 +153,7 @@ impl Secret {
         Ok(mac.chain_update(b"hamlyn rail 1 ").chain_update([end, place]).chain_update(*key))
     }
 
-    /// What `end` of a connection shows that joins the link at a place.
+    /// The proof of `end` of a connection that joins the link at a place.
     pub fn proof(
         &self,
         end: End,
@@ -161,7 +163,7 @@ impl Secret {
         Ok(self.mac(end, place, joining)?.finalize().into_bytes().into())
     }
 
-    /// Whether that is what it shows.
+    /// Whether `proof` is the right one.
     pub fn is_proof(&self, end: End, place: u8, joining: &Channel, proof: &[u8]) -> bool {
         self.mac(end, place, joining).is_ok_and(|mac| mac.verify_slice(proof).is_ok())
     }

@@ -1,4 +1,5 @@
-//! Both ends of a link over cables in memory, which can be slow, stall, be cut, and lose what is on them.
+//! Both ends of a link over simulated cables, which can be slow, stall, be cut, and lose their
+//! contents.
 
 use super::super::turns::Late;
 use super::*;
@@ -10,11 +11,11 @@ use std::vec;
 
 const CREDIT: u32 = 64 << 10;
 const BATCH: usize = 4096;
-/// Of the limits of time those that are always and never over.
+/// Time limits that have always, and never, passed.
 const NOW: Duration = Duration::ZERO;
 const NEVER: Duration = Duration::MAX;
 
-/// Both ways of a cable: what is on it, and whether that gets any further.
+/// Both directions of a cable: the bytes on it, and whether they move.
 #[derive(Debug, Default)]
 struct Cable {
     ways: [VecDeque<u8>; 2],
@@ -22,7 +23,7 @@ struct Cable {
     is_cut: bool,
     /// Bytes that were put on it, each way.
     put: [u64; 2],
-    /// Bytes that it has not taken.
+    /// Bytes that the cable has not taken.
     waits: [usize; 2],
 }
 
@@ -32,10 +33,10 @@ fn lock(cable: &Shared) -> MutexGuard<'_, Cable> {
     cable.lock().unwrap()
 }
 
-/// Bytes that a cable takes though nobody reads them, as the system does.
+/// Bytes that a cable buffers unread, like the system.
 const CABLE_BYTES: usize = 4 << 10;
 
-/// One end of it, which puts on the way of its own number.
+/// One end of a cable, which sends in the direction of its own number.
 #[derive(Debug)]
 struct Plug {
     cable: Shared,
@@ -136,11 +137,11 @@ impl AsFd for Plug {
     }
 }
 
-/// Both ends, and the cables that there are at each place.
+/// Both ends, and the cables at each place.
 struct Link {
     ends: [Rails; 2],
     cables: Vec<Shared>,
-    /// Of what each end has been given: the numbers, in their order.
+    /// For each end: the numbers of the packets that it got, in their order.
     got: [Vec<u32>; 2],
     next: [u32; 2],
 }
@@ -154,7 +155,7 @@ impl Link {
         Self::granting(count, [CREDIT; 2])
     }
 
-    /// Ends that grant so many bytes each, of which the smaller number counts.
+    /// Ends with these credits, of which the smaller counts.
     fn granting(count: u8, credits: [u32; 2]) -> Self {
         let credit = credits[0].min(credits[1]);
         let end = |own_credit| {
@@ -185,7 +186,7 @@ impl Link {
         self.cables[usize::from(place)] = cable;
     }
 
-    /// Whether it took one more; every third may overtake.
+    /// Whether the link took one more packet; every third may overtake.
     fn put(&mut self, from: usize, bytes: usize) -> bool {
         let end = &mut self.ends[from];
         if !end.flush() {
@@ -203,7 +204,7 @@ impl Link {
         true
     }
 
-    /// What a turn of the node does with what has come.
+    /// Takes incoming packets, like a turn of the node.
     fn take(&mut self, at: usize) -> bool {
         let end = &mut self.ends[at];
         let mut moved = end.plain().is_empty() && end.receive(1);
@@ -216,7 +217,7 @@ impl Link {
         moved
     }
 
-    /// Until nothing moves any more.
+    /// Makes turns until nothing moves any more.
     fn settle(&mut self) {
         let (mut quiet, mut rounds) = (0, 0);
         while quiet < 3 {
@@ -227,7 +228,7 @@ impl Link {
         }
     }
 
-    /// What came from the other end: each number once, the short ones in their order.
+    /// Checks the packets from the other end: each number once, the short ones in their order.
     fn check(&self, at: usize) {
         let got = &self.got[at];
         let shorts = got.iter().filter(|number| **number % 3 != 0);
@@ -246,7 +247,7 @@ impl Link {
     }
 }
 
-// A quarter of what one end grants can be more than the other may send.
+// A quarter of one end's grant can be more than the other may send.
 #[test]
 fn ends_that_grant_different_numbers_of_bytes_never_wait_for_one_another() {
     for credits in [[CREDIT, 16 * CREDIT], [16 * CREDIT, CREDIT]] {
@@ -276,7 +277,7 @@ fn a_rail_that_carries_nothing_back_holds_up_no_word_of_what_has_come() {
     for stalled in 0..2 {
         let mut link = Link::new(2);
         link.settle();
-        // What is sent arrives over both; of what is said back one takes all, and gives nothing.
+        // Packets arrive over both; of the reports back one cable takes all, and delivers none.
         link.stall(stalled, [false, true]);
         while link.next[0] < 1000 {
             let before = link.next[0];
@@ -288,7 +289,7 @@ fn a_rail_that_carries_nothing_back_holds_up_no_word_of_what_has_come() {
     }
 }
 
-// A host that takes nothing from one rail, and makes the other anew again and again.
+// A host takes nothing from one rail, and reconnects the other again and again.
 #[test]
 fn questions_that_a_rail_does_not_take_are_one() {
     let mut link = Link::new(2);
@@ -305,7 +306,7 @@ fn questions_that_a_rail_does_not_take_are_one() {
     let after = waits(&link);
     let most = before + CREDIT as usize + BATCH;
     assert!(after <= most, "{before} bytes wait, and then {after}");
-    // And it was asked: whatever it has not taken arrives.
+    // And it was asked: everything that it has not taken arrives.
     link.stall(0, [false, false]);
     link.settle();
     link.ends.iter_mut().for_each(|end| end.look_for_stalls(NEVER));
@@ -414,9 +415,9 @@ fn rails_that_come_and_go_are_counted_for_whoever_does_not_have_the_link() {
 }
 
 proptest! {
-    // Rails that stall either way, are cut with what is on them and come back, ends that look for stalls at
-    // any time, and take what has come when they like: everything comes once, both ways. When nothing
-    // befalls them any more the link is left, and whoever leaves it learns that all of it was there.
+    // Rails stall either way, are cut with their contents and come back; ends look for stalls at
+    // any time, and take packets when they like. Everything comes once, both ways. In the end the
+    // faults stop, one end leaves the link, and learns that all of it arrived.
     #[test]
     fn whatever_befalls_rails_all_arrives_once(
         count in 2u8..=4,
@@ -434,7 +435,7 @@ proptest! {
                 !is_cut && link.ends.iter().all(|end| end.rail(other) == Some(true))
             };
             match what % 16 {
-                // One lives and does not stall, or the link may be at its end.
+                // One rail lives and does not stall, or the link may be at its end.
                 0 if others.clone().any(|o| lives(o) && stalls[usize::from(o)] == [false; 2]) => {
                     lock(&link.cables[at]).is_cut = true;
                 }
@@ -450,7 +451,7 @@ proptest! {
                     stalls[at] = [false; 2];
                     link.join(place);
                 }
-                // One end alone, which keeps one: or each might leave what the other keeps.
+                // Only one end leaves all rails but one, or each might leave the other's last.
                 5 if (0..count).all(|o| lives(o) || link.ends[0].rail(o) == Some(false)) => {
                     link.ends[0].look_for_stalls(NOW);
                 }
@@ -471,7 +472,7 @@ proptest! {
         for end in &link.ends {
             prop_assert_eq!(end.ended(), None, "{}", end.explain());
         }
-        // What was on no rail has been asked for; a look asks for what nobody has asked for yet.
+        // Batches without a rail have been asked for already; this check asks for the rest.
         link.ends.iter_mut().for_each(|end| end.look_for_stalls(NEVER));
         link.settle();
         link.check(0);

@@ -4,10 +4,11 @@
 //!   lend: region + key <------- begin_far: write, read ------- keep: own memory
 //!                                completion (delivered) ---->  Event::Far
 //! ```
-//! Each operation brings one of a few contexts, whose number is the operation's. What is registered stays
-//! mapped until the end point is closed, or for good where the library does not let go of it.
+//! Each operation provides one of a few contexts, which has the operation's number. Registered
+//! memory stays mapped until the end point is closed, or for good if the library still uses it
+//! then.
 //!
-//! Never: a key is one that this end has not chosen; an operation's memory is unmapped under it.
+//! Never: a key is used that this end has not chosen; an operation's memory is unmapped under it.
 
 use super::super::chunk::Context;
 use super::super::sys;
@@ -19,12 +20,12 @@ use core::ops::Range;
 use std::boxed::Box;
 use std::vec::Vec;
 
-/// Operations of one end point that may be on their way.
+/// Most operations of one end point on their way.
 pub const FAR_OPS: usize = 17;
-/// Numbers of buffers from here on are those of operations.
+/// Buffer numbers from here on are those of operations.
 pub(super) const FAR_FIRST: usize = usize::MAX / 2;
 
-/// What may be on its way, and the memory that it needs.
+/// The operations on their way, and their memory.
 #[derive(Debug)]
 pub(super) struct FarOps {
     contexts: *mut [Context],
@@ -42,33 +43,35 @@ impl Default for FarOps {
 
 impl Drop for FarOps {
     fn drop(&mut self) {
-        // SAFETY: made from a box; the library has none of it any more, for else this is forgotten.
+        // SAFETY: made from a box; the library no longer uses it, for otherwise this value is
+        // forgotten.
         unsafe { drop(Box::from_raw(self.contexts)) };
     }
 }
 
-/// Own memory from which another end point's is written, or into which that is read.
+/// Own memory for operations: writes to another end point's memory take their bytes from it, and
+/// reads put theirs into it.
 #[derive(Clone, Debug)]
 pub struct Kept {
     lines: RegionLines,
     descriptor: *mut c_void,
 }
 
-// SAFETY: the descriptor is the library's, for calls with the end point that made it, which is `Send`.
+// SAFETY: the library's descriptor, for calls with the end point that made it, which is `Send`.
 unsafe impl Send for Kept {}
 
 /// Memory of another end point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FarMemory {
-    /// Where it begins, as its own provider counts.
+    /// Its start, in the addresses of its own provider.
     pub base: u64,
     /// Its key.
     pub key: u64,
 }
 
 impl EndPoint {
-    /// Opens memory to whoever has the key, for reading, and for writing where `access` says so. Where it
-    /// begins for others.
+    /// Opens memory to holders of the key, for reading, and for writing if `access` allows it.
+    /// Returns its address for them, and the key.
     pub fn lend(
         &mut self,
         lines: &RegionLines,
@@ -80,7 +83,7 @@ impl EndPoint {
             ApertureAccess::ReadWrite => sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE,
         };
         let at = lines.start();
-        // Before the library has it: it stays mapped.
+        // First of all, so that it stays mapped while the library uses it.
         self.far.memory.push(lines.clone());
         let region = self.register(at.cast(), lines.bytes(), u64::from(rights), key)?;
         // SAFETY: it is alive.
@@ -92,18 +95,18 @@ impl EndPoint {
         Ok(FarMemory { base, key })
     }
 
-    /// Own memory for operations on another's.
+    /// Registers own memory for operations on another end point's.
     pub fn keep(&mut self, lines: &RegionLines) -> Result<Kept, FabricError> {
         if self.far.memory.is_empty() {
             let contexts: Vec<Context> = (0..FAR_OPS)
                 .map(|op| Context {
-                    // SAFETY: memory that only the library gives a meaning.
+                    // SAFETY: memory for the library's own use; zeros are valid.
                     of_library: unsafe { core::mem::zeroed() },
                     buffer: FAR_FIRST + op,
                 })
                 .collect();
             let contexts = Box::into_raw(contexts.into_boxed_slice());
-            // The empty one goes.
+            // This drops the empty contexts.
             let memory = core::mem::take(&mut self.far.memory);
             self.far = FarOps { contexts, is_busy: [false; FAR_OPS], memory };
         }
@@ -113,9 +116,9 @@ impl EndPoint {
         Ok(Kept { lines: lines.clone(), descriptor })
     }
 
-    /// Writes a part of own memory to `offset` of another's, or with `reads` the other way. An event tells
-    /// when it is there. `false`: the provider has no room for it now. Own bytes that change meanwhile
-    /// arrive as either.
+    /// Writes a part of own memory to `offset` of another's, or with `reads` the other way. An
+    /// event follows when it has arrived. `false`: the provider has no room for it now. Own bytes
+    /// that change meanwhile arrive in the old or the new state.
     pub fn begin_far(
         &mut self,
         op: usize,
@@ -132,9 +135,9 @@ impl EndPoint {
         assert!(is_own, "memory that this end point keeps");
         let Some(_inside) = self.door.enter() else { return Ok(false) };
         let (end, remote) = (self.end(), far.base.wrapping_add(offset));
-        // SAFETY: memory that is mapped until this end point is closed, of so many bytes, and a context
-        // that stays until the completion. Others may change these bytes meanwhile; they are read by the
-        // kernel or the device, or by the library's copy, as bytes alone.
+        // SAFETY: memory of this length that is mapped until this end point is closed, and a
+        // context that stays until the completion. Other threads may change these bytes meanwhile;
+        // the kernel or the device, or the library's copy, reads them as bytes alone.
         let rc = unsafe {
             let at: *mut c_void = kept.lines.start().as_ptr().add(range.start).cast();
             let context: *mut c_void = self.far.contexts.cast::<Context>().add(op).cast();
@@ -151,8 +154,8 @@ impl EndPoint {
                 context,
                 data: 0,
             };
-            // Said of each: `net` of 1.17 does not look at what the end point was made with, and completed
-            // writes whose bytes were still on their way.
+            // Set on each operation: `net` of 1.17 ignores the end point's own setting, and
+            // completed writes whose bytes were still on their way.
             let delivered = u64::from(sys::FI_DELIVERY_COMPLETE);
             match reads {
                 true => (*(*end).rma).readmsg.expect("it reads")(end, &message, 0),

@@ -1,25 +1,27 @@
-//! What leaves an end point: written into a buffer, then the library's, at once or when it has room.
+//! Sends messages of an end point: written into a buffer, then given to the library, at once or
+//! when it has room.
 //!
-//! A provider has no room (`-FI_EAGAIN`) for one peer, as while that makes no calls that would accept a
-//! connection, or for all. So what waits waits behind what has the same tag, and behind nothing else.
+//! A provider may have no room (`-FI_EAGAIN`) for one peer, for example one that makes no calls and
+//! so accepts no connection, or for all. So a buffer waits only behind buffers with the same tag.
 
 use super::{EndPoint, Event, FabricError, Peer, Sent, State, sys};
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
-/// Tags for which the provider is asked in one call whether it has room again.
+/// Tags for which one call tries again whether the provider has room.
 const TAGS_PER_CALL: usize = 8;
 
-/// Buffers that are written and wait for room with the provider, of each tag in their order.
+/// Buffers that are written and wait for room with the provider, in order for each tag.
 #[derive(Debug, Default)]
 pub(super) struct Unsent {
     of: BTreeMap<u64, VecDeque<usize>>,
-    /// The last tag for which was asked.
+    /// The last tag that was tried.
     asked: u64,
 }
 
 impl Unsent {
-    /// The tag that has its turn: the next that has something, and then the first.
+    /// The tag whose turn it is: the next with a waiting buffer, and after the last the first
+    /// again.
     fn next(&mut self) -> Option<u64> {
         let next =
             self.of.range((core::ops::Bound::Excluded(self.asked), core::ops::Bound::Unbounded));
@@ -30,7 +32,7 @@ impl Unsent {
 }
 
 impl EndPoint {
-    /// Sends a message of these parts, together of at most as many bytes as a message has.
+    /// Sends a message of these parts, together at most as long as a message may be.
     pub fn send(&mut self, to: Peer, tag: u64, parts: &[&[u8]]) -> Result<Sent, FabricError> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         assert!(bytes <= self.message_bytes, "a message has at most so many bytes");
@@ -44,8 +46,8 @@ impl EndPoint {
         })
     }
 
-    /// Sends a message that `fill` writes into a buffer, and of which it says how many bytes it has; or
-    /// none, if it says so. On an error nothing was sent.
+    /// Sends a message that `fill` writes into a buffer; `fill` returns its length, or `None` for
+    /// no message. After an error nothing was sent.
     pub fn send_with(
         &mut self,
         to: Peer,
@@ -58,7 +60,8 @@ impl EndPoint {
         };
         let buffer = &mut self.buffers[index];
         debug_assert_eq!(buffer.state, State::Idle);
-        // SAFETY: an idle buffer's memory is this process's alone; it has a message's bytes.
+        // SAFETY: only this process uses the memory of an idle buffer, which has room for a
+        // message.
         let memory =
             unsafe { core::slice::from_raw_parts_mut(buffer.at.as_ptr(), self.message_bytes) };
         let Some(bytes) = fill(memory) else { return Ok(Sent::Nothing) };
@@ -79,14 +82,14 @@ impl EndPoint {
         }
     }
 
-    /// Gives the library what is to be sent of a buffer. `false`: it has no room for that now.
+    /// Gives a buffer's message to the library. `false`: it has no room for that now.
     fn begin(&mut self, index: usize) -> Result<bool, FabricError> {
         let Some(_inside) = self.door.enter() else { return Ok(false) };
         let end = self.end();
         let buffer = &mut self.buffers[index];
         let State::Unsent { bytes, to, tag } = buffer.state else { return Ok(true) };
-        // SAFETY: memory of so many bytes that nobody touches until the completion, and with it a
-        // context that stays.
+        // SAFETY: memory of this length that is not touched until the completion, and a context
+        // that stays.
         let rc = unsafe {
             let send = (*(*end).msg).send.expect("each end point sends");
             let at = buffer.at.as_ptr().cast();
@@ -102,12 +105,14 @@ impl EndPoint {
         }
     }
 
-    /// Sends what waits for room, as far as there is some, of a few tags; of the others in later calls.
+    /// Sends waiting messages of a few tags, as far as there is room; later calls handle the
+    /// others.
     pub(super) fn send_unsent(&mut self, events: &mut Vec<Event>) {
         self.send_unsent_of(TAGS_PER_CALL, events);
     }
 
-    /// The same of all, before whoever has this sleeps: what is done for one of them wakes it but once.
+    /// The same for all tags, before the caller sleeps: a completion may make room for several
+    /// tags, but wakes the caller only once.
     pub fn send_all_unsent(&mut self, events: &mut Vec<Event>) {
         self.send_unsent_of(usize::MAX, events);
     }
@@ -136,12 +141,12 @@ impl EndPoint {
         self.unsent.of.remove(&tag);
     }
 
-    /// Whether something waits for room.
+    /// Whether messages with this tag wait for room.
     pub fn has_unsent(&self, tag: u64) -> bool {
         self.unsent.of.contains_key(&tag)
     }
 
-    /// What still waits for room is not sent; how many messages that is.
+    /// Discards the messages with this tag that wait for room; returns their number.
     pub fn forget_unsent(&mut self, tag: u64) -> u32 {
         let waiting = self.unsent.of.remove(&tag).unwrap_or_default();
         for &index in &waiting {
@@ -165,7 +170,7 @@ mod tests {
         }
         let turns: Vec<_> = (0..6).map_while(|_| unsent.next()).collect();
         assert_eq!(turns, [3, 5, 9, 3, 5, 9]);
-        // The one whose turn it was has nothing any more.
+        // The tag whose turn it was has no messages any more.
         unsent.of.remove(&9);
         assert_eq!(unsent.next(), Some(3));
     }

@@ -1,4 +1,4 @@
-//! The place of one link at an end point: what it calls.
+//! The place of one link at an end point, with the link's calls.
 
 use super::super::super::channel::Ended;
 use super::super::super::hello::Offer;
@@ -19,12 +19,12 @@ use std::string::{String, ToString};
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// What was found when a link looked for its next message.
+/// The result of looking for a link's next message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Next {
-    /// Of the message; 0: there was none.
+    /// The message's bytes; 0: there was none.
     pub bytes: usize,
-    /// No other lies here behind it.
+    /// No other message is queued behind it.
     pub is_last: bool,
     /// The link has ended on the fabric ([`Place::ended`]).
     pub has_ended: bool,
@@ -35,32 +35,32 @@ pub struct Next {
 pub struct Place {
     pub(super) station: Arc<Station>,
     pub(super) token: u64,
-    /// Where the other end is.
+    /// The address of the other end's host.
     pub(super) host: IpAddr,
-    /// What it has proved to be, or is to prove.
+    /// Its identity, proven or still to be proved.
     pub(super) identity: Box<str>,
     pub(super) bell: Bell,
     pub(super) descriptor: Option<OwnedFd>,
-    /// A message that is being read, and how many of its bytes have been.
+    /// The message that is being read, and the number of its bytes that have been.
     pub(super) held: Option<(Received, usize)>,
     pub(super) guard: Arc<ForkGuard>,
 }
 
 impl Place {
-    /// What is rung when something came for the link in another's call, and what is readable when
-    /// something may have come at all, if the provider has that.
+    /// The bell, which another link's call rings if a message for this one came, and the provider's
+    /// descriptor, if it has one, which is readable when anything may have come.
     pub fn tellers(&self) -> (&Bell, Option<&OwnedFd>) {
         (&self.bell, self.descriptor.as_ref())
     }
 
-    /// There is something for the node, of which no message tells it.
+    /// Wakes the node for something other than a message.
     pub fn tell(&self) {
         if let Some(row) = self.station.lock().rows.get_mut(&self.token) {
             row.tell();
         }
     }
 
-    /// The provider's descriptor cannot be watched: the thread looks instead.
+    /// The provider's descriptor cannot be watched: the thread polls instead.
     pub fn have_looked_at(&mut self) {
         self.descriptor = None;
         if let Some(row) = self.station.lock().rows.get_mut(&self.token) {
@@ -68,12 +68,13 @@ impl Place {
         }
     }
 
-    /// The provider's descriptor is watched no more.
+    /// Returns the provider's descriptor, which is no longer to be watched.
     pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
         self.descriptor.take()
     }
 
-    /// What end points for memory are made of, with the same provider at this address; or why there are none.
+    /// The same provider at this address, for end points for memory; or the reason why there is
+    /// none.
     pub fn choose_for_memory(&self, own: IpAddr) -> Result<Choice, String> {
         let (library, provider, has_sockets) = {
             let inner = self.station.lock();
@@ -84,7 +85,7 @@ impl Place {
         library.choose_for_memory(&provider, own).map_err(|e| e.to_string())
     }
 
-    /// What the other end is to know.
+    /// The offer for the other end.
     pub fn offer(&self) -> Offer {
         let inner = self.station.lock();
         let choice = inner.end.choice();
@@ -98,13 +99,13 @@ impl Place {
         }
     }
 
-    /// Whether where it is is the address of a socket.
+    /// Whether the end point has socket addresses.
     pub fn has_socket_addresses(&self) -> bool {
         self.station.lock().end.choice().has_socket_addresses()
     }
 
-    /// The other end has said where it is. The address is used as it is. The client's end sends first: a
-    /// message of no data, at once.
+    /// Binds the place to the other end's offer, and uses its address unchanged. A client's end
+    /// sends first: an empty message, at once.
     pub fn bind(&mut self, offer: &Offer, is_client: bool) -> Result<(), String> {
         let mut inner = self.station.lock();
         let inner = &mut *inner;
@@ -138,7 +139,7 @@ impl Place {
         let credit = Credit::new(WINDOW, offer.window);
         let (token, is_first) = (offer.token, !is_client);
         row.other = Some(Other { peer, token, credit, data_bytes, is_first });
-        // What came before this end knew of it.
+        // Messages that came before this end knew the other.
         let before: Vec<Received> = row.queue.drain(..).collect();
         for received in before {
             let read = Head::read(received.bytes());
@@ -153,12 +154,12 @@ impl Place {
         Ok(())
     }
 
-    /// What is left of the message that is being read.
+    /// The rest of the message that is being read.
     pub fn bytes(&self) -> &[u8] {
         self.held.as_ref().map_or(&[], |(message, used)| &message.bytes()[*used..])
     }
 
-    /// So many bytes of it have been read.
+    /// This number of its bytes has been read.
     pub fn take(&mut self, bytes: usize) {
         if let Some((message, used)) = &mut self.held {
             *used += bytes;
@@ -166,8 +167,8 @@ impl Place {
         }
     }
 
-    /// Goes on to the next message, if there is one: its bytes are [`bytes`](Self::bytes), and those of the
-    /// last are gone. Lets the other end send more.
+    /// Goes on to the next message, if there is one: it is then in [`bytes`](Self::bytes), in place
+    /// of the last. Lets the other end send more.
     pub fn next_message(&mut self) -> Next {
         let none = Next { bytes: 0, is_last: true, has_ended: false };
         let mut inner = self.station.lock();
@@ -194,18 +195,19 @@ impl Place {
         Next { bytes: self.bytes().len(), is_last, has_ended }
     }
 
-    /// Sends a message of what `fill` writes, given room for as many bytes as a message of the link's
-    /// has; it says how many it has written. How many were sent; `None`: it cannot be now.
+    /// Sends a message that `fill` writes. `fill` gets room for the longest message of the link,
+    /// and returns the number of bytes written. Returns the number sent; `None`: it cannot be sent
+    /// now.
     pub fn send_with(&self, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> Option<usize> {
         let mut inner = self.station.lock();
         let mut sent = inner.send(self.token, &mut *fill);
         if sent.is_none() {
-            // What has been completed may make room.
+            // Completions may free a buffer.
             inner.progress(Some(self.token));
             sent = inner.send(self.token, fill);
             if let Some(row) = inner.rows.get_mut(&self.token) {
                 row.waits = sent.is_none();
-                // What came in this call, the node does not know of.
+                // The node does not know of messages that came in this call.
                 if !row.queue.is_empty() {
                     row.tell();
                 }
@@ -214,7 +216,7 @@ impl Place {
         sent
     }
 
-    /// Sends what can be sent now; how many bytes that was.
+    /// Sends as many bytes as possible now; returns their number.
     pub fn send(&self, bytes: &[u8]) -> usize {
         let mut sent = 0;
         while sent < bytes.len() {
@@ -232,8 +234,8 @@ impl Place {
         sent
     }
 
-    /// Whether the provider is done with all that was sent; one that moves long messages only when it is
-    /// called is not.
+    /// Whether the provider has finished all sends. A provider that moves long messages only when
+    /// it is called has not.
     pub fn is_quiet(&self) -> bool {
         let mut inner = self.station.lock();
         let inner = &mut *inner;
@@ -249,7 +251,7 @@ impl Place {
         !sends(inner)
     }
 
-    /// Whether what is to be sent waits for more than that the other end's program uses what it has.
+    /// Whether sends wait for more than the other end's program to use its messages.
     pub fn waits_for_provider(&self) -> bool {
         let inner = self.station.lock();
         let Some(row) = inner.rows.get(&self.token) else { return false };
@@ -257,20 +259,20 @@ impl Place {
         is_first || row.sending >= SENDS - 1 || inner.end.has_unsent(self.token)
     }
 
-    /// Whether something that was sent waits for room with the provider.
+    /// Whether messages wait for room with the provider.
     pub fn has_unsent(&self) -> bool {
         self.station.lock().end.has_unsent(self.token)
     }
 
-    /// Messages of data that were sent, and that came.
+    /// Messages with data that were sent, and that came.
     pub fn counts(&self) -> (u64, u64) {
         let inner = self.station.lock();
         let other = inner.rows.get(&self.token).and_then(|row| row.other.as_ref());
         other.map_or((0, 0), |other| (other.credit.sent(), other.credit.came()))
     }
 
-    /// Messages of data that were sent, or wait for the other end to send first; and how many of these it has
-    /// used, as its grants tell.
+    /// Messages with data that were sent, or wait for the other end to send first; and the number
+    /// of these that it has used, from its grants.
     pub fn used_there(&self) -> (u64, u64) {
         let inner = self.station.lock();
         let of_row = |row: &Row| {
@@ -281,12 +283,12 @@ impl Place {
         inner.rows.get(&self.token).and_then(of_row).unwrap_or_default()
     }
 
-    /// Takes what has come, in the place of a node that may make no calls; the node is told.
+    /// Takes incoming messages on behalf of a node that may make no calls, and wakes the node.
     pub fn take_all(&self) {
         self.station.lock().progress(None);
     }
 
-    /// It carries nothing any more. What has come is there.
+    /// Ends the link on the fabric. Messages that have come can still be read.
     pub fn fail(&self, why: String) {
         if let Some(row) = self.station.lock().rows.get_mut(&self.token) {
             row.ended.get_or_insert(Ended::Failed(why));
@@ -294,15 +296,15 @@ impl Place {
         }
     }
 
-    /// How it has ended on the fabric.
+    /// The link's end on the fabric, if it has ended.
     pub fn ended(&self) -> Option<Ended> {
         self.station.lock().rows.get(&self.token)?.ended.clone()
     }
 
-    /// Whether its descriptors tell of whatever comes from now on.
+    /// Whether its descriptors signal everything that comes from now on.
     pub fn may_sleep(&self) -> bool {
         let mut inner = self.station.lock();
-        // A grant for which there is no room leaves when there is (`Inner::has_sent`).
+        // A grant without room is sent when there is room (`Inner::has_sent`).
         let is_busy = inner.rows.get(&self.token).is_some_and(|row| {
             let may_grant = row.sending < SENDS && !inner.end.has_unsent(self.token);
             row.is_told || (may_grant && row.owes_grant())
@@ -310,7 +312,7 @@ impl Place {
         !is_busy && !inner.send_unsent() && inner.end.may_sleep()
     }
 
-    /// What carries it, in words.
+    /// Describes the transport in words.
     pub fn explain(&self) -> String {
         let inner = self.station.lock();
         let choice = inner.end.choice();
@@ -336,7 +338,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // A child has a picture of the lock, which nobody may ever open.
+        // A forked child has a copy of the lock, which may stay locked for ever.
         if !self.guard.is_parent() {
             return;
         }

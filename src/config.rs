@@ -41,7 +41,7 @@ pub struct Setting {
     pub meaning: &'static str,
 }
 
-/// How a receiver waits.
+/// The way in which a receiver waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum WaitMode {

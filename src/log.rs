@@ -41,7 +41,7 @@ pub enum Level {
     Error,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum Kind {
@@ -51,7 +51,7 @@ pub enum Kind {
     Refused,
     /// This process could not connect.
     Failed,
-    /// The peer closed a link, everything sent.
+    /// The peer closed a link after it had sent everything.
     Closed,
     /// The peer closed a link before everything was sent, or it can no longer be watched.
     Lost,
@@ -61,7 +61,7 @@ pub enum Kind {
     SentAway,
     /// The peer ended a link, and states that this process broke the rules.
     Expelled,
-    /// The peer took a right back: a ticket, or an aperture.
+    /// The peer revoked a right: a ticket, or an aperture.
     Revoked,
     /// Entries were left out: see [`PER_USER_MAX`].
     LeftOut,
@@ -147,7 +147,8 @@ impl Account {
     }
 }
 
-/// A sentence without its end: `sent-away: user 1000, process 77, service x: it guessed keys`.
+/// The entry as a sentence without a full stop: `sent-away: user 1000, process 77, service x: it
+/// guessed keys`.
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.name())?;

@@ -220,6 +220,9 @@ fn user_of(name: &str) -> String {
     }
 }
 
+/// A process by its number, or else a socket by its device and inode.
+type Identity = Result<u32, (u64, u64)>;
+
 /// The questions of a look that are still to ask: one for all names of a process.
 struct Questions {
     /// By user.
@@ -232,7 +235,7 @@ impl Questions {
         let mut waiting: BTreeMap<String, VecDeque<Vec<usize>>> = BTreeMap::new();
         // Processes and sockets, by user: the number of a process that has ended may be used again
         // by another user.
-        let mut known: HashMap<(String, Result<u32, (u64, u64)>), usize> = HashMap::new();
+        let mut known: HashMap<(String, Identity), usize> = HashMap::new();
         for (i, service) in found.services.iter().enumerate() {
             let user = user_of(&service.name);
             if !budget.take(&user, Of::Names, 1) {

@@ -174,7 +174,7 @@ fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
 
 /// `is_in_sticky`: other users can create entries in the directory above.
 fn check_directory_of_way(at: &Path, stat: &Stat, is_in_sticky: bool) -> Result<(), KeyFileError> {
-    // Directories of the system have no number in a user namespace that does not map root.
+    // In a user namespace that does not map root, directories of the system have no known owner.
     if is_in_sticky || !is_root_or_unknown(stat.st_uid) {
         check_owner(at, stat)?;
     }

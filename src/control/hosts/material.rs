@@ -51,7 +51,7 @@ const NEW_KEY: &str = "`openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve
 /// The start of a section.
 const BEGIN: &[u8] = b"-----BEGIN ";
 
-/// In a sentence: a thing, where another is wanted, and a command.
+/// Describes in one sentence the content of a file, the wanted content, and the command.
 fn instead(holds: &str, wanted: Wanted, command: &str) -> String {
     format!("it holds {holds}, and wanted is {}: {command}", wanted.words())
 }
@@ -167,17 +167,17 @@ pub fn in_order(
     ))
 }
 
-/// Why the other end would refuse this host's certificate, in sentences.
+/// The reasons why the other end would refuse this host's certificate, in sentences.
 #[derive(Clone, Debug, Default)]
 pub struct Unfit {
-    /// Where this host is the server.
+    /// As a server.
     pub server: Option<String>,
-    /// Where this host is the client.
+    /// As a client.
     pub client: Option<String>,
 }
 
 impl Unfit {
-    /// Looks at a chain whose first certificate is this host's.
+    /// Checks a chain whose first certificate is this host's.
     pub fn of(chain: &[CertificateDer<'_>]) -> Self {
         let Some(Ok(own)) = chain.first().map(EndEntityCert::try_from) else {
             return Self::default();
@@ -226,11 +226,11 @@ impl Unfit {
     }
 }
 
-/// The text without a byte order mark and without blanks around its lines, and with a line end before each
-/// section.
+/// The text without a byte order mark and without blanks around its lines, and with a line end
+/// before each section.
 fn lines(bytes: &[u8]) -> Zeroizing<Vec<u8>> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    // With room for each line that is added, so that nothing is left behind where it grew.
+    // Room for each added line end, since a buffer that grew would leave its old bytes behind.
     let mut text = Zeroizing::new(Vec::with_capacity(bytes.len() + bytes.len() / BEGIN.len() + 1));
     for line in bytes.split(|byte| matches!(byte, b'\n' | b'\r')) {
         let mut line = line.trim_ascii();
@@ -330,7 +330,7 @@ fn explain(bytes: &[u8], text: &[u8], path: &Path, wanted: Wanted) -> String {
     instead(&holds, wanted, &command)
 }
 
-/// The command where nothing can be converted.
+/// The command if no conversion is possible.
 fn copy_command(wanted: Wanted) -> String {
     match wanted {
         Wanted::Key => NEW_KEY.into(),
@@ -415,11 +415,11 @@ pub fn in_place_of_secret(bytes: &[u8]) -> String {
     }
 }
 
-/// Identifiers of algorithms and forms, as DER has them.
+/// Identifiers of algorithms and formats in DER.
 mod oid {
     pub const SIGNED_DATA: &[u8] = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07\x02";
     pub const PBES2: &[u8] = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x05\x0d";
-    /// The field of a curve whose parameters are written out.
+    /// The field of a curve with explicit parameters.
     pub const EXPLICIT: &[u8] = b"\x06\x07\x2a\x86\x48\xce\x3d\x01\x01";
     pub const COMMON_NAME: &[u8] = b"\x06\x03\x55\x04\x03";
     /// Of keys.
@@ -447,7 +447,7 @@ fn algorithm_of(der: &[u8]) -> Option<&'static str> {
     oid::KEYS.iter().find(|(id, _)| has(der, id)).map(|found| found.1)
 }
 
-/// The algorithm of a certificate's key or signature where nothing here can check it.
+/// The algorithm of a certificate's key or signature, if this library cannot check it.
 fn unknown_algorithm(certificate: &CertificateDer<'_>) -> Option<&'static str> {
     let is_allowed = |name: &&str| *name != "RSA-PSS alone";
     let known = algorithm_of(certificate).filter(is_allowed);
@@ -467,7 +467,7 @@ fn rsa_bits(der: &[u8]) -> Option<usize> {
     Some((bytes - usize::from(first == 0 && bytes > 0)) * 8)
 }
 
-/// The common name that a certificate is for.
+/// The common name of a certificate's subject.
 fn name_of(certificate: &CertificateDer<'_>) -> String {
     let own = EndEntityCert::try_from(certificate).map(|one| one.subject().to_vec());
     let subject = own.unwrap_or_else(|_| certificate.to_vec());

@@ -225,7 +225,7 @@ struct Shared {
     note: Note,
 }
 
-/// The part of the control plane that speaks with other hosts.
+/// The part of the control plane for links to other hosts.
 pub struct Hosts {
     shared: Arc<Shared>,
     thread: Option<Thread>,

@@ -20,9 +20,9 @@ pub struct HostName {
     service: ServiceName,
 }
 
-/// `host:port`. The host is a name, an IPv4 address, or an IPv6 address in brackets, with the interface of a
-/// link-local one behind a `%` (`[fe80::1%eth0]:7000`, RFC 4007); it is read from such text
-/// (`"a.example:7000".parse()`).
+/// `host:port`. The host is a name, an IPv4 address, or an IPv6 address in brackets, with the
+/// interface of a link-local one behind a `%` (`[fe80::1%eth0]:7000`, RFC 4007). Such text can be
+/// parsed (`"a.example:7000".parse()`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     /// The host's name or address, without brackets.

@@ -6,7 +6,7 @@
 //!                               <--------------------  Yes, Said::Here: local name, credential
 //!   is that the node of this TLS? is the process at the local name's socket that of the
 //!   credential? then: HELLO -------- Unix socket --->  as from any process of this host
-//!   else, or if it is refused there: TLS as to any other host
+//!   else, or after a refusal there: TLS as to any other host
 //! ```
 //! The address decides only whether to ask. Two things decide about the link: the node that proved
 //! itself over TLS has signed the identity of its process, and the kernel confirms, before any

@@ -55,13 +55,13 @@ pub struct Asked {
 /// The reason why a step failed.
 #[derive(Debug)]
 pub enum Stopped {
-    /// An error that says so.
+    /// The error that it ended with.
     By(HostError),
     /// It sent nothing until the time limit passed.
     Silent(Option<SocketAddr>),
 }
 
-/// Looks for `name`, and asks there whether it is served for this end.
+/// Tests a connection to `name`, and asks whether the service is available to this end.
 pub fn reach(config: &Config, name: &HostName, within: Duration) -> Asked {
     let until_ns = monotonic_ns().saturating_add(within.as_nanos() as u64);
     let met = connect(config, name, until_ns, &[Said::Asks]).and_then(|(own, mut meeting, at)| {

@@ -58,7 +58,7 @@ impl fmt::Debug for OnEnd {
 }
 
 impl OnEnd {
-    /// The link has ended.
+    /// Reports the end of the link.
     pub fn tell(&self, reason: LinkEnd, more: Option<String>) {
         self.0(reason, more);
     }

@@ -125,7 +125,7 @@ pub enum Event {
 /// silences a descriptor (in [`poll`](Self::poll)).
 #[derive(Debug)]
 pub struct EndPoint {
-    // In the order in which they are closed.
+    // In the order of closing.
     end: Option<Object<sys::fid_ep>>,
     regions: Vec<Object<sys::fid_mr>>,
     queue: Option<Object<sys::fid_cq>>,

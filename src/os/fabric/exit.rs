@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   out --Door::enter--> in a call --Inside dropped--> out
-//!   `exit`: nobody enters any more, and who is in is waited for; then libfabric takes itself down
+//!   `exit`: no thread enters any more; waits for those that are in; then libfabric unloads itself
 //! ```
 //! The thread that ends the process may still enter, to free its objects; while it frees a node,
 //! whose other threads then have work to do, all threads may ([`Opened`]).

@@ -5,7 +5,7 @@
 //!   pages of a file --- address, base, key --->   write: into its own copy, then
 //!   (end point, domain: of their own)  <--------  operations of at most OP_BYTES
 //!   progress                           -------->  delivered: up to a mark
-//!   close: ends whatever is on its way            close: the same
+//!   close: ends all operations                    close: the same
 //! ```
 //! Each such memory has a domain and an end point of its own: a key is valid in a whole domain,
 //! every end point with the key can write, and closing a registration does not end a write that has

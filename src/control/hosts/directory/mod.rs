@@ -3,7 +3,7 @@
 //! ```text
 //!   dial --service--> look_up --> Given: the application's own, if it has given one; else
 //!     ^                           file: the file that `directory` names
-//!     |                           resolver: SRV records; records: what is in an answer
+//!     |                           resolver: SRV records; records: reads an answer
 //!     +--- Targets, by their order
 //! ```
 //! All of it runs on the thread that connects, for each connection anew: a changed directory needs

@@ -1,8 +1,8 @@
 //! Asks the DNS for the places of a service, on a thread that may wait: SRV records (RFC 2782).
 //!
 //! ```text
-//!   look_up --> ask --question--> the servers in turn, by UDP; by TCP what did not fit
-//!                   <--reply----- the first answer that is one
+//!   look_up --> ask --question--> the servers in turn, by UDP; by TCP after a truncated answer
+//!                   <--reply----- the first valid answer
 //! ```
 //! If the directory names no server, this asks those of `/etc/resolv.conf`, with its options
 //! `timeout` and `attempts`, and the system finds the hosts' addresses; else it asks that server

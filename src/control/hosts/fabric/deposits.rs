@@ -2,7 +2,7 @@
 //! hosts.
 //!
 //! ```text
-//!   what this end owns                         what the other end owns
+//!   this end's memory                          the other end's memory
 //!   Open --HELD--> Live --RELEASED--> (gone)        OFFER --opened--> Held --release--> Leaving
 //!     |              |                                |                 | REVOKED         | delivered
 //!     +-- revoke ----+--> Revoked                     +-- no            v                 v
@@ -40,7 +40,7 @@ use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
-/// Most apertures of one owner on a link, whatever the settings say.
+/// Most apertures of one owner on a link; the settings may allow fewer.
 const ROWS_MAX: usize = 256;
 /// News that wait for the node; beyond this number no word of the other end's is taken.
 const NEWS_MAX: usize = 16;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   this end's thread, a few times within host_timeout_ms      the other end's node, or its thread
-//!   what had been sent at the last look has not arrived --ASKS-->  takes what has come,
-//!   nothing new again, and again, for the whole time    <--CAME--  however little its program calls
+//!   messages sent before the last look have not arrived --ASKS-->  takes incoming messages,
+//!   nothing new again, and again, for the whole time    <--CAME--  even if its program rarely calls
 //! ```
 //! For most messages the other end's credit shows at no cost that they arrived. But credit counts
 //! the messages that its program has used, and a program that uses none does not mean a fabric that

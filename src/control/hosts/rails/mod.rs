@@ -3,7 +3,7 @@
 //! ```text
 //!   put --> numbers::Sending ----> rail 0: Path --> network
 //!                           \----> rail 1: Path --> network
-//!   plain <-- numbers::Receiving <---- whichever rail something came over
+//!   plain <-- numbers::Receiving <---- any rail
 //! ```
 //! - [`numbers`]: both ends' counters, so that no batch is lost and none is taken twice
 //! - [`said`]: asks for rails, and proves which link a rail belongs to

@@ -5,7 +5,7 @@
 //!   sender                                       receiver
 //!   put(): number, kept  ---- any rail ---->     take(): dropped if it had come, else had
 //!   reported()           <--- had, freed ----    ready --> the node: freed
-//!   left(): nowhere      ----- ASK ----------->  what has come
+//!   left(): nowhere      ----- ASK ----------->  the batches that have come
 //!   answered(): again    <---- ANSWER ---------
 //! ```
 //! Packets travel in *batches*. Each has a number, and its sender keeps it until the other end has
@@ -59,9 +59,9 @@ pub struct Head {
     pub kind: Kind,
     /// Bytes behind it.
     pub length: u32,
-    /// Which batch, or which question.
+    /// The number of the batch or question.
     pub number: u64,
-    /// Of a batch of short packets: its place among them.
+    /// The place of a batch of short packets.
     pub place: u64,
     /// The sender of this head has received all batches of lower numbers.
     pub had: u64,

@@ -1481,7 +1481,7 @@ class Manager:
         """
     def counters(self, /) -> dict[str, int]:
         """
-        Name and value of each counter of the interface and the control plane. SECURITY.md explains
+        Name and value of each counter of the interface and the control plane. docs/refusals.md explains
         the protection behind each refusal.
         """
     def fileno(self, /) -> int:
@@ -1711,6 +1711,11 @@ class Publisher:
         time. `when_slow`: what becomes of samples for which a subscriber has no room, unless it asks for
         something that burdens the publisher less: `"wait"`, `"drop_oldest"`, `"drop_newest"` or
         `"send_away"`, in this order.
+
+        The pool is taken at once, and is `pool_nbytes` long: `sample_nbytes_max` (up to a multiple of 64)
+        times the sum of `subscribers_max` times `outstanding_max`, the larger of `backlog` and `history`,
+        and `loans_max`, in whole pages. With samples of 8 MiB and the other settings as they are, that
+        is 656 MiB. Raises `Misuse` where a control group of this process leaves less.
         """
     def __repr__(self, /) -> str: ...
     @property
@@ -1766,6 +1771,11 @@ class Publisher:
         Offers it, which is of the job's manager, to the other ranks under this name: they
         grow the other end with `grow_from`, and wait until it is offered. End points of one
         kind have different names; closing an end point frees its names.
+        """
+    @property
+    def pool_nbytes(self, /) -> int:
+        """
+        Bytes of memory that the pool has taken, at once, when this was made; 0: there is none.
         """
     def publish(self, /, sample: Buffer, timeout: SupportsFloat | SupportsIndex | None = None) -> int:
         """
@@ -2907,8 +2917,11 @@ def _set_slice(milliseconds: SupportsIndex) -> None:
 def pack_array(array: Buffer) -> bytes:
     """
     The message that an array is sent as by `send_array`: a header with its type and shape, and its
-    bytes in C order. For whatever sends bytes: a call, a file, an event. Raises `BufferError` where
-    the array holds Python objects, has fields or a mask, or is not in one piece.
+    bytes in C order. For whatever sends bytes: a call, a file, an event. Raises `BufferError`, which
+    says what to do instead, for every array that cannot be sent: of Python objects, of strings of any
+    length, of a type that is not numpy's own (`bfloat16`), with fields or a mask, with elements that
+    have no bytes, with more than 32 dimensions, not in one piece, or without elements while its other
+    lengths make more than 1 MiB. So does each method that sends an array.
     """
 
 def settings() -> list[tuple[str, str, str, str, str]]:

@@ -523,7 +523,8 @@ pub(crate) enum Signals {
 /// Signals of one link that are taken before a sleep: a peer may send any.
 pub(super) const SIGNALS_PER_TURN: usize = 16;
 
-/// A link and what this node knows of its other end.
+/// A link and what this node knows of its other end. A message finds it by its index, which the size is
+/// multiplied with: 17 and 19 lines take one instruction, 18 take two.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub rx: ReceiveHalf,
@@ -532,7 +533,6 @@ pub(crate) struct Link {
     pub id: LinkId,
     pub token: Option<LinkToken>,
     pub peer: Peer,
-    pub greeting: Vec<u8>,
     /// The peer is gone: what it committed is being taken, and nothing is sent any more.
     pub has_left: bool,
     pub conduct: Conduct,
@@ -544,6 +544,14 @@ pub(crate) struct Link {
     pub awaits_room: bool,
     /// What others may know of it; `None`: a link of the node to itself.
     pub figures: Option<Arc<OfLink>>,
+    pub origin: Box<Origin>,
+}
+
+/// What is known of a link since it was made, and not needed for messages.
+#[derive(Debug, Default)]
+pub(crate) struct Origin {
+    /// The peer's first words.
+    pub greeting: Vec<u8>,
     /// What there is to say of how it was found.
     pub how: Option<Box<str>>,
     /// While tickets for the peer's node may be routed over it.
@@ -560,15 +568,13 @@ impl Link {
             id: LinkId::SELF,
             token: None,
             peer,
-            greeting: Vec::new(),
             has_left: false,
             conduct: Conduct::default(),
             flow: Flow::default(),
             next_terminus: 0,
             awaits_room: false,
             figures: None,
-            how: None,
-            route: None,
+            origin: Box::default(),
         }
     }
 

@@ -524,7 +524,8 @@ pub(crate) enum Signals {
 /// Signals of one link that are taken before a sleep: a peer may send any.
 pub(super) const SIGNALS_PER_TURN: usize = 16;
 
-/// A link and this node's knowledge of its other end.
+/// A link and this node's knowledge of its other end. A message finds it by its index, which is
+/// multiplied by the size: 17 and 19 lines take one instruction, 18 take two.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub rx: ReceiveHalf,
@@ -533,7 +534,6 @@ pub(crate) struct Link {
     pub id: LinkId,
     pub token: Option<LinkToken>,
     pub peer: Peer,
-    pub greeting: Vec<u8>,
     /// The peer is gone: its committed packets are being taken, and no more is sent.
     pub has_left: bool,
     pub conduct: Conduct,
@@ -544,6 +544,14 @@ pub(crate) struct Link {
     pub awaits_room: bool,
     /// Its public figures; `None`: a link of the node to itself.
     pub figures: Option<Arc<OfLink>>,
+    pub origin: Box<Origin>,
+}
+
+/// Facts of a link's beginning, which no message needs.
+#[derive(Debug, Default)]
+pub(crate) struct Origin {
+    /// The peer's first words.
+    pub greeting: Vec<u8>,
     /// A remark on how it was found.
     pub how: Option<Box<str>>,
     /// While tickets for the peer's node may be routed over it.
@@ -560,15 +568,13 @@ impl Link {
             id: LinkId::SELF,
             token: None,
             peer,
-            greeting: Vec::new(),
             has_left: false,
             conduct: Conduct::default(),
             flow: Flow::default(),
             next_terminus: 0,
             awaits_room: false,
             figures: None,
-            how: None,
-            route: None,
+            origin: Box::default(),
         }
     }
 

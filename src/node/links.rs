@@ -2,7 +2,7 @@
 
 use super::events::{CloseReason, Event};
 use super::figures::Words;
-use super::link::{Link, ReceiveHalf, SendHalf, Waker};
+use super::link::{Link, Origin, ReceiveHalf, SendHalf, Waker};
 use super::receive::Misbehaviour;
 use super::wait::{Look, Waited};
 use super::{Forked, Node};
@@ -17,6 +17,7 @@ use crate::link::sleep::{Barrier, Ear};
 use crate::os::memory::{Region, RegionLines};
 use crate::os::socket;
 use core::time::Duration;
+use std::boxed::Box;
 use std::format;
 #[cfg(feature = "tls")]
 use std::os::fd::AsFd;
@@ -109,7 +110,7 @@ impl Node {
     /// ended last.
     pub fn greeting(&self, link: LinkId) -> Result<&[u8], LinkError> {
         match self.link(link) {
-            Ok(link) => Ok(&link.greeting),
+            Ok(link) => Ok(&link.origin.greeting),
             Err(e) => self.departed(link).map(|departed| departed.greeting.as_slice()).ok_or(e),
         }
     }
@@ -178,7 +179,7 @@ impl Node {
                 }
             }
         }
-        link.how.iter().for_each(|how| text.push_str(&format!("; {how}")));
+        link.origin.how.iter().for_each(|how| text.push_str(&format!("; {how}")));
         let is_here = link.peer.host.is_none();
         if is_here && link.tx.as_ref().is_some_and(|tx| tx.barrier == Barrier::Fence) {
             text.push_str("; a fence on each send, because one end's kernel refuses membarrier");
@@ -323,7 +324,7 @@ impl Node {
         let bound = link.rx.ring.capacity() + link.rx.bulk.as_ref().map_or(0, |b| b.capacity());
         let until = link.rx.lines_taken() + bound;
         (link.has_left, link.tx) = (true, None);
-        let route = link.route.take();
+        let route = link.origin.route.take();
         route.into_iter().for_each(|route| self.routes.remove(route));
         self.turns.remove(index);
         self.queued.drop_link(index);
@@ -427,7 +428,7 @@ impl Node {
         self.turns.remove(index);
         self.figures.remove(index);
         self.queued.drop_link(index);
-        link.route.take().into_iter().for_each(|route| self.routes.remove(route));
+        link.origin.route.take().into_iter().for_each(|route| self.routes.remove(route));
         self.generations[index as usize] = self.generations[index as usize].wrapping_add(1);
         let id = link.id;
         self.leaving.retain(|leaving| leaving.link != id);
@@ -439,7 +440,7 @@ impl Node {
         if self.departed.len() == DEPARTED_MAX {
             self.departed.pop_front();
         }
-        let Link { peer, greeting, .. } = link;
+        let (peer, greeting) = (link.peer, link.origin.greeting);
         self.departed.push_back(Departed { link: id, peer, greeting });
         self.termini.iter_mut().map(|terminus| terminus.drop_link(id)).sum()
     }
@@ -492,7 +493,7 @@ impl Node {
         }
         let id = self.add_link(link, index);
         if let Some(Some(link)) = self.links.get_mut(index) {
-            link.route = is_proved.then(|| self.routes.add(node, id.index));
+            link.origin.route = is_proved.then(|| self.routes.add(node, id.index));
             link.figures = Some(self.figures.add(link, is_ours, words));
         }
         self.tell_path(id);
@@ -554,7 +555,7 @@ impl Node {
             self.counters.clone(),
         );
         let mut link = Link::new(rx, tx, peer);
-        link.route = Some(self.routes.add(self.id(), 0));
+        link.origin.route = Some(self.routes.add(self.id(), 0));
         self.add_link(link, 0);
         Ok(())
     }
@@ -663,7 +664,8 @@ fn split(new: NewLink, counters: &Arc<Counters>) -> Link {
         barrier,
         counters.clone(),
     );
-    Link { token: Some(token), greeting, how, ..Link::new(rx, tx, peer) }
+    let origin = Box::new(Origin { greeting, how, route: None });
+    Link { token: Some(token), origin, ..Link::new(rx, tx, peer) }
 }
 
 #[cfg(all(test, not(loom), not(miri)))]

@@ -185,9 +185,9 @@ EXAMPLES
   hamlyn run -n 16 --hosts a.example,b.example -- /opt/program
 
 EXIT STATUS
-  0: every rank ended with 0. Otherwise the status of the first rank that failed, or 128 and the number \
-  of the signal that ended it. 1: the ranks could not be started. 2: the command line is wrong. A program's own \
-  status may be 1 or 2, too.";
+  0: every rank ended with 0. Otherwise the status of the first rank that failed, or 128 and the
+  number of the signal that ended it. 1: the ranks could not be started.
+  2: the command line is wrong. A program's own status may be 1 or 2, too.";
 
 #[cfg(test)]
 mod tests {

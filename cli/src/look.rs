@@ -220,9 +220,6 @@ fn user_of(name: &str) -> String {
     }
 }
 
-/// A process by its number, or else a socket by its device and inode.
-type Identity = Result<u32, (u64, u64)>;
-
 /// The questions of a look that are still to ask: one for all names of a process.
 struct Questions {
     /// By user.
@@ -233,9 +230,8 @@ struct Questions {
 impl Questions {
     fn of(found: &Found, budget: &Budget, look: &mut Look) -> Self {
         let mut waiting: BTreeMap<String, VecDeque<Vec<usize>>> = BTreeMap::new();
-        // Processes and sockets, by user: the number of a process that has ended may be used again
-        // by another user.
-        let mut known: HashMap<(String, Identity), usize> = HashMap::new();
+        // Sockets, not processes: a process may have several nodes, each with figures of its own.
+        let mut known: HashMap<(String, (u64, u64)), usize> = HashMap::new();
         for (i, service) in found.services.iter().enumerate() {
             let user = user_of(&service.name);
             if !budget.take(&user, Of::Names, 1) {
@@ -243,8 +239,7 @@ impl Questions {
                 continue;
             }
             let questions = waiting.entry(user.clone()).or_default();
-            let which = service.process.map(Ok).or(service.socket.map(Err));
-            let at = which.map(|which| *known.entry((user, which)).or_insert(questions.len()));
+            let at = service.socket.map(|it| *known.entry((user, it)).or_insert(questions.len()));
             match at.and_then(|at| questions.get_mut(at)) {
                 Some(same) => same.push(i),
                 None => questions.push_back(vec![i]),
@@ -320,17 +315,18 @@ pub fn ask_all(config: &Config, found: &Found, patience: Duration) -> Look {
         *look.not_asked.entry(user.clone()).or_default() += names;
     }
     let services = LazyLock::new(|| list_services(config));
-    let mut firsts: HashMap<(String, Result<u32, String>), String> = HashMap::new();
+    let mut firsts: HashMap<(String, String), String> = HashMap::new();
     for (i, answer) in answers.into_inner().unwrap_or_else(PoisonError::into_inner) {
         let service = &found.services[i];
         let error = match answer {
             Ok(mut told) => {
                 // The node number is the process's own claim, so it counts only among processes of
                 // its user.
-                let node = || told.figures.text("node").to_string();
-                let which = (user_of(&told.name), told.process.ok_or_else(node));
-                told.same_as = firsts.get(&which).cloned();
-                firsts.entry(which).or_insert_with(|| told.name.clone());
+                let which = (user_of(&told.name), told.figures.text("node").to_string());
+                if !which.1.is_empty() {
+                    told.same_as = firsts.get(&which).cloned();
+                    firsts.entry(which).or_insert_with(|| told.name.clone());
+                }
                 look.told.push(told);
                 continue;
             }

@@ -518,8 +518,8 @@ fn a_receiver_that_grants_nothing_is_left_after_the_limit_and_the_input_may_take
     assert!(error.contains("the receiver has taken nothing for 1 s"), "{error}");
     // One that has granted is waited for as long as there is no input.
     let receiver = receiver(directory.path());
-    let mut sender = hamlyn(directory.path(), &["send", "--idle", "1", "x"]).spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(2));
+    let mut sender = hamlyn(directory.path(), &["send", "--idle", "10", "x"]).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(11)); // The limit is the subject.
     assert!(sender.try_wait().unwrap().is_none());
     sender.stdin.take().unwrap().write_all(b"late").unwrap();
     assert!(sender.wait_with_output().unwrap().status.success());
@@ -538,7 +538,7 @@ fn silent_sender(directory: &Path) -> (Node, LinkId) {
 #[test]
 fn a_sender_that_ends_or_stays_silent_before_it_has_sent_anything_makes_room_for_another() {
     let directory = tempfile::tempdir().unwrap();
-    let mut receiver = hamlyn(directory.path(), &["recv", "--idle", "1", "x"]).spawn().unwrap();
+    let mut receiver = hamlyn(directory.path(), &["recv", "--idle", "10", "x"]).spawn().unwrap();
     let mut said = std::io::BufReader::new(receiver.stderr.take().unwrap()).lines();
     let silent = silent_sender(directory.path());
     let line = said.next().unwrap().unwrap();
@@ -552,7 +552,7 @@ fn a_sender_that_ends_or_stays_silent_before_it_has_sent_anything_makes_room_for
     assert!(received.status.success() && received.stdout == b"whole", "{received:?}");
     drop(silent);
     // Written bytes cannot be taken back.
-    let mut receiver = hamlyn(directory.path(), &["recv", "--idle", "1", "x"]).spawn().unwrap();
+    let mut receiver = hamlyn(directory.path(), &["recv", "--idle", "10", "x"]).spawn().unwrap();
     let mut sender = hamlyn(directory.path(), &["send", "x"]).spawn().unwrap();
     sender.stdin.as_mut().unwrap().write_all(b"half").unwrap();
     receiver.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();

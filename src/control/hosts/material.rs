@@ -80,14 +80,13 @@ pub fn certificates(
         }
     }
     match wanted {
-        Wanted::Authorities => match found.iter().find_map(|one| unknown_algorithm(one)) {
-            Some(algorithm) if found.iter().all(|one| unknown_algorithm(one).is_some()) => {
-                Err(format!(
-                    "it holds an authority whose key or signature is {algorithm}, which nothing here can \
+        // Nobody checks the signature of an authority's own certificate, only its key.
+        Wanted::Authorities => match found.iter().find_map(|one| unknown_key(one)) {
+            Some(algorithm) if found.iter().all(|one| unknown_key(one).is_some()) => Err(format!(
+                "it holds an authority whose key is {algorithm}, which nothing here can \
                      check, and wanted is one of ECDSA P-256 or P-384, Ed25519, or RSA of 2048 to 8192 bits \
                      with SHA-256 or SHA-384: make another (`hamlyn keys DIRECTORY --certificate NAME`)"
-                ))
-            }
+            )),
             _ => Ok(found),
         },
         Wanted::Chain | Wanted::Key => Ok(found),
@@ -449,10 +448,13 @@ fn algorithm_of(der: &[u8]) -> Option<&'static str> {
 
 /// The algorithm of a certificate's key or signature, if this library cannot check it.
 fn unknown_algorithm(certificate: &CertificateDer<'_>) -> Option<&'static str> {
-    let is_allowed = |name: &&str| *name != "RSA-PSS alone";
-    let known = algorithm_of(certificate).filter(is_allowed);
     let signed = oid::SIGNATURES.iter().find(|(id, _)| has(certificate, id));
-    known.or(signed.map(|found| found.1))
+    unknown_key(certificate).or(signed.map(|found| found.1))
+}
+
+/// The algorithm of a certificate's key, if this library cannot check its signatures.
+fn unknown_key(certificate: &CertificateDer<'_>) -> Option<&'static str> {
+    algorithm_of(certificate).filter(|name| *name != "RSA-PSS alone")
 }
 
 /// Bits of an RSA key: those of its modulus, the first number behind the version.

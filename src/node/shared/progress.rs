@@ -29,7 +29,11 @@ impl<T: Attached> Inner<T> {
             stop.store(true, Ordering::Release);
             // It leads, follows, or is about to: it takes the lock before either, and looks.
             drop(self.lock());
-            self.wake_leader();
+            // The program may have put a file of its own in the bell's place; the thread looks within a
+            // second by itself.
+            if self.bell.is_there() {
+                self.wake_leader();
+            }
             self.look_again.notify_all();
             if !thread.is_current() {
                 thread.join(Duration::MAX);

@@ -327,6 +327,16 @@ fn each_file_that_cannot_be_used_is_told_with_what_is_in_it_what_is_wanted_and_t
     }
 }
 
+// Many authorities' own certificates are signed with SHA-1, and nobody checks those signatures.
+#[test]
+fn an_authority_whose_own_signature_is_old_is_trusted_by_its_key() {
+    let Some(files) = Files::new() else { return };
+    files.openssl(&format!("req -x509 {NEW} -sha1 -keyout old.key -out old.pem -subj /CN=old"));
+    files.signed("host", "ca", HOST);
+    let config = files.config(["host.pem", "host.key", "old.pem"]);
+    Keys::load(&config).map(drop).unwrap();
+}
+
 #[test]
 fn a_certificate_that_the_other_end_would_refuse_is_told_at_once_with_what_it_is_for() {
     let Some(files) = Files::new() else { return };

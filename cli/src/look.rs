@@ -424,11 +424,11 @@ pub fn by_name(told: Vec<Told>) -> Before {
 }
 
 impl Told {
-    /// The same answer, for another name of its process.
+    /// The same answer, for another name of its socket.
     fn again_as(&self, name: String) -> Self {
         let (host, program, figures) =
             (self.host.clone(), self.program.clone(), self.figures.clone());
-        Self { name, host, program, figures, same_as: None, ..*self }
+        Self { name, host, program, figures, same_as: Some(self.name.clone()), ..*self }
     }
 
     /// The same process in an earlier look; another process may have the name now.

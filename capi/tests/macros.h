@@ -1,7 +1,7 @@
 /* Macros of others that stand in the way of a C or C++ header: included before hamlyn.h and hamlyn.hpp by
  * capi/test.sh, which then compiles and runs the tests of both.
  *
- * The real headers are included where they are installed. What stands below them defines the same names
+ * The real headers are included where they are installed. The list below them defines the same names
  * so that an identifier of ours that is one of them does not compile. The standard library's headers come
  * first: they are the compiler's to keep working.
  */

@@ -183,7 +183,7 @@ impl Mapped {
     }
 }
 
-/// What is said of memory with which this is wrong.
+/// The answer about memory that has this fault.
 fn taken(error: DescriptorError) -> Taken {
     match error {
         DescriptorError::Map(why) => Taken::Unavailable(why.to_string()),

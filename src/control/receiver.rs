@@ -56,7 +56,7 @@ pub(super) enum Message {
     Ended,
 }
 
-/// What the thread in the strangers' table says to the one in the program's.
+/// A message from the thread in the strangers' table to the thread in the program's.
 enum Said {
     Message(Message),
     /// This is to be kept for the message that says that it is there, and its pages pinned now: by

@@ -101,7 +101,7 @@ pub enum JobError {
     /// A name or bytes that are longer than the launcher takes.
     #[error("{what} has {bytes} bytes, and {launcher} takes {max} at most")]
     TooLong {
-        /// What is too long: the name or the bytes.
+        /// The part that is too long: the name or the bytes.
         what: &'static str,
         /// Its length.
         bytes: usize,

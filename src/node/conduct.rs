@@ -1,4 +1,4 @@
-//! What is held against a peer: packets that were refused, of each link, until it is sent away.
+//! The record of a peer's refused packets, for each link, up to the peer's disconnection.
 //!
 //! Never: a sender whose ticket was revoked is taken for one that guesses; what is remembered of a peer
 //! grows without a bound.
@@ -10,17 +10,17 @@ use core::ops::Range;
 use std::boxed::Box;
 use std::collections::BTreeSet;
 
-/// What is held against the sender of a packet that was refused.
+/// The charge against the sender of a refused packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// Its key is none that a ticket ever had.
+    /// No ticket ever had its key.
     Guess,
-    /// It had a ticket, which has been revoked.
+    /// Its ticket has been revoked.
     Stale,
     Other,
 }
 
-/// What a peer has done that was refused: mostly nothing.
+/// Refused packets of a peer: mostly none.
 #[derive(Debug, Default)]
 pub(crate) struct Conduct(Option<Box<Record>>);
 

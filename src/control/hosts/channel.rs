@@ -39,8 +39,7 @@ pub enum Ended {
     Broken(String),
     /// The fabric beside the connection has failed.
     Failed(String),
-    /// The bytes are not TLS, or not of this connection. Whatever their origin, the connection
-    /// cannot be used any more.
+    /// The bytes are not TLS, or not of this connection, which is of no more use.
     Nonsense(String),
 }
 

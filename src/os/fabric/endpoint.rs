@@ -5,9 +5,8 @@
 //!   idle --post--> receiving --completion--> came --give_back--> idle
 //!   idle --send--> (unsent) --> sending --completion--> idle
 //! ```
-//! Messages are written directly into a send buffer. If the provider has no room for the operation
-//! (`-FI_EAGAIN`), the buffer waits, and those with the same tag behind it, until completions have
-//! been read.
+//! Messages are written directly into a send buffer. If the provider has no room (`-FI_EAGAIN`),
+//! the buffer waits, and those with the same tag behind it, until completions have been read.
 //!
 //! The buffers belong to the end point, not to a peer: a message comes into the buffer that was
 //! posted first. Buffers are registered if the provider requires that (`FI_MR_LOCAL`), bound if it

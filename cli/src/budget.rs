@@ -50,7 +50,7 @@ impl Budget {
             MAX[of as usize],
         );
         let own = used.of.get(user).copied().unwrap_or(0) + count;
-        let may = used.all + count <= max || own <= max / self.users;
+        let may = used.all + count <= max || own <= (max / self.users).max(1);
         if may {
             used.all += count;
             used.of.insert(user.into(), own);

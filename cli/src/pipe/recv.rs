@@ -24,6 +24,8 @@ const SILENT_BESIDE_ANOTHER: Duration = Duration::from_secs(2);
 const SILENT_AT_LEAST: Duration = Duration::from_secs(1);
 /// Requests that wait for a sender to begin.
 const WAITING_MAX: usize = 64;
+/// The same of one user or host.
+const WAITING_OF_ONE_MAX: usize = 8;
 
 /// `hamlyn recv NAME`.
 pub fn recv(arguments: &RecvArguments) -> Result<()> {
@@ -212,13 +214,14 @@ impl Receiver {
         let Some(Ok(tickets)) = tickets else {
             return drop(self.node.refuse(id, "this is `hamlyn recv`: use `hamlyn send`"));
         };
-        if self.waiting.len() >= WAITING_MAX {
-            return drop(self.node.refuse(id, ANOTHER));
-        }
         let who = match &peer.host {
             Some(host) => host.identity.clone(),
             None => peer.uid.map_or("unknown".into(), |user| user.to_string()),
         };
+        let of_one = self.waiting.iter().filter(|request| request.who == who).count();
+        if of_one >= WAITING_OF_ONE_MAX || self.waiting.len() >= WAITING_MAX {
+            return drop(self.node.refuse(id, ANOTHER));
+        }
         self.waiting.push_back(Request { id, who, tickets });
     }
 
@@ -290,7 +293,9 @@ impl Receiver {
                 "the sender sent chunk {number}, and {next} was expected"
             );
             early.insert(number, (index.0, chunk));
-            if last.is_none() {
+            // A chunk out of order is no progress, however many come.
+            let before = next;
+            if last.is_none() && number == next {
                 self.refuse_others();
             }
             while let Some((index, chunk)) = early.remove(&next) {
@@ -317,7 +322,9 @@ impl Receiver {
                 next += 1;
             }
             // Without the time that the output took.
-            last = Some(Instant::now());
+            if next > before {
+                last = Some(Instant::now());
+            }
         }
     }
 

@@ -94,6 +94,8 @@ pub struct Services {
 /// Time limit for a look into one user's directory, and most looks that may be late.
 const LOOK_WITHIN: Duration = Duration::from_millis(200);
 const HELD_MAX: usize = 16;
+/// Time for the places of all users: one person can be many users (subordinate user ids).
+const ALL_WITHIN: Duration = Duration::from_secs(4);
 /// Most names of another user that are looked at. This user's own are all looked at.
 const NAMES_MAX: usize = 1024;
 
@@ -115,7 +117,8 @@ fn look<T: Send + 'static>(
 
 /// The services in this user's own directory and in the shared one, as far as they can be seen.
 /// Takes at most 200 ms for each directory that another process holds, and looks into no more after
-/// 16 of them. Of another user it finds at most 1,024 names.
+/// 16 of them, nor after four seconds, nor in more than 1,024 users' places. Of another user it finds
+/// at most 1,024 names. `cut` and `held` name the directories that it left out.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-list-{}", std::process::id()));
@@ -163,8 +166,13 @@ pub fn list_services(config: &Config) -> Services {
     }
     // This user may be unable to read the shared directory: its own place in it is known all the
     // same.
-    let own = (!users.contains(&euid())).then(euid);
-    for uid in own.into_iter().chain(users) {
+    let until = Instant::now() + ALL_WITHIN;
+    let others = users.into_iter().filter(|uid| *uid != euid());
+    for uid in core::iter::once(euid()).chain(others) {
+        if Instant::now() >= until {
+            found.cut.push(config.shared_dir.clone());
+            break;
+        }
         let looking = config.clone();
         let in_place = move || match open_shared(&looking, uid, false) {
             Ok(directory) => list(&directory, Some(uid)),
@@ -192,7 +200,7 @@ pub fn list_services(config: &Config) -> Services {
 fn users_in(shared: &Path) -> (Vec<u32>, bool) {
     let until = Instant::now() + LOOK_WITHIN / 2;
     let (mut users, mut entries) = (Vec::new(), std::fs::read_dir(shared).into_iter().flatten());
-    while Instant::now() < until {
+    while Instant::now() < until && users.len() < USERS_MAX {
         let Some(entry) = entries.next() else { return (users, false) };
         let Ok(entry) = entry else { continue };
         let user = user_of(&entry.file_name());

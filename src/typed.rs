@@ -296,7 +296,7 @@ pub trait Received {
     }
 }
 
-/// Memory that a value may take where nobody says otherwise: so much ..
+/// Memory that a value may take by default: so much ..
 #[cfg(feature = "serde")]
 const MEMORY_BYTES: usize = 16 << 20;
 /// .. or so many times the bytes that came, whichever is more.

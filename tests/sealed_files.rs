@@ -1,5 +1,5 @@
-//! What a process that has a descriptor or a mapping of a link's memory can do to it, tried
-//! (docs/sealed-files.md), and what is left of it when that process has gone.
+//! A process that has a descriptor or a mapping of a link's memory tries every operation on it
+//! (docs/sealed-files.md), and goes; then nothing of it is left.
 #![cfg(feature = "os")]
 
 #[path = "control_help/attackers.rs"]

@@ -17,9 +17,11 @@ pub enum Of {
     Links,
     /// Memory of their answers.
     Bytes,
+    /// Bytes of labels in a text for Prometheus, which repeats them in each row of a link.
+    Labels,
 }
 
-const MAX: [usize; 3] = [512, 2048, 32 << 20];
+const MAX: [usize; 4] = [512, 2048, 32 << 20, 16 << 20];
 
 /// Bytes of each answer that are not counted, so that a process with few links is seen beside
 /// processes of the same user with many.
@@ -28,7 +30,7 @@ pub const ANSWER_BYTES_FREE: usize = 32 << 10;
 /// The remaining budget of one look.
 pub struct Budget {
     users: usize,
-    used: Mutex<[Used; 3]>,
+    used: Mutex<[Used; 4]>,
 }
 
 #[derive(Default)]

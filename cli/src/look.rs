@@ -211,7 +211,7 @@ fn process_of(services: &Services, name: &str) -> Option<u32> {
 }
 
 /// The account that a look at a service is charged to: its user, or the other host.
-fn user_of(name: &str) -> String {
+pub fn user_of(name: &str) -> String {
     let is_of_host = hamlyn::control::is_of_other_host(name);
     match name.split_once('@').filter(|_| !is_of_host) {
         Some((user, _)) => user.into(),

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use hamlyn::os::environment;
 use rustix::fs::{PROC_SUPER_MAGIC, fstat, statfs};
 use rustix::process::geteuid;
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::{File, Metadata, Permissions};
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -159,8 +160,7 @@ fn resolve(path: &Path, instead: &str) -> Result<(PathBuf, Option<Metadata>)> {
     ensure!(path != Path::new("-"), no_file());
     let mut at = path.to_path_buf();
     for _ in 0..=LINKS_MAX {
-        let folder = folder_of(&at).canonicalize();
-        let folder = folder
+        let folder = directory(folder_of(&at))
             .with_context(|| format!("{}: its directory {}", cannot(), folder_of(&at).display()))?;
         at = folder.join(at.file_name().with_context(no_file)?);
         // One look at each name; a later change of it has no effect.
@@ -176,14 +176,7 @@ fn resolve(path: &Path, instead: &str) -> Result<(PathBuf, Option<Metadata>)> {
             ensure!(found.is_file() && !is_output(&found), no_file());
         }
         let around = folder.symlink_metadata().with_context(cannot)?;
-        if let Some(user) = planted_by(&found, &around) {
-            let at = at.display();
-            bail!(
-                "{}: user {user} has put {at} there, in a directory where others can write, and would have \
-                 what is written: remove it, or write elsewhere",
-                cannot()
-            );
-        }
+        check_planted(&at, &found, &around).with_context(cannot)?;
         if found.is_file() {
             return Ok((at, Some(found)));
         }
@@ -192,13 +185,49 @@ fn resolve(path: &Path, instead: &str) -> Result<(PathBuf, Option<Metadata>)> {
     bail!("{}: symbolic links that lead to one another", cannot())
 }
 
-/// The other user that can have put this file or link into this directory for others to write
-/// through, if any; the rules are those of the kernel's `fs.protected_regular` and
-/// `fs.protected_symlinks`.
-fn planted_by(found: &Metadata, directory: &Metadata) -> Option<u32> {
+/// The directory without symbolic links. The kernel's `fs.protected_symlinks` looks at the last name
+/// of a path alone, so each link on the way is checked here.
+fn directory(path: &Path) -> Result<PathBuf> {
+    let mut at = PathBuf::from("/");
+    // The names still to walk, the next one last.
+    let names = |path: &Path| -> Vec<OsString> {
+        path.components().rev().map(|name| name.as_os_str().to_owned()).collect()
+    };
+    let (mut left, mut links) = (names(&std::path::absolute(path)?), 0);
+    while let Some(name) = left.pop() {
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        if name == "." {
+            continue;
+        }
+        let next = at.join(&name);
+        let found = next.symlink_metadata()?;
+        if !found.is_symlink() {
+            at = next;
+            continue;
+        }
+        links += 1;
+        ensure!(links <= LINKS_MAX, "symbolic links that lead to one another");
+        check_planted(&next, &found, &at.symlink_metadata()?)?;
+        left.extend(names(&next.read_link()?));
+    }
+    Ok(at)
+}
+
+/// Fails if another user can have put this file or link into this directory for others to write
+/// through; the rules are those of the kernel's `fs.protected_regular` and `fs.protected_symlinks`.
+fn check_planted(at: &Path, found: &Metadata, directory: &Metadata) -> Result<()> {
     let is_open = directory.mode() & 0o022 != 0;
     let known = [geteuid().as_raw(), directory.uid()];
-    (is_open && !known.contains(&found.uid())).then(|| found.uid())
+    let (at, user) = (at.display(), found.uid());
+    ensure!(
+        !is_open || known.contains(&user),
+        "user {user} has put {at} there, in a directory where others can write, and would have \
+         what is written: remove it, or write elsewhere"
+    );
+    Ok(())
 }
 
 /// Whether this process writes to it already.

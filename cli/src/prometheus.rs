@@ -5,10 +5,11 @@
 //! bounded, and only one of two rows with the same labels is kept. The look's budget bounds the
 //! number of rows.
 
+use crate::budget::{Budget, Of};
 use crate::figures::{Link, RoomWaits};
-use crate::look::{Look, Told};
+use crate::look::{Look, Told, user_of};
 use hamlyn::{control, interface};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// Most characters of a label's value.
@@ -285,7 +286,8 @@ impl Metrics {
         self.add(name, kind, help, labels, value);
     }
 
-    fn of_process(&mut self, told: &Told) {
+    /// Returns the number of links for which the budget had no room.
+    fn of_process(&mut self, told: &Told, budget: &Budget) -> u64 {
         let service = format!("service=\"{}\"", label(&told.name));
         let known = |number: Option<u32>| number.map_or("unknown".into(), |n| n.to_string());
         let info = format!(
@@ -317,9 +319,11 @@ impl Metrics {
             self.of_room_waits(&service, &waits);
         }
         // The links of a process with several names are shown once.
-        for (number, link) in told.figures.links.iter().filter(|_| told.same_as.is_none()) {
-            self.of_link(&service, *number, link);
-        }
+        let user = user_of(&told.name);
+        let links = told.figures.links.iter().filter(|_| told.same_as.is_none());
+        links
+            .filter(|(number, link)| !self.of_link(&service, **number, link, budget, &user))
+            .count() as u64
     }
 
     fn of_room_waits(&mut self, service: &str, waits: &RoomWaits) {
@@ -341,7 +345,15 @@ impl Metrics {
         }
     }
 
-    fn of_link(&mut self, service: &str, number: u32, link: &Link) {
+    /// Returns whether the budget had room for it.
+    fn of_link(
+        &mut self,
+        service: &str,
+        number: u32,
+        link: &Link,
+        budget: &Budget,
+        user: &str,
+    ) -> bool {
         let number_or_word =
             |name| label(&link.text(name).chars().take(NUMBER_MAX).collect::<String>());
         let peer = ["peer_user", "peer_process"].map(number_or_word);
@@ -353,9 +365,13 @@ impl Metrics {
             label(&link.peer_program().unwrap_or_default()),
             label(link.text("peer_host")),
         );
+        if !budget.take(user, Of::Labels, labels.len() * OF_LINK.len()) {
+            return false;
+        }
         for (figure, metric, kind, help) in OF_LINK {
             self.add_figure(&format!("link_{metric}"), *kind, help, &labels, link.text(figure));
         }
+        true
     }
 }
 
@@ -380,7 +396,9 @@ const LEFT_OUT: &str =
 /// The text of all metrics.
 pub fn text(look: &Look) -> String {
     let mut metrics = Metrics::default();
-    look.told.iter().for_each(|told| metrics.of_process(told));
+    let users: BTreeSet<String> = look.told.iter().map(|told| user_of(&told.name)).collect();
+    let budget = Budget::of_users(users.len());
+    let links: u64 = look.told.iter().map(|told| metrics.of_process(told, &budget)).sum();
     for (name, _) in &look.failed {
         let service = format!("service=\"{}\"", label(name));
         let is_there = look.closed.contains(name);
@@ -391,7 +409,7 @@ pub fn text(look: &Look) -> String {
     }
     let left_out = |what: &str, user: &str| format!("what=\"{what}\",user=\"{}\"", label(user));
     let names = look.not_asked.iter().map(|(user, count)| (left_out("names", user), *count as u64));
-    let lines = (left_out("lines", ""), look.lines_left_out());
+    let lines = (left_out("lines", ""), look.lines_left_out() + links);
     let directories = (left_out("directories", ""), look.unseen.len() as u64);
     for (labels, count) in names.chain([lines, directories]) {
         metrics.add("look_left_out", Kind::Gauge, LEFT_OUT, &labels, count.to_string());
@@ -450,6 +468,19 @@ mod tests {
         let failed = [("y", "gone"), ("z", "not for you")];
         let failed = failed.map(|(name, why)| (name.into(), why.into())).into();
         Look { told: vec![told], failed, closed: ["z".into()].into(), ..Look::default() }
+    }
+
+    #[test]
+    fn long_labels_of_links_use_up_a_budget_and_the_other_links_are_counted() {
+        let host = "\u{10348}".repeat(128);
+        let of = |i| format!("link.{i}.peer_host {host}\nlink.{i}.messages_sent 1\n");
+        let figures: String = (0..2048).map(of).collect();
+        let text = super::text(&look(&figures));
+        let rows = text.matches("hamlyn_link_messages_sent_total{").count();
+        assert!((500..1000).contains(&rows), "{rows}");
+        let left_out =
+            format!("hamlyn_look_left_out{{what=\"lines\",user=\"\"}} {}\n", 2048 - rows);
+        assert!(text.contains(&left_out), "{rows} rows, and not {left_out}");
     }
 
     #[test]

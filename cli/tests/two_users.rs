@@ -163,6 +163,11 @@ fn a_file_or_a_link_that_another_user_has_put_where_everybody_may_is_not_written
     let (file, link) = (open.join("file"), open.join("link"));
     fs::write(&file, "as it was").unwrap();
     std::os::unix::fs::symlink(&own, &link).unwrap();
+    // A link to a directory on the way, too.
+    let (folder, way) = (dir.join("folder"), open.join("way"));
+    fs::create_dir(&folder).unwrap();
+    std::os::unix::fs::symlink(&folder, &way).unwrap();
+    let behind = way.join("new");
     let receive = |path: &Path| {
         let command = format!("hamlyn recv --wait 0 -o {} x", path.display());
         let mut command = shell(&command, dir, &dir.join("run"), None);
@@ -173,12 +178,12 @@ fn a_file_or_a_link_that_another_user_has_put_where_everybody_may_is_not_written
     let goes_on = |said: &str| !said.contains("cannot write");
     for mode in [0o1777, 0o777, 0o775] {
         fs::set_permissions(&open, fs::Permissions::from_mode(mode)).unwrap();
-        for path in [&file, &link] {
-            std::os::unix::fs::lchown(path, Some(BOB.1), Some(BOB.1)).unwrap();
+        for (planted, path) in [(&file, &file), (&link, &link), (&way, &behind)] {
+            std::os::unix::fs::lchown(planted, Some(BOB.1), Some(BOB.1)).unwrap();
             let said = receive(path);
             assert!(said.contains(&format!("user {} has put", BOB.1)), "{mode:o}: {said}");
             // It is no other user's to those whose it is.
-            std::os::unix::fs::lchown(path, Some(0), Some(0)).unwrap();
+            std::os::unix::fs::lchown(planted, Some(0), Some(0)).unwrap();
             let said = receive(path);
             assert!(goes_on(&said), "{mode:o}: {said}");
         }

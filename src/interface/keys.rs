@@ -1,5 +1,5 @@
-//! Keys: made so that the interface can tell a key that was once in a ticket from a guess, however long
-//! ago it was, and remembers none.
+//! Keys: the interface can tell every key that a ticket ever had from a guess, and remembers none of
+//! them.
 //!
 //! A key is the interface's number for it (how many it had made before), with a mark of the slot and
 //! entry that it is for, enciphered by a secret of the interface. To everybody else keys are 64 bits as
@@ -9,7 +9,7 @@
 //! The cipher is Speck64/128 (Beaulieu and others, The SIMON and SPECK Families of Lightweight Block
 //! Ciphers, 2013): blocks of 64 bits, a key of 128.
 //!
-//! Never: two keys of one interface are the same; a key that nobody was given is taken for a former one.
+//! Never: two keys of one interface are the same; a guess is taken for a former key.
 
 use crate::wire::{Key, MetadataIndex, SlotIndex};
 
@@ -85,7 +85,7 @@ impl Keys {
 
     /// A key for a slot, or for an entry of it.
     pub fn make(&mut self, slot: u32, entry: Option<u32>) -> Key {
-        // The last number is nobody's.
+        // The last number is that of `nobodys`.
         if self.made == (1 << NUMBER_BITS) - 1 {
             let next = [1, 2].map(|i| self.cipher.encipher(u64::MAX - i));
             let words = next.map(|word| [(word >> 32) as u32, word as u32]);
@@ -97,7 +97,7 @@ impl Keys {
         Key(key)
     }
 
-    /// A key that is in no ticket: of what is closed.
+    /// The key of closed entries, which is in no ticket.
     pub fn nobodys(&self) -> Key {
         Key(self.cipher.encipher(u64::MAX))
     }

@@ -1,7 +1,7 @@
 //! The record of a peer's refused packets, for each link, up to the peer's disconnection.
 //!
-//! Never: a sender whose ticket was revoked is taken for one that guesses; what is remembered of a peer
-//! grows without a bound.
+//! Never: a sender whose ticket was revoked is taken for one that guesses; a peer's record grows without
+//! a bound.
 
 use super::receive::Misbehaviour;
 use crate::config::Config;
@@ -37,22 +37,21 @@ struct Record {
     /// Refusals since `since_ns`.
     refusals: u32,
     since_ns: u64,
-    /// Keys that tickets once had of which the peer has been told since `told_since_ns`.
+    /// Former keys of which the peer got a notice since `told_since_ns`.
     told: BTreeSet<u64>,
     told_since_ns: u64,
 }
 
-/// Accepted lines for which one wrong key is forgiven. A key has 2^64 values: whoever sends as many
-/// lines as a core can, all his life, guesses none of them at this price.
+/// Accepted lines for which one wrong key is forgiven. A key has 2^64 values: at this
+/// price a core that sends lines for a lifetime guesses none of them.
 const FORGIVEN_AFTER: u64 = 1024;
 
-/// Packets with keys that counted once, for which one refusal is counted: whoever has sent a long
-/// message, or many short ones, when its ticket is revoked, has done nothing wrong. No honest sender
-/// sends so many.
+/// Packets with former keys that count as one refusal. An honest sender has a long message, or many
+/// short ones, on the way when its ticket is revoked, and sends few packets after it has heard of that.
 const STALE_PER_REFUSAL: u64 = 64;
 
-/// A peer is told of this many changed keys in a second and of no more: what is remembered has a bound,
-/// and so has the time that it takes to tell.
+/// Changed keys of which a peer gets a notice in a second: a bound on memory, and on the time that the
+/// notices take.
 const TOLD_MAX: usize = 1024;
 
 impl Conduct {
@@ -103,7 +102,7 @@ impl Conduct {
         None
     }
 
-    /// Whether the peer is to be told that this key counts no more: once for each key.
+    /// Whether the peer is to get a notice that this key is no longer valid: one for each key.
     pub fn is_to_be_told(&mut self, key: Key, now_ns: impl FnOnce() -> u64) -> bool {
         let record = self.0.get_or_insert_default();
         if record.told.contains(&key.0) {

@@ -1,19 +1,18 @@
-//! Pages that stay the pages of their file: neither replaced nor swapped out, as long as a pipe refers
-//! to them.
+//! Pinned pages: as long as a pipe refers to them, the kernel neither replaces nor swaps out the pages
+//! of a file.
 //!
-//! Whoever maps a file, if only for reading, can have the kernel put one huge page in the place of all
-//! pages of 2 MiB of it (`MADV_COLLAPSE`, Linux 6.1). A file of 36 KiB is 2 MiB large then, its seals
+//! A process that maps a file, if only for reading, can make the kernel replace all pages of 2 MiB of it
+//! by one huge page (`MADV_COLLAPSE`, Linux 6.1). A file of 36 KiB then takes 2 MiB, its seals
 //! notwithstanding, and its new page is not locked in memory, although the old ones were. No seal and no
-//! flag of another mapping forbids it. But the kernel looks first whether somebody refers to one of the
-//! pages beside the file and its mappings, and lets all of the 2 MiB alone if so. A pipe does, to which
-//! a byte of the page was spliced (`vmsplice`): one page of each 2 MiB is enough, and what waits in the
-//! pipe is never read.
+//! flag of another mapping forbids it. But the kernel leaves all 2 MiB alone if anything beside the file
+//! and its mappings refers to one of the pages. A pipe does, after a byte of the page was spliced into it
+//! (`vmsplice`): one page of each 2 MiB is enough, and nobody reads the pipe.
 //!
-//! A pipe has two such bytes, of what was pinned one after the other, mostly the two rings of a link: so
-//! pinning costs a link one descriptor. If one of the two mappings goes, its one page stays until the
-//! other goes.
+//! A pipe holds two such bytes, of two mappings that were pinned one after the other, mostly the two
+//! rings of a link: so pinning costs a link one descriptor. If one of the two mappings goes, its one page
+//! stays until the other goes.
 //!
-//! Never: a page is pinned that nobody has paid for; the pipe of another process is written to.
+//! Never: an unpaid page is pinned; the pipe of another process is written to.
 
 use super::{HUGE_PAGE, Mapping, lock};
 use rustix::io::Errno;
@@ -34,7 +33,7 @@ struct Half {
     process: u32,
 }
 
-/// Nobody waits for it: in a forked child a thread that it does not have may have locked it.
+/// No thread waits for its lock: in a forked child a thread of the parent may hold it for ever.
 static HALF: Mutex<Option<Half>> = Mutex::new(None);
 
 /// The half-full pipe of this process; that of the process from which it was forked is not touched.
@@ -51,7 +50,7 @@ fn half(half: &mut Option<Half>) -> Option<Half> {
 impl Drop for Pin {
     fn drop(&mut self) {
         drop(self.0.take());
-        // A pipe of which nobody needs the first page waits for no second.
+        // A pipe whose first page is not needed any more waits for no second.
         if let Ok(mut open) = HALF.try_lock() {
             *open = half(&mut open).filter(|half| Arc::strong_count(&half.pages) > 1);
         }

@@ -1,15 +1,15 @@
-//! What a program that makes no calls still has mapped of a link that has ended: private copies take the
-//! place of the files, so that nothing of the peer's stays behind.
+//! Mappings of a link that has ended: private copies take the place of the peer's files while the
+//! program makes no calls, so that nothing of the peer's stays behind.
 //!
-//! A file lives as long as somebody maps it, with all that its peer has given it: pages, as many as were
-//! agreed, and what no limit of this process's counts, such as extended attributes. As long as the peer
-//! lives its own control group pays for that. When it has gone, only this process holds it.
+//! A file lives as long as a process maps it, with everything that its peer has given it: the agreed
+//! pages, and memory that no limit of this process counts, such as extended attributes. While the peer
+//! lives its own control group pays for that; after its death only this process holds the file.
 //!
-//! What the peer has written and nobody has read yet lies in the copy, at the same address.
+//! Bytes of the peer that have not been read yet are in the copy, at the same address.
 //!
-//! Never: whoever reads or writes there is disturbed (the kernel replaces a mapping in one step, for
-//! which those who touch it meanwhile wait); anybody waits for the thread that does this (a page may have
-//! been swapped out, and come back when the peer's control group has memory).
+//! Never: a thread that reads or writes there is disturbed (the kernel replaces a mapping in one step,
+//! and threads that touch it meanwhile wait for that); a thread waits for this one (a page may have been
+//! swapped out, and come back only when the peer's control group has memory).
 
 use super::{Mapping, PAGE, RegionLines};
 use crate::link::cells::{self, Lines};
@@ -18,7 +18,7 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::vec::Vec;
 
-/// A mapping of a link that may have ended, which this does not keep.
+/// A mapping of a link that may have ended; this does not keep it.
 #[derive(Clone, Debug)]
 pub struct Remains(Weak<Mapping>);
 
@@ -27,7 +27,7 @@ impl Remains {
         Self(Arc::downgrade(mapping))
     }
 
-    /// Whether somebody keeps it.
+    /// Whether the mapping still exists.
     pub fn are_there(&self) -> bool {
         self.0.strong_count() > 0
     }
@@ -49,9 +49,8 @@ impl Remains {
             }
         }
         // SAFETY: the first range is the new mapping, which nothing refers to. The second is the old
-        // one, which is kept meanwhile; who has pointers into it goes through atomics there, and finds
-        // the same bytes, but what it has itself written since they were copied. Nobody reads that:
-        // the link has ended.
+        // one, which `mapping` keeps; all accesses through pointers into it are atomic, and find the
+        // same bytes, except for own writes since the copy. No peer reads those: the link has ended.
         unsafe {
             let (from, to) = (copy.start.as_ptr(), mapping.start.as_ptr());
             let flags = MremapFlags::MAYMOVE;
@@ -63,8 +62,8 @@ impl Remains {
     }
 }
 
-/// Puts private copies in the place of these mappings, on a thread that nothing waits for. Where none
-/// can be had they stay as they are, which their user's quota allows for.
+/// Puts private copies in the place of these mappings, on a thread that nothing waits for. Without
+/// memory for a copy the mapping stays as it is, which its user's quota allows for.
 pub fn copy_elsewhere(mut remains: Vec<Remains>) {
     remains.retain(Remains::are_there);
     if !remains.is_empty() {
@@ -95,7 +94,7 @@ mod tests {
         cells::read_at(lines.lines(), 40_000, &mut found);
         assert_eq!(&found, b"sent before the end");
         assert_eq!(room.word().load(Ordering::Relaxed), 7);
-        // Whatever becomes of the file: nothing of it is here.
+        // Later writes to the file do not show here.
         theirs.room().word().store(8, Ordering::Relaxed);
         assert_eq!(room.word().load(Ordering::Relaxed), 7);
         let start = std::format!("{:x}-", ours.mapping.start.as_ptr() as usize);

@@ -11,8 +11,8 @@ use std::string::String;
 use std::sync::{Mutex, PoisonError};
 
 impl Manager {
-    /// Who may grow senders from this manager's seeds; the same user unless set. To be set before
-    /// the first seed is made: the place of the socket follows from it.
+    /// Sets the access of senders that are grown from this manager's seeds; the same user by
+    /// default. Set it before the first seed is made, since the socket's directory depends on it.
     pub fn set_seed_access(&self, access: Access) -> Result<(), OfferError> {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();

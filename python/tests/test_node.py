@@ -282,7 +282,9 @@ def test_nothing_is_left_of_a_closed_manager() -> None:
     end = time.monotonic() + LIMIT
     while len(os.listdir("/proc/self/task")) > threads and time.monotonic() < end:
         time.sleep(0.01)
-    assert len(os.listdir("/proc/self/task")) == threads
+    # Fewer, if one that another test had left (of a look at names, say) has ended meanwhile: each of
+    # these twenty would leave one.
+    assert len(os.listdir("/proc/self/task")) <= threads
     # A descriptor for each manager that still lives, none for those that do not: nothing refers
     # to them now but the names of this function.
     del manager, view

@@ -101,7 +101,8 @@ fn certificates(directory: &Path, arguments: &KeysArguments) -> Result<()> {
         write(key, pair.serialize_pem().as_bytes(), arguments.force)?;
         write(certificate, signed.pem().as_bytes(), arguments.force)?;
         let days = arguments.days;
-        let why = match wanted > authority_ends {
+        // A moment passes between the two where both are made at once.
+        let why = match wanted - authority_ends > time::Duration::hours(1) {
             true => format!(
                 "when its authority ends, too, and not for {days} days: for longer, make an authority in \
                  another directory"

@@ -144,7 +144,7 @@ fn either_side_gets_a_bulk_ring() {
             (&theirs, &ours)
         };
         let mut writer = RingWriter::new(outgoing, own.incoming.bulk_freed(), 1 << 16);
-        let reader = RingReader::new(incoming, other.outgoing.bulk_freed());
+        let mut reader = RingReader::new(incoming, other.outgoing.bulk_freed());
         writer.transmit(&header(), &[], &[7u8; 50][..]).unwrap();
         assert!(reader.peek().unwrap().is_some());
         // Once is enough.

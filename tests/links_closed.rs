@@ -134,7 +134,7 @@ fn links_closed_violation_counts_a_ring_with_what_no_writer_writes() {
     // The same again in the next line, with the same lap's stamp, but that it is longer than the
     // whole ring.
     let stamp = cells::load_at(lines.lines(), 0) & 0xffff_ffff;
-    let longer = hamlyn::wire::Header { length: u32::MAX, ..header };
+    let longer = hamlyn::wire::Header { length: i32::MAX as u32, ..header };
     for (i, word) in longer.to_words().into_iter().enumerate().rev() {
         let word = if i == 0 { word | stamp } else { word };
         cells::store_at(lines.lines(), 64 + 8 * i, word);

@@ -332,24 +332,24 @@ fn packets_for_a_slot_with_a_receiver_take_no_short_way_around_it() {
     use hamlyn::interface::Flow;
     let mut world = world(Mode::Normal, Notes { consumes: true, ..Notes::default() });
     let h = world.header(0, 16);
-    let [w0, w1, w2, w3, w4, w5] = h.to_words();
-    let words = [w0, w1, w2, w3, w4, w5, 1, 2];
-    let mut flow = Flow::default();
-    let slot = world.slot;
+    let (body, varying) = (Bytes::of(&h, 7), h.varying());
+    let mut flow = Flow::NONE;
+    let (slot, queue) = (world.slot, world.queue);
     let receiver = world.interface.uninstall(slot).unwrap().unwrap();
-    for _ in 0..3 {
-        world.interface.remember(&mut flow, &words);
-    }
-    assert!(world.interface.handle_again(&flow, LINK, |i| words[i]), "of a flow, without one");
+    let handled = world.interface.handle_and_keep(LINK, &h, 0, &body, &mut flow);
+    assert_eq!(handled, Ok(Arrival::Notified));
+    world.interface.pop(queue).unwrap();
+    let again = world.interface.handle_again(&flow, LINK, &varying, &body);
+    assert!(again, "of a flow, without one");
+    world.interface.pop(queue).unwrap();
     // State from before the receiver counts no more.
     world.interface.install(slot, receiver).unwrap();
-    assert!(!world.interface.handle_again(&flow, LINK, |i| words[i]));
+    assert!(!world.interface.handle_again(&flow, LINK, &varying, &body));
     for _ in 0..3 {
-        world.interface.remember(&mut flow, &words);
-        assert!(!world.interface.handle_again(&flow, LINK, |i| words[i]));
-        let queue = world.queue;
-        world.interface.pop(queue).unwrap();
-        assert!(world.interface.take_again(&flow, |i| words[i], queue, None).is_none());
+        let handled = world.interface.handle_and_keep(LINK, &h, 0, &body, &mut flow);
+        assert_eq!(handled, Ok(Arrival::Consumed));
+        assert!(!world.interface.handle_again(&flow, LINK, &varying, &body));
+        assert!(world.interface.take_again(&flow, &varying, &body, queue, None).is_none());
     }
 }
 
@@ -434,26 +434,22 @@ fn what_is_known_of_the_packet_before_lets_none_write_beyond_what_its_own_checks
             interface.arm_entry(slot, ENTRY, Some(low..low + size)).unwrap();
         }
         let ticket = interface.ticket(slot, ENTRY).unwrap();
-        let words = |offset: u64, length: u32| {
-            let h = Header { offset, ..header(&ticket, 0, length, 0) };
-            let [w0, w1, w2, w3, w4, w5] = h.to_words();
-            [w0, w1, w2, w3, w4, w5, !0, !0]
-        };
-        let mut flow = Flow::default();
-        for _ in 0..3 {
-            interface.remember(&mut flow, &words(low, 0));
-        }
+        let at = |offset: u64, length: u32| Header { offset, ..header(&ticket, 0, length, 0) };
+        let mut flow = Flow::NONE;
+        let first = at(low, 0);
+        interface.handle_and_keep(LINK, &first, 0, &Bytes::of(&first, 0), &mut flow).unwrap();
+        interface.pop(queue).unwrap();
         let offsets = (0..=size + 24).chain([u64::MAX - 20, u64::MAX - 15, u64::MAX]);
         for offset in offsets {
-            for length in 0..=17 {
-                let words = words(offset, length);
+            for length in 0..=20 {
+                let h = at(offset, length);
+                let (varying, body) = (h.varying(), Bytes::of(&h, 0xff));
                 let fits = offset >= low
-                    && length <= 16
                     && offset.checked_add(length as u64).is_some_and(|to| to <= low + size);
                 let case = format!("{length} bytes at {offset} of {low}..{}", low + size);
-                assert_eq!(interface.handle_again(&flow, LINK, |i| words[i]), fits, "{case}");
+                assert_eq!(interface.handle_again(&flow, LINK, &varying, &body), fits, "{case}");
                 interface.pop(queue).unwrap();
-                let taken = interface.take_again(&flow, |i| words[i], queue, None);
+                let taken = interface.take_again(&flow, &varying, &body, queue, None);
                 assert_eq!(taken.is_some(), fits, "{case}");
                 let mut expected = vec![0xaa; AREA];
                 if fits {

@@ -48,6 +48,8 @@ fn the_sequences_meet_every_refusal() {
     for name in ["complete_in_shared", "overtaken", "refused_in_shared"] {
         assert!(met[name] > 20, "{name} only {} times", met[name]);
     }
-    assert!(met["alike"] > 500 && met["direct"] > 200, "{met:?}");
+    for (name, least) in [("alike", 500), ("direct", 200), ("longer", 20)] {
+        assert!(met[name] > least, "{met:?}");
+    }
     assert!(met["messages_received"] > 1000 && met["packets_received"] > met["messages_received"]);
 }

@@ -61,7 +61,9 @@ pub unsafe extern "C" fn h_send_msg(
         return send_any(node, ticket, data, length, metadata, metadata_length, timeout_ns, handle);
     }
     // The usual message. The general path prepares the rest, and finds out the cause of a failure.
-    let send = |node: &Manager, ticket: TicketBytes| node.send_line_alone(ticket, &*data.cast());
+    let send = |node: &Manager, ticket: TicketBytes| {
+        node.send_alone(ticket, &*data.cast::<[u8; INLINE_BYTES]>())
+    };
     match guard_usual(|| send_usual(node, ticket, data, handle, send)) {
         Some(status) => status,
         None => {
@@ -113,6 +115,9 @@ const fn largest(a: usize, b: usize) -> usize {
     if a > b { a } else { b }
 }
 
+/// Up to so many bytes, a message is tried as one packet first.
+const SHORT_MAX: usize = 1024;
+
 /// Sends any message; the fast path has done nothing of it.
 #[allow(clippy::too_many_arguments)] // As h_send_msg.
 #[inline(never)]
@@ -126,9 +131,9 @@ unsafe fn send_any(
     timeout_ns: i64,
     handle: *mut h_handle_t,
 ) -> h_status {
-    if metadata_length == 0 && length < INLINE_BYTES {
+    if metadata_length == 0 && length <= SHORT_MAX {
         let send = |node: &Manager, ticket: TicketBytes| {
-            node.send_short_alone(ticket, core::slice::from_raw_parts(data.cast(), length))
+            node.send_alone(ticket, core::slice::from_raw_parts(data.cast(), length))
         };
         if let Some(status) = guard_usual(|| send_usual(node, ticket, data, handle, send)) {
             return status;

@@ -17,7 +17,6 @@ use hamlyn::os::memory::ForkGuard;
 use hamlyn::os::poller::Poller;
 use hamlyn::os::sys::{Bell, wait_for};
 use hamlyn::protocol;
-use hamlyn::wire::INLINE_BYTES;
 use hamlyn::{LinkId, Node, NodeId, Notification, QueueId};
 use pyo3::prelude::*;
 use std::cell::RefCell;
@@ -383,7 +382,7 @@ impl Inner {
         metadata: &[u8],
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        if link.is_none() && data.len() + metadata.len() <= INLINE_BYTES {
+        if link.is_none() && data.len() <= HELD_BYTES_MAX {
             let send = |node: &protocol::Manager| node.send_at_once(ticket, data, metadata);
             if self.at_once(|node| send(node).then_some(())).is_some() {
                 return Ok(());

@@ -21,7 +21,7 @@ macro_rules! counters {
             $(#[doc = $rdoc] pub $rfield: Counter,)*
             /// Messages of one line that were deposited and announced in the short way. Not
             /// reported by itself: each counts as a packet, a message and a notification.
-            pub(crate) lines_announced: Counter,
+            pub(crate) singles_announced: Counter,
         }
 
         impl Counters {
@@ -33,9 +33,9 @@ macro_rules! counters {
                 ];
                 for (name, value) in &mut all {
                     match *name {
-                        "packets_sent" | "messages_sent" => *value += self.lines_sent.get(),
+                        "packets_sent" | "messages_sent" => *value += self.singles_sent.get(),
                         "packets_received" | "messages_received" | "notifications" => {
-                            *value += self.lines_announced.get();
+                            *value += self.singles_announced.get();
                         }
                         _ => {}
                     }
@@ -51,14 +51,13 @@ macro_rules! counters {
             }
             /// Packets that were deposited, in any way.
             pub(crate) fn packets(&self) -> u64 {
-                self.packets_received.get() + self.lines_announced.get()
+                self.packets_received.get() + self.singles_announced.get()
             }
-            /// A message of one line was deposited in the short way: with as few stores as
-            /// possible.
+            /// A message of one packet was deposited: counted with as few stores as possible.
             #[inline(always)]
-            pub(crate) fn line_received(&self, bytes: u64, notifies: bool) {
+            pub(crate) fn packet_received(&self, bytes: u64, notifies: bool) {
                 if notifies {
-                    self.lines_announced.add(1);
+                    self.singles_announced.add(1);
                 } else {
                     self.packets_received.add(1);
                     self.messages_received.add(1);
@@ -112,8 +111,8 @@ counters! {
     messages_consumed,
     /// Receivers of the application's that panicked, and are gone.
     receivers_panicked,
-    /// Messages given to links as one line each; they are packets and messages that were sent, too.
-    lines_sent,
+    /// Messages given to links as one packet each, at once; counted as packets and messages, too.
+    singles_sent,
     /// Packets given to links.
     packets_sent,
     /// Bytes of data given to links.

@@ -285,11 +285,6 @@ impl Producer {
         self.shares[share as usize].attached = false;
     }
 
-    /// Entries that `share` has reserved.
-    pub(crate) fn credit(&self, share: u32) -> u32 {
-        self.shares[share as usize].credit
-    }
-
     /// Whether a notification for `share` fits into its reservation.
     #[inline(always)]
     pub fn has_credit(&self, share: u32) -> bool {

@@ -317,6 +317,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             let _ = guarded(|| drop(gone));
             self.counters.receivers_panicked.add(1);
         }
+        self.counters.packets_received.add(1);
+        self.counters.bytes_received.add(header.length as u64);
         if !checked.completes {
             return Ok(Arrival::Part);
         }

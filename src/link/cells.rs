@@ -119,63 +119,88 @@ pub fn prefetch_for_writing(lines: &[Line], index: usize) {
     let _ = line;
 }
 
-/// Writes the words of a line except the first, in any order, with as few stores as possible. All
-/// stores of this processor, also those to its own memory, wait in one queue for the lines that are
-/// on their way here; so the fewer stores a message has, the more lines can be on their way at
-/// once. No reader looks at these words before it has seen the first.
+/// Asks for a line to be brought here for reading, while other work goes on.
 #[inline(always)]
-pub fn write_behind_first(line: &[AtomicU64; LINE_WORDS], word: impl Fn(usize) -> u64) {
-    #[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(loom), not(miri)))]
-    {
-        use core::arch::x86_64::{__m128i, _mm_set_epi64x, _mm_storeu_si128};
-        line[1].store(word(1), Ordering::Relaxed);
-        for i in [2, 4, 6] {
-            let (low, high) = (word(i) as i64, word(i + 1) as i64);
-            // SAFETY: two neighbouring words of the line, whose atomics allow writes through a
-            // shared reference. No thread of this program reads them before the first word's
-            // release; accesses by another process through its own view are outside of the program.
-            unsafe {
-                _mm_storeu_si128(line[i].as_ptr().cast::<__m128i>(), _mm_set_epi64x(high, low))
-            }
-        }
+pub fn prefetch_for_reading(lines: &[Line], index: usize) {
+    let line = lines.as_ptr().wrapping_add(index);
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    // SAFETY: a hint: it reads and writes nothing, at any address.
+    unsafe {
+        core::arch::asm!(
+            "prefetcht0 [{line}]",
+            line = in(reg) line,
+            options(nostack, preserves_flags, readonly),
+        );
     }
-    #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2", not(loom), not(miri))))]
-    for (i, cell) in line.iter().enumerate().skip(1) {
-        cell.store(word(i), Ordering::Relaxed);
-    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    let _ = line;
 }
 
 /// Copies `from` into the ring's body, `byte` bytes after the start of line `line`, going on at
 /// the ring's first line at its end. At most the whole ring.
-#[inline]
+#[inline(always)]
 pub fn copy_in(lines: &[Line], line: usize, byte: usize, from: &[u8]) {
-    let size = lines.len() * LINE_BYTES;
-    assert!(from.len() <= size, "a body of {} bytes in a ring of {size}", from.len());
-    if from.is_empty() {
-        return;
-    }
-    let start = (line * LINE_BYTES + byte) & (size - 1);
-    let first = from.len().min(size - start);
-    put(lines, start, &from[..first]);
-    if first < from.len() {
-        put(lines, 0, &from[first..]);
+    let start = line * LINE_BYTES + byte;
+    match start + from.len() <= lines.len() * LINE_BYTES {
+        true => put(lines, start, from),
+        false => copy_in_around(lines, start, from),
     }
 }
 
-/// Copies the ring's body out, `to.len()` bytes from the start of line `line`.
-#[inline]
-pub fn copy_out(lines: &[Line], line: usize, to: &mut [u8]) {
+#[cold]
+#[inline(never)]
+fn copy_in_around(lines: &[Line], start: usize, from: &[u8]) {
+    let size = lines.len() * LINE_BYTES;
+    assert!(from.len() <= size, "a body of {} bytes in a ring of {size}", from.len());
+    let start = start & (size - 1);
+    let (first, rest) = from.split_at(from.len().min(size - start));
+    put(lines, start, first);
+    put(lines, 0, rest);
+}
+
+/// Copies the ring's body out, `to.len()` bytes from `byte` bytes after the start of line `line`.
+#[inline(always)]
+pub fn copy_out(lines: &[Line], line: usize, byte: usize, to: &mut [u8]) {
+    let start = line * LINE_BYTES + byte;
+    match start + to.len() <= lines.len() * LINE_BYTES {
+        true => get(lines, start, to),
+        false => copy_out_around(lines, start, to),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn copy_out_around(lines: &[Line], start: usize, to: &mut [u8]) {
     let size = lines.len() * LINE_BYTES;
     assert!(to.len() <= size, "a body of {} bytes in a ring of {size}", to.len());
-    if to.is_empty() {
-        return;
+    let start = start & (size - 1);
+    let (first, rest) = to.split_at_mut(to.len().min(size - start));
+    get(lines, start, first);
+    get(lines, 0, rest);
+}
+
+/// Copies `from` into one line, `byte` bytes after its start. It ends there.
+#[inline(always)]
+pub fn copy_into_line(line: &Line, byte: usize, from: &[u8]) {
+    assert!(byte <= LINE_BYTES && from.len() <= LINE_BYTES - byte);
+    let line = core::slice::from_ref(line);
+    let (sixteens, rest) = from.as_chunks::<16>();
+    for (i, sixteen) in sixteens.iter().enumerate() {
+        put(line, byte + 16 * i, sixteen);
     }
-    let start = (line * LINE_BYTES) & (size - 1);
-    let first = to.len().min(size - start);
-    get(lines, start, &mut to[..first]);
-    if first < to.len() {
-        get(lines, 0, &mut to[first..]);
+    // The last sixteen once more, which overlap those before: fewer steps than any other way.
+    match from.last_chunk::<16>() {
+        _ if rest.is_empty() => {}
+        Some(last) => put(line, byte + from.len() - 16, last),
+        None => put(line, byte, rest),
     }
+}
+
+/// Copies `to.len()` bytes out of one line, from `byte` bytes after its start. They end there.
+#[inline(always)]
+pub fn copy_out_of_line(line: &Line, byte: usize, to: &mut [u8]) {
+    assert!(byte <= LINE_BYTES && to.len() <= LINE_BYTES - byte);
+    get(core::slice::from_ref(line), byte, to);
 }
 
 /// Copies `from` into memory that does not wrap, such as an aperture, `at` bytes after its start.
@@ -273,36 +298,55 @@ mod opaque {
         };
     }
 
+    /// Sixteen bytes.
+    #[cfg(target_feature = "sse2")]
+    macro_rules! sixteen {
+        ($to:ident, $from:ident) => {
+            step!($to, $from, 16, xmm_reg, "movups {t}, [{from}]", "movups [{to}], {t}");
+        };
+    }
+    /// The same by code that may not use vector registers, as in a kernel.
+    #[cfg(not(target_feature = "sse2"))]
+    macro_rules! sixteen {
+        ($to:ident, $from:ident) => {
+            step!($to, $from, 8, reg, "mov {t}, [{from}]", "mov [{to}], {t}");
+            step!($to, $from, 8, reg, "mov {t}, [{from}]", "mov [{to}], {t}");
+        };
+    }
+
     /// # Safety
     /// As [`copy`].
-    #[inline]
+    #[inline(always)]
     unsafe fn copy_short(mut to: *mut u8, mut from: *const u8, len: usize) {
         // SAFETY: the steps add up to `len` bytes; each byte is read once and written once.
         #[allow(unused_assignments)]
         unsafe {
-            for _ in 0..len / 16 {
-                #[cfg(target_feature = "sse2")]
-                {
-                    step!(to, from, 16, xmm_reg, "movups {t}, [{from}]", "movups [{to}], {t}");
-                }
-                // Code that may not use vector registers, as in a kernel.
-                #[cfg(not(target_feature = "sse2"))]
-                {
+            for _ in 0..len / 64 {
+                sixteen!(to, from);
+                sixteen!(to, from);
+                sixteen!(to, from);
+                sixteen!(to, from);
+            }
+            if len & 32 != 0 {
+                sixteen!(to, from);
+                sixteen!(to, from);
+            }
+            if len & 16 != 0 {
+                sixteen!(to, from);
+            }
+            if len & 15 != 0 {
+                if len & 8 != 0 {
                     step!(to, from, 8, reg, "mov {t}, [{from}]", "mov [{to}], {t}");
-                    step!(to, from, 8, reg, "mov {t}, [{from}]", "mov [{to}], {t}");
                 }
-            }
-            if len & 8 != 0 {
-                step!(to, from, 8, reg, "mov {t}, [{from}]", "mov [{to}], {t}");
-            }
-            if len & 4 != 0 {
-                step!(to, from, 4, reg, "mov {t:e}, [{from}]", "mov [{to}], {t:e}");
-            }
-            if len & 2 != 0 {
-                step!(to, from, 2, reg, "movzx {t:e}, word ptr [{from}]", "mov [{to}], {t:x}");
-            }
-            if len & 1 != 0 {
-                step!(to, from, 1, reg_byte, "mov {t}, [{from}]", "mov [{to}], {t}");
+                if len & 4 != 0 {
+                    step!(to, from, 4, reg, "mov {t:e}, [{from}]", "mov [{to}], {t:e}");
+                }
+                if len & 2 != 0 {
+                    step!(to, from, 2, reg, "movzx {t:e}, word ptr [{from}]", "mov [{to}], {t:x}");
+                }
+                if len & 1 != 0 {
+                    step!(to, from, 1, reg_byte, "mov {t}, [{from}]", "mov [{to}], {t}");
+                }
             }
         }
     }
@@ -360,7 +404,7 @@ mod tests {
         for line in 0..4 {
             copy_in(&lines, line, 0, &body);
             let mut out = vec![0; body.len()];
-            copy_out(&lines, line, &mut out);
+            copy_out(&lines, line, 0, &mut out);
             assert_eq!(out, body);
         }
     }
@@ -371,7 +415,7 @@ mod tests {
         copy_in(&lines, 3, 0, &[1; 61]);
         copy_in(&lines, 3, 61, &[2; 10]);
         let mut out = [0; 71];
-        copy_out(&lines, 3, &mut out);
+        copy_out(&lines, 3, 0, &mut out);
         assert!(out[..61] == [1; 61] && out[61..] == [2; 10]);
     }
 

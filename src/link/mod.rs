@@ -23,12 +23,23 @@ pub trait Source {
     /// Calls `put(position, piece)` for each piece in order; positions are bytes from the start of
     /// the packet's data and leave no gap. Together the pieces are `header.length` bytes.
     fn for_each(&self, put: impl FnMut(usize, &[u8]));
+
+    /// The data, if it is one piece.
+    #[inline(always)]
+    fn whole(&self) -> Option<&[u8]> {
+        None
+    }
 }
 
 impl Source for &[u8] {
     #[inline(always)]
     fn for_each(&self, mut put: impl FnMut(usize, &[u8])) {
         put(0, self)
+    }
+
+    #[inline(always)]
+    fn whole(&self) -> Option<&[u8]> {
+        Some(self)
     }
 }
 
@@ -54,8 +65,8 @@ pub struct Full;
 /// The body of a packet that has arrived, still in the memory that the sender wrote. Each method
 /// copies at most once, and no caller reads the same byte twice.
 pub trait Body {
-    /// The first 16 bytes of the body if they arrived with the header: metadata, then data.
-    fn inline(&self) -> [u64; 2];
+    /// The first 16 bytes of the data, of a packet without metadata; behind its end, any bytes.
+    fn words(&self) -> [u64; 2];
     /// Copies the packet's metadata, `to.len()` being the header's `metadata_len`.
     fn copy_metadata(&self, to: &mut [u8]);
     /// Copies the packet's data, `to.len()` being the header's `length`.

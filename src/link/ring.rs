@@ -18,20 +18,47 @@
 //! that they read. Never: the reader trusts a length that it has not copied out and checked; the
 //! writer trusts a FREED that it has not compared with its own count.
 
-// `for i in 1..HEADER_WORDS`: word by word, by its number in the layout.
-#![allow(clippy::needless_range_loop)]
-
 use super::cells::{
-    AtomicU64, Line, Lines, Ordering, Word, copy_in, copy_out, prefetch_for_writing,
-    write_behind_first,
+    Line, Lines, Ordering, Word, copy_in, copy_into_line, copy_out, copy_out_of_line,
+    prefetch_for_reading, prefetch_for_writing,
 };
 use super::{Body, Full, Source, Transmit};
-use crate::wire::{BodyLayout, HEADER_WORDS, Header, INLINE_BYTES, LINE_BYTES, LINE_WORDS};
+use crate::wire::{
+    BodyLayout, FlowWords, HEADER_WORDS, Header, LINE_BYTES, SHORT_HEADER_WORDS, Varying,
+};
+use alloc::boxed::Box;
 
 /// Lines ahead of the one just written that are asked for. The reader has had each line last, so
 /// without this every store waits for it to come back: with 8, cores that lie far apart carry 44
 /// million short messages a second instead of 18. Measured: bench/README.md.
 const PREFETCH_LINES: u64 = 8;
+
+/// Flows that either side of a ring remembers: the writer knows by them whether a short header will do,
+/// the reader puts the whole one together again.
+pub const FLOWS: usize = 32;
+/// In the upper half of a packet's first word: it has a short header ..
+const SHORT: u32 = 1 << 31;
+/// .. and this is the number of its flow.
+const FLOW_SHIFT: u32 = 16;
+/// Most data bytes behind a short header: the rest of that half.
+const SHORT_BYTES_MAX: u32 = (1 << FLOW_SHIFT) - 1;
+/// In word 5 of a whole header: one more than the number that it tells.
+const TELL_SHIFT: u32 = 16;
+/// No flow: no header has these words.
+const NO_FLOW: FlowWords = [u64::MAX; 4];
+
+/// The one number that a flow may have. Two flows of one number in turn send whole headers.
+#[inline(always)]
+fn number_of(flow: &FlowWords) -> usize {
+    // The slot and the entry.
+    ((flow[0] >> 32) ^ flow[1]) as usize % FLOWS
+}
+
+/// Word by word: a comparison of all at once would want them in memory.
+#[inline(always)]
+fn is_same(a: &FlowWords, b: &FlowWords) -> bool {
+    a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3]
+}
 
 /// Fewest lines of a ring. Two would do for messages of one line.
 pub const RING_LINES_MIN: usize = 8;
@@ -62,6 +89,12 @@ pub enum RingViolation {
         allowed: u64,
         /// Lines of the ring.
         capacity: u64,
+    },
+    /// A packet has a number of a flow that was not told.
+    #[error("a packet is of flow {number}, which was not told; there are at most {FLOWS}")]
+    UnknownFlow {
+        /// The number.
+        number: u32,
     },
     /// FREED went back, or past the written lines.
     #[error(
@@ -98,16 +131,22 @@ pub struct RingWriter<L, W> {
     mask: u64,
     lines_log2: u32,
     packet_bytes: u32,
+    /// Most bytes of a body behind a short header.
+    short_bytes: u32,
     /// Lines written since the ring was made.
     written: u64,
+    /// Those of them that are not the first of their packet.
+    further: u64,
     /// The last FREED that was read and passed the check.
     freed_seen: u64,
     /// Lines before this position may be written without another look at FREED. It is not beyond
     /// the end of the lap, so all of them have the stamp `stamp`.
     room_until: u64,
     stamp: u32,
-    /// Before this position, a line may hold the bytes of a body.
+    /// Before this position, a line may begin with the bytes of a body.
     body_until: u64,
+    /// By number: the flow that the reader was told, and the one that last sent a whole header.
+    flows: Option<Box<[[FlowWords; 2]; FLOWS]>>,
     violation: Option<RingViolation>,
 }
 
@@ -117,17 +156,21 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
     pub fn new(lines: L, freed: W, packet_bytes: u32) -> Self {
         let count = lines.lines().len();
         assert!(count.is_power_of_two() && (RING_LINES_MIN..=RING_LINES_MAX).contains(&count));
+        let packet_bytes = packet_bytes.clamp(LINE_BYTES as u32, packet_bytes_max(count));
         Self {
             mask: count as u64 - 1,
             lines_log2: count.trailing_zeros(),
-            packet_bytes: packet_bytes.clamp(LINE_BYTES as u32, packet_bytes_max(count)),
+            packet_bytes,
+            short_bytes: packet_bytes.min(SHORT_BYTES_MAX),
             lines,
             freed,
             written: 0,
+            further: 0,
             freed_seen: 0,
             room_until: count as u64 - 1,
             stamp: stamp(0, 0),
             body_until: 0,
+            flows: None,
             violation: None,
         }
     }
@@ -153,6 +196,12 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
     #[inline]
     pub fn written(&self) -> u64 {
         self.written
+    }
+
+    /// Packets written since the ring was made.
+    #[inline]
+    pub fn packets(&self) -> u64 {
+        self.written - self.further
     }
 
     /// Whether the reader claims to have read everything that was written.
@@ -215,49 +264,120 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
         self.written + lines <= until
     }
 
+    /// [`Transmit::transmit`] of a packet whose header is given in its parts: `data` is
+    /// `varying.length` bytes, `metadata` as many as the flow says. `Full`, too, if it is
+    /// larger than the ring's packets.
     #[inline(always)]
-    fn line(&self, position: u64) -> &[AtomicU64; 8] {
-        let lines = self.lines.lines();
-        &lines[place(lines, position)].0
+    pub fn push<S: Source>(
+        &mut self,
+        flow: FlowWords,
+        varying: Varying,
+        metadata: &[u8],
+        data: S,
+    ) -> Result<(), Full> {
+        let number = number_of(&flow);
+        let is_known =
+            matches!(&self.flows, Some(flows) if is_same(&flows[number % FLOWS][0], &flow));
+        let Varying { offset, length, word } = varying;
+        let body_bytes = metadata.len() as u64 + length as u64;
+        let alone = BodyLayout { at: SHORT_HEADER_WORDS * 8, lines: 1 };
+        let is_alone = body_bytes <= (LINE_BYTES - alone.at) as u64;
+        let fits = is_alone || body_bytes <= self.short_bytes as u64;
+        if !is_known || offset >> 32 != 0 || !fits {
+            let [places, entry, key, rest] = flow;
+            return self.push_whole(places, entry, key, rest, offset, length, word, metadata, data);
+        }
+        let first = SHORT | (number as u32) << FLOW_SHIFT | length;
+        let words = [offset | (word as u64) << 32];
+        // The same twice: the compiler makes shorter code of one line.
+        match is_alone {
+            true => self.write(first, alone, words, metadata, data),
+            false => {
+                let layout = BodyLayout::new(SHORT_HEADER_WORDS, body_bytes);
+                self.write(first, layout, words, metadata, data)
+            }
+        }
     }
 
-    /// The fast path of [`Transmit::transmit`]: a packet of one line, its body in two words.
-    #[inline(always)]
-    pub fn push_line(&mut self, header: &Header, body: [u64; 2]) -> Result<(), Full> {
-        debug_assert!(header.layout().lines == 1);
-        let words = header.to_words();
-        self.push_words(header.length, |i| words.get(i).copied().unwrap_or(body[i & 1]))
+    /// With a whole header, which tells its number the second time in a row. The words of the flow
+    /// come one by one, so that they need not lie in memory unless this is called.
+    #[allow(clippy::too_many_arguments)]
+    #[cold]
+    #[inline(never)]
+    fn push_whole<S: Source>(
+        &mut self,
+        places: u64,
+        entry: u64,
+        key: u64,
+        rest: u64,
+        offset: u64,
+        length: u32,
+        word: u32,
+        metadata: &[u8],
+        data: S,
+    ) -> Result<(), Full> {
+        let flow = [places, entry, key, rest];
+        if length > self.packet_bytes {
+            return Err(Full);
+        }
+        let (header, _) = Header::of_flow(&flow, &Varying { offset, length, word });
+        let number = number_of(&flow);
+        let flows = self.flows.get_or_insert_with(|| Box::new([[NO_FLOW; 2]; FLOWS]));
+        let [told, last] = flows[number];
+        let tells = last == flow && told != flow;
+        let [_, w1, w2, w3, w4, w5] = header.to_words();
+        let tell = if tells { (number as u64 + 1) << TELL_SHIFT } else { 0 };
+        let words = [w1, w2, w3, w4, w5 | tell];
+        self.write(header.length, header.layout(), words, metadata, data)?;
+        if let Some(flows) = &mut self.flows {
+            flows[number] = [if tells { flow } else { told }, flow];
+        }
+        Ok(())
     }
 
-    /// [`push_line`](Self::push_line) with words that are computed once there is room, so that they
-    /// need not be kept until then. `word` returns the words of header and body, except the first.
+    /// Writes a packet, with the words of its header behind the first, whose upper half is `first`.
     #[inline(always)]
-    pub fn push_words(&mut self, length: u32, word: impl Fn(usize) -> u64) -> Result<(), Full> {
-        if !self.has_room(1) {
+    fn write<S: Source, const N: usize>(
+        &mut self,
+        first: u32,
+        layout: BodyLayout,
+        words: [u64; N],
+        metadata: &[u8],
+        data: S,
+    ) -> Result<(), Full> {
+        if !self.has_room(layout.lines) {
             return Err(Full);
         }
         // Read once each: the compiler must assume that a store to the ring changes any of them.
         let (written, lines) = (self.written, self.lines.lines());
-        let line = &lines[place(lines, written)].0;
-        write_behind_first(line, word);
-        let next = written + 1;
-        if next < self.body_until {
-            self.line(next)[0].store(0, Ordering::Relaxed);
+        let at = place(lines, written);
+        let line = &lines[at].0;
+        for (cell, word) in line[1..].iter().zip(words) {
+            cell.store(word, Ordering::Relaxed);
         }
-        line[0].store((length as u64) << 32 | self.stamp as u64, Ordering::Release);
-        prefetch_for_writing(lines, place(lines, next + PREFETCH_LINES));
+        if !metadata.is_empty() {
+            copy_in(lines, at, layout.at, metadata);
+        }
+        let data_at = layout.at + metadata.len();
+        match data.whole() {
+            Some(data) if layout.lines == 1 => copy_into_line(&lines[at], data_at, data),
+            Some(data) => copy_in(lines, at, data_at, data),
+            None => data.for_each(|position, piece| copy_in(lines, at, data_at + position, piece)),
+        }
+        let next = written + layout.lines;
+        if next < self.body_until {
+            lines[place(lines, next)].0[0].store(0, Ordering::Relaxed);
+        }
+        line[0].store((first as u64) << 32 | self.stamp as u64, Ordering::Release);
+        if layout.lines > 1 {
+            self.body_until = next + self.mask + 1;
+            self.further += layout.lines - 1;
+        }
+        for ahead in 0..layout.lines.min(PREFETCH_LINES) {
+            prefetch_for_writing(lines, place(lines, next + PREFETCH_LINES + ahead));
+        }
         self.written = next;
         Ok(())
-    }
-
-    #[inline(always)]
-    fn commit(&mut self, word: u64, lines: u64) {
-        let next = self.written + lines;
-        if next < self.body_until {
-            self.line(next)[0].store(0, Ordering::Relaxed);
-        }
-        self.line(self.written)[0].store(word | self.stamp as u64, Ordering::Release);
-        self.written = next;
     }
 }
 
@@ -275,51 +395,9 @@ impl<L: Lines, W: Word> Transmit for RingWriter<L, W> {
         data: S,
     ) -> Result<(), Full> {
         debug_assert_eq!(header.metadata_len as usize, metadata.len());
-        let layout = header.layout();
-        if layout.lines == 1 {
-            let mut body = [0u8; INLINE_BYTES];
-            body[..metadata.len()].copy_from_slice(metadata);
-            let at = metadata.len();
-            data.for_each(|position, piece| {
-                body[at + position..at + position + piece.len()].copy_from_slice(piece)
-            });
-            return self.push_line(header, words_of(&body));
-        }
         assert!(header.length <= self.packet_bytes, "a packet larger than the link's");
-        if !self.has_room(layout.lines) {
-            return Err(Full);
-        }
-        let lines = self.lines.lines();
-        let at = place(lines, self.written);
-        let words = header.to_words();
-        let line = &lines[at].0;
-        for i in 1..HEADER_WORDS {
-            line[i].store(words[i], Ordering::Relaxed);
-        }
-        if layout.metadata_line {
-            copy_in(lines, at + 1, 0, metadata);
-        } else {
-            let mut body = [0u8; INLINE_BYTES];
-            body[..metadata.len()].copy_from_slice(metadata);
-            let body = words_of(&body);
-            line[6].store(body[0], Ordering::Relaxed);
-            line[7].store(body[1], Ordering::Relaxed);
-        }
-        let first = at + layout.data_line() as usize;
-        data.for_each(|position, piece| copy_in(lines, first, position, piece));
-        self.body_until = self.written + layout.lines + self.capacity();
-        self.commit(words[0], layout.lines);
-        Ok(())
+        self.push(header.flow(), header.varying(), metadata, data)
     }
-}
-
-/// A body of up to 16 bytes as the two words of a line.
-#[inline(always)]
-pub fn words_of(body: &[u8; INLINE_BYTES]) -> [u64; 2] {
-    let mut words = [[0; 8]; 2];
-    words[0].copy_from_slice(&body[..8]);
-    words[1].copy_from_slice(&body[8..]);
-    words.map(u64::from_le_bytes)
 }
 
 /// The reading half. `freed` is this process's own word, which the writer reads.
@@ -341,6 +419,8 @@ pub struct RingReader<L, W> {
     /// Lines of the largest packet. Without this bound, packets of almost the whole ring could
     /// step through it a line at a time, each copied whole.
     packet_lines: u64,
+    /// By number: the flows that the writer has told.
+    flows: Option<Box<[FlowWords; FLOWS]>>,
 }
 
 /// A packet whose header has been copied out of the ring and whose body has not.
@@ -350,32 +430,11 @@ pub struct Packet<'a> {
     pub header: Header,
     /// The reserved bits as they arrived.
     pub reserved: u32,
+    /// The number of its flow, if it is of one or tells one.
+    pub flow: Option<usize>,
     layout: BodyLayout,
-    inline: [u64; 2],
-    lines: &'a [super::cells::Line],
+    lines: &'a [Line],
     at: usize,
-}
-
-/// The first line of a packet, in memory that the writer may still be changing. Read each word
-/// once; nothing has been checked.
-#[derive(Clone, Copy, Debug)]
-pub struct FirstLine<'a> {
-    first: u64,
-    line: &'a [AtomicU64; LINE_WORDS],
-}
-
-impl FirstLine<'_> {
-    /// One word. The first still contains the stamp, and has been read already.
-    #[inline(always)]
-    pub fn word(&self, i: usize) -> u64 {
-        if i == 0 { self.first } else { self.line[i].load(Ordering::Relaxed) }
-    }
-
-    /// All words.
-    #[inline(always)]
-    pub fn copy(&self) -> [u64; LINE_WORDS] {
-        core::array::from_fn(|i| self.word(i))
-    }
 }
 
 impl Packet<'_> {
@@ -388,39 +447,101 @@ impl Packet<'_> {
 
 impl Body for Packet<'_> {
     #[inline(always)]
-    fn inline(&self) -> [u64; 2] {
-        self.inline
+    fn words(&self) -> [u64; 2] {
+        words_at(self.lines, self.at, self.layout.at)
     }
 
     #[inline(always)]
     fn copy_metadata(&self, to: &mut [u8]) {
-        if self.layout.metadata_line {
-            let n = to.len().min(LINE_BYTES);
-            copy_out(self.lines, self.at + 1, &mut to[..n]);
-        } else {
-            let bytes = bytes_of(self.inline);
-            to.copy_from_slice(&bytes[..to.len()]);
-        }
+        copy_out(self.lines, self.at, self.layout.at, to);
     }
 
     #[inline(always)]
     fn copy_data(&self, to: &mut [u8]) {
-        if self.layout.data_inline {
-            let bytes = bytes_of(self.inline);
-            let from = self.header.metadata_len as usize;
-            to.copy_from_slice(&bytes[from..from + to.len()]);
-        } else {
-            copy_out(self.lines, self.at + self.layout.data_line() as usize, to);
-        }
+        copy_out(self.lines, self.at, self.layout.at + self.header.metadata_len as usize, to);
     }
 }
 
+/// Two words of a body of at most 16 bytes, which lies in the packet's first line.
 #[inline(always)]
-fn bytes_of(words: [u64; 2]) -> [u8; INLINE_BYTES] {
-    let mut bytes = [0; INLINE_BYTES];
-    bytes[..8].copy_from_slice(&words[0].to_le_bytes());
-    bytes[8..].copy_from_slice(&words[1].to_le_bytes());
-    bytes
+fn words_at(lines: &[Line], at: usize, byte: usize) -> [u64; 2] {
+    let line = &lines[at].0;
+    [0, 1].map(|i| line.get(byte / 8 + i).map_or(0, |word| word.load(Ordering::Relaxed)))
+}
+
+/// The first line of a packet, in memory that the writer may still be changing. Nothing has been
+/// checked; only the first word has been read.
+#[derive(Clone, Copy, Debug)]
+pub struct FirstLine<'a> {
+    first: u64,
+    lines: &'a [Line],
+    at: usize,
+    packet_lines: u64,
+}
+
+impl<'a> FirstLine<'a> {
+    /// The packet as one with a short header and no metadata; `None`: it has a whole one, or claims more
+    /// lines than a packet can have. Read its parts once. `ALONE`: only if this line is all of it; the
+    /// compiler makes shorter code of that.
+    #[inline(always)]
+    pub fn short<const ALONE: bool>(&self) -> Option<Short<'a>> {
+        let length = (self.first >> 32) as u32 & SHORT_BYTES_MAX;
+        let number = (self.first >> (32 + FLOW_SHIFT)) as usize;
+        let number = number.checked_sub((SHORT >> FLOW_SHIFT) as usize)?;
+        let mut layout = BodyLayout { at: SHORT_HEADER_WORDS * 8, lines: 1 };
+        let mut fits = length as usize <= LINE_BYTES - layout.at;
+        if !ALONE {
+            layout = BodyLayout::new(SHORT_HEADER_WORDS, length as u64);
+            fits = layout.lines <= self.packet_lines;
+        }
+        fits.then_some(Short { number, length, layout, lines: self.lines, at: self.at })
+    }
+}
+
+/// A packet with a short header.
+#[derive(Clone, Copy, Debug)]
+pub struct Short<'a> {
+    /// The number of its flow.
+    pub number: usize,
+    length: u32,
+    layout: BodyLayout,
+    lines: &'a [Line],
+    at: usize,
+}
+
+impl Short<'_> {
+    /// The rest of the header.
+    #[inline(always)]
+    pub fn varying(&self) -> Varying {
+        let word = self.lines[self.at].0[1].load(Ordering::Relaxed);
+        Varying { offset: word as u32 as u64, length: self.length, word: (word >> 32) as u32 }
+    }
+
+    /// Lines to [`release`](RingReader::release) when the packet has been handled.
+    #[inline(always)]
+    pub fn lines(&self) -> u64 {
+        self.layout.lines
+    }
+}
+
+impl Body for Short<'_> {
+    #[inline(always)]
+    fn words(&self) -> [u64; 2] {
+        words_at(self.lines, self.at, self.layout.at)
+    }
+
+    #[inline(always)]
+    fn copy_metadata(&self, to: &mut [u8]) {
+        debug_assert!(to.is_empty());
+    }
+
+    #[inline(always)]
+    fn copy_data(&self, to: &mut [u8]) {
+        match self.layout.lines {
+            1 => copy_out_of_line(&self.lines[self.at], self.layout.at, to),
+            _ => copy_out(self.lines, self.at, self.layout.at, to),
+        }
+    }
 }
 
 impl<L: Lines, W: Word> RingReader<L, W> {
@@ -438,6 +559,7 @@ impl<L: Lines, W: Word> RingReader<L, W> {
             published: 0,
             publish_at: count as u64 / 8,
             stamp: stamp(0, 0),
+            flows: None,
         }
     }
 
@@ -470,26 +592,58 @@ impl<L: Lines, W: Word> RingReader<L, W> {
     #[inline(always)]
     pub fn peek_line(&self) -> Option<FirstLine<'_>> {
         let lines = self.lines.lines();
-        let line = &lines[place(lines, self.read)].0;
-        let first = line[0].load(Ordering::Acquire);
-        (first as u32 == self.stamp).then_some(FirstLine { first, line })
+        let at = place(lines, self.read);
+        let first = lines[at].0[0].load(Ordering::Acquire);
+        prefetch_for_reading(lines, place(lines, self.read + 1));
+        let packet_lines = self.packet_lines;
+        (first as u32 == self.stamp).then_some(FirstLine { first, lines, at, packet_lines })
     }
 
     /// The next packet, or `None` if none has been committed.
     #[inline(always)]
-    pub fn peek(&self) -> Result<Option<Packet<'_>>, RingViolation> {
-        self.peek_line().map(|line| self.packet(&line.copy())).transpose()
+    pub fn peek(&mut self) -> Result<Option<Packet<'_>>, RingViolation> {
+        match self.peek_line().map(|line| line.first) {
+            Some(first) => self.packet(first).map(Some),
+            None => Ok(None),
+        }
     }
 
-    /// The packet that begins with the line that [`peek_line`](Self::peek_line) has found.
+    /// The packet that begins with this word. If it tells the number of its flow, that is remembered,
+    /// whether or not the packet is allowed: later ones of the flow are then checked as it is.
     #[inline(always)]
-    pub fn packet(&self, words: &[u64; LINE_WORDS]) -> Result<Packet<'_>, RingViolation> {
+    fn packet(&mut self, first: u64) -> Result<Packet<'_>, RingViolation> {
         let lines = self.lines.lines();
         let at = place(lines, self.read);
-        let [w0, w1, w2, w3, w4, w5, w6, w7] = *words;
-        let (header, reserved) = Header::from_words(&[w0, w1, w2, w3, w4, w5]);
-        let inline = [w6, w7];
-        let layout = header.layout();
+        let word = |i: usize| lines[at].0[i].load(Ordering::Relaxed);
+        let upper = (first >> 32) as u32;
+        let (header, reserved, flow, header_words);
+        if upper & SHORT != 0 {
+            let number = (upper & !SHORT) >> FLOW_SHIFT;
+            let told = self.flows.as_ref().and_then(|flows| flows.get(number as usize));
+            let Some(told) = told.filter(|told| **told != NO_FLOW) else {
+                return Err(RingViolation::UnknownFlow { number });
+            };
+            let rest = word(1);
+            let (offset, length) = (rest as u32 as u64, upper & SHORT_BYTES_MAX);
+            let varying = Varying { offset, length, word: (rest >> 32) as u32 };
+            (header, reserved) = Header::of_flow(told, &varying);
+            (flow, header_words) = (Some(number as usize), SHORT_HEADER_WORDS);
+        } else {
+            let last = word(5);
+            let tells = (last >> TELL_SHIFT) as u8;
+            let words = [first, word(1), word(2), word(3), word(4), last & !(0xff << TELL_SHIFT)];
+            (header, reserved) = Header::from_words(&words);
+            flow = (tells as usize).checked_sub(1);
+            header_words = HEADER_WORDS;
+            if let Some(number) = flow {
+                if number >= FLOWS {
+                    return Err(RingViolation::UnknownFlow { number: number as u32 });
+                }
+                let flows = self.flows.get_or_insert_with(|| Box::new([NO_FLOW; FLOWS]));
+                flows[number] = [words[1], words[2], words[3], words[5] as u32 as u64];
+            }
+        }
+        let layout = BodyLayout::new(header_words, header.body_bytes());
         if layout.lines > self.packet_lines {
             return Err(RingViolation::PacketTooLong {
                 lines: layout.lines,
@@ -497,7 +651,7 @@ impl<L: Lines, W: Word> RingReader<L, W> {
                 capacity: self.mask + 1,
             });
         }
-        Ok(Packet { header, reserved, layout, inline, lines, at })
+        Ok(Packet { header, reserved, flow, layout, lines, at })
     }
 
     /// Releases the packet of `lines` lines that was peeked at. Returns whether FREED was written,
@@ -532,7 +686,7 @@ impl<L: Lines, W: Word> RingReader<L, W> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::cells::Line;
+    use super::super::cells::{AtomicU64, Line};
     use super::*;
     use crate::wire::{
         Destination, Flags, Key, LINE_WORDS, METADATA_MAX, MetadataIndex, SlotIndex,
@@ -790,12 +944,13 @@ mod tests {
     fn a_length_that_no_packet_can_have_is_a_violation() {
         for count in [8, 64] {
             let allowed = packet_lines_max(packet_bytes_max(count));
-            let data_max = (allowed as usize - 1) * LINE_BYTES;
-            for length in [data_max + 1, data_max + 64, 1 << 31, u32::MAX as usize] {
-                let ring = ring(count);
+            let lines_of = |length| BodyLayout::new(HEADER_WORDS, length as u64).lines;
+            let data_max = (0..).take_while(|length| lines_of(*length) <= allowed).last().unwrap();
+            for length in [data_max + 1, data_max + 64, 1 << 30, i32::MAX as usize] {
+                let mut ring = ring(count);
                 let word = (length as u64) << 32 | stamp(0, 3) as u64;
                 ring.lines[0].0[0].store(word, Ordering::Relaxed);
-                let lines = 1 + (length as u64).div_ceil(64);
+                let lines = lines_of(length);
                 assert_eq!(
                     ring.reader.peek().unwrap_err(),
                     RingViolation::PacketTooLong { lines, allowed, capacity: count as u64 }
@@ -814,19 +969,35 @@ mod tests {
     }
 
     #[test]
-    fn metadata_longer_than_its_line_is_cut_there() {
-        let ring = ring(8);
-        let words = header(1, 255).to_words();
-        for i in 0..HEADER_WORDS {
-            ring.lines[0].0[i].store(words[i], Ordering::Relaxed);
+    fn the_third_packet_of_a_flow_is_shorter_and_arrives_with_its_whole_header() {
+        let mut ring = ring(64);
+        let mut lines = Vec::new();
+        for i in 0..4 {
+            let before = ring.writer.written;
+            ring.send(&[], &bytes(48, i)).unwrap();
+            lines.push(ring.writer.written - before);
+            assert_eq!(ring.receive(), Some((vec![], bytes(48, i))));
         }
-        ring.lines[0].0[0].store(words[0] | stamp(0, 3) as u64, Ordering::Relaxed);
-        ring.lines[1].0[7].store(u64::MAX, Ordering::Relaxed);
-        ring.lines[2].0[0].store(u64::MAX, Ordering::Relaxed);
-        let packet = ring.reader.peek().unwrap().unwrap();
-        let mut metadata = [0; 255];
-        packet.copy_metadata(&mut metadata);
-        assert!(metadata[56..64] == [255; 8] && metadata[64..] == [0; 191]);
+        assert_eq!(lines, [2, 2, 1, 1]);
+        // An offset that has no place in a short header.
+        let far = Header { offset: 1 << 32, ..header(8, 0) };
+        ring.writer.transmit(&far, &[], &[1; 8][..]).unwrap();
+        assert_eq!(ring.reader.peek().unwrap().unwrap().header, far);
+    }
+
+    #[test]
+    fn a_flow_that_was_not_told_is_a_violation() {
+        for number in [0, 1, FLOWS as u32, (1 << 15) - 1] {
+            let mut ring = ring(8);
+            let first = SHORT | number << FLOW_SHIFT;
+            ring.lines[0].0[0].store((first as u64) << 32 | stamp(0, 3) as u64, Ordering::Relaxed);
+            assert_eq!(ring.reader.peek().unwrap_err(), RingViolation::UnknownFlow { number });
+        }
+        let mut ring = ring(8);
+        ring.lines[0].0[5].store((FLOWS as u64 + 1) << TELL_SHIFT, Ordering::Relaxed);
+        ring.lines[0].0[0].store(stamp(0, 3) as u64, Ordering::Relaxed);
+        let number = FLOWS as u32;
+        assert_eq!(ring.reader.peek().unwrap_err(), RingViolation::UnknownFlow { number });
     }
 
     #[test]
@@ -905,7 +1076,7 @@ mod tests {
                         let metadata = bytes(metadata, i);
                         let mut data = bytes(length, i);
                         if let Some(laps_on) = forge {
-                            let at = ring.writer.written + 1 + (metadata.len() > INLINE_BYTES) as u64;
+                            let at = ring.writer.written + 1;
                             data = forged(at, log2, length.div_ceil(64), laps_on);
                             data.truncate(length);
                         }

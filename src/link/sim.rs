@@ -100,7 +100,7 @@ fn copy(to: &mut [u8], from: &[u8]) {
 }
 
 impl Body for SimPacket {
-    fn inline(&self) -> [u64; 2] {
+    fn words(&self) -> [u64; 2] {
         let mut bytes = [0; INLINE_BYTES];
         for (to, from) in bytes.iter_mut().zip(self.metadata.iter().chain(&self.data)) {
             *to = *from;
@@ -370,7 +370,7 @@ mod tests {
                 assert!(packet.was_corrupted);
                 packet.copy_data(&mut vec![0; (packet.header.length % 999) as usize]);
                 packet.copy_metadata(&mut vec![0; packet.header.metadata_len as usize]);
-                packet.inline();
+                packet.words();
             }
         }
     }

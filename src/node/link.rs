@@ -23,7 +23,7 @@ use crate::engine::sleep::{self, Announced, Arming};
 use crate::interface::terminus::Segmenter;
 use crate::interface::{Counters, Flow, LinkId};
 use crate::link::cells::Word;
-use crate::link::ring::{RingReader, RingViolation, RingWriter, packet_lines_max};
+use crate::link::ring::{FLOWS, RingReader, RingViolation, RingWriter, packet_lines_max};
 use crate::link::sleep::{Barrier, Ear, Signaller, Sleeper, WakeBy, ring};
 use crate::link::{Full, Source, Transmit};
 use crate::os::memory::{RegionLines, RegionWord, close_elsewhere};
@@ -85,8 +85,8 @@ pub(crate) struct SendHalf {
     pub waker: Waker,
     /// Messages that were cut into packets, and whose last packet was written.
     pub cut_messages: u64,
-    /// Lines of the ring that their packets took. Each other line is a message by itself.
-    cut_lines: u64,
+    /// Their packets in the ring. Each other packet is a message by itself.
+    cut_packets: u64,
     /// Signals that woke the receiver.
     pub wakes: u64,
     /// Bytes sent in long messages, until a bulk ring is asked for.
@@ -116,7 +116,7 @@ impl SendHalf {
             room: Sleeper::new(own_room, barrier, understood),
             waker,
             cut_messages: 0,
-            cut_lines: 0,
+            cut_packets: 0,
             wakes: 0,
             long_bytes: 0,
             bulk_asked: false,
@@ -128,7 +128,7 @@ impl SendHalf {
     /// Messages whose last packet was written. Not counted one by one: a store for each would wait
     /// in the processor's queue behind the message's own.
     pub fn messages(&self) -> u64 {
-        self.cut_messages + (self.ring.written() - self.cut_lines)
+        self.cut_messages + (self.ring.packets() - self.cut_packets)
     }
 
     /// The smallest that a packet of a longer message is cut to.
@@ -250,9 +250,8 @@ impl Transmit for SendHalf {
         let result = match &mut self.bulk {
             Some(bulk) if bulk_packet => bulk.transmit(header, metadata, data),
             _ => {
-                let before = self.ring.written();
                 let result = self.ring.transmit(header, metadata, data);
-                self.cut_lines += self.ring.written() - before;
+                self.cut_packets += u64::from(result.is_ok());
                 result
             }
         };
@@ -537,7 +536,8 @@ pub(crate) struct Link {
     /// The peer is gone: its committed packets are being taken, and no more is sent.
     pub has_left: bool,
     pub conduct: Conduct,
-    pub flow: Flow,
+    /// Of short headers, by number.
+    pub flows: Option<Box<[Flow; FLOWS]>>,
     /// The next terminus in turn.
     pub next_terminus: usize,
     /// A caller gave up waiting for room, and may wait for it in a task, outside the node's view.
@@ -570,7 +570,7 @@ impl Link {
             peer,
             has_left: false,
             conduct: Conduct::default(),
-            flow: Flow::default(),
+            flows: None,
             next_terminus: 0,
             awaits_room: false,
             figures: None,

@@ -36,6 +36,7 @@ mod room_waits;
 mod send;
 mod shared;
 mod sleep;
+mod taking;
 mod wait;
 
 // The errors of its parts and its control plane.

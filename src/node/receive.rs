@@ -6,24 +6,18 @@
 //! links looked at in a turn is chosen so that all of them are seen within a bounded time, however
 //! long the application's turns are.
 
-use super::conduct::Refused;
-use super::link::Link;
+use super::taking::Taking;
 use super::wait::{Look, Waited};
 use super::{Forked, Node};
-use crate::config::Config;
 use crate::engine::queued::SendsQueued;
 use crate::engine::sleep::FallsAsleep;
 use crate::engine::turns::{LINES_PER_RING, Portion, TakesTurns, Turns};
 use crate::interface::notification::Consumer;
-use crate::interface::{
-    Handed, Interface, LinkId, NotDeposited, Notification, QueueError, QueueId, Refusal,
-};
-use crate::os::memory::AreaMemory;
+use crate::interface::{Handed, LinkId, Notification, QueueError, QueueId};
 use crate::os::sys;
-use crate::wire::{LINE_WORDS, MetadataIndex, SlotIndex};
+use crate::wire::{MetadataIndex, SlotIndex};
 use core::time::Duration;
 use std::sync::Arc;
-use std::vec::Vec;
 
 /// A [`Node`]'s receive failed. Nothing was taken. (For an end point:
 /// [`ReceiveError`](crate::protocol::ReceiveError).)
@@ -339,14 +333,29 @@ impl Node {
         }
         let link = self.links.get_mut(self.turns.latest() as usize)?.as_mut()?;
         let line = link.rx.ring.peek_line()?;
-        let taken = self.interface.take_again(&link.flow, |i| line.word(i), queue, consumer)?;
+        // The same twice: the compiler makes shorter code of one line.
+        let (flow, lines, taken) = match line.short::<true>() {
+            Some(packet) => {
+                let flow = link.flows.as_ref()?.get(packet.number)?;
+                let varying = packet.varying();
+                let taken = self.interface.take_again(flow, &varying, &packet, queue, consumer)?;
+                (flow, 1, taken)
+            }
+            None => {
+                let packet = line.short::<false>()?;
+                let flow = link.flows.as_ref()?.get(packet.number)?;
+                let varying = packet.varying();
+                let taken = self.interface.take_again(flow, &varying, &packet, queue, consumer)?;
+                (flow, packet.lines(), taken)
+            }
+        };
         self.turns.handed_over();
         link.rx.packets += 1;
         link.rx.has_taken();
-        if link.rx.ring.release(1) {
+        if link.rx.ring.release(lines) {
             link.rx.tell_of_room();
         }
-        Some(taken.handed(&link.flow, link.id))
+        Some(taken.handed(flow, link.id))
     }
 
     /// A turn with all the work that not every turn does.
@@ -467,9 +476,13 @@ impl Node {
                 break;
             };
             taken += 1;
-            if self.interface.handle_again(&link.flow, link.id, |i| line.word(i)) {
-                lines_taken += 1;
-                freed |= link.rx.ring.release(1);
+            if let Some(packet) = line.short::<false>()
+                && let Some(flow) = link.flows.as_ref().and_then(|flows| flows.get(packet.number))
+                && self.interface.handle_again(flow, link.id, &packet.varying(), &packet)
+            {
+                let lines = packet.lines();
+                lines_taken += lines;
+                freed |= link.rx.ring.release(lines);
                 continue;
             }
             let taking = Taking {
@@ -477,8 +490,7 @@ impl Node {
                 config: &self.config,
                 stale: &mut self.stale,
             };
-            let words = line.copy();
-            let step = taking.packet(link, &words, false);
+            let step = taking.packet(link, false);
             lines_taken += step.lines;
             freed |= step.freed;
             if step.ended.is_some() {
@@ -566,104 +578,6 @@ impl TakesTurns for Node {
             Some(Some(link)) => link.rx.lines_taken(),
             _ => 0,
         }
-    }
-}
-
-/// The result of one packet.
-struct Step {
-    lines: u64,
-    freed: bool,
-    ended: Option<Misbehaviour>,
-}
-
-/// The parts needed to take a packet, beside its link.
-struct Taking<'a> {
-    interface: &'a mut Interface<AreaMemory>,
-    config: &'a Config,
-    stale: &'a mut Vec<(LinkId, SlotIndex, MetadataIndex)>,
-}
-
-impl Taking<'_> {
-    /// Takes the packet that begins with this line, of any kind.
-    #[inline(never)]
-    fn packet(self, link: &mut Link, words: &[u64; LINE_WORDS], is_bulk: bool) -> Step {
-        let ring = match &mut link.rx.bulk {
-            Some(bulk) if is_bulk => bulk,
-            _ => &mut link.rx.ring,
-        };
-        let packet = match ring.packet(words) {
-            Ok(packet) => packet,
-            Err(violation) => {
-                let ended = Some(Misbehaviour::Violation(violation));
-                return Step { lines: 0, freed: false, ended };
-            }
-        };
-        let (header, lines) = (packet.header, packet.lines());
-        let result = self.interface.handle_packet(link.id, &header, packet.reserved, &packet);
-        let mut ended = None;
-        match result {
-            Ok(_) if lines == 1 && header.metadata_len == 0 => {
-                self.interface.remember(&mut link.flow, words);
-            }
-            Err(NotDeposited::Refused(refusal)) => {
-                let position = ring.position();
-                let refused = match refusal {
-                    Refusal::WrongKey => Refused::Guess,
-                    Refusal::StaleKey => Refused::Stale,
-                    // The slot has gone, or another of its index has fewer entries, or another mode.
-                    Refusal::NoSuchSlot | Refusal::NoSuchEntry | Refusal::FastIntoParanoid
-                        if self.interface.had_ticket(&header) =>
-                    {
-                        Refused::Stale
-                    }
-                    _ => Refused::Other,
-                };
-                ended = link.conduct.refused(
-                    self.config,
-                    refused,
-                    is_bulk,
-                    position..position + lines,
-                    sys::monotonic_ns,
-                );
-                if refused == Refused::Stale
-                    && link.conduct.is_to_be_told(header.key, sys::monotonic_ns)
-                {
-                    self.stale.push((link.id, header.slot, header.metadata_index));
-                }
-            }
-            _ => {}
-        }
-        Step { lines, freed: ring.release(lines), ended }
-    }
-
-    /// Takes a turn's packets from the bulk ring: a share of its own, so that a busy base ring does
-    /// not starve it.
-    #[inline(never)]
-    fn bulk(self, link: &mut Link, budget: usize, lines_max: u64) -> (usize, Step) {
-        let mut sum = Step { lines: 0, freed: false, ended: None };
-        let mut taken = 0;
-        while taken < budget && sum.lines < lines_max {
-            let Some(bulk) = &mut link.rx.bulk else { break };
-            let Some(line) = bulk.peek_line() else {
-                sum.freed |= bulk.publish();
-                break;
-            };
-            let words = line.copy();
-            taken += 1;
-            let again = Taking {
-                interface: &mut *self.interface,
-                config: self.config,
-                stale: &mut *self.stale,
-            };
-            let step = again.packet(link, &words, true);
-            sum.lines += step.lines;
-            sum.freed |= step.freed;
-            if step.ended.is_some() {
-                sum.ended = step.ended;
-                break;
-            }
-        }
-        (taken, sum)
     }
 }
 

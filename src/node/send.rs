@@ -132,7 +132,7 @@ impl Node {
         data: &[u8],
         metadata: &[u8],
     ) -> Result<(), NodeSendError> {
-        if self.push_line_again(ticket, data, metadata, 0) {
+        if self.push_again(ticket, data, metadata, 0) {
             return Ok(());
         }
         self.check_fork()?;
@@ -163,7 +163,7 @@ impl Node {
         data: &[u8],
         word: u32,
     ) -> Result<(), NodeSendError> {
-        if self.push_line_again(ticket, data, &[], word) {
+        if self.push_again(ticket, data, &[], word) {
             return Ok(());
         }
         self.check_fork()?;
@@ -187,7 +187,7 @@ impl Node {
         if !self.leads_to(link, ticket.destination) {
             return Err(NodeSendError::LinkEnded(ticket.destination));
         }
-        if self.push_line(index, ticket, data, &[], word) {
+        if self.push(index, ticket, data, &[], word) {
             return Ok(());
         }
         self.try_send_general(TerminusId(0), index, ticket, data, &[], word, false)
@@ -306,7 +306,7 @@ impl Node {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        if self.push_line_again(ticket, data, metadata, 0) {
+        if self.push_again(ticket, data, metadata, 0) {
             return Ok(());
         }
         self.send_on(self.primary(), ticket, data, metadata, timeout)
@@ -358,7 +358,7 @@ impl Node {
         word: u32,
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        if self.push_line_again(ticket, data, &[], word) {
+        if self.push_again(ticket, data, &[], word) {
             return Ok(());
         }
         self.send_fast_waiting(ticket, data, word, timeout)

@@ -1,15 +1,19 @@
-//! The packet header (Hamlyn, Table 1) and how a packet lies in 64-byte lines.
+//! The packet header (Hamlyn, Table 1), its two forms in a ring, and how a packet lies in 64-byte
+//! lines.
 //!
 //! ```text
-//! word   0        1             2                 3    4       5                          6, 7
-//!        stamp |  destination | metadata index |  key  offset  metadata_len, flags, 0 |   inline
-//!        length   slot          delta                          fast-mode word             body
+//! word    0               1                  2                 3    4       5                6, 7
+//! whole   stamp | length  destination | slot index | delta     key  offset  metadata_len,    body
+//!                                                                           flags, tell, word
+//! short   stamp | length, offset | word      body ..
+//!         flow, 1
 //! ```
 //! The first word is written last and read first; its low half, the *stamp*, belongs to the ring
-//! (see [`crate::link::ring`]). The body follows the header so that
-//! - a message of up to 16 bytes, metadata included, is one line;
-//! - longer metadata has one line of its own, and longer data lines of its own, so that bulk data
-//!   is always aligned to a line.
+//! (see [`crate::link::ring`]). A whole header may *tell* the reader a number for its flow: for the
+//! words 1, 2, 3 and half of 5, which the packets of one ticket have in common. A packet with a short
+//! header sends the number instead, as Van Jacobson compressed headers for slow lines (RFC 1144).
+//! The body, metadata then data, follows the header at once, so that a short header and up to 48
+//! bytes are one line; a long body begins on a line of its own, so that long copies are aligned.
 
 use super::{Destination, Key, MetadataIndex, SlotIndex};
 
@@ -17,16 +21,15 @@ use super::{Destination, Key, MetadataIndex, SlotIndex};
 pub const LINE_BYTES: usize = 64;
 /// 64-bit words in a line.
 pub const LINE_WORDS: usize = 8;
-/// 64-bit words that the header takes in a packet's first line.
+/// 64-bit words that the whole header takes in a packet's first line.
 pub const HEADER_WORDS: usize = 6;
-/// Of these the one with the offset.
-#[cfg(any(feature = "os", feature = "unstable-internals"))]
-pub(crate) const OFFSET_WORD: usize = 4;
-/// Of these the one whose upper half is the fast-mode word.
-#[cfg(feature = "os")]
-pub(crate) const FAST_WORD: usize = 5;
-/// Bytes of metadata and data that fit behind the header in the same line.
+/// 64-bit words that the short header takes.
+pub const SHORT_HEADER_WORDS: usize = 2;
+/// Bytes of metadata and data that fit behind the whole header in the same line.
 pub const INLINE_BYTES: usize = (LINE_WORDS - HEADER_WORDS) * 8;
+/// Bodies from this size on begin on a line of their own: they are copied by `rep movsb`, which is
+/// faster from and to whole lines.
+const ALIGNED_MIN: u64 = 768;
 /// Most bytes of user metadata in a message (Hamlyn 2.2).
 pub const METADATA_MAX: usize = 60;
 
@@ -112,42 +115,72 @@ impl Header {
         (header, reserved)
     }
 
-    /// The layout of this packet's body.
+    /// The words in which all packets of a flow are equal: destination and slot, entry and delta,
+    /// key, and lengths and flags.
+    #[inline(always)]
+    pub fn flow(&self) -> FlowWords {
+        let [_, places, entry, key, _, rest] = self.to_words();
+        [places, entry, key, rest as u32 as u64]
+    }
+
+    /// The header of a packet of a flow, and its reserved bits.
+    #[inline(always)]
+    pub fn of_flow(flow: &FlowWords, varying: &Varying) -> (Self, u32) {
+        let [places, entry, key, rest] = *flow;
+        let Varying { offset, length, word } = *varying;
+        let rest = rest | (word as u64) << 32;
+        Self::from_words(&[(length as u64) << 32, places, entry, key, offset, rest])
+    }
+
+    /// The rest of the header: that in which packets of a flow differ.
+    #[inline(always)]
+    pub fn varying(&self) -> Varying {
+        Varying { offset: self.offset, length: self.length, word: self.word }
+    }
+
+    /// The layout of this packet's body behind a whole header.
     #[inline(always)]
     pub fn layout(&self) -> BodyLayout {
-        BodyLayout::new(self.metadata_len, self.length)
+        BodyLayout::new(HEADER_WORDS, self.body_bytes())
+    }
+
+    /// Bytes of metadata and data.
+    #[inline(always)]
+    pub fn body_bytes(&self) -> u64 {
+        self.metadata_len as u64 + self.length as u64
     }
 }
 
-/// The layout of a packet's metadata and data, in lines from the packet's first line.
+/// The words of a header in which all packets of a flow are equal: see [`Header::flow`].
+pub type FlowWords = [u64; 4];
+
+/// The part of a header in which packets of a flow differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Varying {
+    /// Destination of the data, in bytes from the slot's base.
+    pub offset: u64,
+    /// Bytes of data.
+    pub length: u32,
+    /// The word of fast mode.
+    pub word: u32,
+}
+
+/// The layout of a packet's body, metadata then data, from the packet's first line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyLayout {
-    /// The metadata has line 1 to itself (it is longer than [`INLINE_BYTES`]).
-    pub metadata_line: bool,
-    /// Data lies behind the inline metadata, in the header's line.
-    pub data_inline: bool,
+    /// The first byte of the body.
+    pub at: usize,
     /// Lines of the whole packet, header included.
     pub lines: u64,
 }
 
 impl BodyLayout {
-    /// Computed from any two values, also hostile ones, without overflow.
+    /// Behind a header of `header_words`; for any number of bytes below 2^33, also hostile ones,
+    /// without overflow.
     #[inline(always)]
-    pub fn new(metadata_len: u8, length: u32) -> Self {
-        if metadata_len as u64 + length as u64 <= INLINE_BYTES as u64 {
-            return Self { metadata_line: false, data_inline: true, lines: 1 };
-        }
-        let metadata_line = metadata_len as usize > INLINE_BYTES;
-        // 255 bytes of claimed metadata must not reach past the line that it has; the interface
-        // refuses more than METADATA_MAX, and the ring copies no more than a line.
-        let data_lines = (length as u64).div_ceil(LINE_BYTES as u64);
-        Self { metadata_line, data_inline: false, lines: 1 + metadata_line as u64 + data_lines }
-    }
-
-    /// The line at which data that is not inline begins.
-    #[inline(always)]
-    pub fn data_line(&self) -> u64 {
-        1 + self.metadata_line as u64
+    pub fn new(header_words: usize, body_bytes: u64) -> Self {
+        let at = if body_bytes < ALIGNED_MIN { header_words * 8 } else { LINE_BYTES };
+        Self { at, lines: (at as u64 + body_bytes).div_ceil(LINE_BYTES as u64) }
     }
 }
 
@@ -182,13 +215,18 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_bytes_with_their_header_are_one_line_and_seventeen_are_not() {
-        assert_eq!(BodyLayout::new(0, 16).lines, 1);
-        assert_eq!(BodyLayout::new(8, 8).lines, 1);
-        assert_eq!(BodyLayout::new(0, 0).lines, 1);
-        assert_eq!(BodyLayout::new(0, 17).lines, 2);
-        assert_eq!(BodyLayout::new(60, 0).lines, 2);
-        assert_eq!(BodyLayout::new(60, 1).lines, 3);
-        assert_eq!(BodyLayout::new(255, u32::MAX).lines, 2 + (1 << 26));
+    fn a_line_has_sixteen_bytes_behind_a_whole_header_and_forty_eight_behind_a_short_one() {
+        let lines = |words, bytes| BodyLayout::new(words, bytes).lines;
+        assert_eq!([0, 16, 17, 80, 81].map(|n| lines(HEADER_WORDS, n)), [1, 1, 2, 2, 3]);
+        assert_eq!([0, 48, 49, 112, 113].map(|n| lines(SHORT_HEADER_WORDS, n)), [1, 1, 2, 2, 3]);
+        assert_eq!(lines(HEADER_WORDS, ALIGNED_MIN), 1 + ALIGNED_MIN / 64);
+        assert_eq!(lines(HEADER_WORDS, 255 + u32::MAX as u64), 1 + (1 << 26) + 4);
+    }
+
+    #[test]
+    fn a_flow_and_the_rest_are_the_header() {
+        let words = [9 << 32, 0x5_0000_0001, 7 << 32 | 3, 99, 1 << 40, 0xabcd_0000_0104];
+        let (header, _) = Header::from_words(&words);
+        assert_eq!(Header::of_flow(&header.flow(), &header.varying()), (header, 0));
     }
 }

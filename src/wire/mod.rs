@@ -11,10 +11,9 @@ mod ticket;
 
 pub use aperture::{APERTURE_PAGE_BYTES, ApertureAccess};
 pub use header::{
-    BodyLayout, Flags, HEADER_WORDS, Header, INLINE_BYTES, LINE_BYTES, LINE_WORDS, METADATA_MAX,
+    BodyLayout, Flags, FlowWords, HEADER_WORDS, Header, INLINE_BYTES, LINE_BYTES, LINE_WORDS,
+    METADATA_MAX, SHORT_HEADER_WORDS, Varying,
 };
-#[cfg(feature = "os")]
-pub(crate) use header::{FAST_WORD, OFFSET_WORD};
 pub use ids::{Destination, Key, MetadataIndex, NodeId, SlotIndex};
 pub use share::{Share, ShareError};
 /// Longest token in bytes, by which a process of an unknown user is admitted.

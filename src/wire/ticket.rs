@@ -1,7 +1,8 @@
 //! Tickets (Hamlyn 3.2): everything needed to send one message, and safe to hand on.
 
 #[cfg(feature = "unstable-internals")]
-use super::header::OFFSET_WORD;
+#[cfg(feature = "unstable-internals")]
+use super::FlowWords;
 use super::{Flags, Key, METADATA_MAX, MetadataIndex, NodeId, Share, ShareError, SlotIndex};
 use alloc::vec::Vec;
 
@@ -298,19 +299,18 @@ impl<'a> TicketBytes<'a> {
         Flags::from_bits_truncate(self.0[42])
     }
 
-    /// Any word but the first of the header of a message of one packet without metadata; `None`:
-    /// the word belongs to the body.
+    /// The words of the header of a message of one packet without metadata, as in
+    /// [`Header::flow`](super::Header::flow).
     #[inline(always)]
-    pub fn header_word(&self, i: usize) -> Option<u64> {
+    pub fn flow(&self) -> FlowWords {
         let pair = |low, high| u32_at(self.0, low) as u64 | (u32_at(self.0, high) as u64) << 32;
-        match i {
-            1 => Some(pair(0, 8)),
-            2 => Some(pair(12, 24)),
-            3 => Some(u64_at(self.0, 16)),
-            OFFSET_WORD => Some(bounds(self.0).0),
-            5 => Some((self.0[42] as u64) << 8),
-            _ => None,
-        }
+        [pair(0, 8), pair(12, 24), u64_at(self.0, 16), (self.0[42] as u64) << 8]
+    }
+
+    /// The first byte that may be written, from the slot's base.
+    #[inline(always)]
+    pub fn base(&self) -> u64 {
+        bounds(self.0).0
     }
 }
 
@@ -430,9 +430,7 @@ mod tests {
                 flags: ticket.flags,
                 word: 0,
             };
-            let words: Vec<_> = (1..8).map(|i| view.header_word(i)).collect();
-            let expected = header.to_words().into_iter().skip(1).map(Some).chain([None, None]);
-            prop_assert_eq!(words, expected.collect::<Vec<_>>());
+            prop_assert_eq!((view.flow(), view.base()), (header.flow(), ticket.base));
         }
 
         #[test]

@@ -13,7 +13,9 @@ use hamlyn::link::cells::Line;
 use hamlyn::link::ring::{RingReader, RingWriter};
 use hamlyn::link::sim::Rng;
 use hamlyn::link::{Body, Transmit};
-use hamlyn::wire::{Destination, Flags, Header, Key, MetadataIndex, NodeId, SlotIndex, Ticket};
+use hamlyn::wire::{
+    Destination, Flags, FlowWords, Header, Key, MetadataIndex, NodeId, SlotIndex, Ticket,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +50,7 @@ impl Bytes {
 }
 
 impl Body for Bytes {
-    fn inline(&self) -> [u64; 2] {
+    fn words(&self) -> [u64; 2] {
         let mut all = self.metadata.clone();
         all.extend(&self.data);
         all.resize(16.max(all.len()), 0);
@@ -132,9 +134,11 @@ pub struct Pair {
     links: u32,
     /// The cases met in shared entries, and how often.
     met: BTreeMap<&'static str, u64>,
-    flow: Flow,
+    flow: (FlowWords, Flow),
     /// Packets that were taken for being like another, and handed over past the queue.
     pub alike: u64,
+    /// Those of them and of `direct` that are longer than 16 bytes.
+    pub longer: u64,
     pub direct: u64,
     /// Each slot has a receiver, which changes nothing.
     has_onlookers: bool,
@@ -163,18 +167,6 @@ impl Receiver for Onlooker {
         assert!(self.observed > 0 && message.user.len() <= 60);
         Then::Queue
     }
-}
-
-/// The line of a packet that is one.
-fn line(h: &Header, reserved: u32, body: &Bytes) -> Option<[u64; 8]> {
-    if h.layout().lines != 1 || h.metadata_len != 0 {
-        return None;
-    }
-    let [w0, w1, w2, w3, w4, w5] = h.to_words();
-    let [w6, w7] = body.inline();
-    // The reserved bits, as `Header::from_words` reports them.
-    let w5 = w5 | ((reserved as u64 & 0xffff) << 16) | ((reserved as u64 & 0xfc) << 8);
-    Some([w0, w1, w2, w3, w4, w5, w6, w7])
 }
 
 const ID: NodeId = NodeId(77);
@@ -207,8 +199,9 @@ impl Pair {
             given: BTreeMap::new(),
             links: 8,
             met: BTreeMap::new(),
-            flow: Flow::default(),
+            flow: (FlowWords::default(), Flow::NONE),
             alike: 0,
+            longer: 0,
             direct: 0,
             has_onlookers,
         };
@@ -392,8 +385,8 @@ impl Pair {
         Ok(Arrival::Notified)
     }
 
-    /// Gives a packet to both, and compares what they say and what they are. One of a single line
-    /// goes the way that it goes in a node: past the checks, if it is like one that passed them.
+    /// Gives a packet to both, and compares what they say and what they are. It goes the way that it
+    /// goes in a node: past the checks that one of its flow has passed.
     pub fn packet(
         &mut self,
         link: LinkId,
@@ -406,35 +399,38 @@ impl Pair {
         if let Err(refusal) = expected {
             *self.counters.get_mut(refusal.counter_name()).unwrap() += 1;
         }
-        let words = line(h, reserved, body);
-        let again = words.is_some_and(|words| self.again(link, &words, is_direct));
-        if again {
+        let is_of_flow = reserved == 0 && self.flow.0 == h.flow();
+        if is_of_flow && self.again(link, h, body, is_direct) {
             assert!(expected.is_ok(), "{h:?}: {expected:?}");
         } else {
-            let got = self.interface.handle_packet(link, h, reserved, body);
+            let mut flow = Flow::NONE;
+            let got = self.interface.handle_and_keep(link, h, reserved, body, &mut flow);
             assert_eq!(got, expected.map_err(NotDeposited::Refused), "{h:?}");
-            if let Some(words) = words.filter(|_| got.is_ok()) {
-                self.interface.remember(&mut self.flow, &words);
+            if reserved == 0 {
+                self.flow = (h.flow(), flow);
             }
         }
         self.compare();
         expected
     }
 
-    /// Whether a packet of one line was taken as one that is like another.
-    fn again(&mut self, link: LinkId, words: &[u64; 8], is_direct: bool) -> bool {
+    /// Whether a packet was taken as one of the flow.
+    fn again(&mut self, link: LinkId, h: &Header, body: &Bytes, is_direct: bool) -> bool {
+        let (flow, varying) = (&self.flow.1, h.varying());
         if is_direct {
-            let taken = self.interface.take_again(&self.flow, |i| words[i], self.queue, None);
-            if let Some(taken) = taken.map(|taken| taken.handed(&self.flow, link)) {
+            let taken = self.interface.take_again(flow, &varying, body, self.queue, None);
+            if let Some(taken) = taken.map(|taken| taken.handed(flow, link)) {
                 self.direct += 1;
                 let expected = self.waiting.pop_back().map(|(_, note)| note);
                 assert_eq!(expected, Some(taken.notification));
-                assert_eq!(taken.body, words[6..]);
+                assert!(h.length > 16 || taken.body == body.words());
+                self.longer += (h.length > 16) as u64;
                 return true;
             }
         }
-        let again = self.interface.handle_again(&self.flow, link, |i| words[i]);
+        let again = self.interface.handle_again(flow, link, &varying, body);
         self.alike += again as u64;
+        self.longer += (again && h.length > 16) as u64;
         again
     }
 
@@ -775,7 +771,7 @@ pub fn counters_after(data: &[u8]) -> Vec<(&'static str, u64)> {
     while pair.step(&mut input) {}
     let mut counters = pair.interface.counters().snapshot();
     counters.extend(pair.met);
-    counters.extend([("alike", pair.alike), ("direct", pair.direct)]);
+    counters.extend([("alike", pair.alike), ("direct", pair.direct), ("longer", pair.longer)]);
     counters
 }
 

@@ -118,7 +118,7 @@ struct StatFrame {
 }
 
 const _: () = {
-    // The frames have no padding (they are `Unaligned`), and these sizes are those of version 2.
+    // The frames have no padding (they are `Unaligned`), and these sizes are those of version 3.
     assert!(size_of::<Head>() == 8 && size_of::<CredentialWords>() == 144);
     assert!(size_of::<HelloFrame>() == 240 && size_of::<RefusedFrame>() == 16);
     assert!(size_of::<WelcomeFrame>() == 192 && size_of::<StatFrame>() == 16);

@@ -47,7 +47,7 @@ use alloc::vec::Vec;
 /// First bytes of each frame.
 pub const MAGIC: [u8; 4] = *b"HMLN";
 /// Changes when two versions cannot talk.
-pub const VERSION_MAJOR: u16 = 2;
+pub const VERSION_MAJOR: u16 = 3;
 /// Changes when something is added that an older version can do without.
 pub const VERSION_MINOR: u16 = 0;
 /// Largest frame in bytes.

@@ -36,11 +36,7 @@ use crate::os::memory::ForkGuard;
 use crate::os::sys;
 use crate::wire::Ticket;
 #[cfg(feature = "unstable-internals")]
-use crate::{
-    link::ring::words_of,
-    node::line::short_words_of,
-    wire::{INLINE_BYTES, TicketBytes},
-};
+use crate::wire::TicketBytes;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
@@ -518,44 +514,28 @@ impl<T: Attached> SharedNode<T> {
         word: u32,
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        let line = |node: &mut Node| node.push_line_again(ticket, data, metadata, word);
+        let line = |node: &mut Node| node.push_again(ticket, data, metadata, word);
         if self.at_once(|node, _| line(node).then_some(())).is_some() {
             return Ok(());
         }
         self.send_slowly(ticket, data, metadata, word, timeout)
     }
 
-    /// [`send`](Self::send) of one line that can leave now; `false`: nothing was done, and
+    /// [`send`](Self::send) of one packet that can leave now; `false`: nothing was done, and
     /// [`send`](Self::send) gives the reason. Call this and the following from one place in a
     /// library: otherwise the code under the lock becomes a call, whose results go through memory.
     #[cfg(feature = "unstable-internals")]
     #[inline(always)]
     pub(crate) fn send_at_once(&self, ticket: &Ticket, data: &[u8], metadata: &[u8]) -> bool {
-        self.at_once(|node, _| node.push_line_again(ticket, data, metadata, 0).then_some(()))
-            .is_some()
+        self.at_once(|node, _| node.push_again(ticket, data, metadata, 0).then_some(())).is_some()
     }
 
-    /// The same with 16 bytes and a ticket in its wire form, if lately this thread alone uses the
-    /// node. `false`, too, if the bytes are no ticket.
+    /// The same without metadata and with a ticket in its wire form, if lately this thread alone uses
+    /// the node. `false`, too, if the bytes are no ticket.
     #[cfg(feature = "unstable-internals")]
     #[inline(always)]
-    pub(crate) fn send_line_alone(
-        &self,
-        ticket: TicketBytes<'_>,
-        data: &[u8; INLINE_BYTES],
-    ) -> bool {
-        let body = |i| words_of(data)[i];
-        let push = |node: &mut Node| node.push_bytes_again(&ticket, INLINE_BYTES as u32, body);
-        matches!(self.alone_at_once(|node, _| push(node).then_some(())), Ok(Some(())))
-    }
-
-    /// The same with fewer bytes.
-    #[cfg(feature = "unstable-internals")]
-    #[inline(always)]
-    pub(crate) fn send_short_alone(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
-        let Some(body) = short_words_of(data) else { return false };
-        let push =
-            |node: &mut Node| node.push_bytes_again(&ticket, data.len() as u32, |i| body[i & 1]);
+    pub(crate) fn send_alone(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
+        let push = |node: &mut Node| node.push_bytes_again(&ticket, data);
         matches!(self.alone_at_once(|node, _| push(node).then_some(())), Ok(Some(())))
     }
 

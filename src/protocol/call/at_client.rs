@@ -478,7 +478,7 @@ impl ClientState {
     pub(super) fn begin_at_once(&mut self, node: &mut Node, request: &[u8]) -> Option<CallId> {
         let number = *self.free.last()?;
         let call = self.calls.get_mut(number as usize)?;
-        if !self.lent.send_line(node, number, request.len() as u32, request) {
+        if !self.lent.send_packet(node, number, request.len() as u32, request) {
             return None;
         }
         self.free.pop();

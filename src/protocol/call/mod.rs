@@ -60,7 +60,7 @@ use crate::node::{
     CloseReason, Forked, Look, Node, NodeSendError, PreparedTicket, Unfinished, Waited,
 };
 use crate::os::memory::AreaMemory;
-use crate::wire::{INLINE_BYTES, MetadataIndex, TICKET_BYTES, Ticket};
+use crate::wire::{MetadataIndex, TICKET_BYTES, Ticket};
 use core::ops::Deref;
 use std::boxed::Box;
 use std::format;
@@ -437,6 +437,8 @@ impl Blocks {
 pub(super) struct Lent {
     pub(super) ticket: Ticket,
     pub(super) block: u32,
+    /// Most bytes of a message in a block.
+    most: u32,
     /// Once its link is known.
     prepared: Option<PreparedTicket>,
 }
@@ -459,7 +461,7 @@ impl Lent {
         {
             return Err(format!("{calls} blocks of {block} bytes cannot be"));
         }
-        Ok((Self { ticket, block, prepared: None }, calls))
+        Ok((Self { ticket, block, most: block.min(LENGTH_MAX), prepared: None }, calls))
     }
 
     /// Each message goes the general way from now on.
@@ -472,20 +474,18 @@ impl Lent {
         self.prepared = Some(PreparedTicket::new(&self.ticket, link));
     }
 
-    /// [`send`](Self::send) of one line over the known link; false: nothing was done.
+    /// [`send`](Self::send) over the known link; false: nothing was done.
     #[inline(always)]
-    pub(super) fn send_line(&self, node: &mut Node, call: u32, code: u32, data: &[u8]) -> bool {
+    pub(super) fn send_packet(&self, node: &mut Node, call: u32, code: u32, data: &[u8]) -> bool {
         let offset = call as u64 * self.block as u64;
-        self.prepared
-            .as_ref()
-            .is_some_and(|prepared| node.push_prepared(prepared, offset, data, word_of(call, code)))
+        let Some(prepared) = &self.prepared else { return false };
+        data.len() <= self.most as usize
+            && node.push_prepared(prepared, offset, data, word_of(call, code))
     }
 
-    /// The other side takes at most `most` bytes. A line is sent without this check.
+    /// The other side takes at most `most` bytes.
     pub(super) fn takes(&mut self, most: u64) {
-        if most < INLINE_BYTES as u64 {
-            self.go_slowly();
-        }
+        self.most = self.most.min(most.try_into().unwrap_or(u32::MAX));
     }
 
     /// Bytes that are sent at once over a link with these packets.
@@ -502,7 +502,7 @@ impl Lent {
         code: u32,
         data: &[u8],
     ) -> Result<(), NodeSendError> {
-        if self.send_line(node, call, code, data) {
+        if self.send_packet(node, call, code, data) {
             return Ok(());
         }
         let base = self.ticket.base + call as u64 * self.block as u64;

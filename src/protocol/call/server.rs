@@ -381,7 +381,7 @@ impl Request<'_> {
             let (call, client) = (arrived.parts.call, state.client_of(arrived)?);
             // A long request may wait for this one.
             if !client.alive.is_empty()
-                || !client.lent.send_line(node, call, data.len() as u32, data)
+                || !client.lent.send_packet(node, call, data.len() as u32, data)
             {
                 return None;
             }

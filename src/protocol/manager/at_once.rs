@@ -2,7 +2,7 @@
 
 use super::Manager;
 use crate::interface::{Notification, QueueId};
-use crate::wire::{INLINE_BYTES, Ticket, TicketBytes};
+use crate::wire::{Ticket, TicketBytes};
 
 impl Manager {
     /// Limits how long the drop of the last clone of this manager waits for the library's own threads
@@ -11,7 +11,7 @@ impl Manager {
         self.shared.lock().control_apart().end_within(limit);
     }
 
-    /// [`send`](Self::send) of one line that can leave now; `false`: nothing was done. Bindings
+    /// [`send`](Self::send) of one packet that can leave now; `false`: nothing was done. Bindings
     /// need not convert their arguments for a wait before they try this. Call it from one place in
     /// a library: it is not inlined into several.
     #[inline(always)]
@@ -19,17 +19,11 @@ impl Manager {
         self.shared.send_at_once(ticket, data, metadata)
     }
 
-    /// The same with 16 bytes and a ticket in its wire form, if lately this thread alone uses the
-    /// manager. `false`, too, if the bytes are no ticket. [`send`](Self::send) goes on.
+    /// The same without metadata and with a ticket in its wire form, if lately this thread alone uses
+    /// the manager. `false`, too, if the bytes are no ticket. [`send`](Self::send) goes on.
     #[inline(always)]
-    pub fn send_line_alone(&self, ticket: TicketBytes<'_>, data: &[u8; INLINE_BYTES]) -> bool {
-        self.shared.send_line_alone(ticket, data)
-    }
-
-    /// The same with fewer bytes.
-    #[inline(always)]
-    pub fn send_short_alone(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
-        self.shared.send_short_alone(ticket, data)
+    pub fn send_alone(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
+        self.shared.send_alone(ticket, data)
     }
 
     /// [`recv`](Self::recv) of a waiting notification, which is passed to `to` under the lock, if

@@ -189,16 +189,18 @@ impl Post {
         (place as u64 * PLACE_BYTES as u64, small.to_word())
     }
 
-    /// Sends a message of one line, if a place is free. False: nothing was done.
+    /// Sends a message that fits into a place, if one is free. False: nothing was done.
     #[inline(always)]
-    fn send_line(
+    fn send_small(
         &mut self,
         node: &mut Node,
         protocols: &mut Protocols,
         data: &[u8],
         framed: bool,
     ) -> bool {
-        if self.small - self.freed >= PLACES && !self.finds_place_in_turn(node, protocols) {
+        if data.len() > self.small_max
+            || self.small - self.freed >= PLACES && !self.finds_place_in_turn(node, protocols)
+        {
             return false;
         }
         let (offset, word) = self.place_of(data.len() as u32, framed);
@@ -242,7 +244,7 @@ impl Post {
                     }
                 }
             };
-            if node.try_send_line_over(self.link, &ticket, data, metadata, word) {
+            if node.try_send_packet_over(self.link, &ticket, data, metadata, word) {
                 self.has_left(has_place);
                 return Look::Found(Ok(()));
             }
@@ -511,7 +513,7 @@ impl StreamSender {
             let Self { manager, post, buffer, fill, .. } = self;
             let (data, framed) = Self::coalesced(buffer, *fill);
             let sent = manager.shared.at_once(|node, protocols| {
-                post.send_line(node, protocols, data, framed).then_some(())
+                post.send_small(node, protocols, data, framed).then_some(())
             });
             if sent.is_some() {
                 self.fill = 0;

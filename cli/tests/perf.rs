@@ -36,14 +36,14 @@ fn json(line: &str) -> Value {
     let output = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.lines().count(), 1, "one object a line: {output}");
     let row: Value = serde_json::from_str(&output).unwrap();
-    for field in [
-        "raw_line_one_way_ns",
-        "least_one_way_ns",
-        "least_per_s",
-        "memcpy_bytes_per_s",
-        "copy_ring_bytes_per_s",
-    ] {
+    for field in ["raw_line_one_way_ns", "memcpy_bytes_per_s", "copy_ring_bytes_per_s"] {
         assert!(is_positive(&row[field]), "{field}: {row}");
+    }
+    // The least checked message of the same length is one packet.
+    let is_one_packet =
+        row["size"].as_u64().unwrap() <= hamlyn::Config::default().packet_bytes.into();
+    for field in ["least_one_way_ns", "least_per_s"] {
+        assert_eq!(is_positive(&row[field]), is_one_packet, "{field}: {row}");
     }
     let placement = row["placement"].as_str().unwrap();
     assert!(["near", "shared", "far", "other"].contains(&placement), "{row}");
@@ -115,6 +115,11 @@ fn each_test_gives_a_row_with_its_figure_and_the_limits_of_the_same_run() {
     let row = json("rate --count 20000 --runs 1 --size 8 --json");
     assert!(row["messages_per_s"].as_f64().unwrap() > 0.0 && row["size"] == 8, "{row}");
     assert!(is_ratio(&row["of_least"], &row["messages_per_s"], &row["least_per_s"]), "{row}");
+    for size in [64, 4096] {
+        let row = json(&format!("latency --count 100 --runs 1 --size {size} --json"));
+        let (median, least) = (&row["one_way_ns"]["p50"], &row["least_one_way_ns"]);
+        assert!(is_ratio(&row["of_least"], median, least) && row["size"] == size, "{row}");
+    }
     let row = json("bandwidth --count 20 --runs 1 --size 64KiB --json");
     assert!(row["bytes_per_s"].as_f64().unwrap() > 0.0 && row["size"] == 65536, "{row}");
     assert!(row.get("of_least").is_none(), "{row}");

@@ -175,7 +175,7 @@ impl Ring {
 /// # Safety
 /// `to` is valid for writes of `bytes` bytes, `from` for reads, and they do not overlap.
 #[inline(always)]
-unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
+pub(super) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     if bytes >= 1024 {
         // SAFETY: the caller's.

@@ -46,7 +46,7 @@ use crate::output;
 use crate::progress;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use baseline::{Channel, Patience};
-use bracket::{Bracketed, Copies, Limits, bracketed, repeats_max};
+use bracket::{Bracketed, Limits, bracketed, repeats_max};
 use copies::RingShape;
 use ends::{Far, Initiator, Plan, Test};
 use pin::{Cores, pin};
@@ -108,8 +108,9 @@ pub fn measure(
     let limits = Limits {
         cores,
         round_trips: plan.count.clamp(50, 10_000),
-        ring_bytes: config.ring_bytes as usize,
-        copies: Some(Copies { message_bytes: plan.size.max(1), shape }),
+        message_bytes: plan.size.max(1),
+        shape,
+        has_copies: true,
     };
     // The initiator's node lives in a pinned thread; this thread is not pinned, so that its
     // children may run anywhere.
@@ -423,13 +424,8 @@ fn median_of(runs: u32, mut run: impl FnMut() -> Result<f64>) -> Result<f64> {
 /// The limits and today's channels, to show the abilities of a machine.
 pub fn print_limits(message_bytes: usize) -> Result<()> {
     let cores = pin::two_cores()?;
-    let shape = copies::RingShape { packet_bytes: 16 << 10, ring_bytes: 1 << 20 };
-    let limits = Limits {
-        cores,
-        round_trips: 10_000,
-        ring_bytes: hamlyn::config::Config::default().ring_bytes as usize,
-        copies: Some(Copies { message_bytes, shape }),
-    };
+    let shape = ring_shape(&hamlyn::config::Config::from_env()?, message_bytes);
+    let limits = Limits { cores, round_trips: 10_000, message_bytes, shape, has_copies: true };
     output::line(serde_json::to_string(&limits.measure()?)?)?;
     output::line(compare::table(&compare::channels(cores, 16, compare::Effort::FULL, |_| ())?))
 }

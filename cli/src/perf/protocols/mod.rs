@@ -22,7 +22,7 @@ use super::bracket::{Bracketed, Limits, bracketed, repeats_max};
 use super::pin::Cores;
 use super::placement::agree;
 use super::row::{Figure, Relation, Row};
-use super::{commonest_line, of_line, others, pin, row};
+use super::{commonest_line, of_line, others, pin, ring_shape, row};
 use crate::arguments::ProtocolsArguments;
 use crate::{output, progress};
 use anyhow::{Context, Result};
@@ -68,13 +68,14 @@ fn measure(
     mut step: impl FnMut(String),
     mut say: impl FnMut(String),
 ) -> Result<Vec<Row>> {
-    let ring_bytes = hamlyn::config::Config::from_env()?.ring_bytes as usize;
+    let config = hamlyn::config::Config::from_env()?;
     let round_trips = arguments.count.unwrap_or(LIMIT_ROUND_TRIPS).clamp(500, LIMIT_ROUND_TRIPS);
-    let limits = Limits { cores, round_trips, ring_bytes, copies: None };
     let mut runs: Vec<Vec<Bracketed<Figure>>> = cells.iter().map(|_| Vec::new()).collect();
     for _ in 0..arguments.runs.max(1) {
         for (cell, runs) in cells.iter().zip(&mut runs) {
             let count = arguments.count.unwrap_or(cell.count);
+            let (message_bytes, shape) = (cell.size, ring_shape(&config, cell.size));
+            let limits = Limits { cores, round_trips, message_bytes, shape, has_copies: false };
             let run = bracketed(
                 cores,
                 repeats_max(round_trips),

@@ -192,6 +192,32 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) }
 }
 
+/// The same of at most 64 bytes, without a call: a first and a last move, which may overlap.
+///
+/// # Safety
+/// Like [`copy`].
+#[inline(always)]
+pub(super) unsafe fn copy_short(to: *mut u8, from: *const u8, bytes: usize) {
+    debug_assert!(bytes <= 64);
+    let ends = |each: usize| {
+        let last = bytes - each;
+        // SAFETY: the caller's: there are at least `each` bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, to, each);
+            std::ptr::copy_nonoverlapping(from.add(last), to.add(last), each);
+        }
+    };
+    match bytes {
+        32.. => ends(32),
+        16.. => ends(16),
+        8.. => ends(8),
+        4.. => ends(4),
+        2.. => ends(2),
+        1 => ends(1),
+        0 => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

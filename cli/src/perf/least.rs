@@ -30,7 +30,7 @@
 #![allow(unsafe_code)]
 
 use super::clock;
-use super::copies::{RingShape, copy};
+use super::copies::{RingShape, copy, copy_short};
 use super::pin::Cores;
 use super::stats::{RoundTrips, median};
 use anyhow::{Result, ensure};
@@ -183,23 +183,31 @@ fn length_max<const HEADER: usize>(lines: usize) -> usize {
     ((lines - lines / 8 - 1) * LINE_BYTES - HEADER).min(LENGTH_MAX)
 }
 
-/// Calls `copy` with the place of each piece of a packet's data in the ring, its offset in the data
-/// and its length: one, or two if the ring ends in between.
+/// Data beside the header in its line.
+const fn beside<const HEADER: usize>(length: usize) -> usize {
+    let room = LINE_BYTES - HEADER;
+    if length < room { length } else { room }
+}
+
+/// The place of the data in the line.
 #[inline(always)]
-fn pieces<const HEADER: usize>(
+fn data_of<const HEADER: usize>(line: &[AtomicU64; 8]) -> *mut u8 {
+    line.as_ptr().cast_mut().cast::<u8>().wrapping_add(HEADER)
+}
+
+/// The places of the data in the lines behind the first, and their lengths: one piece, and another
+/// if the ring ends in between.
+fn behind<const HEADER: usize>(
     lines: &[Line],
     position: u64,
     length: usize,
-    mut copy: impl FnMut(*mut u8, usize, usize),
-) {
+) -> [(*mut u8, usize); 2] {
     assert!(length <= length_max::<HEADER>(lines.len()));
-    let start = lines.as_ptr().cast_mut().cast::<u8>();
-    let at = index(position, lines) * LINE_BYTES + HEADER;
-    let until_end = lines.len() * LINE_BYTES - at;
-    copy(start.wrapping_add(at), 0, length.min(until_end));
-    if length > until_end {
-        copy(start, until_end, length - until_end);
-    }
+    let (start, length) =
+        (lines.as_ptr().cast_mut().cast::<u8>(), length - beside::<HEADER>(length));
+    let at = index(position + 1, lines) * LINE_BYTES;
+    let until_end = length.min(lines.len() * LINE_BYTES - at);
+    [(start.wrapping_add(at), until_end), (start, length - until_end)]
 }
 
 /// The destination of a message, its key, and the number by which its receiver knows both.
@@ -230,11 +238,18 @@ impl<'a, const HEADER: usize> Writer<'a, HEADER> {
     #[inline(always)]
     fn write(&mut self, ticket: &Ticket, data: &[u8]) {
         let (lines, written) = (self.lines, self.written);
-        let many = lines_of::<HEADER>(data.len());
+        let is_short = data.len() <= LINE_BYTES - HEADER;
+        let many = if is_short { 1 } else { lines_of::<HEADER>(data.len()) };
         // And the line behind it, if that is cleared.
-        let touched = if many > 1 { many + 1 } else { 1 };
+        let touched = if is_short { 1 } else { many + 1 };
         if written + touched > self.room_until {
             self.room_until = wait_for_room(lines, self.freed, written + touched);
+        }
+        // The polled line last and at once: a reader that took it back in between would have to be
+        // asked for it again.
+        if !is_short {
+            write_behind::<HEADER>(lines, written, data);
+            lines[index(written + many, lines)].0[0].store(0, Relaxed);
         }
         let line = &lines[index(written, lines)].0;
         let store = |i: usize, word| line[i].store(word, Relaxed);
@@ -250,19 +265,29 @@ impl<'a, const HEADER: usize> Writer<'a, HEADER> {
             store(1, ticket.offset & u32::MAX as u64);
             length << 48 | (ticket.flow as u64) << 32
         };
-        pieces::<HEADER>(lines, written, data.len(), |place, from, bytes| {
-            // SAFETY: `pieces` stays inside the lines, which no reader looks at before the stamp
-            // below is stored: there was room, and only stamps of this lap are waited for.
-            unsafe { copy(place, data[from..].as_ptr(), bytes) }
-        });
-        if many > 1 {
-            lines[index(written + many, lines)].0[0].store(0, Relaxed);
-        }
+        let bytes = beside::<HEADER>(data.len());
+        // SAFETY: so many bytes lie beside the header. No reader looks at the line before the stamp
+        // below is stored: there was room, and only stamps of this lap are waited for.
+        unsafe { copy_short(data_of::<HEADER>(line), data.as_ptr(), bytes) }
         line[0].store(first | stamp(written, lines.len()) as u64, Release);
         self.written += many;
-        for ahead in PREFETCH_LINES + 1 - many.min(PREFETCH_LINES)..=PREFETCH_LINES {
-            prefetch_for_writing(lines, index(self.written + ahead, lines));
+        prefetch_for_writing(lines, index(self.written + PREFETCH_LINES, lines));
+        for before in 1..many.min(PREFETCH_LINES) {
+            prefetch_for_writing(lines, index(self.written + PREFETCH_LINES - before, lines));
         }
+    }
+}
+
+/// By value, and not inlined, so that the writer of short messages stays in registers.
+#[inline(never)]
+fn write_behind<const HEADER: usize>(lines: &[Line], position: u64, data: &[u8]) {
+    let length = data.len();
+    let mut data = &data[beside::<HEADER>(length)..];
+    for (to, bytes) in behind::<HEADER>(lines, position, length) {
+        let (piece, rest) = data.split_at(bytes);
+        // SAFETY: the lines were free, and no reader looks at them before the stamp is stored.
+        unsafe { copy(to, piece.as_ptr(), bytes) }
+        data = rest;
     }
 }
 
@@ -411,26 +436,42 @@ impl<'a, const HEADER: usize, const PAIR: bool> Reader<'a, HEADER, PAIR> {
             let Flow { slot, key } = *flow.unwrap_or(&Flow { slot: u32::MAX, key: 0 });
             (slot, key, word(1) as u32 as u64, (first >> 48) as usize)
         };
-        // A packet that cannot be in the ring counts as one line: it is refused, and so are those
-        // behind it.
-        let is_possible = length <= length_max::<HEADER>(lines.len());
-        let place = self.slots.get_mut(slot as usize).filter(|of| is_possible && of.key == key);
+        let place = self.slots.get_mut(slot as usize).filter(|slot| slot.key == key);
         let place = place.and_then(|slot| slot.area.get_mut(offset as usize..)?.get_mut(..length));
-        if let Some(place) = place {
-            pieces::<HEADER>(lines, self.read, length, |from, to, bytes| {
-                // SAFETY: `pieces` stays inside the lines, which were complete when the stamp was
-                // stored, and which no writer touches before `freed` says so.
-                unsafe { copy(place[to..].as_mut_ptr(), from, bytes) }
-            });
-            self.queue.push((slot as u64) << 32 | length as u64);
-        } else {
-            self.refused += 1;
+        let is_short = length <= LINE_BYTES - HEADER;
+        let is_possible = is_short || length <= length_max::<HEADER>(lines.len());
+        match place {
+            Some(place) if is_possible => {
+                let bytes = beside::<HEADER>(length);
+                // SAFETY: so many bytes lie beside the header; the packet was complete when the
+                // stamp was stored, and no writer touches it before `freed` says so.
+                unsafe { copy_short(place.as_mut_ptr(), data_of::<HEADER>(line), bytes) }
+                if !is_short {
+                    read_behind::<HEADER>(lines, self.read, place);
+                }
+                self.queue.push((slot as u64) << 32 | length as u64);
+            }
+            _ => self.refused += 1,
         }
-        self.read += if is_possible { lines_of::<HEADER>(length) } else { 1 };
+        // A packet that cannot be in the ring counts as one line, and what lies behind it is refused
+        // or never looked at.
+        self.read += if is_short || !is_possible { 1 } else { lines_of::<HEADER>(length) };
         if self.read >= self.publish_at {
             self.publish_at = publish(lines, self.freed, self.read);
         }
         self.queue.pop()
+    }
+}
+
+#[inline(never)]
+fn read_behind<const HEADER: usize>(lines: &[Line], position: u64, place: &mut [u8]) {
+    let length = place.len();
+    let mut place = &mut place[beside::<HEADER>(length)..];
+    for (from, bytes) in behind::<HEADER>(lines, position, length) {
+        let (piece, rest) = place.split_at_mut(bytes);
+        // SAFETY: as beside the header.
+        unsafe { copy(piece.as_mut_ptr(), from, bytes) }
+        place = rest;
     }
 }
 
@@ -466,21 +507,25 @@ impl<'a, const HEADER: usize, const PAIR: bool> End<'a, HEADER, PAIR> {
         let Self { mut output, mut input, message } = self;
         let warm_up = warm_up(round_trips);
         let mut trips = RoundTrips::begin(warm_up + round_trips);
+        let mut found = 0;
         for _ in 0..warm_up + round_trips {
             output.write(&TICKET, &message);
-            black_box(input.next());
+            found ^= input.next().unwrap_or(0);
             trips.end_one();
         }
+        black_box(found);
         (trips.one_way_ns(warm_up).p50, input.refused)
     }
 
     /// The other end of it: how many packets were refused.
     fn echo(self, round_trips: u64) -> u64 {
         let Self { mut output, mut input, message } = self;
+        let mut found = 0;
         for _ in 0..warm_up(round_trips) + round_trips {
-            black_box(input.next());
+            found ^= input.next().unwrap_or(0);
             output.write(&TICKET, &message);
         }
+        black_box(found);
         input.refused
     }
 
@@ -504,9 +549,11 @@ impl<'a, const HEADER: usize, const PAIR: bool> End<'a, HEADER, PAIR> {
     fn take(self, messages: u64) -> u64 {
         let Self { mut output, mut input, message } = self;
         for count in [warm_up(messages), messages] {
+            let mut found = 0;
             for _ in 0..count {
-                black_box(input.next());
+                found ^= input.next().unwrap_or(0);
             }
+            black_box(found);
             output.write(&TICKET, &message);
         }
         input.refused

@@ -296,6 +296,24 @@ fn protocols_stand_beside_the_raw_interface_of_the_same_run() {
         let (median, least) = (&row["one_way_ns"]["p50"], &row["least_one_way_ns"]);
         assert!(is_ratio(&row["of_least"], median, least), "{row}");
     }
+    for protocol in ["raw", "adaptive", "over", "tagged", "publish", "stream", "datagram", "bytes"]
+    {
+        for size in [64, 256] {
+            let row = row(protocol, "latency", size);
+            assert!(is_ratio(
+                &row["of_least"],
+                &row["one_way_ns"]["p50"],
+                &row["least_one_way_ns"]
+            ));
+            // Where the host did not move the cores between the two.
+            if let Some(short) = row["beside"].as_f64() {
+                assert!(short > 0.0 && row["beside_bytes"] == 16, "{row}");
+                assert!(is_ratio(&row["of_beside"], &row["one_way_ns"]["p50"], &row["beside"]));
+            }
+        }
+    }
+    assert!(value(&row("call", "round-trip", 64)["round_trip_ns"]["p50"]));
+    assert!(value(&row("call", "round-trip", 256)["round_trip_ns"]["p50"]));
     for protocol in ["tagged", "stream"] {
         let row = row(protocol, "rate", 16);
         assert!(is_ratio(&row["of_least"], &row["messages_per_s"], &row["least_per_s"]), "{row}");

@@ -2,7 +2,7 @@
 //!
 //! - [`cells`]: the measurements.
 //! - [`ends`]: the two processes of a cell.
-//! - `lower`, `upper`, `stream`, `publish`, `revoke`, `receivers`: their work, on the node itself
+//! - `lower`, `upper`, `echo`, `stream`, `publish`, `revoke`, `receivers`: their work, on the node itself
 //!   and on end points.
 //!
 //! Cells take turns, and each run is bracketed by measurements of the raw line and of the least
@@ -10,6 +10,7 @@
 //! all cells, so that rows can be compared.
 
 pub mod cells;
+mod echo;
 pub mod ends;
 mod lower;
 mod publish;
@@ -26,7 +27,7 @@ use super::{commonest_line, of_line, others, pin, ring_shape, row};
 use crate::arguments::two_cores;
 use crate::{output, progress};
 use anyhow::{Context, Result};
-use cells::{Cell, Measure, Protocol};
+use cells::{Cell, Measure};
 use comfy_table::Table;
 
 /// Round trips of the raw line and of the least checked message, before and after each run.
@@ -117,15 +118,11 @@ fn to_row(cell: Cell, runs: Vec<Bracketed<Figure>>, line_ns: Option<f64>) -> Row
     let mut kept = of_line(runs, line_ns);
     kept.sort_by(|a, b| a.figure.value().total_cmp(&b.figure.value()));
     let median = kept[kept.len() / 2];
-    let mode = match cell.protocol {
-        Protocol::Progress => "adaptive",
-        _ => "polled",
-    };
     Row {
         test: cell.measure.to_string(),
         protocol: cell.protocol.name().to_owned(),
         size: cell.size as u64,
-        mode: mode.to_owned(),
+        mode: ends::mode(cell).to_string(),
         links: 0,
         figure: median.figure,
         relation: None,
@@ -149,8 +146,8 @@ fn to_row(cell: Cell, runs: Vec<Bracketed<Figure>>, line_ns: Option<f64>) -> Row
     }
 }
 
-/// Each row beside the one that it is compared with, if the raw lines of both agree; two receiving
-/// threads beside the one of their own row.
+/// Each row beside the one that it is compared with and the same of 16 bytes, if the raw lines agree;
+/// two receiving threads beside the one of their own row.
 fn relate(cells: &[Cell], mut rows: Vec<Row>) -> Vec<Row> {
     let relations: Vec<_> = cells
         .iter()
@@ -176,8 +173,21 @@ fn relate(cells: &[Cell], mut rows: Vec<Row>) -> Vec<Row> {
             })
         })
         .collect();
-    for (row, relation) in rows.iter_mut().zip(relations) {
+    let short: Vec<_> = cells
+        .iter()
+        .zip(&rows)
+        .map(|(cell, row)| {
+            let short = cell.short()?;
+            let short = &rows[cells.iter().position(|other| *other == short)?];
+            let [a, b] = [short, row].map(|row| row.baselines.raw_line_one_way_ns);
+            agree(a, b).then(|| short.figure.value())
+        })
+        .collect();
+    for ((row, relation), short) in rows.iter_mut().zip(relations).zip(short) {
         row.relation = relation;
+        row.beside_bytes = short.map(|_| cells::SHORT as u64);
+        row.beside = short;
+        row.of_beside = short.map(|short| row.figure.value() / short);
     }
     rows
 }
@@ -190,6 +200,7 @@ fn table(rows: &[Row]) -> Table {
         "median",
         "lowest to highest",
         "compared",
+        "of 16 B",
         "of least",
         "raw line",
         "placement",
@@ -218,12 +229,13 @@ fn table(rows: &[Row]) -> Table {
             median,
             format!("{low} to {high} in {}", row.runs),
             row.relation.map_or(String::new(), |relation| relation.to_string()),
+            row.of_beside.map_or(String::new(), |ratio| format!("{ratio:.2}")),
             row.of_least.map_or(String::new(), |ratio| format!("{ratio:.2}")),
             row::ns(row.baselines.raw_line_one_way_ns),
             format!("{}{steady}", row.baselines.placement),
         ]);
     }
-    row::align_right(&mut table, 1..7);
+    row::align_right(&mut table, 1..8);
     table
 }
 
@@ -274,5 +286,12 @@ mod tests {
         assert_eq!(rows(70.0)[1].relation, Some(Relation::AboveRaw { above_raw_ns: 9.0 }));
         assert_eq!((rows(70.0)[0].relation, rows(80.0)[1].relation), (None, None));
         assert!(table(&rows(70.0)).to_string().contains("+9.0 ns"));
+        let cells = ["raw-latency-16", "raw-latency-64"].map(|name| Cell::named(name).unwrap());
+        let rows = |raw_line_ns| {
+            let row = |i: usize, ns, line| to_row(cells[i], vec![run(ns, line, true)], None);
+            relate(&cells, vec![row(0, 80.0, 62.0), row(1, 120.0, raw_line_ns)])
+        };
+        assert_eq!(rows(70.0)[1].of_beside, Some(1.5));
+        assert_eq!((rows(70.0)[0].of_beside, rows(80.0)[1].of_beside), (None, None));
     }
 }

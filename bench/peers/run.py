@@ -220,10 +220,19 @@ def hamlyns() -> list[Peer]:
             aperture,
         ),
     ]
-    return [
+    measured = [
         Peer(name, version, settings, receives, hamlyn(words), counts)
         for name, settings, receives, words, counts in commands
     ]
+    return [*measured, hamlyn_c(version)]
+
+
+def hamlyn_c(version: str) -> Peer:
+    def run(cell: Cell, count: int, cores: list[int]) -> float:
+        return pair([BIN / "hamlyn_c"], cell, count, cores, {"PEER_ADDRESS": "{directory}"}, 1024)
+
+    counts = cell_counts(300_000, 15_000_000)
+    return Peer("Hamlyn, C", version, "h_send_msg, h_recv_block, polled", "copy", run, counts)
 
 
 # ---- the peers

@@ -83,18 +83,21 @@ int main(int argc, char **argv) {
     check(h_slot_new(node, &config, &slot), "slot");
     check(h_ticket(node, slot, 0, &own), "ticket");
 
-    // The responder's ticket is its greeting; the initiator's is the first message.
+    // The responder's ticket is its greeting; the initiator's is the first message, and stays in the
+    // area until it is answered.
     if (plan.initiates) {
         h_link_t link;
         check(h_connect(node, "peer", NULL, 0, LIMIT, &link), "connect");
         check(h_greeting(node, link, &to, sizeof to, NULL), "greeting");
         send_one(&own, sizeof own);
+        receive_one(0);
     } else {
         void *data;
         check(h_serve(node, "peer", H_ACCESS_SAME_USER, 0, &own, sizeof own), "serve");
         receive_one(sizeof own);
         check(h_area_data(node, area, &data, &bytes), "area");
         memcpy(&to, data, sizeof to);
+        send_one(NULL, 0);
     }
     run_plan(&plan);
     check(h_close(node, LIMIT, NULL), "close");

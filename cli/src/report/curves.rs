@@ -35,9 +35,9 @@ impl Curves {
         let values = || self.lines.iter().flat_map(|line| &line.1).map(of);
         let least = values().fold(f64::INFINITY, f64::min);
         let most = values().fold(0.0, f64::max);
-        let power = |value: f64| base.powf(value);
+        let (from, to) = (least.log(base).floor(), most.log(base).ceil());
         (least > 0.0 && least.is_finite() && most.is_finite())
-            .then(|| power(least.log(base).floor())..power((most.log(base) + 0.01).ceil()))
+            .then(|| base.powf(from)..base.powf(to.max(from + 1.0)))
     }
 
     fn draw(
@@ -62,7 +62,7 @@ impl Curves {
             .bold_line_style(BLACK)
             .x_desc(format!("{}; by the length of a message", self.axis))
             .x_labels(if is_narrow { 5 } else { 12 })
-            .x_label_formatter(&|value| length(*value))
+            .x_label_formatter(&|value| length(*value).replace(".0 ", " "))
             .y_label_formatter(&|value| figure(*value).replace(".0 ", " "))
             .label_style(font)
             .draw()?;

@@ -55,8 +55,9 @@ const MESSAGES: u64 = 1 << 17;
 /// .. or as many as have so many bytes. A tenth as many go before.
 const BYTES: u64 = 16 << 20;
 /// Runs, each in new memory, of which the medians are taken: many short ones, so that a disturbance
-/// of a processor spoils some of them and not the median.
+/// of a processor spoils some of them and not the median. Fewer for a check that all works.
 const RUNS: u64 = 9;
+const RUNS_MIN: u64 = 3;
 
 /// The figures of the least checked message of a length; `NaN` of one that is no single packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,11 +95,12 @@ fn of_kind<const HEADER: usize, const PAIR: bool>(
     ring_bytes: usize,
     round_trips: u64,
 ) -> Result<Least> {
-    let messages = MESSAGES.min(round_trips * 100 / RUNS).min(BYTES / size.max(1) as u64).max(100);
-    let round_trips = (round_trips / RUNS).max(100);
+    let runs = (round_trips / 50).clamp(RUNS_MIN, RUNS);
+    let round_trips = (round_trips / runs).max(100);
+    let messages = MESSAGES.min(round_trips * 100).min(BYTES / size.max(1) as u64).max(100);
     let run = Run::<HEADER, PAIR> { cores, size, ring_bytes };
     let (mut one_way_ns, mut per_s) = (Vec::new(), Vec::new());
-    for _ in 0..RUNS {
+    for _ in 0..runs {
         one_way_ns.push(run.of(|end| end.ping_pong(round_trips), |end| end.echo(round_trips))?);
         per_s.push(run.of(|end| end.stream(messages), |end| end.take(messages))?);
     }

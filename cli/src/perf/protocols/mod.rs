@@ -90,7 +90,7 @@ fn measure(
     mut say: impl FnMut(String),
 ) -> Result<Vec<Row>> {
     let config = hamlyn::config::Config::from_env()?;
-    let round_trips = arguments.count.unwrap_or(LIMIT_ROUND_TRIPS).clamp(500, LIMIT_ROUND_TRIPS);
+    let round_trips = arguments.count.unwrap_or(LIMIT_ROUND_TRIPS).clamp(100, LIMIT_ROUND_TRIPS);
     let mut runs: Vec<Vec<Bracketed<Figure>>> = cells.iter().map(|_| Vec::new()).collect();
     for _ in 0..arguments.runs.max(1) {
         for (cell, runs) in cells.iter().zip(&mut runs) {

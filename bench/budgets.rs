@@ -59,6 +59,9 @@ const PYTHON: &str = "python";
 const ROWS: &[Row] = &[
     Row { name: "batched", above: None, what: "send, recv of 16 bytes, 16 at a time" },
     Row { name: "single", above: None, what: "send, recv of 16 bytes, one by one" },
+    Row { name: "single-40", above: None, what: "the same of 40 bytes" },
+    Row { name: "single-64", above: None, what: "the same of 64 bytes" },
+    Row { name: "single-256", above: None, what: "the same of 256 bytes" },
     Row { name: "prepared", above: None, what: "send_prepared, recv of 16 bytes, 16 at a time" },
     Row { name: "fast", above: None, what: "send_fast, recv of 16 bytes, one by one" },
     Row {
@@ -88,7 +91,7 @@ const ROWS: &[Row] = &[
 ];
 
 /// How many of them are of this program.
-const OWN: usize = 10;
+const OWN: usize = 13;
 
 /// callgrind counts the instructions of this function.
 #[inline(never)]
@@ -154,13 +157,15 @@ fn raw(dir: &Path) -> Outcome {
         }
         Ok(())
     })?;
-    row(|| {
-        for _ in 0..MESSAGES {
-            pair.sender.send(&pair.ticket, &message, b"", LIMIT)?;
-            pair.recv()?;
-        }
-        Ok(())
-    })?;
+    for message in [&message[..], &[7; 40], &[7; 64], &[7; 256]] {
+        row(|| {
+            for _ in 0..MESSAGES {
+                pair.sender.send(&pair.ticket, message, b"", LIMIT)?;
+                pair.recv()?;
+            }
+            Ok(())
+        })?;
+    }
     let prepared = pair.sender.prepare(&pair.ticket)?;
     row(|| {
         for _ in 0..MESSAGES / BATCH {

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Takes the figures of one machine in bench/RESULTS.md, one after another. The machine must be idle
 # otherwise. Prints rows of JSON: first a description of the machine, then a row for each figure, those
-# of the protocols all from one command. Takes about five minutes.
+# of the curve and of the protocols from one command each. Takes about ten minutes.
 #
 #   make build && bench/figures.sh >bench/results/NAME.jsonl
 set -eu
@@ -14,7 +14,10 @@ printf '{"machine":"%s, family %s, %s cores","kernel":"%s","compiler":"%s","comm
     "$(git describe --always --dirty --abbrev=12)" "$(date -u +%F)"
 for row in \
     'latency --size 16' \
+    'latency --size 64 --beside 16' \
     'rate --size 16' \
+    'rate --size 64 --beside 16' \
+    'curve' \
     'bandwidth --size 64KiB' \
     'bandwidth --size 1MiB' \
     'latency --size 16 --links 1000' \

@@ -93,6 +93,18 @@ for mpi in $programs; do
     fi
 done
 
+# Hamlyn's own library of C, which `make build` has made.
+library="${CARGO_TARGET_DIR:-../../target}/release/libhamlyn_c.so"
+if [ "$which" = all ] && [ -e "$library" ]; then
+    ln -sf "$(realpath "$library")" "$build/bin/libhamlyn.so.0"
+    if newer hamlyn_c hamlyn.c; then
+        say 'gcc hamlyn.c'
+        # shellcheck disable=SC2086
+        gcc $flags -I ../../capi/include hamlyn.c -o "$build/bin/hamlyn_c" \
+            "$build/bin/libhamlyn.so.0" -Wl,-rpath,"$build/bin"
+    fi
+fi
+
 if newer openssl openssl.c; then
     say 'gcc openssl.c'
     # shellcheck disable=SC2086

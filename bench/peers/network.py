@@ -295,14 +295,15 @@ def measure_all(arguments: argparse.Namespace, cores: list[int]) -> None:
                 continue
             if time.monotonic() > until:
                 return
-            before = run.limits(cores)
+            before = run.limits(run.SIZES[0], cores)
             rows = {name: ns for name, peer in peers.items() if (ns := tried(name, peer, cell, cores))}
-            after = run.limits(cores)
+            after = run.limits(run.SIZES[0], cores)
             for name, ns in rows.items():
                 row = {"peer": name, "version": versions[name], "manner": cell[0], "size": cell[1]}
                 row |= {"ns": ns, "count": COUNTS[cell[1]], "round": number, "over": hosts.name}
                 row |= {"raw_before_ns": before.raw_ns, "raw_after_ns": after.raw_ns}
-                row |= {"least_one_way_ns": (before.least_ns + after.least_ns) / 2}
+                least = run.mean(before.least, after.least)
+                row |= {"least_one_way_ns": least["least_one_way_ns"]}
                 print(json.dumps(row | machine), flush=True)
 
 

@@ -20,6 +20,7 @@ import dataclasses
 import glob
 import itertools
 import json
+import math
 import os
 import pathlib
 import platform
@@ -43,10 +44,12 @@ HAMLYN = TARGET / "release" / "hamlyn"
 RUN_SECONDS_MAX = 15
 ATTEMPTS_MAX = 3
 
-LATENCY = ("latency", 16)
-RATE = ("rate", 16)
+SIZES = [16, 64, 256, 1024]
+LATENCY = [("latency", size) for size in [*SIZES, 4096]]
+# At 4 KiB the bandwidth says it.
+RATE = [("rate", size) for size in SIZES]
 BANDWIDTH = [("bandwidth", 4096), ("bandwidth", 65536), ("bandwidth", 1 << 20)]
-CELLS = [LATENCY, RATE, *BANDWIDTH]
+CELLS = [*LATENCY, *RATE, *BANDWIDTH]
 UNITS = {"latency": "ns", "rate": "messages/s", "bandwidth": "bytes/s"}
 
 Cell = tuple[str, int]
@@ -217,22 +220,44 @@ def hamlyns() -> list[Peer]:
             aperture,
         ),
     ]
-    return [
+    measured = [
         Peer(name, version, settings, receives, hamlyn(words), counts)
         for name, settings, receives, words, counts in commands
     ]
+    return [*measured, hamlyn_c(version)]
+
+
+def hamlyn_c(version: str) -> Peer:
+    def run(cell: Cell, count: int, cores: list[int]) -> float:
+        return pair([BIN / "hamlyn_c"], cell, count, cores, {"PEER_ADDRESS": "{directory}"}, 1024)
+
+    counts = cell_counts(300_000, 15_000_000)
+    return Peer("Hamlyn, C", version, "h_send_msg, h_recv_block, polled", "copy", run, counts)
 
 
 # ---- the peers
 
 
+def by_cell(latency: int, rate: int, *bandwidth: int) -> dict[Cell, int]:
+    """One value for all latencies, one for all rates, one for each bandwidth."""
+    return (
+        dict.fromkeys(LATENCY, latency)
+        | dict.fromkeys(RATE, rate)
+        | dict(zip(BANDWIDTH, bandwidth, strict=False))
+    )
+
+
 def cell_counts(latency: int, rate: int, *bandwidth: int) -> dict[Cell, int]:
-    return dict(zip(CELLS, (latency, rate, *bandwidth), strict=False))
+    """Messages of a run: so many of 16 bytes, and fewer of longer ones, which take longer."""
+    counts = by_cell(latency, rate, *bandwidth)
+    for cell in [*LATENCY, *RATE]:
+        counts[cell] //= math.isqrt(cell[1] // 16)
+    return counts
 
 
 def ucx_tag(name: str, transports: str) -> Peer:
     env = {"LD_LIBRARY_PATH": str(ucx() / "lib"), "UCX_TLS": transports}
-    windows = cell_counts(1, 1, 1, 16, 16)
+    windows = by_cell(1, 1, 1, 16, 16)
 
     def run(cell: Cell, count: int, cores: list[int]) -> float:
         return pair([BIN / "ucx_tag"], cell, count, cores, env, windows[cell])
@@ -241,12 +266,14 @@ def ucx_tag(name: str, transports: str) -> Peer:
     return Peer(name, ucx_version(), f"UCX_TLS={transports}, tagged messages", "copy", run, counts)
 
 
+# What an element of its queue holds beside a header.
+UCT_SHORT_MAX = 64
+
+
 def uct() -> Peer:
-    options = {
-        LATENCY: ["-t", "am_lat", "-D", "short"],
-        RATE: ["-t", "am_bw", "-D", "short"],
-        BANDWIDTH[0]: ["-t", "am_bw", "-D", "bcopy"],
-    }
+    def options(metric: str, size: int) -> list[str]:
+        test = "am_lat" if metric == "latency" else "am_bw"
+        return ["-t", test, "-D", "short" if size <= UCT_SHORT_MAX else "bcopy"]
 
     def run(cell: Cell, count: int, cores: list[int]) -> float:
         with socket.socket() as probe:
@@ -257,7 +284,7 @@ def uct() -> Peer:
         server = start(on_core(cores[1], tool), env)
         wait_for_listener(port, server)
         size = ["-s", cell[1], "-n", count, "-w", count // 10, "-f", "-v"]
-        client = start(on_core(cores[0], [*tool, "127.0.0.1", *options[cell], *size]), env)
+        client = start(on_core(cores[0], [*tool, "127.0.0.1", *options(*cell), *size]), env)
         names, values = finish([server, client]).strip().splitlines()[-2:]
         row = dict(zip(names.split(","), values.split(","), strict=True))
         if cell[0] == "latency":
@@ -306,7 +333,7 @@ def mpich(name: str, env: dict) -> Peer:
     # The default yields after some polls, which costs a system call in every wait.
     env = {"MPIR_CVAR_POLLS_BEFORE_YIELD": "0"} | env
     counts = cell_counts(200_000, 5_000_000, 1_500_000, 250_000, 20_000)
-    return mpi(name, "mpich", env, [], cell_counts(1, 64, 1, 64, 64), counts)
+    return mpi(name, "mpich", env, [], by_cell(1, 64, 1, 64, 64), counts)
 
 
 def open_mpi(name: str, env: dict) -> Peer:
@@ -315,12 +342,12 @@ def open_mpi(name: str, env: dict) -> Peer:
     env |= {"OMPI_MCA_mpi_yield_when_idle": "0"}
     options = ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
     counts = cell_counts(300_000, 10_000_000, 1_500_000, 250_000, 20_000)
-    return mpi(name, "openmpi", env, options, cell_counts(1, 64, 1, 64, 64), counts)
+    return mpi(name, "openmpi", env, options, by_cell(1, 64, 1, 64, 64), counts)
 
 
 def iceoryx2() -> Peer:
     env = {"PEER_ADDRESS": "{name}"}
-    windows = cell_counts(8, 512, 64, 16, 8)
+    windows = by_cell(8, 512, 64, 16, 8)
     lock = (HERE / "iceoryx2" / "Cargo.lock").read_text()
     version = re.search(r'name = "iceoryx2"\nversion = "(.*)"', lock)[1]
 
@@ -332,7 +359,7 @@ def iceoryx2() -> Peer:
 
 
 def zeromq() -> Peer:
-    windows = cell_counts(1000, 1000, 1000, 64, 16)
+    windows = by_cell(1000, 1000, 1000, 64, 16)
 
     def run(cell: Cell, count: int, cores: list[int]) -> float:
         env = {"PEER_ADDRESS": "ipc://{directory}/socket", "PEER_WAIT": "sleep"}
@@ -357,8 +384,8 @@ def aeron() -> Peer:
     ]
     # A message is at most an eighth of the log's term. A fragment of 4 KiB is a whole message.
     channels = {
-        LATENCY: "aeron:ipc?term-length=64k|mtu=8k",
-        RATE: "aeron:ipc?term-length=256k|mtu=8k",
+        **dict.fromkeys(LATENCY, "aeron:ipc?term-length=64k|mtu=8k"),
+        **dict.fromkeys(RATE, "aeron:ipc?term-length=256k|mtu=8k"),
         BANDWIDTH[0]: "aeron:ipc?term-length=256k|mtu=8k",
         BANDWIDTH[1]: "aeron:ipc?term-length=1m|mtu=32k",
         BANDWIDTH[2]: "aeron:ipc?term-length=8m|mtu=32k",
@@ -447,17 +474,22 @@ class Limits:
 
     # The raw cache line's time one way, in nanoseconds.
     raw_ns: float
-    # The least checked message: nanoseconds one way, and messages a second.
-    least_ns: float
-    least_per_s: float
+    # The least checked message of the same length, nanoseconds one way and messages a second, of
+    # lengths that are one packet.
+    least: dict[str, float]
 
 
-def limits(cores: list[int]) -> Limits:
+def mean(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    return {name: (before[name] + after[name]) / 2 for name in before}
+
+
+def limits(size: int, cores: list[int]) -> Limits:
     """Failed, if they could not be measured."""
     both = ",".join(map(str, cores))
-    words = ["taskset", "-c", both, HAMLYN, "perf", "latency", "--size", 16, "--count", 500]
+    words = ["taskset", "-c", both, HAMLYN, "perf", "latency", "--size", size, "--count", 500]
     row = json.loads(finish([start([*words, "--runs", 1, "--json"], {})]))
-    return Limits(row["raw_line_one_way_ns"], row["least_one_way_ns"], row["least_per_s"])
+    least = {name: row[name] for name in ("least_one_way_ns", "least_per_s") if name in row}
+    return Limits(row["raw_line_one_way_ns"], least)
 
 
 def machine() -> dict[str, str]:
@@ -487,9 +519,9 @@ def measure(peer: Peer, cell: Cell, arguments: argparse.Namespace) -> dict | Non
     where = f"{peer.name}, {cell[0]} of {cell[1]} bytes"
     for _ in range(ATTEMPTS_MAX):
         try:
-            before = limits(arguments.cores)
+            before = limits(cell[1], arguments.cores)
             value = peer.run(cell, count, arguments.cores)
-            after = limits(arguments.cores)
+            after = limits(cell[1], arguments.cores)
         except (Failed, ValueError, KeyError, IndexError) as error:
             end_what_lives()
             print(f"peers: {where}: {type(error).__name__}: {error}", file=sys.stderr)
@@ -507,8 +539,7 @@ def measure(peer: Peer, cell: Cell, arguments: argparse.Namespace) -> dict | Non
                 "count": count,
                 "raw_before_ns": before.raw_ns,
                 "raw_after_ns": after.raw_ns,
-                "least_one_way_ns": (before.least_ns + after.least_ns) / 2,
-                "least_per_s": (before.least_per_s + after.least_per_s) / 2,
+                **mean(before.least, after.least),
                 "placement": placement_of((before.raw_ns + after.raw_ns) / 2),
             }
         moved = f"the raw line went from {before.raw_ns:.0f} to {after.raw_ns:.0f} ns"
@@ -519,10 +550,11 @@ def measure(peer: Peer, cell: Cell, arguments: argparse.Namespace) -> dict | Non
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=8, help="no round begins after these")
+    parser.add_argument("--minutes", type=float, default=20, help="no round begins after these")
     parser.add_argument("--cores", default="0,1", help="of the initiator and of the responder")
     parser.add_argument("--peer", action="append", help="only those whose name contains this")
     parser.add_argument("--metric", action="append", choices=list(UNITS))
+    parser.add_argument("--size", action="append", type=int, help="only messages of these bytes")
     parser.add_argument(
         "--fraction", type=int, default=1, help="the messages of each run are divided by this"
     )
@@ -542,6 +574,8 @@ def main() -> None:
         cells = [(peer, cell) for cell in CELLS for peer in chosen if cell in peer.counts]
         for peer, cell in cells:
             if arguments.metric and cell[0] not in arguments.metric:
+                continue
+            if arguments.size and cell[1] not in arguments.size:
                 continue
             row = measure(peer, cell, arguments)
             if row:

@@ -4,6 +4,7 @@ use crate::allow::{Allow, allow};
 use crate::help::*;
 use crate::look::PAUSE_MIN;
 use crate::perf::baseline::PeerArguments;
+use crate::perf::curve;
 use crate::perf::ends::EndArguments;
 use crate::perf::pin::Cores;
 use crate::perf::protocols;
@@ -335,7 +336,12 @@ pub enum PerfCommand {
     /// Each row is measured between two new processes. Rows take turns, so that a disturbance of
     /// the machine affects all alike. A run during which the raw cache line changed is repeated.
     #[command(allow_negative_numbers = true)]
-    Protocols(ProtocolsArguments),
+    Protocols(protocols::Arguments),
+    /// Latency and rate by the length of the message, from 8 bytes to 1 MiB
+    ///
+    /// Each row stands beside messages of 16 bytes, the bare checked ring and a Unix stream socket,
+    /// measured before and after each of its runs.
+    Curve(curve::Arguments),
     /// The cost of idle links: memory, processor time, the delay of a message, and the start
     Idle(IdleArguments),
     /// More ends than processors: four pairs at once, and a long message beside busy programs
@@ -372,6 +378,15 @@ pub struct PerfArguments {
     /// similar limits are not measured.
     #[arg(long, value_name = "NEAR,FAR", value_parser = cores)]
     pub cores: Option<Cores>,
+    /// Measure messages of this length, too, before and after each run, and show the ratio to them
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    pub beside: Option<ByteSize>,
+    /// Measure a Unix stream socket, too [default: a latency in modes that sleep]
+    #[arg(long, conflicts_with_all = ["to", "over"])]
+    pub socket: bool,
+    /// Whether memcpy and the bare two-copy ring stand beside the figure
+    #[arg(skip = true)]
+    pub has_copies: bool,
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub json: bool,
@@ -383,26 +398,6 @@ pub struct PerfArguments {
     /// `fabric`, fi_pingpong, if it is installed
     #[arg(long, value_enum, default_value_t = Over::Ring, conflicts_with = "to")]
     pub over: Over,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ProtocolsArguments {
-    /// Messages (latency: round trips) of each run [default: by row, some tenths of a second]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
-    pub count: Option<u64>,
-    /// Runs of each row, of which the median is taken
-    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub runs: u32,
-    /// The processors of the two ends [default: two that this process may use]
-    #[arg(long, value_name = "NEAR,FAR", value_parser = two_cores)]
-    pub cores: Option<Cores>,
-    /// Only rows with this name or prefix, such as tagged or call-memory [default: all]
-    #[arg(long, value_name = "NAME")]
-    pub only: Vec<String>,
-    /// Print one JSON object for each row instead of a table
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -662,7 +657,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
         .ok_or_else(|| "a variable is NAME=VALUE".to_owned())
 }
 
-fn size(text: &str) -> Result<ByteSize, String> {
+pub fn size(text: &str) -> Result<ByteSize, String> {
     text.parse().map_err(|_| "a size is a number of bytes, such as 16, 64KiB or 1MiB".to_owned())
 }
 

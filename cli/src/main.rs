@@ -81,6 +81,7 @@ fn run(command: Command) -> Result<()> {
             perf::ends::serve(&arguments.name, &arguments.allow, arguments.mode)
         }
         Command::Perf(PerfCommand::Protocols(arguments)) => perf::protocols::run(&arguments),
+        Command::Perf(PerfCommand::Curve(arguments)) => perf::curve::run(&arguments),
         Command::Perf(PerfCommand::Idle(arguments)) => perf::idle::run(&arguments),
         Command::Perf(PerfCommand::Crowd(arguments)) => perf::crowd::run(&arguments),
         #[cfg(feature = "tls")]

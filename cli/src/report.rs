@@ -3,6 +3,10 @@
 //! A figure without its machine, kernel, compiler, commit and raw line means little, so those stand
 //! at the top.
 
+mod curves;
+
+pub use curves::Curves;
+
 use crate::output;
 use anyhow::{Context, Result, anyhow, ensure};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -22,6 +26,7 @@ pub struct Section {
     /// Name and value.
     pub facts: Vec<(String, String)>,
     pub chart: Option<Chart>,
+    pub curves: Option<Curves>,
     pub header: Vec<String>,
     pub rows: Vec<Vec<String>>,
 }
@@ -137,7 +142,7 @@ th { border-bottom: 2px solid var(--rule); white-space: nowrap; }
 td[class] { white-space: nowrap; overflow-wrap: normal; } li.care { color: inherit; font-weight: inherit; }
 figure { margin: 1rem 0; }
 svg { display: block; max-width: 100%; height: auto; }
-svg text { fill: var(--ink); } svg line, svg polyline { stroke: var(--grid); }
+svg text { fill: var(--ink); } svg line, svg polyline[stroke-width=\"1\"] { stroke: var(--grid); }
 .narrow { display: none; }
 @media (max-width: 44rem) {
   .broad { display: none; } .narrow { display: block; }
@@ -216,7 +221,10 @@ fn page(
 ) -> Result<Markup> {
     let charts: Vec<Option<[String; 2]>> = sections
         .iter()
-        .map(|section| section.chart.as_ref().map(Chart::to_svgs).transpose())
+        .map(|section| {
+            let curves = section.curves.as_ref().map(Curves::to_svgs);
+            section.chart.as_ref().map(Chart::to_svgs).or(curves).transpose()
+        })
         .collect::<Result<_>>()?;
     Ok(html! {
         (DOCTYPE)

@@ -36,14 +36,14 @@ fn json(line: &str) -> Value {
     let output = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.lines().count(), 1, "one object a line: {output}");
     let row: Value = serde_json::from_str(&output).unwrap();
-    for field in [
-        "raw_line_one_way_ns",
-        "least_one_way_ns",
-        "least_per_s",
-        "memcpy_bytes_per_s",
-        "copy_ring_bytes_per_s",
-    ] {
+    for field in ["raw_line_one_way_ns", "memcpy_bytes_per_s", "copy_ring_bytes_per_s"] {
         assert!(is_positive(&row[field]), "{field}: {row}");
+    }
+    // The least checked message of the same length is one packet.
+    let is_one_packet =
+        row["size"].as_u64().unwrap() <= hamlyn::Config::default().packet_bytes.into();
+    for field in ["least_one_way_ns", "least_per_s"] {
+        assert_eq!(is_positive(&row[field]), is_one_packet, "{field}: {row}");
     }
     let placement = row["placement"].as_str().unwrap();
     assert!(["near", "shared", "far", "other"].contains(&placement), "{row}");
@@ -115,9 +115,61 @@ fn each_test_gives_a_row_with_its_figure_and_the_limits_of_the_same_run() {
     let row = json("rate --count 20000 --runs 1 --size 8 --json");
     assert!(row["messages_per_s"].as_f64().unwrap() > 0.0 && row["size"] == 8, "{row}");
     assert!(is_ratio(&row["of_least"], &row["messages_per_s"], &row["least_per_s"]), "{row}");
+    for size in [64, 4096] {
+        let row = json(&format!("latency --count 100 --runs 1 --size {size} --json"));
+        let (median, least) = (&row["one_way_ns"]["p50"], &row["least_one_way_ns"]);
+        assert!(is_ratio(&row["of_least"], median, least) && row["size"] == size, "{row}");
+    }
     let row = json("bandwidth --count 20 --runs 1 --size 64KiB --json");
     assert!(row["bytes_per_s"].as_f64().unwrap() > 0.0 && row["size"] == 65536, "{row}");
     assert!(row.get("of_least").is_none(), "{row}");
+}
+
+#[test]
+fn a_figure_may_stand_beside_another_length_and_a_socket() {
+    let Some(_processors) = processors() else { return };
+    let row = json("latency --count 100 --runs 1 --size 64 --beside 16 --socket --json");
+    let median = &row["one_way_ns"]["p50"];
+    assert!(row["beside_bytes"] == 16 && is_ratio(&row["of_beside"], median, &row["beside"]));
+    assert!(is_ratio(&row["of_unix_socket"], median, &row["unix_socket_one_way_ns"]), "{row}");
+    let row = json("rate --count 1000 --runs 1 --size 64 --socket --json");
+    let rate = &row["messages_per_s"];
+    assert!(is_ratio(&row["of_unix_socket"], rate, &row["unix_socket_per_s"]), "{row}");
+    assert!(row.get("of_beside").is_none(), "{row}");
+}
+
+#[test]
+fn the_curve_has_a_latency_and_a_rate_of_each_length_beside_16_bytes_the_ring_and_a_socket() {
+    let Some(_processors) = processors() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let line = "curve --size 8 --size 1KiB --size 64KiB --count 100 --runs 1";
+    let output = perf(directory.path(), &format!("{line} --json"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "a name was left");
+    let output = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<Value> = output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<_> =
+        rows.iter().map(|row| (row["test"].as_str().unwrap(), row["size"].as_u64())).collect();
+    let of = |size| [("latency", Some(size)), ("rate", Some(size))];
+    assert_eq!(names, [of(8), of(1 << 10), of(64 << 10)].concat());
+    for row in &rows {
+        let is_latency = row["test"] == "latency";
+        let [figure, least, socket] = match is_latency {
+            true => [
+                &row["one_way_ns"]["p50"],
+                &row["least_one_way_ns"],
+                &row["unix_socket_one_way_ns"],
+            ],
+            false => [&row["messages_per_s"], &row["least_per_s"], &row["unix_socket_per_s"]],
+        };
+        assert!(is_ratio(&row["of_beside"], figure, &row["beside"]), "{row}");
+        assert!(is_ratio(&row["of_unix_socket"], figure, socket), "{row}");
+        let has_least = row["size"].as_u64().unwrap() < 64 << 10;
+        assert_eq!(has_least, is_ratio(&row["of_least"], figure, least), "{row}");
+    }
+    let text = String::from_utf8(perf(directory.path(), line).stdout).unwrap();
+    assert!(text.contains("of 16 B") && text.contains("Unix socket"), "{text}");
+    assert!(!text.contains("NaN"), "{text}");
 }
 
 #[test]
@@ -244,6 +296,24 @@ fn protocols_stand_beside_the_raw_interface_of_the_same_run() {
         let (median, least) = (&row["one_way_ns"]["p50"], &row["least_one_way_ns"]);
         assert!(is_ratio(&row["of_least"], median, least), "{row}");
     }
+    for protocol in ["raw", "adaptive", "over", "tagged", "publish", "stream", "datagram", "bytes"]
+    {
+        for size in [64, 256] {
+            let row = row(protocol, "latency", size);
+            assert!(is_ratio(
+                &row["of_least"],
+                &row["one_way_ns"]["p50"],
+                &row["least_one_way_ns"]
+            ));
+            // Where the host did not move the cores between the two.
+            if let Some(short) = row["beside"].as_f64() {
+                assert!(short > 0.0 && row["beside_bytes"] == 16, "{row}");
+                assert!(is_ratio(&row["of_beside"], &row["one_way_ns"]["p50"], &row["beside"]));
+            }
+        }
+    }
+    assert!(value(&row("call", "round-trip", 64)["round_trip_ns"]["p50"]));
+    assert!(value(&row("call", "round-trip", 256)["round_trip_ns"]["p50"]));
     for protocol in ["tagged", "stream"] {
         let row = row(protocol, "rate", 16);
         assert!(is_ratio(&row["of_least"], &row["messages_per_s"], &row["least_per_s"]), "{row}");

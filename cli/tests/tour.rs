@@ -47,6 +47,9 @@ fn the_tour_refuses_every_attempt_and_leaves_a_report() {
     for protocol in PROTOCOLS {
         assert!(text.contains(&format!("\n {protocol} ")), "{protocol}: {text}");
     }
+    for curve in ["Latency by length", "Rate by length"] {
+        assert!(text.contains(curve), "{text}");
+    }
     let page = std::fs::read_to_string(report).unwrap();
     assert!(page.contains("<svg") && page.contains("</html>") && page.contains("REFUSED"));
     for protocol in PROTOCOLS {

@@ -1,5 +1,5 @@
-"""Figures of Hamlyn for Python: the round trip of 16 bytes between two processes, both polling, and
-the bandwidth of a 64 MiB array between them, through the ring and through an aperture, beside that
+"""Figures of Hamlyn for Python: the round trip of 16, 64 and 256 bytes between two processes, both
+polling, and the bandwidth of a 64 MiB array between them, through the ring and through an aperture, beside that
 of `numpy.copyto`.
 
     python python/bench/bench.py [--json] [--runs N] [--rounds N] [--mib N]
@@ -34,6 +34,8 @@ LIMIT = 60.0
 SPAWN = multiprocessing.get_context("spawn")
 ROOT = Path(__file__).parents[2]
 REPEATS_MAX = 3
+# Of round trips; all stand beside the first.
+SIZES = (16, 64, 256)
 
 T = TypeVar("T")
 
@@ -60,30 +62,30 @@ def connect(manager: hamlyn.Manager, name: str) -> hamlyn.Link:
             time.sleep(0.01)
 
 
-def answer(core: int, rounds: int) -> None:
+def answer(core: int, rounds: int, size: int) -> None:
     """The second process of the round trips."""
     pin(core)
     with hamlyn.Manager(wait_mode="polled") as manager:
-        area, queue = manager.area(64), manager.queue(4)
+        area, queue = manager.area(size), manager.queue(4)
         slot = manager.slot(area, queue)
         to = hamlyn.Ticket.from_bytes(connect(manager, "round").greeting)
         manager.send(to, bytes(slot.ticket()))
-        data = bytes(16)
+        data = bytes(size)
         for _ in range(rounds):
             queue.receive()
             manager.send(to, data)
 
 
-def round_trips(rounds: int) -> list[int]:
+def round_trips(rounds: int, size: int) -> list[int]:
     """Nanoseconds of each."""
     with hamlyn.Manager(wait_mode="polled") as manager:
-        area, queue = manager.area(64), manager.queue(4)
+        area, queue = manager.area(max(size, 64)), manager.queue(4)
         manager.serve("round", bytes(manager.slot(area, queue).ticket()))
-        process = SPAWN.Process(target=answer, args=(second_core(), rounds))
+        process = SPAWN.Process(target=answer, args=(second_core(), rounds, size))
         process.start()
         queue.receive(LIMIT)
         to = hamlyn.Ticket.from_bytes(memoryview(area)[:44])
-        data, clock, times = bytes(16), time.perf_counter_ns, []
+        data, clock, times = bytes(size), time.perf_counter_ns, []
         send, receive = manager.send, queue.receive
         for _ in range(rounds):
             begin = clock()
@@ -245,8 +247,8 @@ def machine() -> dict[str, Any]:
 def measured(options: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows."""
 
-    def round_trip() -> dict[str, float]:
-        times = round_trips(options.rounds)
+    def round_trip(size: int) -> dict[str, float]:
+        times = round_trips(options.rounds, size)
         # The first ones find cold caches.
         times = sorted(times[len(times) // 10 :])
         return {
@@ -258,11 +260,18 @@ def measured(options: argparse.Namespace) -> list[dict[str, Any]]:
         return [statistics.median(rates[1:]) * 1e9 for rates in transfers(nbytes, 10)]
 
     polled = {"mode": "polled", "links": 0}
-    found, about = runs_of(round_trip, options.runs)
-    middle = {name: statistics.median(run[name] for run in found) for name in found[0]}
-    spread = [min(run["p50"] for run in found), max(run["p50"] for run in found)]
-    head: dict[str, Any] = {"test": "round-trip", "protocol": "python", "size": 16} | polled
-    rows = [head | {"round_trip_ns": middle} | about | {"spread": spread}]
+    trips, about = runs_of(lambda: [round_trip(size) for size in SIZES], options.runs)
+    rows: list[dict[str, Any]] = []
+    for i, size in enumerate(SIZES):
+        found = [run[i] for run in trips]
+        middle = {name: statistics.median(run[name] for run in found) for name in found[0]}
+        spread = [min(run["p50"] for run in found), max(run["p50"] for run in found)]
+        head: dict[str, Any] = {"test": "round-trip", "protocol": "python", "size": size} | polled
+        rows.append(head | {"round_trip_ns": middle} | about | {"spread": spread})
+        if i > 0:
+            short = rows[0]["round_trip_ns"]["p50"]
+            rows[i] |= {"beside_bytes": SIZES[0], "beside": short}
+            rows[i] |= {"of_beside": middle["p50"] / short}
     nbytes = options.mib << 20
     rates, about = runs_of(bandwidths, options.runs)
     for i, protocol in enumerate(("python-ring", "python-aperture", "numpy-copyto")):
@@ -294,6 +303,8 @@ def main() -> None:
     for row in rows:
         if "round_trip_ns" in row:
             figure = f"{row['round_trip_ns']['p50']:.0f} ns, p99 {row['round_trip_ns']['p99']:.0f}"
+            if "of_beside" in row:
+                figure += f", {row['of_beside']:.2f} of {row['beside_bytes']} bytes"
         else:
             share = f"{row['of_memcpy']:.2f} of numpy.copyto"
             figure = f"{row['bytes_per_s'] / 1e9:.1f} GB/s, {share}"

@@ -26,27 +26,20 @@ pub struct Limits {
     pub cores: Cores,
     /// Round trips of the raw line and of the least checked message.
     pub round_trips: u64,
-    /// Bytes of the ring for short messages.
-    pub ring_bytes: usize,
-    /// Present if bytes count as well as lines.
-    pub copies: Option<Copies>,
-}
-
-/// The parameters of memcpy and the bare two-copy ring.
-#[derive(Clone, Copy, Debug)]
-pub struct Copies {
     pub message_bytes: usize,
     pub shape: RingShape,
+    /// Whether memcpy and the bare two-copy ring are limits, too.
+    pub has_copies: bool,
 }
 
 /// The physical limits at one time. A limit that was not measured is `NaN`, and left out of a row:
-/// all that depend on travel from core to core if both ends share one, and copies if only lines
-/// count.
+/// all that depend on travel from core to core if both ends share one, the least checked message if
+/// the row's is longer than a packet, and copies if only lines count.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Baselines {
     #[serde(default = "not_measured", skip_serializing_if = "is_not_measured")]
     pub raw_line_one_way_ns: f64,
-    /// Of the bare checked ring: [`Least`].
+    /// Of the bare checked ring, for a message of the same length: [`Least`].
     #[serde(default = "not_measured", skip_serializing_if = "is_not_measured")]
     pub least_one_way_ns: f64,
     #[serde(default = "not_measured", skip_serializing_if = "is_not_measured")]
@@ -92,7 +85,8 @@ impl Limits {
 
     fn measure_beside(&self, raw_line_one_way_ns: f64) -> Result<Baselines> {
         let mut limits = Baselines::of_raw_line(raw_line_one_way_ns);
-        if let Some(Copies { message_bytes, shape }) = self.copies {
+        let Self { message_bytes, shape, .. } = *self;
+        if self.has_copies {
             limits.memcpy_bytes_per_s = copies::memcpy_bytes_per_s(self.cores, message_bytes)?;
             if !self.cores.are_one() {
                 limits.copy_ring_bytes_per_s =
@@ -101,7 +95,7 @@ impl Limits {
         }
         if !self.cores.are_one() {
             let Least { one_way_ns, per_s } =
-                least::measure(self.cores, self.ring_bytes, self.round_trips)?;
+                least::measure(self.cores, message_bytes, shape, self.round_trips)?;
             (limits.least_one_way_ns, limits.least_per_s) = (one_way_ns, per_s);
         }
         Ok(limits)

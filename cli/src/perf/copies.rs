@@ -175,7 +175,7 @@ impl Ring {
 /// # Safety
 /// `to` is valid for writes of `bytes` bytes, `from` for reads, and they do not overlap.
 #[inline(always)]
-unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
+pub(super) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     if bytes >= 1024 {
         // SAFETY: the caller's.
@@ -190,6 +190,32 @@ unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
     }
     // SAFETY: the caller's.
     unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) }
+}
+
+/// The same of at most 64 bytes, without a call: a first and a last move, which may overlap.
+///
+/// # Safety
+/// Like [`copy`].
+#[inline(always)]
+pub(super) unsafe fn copy_short(to: *mut u8, from: *const u8, bytes: usize) {
+    debug_assert!(bytes <= 64);
+    let ends = |each: usize| {
+        let last = bytes - each;
+        // SAFETY: the caller's: there are at least `each` bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, to, each);
+            std::ptr::copy_nonoverlapping(from.add(last), to.add(last), each);
+        }
+    };
+    match bytes {
+        32.. => ends(32),
+        16.. => ends(16),
+        8.. => ends(8),
+        4.. => ends(4),
+        2.. => ends(2),
+        1 => ends(1),
+        0 => {}
+    }
 }
 
 #[cfg(test)]

@@ -222,7 +222,8 @@ pub struct Far<'a> {
 pub struct Initiator {
     node: Node,
     name: String,
-    plan: Plan,
+    /// Of the next run; its mode and its links are those of the first.
+    pub plan: Plan,
     over: Over,
 }
 

@@ -27,6 +27,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(10);
+const MESSAGE_BYTES: usize = 16;
 /// Idle links on which a message is sent, in turn.
 const SPEAKERS_MAX: u32 = 16;
 /// Busy turns between two of them: more than a link needs to count as idle again.
@@ -46,7 +47,7 @@ struct Row {
     /// From sending on an idle link to its answer, less a round trip on the busy link.
     idle_link_found_ns: Found,
     raw_line_one_way_ns: f64,
-    /// Of the bare checked ring, measured after everything else.
+    /// Of the bare checked ring, for messages of the same length, measured after everything else.
     least_one_way_ns: f64,
     least_per_s: f64,
     placement: super::placement::Placement,
@@ -148,9 +149,9 @@ pub fn run(arguments: &IdleArguments) -> Result<()> {
     drop(end);
     let others_percent = others.percent();
     let after = raw::line_one_way_ns(cores, 10_000)?;
-    let ring_bytes = ends::config(Mode::Adaptive, 0)?.ring_bytes as usize;
+    let shape = super::ring_shape(&ends::config(Mode::Adaptive, 0)?, MESSAGE_BYTES);
     let Least { one_way_ns: least_one_way_ns, per_s: least_per_s } =
-        least::measure(cores, ring_bytes, 10_000)?;
+        least::measure(cores, MESSAGE_BYTES, shape, 10_000)?;
     let raw_line_one_way_ns = (before + after) / 2.0;
     let placement = super::placement::Placement::of_raw_line_ns(raw_line_one_way_ns);
     let row = Row {
@@ -203,7 +204,7 @@ fn measure(end: &FarEnd, start: Instant, arguments: &IdleArguments) -> Result<Ro
     let reply = node.fast_ticket(slot)?;
     let link = node.connect(&end.name, &reply.to_bytes(), Some(PATIENCE))?;
     let ticket = ticket_of(node.peer(link)?, node.greeting(link)?)?;
-    node.send(&ticket, &[7; 16], &[], Some(PATIENCE))?;
+    node.send(&ticket, &[7; MESSAGE_BYTES], &[], Some(PATIENCE))?;
     node.recv(queue, Some(PATIENCE))?;
     let start_to_first_message_ns = start.elapsed().as_nanos() as f64;
 
@@ -236,7 +237,7 @@ fn measure(end: &FarEnd, start: Instant, arguments: &IdleArguments) -> Result<Ro
     let mut round_trips = Vec::new();
     let mut ping_pong = |node: &mut Node| -> Result<bool> {
         let from = clock::ticks();
-        node.send(&ticket, &[7; 16], &[], Some(PATIENCE))?;
+        node.send(&ticket, &[7; MESSAGE_BYTES], &[], Some(PATIENCE))?;
         let mut idle_found = false;
         loop {
             match node.recv(queue, Some(PATIENCE))?.word {
@@ -256,7 +257,7 @@ fn measure(end: &FarEnd, start: Instant, arguments: &IdleArguments) -> Result<Ro
         }
         let speaker = number % speakers.len();
         let from = clock::ticks();
-        node.send_over(speakers[speaker], &idle, &[7; 16], &[], Some(PATIENCE))?;
+        node.send_over(speakers[speaker], &idle, &[7; MESSAGE_BYTES], &[], Some(PATIENCE))?;
         while !ping_pong(&mut node)? {
             ensure!(clock::elapsed_ns(from, clock::ticks()) < 10_000_000_000, "never found");
         }

@@ -16,6 +16,7 @@
 //! - `pingpong`: the comparison for links over libfabric.
 //! - [`baseline`]: Unix socket, TCP and pipe, in processes pinned alike.
 //! - [`compare`]: those beside Hamlyn.
+//! - [`curve`]: latency and rate by the length of the message.
 //! - [`row`]: one result, as JSON and for people.
 
 #[cfg(feature = "tls")]
@@ -26,6 +27,7 @@ pub mod clock;
 pub mod compare;
 pub mod copies;
 pub mod crowd;
+pub mod curve;
 pub mod ends;
 pub mod idle;
 pub mod least;
@@ -46,7 +48,8 @@ use crate::output;
 use crate::progress;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use baseline::{Channel, Patience};
-use bracket::{Bracketed, Copies, Limits, bracketed, repeats_max};
+use bracket::{Bracketed, Limits, bracketed, repeats_max};
+use bytesize::ByteSize;
 use copies::RingShape;
 use ends::{Far, Initiator, Plan, Test};
 use pin::{Cores, pin};
@@ -90,7 +93,9 @@ pub fn measure(
     mut say: impl FnMut(String),
 ) -> Result<Row> {
     let cores = cores_of(arguments)?;
-    let plan = plan(test, arguments)?;
+    let plan = plan(test, arguments, arguments.size)?;
+    let beside =
+        arguments.beside.map(|size| self::plan(test, arguments, Some(size))).transpose()?;
     let far_end = match &arguments.to {
         Some(_) => None,
         None => Some(FarEnd::start(cores, plan, arguments.over)?),
@@ -108,13 +113,14 @@ pub fn measure(
     let limits = Limits {
         cores,
         round_trips: plan.count.clamp(50, 10_000),
-        ring_bytes: config.ring_bytes as usize,
-        copies: Some(Copies { message_bytes: plan.size.max(1), shape }),
+        message_bytes: plan.size.max(1),
+        shape,
+        has_copies: arguments.has_copies,
     };
     // The initiator's node lives in a pinned thread; this thread is not pinned, so that its
     // children may run anywhere.
     let runs = thread::scope(|scope| {
-        let (ask, asked) = std::sync::mpsc::channel::<()>();
+        let (ask, asked) = std::sync::mpsc::channel();
         let (answer, answers) = std::sync::mpsc::channel();
         scope.spawn(move || {
             let initiator = pin(cores.near).and_then(|()| Initiator::new(far, plan));
@@ -122,14 +128,26 @@ pub fn measure(
                 Ok(initiator) => initiator,
                 Err(error) => return drop(answer.send(Err(error))),
             };
-            while asked.recv().is_ok() && answer.send(initiator.run()).is_ok() {}
+            while let Ok(plan) = asked.recv() {
+                initiator.plan = plan;
+                if answer.send(initiator.run()).is_err() {
+                    break;
+                }
+            }
         });
-        let mut one = || {
-            let before = Peers::measure(cores, plan, arguments.over)?;
+        let run = |plan| -> Result<Figure> {
             // If the thread is gone, it has left the reason.
-            let _ = ask.send(());
-            let figure = answers.recv().context("the measuring end failed")??;
-            Ok((figure, before.mean(Peers::measure(cores, plan, arguments.over)?)))
+            let _ = ask.send(plan);
+            answers.recv().context("the measuring end failed")?
+        };
+        let peers = || {
+            let beside = beside.map(|plan| run(plan).map(|figure| figure.value())).transpose()?;
+            anyhow::Ok(Peers { beside, ..Peers::measure(cores, plan, arguments)? })
+        };
+        let mut one = || {
+            let before = peers()?;
+            let figure = run(plan)?;
+            Ok((figure, before.mean(peers()?)))
         };
         (0..arguments.runs.max(1))
             .map(|run| {
@@ -140,7 +158,10 @@ pub fn measure(
             })
             .collect::<Result<Vec<_>>>()
     })?;
-    Ok(to_row(test, plan, protocol(arguments.over)?, runs))
+    Ok(Row {
+        beside_bytes: beside.map(|plan| plan.size as u64),
+        ..to_row(test, plan, protocol(arguments.over)?, runs)
+    })
 }
 
 /// The requested processors, or two that this process may use.
@@ -156,8 +177,8 @@ fn cores_of(arguments: &PerfArguments) -> Result<Cores> {
     Ok(cores)
 }
 
-fn plan(test: Test, arguments: &PerfArguments) -> Result<Plan> {
-    let size = match (arguments.size, test) {
+fn plan(test: Test, arguments: &PerfArguments, size: Option<ByteSize>) -> Result<Plan> {
+    let size = match (size, test) {
         (Some(size), _) => size.as_u64(),
         (None, Test::Latency | Test::Rate) => 16,
         (None, Test::Bandwidth) => 1 << 20,
@@ -188,23 +209,28 @@ pub fn ring_shape(config: &hamlyn::config::Config, size: usize) -> RingShape {
     RingShape { packet_bytes: packet.min(ring_bytes / 4), ring_bytes }
 }
 
-/// The results of other channels beside a run.
+/// The results of other channels beside a run, in the unit of the test.
 #[derive(Clone, Copy, Debug)]
 struct Peers {
-    /// One way, if Hamlyn sleeps, too.
-    unix_socket_ns: Option<f64>,
-    /// In the unit of the test, of a link to another host.
+    /// The same channel with messages of another length.
+    beside: Option<f64>,
+    /// That waits as Hamlyn does.
+    unix_socket: Option<f64>,
+    /// Of a link to another host.
     bare_tls: Option<f64>,
     /// The same over libfabric.
     fi_pingpong: Option<f64>,
 }
 
 impl Peers {
-    fn measure(cores: Cores, plan: Plan, over: Over) -> Result<Self> {
-        let none = Self { unix_socket_ns: None, bare_tls: None, fi_pingpong: None };
-        Ok(match over {
-            Over::Ring if plan.mode == Mode::Polled => none,
-            Over::Ring => Self { unix_socket_ns: Some(unix_socket(cores, plan)?), ..none },
+    fn measure(cores: Cores, plan: Plan, arguments: &PerfArguments) -> Result<Self> {
+        let none = Self { beside: None, unix_socket: None, bare_tls: None, fi_pingpong: None };
+        let sleeps = plan.mode != Mode::Polled && plan.test == Test::Latency;
+        Ok(match arguments.over {
+            Over::Ring if arguments.socket || sleeps => {
+                Self { unix_socket: Some(unix_socket(cores, plan)?), ..none }
+            }
+            Over::Ring => none,
             #[cfg(feature = "tls")]
             Over::Tls => Self { bare_tls: Some(bare_tls::measure(cores, plan)?), ..none },
             #[cfg(feature = "libfabric")]
@@ -218,20 +244,30 @@ impl Peers {
     fn mean(self, other: Self) -> Self {
         let mean = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| (a + b) / 2.0);
         Self {
-            unix_socket_ns: mean(self.unix_socket_ns, other.unix_socket_ns),
+            beside: mean(self.beside, other.beside),
+            unix_socket: mean(self.unix_socket, other.unix_socket),
             bare_tls: mean(self.bare_tls, other.bare_tls),
             fi_pingpong: mean(self.fi_pingpong, other.fi_pingpong),
         }
     }
 }
 
-/// Measures a Unix socket if Hamlyn sleeps, too.
+/// Measures a Unix socket whose ends poll or sleep as Hamlyn's do.
 fn unix_socket(cores: Cores, plan: Plan) -> Result<f64> {
-    let count = plan.count.min(2_000);
-    let latency = || {
-        baseline::latency(Channel::UnixSocket, Patience::Blocking, cores, plan.size.max(1), count)
+    let (size, count) = (plan.size.max(1), plan.count);
+    let patience = match plan.mode {
+        Mode::Polled => Patience::Polled,
+        Mode::Adaptive | Mode::Blocking => Patience::Blocking,
     };
-    Ok(latency()?.p50)
+    let per_s =
+        || baseline::messages_per_s(Channel::UnixSocket, patience, cores, size, count.min(100_000));
+    Ok(match plan.test {
+        Test::Latency => {
+            baseline::latency(Channel::UnixSocket, patience, cores, size, count.min(2_000))?.p50
+        }
+        Test::Rate => per_s()?,
+        Test::Bandwidth => per_s()? * size as f64,
+    })
 }
 
 /// The interface, and the kind of link.
@@ -256,10 +292,11 @@ fn to_row(test: Test, plan: Plan, protocol: String, runs: Vec<Bracketed<(Figure,
     kept.sort_by(|a, b| a.figure.0.value().total_cmp(&b.figure.0.value()));
     let median = kept[kept.len() / 2];
     let value = |run: &Bracketed<(Figure, Peers)>| run.figure.0.value();
-    let (figure, Peers { unix_socket_ns, bare_tls, fi_pingpong }) = median.figure;
-    let of_unix_socket = match figure {
-        Figure::Latency { one_way_ns } => unix_socket_ns.map(|ns| one_way_ns.p50 / ns),
-        _ => None,
+    let (figure, Peers { beside, unix_socket, bare_tls, fi_pingpong }) = median.figure;
+    let of = |peer: Option<f64>| peer.map(|peer| figure.value() / peer);
+    let (one_way_ns, per_s) = match figure {
+        Figure::Latency { .. } => (unix_socket, None),
+        _ => (None, unix_socket),
     };
     let mean = match figure {
         Figure::Latency { one_way_ns } => one_way_ns.mean.unwrap_or(one_way_ns.p50),
@@ -275,9 +312,13 @@ fn to_row(test: Test, plan: Plan, protocol: String, runs: Vec<Bracketed<(Figure,
         relation: None,
         baselines: median.baselines,
         of_least: figure.of_least(&median.baselines),
-        unix_socket_one_way_ns: unix_socket_ns,
-        of_unix_socket,
-        of_bare_tls: bare_tls.map(|peer| figure.value() / peer),
+        beside_bytes: None,
+        of_beside: of(beside),
+        beside,
+        unix_socket_one_way_ns: one_way_ns,
+        unix_socket_per_s: per_s,
+        of_unix_socket: of(unix_socket),
+        of_bare_tls: of(bare_tls),
         bare_tls,
         of_fi_pingpong: fi_pingpong.map(|peer| mean / peer),
         fi_pingpong,
@@ -423,13 +464,8 @@ fn median_of(runs: u32, mut run: impl FnMut() -> Result<f64>) -> Result<f64> {
 /// The limits and today's channels, to show the abilities of a machine.
 pub fn print_limits(message_bytes: usize) -> Result<()> {
     let cores = pin::two_cores()?;
-    let shape = copies::RingShape { packet_bytes: 16 << 10, ring_bytes: 1 << 20 };
-    let limits = Limits {
-        cores,
-        round_trips: 10_000,
-        ring_bytes: hamlyn::config::Config::default().ring_bytes as usize,
-        copies: Some(Copies { message_bytes, shape }),
-    };
+    let shape = ring_shape(&hamlyn::config::Config::from_env()?, message_bytes);
+    let limits = Limits { cores, round_trips: 10_000, message_bytes, shape, has_copies: true };
     output::line(serde_json::to_string(&limits.measure()?)?)?;
     output::line(compare::table(&compare::channels(cores, 16, compare::Effort::FULL, |_| ())?))
 }

@@ -148,11 +148,23 @@ pub struct Row {
     /// A latency or a rate as a multiple of the least checked message of the same run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub of_least: Option<f64>,
-    /// A Unix stream socket with blocking reads in the same run, if the mode sleeps: half a round
+    /// Another length of message in the same run, ..
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub beside_bytes: Option<u64>,
+    /// .. its figure, in the unit of this one, the mean of those before and after, ..
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub beside: Option<f64>,
+    /// .. and this figure as a multiple of it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub of_beside: Option<f64>,
+    /// A Unix stream socket in the same run, whose ends poll or sleep as Hamlyn's do: half a round
     /// trip, the mean of those before and after Hamlyn's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unix_socket_one_way_ns: Option<f64>,
-    /// A latency as a multiple of it.
+    /// The same: messages or bytes a second.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub unix_socket_per_s: Option<f64>,
+    /// The figure as a multiple of it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub of_unix_socket: Option<f64>,
     /// A bare TCP connection with TLS and the same cipher, in the same run, if the messages go over
@@ -257,6 +269,9 @@ impl Row {
         if let Some(of_least) = self.of_least {
             line("of the least checked message", format!("{of_least:.2}"));
         }
+        if let Some((ratio, bytes)) = self.of_beside.zip(self.beside_bytes) {
+            line(&format!("of the same with {bytes} bytes"), format!("{ratio:.2}"));
+        }
         if let Some(of_unix_socket) = self.of_unix_socket {
             line("of a Unix socket", format!("{of_unix_socket:.2}"));
         }
@@ -267,6 +282,12 @@ impl Row {
         if let Some((ratio, value)) = self.of_fi_pingpong.zip(self.fi_pingpong) {
             line("of fi_pingpong", format!("{ratio:.2}"));
             line("fi_pingpong", self.figure.show(value));
+        }
+        if let Some((bytes, value)) = self.beside_bytes.zip(self.beside) {
+            line(&format!("the same with {bytes} bytes"), self.figure.show(value));
+        }
+        if let Some(value) = self.unix_socket_per_s {
+            line("Unix socket", self.figure.show(value));
         }
         let show = |value| self.figure.show(value);
         let [low, high] = self.spread;
@@ -323,7 +344,11 @@ mod tests {
                 placement: Placement::Near,
             },
             of_least: Some(1.25),
+            beside_bytes: Some(16),
+            beside: Some(64.0),
+            of_beside: Some(1.24),
             unix_socket_one_way_ns: Some(8_000.0),
+            unix_socket_per_s: None,
             of_unix_socket: Some(0.01),
             bare_tls: None,
             of_bare_tls: None,
@@ -346,7 +371,7 @@ mod tests {
         }
         assert_eq!(serde_json::from_value::<Row>(json).unwrap(), row);
         let text = row.to_table().to_string();
-        for part in ["26 ns", "64 ns", "100.0 M/s", "1.25", "8.0 us", "0.01", "12 %"] {
+        for part in ["26 ns", "64 ns", "100.0 M/s", "1.25", "8.0 us", "0.01", "12 %", "1.24"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let spread = |runs| Row { runs, ..row.clone() }.to_table().to_string().contains("spread");

@@ -7,13 +7,14 @@ use crate::arguments::{Mode, Over, PerfArguments, TourArguments};
 use crate::perf;
 use crate::perf::baseline::{Channel, Patience};
 use crate::perf::compare::{self, Compared, Effort, Measured};
+use crate::perf::curve;
 use crate::perf::ends::Test;
 use crate::perf::others::{self, Others};
 use crate::perf::pin::{self, Cores};
 use crate::perf::placement::{Placement, agree, commonest_line_ns};
 use crate::perf::row::{self, Row};
 use crate::progress;
-use crate::report::{Chart, Finding, Section};
+use crate::report::{Chart, Curves, Finding, Section};
 use anyhow::Result;
 use bytesize::ByteSize;
 use indicatif::ProgressBar;
@@ -52,13 +53,33 @@ pub fn measure(
             return Ok(Clock { raw_line, is_disturbed: false });
         }
     };
-    let bar = progress::steps(7 + compare::CHANNEL_STEPS, "");
+    let curve = curve::Arguments {
+        size: if arguments.quick {
+            vec![ByteSize(8), ByteSize(64), ByteSize::mib(1)]
+        } else {
+            vec![]
+        },
+        count: arguments.quick.then_some(100),
+        runs: 1,
+        ..curve::Arguments::default()
+    };
+    let bar = progress::steps(7 + compare::CHANNEL_STEPS + curve.steps(), "");
     let others = Others::begin(cores);
-    let figures = figures(arguments.quick, cores, &bar);
+    let figures = figures(arguments.quick, cores, &bar).and_then(|(lines, bandwidth)| {
+        let step = |name| {
+            bar.inc(1);
+            bar.set_message(format!("{OWN} and a Unix socket, {name}"));
+        };
+        let say = |text| bar.suspend(|| eprintln!("  {text}"));
+        Ok((lines, bandwidth, curve::rows(&curve, step, say)?))
+    });
     let disturbed = others::sentence(others.percent());
     bar.finish_and_clear();
-    let (lines, bandwidth) = figures?;
-    for mut section in [latencies(&lines), rates(&lines), bandwidths(&bandwidth)] {
+    let (lines, bandwidth, by_length) = figures?;
+    let [curve_of_latency, curve_of_rate] = curves(&by_length);
+    for mut section in
+        [latencies(&lines), rates(&lines), curve_of_latency, curve_of_rate, bandwidths(&bandwidth)]
+    {
         if arguments.quick {
             section.text.push(QUICK.into());
         }
@@ -98,6 +119,9 @@ fn figures(quick: bool, cores: Cores, bar: &ProgressBar) -> Result<(Vec<Compared
             links: 0,
             cores: None,
             runs: if quick { 1 } else { 3 },
+            beside: None,
+            socket: false,
+            has_copies: true,
             json: false,
             to: None,
             over: Over::Ring,
@@ -293,6 +317,72 @@ fn compared(
             .map(|((line, one), mark)| {
                 let raw = format!("{}{mark}", row::ns(one.raw_line_ns));
                 vec![line.name.clone(), line.waits.into(), in_words(one.value), raw]
+            })
+            .collect(),
+        ..Section::default()
+    }
+}
+
+/// Latencies and rates from the shortest message to the longest.
+fn curves(rows: &[[Row; 2]]) -> [Section; 2] {
+    let latency = |row: &Row| (row.baselines.least_one_way_ns, row.unix_socket_one_way_ns);
+    let rate = |row: &Row| (row.baselines.least_per_s, row.unix_socket_per_s);
+    let of = |i: usize| rows.iter().map(move |row| &row[i]).collect::<Vec<_>>();
+    [
+        curve_of("Latency by length", &of(0), "time one way: less is better", row::ns, latency),
+        curve_of(
+            "Rate by length",
+            &of(1),
+            "messages a second: more is better",
+            |rate| row::per_second(rate, ""),
+            rate,
+        ),
+    ]
+}
+
+fn curve_of(
+    title: &str,
+    rows: &[&Row],
+    axis: &str,
+    in_words: fn(f64) -> String,
+    beside: fn(&Row) -> (f64, Option<f64>),
+) -> Section {
+    const NAMES: [&str; 3] = [OWN, "bare checked ring", "Unix stream socket"];
+    let length = |bytes: f64| ByteSize(bytes as u64).to_string();
+    let measured: Vec<Measured> = rows.iter().map(|row| Measured::of(row)).collect();
+    // The ring carries a message in one packet.
+    let values = |row: &Row| {
+        let (least, socket) = beside(row);
+        [row.figure.value(), least, socket.unwrap_or(f64::NAN)]
+    };
+    let line = |i: usize| {
+        let points = rows.iter().map(|row| (row.size as f64, values(row)[i]));
+        (NAMES[i].to_owned(), points.filter(|point| !point.1.is_nan()).collect())
+    };
+    let cell = |value: f64| if value.is_nan() { String::new() } else { in_words(value) };
+    Section {
+        title: title.into(),
+        text: vec![
+            "Each length beside a bare ring that checks key and bounds and does nothing else, up \
+             to a packet's length, and beside a Unix stream socket whose ends poll, in the same run."
+                .into(),
+            of_cores(&measured),
+        ],
+        curves: Some(Curves {
+            axis: axis.into(),
+            lines: (0..NAMES.len()).map(line).collect(),
+            texts: [length, in_words],
+        }),
+        header: ["bytes"].into_iter().chain(NAMES).chain(["raw line then"]).map(String::from).collect(),
+        rows: rows
+            .iter()
+            .zip(&measured)
+            .zip(marks(&measured))
+            .map(|((row, one), mark)| {
+                let mut cells = vec![length(row.size as f64)];
+                cells.extend(values(row).map(cell));
+                cells.push(format!("{}{mark}", row::ns(one.raw_line_ns)));
+                cells
             })
             .collect(),
         ..Section::default()

@@ -323,7 +323,7 @@ fn attempts(
         facts,
         header: ATTEMPTS_HEADER.map(String::from).into(),
         rows: rows.into_iter().map(cells).collect(),
-        chart: None,
+        ..Section::default()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The measurements of `hamlyn perf protocols`: one cell for each row.
 
-use anyhow::{Result, bail};
+use crate::perf::ends::SIZE_MAX;
+use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
 use std::fmt;
 
@@ -12,6 +13,10 @@ pub enum Protocol {
     /// The same messages over a node that any number of threads may use and one uses: the cost of
     /// thread safety.
     Shared,
+    /// Ends that wait adaptively, as by default, and need not sleep.
+    Adaptive,
+    /// Messages sent over a link that the caller names.
+    Over,
     /// Tagged remote write, one thread.
     Tagged,
     /// The same, while a second thread of each process looks at an end point of its own in the
@@ -25,6 +30,10 @@ pub enum Protocol {
     Receivers,
     /// Request and reply.
     Call,
+    /// Datagrams into an area that is ready for one.
+    Datagram,
+    /// Byte streams.
+    Bytes,
     /// Publish and subscribe.
     Publish,
     /// A stream.
@@ -46,11 +55,15 @@ impl Protocol {
         match self {
             Self::Raw => "raw",
             Self::Shared => "shared",
+            Self::Adaptive => "adaptive",
+            Self::Over => "over",
             Self::Tagged => "tagged",
             Self::Threads => "threads",
             Self::Progress => "progress",
             Self::Receivers => "receivers",
             Self::Call => "call",
+            Self::Datagram => "datagram",
+            Self::Bytes => "bytes",
             Self::Publish => "publish",
             Self::Stream => "stream",
             Self::StreamAperture => "stream-aperture",
@@ -108,6 +121,9 @@ pub struct Cell {
 /// Outstanding calls while memory is measured. Always as many: with fewer, fixed costs would count.
 pub const OUTSTANDING: u32 = 100_000;
 
+/// Bytes of the messages with which longer ones are compared.
+pub const SHORT: usize = 16;
+
 /// Bytes copied at a time by a receiver that reads a record in pieces.
 pub const PIECE: usize = 4096;
 
@@ -119,23 +135,45 @@ const fn cell(protocol: Protocol, measure: Measure, size: usize, count: u64) -> 
 pub const CELLS: &[Cell] = {
     use Measure::{Bandwidth, Latency, Memory, Rate, Revoke, RoundTrip};
     use Protocol::{
-        Aperture, Call, Memcpy, Pieces, Progress, Publish, Raw, Receivers, Shared, Stream,
-        StreamAperture, Tagged, Threads,
+        Adaptive, Aperture, Bytes, Call, Datagram, Memcpy, Over, Pieces, Progress, Publish, Raw,
+        Receivers, Shared, Stream, StreamAperture, Tagged, Threads,
     };
     &[
         cell(Raw, Latency, 16, 500_000),
+        cell(Raw, Latency, 64, 500_000),
+        cell(Raw, Latency, 256, 500_000),
         cell(Shared, Latency, 16, 500_000),
+        cell(Adaptive, Latency, 16, 500_000),
+        cell(Adaptive, Latency, 64, 500_000),
+        cell(Adaptive, Latency, 256, 500_000),
+        cell(Over, Latency, 16, 500_000),
+        cell(Over, Latency, 64, 500_000),
+        cell(Over, Latency, 256, 500_000),
         cell(Tagged, Latency, 16, 500_000),
+        cell(Tagged, Latency, 64, 500_000),
+        cell(Tagged, Latency, 256, 500_000),
         cell(Threads, Latency, 16, 500_000),
         cell(Progress, Latency, 16, 20_000),
         cell(Call, RoundTrip, 16, 500_000),
+        cell(Call, RoundTrip, 64, 500_000),
+        cell(Call, RoundTrip, 256, 500_000),
         cell(Call, Memory, 16, OUTSTANDING as u64),
         cell(Tagged, Rate, 16, 10_000_000),
         cell(Tagged, Bandwidth, 4096, 1_000_000),
         cell(Receivers, Rate, 16, 400_000),
         cell(Publish, Latency, 16, 500_000),
+        cell(Publish, Latency, 64, 500_000),
+        cell(Publish, Latency, 256, 500_000),
         cell(Publish, Measure::Publish, 1 << 20, 1_000),
         cell(Stream, Latency, 16, 200_000),
+        cell(Stream, Latency, 64, 200_000),
+        cell(Stream, Latency, 256, 200_000),
+        cell(Datagram, Latency, 16, 200_000),
+        cell(Datagram, Latency, 64, 200_000),
+        cell(Datagram, Latency, 256, 200_000),
+        cell(Bytes, Latency, 16, 200_000),
+        cell(Bytes, Latency, 64, 200_000),
+        cell(Bytes, Latency, 256, 200_000),
         cell(Stream, Rate, 16, 20_000_000),
         cell(Stream, Rate, 64, 20_000_000),
         cell(Stream, Bandwidth, 4096, 1_000_000),
@@ -169,12 +207,31 @@ impl Cell {
         format!("{}-{}-{size}", self.protocol.name(), self.measure)
     }
 
-    /// The cell with exactly this name.
+    /// The cell with exactly this name, or one of another length of message.
     pub fn named(name: &str) -> Result<Self> {
-        match CELLS.iter().find(|cell| cell.name() == name) {
-            Some(cell) => Ok(*cell),
-            None => bail!("{name:?} is no row"),
-        }
+        let of_length = || {
+            let (kind, length) = name.rsplit_once('-')?;
+            let size = length.parse::<ByteSize>().ok()?.as_u64() as usize;
+            let is_alike = |cell: &&Self| {
+                let has_lengths = matches!(
+                    cell.measure,
+                    Measure::Latency | Measure::RoundTrip | Measure::Rate | Measure::Bandwidth
+                );
+                has_lengths && cell.name().rsplit_once('-').is_some_and(|(of, _)| of == kind)
+            };
+            let cell = CELLS.iter().find(is_alike).filter(|_| (1..=SIZE_MAX).contains(&size))?;
+            Some(Self { size, ..*cell })
+        };
+        let cell = CELLS.iter().find(|cell| cell.name() == name).copied().or_else(of_length);
+        cell.with_context(|| format!("{name:?} is no row"))
+    }
+
+    /// The cell of the same with messages of 16 bytes, if this one's are others.
+    pub fn short(&self) -> Option<Self> {
+        let is_short = |cell: &&Self| {
+            (cell.protocol, cell.measure, cell.size) == (self.protocol, self.measure, SHORT)
+        };
+        CELLS.iter().find(is_short).copied().filter(|_| self.size != SHORT)
     }
 
     /// Messages before the clock starts.
@@ -197,19 +254,27 @@ impl Cell {
     }
 }
 
-/// Cells with a name in `only`, or with one as a prefix up to a hyphen; all if `only` is empty.
+/// Cells with a name in `only`, or with one as a prefix up to a hyphen; all if `only` is empty. A
+/// whole name may be that of another length than the rows have.
 pub fn chosen(only: &[String]) -> Result<Vec<Cell>> {
     let is_meant = |cell: &Cell, name: &str| {
         cell.name().strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     };
+    let is_chosen = |cell: &&Cell| only.is_empty() || only.iter().any(|name| is_meant(cell, name));
+    let mut cells: Vec<Cell> = CELLS.iter().filter(is_chosen).copied().collect();
     for name in only {
-        if !CELLS.iter().any(|cell| is_meant(cell, name)) {
-            let names: Vec<_> = CELLS.iter().map(Cell::name).collect();
-            bail!("no row is called {name:?}; there are {}", names.join(", "));
+        if CELLS.iter().any(|cell| is_meant(cell, name)) {
+            continue;
+        }
+        match Cell::named(name) {
+            Ok(cell) => cells.push(cell),
+            Err(_) => {
+                let names: Vec<_> = CELLS.iter().map(Cell::name).collect();
+                bail!("no row is called {name:?}; there are {}", names.join(", "));
+            }
         }
     }
-    let is_chosen = |cell: &&Cell| only.is_empty() || only.iter().any(|name| is_meant(cell, name));
-    Ok(CELLS.iter().filter(is_chosen).copied().collect())
+    Ok(cells)
 }
 
 #[cfg(test)]
@@ -232,7 +297,12 @@ mod tests {
             let only: Vec<String> = only.iter().map(ToString::to_string).collect();
             Ok(chosen(&only)?.iter().map(Cell::name).collect())
         };
-        assert_eq!(names(&["raw"]).unwrap(), ["raw-latency-16"]);
+        let raw = ["raw-latency-16", "raw-latency-64", "raw-latency-256"];
+        assert_eq!(names(&["raw"]).unwrap(), raw);
+        assert_eq!(names(&["tagged-rate-1KiB"]).unwrap(), ["tagged-rate-1KiB"]);
+        for none in ["tagged-rate-0", "tagged-rate-2GiB", "call-memory-64", "tagged-rate-many"] {
+            assert!(names(&[none]).is_err(), "{none}");
+        }
         assert_eq!(names(&["call-memory", "raw-latency-16"]).unwrap().len(), 2);
         assert_eq!(names(&[]).unwrap().len(), CELLS.len());
         let error = names(&["tag"]).unwrap_err().to_string();
@@ -246,5 +316,8 @@ mod tests {
         assert_eq!(base("call-round-trip-16").unwrap(), "raw-latency-16");
         assert_eq!(base("pieces-bandwidth-1MiB").unwrap(), "memcpy-bandwidth-1MiB");
         assert_eq!(base("raw-latency-16"), None);
+        let short = |name: &str| Cell::named(name).unwrap().short().map(|short| short.name());
+        assert_eq!(short("call-round-trip-256").unwrap(), "call-round-trip-16");
+        assert_eq!((short("call-round-trip-16"), short("memcpy-bandwidth-1MiB")), (None, None));
     }
 }

@@ -2,7 +2,7 @@
 //! run reuses the memory, and so the cache lines, of another.
 
 use super::cells::{Cell, Measure, Protocol};
-use super::{lower, publish, receivers, revoke, stream, upper};
+use super::{echo, lower, publish, receivers, revoke, stream, upper};
 use crate::arguments::{Mode, two_cores};
 use crate::ending;
 use crate::perf::ends;
@@ -42,7 +42,8 @@ pub struct EndArguments {
 pub fn run_end(arguments: &EndArguments) -> Result<()> {
     let EndArguments { cell, name, cores, count, near } = arguments;
     use Protocol::{
-        Aperture, Memcpy, Pieces, Publish, Raw, Receivers, Shared, Stream, StreamAperture,
+        Adaptive, Aperture, Bytes, Datagram, Memcpy, Over, Pieces, Publish, Raw, Receivers, Shared,
+        Stream, StreamAperture,
     };
     let cell = Cell::named(cell)?;
     match (cell.protocol, near) {
@@ -57,7 +58,10 @@ pub fn run_end(arguments: &EndArguments) -> Result<()> {
     if *near {
         let figure = match cell.protocol {
             Aperture if cell.measure == Measure::Revoke => revoke::near(cell, name, *count),
-            Raw | Shared | Memcpy | Aperture | Pieces => lower::near(cell, name, *count),
+            Raw | Shared | Adaptive | Over | Memcpy | Aperture | Pieces => {
+                lower::near(cell, name, *count)
+            }
+            Datagram | Bytes => echo::near(cell, name, *count),
             Stream | StreamAperture => stream::near(cell, name, *count),
             Receivers => receivers::near(cell, name, *cores, *count),
             Publish => publish::near(cell, name, *count),
@@ -74,7 +78,10 @@ pub fn run_end(arguments: &EndArguments) -> Result<()> {
     };
     match cell.protocol {
         Aperture if cell.measure == Measure::Revoke => revoke::far(cell, name, *count, ready),
-        Raw | Shared | Memcpy | Aperture | Pieces => lower::far(cell, name, *count, ready),
+        Raw | Shared | Adaptive | Over | Memcpy | Aperture | Pieces => {
+            lower::far(cell, name, *count, ready)
+        }
+        Datagram | Bytes => echo::far(cell, name, *count, ready),
         Stream | StreamAperture => stream::far(cell, name, *count, ready),
         Receivers => receivers::far(cell, name, *count, ready),
         Publish => publish::far(cell, name, *count, ready),
@@ -82,13 +89,16 @@ pub fn run_end(arguments: &EndArguments) -> Result<()> {
     }
 }
 
-/// Both ends poll, except if two threads of one process share its processor.
-pub fn config(cell: Cell) -> Result<Config> {
-    let mode = match cell.protocol {
-        Protocol::Progress => Mode::Adaptive,
+pub fn mode(cell: Cell) -> Mode {
+    match cell.protocol {
+        Protocol::Progress | Protocol::Adaptive => Mode::Adaptive,
         _ => Mode::Polled,
-    };
-    ends::config(mode, 0)
+    }
+}
+
+/// Both ends poll, except if they are to be adaptive, or if two threads of one process share its processor.
+pub fn config(cell: Cell) -> Result<Config> {
+    ends::config(mode(cell), 0)
 }
 
 /// Of `count` messages in `seconds` seconds.

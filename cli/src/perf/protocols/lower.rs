@@ -7,19 +7,18 @@
 //!              places                         <---
 //! ```
 
-use super::cells::{Cell, PIECE, Protocol};
-use super::ends::LIMIT;
-use crate::arguments::Mode;
+use super::cells::{Cell, Measure, PIECE, Protocol};
+use super::ends::{LIMIT, config};
+use crate::perf::clock;
 use crate::perf::row::Figure;
 use crate::perf::stats::RoundTrips;
-use crate::perf::{clock, ends};
 use crate::tickets::ticket_of;
 use anyhow::{Context, Result, ensure};
 use hamlyn::control::{Accept, Access};
 use hamlyn::interface::{LinkId, QueueId, SlotConfig};
 use hamlyn::node::{Event, Node};
 use hamlyn::os::aperture::ApertureAccess;
-use hamlyn::wire::Ticket;
+use hamlyn::wire::{MetadataIndex, Ticket};
 use hamlyn::{Aperture, ApertureEvent};
 use std::hint::black_box;
 use std::time::Duration;
@@ -48,12 +47,15 @@ pub struct Own {
 }
 
 impl Own {
-    pub fn new() -> Result<Self> {
-        let mut node = Node::with_config(ends::config(Mode::Polled, 0)?)?;
+    pub fn new(cell: Cell) -> Result<Self> {
+        let mut node = Node::with_config(config(cell)?)?;
         let area = node.message_area(4096)?;
         let queue = node.notification_queue(CREDIT)?;
         let slot = node.slot(SlotConfig::new(area, queue).credit(CREDIT))?;
-        let ticket = node.fast_ticket(slot)?;
+        let ticket = match cell.protocol {
+            Protocol::Over => node.ticket(slot, MetadataIndex(0))?,
+            _ => node.fast_ticket(slot)?,
+        };
         Ok(Self { node, queue, ticket })
     }
 
@@ -85,16 +87,26 @@ pub fn send(node: &mut Node, ticket: &Ticket, message: &[u8], word: u32) -> Resu
 
 /// The end that measures.
 pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
-    let mut own = Own::new()?;
+    let mut own = Own::new(cell)?;
     let link = own.node.connect(name, &own.ticket.to_bytes(), Some(Duration::from_secs(10)))?;
     let to = ticket_of(own.node.peer(link)?, own.node.greeting(link)?)?;
     let warm_up = Cell::warm_up(count);
     let figure = match cell.protocol {
-        Protocol::Raw => {
+        Protocol::Raw | Protocol::Adaptive => {
             let message = vec![7; cell.size];
             let mut trips = RoundTrips::begin(warm_up + count);
             for _ in 0..warm_up + count {
                 send(&mut own.node, &to, &message, 7)?;
+                own.recv()?;
+                trips.end_one();
+            }
+            Figure::Latency { one_way_ns: trips.one_way_ns(warm_up) }
+        }
+        Protocol::Over => {
+            let message = vec![7; cell.size];
+            let mut trips = RoundTrips::begin(warm_up + count);
+            for _ in 0..warm_up + count {
+                own.node.send_over(link, &to, &message, &[], LIMIT)?;
                 own.recv()?;
                 trips.end_one();
             }
@@ -185,8 +197,8 @@ fn write_and_announce(
 
 /// The other end's resources, its link, and the ticket for answers, once the first end has
 /// connected.
-pub fn linked(name: &str, ready: impl FnOnce()) -> Result<(Own, LinkId, Ticket)> {
-    let mut own = Own::new()?;
+pub fn linked(cell: Cell, name: &str, ready: impl FnOnce()) -> Result<(Own, LinkId, Ticket)> {
+    let mut own = Own::new(cell)?;
     own.node.serve(name, Access::SameUser, Accept::Ask)?;
     ready();
     let (request, to) = own.event(|event| match event {
@@ -204,7 +216,7 @@ pub fn linked(name: &str, ready: impl FnOnce()) -> Result<(Own, LinkId, Ticket)>
 
 /// The other end.
 pub fn far(cell: Cell, name: &str, count: u64, ready: impl FnOnce()) -> Result<()> {
-    let (mut own, link, to) = linked(name, ready)?;
+    let (mut own, link, to) = linked(cell, name, ready)?;
     let warm_up = Cell::warm_up(count);
     let total = warm_up + count;
     if cell.protocol == Protocol::Shared {
@@ -215,11 +227,14 @@ pub fn far(cell: Cell, name: &str, count: u64, ready: impl FnOnce()) -> Result<(
         }
         return Ok(());
     }
-    if cell.protocol == Protocol::Raw {
+    if cell.measure == Measure::Latency {
         let message = vec![7; cell.size];
         for _ in 0..total {
             own.recv()?;
-            send(&mut own.node, &to, &message, 7)?;
+            match cell.protocol {
+                Protocol::Over => own.node.send_over(link, &to, &message, &[], LIMIT)?,
+                _ => send(&mut own.node, &to, &message, 7)?,
+            }
         }
         return Ok(());
     }

@@ -2,7 +2,7 @@
 //!
 //! - [`cells`]: the measurements.
 //! - [`ends`]: the two processes of a cell.
-//! - `lower`, `upper`, `stream`, `publish`, `revoke`, `receivers`: their work, on the node itself
+//! - `lower`, `upper`, `echo`, `stream`, `publish`, `revoke`, `receivers`: their work, on the node itself
 //!   and on end points.
 //!
 //! Cells take turns, and each run is bracketed by measurements of the raw line and of the least
@@ -10,6 +10,7 @@
 //! all cells, so that rows can be compared.
 
 pub mod cells;
+mod echo;
 pub mod ends;
 mod lower;
 mod publish;
@@ -22,18 +23,38 @@ use super::bracket::{Bracketed, Limits, bracketed, repeats_max};
 use super::pin::Cores;
 use super::placement::agree;
 use super::row::{Figure, Relation, Row};
-use super::{commonest_line, of_line, others, pin, row};
-use crate::arguments::ProtocolsArguments;
+use super::{commonest_line, of_line, others, pin, ring_shape, row};
+use crate::arguments::two_cores;
 use crate::{output, progress};
 use anyhow::{Context, Result};
-use cells::{Cell, Measure, Protocol};
+use cells::{Cell, Measure};
 use comfy_table::Table;
 
 /// Round trips of the raw line and of the least checked message, before and after each run.
 const LIMIT_ROUND_TRIPS: u64 = 6_400;
 
+#[derive(clap::Args, Clone, Debug)]
+pub struct Arguments {
+    /// Messages (latency: round trips) of each run [default: by row, some tenths of a second]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Runs of each row, of which the median is taken
+    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// The processors of the two ends [default: two that this process may use]
+    #[arg(long, value_name = "NEAR,FAR", value_parser = two_cores)]
+    pub cores: Option<Cores>,
+    /// Only rows with this name or prefix, such as tagged or call-memory [default: all]
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+    /// Print one JSON object for each row instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Measures and prints.
-pub fn run(arguments: &ProtocolsArguments) -> Result<()> {
+pub fn run(arguments: &Arguments) -> Result<()> {
     let cores = match arguments.cores {
         Some(cores) => cores,
         None => pin::two_cores()?,
@@ -64,17 +85,18 @@ pub fn run(arguments: &ProtocolsArguments) -> Result<()> {
 fn measure(
     cells: &[Cell],
     cores: Cores,
-    arguments: &ProtocolsArguments,
+    arguments: &Arguments,
     mut step: impl FnMut(String),
     mut say: impl FnMut(String),
 ) -> Result<Vec<Row>> {
-    let ring_bytes = hamlyn::config::Config::from_env()?.ring_bytes as usize;
-    let round_trips = arguments.count.unwrap_or(LIMIT_ROUND_TRIPS).clamp(500, LIMIT_ROUND_TRIPS);
-    let limits = Limits { cores, round_trips, ring_bytes, copies: None };
+    let config = hamlyn::config::Config::from_env()?;
+    let round_trips = arguments.count.unwrap_or(LIMIT_ROUND_TRIPS).clamp(100, LIMIT_ROUND_TRIPS);
     let mut runs: Vec<Vec<Bracketed<Figure>>> = cells.iter().map(|_| Vec::new()).collect();
     for _ in 0..arguments.runs.max(1) {
         for (cell, runs) in cells.iter().zip(&mut runs) {
             let count = arguments.count.unwrap_or(cell.count);
+            let (message_bytes, shape) = (cell.size, ring_shape(&config, cell.size));
+            let limits = Limits { cores, round_trips, message_bytes, shape, has_copies: false };
             let run = bracketed(
                 cores,
                 repeats_max(round_trips),
@@ -96,15 +118,11 @@ fn to_row(cell: Cell, runs: Vec<Bracketed<Figure>>, line_ns: Option<f64>) -> Row
     let mut kept = of_line(runs, line_ns);
     kept.sort_by(|a, b| a.figure.value().total_cmp(&b.figure.value()));
     let median = kept[kept.len() / 2];
-    let mode = match cell.protocol {
-        Protocol::Progress => "adaptive",
-        _ => "polled",
-    };
     Row {
         test: cell.measure.to_string(),
         protocol: cell.protocol.name().to_owned(),
         size: cell.size as u64,
-        mode: mode.to_owned(),
+        mode: ends::mode(cell).to_string(),
         links: 0,
         figure: median.figure,
         relation: None,
@@ -114,7 +132,11 @@ fn to_row(cell: Cell, runs: Vec<Bracketed<Figure>>, line_ns: Option<f64>) -> Row
         of_bare_tls: None,
         fi_pingpong: None,
         of_fi_pingpong: None,
+        beside_bytes: None,
+        beside: None,
+        of_beside: None,
         unix_socket_one_way_ns: None,
+        unix_socket_per_s: None,
         of_unix_socket: None,
         runs: kept.len() as u32,
         spread: [kept[0].figure.value(), kept[kept.len() - 1].figure.value()],
@@ -124,8 +146,8 @@ fn to_row(cell: Cell, runs: Vec<Bracketed<Figure>>, line_ns: Option<f64>) -> Row
     }
 }
 
-/// Each row beside the one that it is compared with, if the raw lines of both agree; two receiving
-/// threads beside the one of their own row.
+/// Each row beside the one that it is compared with and the same of 16 bytes, if the raw lines agree;
+/// two receiving threads beside the one of their own row.
 fn relate(cells: &[Cell], mut rows: Vec<Row>) -> Vec<Row> {
     let relations: Vec<_> = cells
         .iter()
@@ -151,8 +173,21 @@ fn relate(cells: &[Cell], mut rows: Vec<Row>) -> Vec<Row> {
             })
         })
         .collect();
-    for (row, relation) in rows.iter_mut().zip(relations) {
+    let short: Vec<_> = cells
+        .iter()
+        .zip(&rows)
+        .map(|(cell, row)| {
+            let short = cell.short()?;
+            let short = &rows[cells.iter().position(|other| *other == short)?];
+            let [a, b] = [short, row].map(|row| row.baselines.raw_line_one_way_ns);
+            agree(a, b).then(|| short.figure.value())
+        })
+        .collect();
+    for ((row, relation), short) in rows.iter_mut().zip(relations).zip(short) {
         row.relation = relation;
+        row.beside_bytes = short.map(|_| cells::SHORT as u64);
+        row.beside = short;
+        row.of_beside = short.map(|short| row.figure.value() / short);
     }
     rows
 }
@@ -165,6 +200,7 @@ fn table(rows: &[Row]) -> Table {
         "median",
         "lowest to highest",
         "compared",
+        "of 16 B",
         "of least",
         "raw line",
         "placement",
@@ -193,12 +229,13 @@ fn table(rows: &[Row]) -> Table {
             median,
             format!("{low} to {high} in {}", row.runs),
             row.relation.map_or(String::new(), |relation| relation.to_string()),
+            row.of_beside.map_or(String::new(), |ratio| format!("{ratio:.2}")),
             row.of_least.map_or(String::new(), |ratio| format!("{ratio:.2}")),
             row::ns(row.baselines.raw_line_one_way_ns),
             format!("{}{steady}", row.baselines.placement),
         ]);
     }
-    row::align_right(&mut table, 1..7);
+    row::align_right(&mut table, 1..8);
     table
 }
 
@@ -249,5 +286,12 @@ mod tests {
         assert_eq!(rows(70.0)[1].relation, Some(Relation::AboveRaw { above_raw_ns: 9.0 }));
         assert_eq!((rows(70.0)[0].relation, rows(80.0)[1].relation), (None, None));
         assert!(table(&rows(70.0)).to_string().contains("+9.0 ns"));
+        let cells = ["raw-latency-16", "raw-latency-64"].map(|name| Cell::named(name).unwrap());
+        let rows = |raw_line_ns| {
+            let row = |i: usize, ns, line| to_row(cells[i], vec![run(ns, line, true)], None);
+            relate(&cells, vec![row(0, 80.0, 62.0), row(1, 120.0, raw_line_ns)])
+        };
+        assert_eq!(rows(70.0)[1].of_beside, Some(1.5));
+        assert_eq!((rows(70.0)[0].of_beside, rows(80.0)[1].of_beside), (None, None));
     }
 }

@@ -45,7 +45,7 @@ fn median(mut values: Vec<u64>) -> f64 {
 
 /// The owner, which measures.
 pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
-    let mut own = Own::new()?;
+    let mut own = Own::new(cell)?;
     let link = own.node.connect(name, &own.ticket.to_bytes(), Some(Duration::from_secs(10)))?;
     let to = ticket_of(own.node.peer(link)?, own.node.greeting(link)?)?;
     let count = count_of(cell, count);
@@ -76,7 +76,7 @@ pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
 
 /// The holder.
 pub fn far(cell: Cell, name: &str, count: u64, ready: impl FnOnce()) -> Result<()> {
-    let (mut own, _, to) = linked(name, ready)?;
+    let (mut own, _, to) = linked(cell, name, ready)?;
     let count = count_of(cell, count);
     for number in 0..Cell::warm_up(count) + count {
         let id = own.event(|event| about(event, ApertureEvent::Held))?;

@@ -290,7 +290,7 @@ impl Segmenter {
         metadata: &[u8],
     ) -> Result<(), Full> {
         if !self.done {
-            let (header, range) = self.next(link.packet_bytes());
+            let (header, range) = self.next(link.packet_bytes_with(self.ticket.flags));
             let metadata = if header.metadata_len == 0 { &[] } else { metadata };
             link.transmit(&header, metadata, &data[range.start as usize..range.end as usize])?;
             self.taken(&range);
@@ -525,7 +525,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
             return Ok(None);
         }
         let Some(work) = queue.entries.front_mut() else { return Ok(None) };
-        let (header, range) = work.segmenter.next(link.packet_bytes());
+        let packet_bytes = link.packet_bytes_with(work.segmenter.flags());
+        let (header, range) = work.segmenter.next(packet_bytes);
         let metadata = &work.metadata[..header.metadata_len as usize];
         match &work.data {
             WorkData::Immediate(bytes) => {

@@ -16,7 +16,7 @@ pub mod ring;
 pub mod sim;
 pub mod sleep;
 
-use crate::wire::Header;
+use crate::wire::{Flags, Header};
 
 /// The source of an outgoing packet's data: at most a few slices, in order.
 pub trait Source {
@@ -61,3 +61,9 @@ pub trait Body {
     /// Copies the packet's data, `to.len()` being the header's `length`.
     fn copy_data(&self, to: &mut [u8]);
 }
+    /// The same for packets with these flags.
+    #[inline(always)]
+    fn packet_bytes_with(&self, _: Flags) -> u32 {
+        self.packet_bytes()
+    }
+

@@ -254,7 +254,7 @@ impl Node {
             Segmenter::new(ticket, data.len() as u64, metadata.len(), word, tx.packet_bytes_min())?;
         if way != Way::Behind {
             // All or nothing: a slice cannot be kept for later.
-            let packet_bytes = tx.packet_bytes() as u64;
+            let packet_bytes = tx.packet_bytes_with(ticket.flags) as u64;
             let is_one = data.len() as u64 + metadata.len() as u64 <= packet_bytes;
             let room = if is_one { Room::Now } else { tx.room_for(&segmenter) };
             if let Room::Never { at_once } = room {
@@ -296,8 +296,9 @@ impl Node {
     /// arrivals meanwhile, so that two nodes that send to each other never deadlock. Of any length.
     ///
     /// Messages leave in order, but may arrive in another: packets are counted, not sequenced, and
-    /// those of a long message take another ring. So send a metadata entry one message at a time,
-    /// unless each is a single packet.
+    /// those of a long message take another ring, unless the ticket keeps them [in
+    /// order](Flags::IN_ORDER). So send a metadata entry one message at a time, unless each is a
+    /// single packet.
     #[inline]
     pub fn send(
         &mut self,
@@ -591,5 +592,6 @@ impl Node {
 /// Whether packets of a message go into the bulk ring if there is one.
 #[inline]
 fn is_long(segmenter: &Segmenter) -> bool {
-    segmenter.packets() > 1 || segmenter.length() >= BULK_PACKET_MIN as u64
+    !segmenter.flags().contains(Flags::IN_ORDER)
+        && (segmenter.packets() > 1 || segmenter.length() >= BULK_PACKET_MIN as u64)
 }

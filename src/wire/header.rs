@@ -40,6 +40,8 @@ bitflags::bitflags! {
     /// assert!(flags.contains(Flags::WAKE));
     /// // `Ticket::silent` does this: the data moves without a notification.
     /// assert_eq!(flags - Flags::NOTIFY - Flags::WAKE, Flags::empty());
+    /// // Each flag is independent: this message wakes a receiver that sleeps, and is not announced.
+    /// assert!(!Flags::WAKE.contains(Flags::NOTIFY));
     /// ```
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Flags: u8 {
@@ -48,6 +50,10 @@ bitflags::bitflags! {
         const NOTIFY = 1;
         /// Wake the receiver if it sleeps (Hamlyn 2.6: an interrupt, if requested).
         const WAKE = 2;
+        /// Over one link, packets of tickets with this flag arrive in the order in which one
+        /// terminus sent them: none takes the bulk ring, or overtakes others on a link of several
+        /// connections. Long messages are slower with it.
+        const IN_ORDER = 4;
     }
 }
 
@@ -177,8 +183,10 @@ mod tests {
         let mut words = [0; HEADER_WORDS];
         words[5] = 1 << 16;
         assert_ne!(Header::from_words(&words).1, 0);
-        words[5] = 0x80 << 8;
-        assert_ne!(Header::from_words(&words).1, 0);
+        for flag in [0x80, 8] {
+            words[5] = flag << 8;
+            assert_ne!(Header::from_words(&words).1, 0);
+        }
     }
 
     #[test]

@@ -176,8 +176,8 @@ pub use interface::{
 };
 #[cfg(feature = "os")]
 pub use node::{
-    Aperture, ApertureEvent, ApertureId, ApertureView, Event, Node, NodeReceiveError,
-    NodeSendError, PreparedTicket, SharedNode, TerminusId,
+    Aperture, ApertureEvent, ApertureId, ApertureView, Envelope, Event, Node, NodeReceiveError,
+    NodeSendError, PreparedTicket, ReceivedLine, SharedNode, TerminusId,
 };
 #[cfg(feature = "os")]
 pub use os::aperture::{AccessError, ApertureAccess};

@@ -5,7 +5,7 @@
 //! Never: a message goes over another link than the one that was asked for; slices are copied
 //! before the ring, unless they fit into one line of it.
 
-use super::wait::Look;
+use super::wait::{Look, Waited};
 use super::{Node, NodeReceiveError, NodeSendError, PreparedTicket, TerminusId};
 use crate::interface::terminus::{PIECES_MAX, PostError};
 use crate::interface::{Handed, LinkId, Notification, QueueId};
@@ -111,6 +111,33 @@ impl From<Handed> for ReceivedLine {
 }
 
 impl Node {
+    /// The link of this node to itself, made when it is first needed.
+    pub(crate) fn own_link(&mut self) -> Result<LinkId, NodeSendError> {
+        self.route(self.id())?;
+        Ok(LinkId::SELF)
+    }
+
+    /// Whether messages can be sent over a link.
+    pub(crate) fn is_linked(&self, link: LinkId) -> bool {
+        self.link(link).is_ok_and(|found| !found.has_left)
+    }
+
+    /// Takes turns until `look` has a result, at most for `timeout`.
+    pub(crate) fn wait_until_found<R>(
+        &mut self,
+        timeout: Option<Duration>,
+        mut look: impl FnMut(&mut Self) -> Option<R>,
+    ) -> Result<R, Waited> {
+        self.wait_until(
+            timeout,
+            |_| None,
+            |node, _| match look(node) {
+                Some(found) => Look::Found(found),
+                None => Look::Nothing,
+            },
+        )
+    }
+
     /// Sends one message gathered from up to 16 slices, in order; waits for room at most `timeout`
     /// (`None`: without limit), and receives arrivals meanwhile. The slices are copied into the
     /// ring, and nowhere else first, unless all of them fit into one line.

@@ -239,7 +239,15 @@ impl Node {
         self.interface.create_slot(&config)
     }
 
-    /// Removes a slot. Packets for it are refused from now on.
+    /// Removes a slot, and its receiver. Packets for it are refused from now on, also those that
+    /// have left their sender: no byte of its area changes through it any more. Notifications that
+    /// wait stay in the queue, name the removed slot, and hold its credit until they are taken.
+    ///
+    /// Nothing is said to the holders of its tickets, of whom the library knows none. A node that
+    /// goes on sending with one gets [`Event::TicketRevoked`](crate::Event::TicketRevoked), once for
+    /// each key (and for at most 1,024 keys in a second). Its packets count as refused ones do in
+    /// `refusals_per_second_max`, but 64 as one, since many may be on their way: at the default of a
+    /// million a second only a sender that ignores the event for long is disconnected.
     pub fn remove_slot(&mut self, slot: SlotId) -> Result<(), SlotError> {
         self.interface.remove_slot(slot)
     }

@@ -48,7 +48,10 @@ bitflags::bitflags! {
         /// Append to the notification queue when the message is complete. Without it, data moves
         /// without a notification (Hamlyn 1: data movement and notification are separate).
         const NOTIFY = 1;
-        /// Wake the receiver if it sleeps (Hamlyn 2.6: an interrupt, if requested).
+        /// Wake the receiver if it sleeps (Hamlyn 2.6: an interrupt, if requested). A packet without
+        /// it wakes nobody, even if it announces its message: it is taken when the receiver looks
+        /// for another reason, or the ring is half full. It is independent of `NOTIFY`: a silent
+        /// message with it wakes a receiver that waits for other things than notifications.
         const WAKE = 2;
         /// Over one link, packets of tickets with this flag arrive in the order in which one
         /// terminus sent them: none takes the bulk ring, or overtakes others on a link of several

@@ -180,9 +180,9 @@ pub use node::{
     NodeSendError, PreparedTicket, ReceivedLine, SharedNode, TerminusId,
 };
 #[cfg(feature = "os")]
-pub use os::aperture::{AccessError, ApertureAccess};
+pub use os::aperture::{AccessError, ApertureAccess, AreaView, Stores};
 #[cfg(feature = "os")]
-pub use os::memory::{AreaPages, AreaReport, Grant, PagesError};
+pub use os::memory::{AperturePages, AreaPages, AreaReport, Grant, PagesError};
 #[cfg(feature = "os")]
 pub use os::sys::{KernelFeature, KernelFeatures, register_barrier};
 pub use wire::{

@@ -547,7 +547,7 @@ fn threads_read_a_watched_area_while_packets_land_in_it() {
             node.send_fast(&word, &(round << 32 | round).to_le_bytes(), 0, LIMIT).unwrap();
             while node.poll().unwrap() > 0 {}
         }
-        readers.map(|reader| reader.join().unwrap());
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
     });
     assert_eq!(done.load(Ordering::Relaxed), 2);
     node.remove_slot(slot).unwrap();

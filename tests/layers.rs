@@ -212,6 +212,14 @@ fn a_prepared_ticket_sends_to_any_offset_over_its_own_link_alone() {
     }
     assert!(matches!(here.prepare_over(links[1], &fast), Err(NodeSendError::Unreachable(_))));
     assert!(matches!(here.prepare_over(LinkId::SELF, &fast), Err(NodeSendError::Unreachable(_))));
+    // To the node itself, before it has a link there.
+    let (area, own) = (here.message_area(16).unwrap(), here.notification_queue(1).unwrap());
+    let slot = here.slot(SlotConfig::new(area, own)).unwrap();
+    let ticket = here.fast_ticket(slot).unwrap();
+    assert!(here.links().all(|link| link != LinkId::SELF));
+    let prepared = here.prepare_over(LinkId::SELF, &ticket).unwrap();
+    here.send_prepared_at(&prepared, 0, b"to itself", 5, LIMIT).unwrap();
+    assert_eq!(here.recv(own, LIMIT).unwrap().word, 5);
     assert_eq!(there.try_recv(queue).unwrap(), None);
 }
 

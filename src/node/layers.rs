@@ -245,7 +245,7 @@ impl Node {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn prepare_over(
-        &self,
+        &mut self,
         link: LinkId,
         ticket: &Ticket,
     ) -> Result<PreparedTicket, NodeSendError> {

@@ -333,8 +333,16 @@ impl Node {
     }
 
     /// The place of a link that leads to the ticket's destination.
-    pub(super) fn check_over(&self, link: LinkId, ticket: &Ticket) -> Result<usize, NodeSendError> {
+    pub(super) fn check_over(
+        &mut self,
+        link: LinkId,
+        ticket: &Ticket,
+    ) -> Result<usize, NodeSendError> {
         self.check_fork()?;
+        // The link of the node to itself is made when it is first needed.
+        if link == LinkId::SELF && ticket.destination == self.id() {
+            return self.route(ticket.destination);
+        }
         match self.link(link) {
             Ok(found) if found.peer.node == ticket.destination => Ok(link.index as usize),
             _ => Err(NodeSendError::Unreachable(ticket.destination)),

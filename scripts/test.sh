@@ -445,6 +445,8 @@ long() (
     # Several hosts, whose handshakes take longer, with fewer seeds.
     HAMLYN_SIM_SEEDS=150 search -E 'kind(lib) & test(/^simulated::/) - test(/^simulated::hosts/)'
     HAMLYN_SIM_SEEDS=30 search -E 'kind(lib) & test(/^simulated::hosts/)'
+    # Simulated nodes as other packages have them, which needs a library of its own.
+    nextest -p hamlyn --features tls,simulation --test simulation || searched=$?
     search --test processes -- random:: wake::
     # The tests of the protocols over TLS with one connection and with two, and over libfabric.
     search --test protocols -- over::

@@ -612,7 +612,7 @@ settings! {
     wrong_keys_max: u32 = 4096, "HAMLYN_WRONG_KEYS_MAX", from(1, u32::MAX as u64),
         "Wrong keys after which a link is closed; one is forgiven for each 64 KiB accepted.";
     refusals_per_second_max: u32 = 1_000_000, "HAMLYN_REFUSALS_PER_SECOND_MAX", off_or(1, u32::MAX as u64),
-        "Refused packets a second above which a link is closed; 0: no limit.";
+        "Refused packets a second above which a link is closed; 0: no limit. Of packets with revoked tickets, 64 count as one.";
     watchdog_ms: u32 = 0, "HAMLYN_WATCHDOG_MS", off_or(1, 86_400_000),
         "Milliseconds without a call of the application after which whatever runs its interface for it discards; 0: off.";
     huge_pages: bool = false, "HAMLYN_HUGE_PAGES", (),

@@ -134,6 +134,31 @@ pub mod node;
 pub mod protocol;
 #[cfg(all(test, feature = "os", not(loom), not(miri)))]
 mod simulated;
+/// Whole simulated nodes, for the tests of this workspace's packages, without any promise:
+/// processes that meet, send, sleep, stop and die, in an order and at times that follow from a seed.
+/// `tests/simulation.rs` shows their use. A library with this feature is slower, so name it among
+/// the `dev-dependencies`.
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod simulation {
+    pub use crate::link::sim::Rng;
+    pub use crate::os::sim::{Ran, Stuck, kill, run, stop};
+
+    /// Waits for so long by the simulated clock.
+    pub fn sleep(time: core::time::Duration) {
+        crate::os::thread::sleep(time);
+    }
+
+    /// Gives other threads a turn.
+    pub fn yield_now() {
+        crate::os::thread::yield_now();
+    }
+
+    /// The simulated clock, in nanoseconds; the system's, outside of a run.
+    pub fn now_ns() -> u64 {
+        crate::os::sys::monotonic_ns()
+    }
+}
 pub mod typed;
 
 // Internal modules. The public items below re-export the parts that users need; tests use more.
@@ -176,13 +201,13 @@ pub use interface::{
 };
 #[cfg(feature = "os")]
 pub use node::{
-    Aperture, ApertureEvent, ApertureId, ApertureView, Event, Node, NodeReceiveError,
-    NodeSendError, PreparedTicket, SharedNode, TerminusId,
+    Aperture, ApertureEvent, ApertureId, ApertureView, Envelope, Event, Node, NodeReceiveError,
+    NodeSendError, PreparedTicket, ReceivedLine, SharedNode, TerminusId,
 };
 #[cfg(feature = "os")]
-pub use os::aperture::{AccessError, ApertureAccess};
+pub use os::aperture::{AccessError, ApertureAccess, AreaView, Stores};
 #[cfg(feature = "os")]
-pub use os::memory::{AreaPages, AreaReport, Grant, PagesError};
+pub use os::memory::{AperturePages, AreaPages, AreaReport, Grant, PagesError};
 #[cfg(feature = "os")]
 pub use os::sys::{KernelFeature, KernelFeatures, register_barrier};
 pub use wire::{

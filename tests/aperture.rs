@@ -443,6 +443,156 @@ fn one_that_is_reclaimed_is_taken_from_all_and_one_that_is_written_has_one_holde
     held(&mut holders[0].1.node).write_u64(0, 1).unwrap();
 }
 
+/// Holders of a server's service, in this process, each with its link there.
+fn holders<const N: usize>(dir: &Dir, me: &mut Station) -> [(LinkId, Station); N] {
+    [(); N].map(|()| {
+        let mut holder = Station::new(dir.config(), 64, 1);
+        holder.connect("service");
+        (connected(&mut me.node), holder)
+    })
+}
+
+#[test]
+fn one_that_others_may_write_has_several_writers_and_is_taken_from_all() {
+    let (dir, mut me) = served("apwriters", &[]);
+    let mut holders = holders::<2>(&dir, &mut me);
+    let id = me.node.export(holders[0].0, 4096, RW).unwrap();
+    expect(&mut me.node, id, ApertureEvent::Ready);
+    me.node.let_others_write(id).unwrap();
+    let also = me.node.export_also(id, holders[1].0).unwrap();
+    expect(&mut me.node, also, ApertureEvent::Ready);
+    let [one, other] = [0, 1].map(|i: usize| held(&mut holders[i].1.node));
+    assert_eq!((one.access(), other.access()), (RW, RW));
+    assert_eq!(me.node.aperture_bytes(), (4096, 0), "it counts once");
+    let (one_stores, other_stores) = (one.stores().unwrap(), other.stores().unwrap());
+    one_stores.store_u64(0, 1).unwrap();
+    other_stores.store_u32(8, 2).unwrap();
+    let view = me.node.aperture_view(also).unwrap();
+    assert_eq!((view.read_u64(0), view.read_u64(8)), (Ok(1), Ok(2)));
+    assert_eq!(one_stores.load_u32(8), Ok(2));
+    let area = me.node.reclaim_aperture(id).unwrap();
+    for (aperture, (_, holder)) in [one, other].iter().zip(&mut holders) {
+        expect(&mut holder.node, aperture.id(), ApertureEvent::Revoked);
+    }
+    // They have their mappings still, and reach nobody.
+    one_stores.store_u64(0, 9).unwrap();
+    other_stores.store_u64(8, 9).unwrap();
+    assert_eq!(me.node.area(area).unwrap()[..16], [1u64, 2].map(u64::to_le_bytes).concat());
+    assert!(me.node.let_others_write(id).is_err());
+    drop((one_stores, other_stores));
+    until_node(&mut me.node, "nothing is left", |node| node.aperture_bytes() == (0, 0));
+}
+
+#[test]
+fn stores_and_loads_of_words_are_checked_and_a_revocation_waits_for_none() {
+    let (dir, mut me) = served("apstores", &[]);
+    let [(link, mut holder)] = holders::<1>(&dir, &mut me);
+    for access in [RW, RO] {
+        let id = me.node.export(link, 8192, access).unwrap();
+        expect(&mut me.node, id, ApertureEvent::Ready);
+        let aperture = held(&mut holder.node);
+        let (stores, owner) =
+            (aperture.stores().unwrap(), me.node.aperture_view(id).unwrap().stores().unwrap());
+        let writer = if access == RW { &stores } else { &owner };
+        let reader = if access == RW { &owner } else { &stores };
+        writer.store_u32(8188, 7).unwrap();
+        writer.store_u64(8176, 8).unwrap();
+        writer.write(100, b"some bytes").unwrap();
+        let mut bytes = [0; 10];
+        reader.read(100, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"some bytes");
+        assert_eq!((reader.load_u32(8188), reader.load_u64(8176)), (Ok(7), Ok(8)));
+        for (offset, error) in [(8192, "outside"), (u64::MAX, "outside"), (8186, "multiple")] {
+            for result in [reader.load_u32(offset).map(drop), writer.store_u32(offset, 1)] {
+                assert!(result.unwrap_err().to_string().contains(error), "{offset}");
+            }
+        }
+        assert_eq!(writer.store_u64(4, 1), Err(AccessError::Unaligned(4)));
+        assert!(writer.write(8190, b"abc").is_err() && reader.read(8193, &mut []).is_err());
+        let may = stores.store_u64(0, 1);
+        assert_eq!(may, if access == RW { Ok(()) } else { Err(AccessError::ReadOnly) });
+        // By its address.
+        // SAFETY: a whole word inside, which other threads access whole or not at all.
+        let word = unsafe { reader.as_ptr().add(8176).cast::<u64>().read_volatile() };
+        assert_eq!(word, 8);
+        me.node.revoke_aperture(id).unwrap();
+        expect(&mut holder.node, aperture.id(), ApertureEvent::Revoked);
+        assert!(aperture.is_revoked());
+        assert_eq!(aperture.stores().unwrap_err(), AccessError::Revoked);
+        assert_eq!(stores.load_u64(8176), Ok(8), "until it is dropped");
+    }
+}
+
+#[test]
+fn pages_of_the_programs_own_are_exported_and_stay_where_they_are() {
+    use hamlyn::AperturePages;
+    use rustix::fs::{MemfdFlags, SealFlags};
+    use rustix::mm::{MapFlags, ProtFlags};
+    let (dir, mut me) = served("apown", &[]);
+    let [(link, mut holder)] = holders::<1>(&dir, &mut me);
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    for access in [RW, RO] {
+        let file = rustix::fs::memfd_create("own", flags).unwrap();
+        rustix::fs::ftruncate(&file, 8192).unwrap();
+        let write = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let own = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), 8192, write, MapFlags::SHARED, &file, 0)
+        };
+        let own = own.unwrap().cast::<u64>();
+        // SAFETY: the mapping just made, of which only whole words are accessed.
+        let put = |at: usize, value| unsafe { own.add(at).write_volatile(value) };
+        // SAFETY: as above.
+        let get = |at: usize| unsafe { own.add(at).read_volatile() };
+        put(0, 11);
+        // SAFETY: no other process has it, and no reference to its bytes is made.
+        let pages = unsafe { AperturePages::of_file(&file) }.unwrap();
+        assert_eq!(pages.bytes(), 8192);
+        let id = me.node.export_pages(link, pages, access).unwrap();
+        expect(&mut me.node, id, ApertureEvent::Ready);
+        let aperture = held(&mut holder.node);
+        assert_eq!((aperture.access(), aperture.read_u64(0)), (access, Ok(11)));
+        put(1, 12);
+        assert_eq!(aperture.read_u64(8), Ok(12));
+        match access {
+            RW => {
+                aperture.write_u64(16, 13).unwrap();
+                assert_eq!(get(2), 13);
+            }
+            _ => assert_eq!(aperture.write_u64(16, 13), Err(AccessError::ReadOnly)),
+        }
+        // Nobody changes its size any more.
+        assert!(rustix::fs::ftruncate(&file, 0).is_err());
+        me.node.revoke_aperture(id).unwrap();
+        expect(&mut holder.node, aperture.id(), ApertureEvent::Revoked);
+        put(3, 14);
+        assert_eq!((get(0), get(3)), (11, 14), "the program's own view stays");
+        // SAFETY: the mapping made above, which nothing refers to.
+        unsafe { rustix::mm::munmap(own.cast(), 8192) }.unwrap();
+        drop((file, aperture));
+        until_node(&mut me.node, "nothing is left", |node| node.aperture_bytes() == (0, 0));
+    }
+    // SAFETY: as above, for each.
+    let of = |file: &std::os::fd::OwnedFd| unsafe { AperturePages::of_file(file) }.unwrap_err();
+    let file = rustix::fs::memfd_create("own", flags).unwrap();
+    assert!(of(&file).to_string().contains("at least 1 byte"));
+    rustix::fs::ftruncate(&file, 5000).unwrap();
+    assert!(of(&file).to_string().contains("page"));
+    rustix::fs::ftruncate(&file, 4096).unwrap();
+    rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE).unwrap();
+    assert!(of(&file).to_string().contains("sealed against writing"));
+    let null = std::fs::File::open("/dev/null").unwrap().into();
+    assert!(of(&null).to_string().contains("not a memory file"));
+    // One that takes no seals is no aperture.
+    let file = rustix::fs::memfd_create("own", MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, 4096).unwrap();
+    // SAFETY: as above.
+    let pages = unsafe { AperturePages::of_file(&file) }.unwrap();
+    let error = me.node.export_pages(link, pages, RW).unwrap_err();
+    assert!(matches!(error, ExportError::Os { bytes: 4096, .. }), "{error}");
+    assert_eq!(me.node.aperture_bytes(), (0, 0));
+}
+
 #[test]
 fn what_is_no_aperture_is_refused_with_the_reason() {
     let settings = [("APERTURE_LINK_BYTES_MAX", "16384"), ("APERTURE_MAP_MAX", "8192")];

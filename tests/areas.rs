@@ -502,3 +502,55 @@ fn nothing_is_left_of_pages_however_they_end() {
         );
     });
 }
+
+#[test]
+fn threads_read_a_watched_area_while_packets_land_in_it() {
+    const ROUNDS: u64 = 2000;
+    let dir = Dir::new("watched", &[]);
+    let mut node = Node::with_config(dir.config()).unwrap();
+    assert!(node.watched_area(0).is_err());
+    // Of no whole pages.
+    let (area, view) = node.watched_area(5000).unwrap();
+    assert_eq!((view.bytes(), node.area(area).unwrap().len()), (5000, 5000));
+    assert!(view.load_u64(4992).is_ok() && view.load_u64(5000).is_err());
+    assert!(view.load_u32(4996).is_ok() && view.load_u32(5000).is_err());
+    assert!(view.read(4999, &mut [0; 2]).is_err());
+    let queue = node.notification_queue(1).unwrap();
+    let slot = node.slot(SlotConfig::new(area, queue)).unwrap();
+    let ticket = node.fast_ticket(slot).unwrap().silent();
+    let (data, word) = (ticket.at(64).unwrap(), ticket.at(8).unwrap());
+    let done = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let readers = [(); 2].map(|()| {
+            scope.spawn(|| {
+                let (mut last, mut bytes) = (0, [0; 600]);
+                while last < ROUNDS {
+                    let found = view.load_u64(8).unwrap();
+                    // Whole, and never an older one.
+                    assert!(found & 0xffff_ffff == found >> 32, "{found:#x}");
+                    let found = found >> 32;
+                    assert!(last <= found);
+                    view.read(64, &mut bytes).unwrap();
+                    // Of that round, or of a later one up to the next of the word's.
+                    let later = (view.load_u64(8).unwrap() >> 32) + 1 - found;
+                    if cfg!(target_arch = "x86_64") && found > 0 && later < 256 {
+                        let most = bytes.iter().map(|byte| byte.wrapping_sub(found as u8)).max();
+                        assert!(most.map(u64::from) <= Some(later), "{found}, {later}: {bytes:?}");
+                    }
+                    last = found;
+                }
+                done.fetch_add(1, Ordering::Relaxed);
+            })
+        });
+        for round in 1..=ROUNDS {
+            node.send_fast(&data, &[round as u8; 600], 0, LIMIT).unwrap();
+            node.send_fast(&word, &(round << 32 | round).to_le_bytes(), 0, LIMIT).unwrap();
+            while node.poll().unwrap() > 0 {}
+        }
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+    assert_eq!(done.load(Ordering::Relaxed), 2);
+    node.remove_slot(slot).unwrap();
+    node.remove_area(area).unwrap();
+    assert_eq!(view.load_u64(8).unwrap(), ROUNDS << 32 | ROUNDS, "until the view goes");
+}

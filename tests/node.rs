@@ -809,6 +809,56 @@ fn a_message_over_both_rings_is_taken_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_long_packet_overtakes_no_short_one_and_is_not_overtaken_if_its_ticket_keeps_order() {
+    let dir = Dir::new("order");
+    let config = dir.config().bulk_after_bytes(1u64 << 10);
+    let mut r = receiver(config.clone(), 1 << 20, 200);
+    let fast = r.node.fast_ticket(r.slot).unwrap();
+    let (mut s, link, ticket) = sender(config);
+    s.send(&ticket, &pattern(3000), b"", LONG).unwrap();
+    r.node.recv(r.queue, LONG).unwrap();
+    wait_until(&mut s, |s| s.explain(link).unwrap().contains("messages in a bulk ring"));
+    r.node.poll().unwrap();
+    let words = |s: &mut Node, r: &mut Receiver, tickets: [Ticket; 2]| {
+        let lengths = [16, 3000, 16, 40, 3000, 2048, 16, 3000];
+        for (word, length) in (0..).zip(lengths) {
+            let ticket = tickets[usize::from(length >= 2048)];
+            s.send_fast(&ticket, &pattern(length), word, LONG).unwrap();
+        }
+        lengths.map(|_| r.node.recv(r.queue, LONG).unwrap().word)
+    };
+    // Long packets are taken after all short ones of their turn.
+    assert_eq!(words(&mut s, &mut r, [fast, fast]), [0, 2, 3, 6, 1, 4, 5, 7]);
+    let kept = fast.in_order();
+    assert_eq!(words(&mut s, &mut r, [fast, kept]), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(words(&mut s, &mut r, [kept; 2]), [0, 1, 2, 3, 4, 5, 6, 7]);
+
+    // So do messages of many packets, in one call and from a send buffer area: the short message
+    // finds all of their bytes.
+    let data = pattern(20_000);
+    let whole = Ticket { metadata_index: MetadataIndex(1), ..ticket }.in_order();
+    let terminus = s.primary();
+    let tag = s.send_buffer(terminus, data.len()).unwrap();
+    s.send_buffer_mut(terminus, tag).unwrap().copy_from_slice(&data);
+    for queued in [false, true] {
+        r.node.area_mut(r.area).unwrap().fill(0);
+        if queued {
+            let pieces = [Piece { tag, offset: 0, length: data.len() as u64 }];
+            let handle = s.post_send(terminus, &whole, &pieces, b"").unwrap();
+            assert!(s.is_reusable(&handle), "the rings have room for it");
+        } else {
+            s.try_send(&whole, &data, b"").unwrap();
+        }
+        s.send_fast(&fast, b"", 8, LONG).unwrap();
+        assert_eq!(r.node.recv(r.queue, LONG).unwrap().index, MetadataIndex(1));
+        assert_eq!(r.node.recv(r.queue, LONG).unwrap().word, 8);
+        assert!(r.node.area(r.area).unwrap()[..data.len()] == data[..]);
+    }
+    // The bulk ring was used by the packets without the flag alone, and goes on being used.
+    assert_eq!(words(&mut s, &mut r, [fast, fast]), [0, 2, 3, 6, 1, 4, 5, 7]);
+}
+
+#[test]
 fn a_bulk_ring_that_is_smaller_than_the_base_ring_is_not_used() {
     let dir = Dir::new("smaller");
     let config =

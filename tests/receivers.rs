@@ -24,7 +24,12 @@ type Arrived = (MetadataIndex, u32, Vec<u8>, Vec<u8>, bool);
 #[derive(Default)]
 struct Notes {
     asked: Vec<(u64, u32)>,
-    observed: Vec<(u64, u32, bool)>,
+    /// Offset, length, bytes that were taken.
+    observed: Vec<(u64, u32, u32)>,
+    /// Of each packet, at both calls: word, metadata, whether it is the first, and the last.
+    told: Vec<[(u32, Vec<u8>, bool, bool); 2]>,
+    /// The last packet's, in the area.
+    bytes: Vec<u8>,
     arrived: Vec<Arrived>,
     /// Consumes what arrives.
     consumes: bool,
@@ -36,6 +41,10 @@ struct Notes {
     dropped: Dropped,
 }
 
+fn told(deposit: &Deposit<'_>) -> (u32, Vec<u8>, bool, bool) {
+    (deposit.word, deposit.user.to_vec(), deposit.is_first, deposit.completes)
+}
+
 /// Counts how many were dropped.
 #[derive(Default)]
 struct Dropped {
@@ -44,18 +53,22 @@ struct Dropped {
 }
 
 impl Receiver for Notes {
-    fn place(&mut self, deposit: &Deposit) -> Option<&mut [u8]> {
+    fn place(&mut self, deposit: &Deposit<'_>) -> Option<&mut [u8]> {
         assert!(!self.panics[0], "asked");
+        assert_eq!(deposit.taken, 0);
         self.asked.push((deposit.offset, deposit.length));
+        self.told.push([told(deposit), Default::default()]);
         match &mut self.takes {
             Some((offset, place)) if *offset == deposit.offset => Some(place),
             _ => None,
         }
     }
 
-    fn observe(&mut self, deposit: &Deposit) {
+    fn observe(&mut self, deposit: &Deposit<'_>, bytes: &[u8]) {
         assert!(!self.panics[1], "observing");
-        self.observed.push((deposit.offset, deposit.length, deposit.is_taken));
+        self.observed.push((deposit.offset, deposit.length, deposit.taken));
+        self.told.last_mut().unwrap()[1] = told(deposit);
+        self.bytes = bytes.to_vec();
     }
 
     fn process_arrival(&mut self, message: Message<'_>) -> Then {
@@ -132,10 +145,7 @@ fn a_hook_sees_the_message_and_lets_it_be_queued() {
     let h = Header { metadata_len: 3, ..world.header(8, 20) };
     assert_eq!(world.handle(&h, 7), Ok(Arrival::Notified));
     let notes = world.notes();
-    assert_eq!(
-        (notes.asked.clone(), notes.observed.clone()),
-        (vec![(8, 20)], vec![(8, 20, false)])
-    );
+    assert_eq!((notes.asked.clone(), notes.observed.clone()), (vec![(8, 20)], vec![(8, 20, 0)]));
     assert_eq!(notes.arrived, [(ENTRY, 0, vec![7; 3], vec![7; 20], true)]);
     assert_eq!(&world.slot_bytes()[8..28], [7; 20]);
     let queue = world.queue;
@@ -193,7 +203,7 @@ fn a_message_that_announces_nothing_is_observed_and_not_processed() {
 }
 
 #[test]
-fn a_sink_takes_what_fits_and_declines_the_rest() {
+fn a_sink_takes_a_packet_or_its_front_and_the_rest_goes_into_the_area() {
     let takes = Some((8, vec![0; 30]));
     let mut world = world(Mode::Normal, Notes { takes, ..Notes::default() });
     for (length, fill) in [(16, 1), (30, 2)] {
@@ -205,17 +215,68 @@ fn a_sink_takes_what_fits_and_declines_the_rest() {
     assert_eq!(world.notes().takes.as_ref().unwrap().1, [2; 30]);
     assert!(world.notes().arrived.iter().all(|(.., last, _)| last.is_empty()));
     assert!(world.slot_bytes().iter().all(|byte| *byte == 0xaa), "the area was not written");
-    // One that its place is too short for, and one that it wants nothing of.
-    for (offset, length) in [(8, 31), (0, 5)] {
+    // One that its place is too short for, by a little and by much, and one that it wants nothing
+    // of.
+    for (offset, length, taken) in [(8, 31, 30), (8, 56, 30), (0, 5, 0), (8, 40, 0)] {
+        let World { interface, area, queue, slot } = &mut world;
+        interface.area_mut(*area).unwrap().fill(0xaa);
+        interface.pop(*queue).unwrap();
+        let notes = interface.installed_mut::<Notes>(*slot).unwrap().unwrap();
+        if length == 40 {
+            notes.takes = Some((8, vec![]));
+        }
         let h = world.header(offset, length);
-        world.handle(&h, 3).unwrap();
-        assert_eq!(
-            world.slot_bytes()[offset as usize..][..length as usize],
-            vec![3; length as usize]
-        );
+        let body: Vec<u8> = (1..=length as u8).collect();
+        let bytes = Bytes { metadata: vec![], data: body.clone() };
+        world.interface.handle_packet(LINK, &h, 0, &bytes).unwrap();
+        let mut expected = [0xaa; SIZE as usize];
+        let (front, rest) = body.split_at(taken);
+        expected[offset as usize + taken..][..rest.len()].copy_from_slice(rest);
+        assert_eq!(world.slot_bytes(), expected, "{length} bytes at {offset}");
+        let notes = world.notes();
+        assert_eq!(notes.observed.pop(), Some((offset, length, taken as u32)));
+        assert_eq!(notes.bytes, rest);
+        assert_eq!(notes.arrived.pop().unwrap().3, rest);
+        if taken > 0 {
+            assert_eq!(notes.takes.as_ref().unwrap().1, front);
+        }
     }
-    assert_eq!(world.notes().takes.as_ref().unwrap().1, [2; 30]);
-    assert_eq!(world.notes().observed[2..], [(8, 31, false), (0, 5, false)]);
+}
+
+#[test]
+fn a_receiver_is_told_before_and_after_each_packet_what_its_message_is() {
+    let mut world = world(Mode::Normal, Notes { consumes: true, ..Notes::default() });
+    let packet = |world: &World, i: u64, metadata_len: u8| {
+        let delta = [2u32.wrapping_neg(), 1, 1][i as usize];
+        Header { delta, metadata_len, word: 9, ..world.header(i * 20, 20) }
+    };
+    // The packet with the metadata in the middle; then a message without any, and one of one
+    // packet with some.
+    for (i, metadata_len) in [(1, 0), (0, 7), (2, 0), (0, 0), (1, 0), (2, 0)] {
+        let h = packet(&world, i, metadata_len);
+        world.handle(&h, 5).unwrap();
+    }
+    let h = Header { metadata_len: 60, word: 9, ..world.header(0, 4) };
+    world.handle(&h, 6).unwrap();
+    let fast = world.interface.fast_ticket(world.slot).unwrap();
+    world.handle(&Header { word: 9, ..header(&fast, 0, 4, 0) }, 7).unwrap();
+    let (none, some) = (Vec::new(), vec![5; 7]);
+    let expected = [
+        (0, none.clone(), true, false),
+        (0, some.clone(), false, false),
+        (0, some, false, true),
+        (0, none.clone(), true, false),
+        (0, none.clone(), false, false),
+        (0, none.clone(), false, true),
+        (0, vec![6; 60], true, true),
+        (9, none, true, true),
+    ];
+    // The same at both calls.
+    let expected: Vec<_> = expected.into_iter().map(|told| [told.clone(), told]).collect();
+    assert_eq!(world.notes().told, expected);
+    let words = world.notes().arrived.iter().map(|arrived| arrived.1);
+    assert_eq!(words.collect::<Vec<_>>(), [0, 0, 0, 9], "of a fast message alone");
+    assert_eq!(world.interface.entry(world.slot, ENTRY).unwrap().user(), [6; 60]);
 }
 
 #[test]

@@ -36,16 +36,19 @@ fn the_sequences_meet_every_refusal() {
     let mut met = std::collections::BTreeMap::new();
     for seed in 0..400 {
         let bytes = model::noise(seed, 4000);
-        for (name, count) in model::counters_after(&bytes) {
+        for (name, count) in model::counters_after(&bytes, false) {
             *met.entry(name).or_insert(0) += count;
         }
+        let fronts = model::counters_after(&bytes, true).into_iter();
+        let fronts: u64 = fronts.filter(|row| row.0 == "fronts_taken").map(|row| row.1).sum();
+        *met.entry("fronts_taken").or_insert(0) += fronts;
     }
     for refusal in Refusal::ALL {
         let count = met[refusal.counter_name()];
         assert!(count > 20, "{} only {count} times", refusal.counter_name());
     }
     // The acts of several senders in an entry that they share.
-    for name in ["complete_in_shared", "overtaken", "refused_in_shared"] {
+    for name in ["complete_in_shared", "overtaken", "refused_in_shared", "fronts_taken"] {
         assert!(met[name] > 20, "{name} only {} times", met[name]);
     }
     for (name, least) in [("alike", 500), ("direct", 200), ("longer", 20)] {

@@ -256,12 +256,12 @@ impl World {
             let new = || Segmenter::new(ticket, length as u64, metadata.len(), 0, bytes).unwrap();
             let posted = match way {
                 0 if length <= terminus::IMMEDIATE_MAX => {
-                    t.post_immediate(to_node(to), new(), &data, &metadata)
+                    t.post_immediate(to_node(to), new(), &data[..], &metadata)
                 }
                 1 if direct.is_some() || t.is_idle(to_node(to)) => {
                     let segmenter = direct.get_or_insert_with(new);
                     let mut link = self.fabric.outgoing(self.links[from][to]);
-                    match segmenter.advance(&mut link, &data, &metadata) {
+                    match segmenter.advance(&mut link, &data[..], &metadata) {
                         Ok(()) => {
                             let handle = None;
                             return Message { from, place, offset, data, metadata, handle };
@@ -682,7 +682,7 @@ fn a_fast_message_is_one_packet_with_one_word() {
     for word in [0, 7, u32::MAX] {
         let segmenter = Segmenter::new(&ticket, 64, 0, word, 64).unwrap();
         let terminus = &mut world.nodes[0].termini[0];
-        let _ = terminus.post_immediate(to_node(1), segmenter, &[word as u8; 64], &[]).unwrap();
+        let _ = terminus.post_immediate(to_node(1), segmenter, &[word as u8; 64][..], &[]).unwrap();
         world.settle();
         let note = world.notified[place].pop().unwrap();
         assert_eq!((note.index, note.word), (MetadataIndex::FAST, word));

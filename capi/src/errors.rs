@@ -314,7 +314,8 @@ statuses! {
         | JobError::OtherManager => H_INVALID,
         JobError::Missing { .. }
         | JobError::LauncherSilent { .. }
-        | JobError::NotOffered { .. } => H_TIMED_OUT,
+        | JobError::NotOffered { .. }
+        | JobError::NotLinked { .. } => H_TIMED_OUT,
         JobError::Ended(_) | JobError::LauncherGone { .. } | JobError::LauncherLost { .. } => H_CLOSED,
         JobError::Launcher { .. } => H_MISBEHAVED,
         JobError::NothingPut { .. } => H_NO_SUCH,

@@ -13,6 +13,8 @@ use support::ranks::{Done, LIMIT, LONG, ROLE, all_of, as_role, command, text, wi
 
 use hamlyn::job::{Job, JobError, Launcher};
 use hamlyn::protocol::StreamReceiver;
+use hamlyn::{Event, LinkId, MetadataIndex, Node, QueueId, SlotConfig, TICKET_BYTES, Ticket};
+use std::collections::HashSet;
 use std::fs::read_dir;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -48,6 +50,8 @@ fn role() {
         "values" => values(),
         "calls" => calls(),
         "misuse" => misuse(),
+        "links" => links(),
+        "guarded" => guarded(),
         #[cfg(feature = "tls")]
         "crowd" => crowd(),
         "late" => late(),
@@ -271,6 +275,161 @@ fn a_rank_from_which_many_hosts_grow_at_once_serves_them_all() {
     let own = "mkdir -m 700 $HAMLYN_DIR/$$ && HAMLYN_DIR=$HAMLYN_DIR/$$ exec \"$@\"";
     command.args(["sh", "-c", own, "sh"]).env("HAMLYN_JOB_HOST", "127.0.0.1");
     let output = with_role(&mut command, "crowd").output().unwrap();
+    assert!(output.status.success(), "{}", all_of(&output));
+}
+
+/// A ticket for fast messages to a slot of its own, and the slot's queue.
+fn seat(node: &mut Node) -> Result<(QueueId, Ticket), Box<dyn std::error::Error>> {
+    let (area, queue) = (node.message_area(64)?, node.notification_queue(256)?);
+    let slot = node.slot(SlotConfig::new(area, queue).credit(256))?;
+    Ok((queue, node.fast_ticket(slot)?))
+}
+
+/// All ask all at once, again and again.
+fn links() -> Done {
+    let job = Job::from_env()?;
+    for round in 0..20 {
+        let (mut node, mut ranks) = job.node(&format!("layer-{round}"), b"", LIMIT)?;
+        let (me, size) = (ranks.rank(), ranks.size());
+        assert_eq!((me, size), (job.rank(), job.size()));
+        let (queue, ticket) = seat(&mut node)?;
+        // A second end point over the same links: its tickets come in messages.
+        let (second, second_ticket) = seat(&mut node)?;
+        let area = node.message_area(64 * size as usize)?;
+        let tickets = node.notification_queue(size)?;
+        let slot = node.slot(SlotConfig::new(area, tickets).metadata(size))?;
+        let mut greeting = ticket.to_bytes().to_vec();
+        let entry = node.ticket(slot, MetadataIndex(0))?;
+        greeting.extend(entry.to_bytes());
+        ranks.set_greeting(&greeting);
+        let mut links = Vec::new();
+        for step in 0..size {
+            // In the same order, or in opposite ones.
+            let step = if round % 2 == 0 { step } else { size - step };
+            let rank = (me + step) % size;
+            let link = ranks.link_to(&mut node, rank, LIMIT)?;
+            assert_eq!(ranks.rank_of(&node, link), Some(rank));
+            assert_eq!(ranks.link_to(&mut node, rank, LIMIT)?, link);
+            links.push((rank, link));
+        }
+        links.retain(|(rank, _)| *rank != me);
+        for (_, link) in &links {
+            let theirs = node.greeting(*link)?.to_vec();
+            let (theirs, entry) = theirs.split_at(TICKET_BYTES);
+            node.send_fast(&Ticket::from_bytes(theirs)?, &[], me, LIMIT)?;
+            let place = Ticket { metadata_index: MetadataIndex(me), ..Ticket::from_bytes(entry)? };
+            let place = place.at(64 * u64::from(me))?;
+            node.send_over(*link, &place, &second_ticket.to_bytes(), b"", LIMIT)?;
+        }
+        for _ in &links {
+            let message = node.recv(queue, LIMIT)?;
+            assert_eq!(ranks.rank_of(&node, message.link), Some(message.word));
+            assert!(links.contains(&(message.word, message.link)), "of another link");
+            let message = node.recv(tickets, LIMIT)?;
+            let at = 64 * message.index.0 as usize;
+            let theirs = Ticket::from_bytes(&node.area(area)?[at..at + TICKET_BYTES])?;
+            node.send_over(message.link, &theirs, b"second", b"", LIMIT)?;
+        }
+        for _ in &links {
+            let message = node.recv(second, LIMIT)?;
+            assert!(links.iter().any(|(_, link)| *link == message.link));
+        }
+        job.fence(LIMIT)?;
+        while ranks.next_event(&mut node).is_some() {}
+        let all: HashSet<_> = node.links().filter(|link| *link != LinkId::SELF).collect();
+        let expected: HashSet<_> = links.iter().map(|(_, link)| *link).collect();
+        assert_eq!(all, expected, "one link to each rank, round {round}");
+        job.fence(LIMIT)?;
+        // One that has ended is made anew.
+        if round == 0 && me < 2 {
+            let (other, link) = *links.iter().find(|(rank, _)| *rank == 1 - me).unwrap();
+            if me == 0 {
+                node.disconnect(link)?;
+                assert_ne!(ranks.link_to(&mut node, other, LIMIT)?, link);
+            } else {
+                let is_new = |event| matches!(event, Some(Event::Connected { .. }));
+                let until = Instant::now() + LONG;
+                while !is_new(ranks.next_event(&mut node)) {
+                    assert!(Instant::now() < until);
+                    node.wait(Some(Duration::from_millis(50)))?;
+                }
+                assert_eq!(ranks.rank_of(&node, link), Some(other), "of an ended link");
+            }
+        }
+        job.fence(LIMIT)?;
+    }
+    assert!(matches!(job.node("layer-0", b"", LIMIT), Err(JobError::PutAlready { .. })));
+    Ok(job.fence(LIMIT)?)
+}
+
+#[test]
+fn ranks_that_all_ask_at_once_have_one_link_to_each_other_for_all_end_points() {
+    let output = ran("-n 5", "links");
+    assert!(output.status.success(), "{}", all_of(&output));
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn ranks_of_several_hosts_have_one_link_to_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = hamlyn(dir.path(), "-n 3");
+    let own = "mkdir -m 700 $HAMLYN_DIR/$$ && HAMLYN_DIR=$HAMLYN_DIR/$$ exec \"$@\"";
+    command.args(["sh", "-c", own, "sh"]).env("HAMLYN_JOB_HOST", "127.0.0.1");
+    let output = with_role(&mut command, "links").output().unwrap();
+    assert!(output.status.success(), "{}", all_of(&output));
+}
+
+/// Links of ranks under a manager, whose threads share it; and a stranger.
+fn guarded() -> Done {
+    let job = Job::from_env()?;
+    let (node, mut ranks) = job.node("layer", b"hello", LIMIT)?;
+    let (manager, other) = (hamlyn::protocol::Manager::from_node(node)?, 1 - job.rank());
+    // Nobody takes events here: the request goes on, and its link comes later.
+    if job.rank() == 1 {
+        let mut node = manager.lock();
+        let soon = Some(Duration::from_millis(20));
+        let error = ranks.link_to(&mut node, other, soon).unwrap_err();
+        assert!(matches!(error, JobError::NotLinked { rank: 0 }), "{error}");
+    }
+    job.fence(LIMIT)?;
+    let until = Instant::now() + LONG;
+    let link = loop {
+        while let Some(event) = manager.next_event() {
+            let _ = ranks.take(&mut manager.lock(), event);
+        }
+        if let Some(link) = ranks.try_link_to(&mut manager.lock(), other)? {
+            break link;
+        }
+        assert!(Instant::now() < until);
+        manager.poll()?;
+    };
+    assert_eq!(manager.lock().greeting(link)?, b"hello");
+    let size = job.size();
+    let none = ranks.try_link_to(&mut manager.lock(), size).unwrap_err();
+    assert!(matches!(none, JobError::NoRank { rank: 2, .. }), "{none}");
+    // A node of the same user that is no rank's.
+    if job.rank() == 0 {
+        let config = hamlyn::Config::from_env()?;
+        let own = manager.id();
+        let stranger = std::thread::spawn(move || {
+            let mut stranger = Node::with_config(config).unwrap();
+            stranger.connect(&format!("ranks-{:016x}", own.0), b"", LIMIT).unwrap_err().to_string()
+        });
+        while !stranger.is_finished() {
+            if let Some(event) = manager.next_event() {
+                let _ = ranks.take(&mut manager.lock(), event);
+            }
+            manager.poll()?;
+        }
+        let why = stranger.join().unwrap();
+        assert!(why.contains("none of a rank"), "{why}");
+    }
+    Ok(job.fence(LIMIT)?)
+}
+
+#[test]
+fn links_of_ranks_are_made_under_a_manager_too_and_for_no_stranger() {
+    let output = ran("-n 2", "guarded");
     assert!(output.status.success(), "{}", all_of(&output));
 }
 

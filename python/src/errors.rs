@@ -380,9 +380,10 @@ impl ToPy for JobError {
             | Self::Name { .. }
             | Self::Taken { .. }
             | Self::OtherManager => Kind::Misuse,
-            Self::Missing { .. } | Self::LauncherSilent { .. } | Self::NotOffered { .. } => {
-                Kind::TimedOut
-            }
+            Self::Missing { .. }
+            | Self::LauncherSilent { .. }
+            | Self::NotOffered { .. }
+            | Self::NotLinked { .. } => Kind::TimedOut,
             Self::Ended(_) | Self::LauncherGone { .. } | Self::LauncherLost { .. } => Kind::Closed,
             Self::Launcher { .. } => Kind::Misbehaved,
             Self::NothingPut { .. } | Self::OtherHost { .. } => Kind::Unreachable,

@@ -154,13 +154,35 @@ impl MetadataEntry {
         body: &B,
         checked: &Checked,
     ) {
+        self.count_with(link, header, checked, |user| body.copy_metadata(user));
+    }
+
+    /// The same with a private copy of the metadata.
+    pub(super) fn count_copied(
+        &mut self,
+        link: LinkId,
+        header: &Header,
+        metadata: &[u8],
+        checked: &Checked,
+    ) {
+        self.count_with(link, header, checked, |user| user.copy_from_slice(metadata));
+    }
+
+    #[inline(always)]
+    fn count_with(
+        &mut self,
+        link: LinkId,
+        header: &Header,
+        checked: &Checked,
+        copy_metadata: impl FnOnce(&mut [u8]),
+    ) {
         // A message begins: the metadata of the one before is no longer valid.
         if header.delta == 0 || checked.before == 0 {
             self.user_len = 0;
         }
         if header.metadata_len != 0 {
             self.user_len = header.metadata_len;
-            body.copy_metadata(&mut self.user[..header.metadata_len as usize]);
+            copy_metadata(&mut self.user[..header.metadata_len as usize]);
         }
         if header.delta != 0 {
             self.accumulator = checked.accumulator;

@@ -72,6 +72,7 @@ pub struct Flow {
 #[derive(Clone, Copy, Debug)]
 pub struct Taken {
     word: u32,
+    length: u32,
     body: [u64; 2],
 }
 
@@ -79,7 +80,8 @@ impl Taken {
     /// The message, which came over `link` and is of `flow`.
     #[inline(always)]
     pub fn handed(self, flow: &Flow, link: LinkId) -> Handed {
-        Handed { notification: flow.notification(link, self.word), body: self.body }
+        let Self { word, length, body } = self;
+        Handed { notification: flow.notification(link, word), length, body }
     }
 }
 
@@ -89,7 +91,9 @@ impl Taken {
 pub struct Handed {
     /// The notification that the queue would have held.
     pub notification: Notification,
-    /// Its bytes, if it has at most 16; the rest holds arbitrary bytes of the sender.
+    /// Bytes of it.
+    pub length: u32,
+    /// They, if it has at most 16; the rest holds arbitrary bytes of the sender.
     pub body: [u64; 2],
 }
 
@@ -189,7 +193,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         }
         let at = flow.place(varying)?;
         let body = self.deposit(flow, at, varying.length, body, true)?;
-        Some(Taken { word: varying.word, body })
+        Some(Taken { word: varying.word, length: varying.length, body })
     }
 
     /// As [`take_again`](Self::take_again), for any request of the packet. False: nothing was done,

@@ -3,9 +3,9 @@
 //!
 //! ```text
 //!   handle_packet: every check has passed
-//!     place()            a sink: the destination of the bytes, or the area
+//!     place()            a sink: the destination of the bytes, or of the first ones; or the area
 //!     the bytes are copied, the entry counts the packet
-//!     observe()          an observer
+//!     observe()          an observer, which is shown the bytes in the area
 //!     process_arrival()  a hook, if the message is complete and announces itself: queue it, or not
 //! ```
 //! A slot without a receiver pays one comparison where a packet is checked whole, and nothing where
@@ -18,7 +18,7 @@ use super::receive::Arrival;
 use super::tables::Interface;
 use super::{AreaId, LinkId, Mode, Notification, Refusal, SlotError, SlotId};
 use crate::link::Body;
-use crate::wire::{Header, MetadataIndex};
+use crate::wire::{Header, METADATA_MAX, MetadataIndex};
 use alloc::boxed::Box;
 use core::any::Any;
 use core::ops::Range;
@@ -48,13 +48,14 @@ use core::ops::Range;
 /// struct Picture(Vec<u8>, u64);
 ///
 /// impl Receiver for Picture {
-///     fn place(&mut self, deposit: &Deposit) -> Option<&mut [u8]> {
+///     fn place(&mut self, deposit: &Deposit<'_>) -> Option<&mut [u8]> {
 ///         let start = deposit.offset as usize;
 ///         self.0.get_mut(start..start + deposit.length as usize)
 ///     }
 ///
-///     fn observe(&mut self, deposit: &Deposit) {
-///         self.1 += deposit.length as u64;
+///     fn observe(&mut self, deposit: &Deposit<'_>, in_area: &[u8]) {
+///         assert!(deposit.is_first && deposit.completes && in_area.is_empty());
+///         self.1 += deposit.taken as u64;
 ///     }
 /// }
 /// # let limit = Some(std::time::Duration::from_secs(10));
@@ -75,16 +76,20 @@ use core::ops::Range;
 /// ```
 pub trait Receiver: Any + Send + Sync {
     /// The sink: the destination of the packet's bytes instead of the message area; `None`: the
-    /// area, as usual. The first `length` bytes are written, once; a slice shorter than that counts
-    /// as `None`. Otherwise the area is not written.
-    fn place(&mut self, deposit: &Deposit) -> Option<&mut [u8]> {
+    /// area, as usual. A slice that is shorter than the packet takes its front, and the rest goes
+    /// where it would have gone in the area; of a longer one the first `length` bytes are written.
+    /// Each byte is written to one of the two, once. A layer whose messages begin with a header can
+    /// choose by `user`, `word` and `is_first`, which are known before the bytes land.
+    fn place(&mut self, deposit: &Deposit<'_>) -> Option<&mut [u8]> {
         let _ = deposit;
         None
     }
 
-    /// The observer: a packet has been deposited and counted.
-    fn observe(&mut self, deposit: &Deposit) {
-        let _ = deposit;
+    /// The observer: a packet has been deposited and counted. `bytes` are those of the packet that
+    /// are in the area: all but the first `deposit.taken`. They belong to the receiver and are
+    /// stable during the call.
+    fn observe(&mut self, deposit: &Deposit<'_>, bytes: &[u8]) {
+        let _ = (deposit, bytes);
     }
 
     /// The hook: a message is complete, and its sender asked that it be announced. There is room
@@ -107,7 +112,7 @@ pub enum Then {
 /// One packet that may be deposited, or has been.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Deposit {
+pub struct Deposit<'a> {
     /// The slot.
     pub slot: SlotId,
     /// The metadata entry, or [`MetadataIndex::FAST`].
@@ -118,8 +123,19 @@ pub struct Deposit {
     pub offset: u64,
     /// Bytes.
     pub length: u32,
-    /// The receiver's [`place`](Receiver::place) took them, and the area is unchanged.
-    pub is_taken: bool,
+    /// In fast mode the word that the packet carries (2.7); else 0.
+    pub word: u32,
+    /// The message's user metadata, up to 60 bytes, if the packet that brings it has arrived, or is
+    /// this one; else empty.
+    pub user: &'a [u8],
+    /// No packet of the message has arrived before this one. (Another than the sender's first may
+    /// be the first to arrive.)
+    pub is_first: bool,
+    /// With this packet the message is complete.
+    pub completes: bool,
+    /// Bytes at the packet's front that the receiver's [`place`](Receiver::place) took; there the
+    /// area is unchanged. In `place` itself 0.
+    pub taken: u32,
 }
 
 /// A message that is complete. Its bytes belong to the receiver and are stable during the call.
@@ -143,7 +159,7 @@ pub struct Message<'a> {
     /// The packet that completed it: the whole message, if that is [of one
     /// packet](Self::is_single). Sender and receiver must agree on the length of longer messages:
     /// packets are counted, not bytes.
-    pub last: Deposit,
+    pub last: Deposit<'a>,
     /// The message has one packet.
     pub is_single: bool,
     /// The slot's bytes, from base to bound.
@@ -152,11 +168,11 @@ pub struct Message<'a> {
 
 impl Message<'_> {
     /// The bytes of the packet that completed the message, in the area; of a message of one packet,
-    /// all of it. Empty if the receiver's [`place`](Receiver::place) took them.
+    /// all of it. Without those at its front that the receiver's [`place`](Receiver::place) took.
     pub fn last_bytes(&self) -> &[u8] {
-        let Deposit { offset, length, is_taken, .. } = self.last;
+        let Deposit { offset, length, taken, .. } = self.last;
         let start = offset as usize;
-        self.bytes.get(start..start + length as usize).filter(|_| !is_taken).unwrap_or(&[])
+        self.bytes.get(start + taken as usize..start + length as usize).unwrap_or(&[])
     }
 }
 
@@ -167,6 +183,25 @@ impl core::fmt::Debug for Installed {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("Installed")
     }
+}
+
+/// Copies a packet's data, as far as it has room, to `place`, and the rest to its own place in
+/// `area`, the packet's range there. Returns the number of bytes at the front.
+fn copy_apart<B: Body>(body: &B, place: &mut [u8], area: &mut [u8]) -> usize {
+    let taken = place.len().min(area.len());
+    let place = &mut place[..taken];
+    if taken == area.len() {
+        body.copy_data(place);
+    } else if taken == 0 {
+        body.copy_data(area);
+    } else {
+        // A body is copied whole, so the area's front is kept aside meanwhile. Only this process
+        // sees the area, and not before it has its bytes back.
+        place.copy_from_slice(&area[..taken]);
+        body.copy_data(area);
+        place.swap_with_slice(&mut area[..taken]);
+    }
+    taken
 }
 
 /// The results of a packet's checks.
@@ -257,36 +292,60 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         };
         let index = header.metadata_index;
         let id = SlotId { index: header.slot.0, generation: slot.generation };
-        let (offset, length) = (header.offset, header.length);
-        let mut deposit = Deposit { slot: id, index, link, offset, length, is_taken: false };
+        let mut entry = slot.entries.get_mut(index.0 as usize);
+        let is_first = entry.is_none() || header.delta == 0 || checked.before == 0;
+        // Copied once, since the sender may change it between two copies.
+        let mut metadata = [0; METADATA_MAX];
+        let metadata = &mut metadata[..header.metadata_len as usize];
+        if !metadata.is_empty() {
+            body.copy_metadata(metadata);
+        }
+        let deposit = Deposit {
+            slot: id,
+            index,
+            link,
+            offset: header.offset,
+            length: header.length,
+            word: if entry.is_none() { header.word } else { 0 },
+            user: &[],
+            is_first,
+            completes: checked.completes,
+            taken: 0,
+        };
+        let user = match &entry {
+            Some(entry) if metadata.is_empty() && !is_first => entry.user(),
+            _ => &*metadata,
+        };
+        let before = Deposit { user, ..deposit };
         let mut has_panicked = false;
 
         let placed = match &mut slot.receiver {
-            Some(Installed(receiver)) => guarded(|| receiver.place(&deposit)),
+            Some(Installed(receiver)) => guarded(|| receiver.place(&before)),
             None => Ok(None),
         };
-        match placed {
-            Ok(Some(place)) if place.len() >= length as usize => {
-                body.copy_data(&mut place[..length as usize]);
-                deposit.is_taken = true;
+        has_panicked |= placed.is_err();
+        let in_area = &mut memory[at..at + length];
+        let taken = match placed {
+            Ok(Some(place)) => copy_apart(body, place, in_area),
+            _ => {
+                body.copy_data(in_area);
+                0
             }
-            placed => {
-                has_panicked |= placed.is_err();
-                body.copy_data(&mut memory[at..at + length as usize]);
-            }
-        }
-        let mut entry = slot.entries.get_mut(index.0 as usize);
+        };
         if let Some(entry) = &mut entry {
-            self.epoch += (header.metadata_len != 0) as u64;
-            entry.count(link, header, body, checked);
+            self.epoch += !metadata.is_empty() as u64;
+            entry.count_copied(link, header, metadata, checked);
             if checked.completes && slot.mode == Mode::ParanoidOneShot {
                 entry.close();
             }
         }
+        let user = entry.as_ref().map_or(&[][..], |entry| entry.user());
+        let deposit = Deposit { user, taken: taken as u32, ..deposit };
         if let Some(Installed(receiver)) = &mut slot.receiver
             && !has_panicked
         {
-            has_panicked |= guarded(|| receiver.observe(&deposit)).is_err();
+            let in_area = &memory[at + taken..at + length];
+            has_panicked |= guarded(|| receiver.observe(&deposit, in_area)).is_err();
         }
         let mut then = Then::Queue;
         if let Some(Installed(receiver)) = &mut slot.receiver
@@ -296,9 +355,9 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             let message = Message {
                 slot: id,
                 index,
-                word: header.word,
+                word: deposit.word,
                 link,
-                user: entry.as_ref().map_or(&[], |entry| entry.user()),
+                user,
                 area: area_id,
                 range,
                 last: deposit,

@@ -11,7 +11,7 @@
 //! the number of its packets; an allocation once a queue has been used.
 
 use super::LinkId;
-use crate::link::{Full, Source, Transmit};
+use crate::link::{Full, Parts, Source, Transmit};
 use crate::wire::{Header, METADATA_MAX, MetadataIndex, ShareError, Ticket};
 use alloc::{collections::VecDeque, vec::Vec};
 use core::ops::Range;
@@ -266,13 +266,13 @@ impl Segmenter {
         self.done = self.sent == self.length;
     }
 
-    /// Gives packets of a message that lies in one slice to a link until it is full or the
-    /// message has been taken. `Ok` means taken.
+    /// Gives packets of a message with this data to a link until it is full or the message has been
+    /// taken. `Ok` means taken.
     #[inline]
     pub fn advance<T: Transmit>(
         &mut self,
         link: &mut T,
-        data: &[u8],
+        data: impl Parts,
         metadata: &[u8],
     ) -> Result<(), Full> {
         while !self.done {
@@ -281,18 +281,18 @@ impl Segmenter {
         Ok(())
     }
 
-    /// Gives one packet of a message that lies in one slice to a link, if any is left.
+    /// Gives one packet of a message with this data to a link, if any is left.
     #[inline]
     pub fn advance_one<T: Transmit>(
         &mut self,
         link: &mut T,
-        data: &[u8],
+        data: impl Parts,
         metadata: &[u8],
     ) -> Result<(), Full> {
         if !self.done {
-            let (header, range) = self.next(link.packet_bytes());
+            let (header, range) = self.next(link.packet_bytes_with(self.ticket.flags));
             let metadata = if header.metadata_len == 0 { &[] } else { metadata };
-            link.transmit(&header, metadata, &data[range.start as usize..range.end as usize])?;
+            link.transmit(&header, metadata, data.part(range.clone()))?;
             self.taken(&range);
         }
         Ok(())
@@ -445,15 +445,17 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
         &mut self,
         link: LinkId,
         segmenter: Segmenter,
-        data: &[u8],
+        data: impl Parts,
         metadata: &[u8],
     ) -> Result<SendHandle, PostError> {
-        if data.len() > IMMEDIATE_MAX {
+        let length = data.bytes();
+        if length > IMMEDIATE_MAX as u64 {
             let waiting = self.waiting(link);
             return Err(PostError::QueueFull(waiting));
         }
         let mut bytes = [0; IMMEDIATE_MAX];
-        bytes[..data.len()].copy_from_slice(data);
+        data.part(0..length)
+            .for_each(|at, piece| bytes[at..at + piece.len()].copy_from_slice(piece));
         self.post(
             link,
             Work { segmenter, metadata: pad(metadata), data: WorkData::Immediate(bytes) },
@@ -525,7 +527,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
             return Ok(None);
         }
         let Some(work) = queue.entries.front_mut() else { return Ok(None) };
-        let (header, range) = work.segmenter.next(link.packet_bytes());
+        let packet_bytes = link.packet_bytes_with(work.segmenter.flags());
+        let (header, range) = work.segmenter.next(packet_bytes);
         let metadata = &work.metadata[..header.metadata_len as usize];
         match &work.data {
             WorkData::Immediate(bytes) => {

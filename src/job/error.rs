@@ -135,6 +135,15 @@ pub enum JobError {
         /// The name.
         found: String,
     },
+    /// The rank did not answer a request for a link within the time limit; the request goes on.
+    #[error(
+        "rank {rank} has not answered within the time limit: it answers when it takes the events of \
+         its node (Ranks::next_event)"
+    )]
+    NotLinked {
+        /// The rank.
+        rank: u32,
+    },
     /// The job has ranks on other hosts, but this library was built without connections to other
     /// hosts.
     #[error("rank {rank} is on another host, and this library was built without the feature tls")]

@@ -34,6 +34,7 @@
 //! ```
 //! [`Job::explain`] names the launcher, and those that were looked for in vain.
 //!
+//! - `ranks`: nodes of a layer's own, and one link to each rank
 //! - `space`: the common interface of launchers; `talk`: PMI-1 and `hamlyn run`; PMIx is `os::pmix`
 //! - `fence`: the space as threads share it; `turn`: time limits, and a lock that keeps them
 //! - `lines`: the text of PMI-1; `again`: the errors after which a rank tries again
@@ -46,14 +47,17 @@ mod fence;
 mod lines;
 #[cfg(feature = "unstable-internals")]
 pub mod lines;
+mod ranks;
 mod space;
 mod talk;
 mod turn;
 
 pub use error::JobError;
+pub use ranks::Ranks;
 
 use crate::config::Config;
 use crate::control::private_dir;
+use crate::node::Node;
 use crate::os::{environment, sys};
 use crate::protocol::{
     Client, GrowError, Grown, Kind, Manager, Offered, Seed, Server, ServerConfig, StreamConfig,
@@ -121,6 +125,9 @@ struct Shared {
     launcher: Launcher,
     how: String,
     manager: Manager,
+    /// Of the nodes of layers.
+    config: Config,
+    host_name: Option<String>,
     secret: [u8; 32],
     /// The hosts of all ranks; empty in a job of one.
     hosts: Vec<[u8; HOST_BYTES]>,
@@ -447,7 +454,7 @@ impl Shared {
                 return Err(e);
             }
         };
-        let made = manager(config, rank, &secret, &hosts, host_name);
+        let made = manager(config.clone(), (rank, &secret, &hosts), host_name.clone());
         let came = made.and_then(|(manager, card)| {
             space.put("card", &card.to_bytes())?;
             space.fence(Some(&manager), limit, FOR_NAMES)?;
@@ -466,6 +473,8 @@ impl Shared {
             launcher,
             how,
             manager,
+            config,
+            host_name,
             secret,
             hosts,
             space,
@@ -501,18 +510,31 @@ impl Shared {
         let card = self.card(rank, within)?;
         let service = format!("seeds-{:016x}", card.node.0);
         let seed = Seed { kind, node: card.node, token: self.token(kind, rank, name), service };
+        self.place_at(rank, seed, card.at.as_deref())
+    }
+
+    /// A rank's service, as this rank asks for it.
+    fn service_at(&self, rank: u32, service: String, at: Option<&str>) -> Result<String, JobError> {
+        let (node, token) = (NodeId(0), Token::NONE);
+        let seed = Seed { kind: Kind::Stream, node, token, service };
+        Ok(self.place_at(rank, seed, at)?.service)
+    }
+
+    /// A rank's seed, as this rank uses it; `at`: where that rank listens for other hosts.
+    fn place_at(&self, rank: u32, seed: Seed, at: Option<&str>) -> Result<Seed, JobError> {
         if self.is_local(rank) {
             return Ok(seed);
         }
         #[cfg(feature = "tls")]
-        if let Some(at) = &card.at {
+        if let Some(at) = at {
             let wrong = |e: crate::protocol::SeedHostError| JobError::Environment {
                 variable: "HAMLYN_JOB_HOST",
-                value: at.clone(),
+                value: at.into(),
                 allowed: e.to_string(),
             };
             return seed.at_host(at).map_err(wrong);
         }
+        let _ = at;
         Err(JobError::OtherHost { rank })
     }
 
@@ -588,21 +610,30 @@ fn meet(
     Ok((secret, hosts))
 }
 
+/// A rank, the job's secret, and the hosts of all ranks.
+type Place<'a> = (u32, &'a [u8; 32], &'a [[u8; HOST_BYTES]]);
+
 /// This rank's manager, and its address for the others.
 fn manager(
     config: Config,
-    rank: u32,
-    secret: &[u8; 32],
-    hosts: &[[u8; HOST_BYTES]],
+    place: Place<'_>,
     host_name: Option<String>,
 ) -> Result<(Manager, Card), JobError> {
+    let (node, at) = node_of(config, place, host_name)?;
+    let manager = Manager::from_node(node)?;
+    manager.seed_service()?;
+    let card = Card { node: manager.id(), at };
+    Ok((manager, card))
+}
+
+/// A node of this rank's, and the `host:port` at which it listens, if the job has several hosts.
+fn node_of(
+    config: Config,
+    (rank, secret, hosts): Place<'_>,
+    host_name: Option<String>,
+) -> Result<(Node, Option<String>), JobError> {
     let other = hosts.iter().position(|host| *host != hosts[rank as usize]);
-    let Some(_other) = other else {
-        let manager = Manager::with_config(config)?;
-        manager.seed_service()?;
-        let card = Card { node: manager.id(), at: None };
-        return Ok((manager, card));
-    };
+    let Some(_other) = other else { return Ok((Node::with_config(config)?, None)) };
     #[cfg(not(feature = "tls"))]
     {
         let _ = (secret, host_name);
@@ -619,17 +650,15 @@ fn manager(
         if config.listen.is_none() {
             config.listen = Some(any_address());
         }
-        let manager = Manager::with_config(config)?;
+        let node = Node::with_config(config)?;
         drop(file);
-        manager.seed_service()?;
         let own = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         let set = environment::text("HAMLYN_JOB_HOST").filter(|name| !name.is_empty());
         let name = set.or(host_name).unwrap_or_else(own);
         let name =
             if name.contains(':') && !name.starts_with('[') { format!("[{name}]") } else { name };
-        let at = manager.listens_at().map(|address| format!("{name}:{}", address.port()));
-        let card = Card { node: manager.id(), at };
-        Ok((manager, card))
+        let at = node.listens_at().map(|address| format!("{name}:{}", address.port()));
+        Ok((node, at))
     }
 }
 

@@ -238,6 +238,29 @@ pub fn store_at(lines: &[Line], at: usize, value: u64) {
     lines[at / LINE_BYTES].0[at % LINE_BYTES / 8].store(value, Ordering::Release);
 }
 
+/// The half of a word at `at` bytes after the start, a multiple of 4, as [`load_at`] loads a whole
+/// one.
+#[inline]
+pub fn load_half_at(lines: &[Line], at: usize) -> u32 {
+    half(lines, at).load(core::sync::atomic::Ordering::Acquire)
+}
+
+/// Stores the half of a word, as [`store_at`] stores a whole one.
+#[inline]
+pub fn store_half_at(lines: &[Line], at: usize, value: u32) {
+    half(lines, at).store(value, core::sync::atomic::Ordering::Release);
+}
+
+#[inline(always)]
+fn half(lines: &[Line], at: usize) -> &core::sync::atomic::AtomicU32 {
+    let line: *const Line = &lines[at / LINE_BYTES];
+    // SAFETY: four bytes inside the line, aligned to four, whose atomics allow writes through a
+    // shared reference. Others may access the whole word meanwhile: the processor keeps accesses of
+    // different sizes to one line coherent, and each of them is one instruction. (A model checker's
+    // words are not memory; it never comes here.)
+    unsafe { &*line.cast::<core::sync::atomic::AtomicU32>().add(at % LINE_BYTES / 4) }
+}
+
 /// Whether bodies are copied by the assembly path: on x86-64, outside loom and Miri.
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
 mod opaque {
@@ -434,6 +457,14 @@ mod tests {
         read_at(&lines, 2040, &mut word);
         assert_eq!(u64::from_ne_bytes(word), load_at(&lines, 2040));
         write_at(&lines, 2048, &[]);
+        for at in [0, 4, 60, 64, 2044] {
+            let before = load_at(&lines, at / 8 * 8).to_ne_bytes();
+            store_half_at(&lines, at, 0x0a0b_0c0d);
+            assert_eq!(load_half_at(&lines, at), 0x0a0b_0c0d);
+            let mut expected = before;
+            expected[at % 8..][..4].copy_from_slice(&0x0a0b_0c0d_u32.to_ne_bytes());
+            assert_eq!(load_at(&lines, at / 8 * 8).to_ne_bytes(), expected);
+        }
     }
 
     #[test]

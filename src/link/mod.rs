@@ -16,7 +16,8 @@ pub mod ring;
 pub mod sim;
 pub mod sleep;
 
-use crate::wire::Header;
+use crate::wire::{Flags, Header};
+use core::ops::Range;
 
 /// The source of an outgoing packet's data: at most a few slices, in order.
 pub trait Source {
@@ -43,10 +44,71 @@ impl Source for &[u8] {
     }
 }
 
+/// The data of a message, of which each packet carries a part.
+pub trait Parts: Copy {
+    /// All bytes.
+    fn bytes(self) -> u64;
+    /// The bytes of this range, which lies inside.
+    fn part(self, range: Range<u64>) -> impl Source;
+}
+
+impl Parts for &[u8] {
+    #[inline(always)]
+    fn bytes(self) -> u64 {
+        self.len() as u64
+    }
+
+    #[inline(always)]
+    fn part(self, range: Range<u64>) -> impl Source {
+        &self[range.start as usize..range.end as usize]
+    }
+}
+
+/// Slices that make one message, in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Slices<'a>(pub &'a [&'a [u8]]);
+
+/// A packet's part of some slices.
+struct SlicesPart<'a> {
+    slices: &'a [&'a [u8]],
+    range: Range<u64>,
+}
+
+impl Parts for Slices<'_> {
+    fn bytes(self) -> u64 {
+        self.0.iter().fold(0, |sum, slice| sum.saturating_add(slice.len() as u64))
+    }
+
+    fn part(self, range: Range<u64>) -> impl Source {
+        SlicesPart { slices: self.0, range }
+    }
+}
+
+impl Source for SlicesPart<'_> {
+    fn for_each(&self, mut put: impl FnMut(usize, &[u8])) {
+        let mut start = 0;
+        for slice in self.slices {
+            let end = start + slice.len() as u64;
+            let (from, to) = (self.range.start.max(start), self.range.end.min(end));
+            if from < to {
+                let bytes = &slice[(from - start) as usize..(to - start) as usize];
+                put((from - self.range.start) as usize, bytes);
+            }
+            start = end;
+        }
+    }
+}
+
 /// The sending half of a link.
 pub trait Transmit {
     /// Data and metadata bytes of the largest packet that this link carries.
     fn packet_bytes(&self) -> u32;
+
+    /// The same for packets with these flags.
+    #[inline(always)]
+    fn packet_bytes_with(&self, _: Flags) -> u32 {
+        self.packet_bytes()
+    }
 
     /// Takes the packet whole (its bytes have then been copied out) or not at all.
     /// `header.length` is the number of bytes in `data`, and `header.metadata_len` in `metadata`.

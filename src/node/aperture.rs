@@ -24,6 +24,7 @@
 
 mod error;
 mod other_host;
+mod own;
 
 pub use error::ExportError;
 
@@ -33,10 +34,12 @@ use crate::control::{self, LinkToken, Reason};
 use crate::interface::{AreaId, LinkId};
 use crate::os::aperture::{
     AccessError, ApertureAccess, Exceeded, Ledger, Limits, Owned, PAGE_BYTES, Pages, Reservation,
+    Stores,
 };
 use crate::os::pool::{Layout, Pool};
 use std::collections::HashMap;
 use std::format;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::string::String;
 use std::sync::Arc;
@@ -227,6 +230,12 @@ macro_rules! pages {
                 $pages.read_u64(offset)
             }
 
+            /// Keeps this process's mapping for many loads and stores of words, each without a lock.
+            #[inline]
+            pub fn stores(&$self) -> Result<Stores, AccessError> {
+                $pages.stores()
+            }
+
             /// Enters every page into this process's page table now, if the system can, so that the
             /// first accesses need not wait for that: a first copy of 64 KiB at a time took 0.7 ms
             /// a MiB, every later one 0.025 ms. A revocation meanwhile waits until it is done.
@@ -381,9 +390,20 @@ impl Node {
         bytes: u64,
         access: ApertureAccess,
     ) -> Result<ApertureId, ExportError> {
+        self.export_made(link, bytes, access, |reservation| Owned::make(access, reservation))
+    }
+
+    /// The same with memory that `make` makes.
+    fn export_made(
+        &mut self,
+        link: LinkId,
+        bytes: u64,
+        access: ApertureAccess,
+        make: impl FnOnce(Reservation) -> io::Result<(Owned, OwnedFd)>,
+    ) -> Result<ApertureId, ExportError> {
         self.check_fork()?;
         self.link(link)?;
-        let result = self.try_export(link, bytes, access);
+        let result = self.try_export(link, bytes, access, make);
         if let Err(e) = &result {
             let why = format!("{bytes} bytes {access}: {e}");
             self.apertures.refused.insert(link, why);
@@ -396,6 +416,7 @@ impl Node {
         link: LinkId,
         bytes: u64,
         access: ApertureAccess,
+        make: impl FnOnce(Reservation) -> io::Result<(Owned, OwnedFd)>,
     ) -> Result<ApertureId, ExportError> {
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
             return Err(ExportError::Unaligned(bytes));
@@ -404,8 +425,7 @@ impl Node {
         let (all, user) = (self.config.aperture_bytes_max, self.config.aperture_user_bytes_max);
         let reserved = self.apertures.ledger.reserve(bytes, uid, Limits { all, user });
         let reservation = reserved.map_err(|exceeded| self.exceeded(bytes, exceeded))?;
-        let made = Owned::make(access, reservation);
-        let (owned, file) = made.map_err(|error| ExportError::Os { bytes, error })?;
+        let (owned, file) = make(reservation).map_err(|error| ExportError::Os { bytes, error })?;
         self.offer(link, to, access, bytes, file, Exports::Own(Arc::new(owned)))
     }
 
@@ -460,8 +480,9 @@ impl Node {
         Ok(id)
     }
 
-    /// Exports a read-only aperture of this node to the other end of `link` as well, where it has a
-    /// name of its own: both holders see the same pages, and so does this node in any view of them.
+    /// Exports a read-only aperture of this node (or one that [others may
+    /// write](Self::let_others_write)) to the other end of `link` as well, where it has a name of
+    /// its own: both holders see the same pages, and so does this node in any view of them.
     /// Its bytes count once in `aperture_bytes_max`, and once in the share of each user that got
     /// them, until the last holder releases them, and for each link in `aperture_link_bytes_max`.
     ///
@@ -485,7 +506,7 @@ impl Node {
 
     fn try_export_also(&mut self, id: ApertureId, link: LinkId) -> Result<ApertureId, ExportError> {
         let owned = self.aperture_view(id)?.owned;
-        if owned.access() != ApertureAccess::ReadOnly {
+        if !owned.is_shared() {
             return Err(ExportError::OneHolder(id));
         }
         let bytes = owned.pages().bytes();
@@ -494,7 +515,7 @@ impl Node {
         let file = shared.map_err(|exceeded| self.exceeded(bytes, exceeded))?;
         let (file, is_new) = file.map_err(|error| ExportError::Os { bytes, error })?;
         let exports = Exports::Own(owned.clone());
-        let offered = self.offer(link, to, ApertureAccess::ReadOnly, bytes, file, exports);
+        let offered = self.offer(link, to, owned.access(), bytes, file, exports);
         if offered.is_err() && is_new {
             owned.unshare(uid);
         }

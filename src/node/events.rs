@@ -95,8 +95,10 @@ pub enum Event {
         /// Queued messages that did not leave.
         unsent: usize,
     },
-    /// The peer refused packets of this node because their ticket has been revoked. The ticket is
-    /// of no more use.
+    /// The peer refused packets of this node because their ticket has been revoked: its key was
+    /// changed, its entry armed again, or its slot [removed](Node::remove_slot). The ticket is of no
+    /// more use, and a node that goes on sending with it, millions of times, is disconnected. It
+    /// comes once for each key, after a packet was refused: not when the ticket is revoked.
     TicketRevoked {
         /// The link over which they were sent.
         link: LinkId,

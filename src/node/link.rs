@@ -38,7 +38,8 @@ use std::vec::Vec;
 type Writer = RingWriter<RegionLines, RegionWord>;
 type Reader = RingReader<RegionLines, RegionWord>;
 
-/// From this many data bytes on, a packet goes into the bulk ring if there is one.
+/// From this many data bytes on, a packet goes into the bulk ring if there is one, unless it has to
+/// stay in order.
 pub(super) const BULK_PACKET_MIN: u32 = 2048;
 
 /// Whether a message can be taken at once.
@@ -196,7 +197,7 @@ impl SendHalf {
     /// [`transmit`](Transmit::transmit) would choose for it.
     pub fn room_for(&mut self, segmenter: &Segmenter) -> Room {
         let mut rest = segmenter.clone();
-        let packet_bytes = self.packet_bytes();
+        let packet_bytes = self.packet_bytes_with(segmenter.flags());
         let (mut in_base, mut in_bulk) = (0, 0);
         while !rest.is_done() {
             let (header, range) = rest.next(packet_bytes);
@@ -204,7 +205,10 @@ impl SendHalf {
             let lines = if is_bulk { &mut in_bulk } else { &mut in_base };
             *lines += header.layout().lines;
             let capacity = |ring: &Writer| ring.capacity() - 1;
-            let ring = self.bulk.as_ref().unwrap_or(&self.ring);
+            let ring = match &self.bulk {
+                Some(bulk) if !segmenter.flags().contains(Flags::IN_ORDER) => bulk,
+                _ => &self.ring,
+            };
             if in_base > capacity(&self.ring) || in_bulk > capacity(ring) {
                 let packets = capacity(ring) / packet_lines_max(packet_bytes);
                 return Room::Never { at_once: packets * packet_bytes as u64 };
@@ -221,7 +225,8 @@ impl SendHalf {
 
     #[inline(always)]
     fn is_bulk_packet(&self, header: &Header) -> bool {
-        header.length >= BULK_PACKET_MIN || header.length > self.ring.packet_bytes()
+        let is_long = header.length >= BULK_PACKET_MIN || header.length > self.ring.packet_bytes();
+        is_long && !header.flags.contains(Flags::IN_ORDER)
     }
 
     /// The receiver's violation: an act that no honest one commits.
@@ -236,6 +241,14 @@ impl Transmit for SendHalf {
         match &self.bulk {
             Some(bulk) => bulk.packet_bytes(),
             None => self.ring.packet_bytes(),
+        }
+    }
+
+    #[inline(always)]
+    fn packet_bytes_with(&self, flags: Flags) -> u32 {
+        match &self.bulk {
+            Some(bulk) if !flags.contains(Flags::IN_ORDER) => bulk.packet_bytes(),
+            _ => self.ring.packet_bytes(),
         }
     }
 

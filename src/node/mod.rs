@@ -9,6 +9,7 @@
 //! - `mod.rs`: making a node; `parts.rs`: the parts of its interface
 //! - `send.rs`: messages out; `line.rs`: those of one line; `queued.rs`: those that wait
 //! - `receive.rs`: messages in, the turn over the links
+//! - `layers.rs`: further choices in both, for layers
 //! - `figures.rs`: the node's figures for statistics; `kept.rs`: records that receivers keep;
 //!   `room_waits.rs`: how long senders waited
 //! - `links.rs`: links come and go; `events.rs`: the application's events; `link.rs`: one link
@@ -26,6 +27,7 @@ mod conduct;
 mod events;
 mod figures;
 mod kept;
+mod layers;
 mod line;
 mod link;
 mod links;
@@ -59,6 +61,7 @@ pub use aperture::{
 pub use events::{CloseReason, Event};
 pub(crate) use figures::Held;
 pub(crate) use kept::{BuffersHeld, Kept, MessagesHeld, PlacesHeld, SamplesHeld, WindowHeld};
+pub use layers::{Envelope, ReceivedLine};
 pub use line::PreparedTicket;
 pub use links::LinkError;
 pub(crate) use links::{NO_WORD, with_answer};
@@ -81,8 +84,9 @@ use crate::engine::routes::Routes;
 use crate::engine::sleep::{Naps, Ways};
 use crate::engine::turns::{Budget, Turns};
 use crate::engine::wait::Learnt;
+pub(crate) use crate::interface::LinkId;
 use crate::interface::terminus::Terminus;
-use crate::interface::{Counters, Interface, LinkId};
+use crate::interface::{Counters, Interface};
 use crate::os::memory::{AreaMemory, ForkGuard};
 use crate::os::poller::Poller;
 use crate::os::sys;

@@ -10,6 +10,7 @@ use crate::interface::terminus::{BufferTag, PostError, Terminus};
 use crate::interface::{
     AreaError, AreaId, MetadataEntry, QueueError, QueueId, Receiver, SlotConfig, SlotError, SlotId,
 };
+use crate::os::aperture::AreaView;
 use crate::os::memory::{AllocationError, AreaMemory, AreaPages, AreaReport};
 use crate::wire::{MetadataIndex, Ticket};
 use core::ops::Range;
@@ -92,6 +93,52 @@ impl Node {
         self.check_areas()?;
         let memory = self.memory_of(pages)?;
         Ok(self.interface.create_area(memory))
+    }
+
+    /// A message area of `bytes` zero bytes that any thread reads through the view, without the
+    /// node, while packets land: for a program that polls words of its own memory. Otherwise like
+    /// [`message_area`](Self::message_area), except that its memory is in pages of a file, which is
+    /// never in reserved huge pages. Each page is charged when it is first written or read.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-watched-{}", std::process::id()));
+    /// use hamlyn::{AreaView, Node, SlotConfig};
+    /// # use std::time::Duration;
+    ///
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// let (area, view): (_, AreaView) = node.watched_area(4096)?;
+    /// let queue = node.notification_queue(1)?;
+    /// let slot = node.slot(SlotConfig::new(area, queue))?;
+    /// let ticket = node.fast_ticket(slot)?.silent();
+    /// std::thread::scope(|scope| {
+    ///     let seen = scope.spawn(|| {
+    ///         while view.load_u64(8).unwrap() == 0 {}
+    ///         let mut bytes = [0; 4];
+    ///         view.read(8, &mut bytes).unwrap();
+    ///         (bytes, view.load_u32(8).unwrap(), view.bytes())
+    ///     });
+    ///     node.try_send_fast(&ticket.at(8).unwrap(), &7u64.to_le_bytes(), 0).unwrap();
+    ///     while !seen.is_finished() {
+    ///         node.poll().unwrap();
+    ///     }
+    ///     assert_eq!(seen.join().unwrap(), ([7, 0, 0, 0], 7, 4096));
+    /// });
+    /// assert_eq!(node.area(area)?[8], 7);
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn watched_area(&mut self, bytes: usize) -> Result<(AreaId, AreaView), MemoryError> {
+        self.check_areas()?;
+        self.check_bytes(bytes)?;
+        if bytes == 0 {
+            return Err(AllocationError::Empty.into());
+        }
+        let made = AreaView::make(bytes).map_err(|error| AllocationError::Os { bytes, error });
+        let (pages, view) = made?;
+        let memory = self.memory_of(pages)?;
+        Ok((self.interface.create_area(memory), view))
     }
 
     fn check_areas(&self) -> Result<(), AreaError> {
@@ -239,7 +286,15 @@ impl Node {
         self.interface.create_slot(&config)
     }
 
-    /// Removes a slot. Packets for it are refused from now on.
+    /// Removes a slot, and its receiver. Packets for it are refused from now on, also those that
+    /// have left their sender: no byte of its area changes through it any more. Notifications that
+    /// wait stay in the queue, name the removed slot, and hold its credit until they are taken.
+    ///
+    /// Nothing is said to the holders of its tickets, of whom the library knows none. A node that
+    /// goes on sending with one gets [`Event::TicketRevoked`](crate::Event::TicketRevoked), once for
+    /// each key (and for at most 1,024 keys in a second). Its packets count as refused ones do in
+    /// `refusals_per_second_max`, but 64 as one, since many may be on their way: at the default of a
+    /// million a second only a sender that ignores the event for long is disconnected.
     pub fn remove_slot(&mut self, slot: SlotId) -> Result<(), SlotError> {
         self.interface.remove_slot(slot)
     }

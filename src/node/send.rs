@@ -10,7 +10,7 @@ use super::{Forked, NoSuchTerminus, Node, TerminusId};
 use crate::engine::queued::{SendsQueued, Way};
 use crate::interface::LinkId;
 use crate::interface::terminus::{IMMEDIATE_MAX, PostError, Segmenter};
-use crate::link::Transmit;
+use crate::link::{Parts, Transmit};
 use crate::wire::{Flags, NodeId, Ticket};
 use core::time::Duration;
 
@@ -227,12 +227,12 @@ impl Node {
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn try_send_general(
+    pub(super) fn try_send_general(
         &mut self,
         terminus: TerminusId,
         index: usize,
         ticket: &Ticket,
-        data: &[u8],
+        data: impl Parts,
         metadata: &[u8],
         word: u32,
         may_queue: bool,
@@ -251,19 +251,19 @@ impl Node {
         let Some(tx) = &mut link.tx else { return Err(NodeSendError::Unreachable(destination)) };
         let t = &mut self.termini[terminus.0 as usize];
         let mut segmenter =
-            Segmenter::new(ticket, data.len() as u64, metadata.len(), word, tx.packet_bytes_min())?;
+            Segmenter::new(ticket, data.bytes(), metadata.len(), word, tx.packet_bytes_min())?;
         if way != Way::Behind {
             // All or nothing: a slice cannot be kept for later.
-            let packet_bytes = tx.packet_bytes() as u64;
-            let is_one = data.len() as u64 + metadata.len() as u64 <= packet_bytes;
+            let packet_bytes = tx.packet_bytes_with(ticket.flags) as u64;
+            let is_one = data.bytes() + metadata.len() as u64 <= packet_bytes;
             let room = if is_one { Room::Now } else { tx.room_for(&segmenter) };
             if let Room::Never { at_once } = room {
-                return Err(NodeSendError::TooLongToTry { length: data.len(), at_once });
+                return Err(NodeSendError::TooLongToTry { length: data.bytes() as usize, at_once });
             }
             if room == Room::Now && segmenter.advance(tx, data, metadata).is_ok() {
                 let left = Left {
                     packets: segmenter.packets(),
-                    bytes: data.len() as u64,
+                    bytes: data.bytes(),
                     messages: 1,
                     flags: ticket.flags,
                     is_long: is_long(&segmenter),
@@ -279,7 +279,7 @@ impl Node {
             }
             debug_assert!(segmenter.packets() == 0, "room was there and then was not");
         }
-        if !may_queue || data.len() > IMMEDIATE_MAX {
+        if !may_queue || data.bytes() > IMMEDIATE_MAX as u64 {
             return Err(NodeSendError::Full);
         }
         match t.post_immediate(link.id, segmenter, data, metadata) {
@@ -296,8 +296,9 @@ impl Node {
     /// arrivals meanwhile, so that two nodes that send to each other never deadlock. Of any length.
     ///
     /// Messages leave in order, but may arrive in another: packets are counted, not sequenced, and
-    /// those of a long message take another ring. So send a metadata entry one message at a time,
-    /// unless each is a single packet.
+    /// those of a long message take another ring, unless the ticket keeps them [in
+    /// order](Flags::IN_ORDER). So send a metadata entry one message at a time, unless each is a
+    /// single packet.
     #[inline]
     pub fn send(
         &mut self,
@@ -315,6 +316,7 @@ impl Node {
     /// [`send`](Self::send) over one link, even if other links lead to the ticket's destination,
     /// and only if that link leads there: so a ticket that came from a peer is used only towards
     /// that peer.
+    #[inline]
     pub fn send_over(
         &mut self,
         link: LinkId,
@@ -323,14 +325,28 @@ impl Node {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        self.check_fork()?;
-        let destination = ticket.destination;
-        match self.link(link) {
-            Ok(link) if link.peer.node == destination => {}
-            _ => return Err(NodeSendError::Unreachable(destination)),
+        if self.try_send_line_over(link, ticket, data, metadata, 0) {
+            return Ok(());
         }
-        let (terminus, index) = (self.primary(), link.index as usize);
-        self.send_waiting(terminus, index, ticket, data, metadata, 0, timeout)
+        let index = self.check_over(link, ticket)?;
+        self.send_waiting(self.primary(), index, ticket, data, metadata, 0, timeout)
+    }
+
+    /// The place of a link that leads to the ticket's destination.
+    pub(super) fn check_over(
+        &mut self,
+        link: LinkId,
+        ticket: &Ticket,
+    ) -> Result<usize, NodeSendError> {
+        self.check_fork()?;
+        // The link of the node to itself is made when it is first needed.
+        if link == LinkId::SELF && ticket.destination == self.id() {
+            return self.route(ticket.destination);
+        }
+        match self.link(link) {
+            Ok(found) if found.peer.node == ticket.destination => Ok(link.index as usize),
+            _ => Err(NodeSendError::Unreachable(ticket.destination)),
+        }
     }
 
     /// [`send`](Self::send) of another terminus.
@@ -381,12 +397,12 @@ impl Node {
 
     /// Sends over the link at `index`, waiting for room at most `timeout`.
     #[allow(clippy::too_many_arguments)]
-    fn send_waiting(
+    pub(super) fn send_waiting(
         &mut self,
         terminus: TerminusId,
         index: usize,
         ticket: &Ticket,
-        data: &[u8],
+        data: impl Parts,
         metadata: &[u8],
         word: u32,
         timeout: Option<Duration>,
@@ -404,7 +420,7 @@ impl Node {
         terminus: TerminusId,
         index: usize,
         ticket: &Ticket,
-        data: &[u8],
+        data: impl Parts,
         metadata: &[u8],
         word: u32,
     ) -> Result<Begun, NodeSendError> {
@@ -417,7 +433,7 @@ impl Node {
         };
         let link = link.id;
         let unfinished =
-            self.prepare_on(terminus, link, ticket, data.len(), metadata.len(), word)?;
+            self.prepare_on(terminus, link, ticket, data.bytes(), metadata.len(), word)?;
         Ok(Begun::Waits(unfinished))
     }
 
@@ -463,7 +479,7 @@ impl Node {
     fn go_on(
         &mut self,
         mut unfinished: Unfinished,
-        data: &[u8],
+        data: impl Parts,
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
@@ -499,7 +515,7 @@ impl Node {
         metadata: usize,
         word: u32,
     ) -> Result<Unfinished, NodeSendError> {
-        self.prepare_on(self.primary(), link, ticket, length, metadata, word)
+        self.prepare_on(self.primary(), link, ticket, length as u64, metadata, word)
     }
 
     #[inline]
@@ -508,7 +524,7 @@ impl Node {
         terminus: TerminusId,
         link: LinkId,
         ticket: &Ticket,
-        length: usize,
+        length: u64,
         metadata: usize,
         word: u32,
     ) -> Result<Unfinished, NodeSendError> {
@@ -520,7 +536,7 @@ impl Node {
             },
             _ => return Err(NodeSendError::LinkEnded(destination)),
         };
-        let segmenter = Segmenter::new(ticket, length as u64, metadata, word, packet_bytes)?;
+        let segmenter = Segmenter::new(ticket, length, metadata, word, packet_bytes)?;
         Ok(Unfinished { terminus, link, segmenter })
     }
 
@@ -528,15 +544,15 @@ impl Node {
     pub(crate) fn advance_send(
         &mut self,
         unfinished: &mut Unfinished,
-        data: &[u8],
+        data: impl Parts,
         metadata: &[u8],
     ) -> Result<Advanced, NodeSendError> {
         self.check_fork()?;
         let Unfinished { terminus, link: link_id, segmenter } = unfinished;
         let (terminus, link_id) = (*terminus, *link_id);
         self.terminus_mut(terminus)?;
-        if segmenter.length() != data.len() as u64 {
-            let (length, capacity) = (data.len() as u64, segmenter.length());
+        if segmenter.length() != data.bytes() {
+            let (length, capacity) = (data.bytes(), segmenter.length());
             return Err(PostError::TooLong { length, capacity }.into());
         }
         let destination = segmenter.destination();
@@ -591,5 +607,6 @@ impl Node {
 /// Whether packets of a message go into the bulk ring if there is one.
 #[inline]
 fn is_long(segmenter: &Segmenter) -> bool {
-    segmenter.packets() > 1 || segmenter.length() >= BULK_PACKET_MIN as u64
+    !segmenter.flags().contains(Flags::IN_ORDER)
+        && (segmenter.packets() > 1 || segmenter.length() >= BULK_PACKET_MIN as u64)
 }

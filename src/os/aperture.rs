@@ -19,11 +19,17 @@
 //! Never: pages whose size another process can lower are mapped (no access can fault); the former
 //! owner of an orphan reads a page of it again.
 
+mod stores;
+
+pub use stores::{AreaView, Stores};
+
 use super::descriptor::Descriptor;
 use super::memory::{
-    self, DescriptorError, ForkGuard, RegionLines, SEALS_READ_ONLY, SEALS_SIZE, Wanted,
+    self, AperturePages, DescriptorError, ForkGuard, RegionLines, SEALS_READ_ONLY, SEALS_SIZE,
+    Wanted,
 };
 use crate::link::cells::{self, Lines};
+use core::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Mode, OFlags, SealFlags};
 use std::collections::HashMap;
 use std::io;
@@ -301,11 +307,21 @@ pub(super) fn reopen(file: impl AsFd, flags: OFlags) -> Option<OwnedFd> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
+/// The holder's use of its descriptor.
+fn flags_of(access: ApertureAccess) -> OFlags {
+    match access {
+        ApertureAccess::ReadWrite => OFlags::RDWR,
+        ApertureAccess::ReadOnly => OFlags::RDONLY,
+    }
+}
+
 /// The owner's side of an aperture. Dropping the last of it revokes.
 #[derive(Debug)]
 pub struct Owned {
     pages: Pages,
     access: ApertureAccess,
+    /// Though it is read-write, it may have several holders.
+    is_shared: AtomicBool,
     rest: Mutex<Option<Rest>>,
 }
 
@@ -321,10 +337,25 @@ impl Owned {
     pub fn make(access: ApertureAccess, reservation: Reservation) -> io::Result<(Self, OwnedFd)> {
         memory::check_room(reservation.bytes as usize)?;
         let file = memory::create(reservation.bytes as usize)?;
-        let flags = match access {
-            ApertureAccess::ReadWrite => OFlags::RDWR,
-            ApertureAccess::ReadOnly => OFlags::RDONLY,
-        };
+        Self::over(file, access, reservation)
+    }
+
+    /// The same over the application's pages, as many as are reserved.
+    pub fn of_pages(
+        pages: AperturePages,
+        access: ApertureAccess,
+        reservation: Reservation,
+    ) -> io::Result<(Self, OwnedFd)> {
+        memory::check_room(reservation.bytes as usize)?;
+        Self::over(pages.into_file(), access, reservation)
+    }
+
+    fn over(
+        file: OwnedFd,
+        access: ApertureAccess,
+        reservation: Reservation,
+    ) -> io::Result<(Self, OwnedFd)> {
+        let flags = flags_of(access);
         let own = reopen(&file, OFlags::RDWR);
         let theirs = own.as_ref().and_then(|own| reopen(own, flags));
         let (file, theirs, counted) = match (own, theirs) {
@@ -344,11 +375,22 @@ impl Owned {
 
     fn new(lines: RegionLines, access: ApertureAccess, rest: Rest) -> io::Result<Self> {
         let pages = Pages::new(lines, rest.reservation.bytes, true)?;
-        Ok(Self { pages, access, rest: Mutex::new(Some(rest)) })
+        let is_shared = AtomicBool::new(access == ApertureAccess::ReadOnly);
+        Ok(Self { pages, access, is_shared, rest: Mutex::new(Some(rest)) })
+    }
+
+    /// Whether it may have several holders.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared.load(Ordering::Relaxed)
+    }
+
+    /// Several holders may write it.
+    pub fn let_others_write(&self) {
+        self.is_shared.store(true, Ordering::Relaxed);
     }
 
     /// A descriptor for one more holder, of `user`, in whose row the bytes are counted from now on,
-    /// if its `limit` allows it. The aperture is read-only; the descriptor allows no writing. Also
+    /// if its `limit` allows it. Of a read-only aperture the descriptor allows no writing. Also
     /// returns whether this user had none before: if the holder does not get it after all, [take
     /// the bytes out](Self::unshare) of that row again.
     pub fn descriptor_for(
@@ -356,12 +398,12 @@ impl Owned {
         user: Option<u32>,
         limit: u64,
     ) -> Result<io::Result<(OwnedFd, bool)>, Exceeded> {
-        debug_assert_eq!(self.access, ApertureAccess::ReadOnly);
+        debug_assert!(self.is_shared());
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Rest { file, reservation }) = &mut *rest else {
             return Ok(Err(io::ErrorKind::NotFound.into()));
         };
-        reservation.descriptor_for(file, user, limit)
+        reservation.descriptor_for(file, flags_of(self.access), user, limit)
     }
 
     /// A user who got no descriptor after all does not pay for it.
@@ -615,11 +657,12 @@ impl Reservation {
     pub(super) fn descriptor_for(
         &mut self,
         file: &OwnedFd,
+        flags: OFlags,
         user: Option<u32>,
         limit: u64,
     ) -> Result<io::Result<(OwnedFd, bool)>, Exceeded> {
         let is_new = self.share(user, limit)?;
-        let theirs = match reopen(file, OFlags::RDONLY) {
+        let theirs = match reopen(file, flags) {
             Some(theirs) => Ok(theirs),
             None => {
                 // The seals hold for this one, too; but the kernel no longer distinguishes it from

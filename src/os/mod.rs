@@ -39,7 +39,8 @@ pub mod memory;
 pub(crate) mod pmix;
 pub mod poller;
 pub(crate) mod pool;
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "a package uses less than the tests"))]
 pub(crate) mod sim;
 pub mod socket;
 pub(crate) mod strangers;

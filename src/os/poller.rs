@@ -2,7 +2,7 @@
 
 use super::call::OfCall;
 use super::descriptor::Descriptor;
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
 use super::sys::monotonic_ns;
 use super::sys::timespec;
 use rustix::event::epoll;
@@ -89,7 +89,7 @@ impl Poller {
     /// Waits for at most `timeout_ns`, without a limit if `None`; an interruption is an early
     /// return. Returns at most [`READY_AT_A_TIME`] events; the others come first the next time.
     pub fn wait(&self, timeout_ns: Option<u64>, ready: &mut Vec<Ready>) -> io::Result<()> {
-        #[cfg(all(test, not(loom), not(miri)))]
+        #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
         if super::sim::is_running() && timeout_ns != Some(0) {
             let until_ns =
                 timeout_ns.map_or(u64::MAX, |ns| monotonic_ns().saturating_add(ns.max(1)));

@@ -116,7 +116,7 @@ impl Pool {
         let Some(Rest { file, reservation }) = &mut *rest else {
             return Ok(Err(io::ErrorKind::NotFound.into()));
         };
-        reservation.descriptor_for(file, user, limit)
+        reservation.descriptor_for(file, OFlags::RDONLY, user, limit)
     }
 
     /// As [`Owned::unshare`](super::aperture::Owned::unshare).

@@ -1,4 +1,5 @@
-//! Several processes as one thread, for tests: the unchanged library, over real sockets, memory
+//! Several processes as one thread, for tests (and, by the feature `simulation`, for those of the
+//! packages of this workspace): the unchanged library, over real sockets, memory
 //! files and directories, but with time, randomness and the order of events from a seed.
 //!
 //! Each thread of each process is a task with a stack of its own, and one task runs at a time.
@@ -288,15 +289,15 @@ fn spawn_in(host: usize, name: &str, run: impl FnOnce() + 'static) -> Task {
     Task(id)
 }
 
-/// Kills a process, perhaps the caller's own: none of its threads runs on, and its descriptors are
+/// Kills a process, the number of its function in [`run`], perhaps the caller's own: none of its threads runs on, and its descriptors are
 /// closed without a goodbye.
-pub(crate) fn kill(host: usize) {
+pub fn kill(host: usize) {
     with(|world| world.killed.push(host));
     yield_now();
 }
 
 /// Stops a process for a time.
-pub(crate) fn stop(host: usize, time: Duration) {
+pub fn stop(host: usize, time: Duration) {
     with(|world| {
         let until_ns = world.now_ns + time.as_nanos() as u64;
         world.stopped.push((host, until_ns));
@@ -305,7 +306,7 @@ pub(crate) fn stop(host: usize, time: Duration) {
 
 /// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ran {
+pub struct Ran {
     /// Turns of tasks.
     pub turns: u64,
     /// Time by the simulated clock.
@@ -316,15 +317,18 @@ pub(crate) struct Ran {
 
 /// A run that did not end: the tasks that wait for events that will not come.
 #[derive(Debug)]
-#[expect(dead_code, reason = "printed")]
-pub(crate) struct Stuck {
+#[cfg_attr(not(feature = "simulation"), expect(dead_code, reason = "printed"))]
+pub struct Stuck {
+    /// The process and the thread of each.
     pub waiting: Vec<(usize, String)>,
+    /// What had run by then.
     pub after: Ran,
 }
 
 /// Runs processes, each of which begins with its function, until all their threads have ended. A
-/// panic of one of them is the caller's.
-pub(crate) fn run(seed: u64, hosts: Vec<Box<dyn FnOnce()>>) -> Result<Ran, Stuck> {
+/// panic of one of them is the caller's. Within a run the threads of a process, its clock and its
+/// sleeps are simulated: functions wait by calls of the library, or by this module's.
+pub fn run(seed: u64, hosts: Vec<Box<dyn FnOnce()>>) -> Result<Ran, Stuck> {
     let begins = |(host, run)| Started { id: host as u64, host, name: "main".into(), run };
     let count = hosts.len() as u64;
     let begun_ns = 1_000_000_000;

@@ -223,7 +223,7 @@ pub fn send(fd: impl AsFd, frame: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if super::sim::is_killing() {
         return Ok(());
     }

@@ -63,7 +63,7 @@ impl Strangers {
     /// this kernel (before Linux 5.9), or a filter, does not allow one, and the threads have the
     /// program's.
     pub fn prepare(&self) -> io::Result<bool> {
-        #[cfg(all(test, not(loom), not(miri)))]
+        #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
         if super::sim::is_running() {
             return Ok(true);
         }
@@ -84,7 +84,7 @@ impl Strangers {
         work: impl FnOnce(OwnedFd) + Send + 'static,
     ) -> io::Result<()> {
         let work: Work = Box::new(work);
-        #[cfg(all(test, not(loom), not(miri)))]
+        #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
         if super::sim::is_running() {
             return start(socket.try_clone_to_owned()?, work);
         }

@@ -36,7 +36,7 @@ pub fn register_barrier() -> bool {
 /// A full fence on every core that runs a registered process: their earlier stores become visible
 /// to this thread. `false` if it is not available; nothing has then happened.
 pub fn barrier() -> bool {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if super::sim::is_running() {
         super::sim::barrier();
         return true;
@@ -66,7 +66,7 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
 /// The processor on which the calling thread runs, by the kernel's number; without a system call.
 #[inline]
 pub fn processor() -> u32 {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if let Some(processor) = super::sim::processor() {
         super::sim::may_give_way();
         return processor;
@@ -151,7 +151,7 @@ pub fn block_signals() {
 /// Nanoseconds of a clock that never goes back.
 #[inline]
 pub fn monotonic_ns() -> u64 {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if let Some(now_ns) = super::sim::now_ns() {
         return now_ns;
     }
@@ -213,7 +213,7 @@ pub fn uid_of_user(name: &str) -> Option<u32> {
 /// Random bytes from the kernel.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if super::sim::random(&mut bytes) {
         return Ok(bytes);
     }
@@ -342,7 +342,7 @@ impl WakeWord {
     /// sleeping; returns whether there was a sleeper.
     pub fn wake(&self) -> bool {
         self.value.fetch_add(1, Ordering::SeqCst);
-        #[cfg(all(test, not(loom), not(miri)))]
+        #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
         super::sim::ring();
         // A sleeper counts itself before the kernel compares the value.
         let sleeps = self.sleepers.load(Ordering::SeqCst) > 0;
@@ -394,7 +394,7 @@ fn wake_at(place: u64, most: u32) {
 
 /// Wakes the process that sleeps on a shared word, which the caller has changed.
 pub fn wake_word(word: &AtomicU64) {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if super::sim::is_running() {
         super::sim::ring();
         return super::sim::may_give_way();
@@ -412,7 +412,7 @@ pub fn wait_for_words<'w, W: Word + 'w>(
     own: &[(&WakeWord, u32)],
     deadline_ns: u64,
 ) -> io::Result<()> {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if super::sim::is_running() {
         let shared: Vec<_> = shared.into_iter().collect();
         let low = |word: &W| futex_of(word.word()).load(Ordering::SeqCst);
@@ -504,7 +504,7 @@ pub fn can_wait_for_words() -> bool {
 
 /// Waits until `fd` is ready, at most until `deadline_ns` of [`monotonic_ns`]. `false`: it is not.
 pub fn wait_for(fds: &[(BorrowedFd<'_>, bool)], deadline_ns: u64) -> io::Result<bool> {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if super::sim::is_running() && deadline_ns != 0 {
         let mut looked = Ok(false);
         let look = || {

@@ -10,7 +10,7 @@ use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
 use super::sim;
 
 /// Linux 6.15: the longest interval, in milliseconds, at which the kernel retransmits
@@ -23,7 +23,7 @@ const WAITING_MAX: i32 = 4096;
 
 /// Listens, without waiting in [`accept`].
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if sim::is_running() {
         return sim::net::listen(address);
     }
@@ -36,7 +36,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// The address at which it listens.
 pub fn listens_at(listener: &TcpListener) -> io::Result<SocketAddr> {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if let Some(address) = sim::net::listens_at(listener) {
         return Ok(address);
     }
@@ -45,7 +45,7 @@ pub fn listens_at(listener: &TcpListener) -> io::Result<SocketAddr> {
 
 /// The next connection; `WouldBlock`: there is none.
 pub fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if let Some(accepted) = sim::net::accept(listener) {
         return accepted;
     }
@@ -54,7 +54,7 @@ pub fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
 
 /// Connects, and waits for at most `within`.
 pub fn connect(address: &SocketAddr, within: Duration) -> io::Result<TcpStream> {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if sim::is_running() {
         return sim::net::connect(*address, within);
     }
@@ -65,7 +65,7 @@ pub fn connect(address: &SocketAddr, within: Duration) -> io::Result<TcpStream> 
 /// For an address that the system does not list (only a route of type `local` leads to it) the
 /// answer is no.
 pub fn is_here(address: SocketAddr) -> bool {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if sim::is_running() {
         return sim::net::is_here(address);
     }
@@ -142,7 +142,7 @@ fn is_of_an_interface(ip: IpAddr, scope: u32) -> io::Result<bool> {
 
 /// The addresses of this end and the other.
 pub fn addresses(tcp: &TcpStream) -> io::Result<(SocketAddr, SocketAddr)> {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if let Some(addresses) = sim::net::addresses(tcp) {
         return Ok(addresses);
     }
@@ -154,7 +154,7 @@ pub fn addresses(tcp: &TcpStream) -> io::Result<(SocketAddr, SocketAddr)> {
 pub fn prepare(tcp: &TcpStream, unsent_bytes: u32, timeout: Duration) -> io::Result<()> {
     use rustix::net::sockopt;
     tcp.set_nonblocking(true)?;
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if sim::is_running() {
         return Ok(());
     }
@@ -230,7 +230,7 @@ pub fn unacknowledged(fd: impl AsFd) -> usize {
 /// nothing for so long.
 pub fn is_silent(fd: impl AsFd, limit: Duration) -> bool {
     let fd = fd.as_fd();
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if let Some(is_silent) = sim::net::is_silent(fd, limit) {
         return is_silent;
     }

@@ -15,7 +15,7 @@ pub(crate) enum Thread {
     /// A thread of the system.
     System(Handle),
     /// A task of a simulation.
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     Simulated(super::sim::Task),
 }
 
@@ -60,7 +60,7 @@ impl Thread {
                 handle.thread.as_ref().is_some_and(|thread| thread.thread().id() == own)
             }
             // No task waits for itself.
-            #[cfg(all(test, not(loom), not(miri)))]
+            #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
             Self::Simulated(_) => false,
         }
     }
@@ -70,7 +70,7 @@ impl Thread {
     pub fn join(self, limit: Duration) -> bool {
         match self {
             Self::System(handle) => handle.join(limit),
-            #[cfg(all(test, not(loom), not(miri)))]
+            #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
             Self::Simulated(task) => {
                 task.join();
                 true
@@ -85,7 +85,7 @@ pub(crate) fn spawn(
     stack_bytes: usize,
     run: impl FnOnce() + Send + 'static,
 ) -> io::Result<Thread> {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if super::sim::is_running() {
         return Ok(Thread::Simulated(super::sim::spawn(name, run)));
     }
@@ -105,7 +105,7 @@ pub(crate) fn spawn(
 
 /// Sleeps for `time`.
 pub(crate) fn sleep(time: Duration) {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if super::sim::sleep(time) {
         return;
     }
@@ -114,7 +114,7 @@ pub(crate) fn sleep(time: Duration) {
 
 /// Lets another thread have the processor, if one wants it.
 pub(crate) fn yield_now() {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if super::sim::yield_now() {
         return;
     }
@@ -126,7 +126,7 @@ pub(crate) fn yield_now() {
 #[cfg(feature = "tls")]
 #[inline(always)]
 pub(crate) fn may_be_overtaken() {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     super::sim::barrier();
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn may_be_overtaken() {
 /// steps. In a simulation the holder may be another task, which then goes on first.
 #[cfg(feature = "tls")]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if let Some(guard) = super::sim::lock(mutex) {
         return guard;
     }
@@ -143,7 +143,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Receives from a channel within a time limit.
 pub(crate) fn receive<T>(from: &Receiver<T>, within: Duration) -> Result<T, RecvTimeoutError> {
-    #[cfg(all(test, not(loom), not(miri)))]
+    #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if let Some(received) = super::sim::receive(from, within) {
         return received;
     }

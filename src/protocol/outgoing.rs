@@ -56,7 +56,7 @@ impl Outgoing {
                 }
             }
         };
-        let sent = node.look_to_send(unfinished, data, metadata);
+        let sent = node.look_to_send(unfinished, &data[..], metadata);
         sent.map(|sent| sent.map(|_| ()).map_err(|e| failed(e, connection)))
     }
 
@@ -70,7 +70,7 @@ impl Outgoing {
             return Look::Found(Err(SendError::Ended(ended_by.clone())));
         }
         let Some((unfinished, data)) = &mut self.rest else { return Look::Found(Ok(())) };
-        let sent = node.look_to_send(unfinished, data, &[]);
+        let sent = node.look_to_send(unfinished, &data[..], &[]);
         if let Look::Found(Ok(_)) = sent {
             self.rest = None;
         }
@@ -116,7 +116,7 @@ impl Outgoing {
     pub fn go_on(&mut self, node: &mut Node, connection: &Connection) -> Option<LinkId> {
         let (unfinished, data) = self.rest.as_mut()?;
         loop {
-            match node.look_to_send(unfinished, data, &[]) {
+            match node.look_to_send(unfinished, &data[..], &[]) {
                 Look::Again => {}
                 Look::Room(_) | Look::Nothing => return Some(connection.link()),
                 Look::Found(_) => break,

@@ -43,14 +43,23 @@ bitflags::bitflags! {
     /// assert!(flags.contains(Flags::WAKE));
     /// // `Ticket::silent` does this: the data moves without a notification.
     /// assert_eq!(flags - Flags::NOTIFY - Flags::WAKE, Flags::empty());
+    /// // Each flag is independent: this message wakes a receiver that sleeps, and is not announced.
+    /// assert!(!Flags::WAKE.contains(Flags::NOTIFY));
     /// ```
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Flags: u8 {
         /// Append to the notification queue when the message is complete. Without it, data moves
         /// without a notification (Hamlyn 1: data movement and notification are separate).
         const NOTIFY = 1;
-        /// Wake the receiver if it sleeps (Hamlyn 2.6: an interrupt, if requested).
+        /// Wake the receiver if it sleeps (Hamlyn 2.6: an interrupt, if requested). A packet without
+        /// it wakes nobody, even if it announces its message: it is taken when the receiver looks
+        /// for another reason, or the ring is half full. It is independent of `NOTIFY`: a silent
+        /// message with it wakes a receiver that waits for other things than notifications.
         const WAKE = 2;
+        /// Over one link, packets of tickets with this flag arrive in the order in which one
+        /// terminus sent them: none takes the bulk ring, or overtakes others on a link of several
+        /// connections. Long messages are slower with it.
+        const IN_ORDER = 4;
     }
 }
 
@@ -210,8 +219,10 @@ mod tests {
         let mut words = [0; HEADER_WORDS];
         words[5] = 1 << 16;
         assert_ne!(Header::from_words(&words).1, 0);
-        words[5] = 0x80 << 8;
-        assert_ne!(Header::from_words(&words).1, 0);
+        for flag in [0x80, 8] {
+            words[5] = flag << 8;
+            assert_ne!(Header::from_words(&words).1, 0);
+        }
     }
 
     #[test]

@@ -36,6 +36,9 @@ const BOUND_MAX: u64 = (1 << 56) - 1;
 /// assert_eq!(ticket.at(2048)?.capacity(), 2048);
 /// let [low, high] = ticket.split_evenly(2)?[..] else { unreachable!() };
 /// assert_eq!((low.bound, high.base), (2048, 2048));
+/// // Of messages sent with this one, none overtakes another, however long they are.
+/// let in_order = ticket.in_order();
+/// # assert!(in_order.silent().flags == hamlyn::Flags::IN_ORDER);
 /// # drop(node);
 /// # std::fs::remove_dir_all(&dir).ok();
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -58,7 +61,7 @@ pub struct Ticket {
     pub base: u64,
     /// One past the last byte that may be written.
     pub bound: u64,
-    /// Notify, wake.
+    /// Notify, wake, keep in order.
     pub flags: Flags,
 }
 
@@ -121,9 +124,16 @@ impl Ticket {
         Ok(self)
     }
 
-    /// The same ticket without a notification: the data moves, and the receiver gets no notice.
+    /// The same ticket without a notification: the data moves, and the receiver gets no notice. Nor
+    /// does a packet wake a receiver that sleeps; to wake it, add [`Flags::WAKE`].
     pub fn silent(mut self) -> Self {
-        self.flags = Flags::empty();
+        self.flags -= Flags::NOTIFY | Flags::WAKE;
+        self
+    }
+
+    /// The same ticket, whose packets stay [in order](Flags::IN_ORDER).
+    pub fn in_order(mut self) -> Self {
+        self.flags |= Flags::IN_ORDER;
         self
     }
 
@@ -389,7 +399,7 @@ mod tests {
             Ticket::from_bytes(&bytes)
         };
         assert_eq!(with(0, 1), Ok(ticket()));
-        assert_eq!(with(42, 4), Err(TicketError::UnknownFlags(4)));
+        assert_eq!(with(42, 8), Err(TicketError::UnknownFlags(8)));
         assert_eq!(with(43, 1), Err(TicketError::UnknownFlags(0x103)));
         assert_eq!(with(28, 200).map(|ticket| ticket.capacity()), Ok(0));
         assert_eq!(with(28, 201), Err(TicketError::BaseAfterBound { base: 201, bound: 200 }));
@@ -402,7 +412,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_bytes_of_a_ticket_say_what_the_ticket_says(
-            bytes in any::<[u8; 28]>(), base in 0..1u64 << 56, span in 0u64..40, flags in 0u8..5,
+            bytes in any::<[u8; 28]>(), base in 0..1u64 << 56, span in 0u64..40, flags in 0u8..10,
         ) {
             let mut all = [0; TICKET_BYTES];
             all[..28].copy_from_slice(&bytes);

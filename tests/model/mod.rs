@@ -140,7 +140,7 @@ pub struct Pair {
     /// Those of them and of `direct` that are longer than 16 bytes.
     pub longer: u64,
     pub direct: u64,
-    /// Each slot has a receiver, which changes nothing.
+    /// Each slot has a receiver, which takes some packets, and of some the front.
     has_onlookers: bool,
 }
 
@@ -148,23 +148,35 @@ pub struct Pair {
 struct Onlooker {
     bytes: u64,
     observed: u64,
+    front: [u8; FRONT],
+}
+
+/// Most bytes that an [`Onlooker`] takes of a packet.
+const FRONT: usize = 24;
+
+/// Bytes that it takes.
+fn taken(offset: u64, length: u32) -> usize {
+    if offset % 3 == 1 { FRONT.min(length as usize) } else { 0 }
 }
 
 impl Receiver for Onlooker {
-    fn place(&mut self, deposit: &Deposit) -> Option<&mut [u8]> {
-        assert!(deposit.offset + deposit.length as u64 <= self.bytes && !deposit.is_taken);
-        None
+    fn place(&mut self, deposit: &Deposit<'_>) -> Option<&mut [u8]> {
+        assert!(deposit.offset + deposit.length as u64 <= self.bytes && deposit.taken == 0);
+        assert!(deposit.user.len() <= 60);
+        (taken(deposit.offset, deposit.length) > 0).then_some(&mut self.front)
     }
 
-    fn observe(&mut self, deposit: &Deposit) {
-        assert!(!deposit.is_taken);
+    fn observe(&mut self, deposit: &Deposit<'_>, bytes: &[u8]) {
+        assert_eq!(deposit.taken as usize, taken(deposit.offset, deposit.length));
+        assert_eq!(bytes.len(), deposit.length as usize - deposit.taken as usize);
         self.observed += 1;
     }
 
     fn process_arrival(&mut self, message: Message<'_>) -> Then {
         assert_eq!(message.bytes.len() as u64, self.bytes);
-        assert_eq!(message.last_bytes().len(), message.last.length as usize);
-        assert!(self.observed > 0 && message.user.len() <= 60);
+        let Deposit { length, taken, completes, user, .. } = message.last;
+        assert_eq!(message.last_bytes().len(), length as usize - taken as usize);
+        assert!(self.observed > 0 && message.user.len() <= 60 && completes && user == message.user);
         Then::Queue
     }
 }
@@ -249,7 +261,8 @@ impl Pair {
         assert_eq!(made.is_ok(), fits, "{made:?}");
         let Ok(id) = made else { return };
         if self.has_onlookers {
-            let onlooker = Onlooker { bytes: range.end - range.start, observed: 0 };
+            let onlooker =
+                Onlooker { bytes: range.end - range.start, observed: 0, front: [0; FRONT] };
             self.interface.install(id, Box::new(onlooker)).unwrap();
         }
         let key = (mode == Mode::Normal).then(|| self.note_key(id, None));
@@ -343,7 +356,9 @@ impl Pair {
             return Err(Refusal::NoCredit);
         }
         let at = slot.base + from as usize;
-        self.areas[slot.area].1[at..at + h.length as usize].copy_from_slice(&body.data);
+        let taken = if self.has_onlookers { taken(h.offset, h.length) } else { 0 };
+        self.areas[slot.area].1[at + taken..at + h.length as usize]
+            .copy_from_slice(&body.data[taken..]);
         if !fast {
             let entry = &mut slot.entries[index];
             if h.delta == 0 || before % (1 << 32) == 0 || h.metadata_len > 0 {
@@ -406,6 +421,16 @@ impl Pair {
             let mut flow = Flow::NONE;
             let got = self.interface.handle_and_keep(link, h, reserved, body, &mut flow);
             assert_eq!(got, expected.map_err(NotDeposited::Refused), "{h:?}");
+            if self.has_onlookers
+                && got.is_ok()
+                && let Some(Some(slot)) = self.slots.get(h.slot.0 as usize)
+                && let Some(onlooker) = self.interface.installed::<Onlooker>(slot.id).unwrap()
+            {
+                let taken = taken(h.offset, h.length);
+                assert_eq!(onlooker.front[..taken], body.data[..taken]);
+                *self.met.entry("fronts_taken").or_default() +=
+                    (0 < taken && taken < h.length as usize) as u64;
+            }
             if reserved == 0 {
                 self.flow = (h.flow(), flow);
             }
@@ -763,11 +788,11 @@ pub fn interface(data: &[u8]) {
     }
 }
 
-/// The counters of an interface after a sequence of calls, and how many packets took the short
-/// ways.
-pub fn counters_after(data: &[u8]) -> Vec<(&'static str, u64)> {
+/// The counters of an interface after a sequence of calls, with receivers that look on or without,
+/// and how many packets took the short ways.
+pub fn counters_after(data: &[u8], has_onlookers: bool) -> Vec<(&'static str, u64)> {
     let mut input = Input::new(data);
-    let mut pair = Pair::new(false);
+    let mut pair = Pair::new(has_onlookers);
     while pair.step(&mut input) {}
     let mut counters = pair.interface.counters().snapshot();
     counters.extend(pair.met);

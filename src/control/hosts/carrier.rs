@@ -19,7 +19,8 @@
 //! Back-pressure: packets that the receiving node has not taken stay in its ring, then in one
 //! buffer, then in TCP's window, then in the sending node's ring, which is then full for the
 //! sender. Never: more of a peer's bytes are kept than one packet beyond the ring; packets of one
-//! link overtake one another.
+//! link overtake one another, except long ones on a path that spreads them ([`Flags::IN_ORDER`]
+//! keeps these in place).
 
 use super::EVENTS_MAX;
 use super::channel::Ended;
@@ -34,7 +35,7 @@ use crate::link::sleep::{Barrier, Sleeper};
 use crate::link::{Body, Transmit};
 use crate::os::memory::{Region, RegionLines, RegionWord};
 use crate::os::thread;
-use crate::wire::{ApertureAccess, METADATA_MAX};
+use crate::wire::{ApertureAccess, Flags, METADATA_MAX};
 use core::sync::atomic::{Ordering, fence};
 use core::time::Duration;
 use std::boxed::Box;
@@ -52,8 +53,8 @@ const WRITE_BYTES: usize = 64 << 10;
 const TURN_BYTES: u64 = 256 << 10;
 /// Notices for the other end that are kept until the network takes them.
 const NOTICES_MAX: usize = 64;
-/// Data bytes from which on a packet may overtake shorter ones, if a link has several rails. Within
-/// one host, packets of this size go into the bulk ring.
+/// Data bytes from which on a packet may overtake shorter ones, if a link has several rails, unless
+/// it has to stay in order. Within one host, packets of this size go into the bulk ring.
 const LONG_PACKET_BYTES: u32 = 2048;
 
 /// The result of a turn.
@@ -375,7 +376,8 @@ impl Carrier {
         {
             let header = packet.header;
             if spreads {
-                let own = header.length >= LONG_PACKET_BYTES;
+                let own =
+                    header.length >= LONG_PACKET_BYTES && !header.flags.contains(Flags::IN_ORDER);
                 if !self.batch.is_empty() && own != is_long {
                     break;
                 }
@@ -700,7 +702,7 @@ mod tests {
     use crate::link::ring::RingWriter;
     use crate::os::memory::{ForkGuard, create, region_bytes};
     use crate::os::sys::Bell;
-    use crate::wire::{Destination, Flags, Header, Key, MetadataIndex, SlotIndex};
+    use crate::wire::{Destination, Header, Key, MetadataIndex, SlotIndex};
     use std::sync::Mutex;
 
     const RING_BYTES: usize = 4096;

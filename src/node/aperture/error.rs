@@ -50,7 +50,7 @@ pub enum ExportError {
     )]
     Orphans(usize),
     /// Its holder may write it, and so it cannot have another.
-    #[error("{0} is read-write, and such an aperture has one holder")]
+    #[error("{0} is read-write, and such an aperture has one holder, unless others may write it")]
     OneHolder(ApertureId),
     /// There is no such aperture to export once more.
     #[error(transparent)]

@@ -9,6 +9,7 @@ use super::super::{Node, NodeSendError, Unfinished};
 use super::{Attached, NodeGuard, SharedNode, State};
 use crate::engine::wait::{Looks, Step};
 use crate::interface::LinkId;
+use crate::link::Parts;
 use crate::os::lock::LockGuard;
 use crate::os::sys;
 use crate::os::thread;
@@ -22,7 +23,7 @@ impl Node {
     pub(crate) fn look_to_send(
         &mut self,
         unfinished: &mut Unfinished,
-        data: &[u8],
+        data: impl Parts,
         metadata: &[u8],
     ) -> Look<Result<(), NodeSendError>> {
         match self.advance_send(unfinished, data, metadata) {

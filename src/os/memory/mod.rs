@@ -31,7 +31,7 @@ mod room;
 
 pub use area::{AllocationError, AreaMemory, AreaReport, Grant};
 pub use elsewhere::{apertures_still_mapped, close_elsewhere, descriptors_leaked};
-pub use pages::{AreaPages, PagesError};
+pub use pages::{AperturePages, AreaPages, PagesError};
 pub use received::{DescriptorError, Wanted, check, check_pages, check_size};
 pub use remains::{Remains, copy_elsewhere};
 pub(crate) use room::check_now as check_room;
@@ -414,6 +414,11 @@ impl RegionLines {
         let mut mapping = Mapping::shared(fd, bytes, ProtFlags::READ | write)?;
         mapping.is_aperture = true;
         Ok(Self::new(&Arc::new(mapping), 0))
+    }
+
+    /// Maps pages, for reading, that this process writes through another mapping.
+    pub(super) fn map_view(fd: impl AsFd, bytes: usize) -> io::Result<Self> {
+        Ok(Self::new(&Arc::new(Mapping::shared(fd, bytes, ProtFlags::READ)?), 0))
     }
 
     /// A bulk ring of this process alone.

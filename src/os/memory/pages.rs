@@ -15,12 +15,12 @@
 //! end would kill the process); the application's view is unmapped or protected by the library.
 
 use super::received::TMPFS_MAGIC;
-use super::{Mapping, create, seal};
-use crate::os::call::told;
+use super::{Mapping, PAGE, RegionLines, create, seal};
+use crate::os::call::{OfCall, told};
 use rustix::fs::{OFlags, SealFlags};
 use rustix::mm::{Advice, MremapFlags, ProtFlags};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Pages for a message area which the application sees at an address of its own, and which it may
 /// protect, with `mprotect`, at any time. The library has a view of its own, which is always
@@ -206,6 +206,88 @@ fn is_mapped(start: usize, bytes: usize, page: usize) -> io::Result<bool> {
     Ok(true)
 }
 
+/// Whether a file is a memory file whose pages can be mapped for writing; returns its seals. Its
+/// size passes `check_size`.
+fn check_file(
+    fd: BorrowedFd<'_>,
+    check_size: impl FnOnce(u64) -> Result<(), PagesError>,
+) -> Result<SealFlags, PagesError> {
+    let not_memory = |e: rustix::io::Errno| PagesError::NotMemory(e.into());
+    let seals = rustix::fs::fcntl_get_seals(fd).map_err(not_memory)?;
+    let found = rustix::fs::fstatfs(fd).map_err(not_memory)?.f_type as u64;
+    if found != TMPFS_MAGIC {
+        return Err(PagesError::FileSystem { found });
+    }
+    if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
+        return Err(PagesError::SealedAgainstWriting { seals: seals.bits() });
+    }
+    check_size(rustix::fs::fstat(fd).map_err(not_memory)?.st_size as u64)?;
+    // Asked for, not concluded from the result of mapping: that may be refused for other reasons.
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(not_memory)?;
+    if flags & OFlags::RWMODE != OFlags::RDWR {
+        return Err(PagesError::NotWritable);
+    }
+    Ok(seals)
+}
+
+/// Pages of the application's own for an [aperture](crate::Aperture): a whole memory file, which
+/// the application has mapped, or will, at any addresses.
+///
+/// ```
+/// use hamlyn::AperturePages;
+/// use rustix::fs::MemfdFlags;
+///
+/// let file = rustix::fs::memfd_create("own", MemfdFlags::ALLOW_SEALING)?;
+/// rustix::fs::ftruncate(&file, 4096)?;
+/// // SAFETY: no other process has the file, and no reference to its bytes is made.
+/// let pages = unsafe { AperturePages::of_file(&file)? };
+/// assert_eq!(pages.bytes(), 4096);
+/// // `node.export_pages(link, pages, ApertureAccess::ReadWrite)` is next; then, if peers trust
+/// // one another, `node.let_others_write(id)`.
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct AperturePages {
+    file: OwnedFd,
+    bytes: u64,
+}
+
+impl AperturePages {
+    /// The pages of a memory file, made by `memfd_create` with `MFD_ALLOW_SEALING`, in ordinary
+    /// pages, open for reading and writing, of whole pages of 4,096 bytes. Its seals still allow
+    /// writing and further seals. Any other file is refused. The descriptor is needed only for this
+    /// call.
+    ///
+    /// # Safety
+    /// No other process has the file, or gets it in another way than as the aperture. As long as a
+    /// holder may write the pages, no reference (`&[u8]`, `&mut [u8]`) to their bytes exists in this
+    /// process: the bytes change at any time.
+    pub unsafe fn of_file(fd: impl AsFd) -> Result<Self, PagesError> {
+        let fd = fd.as_fd();
+        let mut bytes = 0;
+        check_file(fd, |file_bytes| {
+            bytes = file_bytes;
+            match file_bytes {
+                0 => Err(PagesError::Empty),
+                _ if file_bytes.is_multiple_of(PAGE as u64) => Ok(()),
+                _ => Err(PagesError::Length { bytes: file_bytes as usize, page: PAGE }),
+            }
+        })?;
+        let file = fd.try_clone_to_owned();
+        let os = |error| PagesError::Os { bytes: bytes as usize, error };
+        Ok(Self { file: file.of_call("fcntl with F_DUPFD_CLOEXEC").map_err(os)?, bytes })
+    }
+
+    /// Bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(in crate::os) fn into_file(self) -> OwnedFd {
+        self.file
+    }
+}
+
 impl AreaPages {
     /// Replaces the pages at `address` by shared ones, zero, readable and writable, of which the
     /// library has a second view. Both numbers are multiples of the page size, and every page is
@@ -302,30 +384,25 @@ impl AreaPages {
         let end = offset.checked_add(bytes as u64);
         let end = end.filter(|end| *end <= i64::MAX as u64 && bytes <= isize::MAX as usize);
         let end = end.ok_or(PagesError::TooLarge { start: offset, bytes })?;
-        let not_memory = |e: rustix::io::Errno| PagesError::NotMemory(e.into());
-        let seals = rustix::fs::fcntl_get_seals(fd).map_err(not_memory)?;
-        let found = rustix::fs::fstatfs(fd).map_err(not_memory)?.f_type as u64;
-        if found != TMPFS_MAGIC {
-            return Err(PagesError::FileSystem { found });
-        }
+        let seals = check_file(fd, |file_bytes| match end <= file_bytes {
+            true => Ok(()),
+            false => Err(PagesError::Outside { offset, bytes, file_bytes }),
+        })?;
+        // Its holders could lower the size at any time.
         if !seals.contains(SealFlags::SHRINK) {
             return Err(PagesError::CanShrink { seals: seals.bits() });
         }
-        if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
-            return Err(PagesError::SealedAgainstWriting { seals: seals.bits() });
-        }
-        // It has the seal, so it does not get smaller from now on.
-        let file_bytes = rustix::fs::fstat(fd).map_err(not_memory)?.st_size as u64;
-        if end > file_bytes {
-            return Err(PagesError::Outside { offset, bytes, file_bytes });
-        }
-        // Asked for, not concluded from the result of mapping: that may be refused for other
-        // reasons.
-        let flags = rustix::fs::fcntl_getfl(fd).map_err(not_memory)?;
-        if flags & OFlags::RWMODE != OFlags::RDWR {
-            return Err(PagesError::NotWritable);
-        }
         Self::map(fd, offset, bytes).map_err(|error| PagesError::Os { bytes, error })
+    }
+
+    /// Pages that are zero, and of this process alone; and a view of them for reading while the
+    /// library writes.
+    pub(in crate::os) fn with_view(bytes: usize) -> io::Result<(Self, RegionLines)> {
+        let whole = bytes.next_multiple_of(rustix::param::page_size());
+        let file = create(whole)?;
+        seal(&file, super::SEALS_SIZE | SealFlags::SEAL)?;
+        let view = RegionLines::map_view(&file, whole)?;
+        Ok((Self::map(&file, 0, bytes)?, view))
     }
 
     fn map(fd: impl AsFd, offset: u64, bytes: usize) -> io::Result<Self> {

@@ -495,7 +495,7 @@ impl ClientState {
         if !waits || call.generation != id.generation {
             return Taken::Nothing;
         }
-        let Some(Handed { notification, body }) = node.take_direct(self.queue, None) else {
+        let Some(Handed { notification, body, .. }) = node.take_direct(self.queue, None) else {
             return Taken::Queued;
         };
         let (number, length) =

@@ -423,7 +423,7 @@ impl ServerState {
     /// nothing to take then. `None`: there was no request.
     #[inline(always)]
     pub(super) fn take_at_once(&mut self, node: &mut Node) -> Option<Arrived> {
-        let Handed { notification, body } = node.take_direct(self.queue, None)?;
+        let Handed { notification, body, .. } = node.take_direct(self.queue, None)?;
         if notification.index != MetadataIndex::FAST {
             return self.take_long(node, &notification);
         }

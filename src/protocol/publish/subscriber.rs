@@ -322,7 +322,7 @@ impl Subscriber {
             let (notification, body) = match consumer.pop() {
                 Some(notification) => (notification, None),
                 None => match node.take_direct(memory.queue, Some(consumer)) {
-                    Some(Handed { notification, body }) => (notification, Some(body)),
+                    Some(Handed { notification, body, .. }) => (notification, Some(body)),
                     None => {
                         return match connection.ended() {
                             Some(reason) => {
@@ -408,7 +408,7 @@ fn take_line(
     reading: &mut Reading,
     credit: &mut CreditReturn,
 ) -> Option<Line> {
-    let Handed { notification, body } = node.take_direct(memory.queue, Some(consumer))?;
+    let Handed { notification, body, .. } = node.take_direct(memory.queue, Some(consumer))?;
     let line = reading.line(&notification, body, credit.link);
     if line.is_none() {
         let Notification { link, word, .. } = notification;

@@ -298,7 +298,7 @@ impl Intake {
     /// record was handed out, and [is in hand](Next::InHand).
     #[inline(always)]
     pub(super) fn take_one(&mut self, node: &mut Node) -> bool {
-        let Some(Handed { notification, body }) = node.take_direct(self.queue, None) else {
+        let Some(Handed { notification, body, .. }) = node.take_direct(self.queue, None) else {
             self.take_queued(node);
             return false;
         };

@@ -228,7 +228,7 @@ impl Job {
     /// let _server = job.server()?;
     /// let client = job.client(next, limit)?;
     /// println!("here: {}; {}", job.is_local(next)?, client.explain());
-    /// let seed = job.seed_of(next, Kind::Stream, "rows")?;
+    /// let seed = job.seed_of(next, Kind::STREAM, "rows")?;
     /// let rows = StreamSender::grow(job.manager(), &seed, limit)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -487,9 +487,9 @@ impl Shared {
     /// A token that both ends derive from the job's secret; no other process can.
     fn token(&self, kind: Kind, rank: u32, name: &str) -> Token {
         let mut digest = Sha256::new();
-        digest.update(b"hamlyn job token 1");
+        digest.update(b"hamlyn job token 2");
         digest.update(self.secret);
-        digest.update([kind as u8]);
+        digest.update(kind.number().to_le_bytes());
         digest.update(rank.to_le_bytes());
         digest.update(name.as_bytes());
         let mut token = Token::NONE;

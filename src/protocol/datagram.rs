@@ -177,7 +177,7 @@ impl DatagramReceiver {
         };
         let shared = Arc::new(Mutex::new(Shared { ticket, senders: HashMap::new() }));
         let offer =
-            manager.offer(Kind::Datagram, Offering::Other(Box::new(DatagramOffer(shared.clone()))));
+            manager.offer(Kind::DATAGRAM, Offering::Other(Box::new(DatagramOffer(shared.clone()))));
         Ok(Self {
             manager: manager.clone(),
             offer,
@@ -462,7 +462,7 @@ impl DatagramSender {
     ) -> Result<Self, GrowError> {
         let (connection, ticket) = manager.grow(
             target,
-            Kind::Datagram,
+            Kind::DATAGRAM,
             &[],
             timeout,
             "no ticket for a message",

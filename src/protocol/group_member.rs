@@ -172,7 +172,7 @@ impl GroupMember {
         let grown = made.and_then(|(consumer, body)| {
             let read =
                 |connection: &Arc<Connection>, answer: &_| Answer::read(answer, connection.peer());
-            let grown = manager.grow(target, Kind::Group, &body, timeout, NO_GROUP, read)?;
+            let grown = manager.grow(target, Kind::GROUP, &body, timeout, NO_GROUP, read)?;
             Ok((consumer, grown))
         });
         let (consumer, (connection, answer)) = match grown {
@@ -545,7 +545,7 @@ impl GroupHelper {
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
         let (connection, _) =
-            manager.grow(target, Kind::Group, &[HELPER], timeout, NO_GROUP, |_, _| Some(()))?;
+            manager.grow(target, Kind::GROUP, &[HELPER], timeout, NO_GROUP, |_, _| Some(()))?;
         Ok(Self { manager: manager.clone(), connection, outgoing: Outgoing::default() })
     }
 

@@ -166,15 +166,15 @@ macro_rules! grown {
     )+};
 }
 grown! {
-    TaggedSender, Tagged, () => grow, connect;
-    DatagramSender, Datagram, () => grow, connect;
-    StreamSender, Stream, () => grow, connect;
-    ApertureStreamSender, Stream, () => grow, connect;
-    GroupHelper, Group, () => grow, connect;
-    GroupMember, Group, usize = receive_bytes => grow, connect;
-    Client, Call, ClientConfig = config => grow_with, connect_with;
-    Subscriber, Publish, SubscribeConfig = config => grow, connect;
-    ByteStream, Bytes, ByteConfig = config => grow_with, connect_with;
+    TaggedSender, TAGGED, () => grow, connect;
+    DatagramSender, DATAGRAM, () => grow, connect;
+    StreamSender, STREAM, () => grow, connect;
+    ApertureStreamSender, STREAM, () => grow, connect;
+    GroupHelper, GROUP, () => grow, connect;
+    GroupMember, GROUP, usize = receive_bytes => grow, connect;
+    Client, CALL, ClientConfig = config => grow_with, connect_with;
+    Subscriber, PUBLISH, SubscribeConfig = config => grow, connect;
+    ByteStream, BYTES, ByteConfig = config => grow_with, connect_with;
 }
 
 // The bindings share an end point that several threads use at once.

@@ -286,7 +286,7 @@ impl TaggedReceiver {
             requests: HashMap::new(),
         }));
         let offer =
-            manager.offer(Kind::Tagged, Offering::Other(Box::new(TaggedOffer(shared.clone()))));
+            manager.offer(Kind::TAGGED, Offering::Other(Box::new(TaggedOffer(shared.clone()))));
         Ok(Self {
             manager: manager.clone(),
             offer,
@@ -568,7 +568,7 @@ impl TaggedSender {
         let body = ticket.to_bytes();
         let expected = "no ticket and number of tags";
         let grown =
-            manager.grow(target, Kind::Tagged, &body, timeout, expected, |connection, answer| {
+            manager.grow(target, Kind::TAGGED, &body, timeout, expected, |connection, answer| {
                 let (ticket, tags) = answer.split_at_checked(TICKET_BYTES)?;
                 let ticket = fast_ticket_from(ticket, connection.peer()).ok()?;
                 let tags = u32::from_le_bytes(tags.try_into().ok()?);

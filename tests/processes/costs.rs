@@ -119,7 +119,9 @@ fn sleeps_once(station: &mut Station) {
         let times = times_asleep();
         let since = times.iter().map(|(thread, times)| times - asleep.get(thread).unwrap_or(&0));
         let asleep: u64 = since.sum();
-        loud(&format!("a receiver that waits slept {sleeps} times; all its threads {asleep} times"));
+        loud(&format!(
+            "a receiver that waits slept {sleeps} times; all its threads {asleep} times"
+        ));
         assert!((1..=SLEEPS_MAX).contains(&sleeps), "it slept {sleeps} times");
         asleep <= SLEEPS_MAX
     });

@@ -144,7 +144,7 @@ impl ByteListener {
         let (connections, misbehaved) = (Mutex::default(), AtomicU64::new(0));
         let places = Arc::new(Places { connections, misbehaved });
         let listening = Listening { config, places: places.clone(), joining: HashMap::new() };
-        let offer = manager.offer(Kind::Bytes, Offering::Bytes(Box::new(listening)));
+        let offer = manager.offer(Kind::BYTES, Offering::Bytes(Box::new(listening)));
         Ok(Self { manager: manager.clone(), offer, places })
     }
 

@@ -157,7 +157,7 @@ impl Client {
         };
         let expected = "no blocks for requests";
         let (connection, (lent, granted, request_bytes_max, at_once)) = manager
-            .grow(target, Kind::Call, &body, timeout, expected, read)
+            .grow(target, Kind::CALL, &body, timeout, expected, read)
             .inspect_err(|_| undo())?;
         // Far apart for each client, so that one's calls are not taken for another's.
         let generation = NEXT_CLIENT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9);
@@ -180,7 +180,7 @@ impl Client {
             server_closes: false,
         };
         let outstanding = granted as usize;
-        let state = manager.offer(Kind::Call, Offering::Client(Box::new(state)));
+        let state = manager.offer(Kind::CALL, Offering::Client(Box::new(state)));
         manager.tell_end(&connection, state);
         Ok(Self { manager: manager.clone(), connection, state, outstanding, at_once })
     }

@@ -159,7 +159,7 @@ impl Group {
         };
         let root = Arc::new(Mutex::new(shared));
         let offer = GroupOffer { root: root.clone(), number: None };
-        let offer = manager.offer(Kind::Group, Offering::Other(Box::new(offer)));
+        let offer = manager.offer(Kind::GROUP, Offering::Other(Box::new(offer)));
         let manager = manager.clone();
         Ok(Self { manager, offer, offers: HashMap::new(), root, releasing: None })
     }
@@ -186,7 +186,7 @@ impl Group {
         let (manager, root) = (&self.manager, &self.root);
         let offer = *self.offers.entry(member).or_insert_with(|| {
             let offer = GroupOffer { root: root.clone(), number: Some(member) };
-            manager.offer(Kind::Group, Offering::Other(Box::new(offer)))
+            manager.offer(Kind::GROUP, Offering::Other(Box::new(offer)))
         });
         manager.seed(offer).map_err(misuse)
     }

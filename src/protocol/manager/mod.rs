@@ -33,7 +33,7 @@ pub(crate) use offers::{Admission, NOT_OFFERED, Offer, OfferId, Protocols, Still
 pub(crate) use wakers::{Awaiting, Wakers};
 
 use super::ends::Deadline;
-use super::seed::{Kind, Seed, Token};
+use super::seed::{KIND_BYTES, Kind, Seed, Token};
 use crate::config::Config;
 use crate::control::{Accept, Access, ConnectError, Control, ServiceName, Wait};
 use crate::interface::{LinkId, Notification, QueueId};
@@ -51,15 +51,24 @@ use std::time::Instant;
 use std::vec::Vec;
 use std::{format, io};
 
-const GREETING: [u8; 4] = *b"HGr1";
-const ANSWER: [u8; 4] = *b"HAn1";
-const GREETING_HEAD: usize = 21;
-const ANSWER_HEAD: usize = 5;
+const GREETING: [u8; 4] = *b"HGr2";
+const ANSWER: [u8; 4] = *b"HAn2";
+/// Behind the first four bytes: kind and token.
+const GREETING_HEAD: usize = GREETING.len() + KIND_BYTES + 16;
+const ANSWER_HEAD: usize = ANSWER.len() + KIND_BYTES;
 /// The shortest time before an end point that is due is checked again.
 const DUE_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// The pauses before the next request for the name of a process that is ending, each twice as long.
 const ENDING_PAUSE_MIN: Duration = Duration::from_millis(1);
 const ENDING_PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// The beginning of an answer to a sender of this kind.
+fn answer_head(kind: Kind) -> [u8; ANSWER_HEAD] {
+    let mut head = [0; ANSWER_HEAD];
+    head[..ANSWER.len()].copy_from_slice(&ANSWER);
+    head[ANSWER.len()..].copy_from_slice(&kind.to_bytes());
+    head
+}
 
 /// Without the manager's lock: a process that may read a name's directory can make this take
 /// seconds.
@@ -438,7 +447,7 @@ impl Manager {
             Target::Service(name) => (name, Token::NONE, None, self.shared.lock().wait_for_names()),
         };
         let mut greeting = GREETING.to_vec();
-        greeting.push(kind as u8);
+        greeting.extend_from_slice(&kind.to_bytes());
         greeting.extend_from_slice(&token.0);
         greeting.extend_from_slice(body);
         let grown =
@@ -452,10 +461,10 @@ impl Manager {
                 }
                 let head = answer.split_at_checked(ANSWER_HEAD);
                 match head {
-                    Some((head, body)) if head[..4] == ANSWER && head[4] == kind as u8 => {
+                    Some((head, body)) if *head == answer_head(kind) => {
                         let connection = Connection::new(node, link, peer);
                         // The pool may be on its way already, and a polling thread would refuse it.
-                        if kind == Kind::Publish {
+                        if kind == Kind::PUBLISH {
                             connection.take_aperture();
                         }
                         protocols.connections.insert(link, (connection.clone(), None));

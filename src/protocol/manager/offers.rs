@@ -1,7 +1,7 @@
 //! The state that a manager keeps under its node's lock: receivers from which senders may be grown,
 //! requests, and connections.
 
-use super::{ANSWER, Connection, GREETING, GREETING_HEAD, Wakers};
+use super::{Connection, GREETING, GREETING_HEAD, Wakers, answer_head};
 use crate::control::{Access, Peer, RefusedBy, RequestId};
 use crate::interface::LinkId;
 use crate::node::{ApertureEvent, Attached, CloseReason, Event, Node};
@@ -10,7 +10,7 @@ use crate::protocol::byte_stream::Listening;
 use crate::protocol::call::{ClientState, ServerState};
 use crate::protocol::joining::{Asking, Joining};
 use crate::protocol::publish::{Behind, PublisherState};
-use crate::protocol::seed::{Kind, Token};
+use crate::protocol::seed::{KIND_BYTES, Kind, Token};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
 #[cfg(feature = "tokio")]
@@ -499,7 +499,7 @@ impl Protocols {
         });
         match admitted {
             Ok(body) => {
-                let answer = [&ANSWER[..], &[offered.kind as u8], &body].concat();
+                let answer = [&answer_head(offered.kind)[..], &body].concat();
                 self.joining.enter(id, offer, peer.user(), now_ns);
                 // A peer that is gone already needs no answer.
                 if node.accept(id, &answer).is_err() {
@@ -524,10 +524,12 @@ impl Protocols {
             let why = "this is an end point, and the greeting is not that of a sender";
             return Err(is_not_for_it(why.into()));
         }
-        let kind = Kind::from_wire(greeting[4])
-            .ok_or_else(|| is_not_for_it("the sender's kind is unknown here".into()))?;
-        let mut token = Token::NONE;
-        token.0.copy_from_slice(&greeting[5..GREETING_HEAD]);
+        let (head, _) = greeting.split_at(GREETING_HEAD);
+        let (kind, secret) = head[GREETING.len()..].split_at(KIND_BYTES);
+        let (mut number, mut token) = ([0; KIND_BYTES], Token::NONE);
+        number.copy_from_slice(kind);
+        token.0.copy_from_slice(secret);
+        let kind = Kind::from_bytes(number);
         let found = match named {
             Some(offer) => Some(offer),
             None => self.by_token.get(&token).copied(),

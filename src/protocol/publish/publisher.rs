@@ -256,7 +256,7 @@ impl Publisher {
         let PublishConfig { short_bytes_max, sample_bytes_max, loans_max, .. } = config;
         let id = u64::from_le_bytes(sys::random().map_err(set_up)?);
         let state = Box::new(PublisherState::new(config, pool.clone(), id));
-        let offer = manager.offer(Kind::Publish, Offering::Publisher(state));
+        let offer = manager.offer(Kind::PUBLISH, Offering::Publisher(state));
         let (manager, loans) = (manager.clone(), Arc::default());
         let lender = Lender { sample_bytes_max, loans_max, pool, loans };
         Ok(Self { manager, offer, short_bytes_max, lender })

@@ -274,10 +274,12 @@ impl Job {
 
     fn offer_as(&self, receiver: &impl Offered, own: &str, name: &str) -> Result<(), JobError> {
         let shared = &self.shared;
-        if receiver.manager().id() != shared.manager.id() {
+        let offer = receiver.offer();
+        if offer.manager().id() != shared.manager.id() {
             return Err(JobError::OtherManager);
         }
-        let offered = receiver.offer_with(&|kind| shared.token(kind, shared.rank, own).0);
+        let token = |kind| shared.token(kind, shared.rank, own);
+        let offered = offer.manager().offer_with(offer.id, token);
         offered.ok_or_else(|| JobError::Taken { found: name.into() })
     }
 

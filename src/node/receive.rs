@@ -8,7 +8,7 @@
 
 use super::conduct::Refused;
 use super::link::Link;
-use super::wait::{Look, Waited};
+use super::wait::{Look, WaitError};
 use super::{Forked, Node};
 use crate::config::Config;
 use crate::engine::queued::SendsQueued;
@@ -219,7 +219,7 @@ impl Node {
         };
         match self.wait_until(timeout, |_| None, look) {
             Ok(()) => Ok(true),
-            Err(Waited::TimedOut) => Ok(false),
+            Err(WaitError::TimedOut) => Ok(false),
             Err(e) => Err(e.into()),
         }
     }

@@ -20,7 +20,7 @@
 //! that do not trust one another a receiver each, or use another protocol.
 
 use super::ends::{connected, grown, offered};
-use super::manager::{Offer, OfferId, Offering, Target, set_up};
+use super::manager::{OfferId, Offering, Protocol, Target, set_up};
 use super::outgoing::{Message, Outgoing};
 use super::tickets::message_ticket_from;
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendError};
@@ -73,7 +73,7 @@ fn lock(shared: &Senders) -> MutexGuard<'_, Shared> {
 
 struct DatagramOffer(Senders);
 
-impl Offer for DatagramOffer {
+impl Protocol for DatagramOffer {
     fn admit(
         &mut self,
         _: &mut Node,

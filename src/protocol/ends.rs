@@ -125,12 +125,10 @@ macro_rules! offered {
             self.$($inner.)?manager.set_admission(self.$($inner.)?offer, admission);
         }
 
-        /// As [`Offered::offer_with`](crate::protocol::Offered).
-        pub(crate) fn offer_with(
-            &self,
-            make: &dyn Fn(crate::protocol::Kind) -> [u8; 16],
-        ) -> Option<()> {
-            self.$($inner.)?manager.offer_with(self.$($inner.)?offer, make)
+        /// As [`Offered::offer`](crate::protocol::Offered::offer).
+        pub(crate) fn offered(&self) -> crate::protocol::Offer<'_> {
+            let (manager, id) = (&self.$($inner.)?manager, self.$($inner.)?offer);
+            crate::protocol::Offer { manager, id }
         }
     };
 }

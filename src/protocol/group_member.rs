@@ -311,7 +311,7 @@ impl GroupMember {
             }
             nothing_yet(outgoing, node, connection)
         });
-        match found.map_err(GroupError::from_waited)? {
+        match found.map_err(GroupError::from)? {
             Some(found) => {
                 self.ticket = Some(found);
                 Ok(found.1)
@@ -384,7 +384,7 @@ impl GroupMember {
                 }
                 nothing_yet(outgoing, node, connection)
             });
-            match found.map_err(GroupError::from_waited)? {
+            match found.map_err(GroupError::from)? {
                 Some(Some(found)) => self.arrived = Some(found),
                 Some(None) => {
                     let why = "it sent a message whose kind or length cannot be";

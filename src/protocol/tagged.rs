@@ -13,7 +13,7 @@
 
 use super::credit::{CreditReturn, CreditWord};
 use super::ends::{check_place, connected, ended, grown, offered};
-use super::manager::{Offer, OfferId, Offering, Target, set_up};
+use super::manager::{OfferId, Offering, Protocol, Target, set_up};
 use super::tickets::fast_ticket_from;
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendError};
 use crate::control::{Peer, PeerUser, RequestId};
@@ -84,7 +84,7 @@ fn lock(senders: &Senders) -> MutexGuard<'_, Shared> {
 
 struct TaggedOffer(Senders);
 
-impl Offer for TaggedOffer {
+impl Protocol for TaggedOffer {
     fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
         let shared = lock(&self.0);
         let users = shared.senders.values().map(|sender| sender.user.clone());

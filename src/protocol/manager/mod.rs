@@ -16,9 +16,11 @@ mod at_once;
 mod connection;
 mod error;
 mod giving_up;
+mod lower;
 #[cfg(feature = "unstable-internals")]
 mod names;
 mod offers;
+mod seat;
 mod seeds;
 mod wakers;
 
@@ -28,7 +30,8 @@ pub use error::{GrowError, ReceiveError, SendError};
 pub use giving_up::UntilGivenUp;
 use giving_up::given_up;
 pub(in crate::protocol) use offers::Offering;
-pub(crate) use offers::{Admission, NOT_OFFERED, Offer, OfferId, Protocols, StillWaits, Waiting};
+pub(crate) use offers::{Admission, NOT_OFFERED, OfferId, Protocols, StillWaits, Waiting};
+pub use seat::{Offer, Protocol, Seat};
 #[cfg_attr(not(feature = "tokio"), allow(unused_imports))]
 pub(crate) use wakers::{Awaiting, Wakers};
 
@@ -36,12 +39,12 @@ use super::ends::Deadline;
 use super::seed::{KIND_BYTES, Kind, Seed, Token};
 use crate::config::Config;
 use crate::control::{Accept, Access, ConnectError, Control, ServiceName, Wait};
-use crate::interface::{LinkId, Notification, QueueId};
+use crate::interface::LinkId;
 use crate::node::{
-    self, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node,
-    NodeReceiveError, NodeSendError, OfferError, SharedNode, Waited,
+    self, Attached, BuildError, CloseReason, Forked, LinkError, Look, Node, OfferError, SharedNode,
+    WaitError,
 };
-use crate::wire::{NodeId, Ticket};
+use crate::wire::NodeId;
 use core::ops::DerefMut;
 use core::task::Waker;
 use core::time::Duration;
@@ -151,43 +154,6 @@ impl Manager {
         self.shared.try_poll()
     }
 
-    /// [`Node::send`] (`h_send_msg`), without holding the lock while waiting.
-    #[inline]
-    pub fn send(
-        &self,
-        ticket: &Ticket,
-        data: &[u8],
-        metadata: &[u8],
-        timeout: Option<Duration>,
-    ) -> Result<(), NodeSendError> {
-        self.shared.send(ticket, data, metadata, timeout)
-    }
-
-    /// [`Node::recv`] (`h_recv_block`), without holding the lock while waiting.
-    #[inline]
-    pub fn recv(
-        &self,
-        queue: QueueId,
-        timeout: Option<Duration>,
-    ) -> Result<Notification, NodeReceiveError> {
-        self.shared.recv(queue, timeout)
-    }
-
-    /// [`Node::try_recv`] (`h_recv`): the next notification of `queue`, if it is there or comes in one
-    /// turn.
-    #[inline]
-    pub fn try_recv(&self, queue: QueueId) -> Result<Option<Notification>, NodeReceiveError> {
-        self.shared.try_recv(queue)
-    }
-
-    /// An event that concerns no end point: it is of a service that was offered on the node itself.
-    pub fn next_event(&self) -> Option<Event> {
-        let mut guard = self.shared.lock();
-        let (node, protocols) = guard.parts();
-        protocols.take_events(node);
-        protocols.events.pop_front()
-    }
-
     /// The path that a link takes, and the reason.
     pub fn explain(&self, link: LinkId) -> Result<String, LinkError> {
         self.lock().explain(link)
@@ -199,8 +165,12 @@ impl Manager {
         self.lock().listens_at()
     }
 
-    /// Polls, and so answers and deposits, while the application makes no calls. See
-    /// [`SharedNode::start_progress`].
+    /// Polls in a thread of its own, unless there is one, so that requests are answered, bytes are
+    /// deposited and queued messages leave while the application makes no calls. It spins, yields
+    /// and sleeps like any receiver; messages sent without the flag `WAKE`, which wake no thread,
+    /// are deposited within a second. With a watchdog (`watchdog_ms`), packets are discarded when
+    /// the application makes no call that receives, nor [`Node::reset_watchdog`], and does not wait
+    /// (Hamlyn 2.8).
     pub fn start_progress(&self) -> io::Result<()> {
         self.shared.start_progress()
     }
@@ -232,7 +202,7 @@ impl Manager {
                 found.map_or(Look::Nothing, Look::Found)
             });
             let is_over = deadline.left().is_some_and(|left| left.is_zero());
-            if is_over || due.is_none() || !matches!(waited, Err(Waited::TimedOut)) {
+            if is_over || due.is_none() || !matches!(waited, Err(WaitError::TimedOut)) {
                 return Ok(waited?);
             }
         }
@@ -323,7 +293,7 @@ impl Manager {
     pub(in crate::protocol) fn offer(&self, kind: Kind, offer: Offering) -> OfferId {
         let mut guard = self.shared.lock();
         let (_, protocols) = guard.parts();
-        protocols.offers.insert(kind, offer)
+        protocols.add(kind, offer)
     }
 
     /// Decides for each peer whether it may grow a sender of this receiver.
@@ -348,7 +318,7 @@ impl Manager {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
         let served = protocols.hide(node, offer);
-        let withdrawn = protocols.offers.remove(&offer);
+        let withdrawn = protocols.remove(offer);
         let links: Vec<LinkId> = protocols
             .connections
             .iter()
@@ -437,6 +407,21 @@ impl Manager {
         expected: &'static str,
         read: impl FnOnce(&Arc<Connection>, &[u8]) -> Option<R>,
     ) -> Result<(Arc<Connection>, R), GrowError> {
+        self.grow_for(None, target, kind, body, timeout, expected, read)
+    }
+
+    /// [`grow`](Self::grow) for the offer that hears of the connection's events and its end.
+    #[allow(clippy::too_many_arguments)]
+    fn grow_for<R>(
+        &self,
+        owner: Option<OfferId>,
+        target: Target<'_>,
+        kind: Kind,
+        body: &[u8],
+        timeout: Option<Duration>,
+        expected: &'static str,
+        read: impl FnOnce(&Arc<Connection>, &[u8]) -> Option<R>,
+    ) -> Result<(Arc<Connection>, R), GrowError> {
         // The maker of a seed served its name first, so a process that serves it later is another
         // node.
         let (service, token, of, wait) = match target {
@@ -467,7 +452,7 @@ impl Manager {
                         if kind == Kind::PUBLISH {
                             connection.take_aperture();
                         }
-                        protocols.connections.insert(link, (connection.clone(), None));
+                        protocols.connections.insert(link, (connection.clone(), owner));
                         Ok((connection, body.to_vec()))
                     }
                     _ => {
@@ -555,11 +540,11 @@ impl Manager {
                 Err(waited) => {
                     self.shared.lock().give_up_connecting(token);
                     Err(match waited {
-                        Waited::Forked(_) => ConnectError::Forked,
-                        Waited::Os(error) => {
+                        WaitError::Forked(_) => ConnectError::Forked,
+                        WaitError::Os(error) => {
                             ConnectError::Os { doing: "waiting for the link", error }
                         }
-                        Waited::TimedOut => ConnectError::TimedOut(node::NO_WORD),
+                        WaitError::TimedOut => ConnectError::TimedOut(node::NO_WORD),
                     }
                     .into())
                 }

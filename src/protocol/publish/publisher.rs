@@ -4,7 +4,7 @@ use super::log::Body;
 use super::serving::NoRoom;
 use super::state::PublisherState;
 use super::{PublishConfig, SubscriberState};
-use crate::node::{Attached, ExportError, Forked, Look, Node, NotAlone, Waited};
+use crate::node::{Attached, ExportError, Forked, Look, Node, NotAlone, WaitError};
 use crate::os::pool::{Place, Pool};
 use crate::os::sys;
 use crate::protocol::ends::offered;
@@ -54,12 +54,12 @@ pub enum PublishError {
     Wait(Arc<io::Error>),
 }
 
-impl From<Waited> for PublishError {
-    fn from(waited: Waited) -> Self {
+impl From<WaitError> for PublishError {
+    fn from(waited: WaitError) -> Self {
         match waited {
-            Waited::TimedOut => Self::TimedOut,
-            Waited::Forked(e) => Self::Forked(e),
-            Waited::Os(e) => Self::Wait(Arc::new(e)),
+            WaitError::TimedOut => Self::TimedOut,
+            WaitError::Forked(e) => Self::Forked(e),
+            WaitError::Os(e) => Self::Wait(Arc::new(e)),
         }
     }
 }

@@ -223,4 +223,5 @@ pub mod services {
 #[cfg(all(doctest, feature = "serde", feature = "tokio"))]
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/guide.md")]
+#[doc = include_str!("../docs/own-protocol.md")]
 struct Readme;

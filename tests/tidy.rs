@@ -320,7 +320,7 @@ fn what_the_architecture_says_is_in_a_file_is_said_of_a_file_that_there_is() {
 // A page that is not read to its end protects no user: further detail goes to a page of its own.
 #[test]
 fn pages_for_newcomers_are_short() {
-    let mut pages = vec![("README.md".into(), 10 << 10)];
+    let mut pages = vec![("README.md".into(), 10 << 10), ("docs/own-protocol.md".into(), 6 << 10)];
     let long = files("docs", ".md").into_iter().filter(|page| page.starts_with("docs/security-"));
     let long = ["ARCHITECTURE.md", "SECURITY.md"].map(String::from).into_iter().chain(long);
     pages.extend(long.map(|page| (page, 20 << 10)));
@@ -741,7 +741,7 @@ fn examples() -> Vec<Example> {
         let source = read(&file);
         found.push(Example::new(&source, names(&source)));
     }
-    for page in ["README.md", "docs/guide.md"] {
+    for page in ["README.md", "docs/guide.md", "docs/own-protocol.md"] {
         found.extend(blocks(&read(page)).iter().map(|block| Example::new(block, names(block))));
     }
     found

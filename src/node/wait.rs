@@ -30,15 +30,14 @@ pub enum Look<R> {
 
 impl<R> Look<R> {
     /// The awaited result, if it was found.
-    pub fn found(self) -> Option<R> {
+    pub(crate) fn found(self) -> Option<R> {
         match self {
             Self::Found(result) => Some(result),
             _ => None,
         }
     }
 
-    /// The same of another result.
-    pub fn map<S>(self, f: impl FnOnce(R) -> S) -> Look<S> {
+    pub(crate) fn map<S>(self, f: impl FnOnce(R) -> S) -> Look<S> {
         match self {
             Self::Found(result) => Look::Found(f(result)),
             Self::Again => Look::Again,

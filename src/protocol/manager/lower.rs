@@ -95,13 +95,14 @@ impl Manager {
     /// manager.send_over(LinkId::SELF, &one, b"over one link", b"", limit)?;
     /// manager.send_fast(&fast, b"one packet", 7, limit)?;
     /// manager.send_prepared(&prepared, b"again", b"", limit)?;
+    /// assert!(manager.send_prepared_now(&prepared, 8, b"one line", 0)); // At another offset.
     /// manager.try_send(&one, b"now or not", b"")?;
     /// manager.try_send_fast(&fast, b"", 8)?;
     /// manager.try_send_fast_over(LinkId::SELF, &fast, b"", 9)?;
     /// let piece = Piece { tag, offset: 0, length: 5 };
     /// let handle = manager.post_send(terminus, &one, &[piece], b"")?;
     /// assert!(manager.wait_reusable(&handle, limit)? && manager.flush(limit)?);
-    /// for _ in 0..7 {
+    /// for _ in 0..8 {
     ///     assert_eq!(manager.recv_any(&[queue], limit)?.0, queue);
     /// }
     /// # std::fs::remove_dir_all(&dir).ok();
@@ -328,11 +329,13 @@ impl Manager {
     ///
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-into-{}", std::process::id()));
+    /// use hamlyn::Event;
     /// use hamlyn::protocol::Manager;
     ///
     /// # let config = hamlyn::Config::from_env()?.dir(&dir);
     /// let manager = Manager::with_config(config)?;
     /// manager.start_progress()?;
+    /// assert!(manager.take_event(|event| matches!(event, Event::Connected { .. })).is_none());
     /// let Ok(node) = manager.into_node() else { panic!("somebody else has it, too") };
     /// # drop(node);
     /// # std::fs::remove_dir_all(&dir).ok();

@@ -73,13 +73,16 @@ pub trait Protocol: Any + Send {
     fn close(&mut self, _node: &mut Node) {}
 }
 
+/// Of an end that keeps nothing at its manager, and admits nobody.
+impl Protocol for () {}
+
 /// A protocol's place at a manager: its state there, its connections, and the names and seeds under
 /// which others find it. Dropping it closes all of them.
 ///
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-seat-{}", std::process::id()));
 /// # let config = hamlyn::Config::from_env()?.dir(&dir);
-/// use hamlyn::node::{Look, Node};
+/// use hamlyn::node::{Event, Look, Node};
 /// use hamlyn::protocol::{Connection, Kind, Manager, Protocol, Seat};
 /// use hamlyn::{Access, Peer, RequestId};
 /// use std::sync::Arc;
@@ -92,6 +95,9 @@ pub trait Protocol: Any + Send {
 /// struct Guests(usize);
 ///
 /// impl Protocol for Guests {
+///     fn check_place(&self, _: &Peer, _: &[u8]) -> Result<(), String> {
+///         if self.0 < 2 { Ok(()) } else { Err("the house is full".into()) }
+///     }
 ///     fn admit(
 ///         &mut self,
 ///         _: &mut Node,
@@ -107,11 +113,14 @@ pub trait Protocol: Any + Send {
 ///     fn left(&mut self, _: &mut Node, _: &Connection) {
 ///         self.0 -= 1;
 ///     }
+///     fn told(&mut self, _: &mut Node, guest: &Connection, event: Event) -> Option<Event> {
+///         println!("{}: {event:?}", guest.link()); // A revoked ticket, or an aperture.
+///         Some(event)
+///     }
+///     fn close(&mut self, _: &mut Node) {
+///         println!("closed, with {} guests", self.0);
+///     }
 /// }
-///
-/// /// The other end keeps nothing.
-/// struct Guest;
-/// impl Protocol for Guest {}
 ///
 /// let limit = Some(Duration::from_secs(10));
 /// let manager = Manager::with_config(config.clone())?;
@@ -122,7 +131,7 @@ pub trait Protocol: Any + Send {
 ///
 /// // Usually another process.
 /// let other = Manager::with_config(config)?;
-/// let guest: Seat<Guest> = other.seat(DOOR, Guest);
+/// let guest: Seat<()> = other.seat(DOOR, ()); // It keeps nothing.
 /// assert!(guest.connect("door", b"a thief", limit).is_err());
 /// let (connection, answer) = guest.connect("door", b"a guest", limit)?;
 /// assert_eq!(answer, b"welcome");
@@ -142,6 +151,11 @@ pub trait Protocol: Any + Send {
 /// door.stop_serving();
 /// door.expel(&door.connections()[0], "the party is over");
 /// assert_eq!(door.with(|_, guests| guests.0), 0);
+/// // A change for which another thread may be waiting.
+/// door.with(|node, guests| {
+///     guests.0 = 0;
+///     node.wake();
+/// });
 /// assert_eq!((door.kind(), door.manager().id()), (DOOR, manager.id()));
 /// # std::fs::remove_dir_all(&dir).ok();
 /// # Ok::<(), Box<dyn std::error::Error>>(())

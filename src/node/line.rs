@@ -29,8 +29,10 @@ pub struct PreparedTicket {
 }
 
 impl PreparedTicket {
-    /// `link` leads to the ticket's destination.
-    pub(crate) fn new(ticket: &Ticket, link: LinkId) -> Self {
+    /// For messages over one link, which must lead to the ticket's destination: otherwise
+    /// [`Manager::send_prepared_now`](crate::protocol::Manager::send_prepared_now) sends nothing.
+    /// For the link that leads there, see [`Node::prepare`].
+    pub fn new(ticket: &Ticket, link: LinkId) -> Self {
         let words = header_of(ticket, 0, 0, 0).to_words();
         let capacity = ticket.capacity();
         let line_offsets = capacity.saturating_sub(INLINE_BYTES as u64 - 1);

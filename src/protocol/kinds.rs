@@ -3,9 +3,9 @@
 
 use super::{
     ApertureStreamReceiver, ApertureStreamSender, ByteConfig, ByteListener, ByteStream, Client,
-    ClientConfig, Connection, DatagramReceiver, DatagramSender, EndPoint, Group, GroupHelper,
-    GroupMember, GrowError, Kind, Manager, Offer, Protocol, Publisher, Relay, Seat, Seed, Server,
-    StreamReceiver, StreamSender, SubscribeConfig, Subscriber, TaggedReceiver, TaggedSender,
+    ClientConfig, Connection, DatagramSender, EndPoint, Group, GroupHelper, GroupMember, GrowError,
+    Kind, Manager, Offer, Protocol, Publisher, Relay, Seat, Seed, Server, StreamReceiver,
+    StreamSender, SubscribeConfig, Subscriber, TaggedSender,
 };
 use crate::control::{Access, Peer};
 use crate::node::OfferError;
@@ -56,19 +56,19 @@ pub trait Offered {
     /// Its place at its manager. Of a protocol of the program's own: that of its
     /// [seat](crate::protocol::Seat::offer).
     fn offer(&self) -> Offer<'_>;
-    /// As [`TaggedReceiver::seed`].
+    /// As [`TaggedReceiver::seed`](super::TaggedReceiver::seed).
     fn seed(&self) -> Result<Seed, OfferError> {
         self.offer().seed()
     }
-    /// As [`TaggedReceiver::serve`].
+    /// As [`TaggedReceiver::serve`](super::TaggedReceiver::serve).
     fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
         self.offer().serve(name, access)
     }
-    /// As [`TaggedReceiver::stop_serving`].
+    /// As [`TaggedReceiver::stop_serving`](super::TaggedReceiver::stop_serving).
     fn stop_serving(&self) {
         self.offer().stop_serving();
     }
-    /// As [`TaggedReceiver::set_admission`].
+    /// As [`TaggedReceiver::set_admission`](super::TaggedReceiver::set_admission).
     fn set_admission(&self, admit: impl FnMut(&Peer) -> Result<(), String> + Send + 'static)
     where
         Self: Sized,
@@ -116,7 +116,7 @@ macro_rules! offered {
         }
     )+};
 }
-offered!(TaggedReceiver, DatagramReceiver, StreamReceiver, ApertureStreamReceiver);
+offered!(StreamReceiver, ApertureStreamReceiver);
 offered!(Server, Group, Publisher, Relay, ByteListener);
 
 impl<P: Protocol> Offered for Seat<P> {

@@ -49,6 +49,8 @@
 //!   traits; `exclusive.rs`: one of them for several threads, in languages that cannot tell;
 //!   `asynchronous.rs`: all of them in tokio tasks; `tasks.rs`: calls; `reconnect/`: a client that
 //!   connects again; `driver.rs`: the thread that polls for tasks at byte streams.
+//! - `seated.rs`: the common part of those end points that use the public interface alone,
+//!   `tagged.rs` and `datagram.rs`;
 //! - `tickets.rs`: reads the tickets that peers send; `credit.rs`: counters that only grow;
 //!   `outgoing.rs`: long messages that a time limit cuts off.
 //! - `datagram.rs`, `tagged.rs`, `stream/`, `byte_stream/`, `call/`: one protocol each;
@@ -58,6 +60,8 @@
 // Its only user speaks through the operating system.
 #[cfg_attr(not(feature = "os"), allow(dead_code))]
 mod records;
+#[cfg(feature = "os")]
+mod seated;
 mod seed;
 
 #[cfg(feature = "os")]

@@ -77,7 +77,7 @@ impl Manager {
     /// ```
     /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-lower-{}", std::process::id()));
     /// use hamlyn::protocol::Manager;
-    /// use hamlyn::{LinkId, MetadataIndex, Piece, SlotConfig};
+    /// use hamlyn::{LinkId, MetadataIndex, NodeSendError, Piece, PreparedTicket, SlotConfig};
     /// # use std::time::Duration;
     ///
     /// # let limit = Some(Duration::from_secs(10));
@@ -88,7 +88,8 @@ impl Manager {
     ///     let (area, queue) = (node.message_area(4096)?, node.notification_queue(16)?);
     ///     let slot = node.slot(SlotConfig::new(area, queue).credit(16))?;
     ///     let (one, terminus) = (node.ticket(slot, MetadataIndex(0))?, node.primary());
-    ///     let prepared = node.prepare(&one)?; // With a link to itself.
+    ///     node.send(&one, b"", b"", limit)?; // It makes the link to itself.
+    ///     let prepared = PreparedTicket::new(&one, LinkId::SELF); // Over this link alone.
     ///     (queue, one, node.fast_ticket(slot)?, prepared, terminus, node.send_buffer(terminus, 64)?)
     /// };
     /// // Any number of threads may call these.
@@ -96,13 +97,17 @@ impl Manager {
     /// manager.send_fast(&fast, b"one packet", 7, limit)?;
     /// manager.send_prepared(&prepared, b"again", b"", limit)?;
     /// assert!(manager.send_prepared_now(&prepared, 8, b"one line", 0)); // At another offset.
+    /// let sent = manager.send(&one, &[7; 4096], b"", limit);
+    /// if let Err(NodeSendError::TimedOut { unfinished: Some(rest) }) = sent {
+    ///     manager.send_rest(*rest, &[7; 4096], limit)?; // It had left in part.
+    /// }
     /// manager.try_send(&one, b"now or not", b"")?;
     /// manager.try_send_fast(&fast, b"", 8)?;
     /// manager.try_send_fast_over(LinkId::SELF, &fast, b"", 9)?;
     /// let piece = Piece { tag, offset: 0, length: 5 };
     /// let handle = manager.post_send(terminus, &one, &[piece], b"")?;
     /// assert!(manager.wait_reusable(&handle, limit)? && manager.flush(limit)?);
-    /// for _ in 0..8 {
+    /// for _ in 0..10 {
     ///     assert_eq!(manager.recv_any(&[queue], limit)?.0, queue);
     /// }
     /// # std::fs::remove_dir_all(&dir).ok();
@@ -127,6 +132,19 @@ impl Manager {
             look_to_send(node, &mut begun, begin, data, metadata)
         });
         sent.unwrap_or_else(|waited| Err(waited.into_send_error(begun)))
+    }
+
+    /// [`Node::send_rest`], without holding the lock while waiting.
+    pub fn send_rest(
+        &self,
+        unfinished: Unfinished,
+        data: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<(), NodeSendError> {
+        let mut unfinished = unfinished;
+        let look = |node: &mut Node, _: &mut _| node.look_to_send(&mut unfinished, data, &[]);
+        let sent = self.shared.wait_until(timeout, look);
+        sent.unwrap_or_else(|waited| Err(waited.into_send_error(Some(unfinished))))
     }
 
     /// [`Node::send_prepared`], without holding the lock while waiting.
@@ -255,8 +273,21 @@ impl Manager {
         Ok(found??)
     }
 
-    /// The next notification of a queue whose consuming end the caller has, if one is there or can
-    /// be taken straight from a ring; waits for nothing.
+    /// [`Node::take`]: the next notification of a queue whose consuming end the caller has, if one is
+    /// there or can be taken straight from a ring; waits for nothing, not even for the lock.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-take-{}", std::process::id()));
+    /// use hamlyn::protocol::Manager;
+    ///
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let manager = Manager::with_config(config)?;
+    /// let queue = manager.lock().notification_queue(1)?;
+    /// let mut consumer = manager.lock().take_consumer(queue)?;
+    /// assert_eq!(manager.take(queue, &mut consumer), None);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub fn take(&self, queue: QueueId, consumer: &mut Consumer) -> Option<Notification> {
         if let Some(notification) = consumer.pop() {

@@ -552,8 +552,21 @@ impl Manager {
         }
     }
 
-    /// The end points' connection over a link.
-    pub(crate) fn connection(&self, link: LinkId) -> Option<Arc<Connection>> {
+    /// The end points' connection over a link: of the sender of a message, by its notification.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-connection-{}", std::process::id()));
+    /// use hamlyn::LinkId;
+    /// use hamlyn::protocol::Manager;
+    ///
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let manager = Manager::with_config(config)?;
+    /// assert!(manager.connection(LinkId::SELF).is_none()); // A link of the node's own.
+    /// # drop(manager);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn connection(&self, link: LinkId) -> Option<Arc<Connection>> {
         let mut guard = self.shared.lock();
         guard.parts().1.connections.get(&link).map(|(connection, _)| connection.clone())
     }

@@ -19,7 +19,7 @@ project_copyright = "the Hamlyn authors; MIT or Apache-2.0"
 # The front page, and the pages beside it by what a reader is after.
 root_doc = "README"
 CHAPTERS = {
-    "Guide": ["docs/guide", "docs/two-users", "docs/two-hosts", "docs/jobs", "docs/coming-from"],
+    "Guide": ["docs/guide", "docs/two-users", "docs/two-hosts", "docs/jobs", "docs/own-protocol", "docs/coming-from"],
     "Languages": ["python/README", "capi/README", "docs/event-loops"],
     "Operating": [
         "docs/operating",

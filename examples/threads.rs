@@ -1,9 +1,10 @@
-//! Several threads: a node behind a lock with a progress thread that makes its calls, so that data
+//! Several threads: a manager of a node, with a progress thread that makes its calls, so that data
 //! lands while the application computes; and threads that each send with a node of their own,
 //! without a lock.
 
 mod common;
 use common::{Result, node, run};
+use hamlyn::protocol::Manager;
 use hamlyn::{Accept, Access, MetadataIndex, SlotConfig, Ticket};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ fn receiver(ready: &dyn Fn() -> Result) -> Result {
     let slot = node.slot(SlotConfig::new(area, queue).credit(3 * MESSAGES as u32))?;
     let ticket = node.ticket(slot, MetadataIndex(0))?;
     node.serve("threads", Access::SameUser, Accept::Automatic(ticket.to_bytes().to_vec()))?;
-    let node = node.share()?;
+    let node = Manager::from_node(node)?;
     node.start_progress()?;
     ready()?;
     std::thread::scope(|scope| {

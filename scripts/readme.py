@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 60
-PAGES = ["README.md", "docs/guide.md", "docs/two-hosts.md", "docs/jobs.md"]
+PAGES = ["README.md", "docs/guide.md", "docs/two-hosts.md", "docs/jobs.md", "docs/own-protocol.md"]
 
 
 def programs(text: str, ending: str, fence: str, wanted: set[str]) -> dict[str, str]:
@@ -201,6 +201,7 @@ def main() -> int:
     hamlyn, target = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     readme = "".join((ROOT / page).read_text() for page in PAGES)
     wanted = {"server", "client", "echo", "receiver", "sender", "prices", "order", "ticks", "watch"}
+    wanted.add("knock")
     built = compiled(readme, programs(readme, "rs", "rust,no_run", wanted), target)
     wrong = []
 
@@ -218,6 +219,7 @@ def main() -> int:
         run = lambda name, *arguments: [str(built / name), *arguments]  # noqa: E731
         _, said = pair(run("server"), run("client"), environment)
         expect("the first service", said, "HELLO FROM ANOTHER PROCESS")
+        expect("a protocol of one's own", ran(run("knock"), environment), "the guest has left")
         said = drained(run("prices"), run("order"), environment)
         expect("values", said, "lamp: 5997 cents")
         expect("a server that SIGTERM drains", said, "drained, 0 requests without a reply")

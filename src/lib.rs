@@ -62,7 +62,7 @@
 //!   or as events of `tracing`.
 //! - [`node`]: the lower level, with every mechanism in reach. A [`Node`] has message areas, slots,
 //!   tickets and notification queues, and the application's own hooks, observers and sinks on
-//!   arriving messages ([`Receiver`]); [`SharedNode`] is one for several threads; [`Aperture`] and
+//!   arriving messages ([`Receiver`]); a [`Manager`](protocol::Manager) of it is for several threads; [`Aperture`] and
 //!   [`ApertureView`] are memory that two processes map.
 //!
 //! # Features
@@ -101,7 +101,7 @@
 //! were checked in the receiver's own process (an aperture is no message area). Hostile bytes
 //! become an error value and a counter. Without failures no message is lost, and no pattern of
 //! sends deadlocks between programs that keep calling, or have a [progress
-//! thread](SharedNode::start_progress). `SECURITY.md` lists the limits of protection.
+//! thread](protocol::Manager::start_progress). `SECURITY.md` lists the limits of protection.
 
 #![no_std]
 #![deny(unsafe_code)]
@@ -202,7 +202,7 @@ pub use interface::{
 #[cfg(feature = "os")]
 pub use node::{
     Aperture, ApertureEvent, ApertureId, ApertureView, Envelope, Event, Node, NodeReceiveError,
-    NodeSendError, PreparedTicket, ReceivedLine, SharedNode, TerminusId,
+    NodeSendError, PreparedTicket, ReceivedLine, TerminusId,
 };
 #[cfg(feature = "os")]
 pub use os::aperture::{AccessError, ApertureAccess, AreaView, Stores};
@@ -248,4 +248,5 @@ pub mod services {
 #[cfg(all(doctest, feature = "serde", feature = "tokio"))]
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/guide.md")]
+#[doc = include_str!("../docs/own-protocol.md")]
 struct Readme;

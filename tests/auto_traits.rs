@@ -3,13 +3,12 @@
 #![cfg(not(miri))]
 
 use hamlyn::link::ring::{RingReader, RingWriter};
-use hamlyn::node::{NodeGuard, SharedNode, Unfinished};
+use hamlyn::node::Unfinished;
 use hamlyn::os::memory::{AreaMemory, ForkGuard, Mapping, Region, RegionLines, RegionWord};
 use hamlyn::os::{aperture, sys};
 use hamlyn::protocol::{self, Manager};
 use hamlyn::{Aperture, ApertureView, AreaPages, Node};
-use static_assertions::{assert_impl_all, assert_not_impl_any};
-use std::cell::Cell;
+use static_assertions::assert_impl_all;
 
 // Mapped memory: atomics, or bytes that are borrowed with their owner.
 assert_impl_all!(Mapping: Send, Sync);
@@ -27,15 +26,15 @@ assert_impl_all!(sys::Bell: Send, Sync);
 assert_impl_all!(RingWriter<RegionLines, RegionWord>: Send);
 assert_impl_all!(RingReader<RegionLines, RegionWord>: Send);
 
-// A node is one thread's at a time; what shares it is `SharedNode`.
+// A node is one thread's at a time; what shares it is a manager.
 assert_impl_all!(Node: Send);
 assert_impl_all!(Unfinished: Send);
-assert_impl_all!(SharedNode: Send, Sync);
 assert_impl_all!(Manager: Send, Sync);
 
-// A guard stays in its thread; who shares it shares what it guards.
-assert_not_impl_any!(NodeGuard<'static>: Send);
-assert_not_impl_any!(NodeGuard<'static, Cell<u8>>: Send, Sync);
+// Threads share a seat, whose state is used by one at a time.
+struct OfOneThread;
+impl protocol::Protocol for OfOneThread {}
+assert_impl_all!(protocol::Seat<OfOneThread>: Send, Sync);
 
 assert_impl_all!(Aperture: Send, Sync);
 assert_impl_all!(ApertureView: Send, Sync);

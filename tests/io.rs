@@ -551,9 +551,9 @@ impl Liar {
     }
 
     fn greet(manager: Manager, hello: &[u8]) -> Result<Self, String> {
-        let greeting = [b"HGr1\x06", &[0; 16][..], hello].concat();
+        let greeting = [b"HGr2\x06\0\0\0", &[0; 16][..], hello].concat();
         let link = manager.connect("bytes", &greeting, LIMIT).map_err(|e| e.to_string())?;
-        let answer = manager.lock().greeting(link).unwrap()[5..].to_vec();
+        let answer = manager.lock().greeting(link).unwrap()[8..].to_vec();
         let window = Ticket::from_bytes(&answer[..44]).unwrap();
         let credit = Ticket::from_bytes(&answer[52..96]).unwrap();
         Ok(Self { manager, link, window, credit })

@@ -2,6 +2,7 @@
 //! documentation.
 
 use hamlyn::node::{CloseReason, Event};
+use hamlyn::protocol::Manager;
 use hamlyn::{
     Accept, Access, Config, LinkId, MetadataIndex, Mode, Node, NodeSendError, Piece, QueueId,
     SlotConfig, SlotId, Ticket,
@@ -738,7 +739,7 @@ fn a_request_can_be_refused_with_a_reason() {
 fn a_shared_node_serves_several_threads_and_makes_progress_alone() {
     let dir = Dir::new("shared");
     let Receiver { node, queue, area, ticket, .. } = receiver(dir.config(), 4096, 64);
-    let shared = node.share().unwrap();
+    let shared = Manager::from_node(node).unwrap();
     shared.start_progress().unwrap();
     let (mut s, ..) = sender(dir.config());
     s.send(&ticket, b"while nobody calls", b"", LONG).unwrap();
@@ -763,7 +764,7 @@ fn a_shared_node_serves_several_threads_and_makes_progress_alone() {
     threads.into_iter().for_each(|t| t.join().unwrap());
     assert!(shared.recv(queue, LONG).is_ok());
     shared.stop_progress();
-    assert!(shared.into_inner().is_ok());
+    assert!(shared.into_node().is_ok());
 }
 
 #[test]
@@ -888,7 +889,7 @@ fn a_message_of_one_thread_to_the_node_itself_wakes_another() {
     let dir = Dir::new("self-shared");
     let config = dir.config().wait_mode(hamlyn::config::WaitMode::Blocking);
     let Receiver { node, queue, ticket, .. } = receiver(config, 4096, 1);
-    let shared = node.share().unwrap();
+    let shared = Manager::from_node(node).unwrap();
     let sleeps = || shared.lock().counters().iter().find(|row| row.0 == "sleeps").unwrap().1;
     for _ in 0..50 {
         let (waiting, before) = (shared.clone(), sleeps());
@@ -905,7 +906,7 @@ fn a_message_of_one_thread_to_the_node_itself_wakes_another() {
 fn the_last_user_of_a_shared_node_stops_its_progress_thread_and_parts() {
     let dir = Dir::new("last");
     let Receiver { node, .. } = receiver(dir.config(), 4096, 1);
-    let shared = node.share().unwrap();
+    let shared = Manager::from_node(node).unwrap();
     shared.start_progress().unwrap();
     let (mut s, ..) = sender(dir.config());
     drop(shared);

@@ -48,9 +48,9 @@ fn lent(node: &mut Node, bytes: usize, credit: u32) -> Ticket {
     node.fast_ticket(slot).unwrap()
 }
 
-const STREAM: u8 = Kind::Stream as u8;
-const DATAGRAM: u8 = Kind::Datagram as u8;
-const CALL: u8 = Kind::Call as u8;
+const STREAM: u8 = Kind::STREAM.number() as u8;
+const DATAGRAM: u8 = Kind::DATAGRAM.number() as u8;
+const CALL: u8 = Kind::CALL.number() as u8;
 const TICKET: usize = 44;
 
 /// A sender that was grown with these words, and does as it likes then.
@@ -61,7 +61,7 @@ struct Liar {
 }
 
 fn greeting(kind: u8, body: &[u8]) -> Vec<u8> {
-    [b"HGr1", &[kind][..], &[0; 16], body].concat()
+    [b"HGr2", &[kind, 0, 0, 0][..], &[0; 16], body].concat()
 }
 
 impl Liar {
@@ -69,7 +69,7 @@ impl Liar {
         let mut node = Node::with_config(config).unwrap();
         let body = body(&mut node);
         let link = node.connect(name, &greeting(kind, &body), Some(LONG)).unwrap();
-        let answer = node.greeting(link).unwrap()[5..].to_vec();
+        let answer = node.greeting(link).unwrap()[8..].to_vec();
         Self { node, link, answer }
     }
 
@@ -201,7 +201,7 @@ fn records_of_a_sender_arrive_whatever_one_that_never_joined_has_sent() {
     send(&half, &Frame::Hello(hello));
     let Some((Frame::Welcome(welcome), _)) = receive(&half) else { panic!("no welcome") };
     // It sends over the link that it has.
-    liar.answer = welcome.greeting[5..].to_vec();
+    liar.answer = welcome.greeting[8..].to_vec();
     let (ask, places) = (liar.ticket_at(12), liar.ticket_at(12 + TICKET));
     let lanes = liar.answer[12 + 2 * TICKET..].chunks_exact(12).map(|lane| Ticket {
         slot: SlotIndex(u32::from_le_bytes(lane[..4].try_into().unwrap())),

@@ -317,10 +317,53 @@ fn what_the_architecture_says_is_in_a_file_is_said_of_a_file_that_there_is() {
     assert!(named > 100, "{named} paths were found");
 }
 
+/// The files of tagged writes and of datagrams.
+const WITHOUT_INSIDES: [&str; 5] = ["tagged", "datagram", "credit", "seated", "tickets"];
+
+/// The names that a file imports from the library, by `use super::` and `use crate::`.
+fn imported(source: &str) -> BTreeSet<String> {
+    let code = code(source);
+    let beside_tests = code.split("#[cfg(").next().unwrap_or_default();
+    let uses = beside_tests.split(';').filter_map(|item| item.trim().split_once("use "));
+    let ours =
+        uses.filter(|(_, path)| ["super::", "crate::"].iter().any(|at| path.starts_with(at)));
+    let last = |path: &str| {
+        let names = path.rsplit_once('{').map_or(path, |(_, group)| group);
+        let names = names.trim_end_matches('}').split(',').map(|name| name.trim().to_string());
+        names.filter(|name| !name.is_empty()).collect::<Vec<_>>()
+    };
+    ours.flat_map(|(_, path)| last(path))
+        .map(|name| name.rsplit("::").next().unwrap().into())
+        .collect()
+}
+
+// What these two do, a package outside of the library can do. `tests/public_protocols.rs` compiles
+// them there, so that they call nothing else either.
+#[test]
+fn tagged_writes_and_datagrams_import_what_is_public_or_their_own() {
+    let listing = read("docs/public-api.txt");
+    let public: BTreeSet<&str> = listing.lines().flat_map(words).collect();
+    for file in WITHOUT_INSIDES {
+        let source = read(&format!("src/protocol/{file}.rs"));
+        let own: Vec<String> =
+            WITHOUT_INSIDES.iter().map(|own| format!("super::{own}::")).collect();
+        let others: String = source
+            .lines()
+            .filter(|line| !own.iter().any(|own| line.contains(own.as_str())))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let inside: Vec<_> =
+            imported(&others).into_iter().filter(|name| !public.contains(name.as_str())).collect();
+        assert!(inside.is_empty(), "{file} imports {inside:?}, which is not public");
+    }
+    let some = imported("use super::{Connection, Kind};\nuse crate::a::b::C;\nuse std::d::E;\n");
+    assert_eq!(some, ["C", "Connection", "Kind"].map(String::from).into());
+}
+
 // A page that is not read to its end protects no user: further detail goes to a page of its own.
 #[test]
 fn pages_for_newcomers_are_short() {
-    let mut pages = vec![("README.md".into(), 10 << 10)];
+    let mut pages = vec![("README.md".into(), 10 << 10), ("docs/own-protocol.md".into(), 6 << 10)];
     let long = files("docs", ".md").into_iter().filter(|page| page.starts_with("docs/security-"));
     let long = ["ARCHITECTURE.md", "SECURITY.md"].map(String::from).into_iter().chain(long);
     pages.extend(long.map(|page| (page, 20 << 10)));
@@ -741,7 +784,7 @@ fn examples() -> Vec<Example> {
         let source = read(&file);
         found.push(Example::new(&source, names(&source)));
     }
-    for page in ["README.md", "docs/guide.md"] {
+    for page in ["README.md", "docs/guide.md", "docs/own-protocol.md"] {
         found.extend(blocks(&read(page)).iter().map(|block| Example::new(block, names(block))));
     }
     found

@@ -818,9 +818,9 @@ fn deaf_client(config: Config) -> (Node, LinkId) {
     let slot = node.slot(SlotConfig::new(area, queue).credit(CALLS)).unwrap();
     let blocks = node.fast_ticket(slot).unwrap().to_bytes();
     let body = [&blocks[..], &64u32.to_le_bytes(), &CALLS.to_le_bytes()].concat();
-    let greeting = [b"HGr1\x04", &[0; 16][..], &body].concat();
+    let greeting = [b"HGr2\x04\0\0\0", &[0; 16][..], &body].concat();
     let link = node.connect("calls", &greeting, Some(LIMIT)).unwrap();
-    let requests = Ticket::from_bytes(&node.greeting(link).unwrap()[5..49]).unwrap();
+    let requests = Ticket::from_bytes(&node.greeting(link).unwrap()[8..52]).unwrap();
     for call in 0..CALLS {
         while node.try_send_fast_over(link, &requests, b"12345678", 8 << 20 | call).is_err() {
             node.poll().unwrap();

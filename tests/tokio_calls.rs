@@ -435,7 +435,7 @@ fn fickle(mut node: Node) -> u32 {
     let blocks = node.fast_ticket(slot).unwrap();
     let sizes = [4096u32.to_le_bytes(), 2u32.to_le_bytes()].concat();
     let max = (1u64 << 20).to_le_bytes();
-    let answer = [b"HAn1", &[4][..], &blocks.to_bytes(), &sizes, &max].concat();
+    let answer = [b"HAn2", &[4, 0, 0, 0][..], &blocks.to_bytes(), &sizes, &max].concat();
     node.serve("calls", Access::SameUser, Accept::Automatic(answer)).unwrap();
     let (mut clients, mut clock) = (0, Instant::now());
     while clock.elapsed() < SHORT * 20 {

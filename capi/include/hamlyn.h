@@ -79,10 +79,10 @@
 #define H_INDEX_FAST UINT32_MAX
 
 /// Most bytes of a seed.
-#define H_SEED_BYTES_MAX 133
+#define H_SEED_BYTES_MAX 137
 
 /// Room for a seed as text, and the zero byte that ends it.
-#define H_SEED_TEXT_BYTES 267
+#define H_SEED_TEXT_BYTES 275
 
 /// Bytes of a delegated part.
 #define H_PART_BYTES 52

@@ -19,7 +19,7 @@ use crate::seeds::h_seed_t;
 use core::ffi::{c_char, c_void};
 use core::sync::atomic::AtomicPtr;
 use hamlyn::Peer;
-use hamlyn::protocol::{Admit, Connected, Grown, Offered};
+use hamlyn::protocol::{Connected, Grown, Offered};
 
 /// The end point that a C program holds.
 type Point<H> = <<H as Handle>::Inner as Several>::Point;
@@ -276,8 +276,10 @@ where
     guard(|| get(handle, name)?.end().with(|end| end.set_admission(admission(admit, context))))
 }
 
+type Admission = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
+
 /// A C program's decision on each process that wants to grow a sender.
-fn admission(admit: h_admission_t, context: *mut c_void) -> Admit {
+fn admission(admit: h_admission_t, context: *mut c_void) -> Admission {
     // Passed back to the C program's own function, in the thread that polls, and never dereferenced
     // here; an atomic pointer may go to another thread.
     let mut context = AtomicPtr::new(context);

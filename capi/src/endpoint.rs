@@ -186,24 +186,8 @@ macro_rules! wrapped {
         }
 
         impl hamlyn::protocol::Offered for $type {
-            fn seed(&self) -> Result<hamlyn::protocol::Seed, hamlyn::node::OfferError> {
-                self.inner.seed()
-            }
-            fn serve(
-                &self,
-                name: &str,
-                access: hamlyn::Access,
-            ) -> Result<(), hamlyn::node::OfferError> {
-                self.inner.serve(name, access)
-            }
-            fn stop_serving(&self) {
-                self.inner.stop_serving();
-            }
-            fn set_admission(&self, admit: hamlyn::protocol::Admit) {
-                self.inner.set_admission(admit);
-            }
-            fn offer_with(&self, make: &dyn Fn(hamlyn::protocol::Kind) -> [u8; 16]) -> Option<()> {
-                hamlyn::protocol::Offered::offer_with(&self.inner, make)
+            fn offer(&self) -> hamlyn::protocol::Offer<'_> {
+                hamlyn::protocol::Offered::offer(&self.inner)
             }
         }
     };

@@ -5,11 +5,11 @@ use core::ffi::{c_char, c_void};
 use hamlyn::protocol::{Kind, SEED_BYTES_MAX, Seed};
 
 /// Most bytes of a seed.
-pub const H_SEED_BYTES_MAX: usize = 133;
+pub const H_SEED_BYTES_MAX: usize = 137;
 const _: () = assert!(H_SEED_BYTES_MAX == SEED_BYTES_MAX);
 
 /// Room for a seed as text, and the zero byte that ends it.
-pub const H_SEED_TEXT_BYTES: usize = 267;
+pub const H_SEED_TEXT_BYTES: usize = 275;
 const _: () = assert!(H_SEED_TEXT_BYTES == 2 * SEED_BYTES_MAX + 1);
 
 /// A receiver's seed, from which any process that may connect can grow a sender. A secret: its
@@ -68,9 +68,9 @@ pub enum h_kind {
 
 /// The kind of a seed, from the number of an h_kind.
 pub(crate) fn kind_of(kind: u32) -> Done<Kind> {
-    let known = [Kind::Datagram, Kind::Tagged, Kind::Stream, Kind::Call, Kind::Group];
-    let mut known = known.into_iter().chain([Kind::Bytes, Kind::Publish]);
-    let found = known.find(|known| *known as u32 == kind);
+    let known = [Kind::DATAGRAM, Kind::TAGGED, Kind::STREAM, Kind::CALL, Kind::GROUP];
+    let mut known = known.into_iter().chain([Kind::BYTES, Kind::PUBLISH]);
+    let found = known.find(|known| known.number() == kind);
     found
         .ok_or_else(|| Failure::invalid(format!("kind is {kind}, and seeds have 1 to 7 of h_kind")))
 }
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn h_seed_to_text(
 pub unsafe extern "C" fn h_seed_kind(seed: *const h_seed_t, kind: *mut u32) -> h_status {
     guard(|| {
         let seed = get(seed, "seed")?.read()?;
-        out(kind, "kind")?.write(seed.kind() as u32);
+        out(kind, "kind")?.write(seed.kind().number());
         Ok(())
     })
 }

@@ -9,13 +9,12 @@ use crate::links::h_peer_t;
 use crate::node::h_node_t;
 use core::ffi::{c_char, c_void};
 use core::time::Duration;
-use hamlyn::node::OfferError;
+use hamlyn::Node;
 use hamlyn::protocol::{
-    Admit, ApertureRecord, ApertureStreamReceiver, ApertureStreamSender, Connected, Connection,
-    EndPoint, Exclusive, Kind, Manager, Offered, ReceiveError, Record, RecordBytes,
-    RecordLoanApart, Seed, StreamConfig, StreamReceiver, StreamSender,
+    ApertureRecord, ApertureStreamReceiver, ApertureStreamSender, Connected, Connection, EndPoint,
+    Exclusive, Manager, Offer, Offered, ReceiveError, Record, RecordBytes, RecordLoanApart,
+    StreamConfig, StreamReceiver, StreamSender,
 };
-use hamlyn::{Access, Node};
 use std::collections::VecDeque;
 
 /// Receives the records of one sender, in the order of sending.
@@ -117,24 +116,8 @@ impl EndPoint for Intake {
 }
 
 impl Offered for Intake {
-    fn seed(&self) -> Result<Seed, OfferError> {
-        either!(Inflow, &self.inner, inner => inner.seed())
-    }
-
-    fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
-        either!(Inflow, &self.inner, inner => inner.serve(name, access))
-    }
-
-    fn stop_serving(&self) {
-        either!(Inflow, &self.inner, inner => inner.stop_serving());
-    }
-
-    fn set_admission(&self, admit: Admit) {
-        either!(Inflow, &self.inner, inner => inner.set_admission(admit));
-    }
-
-    fn offer_with(&self, make: &dyn Fn(Kind) -> [u8; 16]) -> Option<()> {
-        either!(Inflow, &self.inner, inner => Offered::offer_with(inner, make))
+    fn offer(&self) -> Offer<'_> {
+        either!(Inflow, &self.inner, inner => inner.offer())
     }
 }
 

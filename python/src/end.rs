@@ -389,7 +389,7 @@ impl<T: Offered + Send> End<T> {
         self.check_open()?;
         // From here on, or from before, the manager counts as slow.
         let admission = admission::admission(&self.inner, callback)?;
-        self.with(py, |end| end.set_admission(Box::new(admission)))
+        self.with(py, |end| end.set_admission(admission))
     }
 }
 

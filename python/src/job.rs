@@ -218,13 +218,13 @@ impl Job {
     /// or `"publish"`: for uses that `grow_from` does not cover. A secret of the job.
     fn seed_of(&self, py: Python<'_>, rank: u32, kind: &str, name: String) -> PyResult<Seed> {
         let kinds = [
-            ("datagram", protocol::Kind::Datagram),
-            ("tagged", protocol::Kind::Tagged),
-            ("stream", protocol::Kind::Stream),
-            ("call", protocol::Kind::Call),
-            ("group", protocol::Kind::Group),
-            ("bytes", protocol::Kind::Bytes),
-            ("publish", protocol::Kind::Publish),
+            ("datagram", protocol::Kind::DATAGRAM),
+            ("tagged", protocol::Kind::TAGGED),
+            ("stream", protocol::Kind::STREAM),
+            ("call", protocol::Kind::CALL),
+            ("group", protocol::Kind::GROUP),
+            ("bytes", protocol::Kind::BYTES),
+            ("publish", protocol::Kind::PUBLISH),
         ];
         let Some((_, found)) = kinds.into_iter().find(|(name, _)| *name == kind) else {
             let names = kinds.map(|(name, _)| name).join(", ");

@@ -20,8 +20,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use hamlyn::AccessError;
-use hamlyn::node::OfferError;
-use hamlyn::protocol::{self, Admit, EndPoint, Offered, ReceiveError, RecordBytes, StreamConfig};
+use hamlyn::protocol::{self, EndPoint, Offered, ReceiveError, RecordBytes, StreamConfig};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -653,21 +652,8 @@ impl EndPoint for Intake {
 }
 
 impl Offered for Intake {
-    fn seed(&self) -> Result<protocol::Seed, OfferError> {
-        of_either!(&self.receiver, receiver => receiver.seed())
-    }
-    fn serve(&self, name: &str, access: hamlyn::Access) -> Result<(), OfferError> {
-        of_either!(&self.receiver, receiver => receiver.serve(name, access))
-    }
-    fn stop_serving(&self) {
-        of_either!(&self.receiver, receiver => receiver.stop_serving())
-    }
-
-    fn set_admission(&self, admit: Admit) {
-        of_either!(&self.receiver, receiver => receiver.set_admission(admit))
-    }
-    fn offer_with(&self, make: &dyn Fn(protocol::Kind) -> [u8; 16]) -> Option<()> {
-        of_either!(&self.receiver, receiver => Offered::offer_with(receiver, make))
+    fn offer(&self) -> protocol::Offer<'_> {
+        of_either!(&self.receiver, receiver => Offered::offer(receiver))
     }
 }
 

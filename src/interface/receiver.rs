@@ -30,7 +30,7 @@ use core::ops::Range;
 /// progress thread), for each packet that has passed every check of key, bounds, mode and credit.
 /// They get no node: they cannot send, wait or make slots. They must not block or take long: the
 /// node does nothing else meanwhile, and the holders of tickets decide how often they run. Never
-/// lock a [`SharedNode`](crate::SharedNode) or call an end point of the same node from one: it
+/// lock a [`Manager`](crate::protocol::Manager) or call an end point of the same node from one: it
 /// would wait for itself. To send in response, keep the message and send it after that call; see
 /// [`installed_mut`](crate::Node::installed_mut).
 ///

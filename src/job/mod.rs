@@ -235,7 +235,7 @@ impl Job {
     /// let _server = job.server()?;
     /// let client = job.client(next, limit)?;
     /// println!("here: {}; {}", job.is_local(next)?, client.explain());
-    /// let seed = job.seed_of(next, Kind::Stream, "rows")?;
+    /// let seed = job.seed_of(next, Kind::STREAM, "rows")?;
     /// let rows = StreamSender::grow(job.manager(), &seed, limit)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -281,10 +281,12 @@ impl Job {
 
     fn offer_as(&self, receiver: &impl Offered, own: &str, name: &str) -> Result<(), JobError> {
         let shared = &self.shared;
-        if receiver.manager().id() != shared.manager.id() {
+        let offer = receiver.offer();
+        if offer.manager().id() != shared.manager.id() {
             return Err(JobError::OtherManager);
         }
-        let offered = receiver.offer_with(&|kind| shared.token(kind, shared.rank, own).0);
+        let token = |kind| shared.token(kind, shared.rank, own);
+        let offered = offer.manager().offer_with(offer.id, token);
         offered.ok_or_else(|| JobError::Taken { found: name.into() })
     }
 
@@ -496,9 +498,9 @@ impl Shared {
     /// A token that both ends derive from the job's secret; no other process can.
     fn token(&self, kind: Kind, rank: u32, name: &str) -> Token {
         let mut digest = Sha256::new();
-        digest.update(b"hamlyn job token 1");
+        digest.update(b"hamlyn job token 2");
         digest.update(self.secret);
-        digest.update([kind as u8]);
+        digest.update(kind.number().to_le_bytes());
         digest.update(rank.to_le_bytes());
         digest.update(name.as_bytes());
         let mut token = Token::NONE;

@@ -339,7 +339,7 @@ impl Node {
         if let Some(connecting) = self.connecting.get_mut(&token) {
             connecting.ended = Some(ended);
         }
-        self.wake_waiters();
+        self.wake();
     }
 
     pub(super) fn aperture_id(&self, token: LinkToken, number: u32) -> Option<ApertureId> {

@@ -32,8 +32,10 @@ pub struct PreparedTicket {
 }
 
 impl PreparedTicket {
-    /// `link` leads to the ticket's destination.
-    pub(crate) fn new(ticket: &Ticket, link: LinkId) -> Self {
+    /// For messages over one link, which must lead to the ticket's destination: otherwise
+    /// [`Manager::send_prepared_now`](crate::protocol::Manager::send_prepared_now) sends nothing.
+    /// For the link that leads there, see [`Node::prepare`].
+    pub fn new(ticket: &Ticket, link: LinkId) -> Self {
         let flow = header_of(ticket, 0, 0, 0).flow();
         Self { flow, capacity: ticket.capacity(), link, ticket: *ticket }
     }

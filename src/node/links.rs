@@ -4,7 +4,7 @@ use super::events::{CloseReason, Event};
 use super::figures::Words;
 use super::link::{Link, Origin, ReceiveHalf, SendHalf, Waker};
 use super::receive::Misbehaviour;
-use super::wait::{Look, Waited};
+use super::wait::{Look, WaitError};
 use super::{Forked, Node};
 use crate::control::{
     AcceptError, ConnectError, LinkFeatures, LinkToken, NewLink, Peer, RefusedBy, RequestId, Way,
@@ -88,9 +88,9 @@ impl Node {
         };
         let error = match self.wait_until(timeout.map(with_answer), |_| None, look) {
             Ok(connected) => return connected,
-            Err(Waited::Forked(forked)) => return Err(forked.into()),
-            Err(Waited::TimedOut) => ConnectError::TimedOut(NO_WORD),
-            Err(Waited::Os(error)) => ConnectError::Os { doing: "waiting for the link", error },
+            Err(WaitError::Forked(forked)) => return Err(forked.into()),
+            Err(WaitError::TimedOut) => ConnectError::TimedOut(NO_WORD),
+            Err(WaitError::Os(error)) => ConnectError::Os { doing: "waiting for the link", error },
         };
         self.give_up_connecting(token);
         Err(error)
@@ -211,14 +211,39 @@ impl Node {
 
     /// The next event, if there is one. Events appear in `poll`, `recv`, `send` and `wait`.
     pub fn next_event(&mut self) -> Option<Event> {
-        if self.events.is_empty() && self.fork_guard.is_parent() {
+        self.take_event(|_| true)
+    }
+
+    /// The next event for which `is_mine` is true; the others stay, in their order. Two layers of
+    /// one node each take the events of their own links, requests and apertures.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-take-event-{}", std::process::id()));
+    /// use hamlyn::{Accept, Access, Event, Node};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// node.serve("mine", Access::SameUser, Accept::Automatic(b"welcome".to_vec()))?;
+    /// let link = node.connect("mine", b"", limit)?;
+    /// let is_mine = |event: &Event| matches!(event, Event::Closed { link: of, .. } if *of == link);
+    /// assert!(node.take_event(is_mine).is_none()); // It lives.
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn take_event(&mut self, mut is_mine: impl FnMut(&Event) -> bool) -> Option<Event> {
+        let mut at = self.events.iter().position(&mut is_mine);
+        if at.is_none() && self.fork_guard.is_parent() {
             // A program that only asks for events must learn of an end as well.
             self.drain_leaving();
             if self.inbox.is_pending() {
                 self.take_control_events();
             }
+            at = self.events.iter().position(&mut is_mine);
         }
-        self.events.pop_front()
+        self.events.remove(at?)
     }
 
     /// Whether [`next_event`](Self::next_event) may have one.

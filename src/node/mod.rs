@@ -68,14 +68,11 @@ pub(crate) use links::{NO_WORD, with_answer};
 pub use parts::MemoryError;
 pub use receive::NodeReceiveError;
 pub use send::{NodeSendError, Unfinished};
-#[doc(hidden)]
-pub use shared::Attached;
-pub(crate) use shared::NotAlone;
+pub(crate) use shared::{Attached, NodeGuard, NotAlone, SharedNode};
 #[cfg(feature = "tokio")]
 pub(crate) use shared::{NextTurn, Patience};
-pub use shared::{NodeGuard, SharedNode};
 
-pub(crate) use wait::{Look, Waited};
+pub use wait::{Look, WaitError};
 
 use crate::config::{Config, ConfigError, Housekeeping};
 use crate::control::{Accept, Access, Control, Identity, Inbox, LinkToken, ServiceName};
@@ -225,7 +222,7 @@ pub struct Node {
     next_to_publish: usize,
     /// The figures for statistics.
     figures: Arc<figures::Figures>,
-    /// See `wake_waiters`.
+    /// See `wake`.
     wakes_of_waiters: u64,
     apertures: aperture::Apertures,
     events: VecDeque<Event>,
@@ -364,8 +361,10 @@ impl Node {
         self.counters.packets() + links + self.wakes_of_waiters
     }
 
-    /// The state of a layer above has changed, and other threads may wait for that.
-    pub(crate) fn wake_waiters(&mut self) {
+    /// The state of a layer above has changed, and other threads or tasks may wait for that: they
+    /// look again. A thread that does not have the node calls
+    /// [`Manager::wake`](crate::protocol::Manager::wake).
+    pub fn wake(&mut self) {
         self.wakes_of_waiters += 1;
     }
 

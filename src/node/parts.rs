@@ -264,6 +264,17 @@ impl Node {
         self.interface.take_consumer(queue)
     }
 
+    /// The next notification of a queue whose consuming end the caller has, if one is there or can
+    /// be taken straight from a ring; takes no turn.
+    #[inline(always)]
+    pub fn take(
+        &mut self,
+        queue: QueueId,
+        consumer: &mut Consumer,
+    ) -> Option<crate::interface::Notification> {
+        self.take_past(queue, consumer)
+    }
+
     /// The waiting notifications of a queue, for a reader that takes none of them.
     pub(crate) fn watch_queue(&mut self, queue: QueueId) -> Result<Waiting, QueueError> {
         self.interface.watch_queue(queue)
@@ -329,20 +340,42 @@ impl Node {
 
     /// Opens a one-shot entry again for the holders of its tickets, when its message is complete:
     /// same key, same limits.
-    pub(crate) fn reopen_entry(
-        &mut self,
-        slot: SlotId,
-        index: MetadataIndex,
-    ) -> Result<(), SlotError> {
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-reopen-{}", std::process::id()));
+    /// use hamlyn::{EntryState, MetadataIndex, Mode, Node, SlotConfig};
+    /// # use std::time::Duration;
+    ///
+    /// # let limit = Some(Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// # let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
+    /// let slot = node.slot(SlotConfig::new(area, queue).mode(Mode::ParanoidOneShot))?;
+    /// let entry = MetadataIndex(0);
+    /// node.arm(slot, entry, Some(0..64))?;
+    /// node.share_entry(slot, entry)?; // For any number of senders, one message at a time.
+    /// let mut consumer = node.take_consumer(queue)?;
+    /// let ticket = node.ticket(slot, entry)?;
+    /// for _ in 0..3 {
+    ///     node.send(&ticket, b"one at a time", b"", limit)?;
+    ///     while node.take(queue, &mut consumer).is_none() {
+    ///         node.poll()?;
+    ///     }
+    ///     assert_eq!(node.metadata(slot, entry)?.state(), EntryState::Closed);
+    ///     node.reopen_entry(slot, entry)?;
+    /// }
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reopen_entry(&mut self, slot: SlotId, index: MetadataIndex) -> Result<(), SlotError> {
         self.interface.reopen_entry(slot, index)
     }
 
-    /// Lets several senders use the ticket of a one-shot entry at any time.
-    pub(crate) fn share_entry(
-        &mut self,
-        slot: SlotId,
-        index: MetadataIndex,
-    ) -> Result<(), SlotError> {
+    /// Lets several senders, each over its own link, use the ticket of a one-shot entry at any time:
+    /// of several long messages at once the one that began last counts, and the others are refused.
+    /// [`arm`](Self::arm) makes it one sender's again.
+    pub fn share_entry(&mut self, slot: SlotId, index: MetadataIndex) -> Result<(), SlotError> {
         self.interface.share_entry(slot, index)
     }
 

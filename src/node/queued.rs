@@ -4,7 +4,7 @@
 
 use super::link::Left;
 use super::send::NodeSendError;
-use super::wait::{Look, Waited};
+use super::wait::{Look, WaitError};
 use super::{Node, TerminusId};
 use crate::engine::queued::{Queued, SendsQueued, Way};
 use crate::interface::LinkId;
@@ -119,7 +119,7 @@ impl Node {
         };
         match self.wait_until(timeout, |_| None, look) {
             Ok(()) => Ok(true),
-            Err(Waited::TimedOut) => Ok(false),
+            Err(WaitError::TimedOut) => Ok(false),
             Err(e) => Err(e.into_send_error(None)),
         }
     }

@@ -7,7 +7,7 @@
 //! long the application's turns are.
 
 use super::taking::Taking;
-use super::wait::{Look, Waited};
+use super::wait::{Look, WaitError};
 use super::{Forked, Node};
 use crate::engine::queued::SendsQueued;
 use crate::engine::sleep::FallsAsleep;
@@ -213,7 +213,7 @@ impl Node {
         };
         match self.wait_until(timeout, |_| None, look) {
             Ok(()) => Ok(true),
-            Err(Waited::TimedOut) => Ok(false),
+            Err(WaitError::TimedOut) => Ok(false),
             Err(e) => Err(e.into()),
         }
     }

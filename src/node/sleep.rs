@@ -204,7 +204,7 @@ impl Node {
         } else if !ready.is_empty() {
             self.take_signals(&ready, 1);
             // The signals may have been meant for a sleeping thread.
-            self.wake_waiters();
+            self.wake();
         }
         if before.saturating_sub(self.turns.all_armed().len()) >= READY_AT_A_TIME / 2 {
             self.turns.more_signals();
@@ -415,7 +415,7 @@ impl Node {
         self.check_fork()?;
         if self.ways.watch() {
             // A thread that sleeps on words is woken, and sleeps on the descriptor from now on.
-            self.wake_waiters();
+            self.wake();
         }
         // Signals of an earlier wait: without this the descriptor would stay readable.
         self.take_all_signals();

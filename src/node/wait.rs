@@ -2,7 +2,7 @@
 //! between as [`crate::engine::wait`] decides.
 //!
 //! A caller that has a node for itself waits by [`Node::wait_until`], for any condition; callers
-//! that share one, by that of [`SharedNode`](super::SharedNode).
+//! that share one, by that of [`SharedNode`](super::shared::SharedNode).
 
 use super::{Forked, Node, NodeReceiveError, NodeSendError, Unfinished};
 use crate::config::{Config, WaitMode};
@@ -14,8 +14,10 @@ use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
-/// The result of a look.
-pub(crate) enum Look<R> {
+/// The result of a look: of the closure that a wait calls until it has found something. It runs
+/// under the node's lock, so it must not wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look<R> {
     /// The awaited result.
     Found(R),
     /// Something moved, and there may be more at once.
@@ -45,18 +47,22 @@ impl<R> Look<R> {
     }
 }
 
-/// The reason why waiting ended without a result.
-#[derive(Debug)]
-pub(crate) enum Waited {
+/// The reason why waiting ended without a result. Nothing was changed by it.
+#[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
+pub enum WaitError {
     /// The time limit has passed.
+    #[error("nothing came within the time limit")]
     TimedOut,
     /// This process was forked from the one that made the node.
-    Forked(Forked),
-    /// The system refused to wait.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+    /// The system, or the runtime of the task, refused to wait.
+    #[error("waiting failed: {0}")]
     Os(io::Error),
 }
 
-impl Waited {
+impl WaitError {
     pub(crate) fn into_send_error(self, unfinished: Option<Unfinished>) -> NodeSendError {
         match self {
             Self::TimedOut => {
@@ -69,12 +75,12 @@ impl Waited {
     }
 }
 
-impl From<Waited> for NodeReceiveError {
-    fn from(waited: Waited) -> Self {
+impl From<WaitError> for NodeReceiveError {
+    fn from(waited: WaitError) -> Self {
         match waited {
-            Waited::TimedOut => Self::TimedOut,
-            Waited::Forked(e) => e.into(),
-            Waited::Os(e) => Self::Wait(Arc::new(e)),
+            WaitError::TimedOut => Self::TimedOut,
+            WaitError::Forked(e) => e.into(),
+            WaitError::Os(e) => Self::Wait(Arc::new(e)),
         }
     }
 }
@@ -102,13 +108,13 @@ impl Node {
         timeout: Option<Duration>,
         mut at_once: impl FnMut(&mut Self) -> Option<R>,
         mut look: impl FnMut(&mut Self, usize) -> Look<R>,
-    ) -> Result<R, Waited> {
+    ) -> Result<R, WaitError> {
         let mut backoff = backoff(&self.config, timeout);
         loop {
             if let Some(found) = at_once(self) {
                 return Ok(found);
             }
-            let taken = self.poll().map_err(Waited::Forked)?;
+            let taken = self.poll().map_err(WaitError::Forked)?;
             if taken > 0 {
                 backoff.restart();
             }
@@ -117,7 +123,7 @@ impl Node {
                 Look::Again => {
                     backoff.restart();
                     if backoff.is_over(sys::monotonic_ns) {
-                        return Err(Waited::TimedOut);
+                        return Err(WaitError::TimedOut);
                     }
                     continue;
                 }
@@ -136,9 +142,9 @@ impl Node {
                     thread::yield_now();
                 }
                 Step::Sleep { deadline_ns } => {
-                    self.sleep(deadline_ns, room).map_err(Waited::Os)?;
+                    self.sleep(deadline_ns, room).map_err(WaitError::Os)?;
                 }
-                Step::TimedOut => return Err(Waited::TimedOut),
+                Step::TimedOut => return Err(WaitError::TimedOut),
             }
         }
     }
@@ -193,7 +199,7 @@ mod tests {
                     if again { Look::<()>::Again } else { Look::Nothing }
                 };
                 let waited = node.wait_until(Some(Duration::ZERO), |_| None, look);
-                assert!(matches!(waited, Err(Waited::TimedOut)), "{waited:?}");
+                assert!(matches!(waited, Err(WaitError::TimedOut)), "{waited:?}");
                 assert!(mode == WaitMode::Blocking && !again || taken > 0, "nothing came");
             }
         }

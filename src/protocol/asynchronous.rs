@@ -16,11 +16,12 @@ use super::datagram::{Datagram, DatagramReceiver};
 use super::driver::Driver;
 use super::group::{Group, GroupError};
 use super::group_member::GroupMember;
-use super::manager::{Awaiting, Connection, Manager, ReceiveError, SendError, UntilGivenUp};
-use super::publish::{PublishError, Sample, Subscriber};
+use super::manager::UntilGivenUp;
+use super::manager::{Awaiting, Connection, Manager, Protocol, ReceiveError, Seat};
+use super::publish::{Sample, Subscriber};
 use super::stream::{Record, RecordGuard, StreamReceiver};
 use super::tagged::{Tag, TaggedReceiver};
-use crate::node::Forked;
+use crate::node::{Look, Node, WaitError};
 use core::future::poll_fn;
 use core::pin::pin;
 use core::sync::atomic::AtomicBool;
@@ -161,31 +162,6 @@ impl core::fmt::Debug for AsyncManager {
     }
 }
 
-/// The error that ended a wait.
-#[derive(Debug)]
-#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub enum WaitError {
-    /// The calling process is a forked child.
-    Forked(Forked),
-    /// The runtime could not wait.
-    Io(io::Error),
-}
-
-macro_rules! from_wait_error {
-    ($($error:ty),*) => {$(
-        impl From<WaitError> for $error {
-            fn from(failed: WaitError) -> Self {
-                match failed {
-                    WaitError::Forked(e) => e.into(),
-                    WaitError::Io(e) => Self::Wait(Arc::new(e)),
-                }
-            }
-        }
-    )*};
-}
-
-from_wait_error!(ReceiveError, SendError, CallError, GroupError, PublishError);
-
 /// Dropped before the task is done, it gives the task's work up.
 struct GivesUp {
     manager: Manager,
@@ -316,6 +292,16 @@ impl AsyncManager {
         self.until(|| Ok(connection.ended().map(|_| ()))).await
     }
 
+    /// [`Seat::wait_for`] in a task, with the same closure: waits until `look` has found something.
+    /// Dropped before it is ready, the future has taken nothing.
+    pub async fn wait_for<P: Protocol, R>(
+        &self,
+        seat: &Seat<P>,
+        mut look: impl FnMut(&mut Node, &mut P) -> Look<R>,
+    ) -> Result<R, WaitError> {
+        self.until(|| seat.try_for(&mut look)).await
+    }
+
     pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
         &self.runtime
     }
@@ -352,7 +338,7 @@ impl AsyncManager {
                         guard.clear_ready();
                         Poll::Ready(Ok(None))
                     }
-                    Poll::Ready(Err(e)) => Poll::Ready(Err(WaitError::Io(e).into())),
+                    Poll::Ready(Err(e)) => Poll::Ready(Err(WaitError::Os(e).into())),
                 }
             });
             if let Some(found) = found.await? {

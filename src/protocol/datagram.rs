@@ -19,22 +19,21 @@
 //! sender that begins datagrams all the time, or finishes them, leaves others no room: give senders
 //! that do not trust one another a receiver each, or use another protocol.
 
-use super::ends::{connected, grown, offered};
-use super::manager::{Offer, OfferId, Offering, Target, set_up};
-use super::outgoing::{Message, Outgoing};
+use super::seated::{grown_by_seat, seated};
 use super::tickets::message_ticket_from;
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendError};
+use super::{Protocol, Seat};
 use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, EntryState, LinkId, Mode, QueueId, SlotConfig, SlotId};
-use crate::node::{Look, Node};
+use crate::node::{CloseReason, Look, Node, NodeSendError, Unfinished};
 use crate::wire::{METADATA_MAX, MetadataIndex, TICKET_BYTES, Ticket};
 use core::time::Duration;
-use std::boxed::Box;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::format;
 use std::string::{String, ToString};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::time::Instant;
 use std::vec::Vec;
 
 const ENTRY: MetadataIndex = MetadataIndex(0);
@@ -57,23 +56,17 @@ pub struct Datagram {
     serial: u64,
 }
 
-/// The state that the receiver's end point and its offer share.
+/// The receiver's state at its manager.
 #[derive(Debug)]
-struct Shared {
+struct Senders {
     ticket: Ticket,
-    senders: HashMap<LinkId, Arc<Connection>>,
+    here: HashSet<LinkId>,
+    area: AreaId,
+    queue: QueueId,
+    slot: SlotId,
 }
 
-type Senders = Arc<Mutex<Shared>>;
-
-// Always inside the node's lock, if both are held.
-fn lock(shared: &Senders) -> MutexGuard<'_, Shared> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-struct DatagramOffer(Senders);
-
-impl Offer for DatagramOffer {
+impl Protocol for Senders {
     fn admit(
         &mut self,
         _: &mut Node,
@@ -87,17 +80,21 @@ impl Offer for DatagramOffer {
                 body.len()
             ));
         }
-        Ok(lock(&self.0).ticket.to_bytes().to_vec())
+        Ok(self.ticket.to_bytes().to_vec())
     }
 
-    fn withdrawn(&mut self, _: &mut Node, _: RequestId) {}
-
     fn joined(&mut self, _: &mut Node, _: RequestId, connection: &Arc<Connection>) {
-        lock(&self.0).senders.insert(connection.link(), connection.clone());
+        self.here.insert(connection.link());
     }
 
     fn left(&mut self, _: &mut Node, connection: &Connection) {
-        lock(&self.0).senders.remove(&connection.link());
+        self.here.remove(&connection.link());
+    }
+
+    fn close(&mut self, node: &mut Node) {
+        let _ = node.remove_slot(self.slot);
+        let _ = node.remove_queue(self.queue);
+        let _ = node.remove_area(self.area);
     }
 }
 
@@ -129,40 +126,39 @@ impl Offer for DatagramOffer {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct DatagramReceiver {
-    manager: Manager,
-    offer: OfferId,
+    seat: Seat<Senders>,
     consumer: Consumer,
     area: AreaId,
     queue: QueueId,
     slot: SlotId,
-    shared: Senders,
     /// Whether the entry was left open.
     is_open: bool,
     serial: u64,
     /// Replies that a time limit cut off.
-    replies: HashMap<LinkId, (Arc<Connection>, Outgoing)>,
+    replies: HashMap<LinkId, (Arc<Connection>, Rest)>,
 }
 
 impl DatagramReceiver {
     /// A receiver with an area of `bytes` zero bytes, which is ready.
     pub fn new(manager: &Manager, bytes: usize) -> Result<Self, GrowError> {
+        let set_up = |e: &dyn ToString| GrowError::SetUp(e.to_string());
         let (area, queue, slot, consumer, ticket) = {
             let mut node = manager.lock();
-            let area = node.message_area(bytes).map_err(set_up)?;
+            let area = node.message_area(bytes).map_err(|e| set_up(&e))?;
             let queue = node.notification_queue(1).map_err(|e| {
                 let _ = node.remove_area(area);
-                set_up(e)
+                set_up(&e)
             })?;
             let made = (|| {
-                let consumer = node.take_consumer(queue).map_err(set_up)?;
+                let consumer = node.take_consumer(queue).map_err(|e| set_up(&e))?;
                 let config = SlotConfig::new(area, queue).mode(Mode::ParanoidOneShot);
-                let slot = node.slot(config).map_err(set_up)?;
+                let slot = node.slot(config).map_err(|e| set_up(&e))?;
                 let armed = node
                     .arm(slot, ENTRY, Some(0..bytes as u64))
                     .and_then(|()| node.share_entry(slot, ENTRY));
                 let ticket = armed.and_then(|()| node.ticket(slot, ENTRY)).map_err(|e| {
                     let _ = node.remove_slot(slot);
-                    set_up(e)
+                    set_up(&e)
                 });
                 Ok((slot, consumer, ticket?))
             })();
@@ -175,35 +171,29 @@ impl DatagramReceiver {
                 }
             }
         };
-        let shared = Arc::new(Mutex::new(Shared { ticket, senders: HashMap::new() }));
-        let offer =
-            manager.offer(Kind::Datagram, Offering::Other(Box::new(DatagramOffer(shared.clone()))));
+        let senders = Senders { ticket, here: HashSet::new(), area, queue, slot };
         Ok(Self {
-            manager: manager.clone(),
-            offer,
+            seat: manager.seat(Kind::DATAGRAM, senders),
             consumer,
             area,
             queue,
             slot,
-            shared,
             is_open: true,
             serial: 0,
             replies: HashMap::new(),
         })
     }
 
-    offered!(many "a [`DatagramSender`]");
-
     /// The right to send one datagram to this receiver whenever it is ready; pass it as the reply
     /// ticket of a datagram.
     pub fn reply_ticket(&self) -> Ticket {
-        lock(&self.shared).ticket
+        self.seat.with(|_, senders| senders.ticket)
     }
 
     /// Whether the entry takes a datagram now: no datagram has arrived since
     /// [`ready`](Self::ready).
     pub fn is_ready_for_one(&self) -> bool {
-        let node = self.manager.lock();
+        let node = self.seat.manager().lock();
         node.metadata(self.slot, ENTRY).is_ok_and(|entry| entry.state() != EntryState::Closed)
     }
 
@@ -215,7 +205,7 @@ impl DatagramReceiver {
     /// refused as well.
     pub fn ready(&mut self) -> Result<(), ReceiveError> {
         self.forget_replies();
-        let mut node = self.manager.lock();
+        let mut node = self.seat.manager().lock();
         if self.consumer.is_ready() {
             return Ok(());
         }
@@ -230,10 +220,12 @@ impl DatagramReceiver {
     /// the new [`reply_ticket`](Self::reply_ticket), or have to be grown anew. A datagram that was
     /// not received is lost.
     pub fn ready_anew(&mut self) -> Result<(), ReceiveError> {
-        let mut node = self.manager.lock();
-        let bytes = node.area(self.area).map_err(misuse)?.len() as u64;
-        node.arm(self.slot, ENTRY, Some(0..bytes)).map_err(misuse)?;
-        lock(&self.shared).ticket = node.ticket(self.slot, ENTRY).map_err(misuse)?;
+        self.seat.with(|node, senders| {
+            let bytes = node.area(self.area).map_err(misuse)?.len() as u64;
+            node.arm(self.slot, ENTRY, Some(0..bytes)).map_err(misuse)?;
+            senders.ticket = node.ticket(self.slot, ENTRY).map_err(misuse)?;
+            Ok::<(), ReceiveError>(())
+        })?;
         while self.consumer.pop().is_some() {}
         self.is_open = true;
         self.serial += 1;
@@ -242,17 +234,20 @@ impl DatagramReceiver {
 
     /// The datagram, if one is there or comes in one turn.
     pub fn try_receive(&mut self) -> Result<Option<Datagram>, ReceiveError> {
-        ReceiveError::unless_timed_out(self.receive(Some(Duration::ZERO)))
+        match self.receive(Some(Duration::ZERO)) {
+            Err(ReceiveError::TimedOut) => Ok(None),
+            received => received.map(Some),
+        }
     }
 
     /// The datagram; waits at most `timeout`. Afterwards the receiver is not ready. On
     /// [`ReceiveError::Misbehaved`] no datagram was received, and the receiver is ready: a peer
     /// sent a datagram that makes no sense, and was disconnected.
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Datagram, ReceiveError> {
-        let Self { manager, queue, consumer, slot, area, serial, is_open, .. } = self;
+        let Self { seat, queue, consumer, slot, area, serial, is_open, .. } = self;
         let (slot, area) = (*slot, *area);
-        let found = manager.shared.wait_until(timeout, |node, _| {
-            if let Some(notification) = node.take_past(*queue, consumer) {
+        let found = seat.manager().wait_for(timeout, |node| {
+            if let Some(notification) = node.take(*queue, consumer) {
                 *is_open = false;
                 return Look::Found(read(node, slot, area, notification.link, *serial));
             }
@@ -264,7 +259,9 @@ impl DatagramReceiver {
             Look::Nothing
         })?;
         found.map_err(|(link, why)| {
-            self.manager.expel(link, &why);
+            if let Some(sender) = self.seat.manager().connection(link) {
+                self.seat.expel(&sender, &why);
+            }
             match self.ready() {
                 Ok(()) => ReceiveError::Misbehaved(why),
                 Err(e) => e,
@@ -293,7 +290,7 @@ impl DatagramReceiver {
             let text = "the receiver was made ready since, and the datagram's bytes may be others";
             return Err(ReceiveError::Misuse(text.into()));
         }
-        let node = self.manager.lock();
+        let node = self.seat.manager().lock();
         let area = node.area(self.area).map_err(misuse)?;
         let bytes = area.get(datagram.offset..datagram.offset.saturating_add(datagram.length));
         Ok(look(bytes.ok_or_else(|| misuse("the datagram is another receiver's"))?))
@@ -308,16 +305,15 @@ impl DatagramReceiver {
         timeout: Option<Duration>,
     ) -> Result<(), SendError> {
         let link = datagram.link;
-        let Some(connection) = self.manager.connection(link) else {
-            return Err(SendError::Ended(crate::node::CloseReason::Closed));
-        };
+        let connection =
+            self.seat.manager().connection(link).ok_or(SendError::Ended(CloseReason::Closed))?;
         let Some(ticket) = datagram.reply else {
             return Err(SendError::NoReplyWanted);
         };
         self.forget_replies();
-        let (_, outgoing) =
-            self.replies.entry(link).or_insert((connection.clone(), <_>::default()));
-        let sent = send(&self.manager, &connection, outgoing, ticket, data, 0, None, timeout);
+        let (_, rest) = self.replies.entry(link).or_insert((connection.clone(), Rest(None)));
+        let to = (self.seat.manager(), &*connection, ticket);
+        let sent = send(to, rest, data, 0, None, timeout);
         self.forget_replies();
         sent
     }
@@ -331,27 +327,27 @@ impl DatagramReceiver {
         datagram: &Datagram,
         timeout: Option<Duration>,
     ) -> Result<(), SendError> {
-        let Some(connection) = self.manager.connection(datagram.link) else {
-            return Err(SendError::Ended(crate::node::CloseReason::Closed));
-        };
-        let Some((_, outgoing)) = self.replies.get_mut(&datagram.link) else { return Ok(()) };
-        let flushed = outgoing.flush(&self.manager, &connection, timeout);
+        let ended = SendError::Ended(CloseReason::Closed);
+        let connection = self.seat.manager().connection(datagram.link).ok_or(ended)?;
+        let Some((_, rest)) = self.replies.get_mut(&datagram.link) else { return Ok(()) };
+        let flushed = rest.flush(self.seat.manager(), &connection, timeout);
         self.forget_replies();
         flushed
     }
 
     /// Drops the rests of replies that can no longer be sent.
     fn forget_replies(&mut self) {
-        self.replies.retain(|_, (connection, outgoing)| {
-            !outgoing.is_idle() && connection.ended().is_none()
-        });
+        self.replies
+            .retain(|_, (connection, rest)| rest.0.is_some() && connection.ended().is_none());
     }
 
     /// Senders that have a connection now.
     pub fn senders(&self) -> usize {
-        lock(&self.shared).senders.len()
+        self.seat.with(|_, senders| senders.here.len())
     }
 }
+
+seated!(DatagramReceiver, "a [`DatagramSender`]");
 
 /// Reads the entry; on an error, returns the sender and the fault.
 fn read(
@@ -394,12 +390,54 @@ fn read(
     Ok(Datagram { offset, length, reply, link, serial })
 }
 
-#[allow(clippy::too_many_arguments)]
+/// The rest of a datagram that a time limit cut off. The receiver counts packets, so it must follow,
+/// or the entry never comes out at zero (Hamlyn 2.5); it goes on first in the next call.
+struct Rest(Option<(Unfinished, Vec<u8>)>);
+
+impl Rest {
+    /// Waits at most `timeout` until it has left.
+    fn flush(
+        &mut self,
+        manager: &Manager,
+        connection: &Connection,
+        timeout: Option<Duration>,
+    ) -> Result<(), SendError> {
+        let Some((unfinished, data)) = self.0.take() else { return Ok(()) };
+        if let Some(reason) = connection.ended() {
+            return Err(SendError::Ended(reason.clone()));
+        }
+        let sent = manager.send_rest(unfinished, &data, timeout);
+        self.keep(sent, connection, || data)
+    }
+
+    /// Keeps a message that has left in part.
+    fn keep(
+        &mut self,
+        sent: Result<(), NodeSendError>,
+        connection: &Connection,
+        data: impl FnOnce() -> Vec<u8>,
+    ) -> Result<(), SendError> {
+        match sent {
+            Ok(()) => Ok(()),
+            Err(NodeSendError::TimedOut { unfinished: Some(unfinished) }) => {
+                self.0 = Some((*unfinished, data()));
+                Err(SendError::CutOff)
+            }
+            Err(NodeSendError::TimedOut { unfinished: None }) => Err(SendError::TimedOut),
+            Err(NodeSendError::LinkEnded(_) | NodeSendError::Unreachable(_)) => {
+                let reason = connection.ended().cloned().unwrap_or(CloseReason::Closed);
+                Err(SendError::Ended(reason))
+            }
+            Err(NodeSendError::Forked(e)) => Err(SendError::Forked(e)),
+            Err(NodeSendError::Wait(e)) => Err(SendError::Wait(e)),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
 fn send(
-    manager: &Manager,
-    connection: &Connection,
-    outgoing: &mut Outgoing,
-    ticket: Ticket,
+    (manager, connection, ticket): (&Manager, &Connection, Ticket),
+    rest: &mut Rest,
     data: &[u8],
     offset: u64,
     reply: Option<&Ticket>,
@@ -408,6 +446,15 @@ fn send(
     let (size, length) = (ticket.capacity(), data.len());
     if offset > size || length as u64 > size - offset {
         return Err(SendError::Outside { offset, length, size });
+    }
+    let began = Instant::now();
+    match rest.flush(manager, connection, timeout) {
+        // Of this datagram, nothing has left.
+        Err(SendError::CutOff) => return Err(SendError::TimedOut),
+        flushed => flushed?,
+    }
+    if let Some(reason) = connection.ended() {
+        return Err(SendError::Ended(reason.clone()));
     }
     let at = Ticket { base: ticket.base + offset, ..ticket };
     let mut metadata = [0; METADATA_MAX];
@@ -420,7 +467,9 @@ fn send(
             &metadata[..]
         }
     };
-    outgoing.send(manager, connection, Message::new(at, data, metadata), timeout)
+    let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
+    let sent = manager.send_over(connection.link(), &at, data, metadata, left);
+    rest.keep(sent, connection, || data.to_vec())
 }
 
 impl EndPoint for DatagramReceiver {
@@ -429,46 +478,29 @@ impl EndPoint for DatagramReceiver {
     }
 
     fn manager(&self) -> &Manager {
-        &self.manager
-    }
-}
-
-impl Drop for DatagramReceiver {
-    fn drop(&mut self) {
-        let Some(_) = self.manager.withdraw(self.offer) else { return };
-        let mut node = self.manager.lock();
-        let _ = node.remove_slot(self.slot);
-        let _ = node.remove_queue(self.queue);
-        let _ = node.remove_area(self.area);
+        self.seat.manager()
     }
 }
 
 /// Sends datagrams. `Send`.
 /// [`DatagramReceiver`] shows both ends.
 pub struct DatagramSender {
-    manager: Manager,
+    seat: Seat<()>,
     connection: Arc<Connection>,
     ticket: Ticket,
-    outgoing: Outgoing,
+    rest: Rest,
 }
 
 impl DatagramSender {
-    grown!("a sender", "a receiver");
-
     fn to(
         manager: &Manager,
-        target: Target<'_>,
-        timeout: Option<Duration>,
+        connect: impl FnOnce(&Seat<()>, &[u8]) -> Result<(Arc<Connection>, Vec<u8>), GrowError>,
     ) -> Result<Self, GrowError> {
-        let (connection, ticket) = manager.grow(
-            target,
-            Kind::Datagram,
-            &[],
-            timeout,
-            "no ticket for a message",
-            |connection, answer| message_ticket_from(answer, connection.peer(), 0).ok(),
-        )?;
-        Ok(Self { manager: manager.clone(), connection, ticket, outgoing: Outgoing::default() })
+        let seat = manager.seat(Kind::DATAGRAM, ());
+        let (connection, answer) = connect(&seat, &[])?;
+        let ticket = message_ticket_from(&answer, connection.peer(), 0);
+        let ticket = ticket.map_err(|_| GrowError::Answer("no ticket for a message"))?;
+        Ok(Self { seat, connection, ticket, rest: Rest(None) })
     }
 
     /// Bytes of the receiver's area.
@@ -488,11 +520,11 @@ impl DatagramSender {
         reply: Option<&Ticket>,
         timeout: Option<Duration>,
     ) -> Result<(), SendError> {
-        let Self { manager, connection, ticket, outgoing } = self;
-        if reply.is_some_and(|reply| reply.destination != manager.id()) {
+        let Self { seat, connection, ticket, rest } = self;
+        if reply.is_some_and(|reply| reply.destination != seat.manager().id()) {
             return Err(SendError::ForeignTicket);
         }
-        send(manager, connection, outgoing, *ticket, data, offset, reply, timeout)
+        send((seat.manager(), &**connection, *ticket), rest, data, offset, reply, timeout)
     }
 
     /// [`send`](Self::send) without waiting: `false` if it would have to wait to begin, and then
@@ -540,7 +572,8 @@ impl DatagramSender {
     ) -> Result<bool, SendError> {
         match self.send(data, offset, reply, Some(Duration::ZERO)) {
             Err(SendError::CutOff) => Ok(true),
-            sent => SendError::unless_timed_out(sent),
+            Err(SendError::TimedOut) => Ok(false),
+            sent => sent.map(|()| true),
         }
     }
 
@@ -555,17 +588,11 @@ impl DatagramSender {
     /// After [`SendError::CutOff`]: waits at most `timeout` until the rest of that datagram has
     /// left, and returns [`SendError::CutOff`] again if it has not. Otherwise returns at once.
     pub fn flush(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
-        self.outgoing.flush(&self.manager, &self.connection, timeout)
-    }
-
-    connected!("datagrams", |_| "datagrams: one message each");
-}
-
-impl Drop for DatagramSender {
-    fn drop(&mut self) {
-        self.manager.leave(&self.connection, |_| {});
+        self.rest.flush(self.seat.manager(), &self.connection, timeout)
     }
 }
+
+grown_by_seat!(DatagramSender, "datagrams", "datagrams: one message each");
 
 fn misuse(e: impl ToString) -> ReceiveError {
     ReceiveError::Misuse(e.to_string())

@@ -59,6 +59,32 @@ pub(super) fn check_place(
     Ok(())
 }
 
+impl Peer {
+    /// Whether this peer may have one of an end point's `max` places, some of which `holders` have
+    /// taken; otherwise the sentence for it, which names `what` the places are for, and the
+    /// `setting` that limits them. The last eighth of the places, at least one, is for users that
+    /// have no place yet, so that no stranger takes them all; the process's own user may have them,
+    /// too. Hosts count as users.
+    ///
+    /// ```
+    /// use hamlyn::Peer;
+    ///
+    /// /// Of a protocol, in `Protocol::check_place`.
+    /// fn check(peer: &Peer, guests: &[Peer]) -> Result<(), String> {
+    ///     peer.check_place(guests, 16, "guests", "guests_max")
+    /// }
+    /// ```
+    pub fn check_place<'a>(
+        &self,
+        holders: impl IntoIterator<Item = &'a Peer>,
+        max: usize,
+        what: &str,
+        setting: &str,
+    ) -> Result<(), String> {
+        check_place(holders.into_iter().map(Peer::user), self, max, what, setting)
+    }
+}
+
 /// The reason for a connection's end; [`CloseReason::Closed`] until the manager has heard more.
 pub(crate) fn ended(connection: &Connection) -> SendError {
     SendError::Ended(connection.ended().cloned().unwrap_or(CloseReason::Closed))
@@ -125,12 +151,10 @@ macro_rules! offered {
             self.$($inner.)?manager.set_admission(self.$($inner.)?offer, admission);
         }
 
-        /// As [`Offered::offer_with`](crate::protocol::Offered).
-        pub(crate) fn offer_with(
-            &self,
-            make: &dyn Fn(crate::protocol::Kind) -> [u8; 16],
-        ) -> Option<()> {
-            self.$($inner.)?manager.offer_with(self.$($inner.)?offer, make)
+        /// As [`Offered::offer`](crate::protocol::Offered::offer).
+        pub(crate) fn offered(&self) -> crate::protocol::Offer<'_> {
+            let (manager, id) = (&self.$($inner.)?manager, self.$($inner.)?offer);
+            crate::protocol::Offer { manager, id }
         }
     };
 }

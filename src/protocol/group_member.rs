@@ -172,7 +172,7 @@ impl GroupMember {
         let grown = made.and_then(|(consumer, body)| {
             let read =
                 |connection: &Arc<Connection>, answer: &_| Answer::read(answer, connection.peer());
-            let grown = manager.grow(target, Kind::Group, &body, timeout, NO_GROUP, read)?;
+            let grown = manager.grow(target, Kind::GROUP, &body, timeout, NO_GROUP, read)?;
             Ok((consumer, grown))
         });
         let (consumer, (connection, answer)) = match grown {
@@ -311,7 +311,7 @@ impl GroupMember {
             }
             nothing_yet(outgoing, node, connection)
         });
-        match found.map_err(GroupError::from_waited)? {
+        match found.map_err(GroupError::from)? {
             Some(found) => {
                 self.ticket = Some(found);
                 Ok(found.1)
@@ -384,7 +384,7 @@ impl GroupMember {
                 }
                 nothing_yet(outgoing, node, connection)
             });
-            match found.map_err(GroupError::from_waited)? {
+            match found.map_err(GroupError::from)? {
                 Some(Some(found)) => self.arrived = Some(found),
                 Some(None) => {
                     let why = "it sent a message whose kind or length cannot be";
@@ -545,7 +545,7 @@ impl GroupHelper {
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
         let (connection, _) =
-            manager.grow(target, Kind::Group, &[HELPER], timeout, NO_GROUP, |_, _| Some(()))?;
+            manager.grow(target, Kind::GROUP, &[HELPER], timeout, NO_GROUP, |_, _| Some(()))?;
         Ok(Self { manager: manager.clone(), connection, outgoing: Outgoing::default() })
     }
 

@@ -3,19 +3,15 @@
 
 use super::{
     ApertureStreamReceiver, ApertureStreamSender, ByteConfig, ByteListener, ByteStream, Client,
-    ClientConfig, Connection, DatagramReceiver, DatagramSender, EndPoint, Group, GroupHelper,
-    GroupMember, GrowError, Kind, Manager, Publisher, Relay, Seed, Server, StreamReceiver,
-    StreamSender, SubscribeConfig, Subscriber, TaggedReceiver, TaggedSender,
+    ClientConfig, Connection, DatagramSender, EndPoint, Group, GroupHelper, GroupMember, GrowError,
+    Kind, Manager, Offer, Protocol, Publisher, Relay, Seat, Seed, Server, StreamReceiver,
+    StreamSender, SubscribeConfig, Subscriber, TaggedSender,
 };
 use crate::control::{Access, Peer};
 use crate::node::OfferError;
 use core::time::Duration;
-use std::boxed::Box;
 use std::string::String;
 use std::sync::Arc;
-
-/// Whether a peer may grow a sender; the peer gets the error.
-pub type Admit = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 
 /// A receiver: senders find it, by name or by a seed.
 ///
@@ -33,11 +29,13 @@ pub type Admit = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 ///     with: S::With,
 ///     limit: Option<Duration>,
 /// ) -> Result<S, Box<dyn std::error::Error>> {
-///     Offered::set_admission(receiver, Box::new(|_| Ok(())));
+///     Offered::set_admission(receiver, |_| Ok(()));
 ///     Offered::serve(receiver, "joined", Access::SameUser)?;
+///     assert_eq!(Offered::offer(receiver).manager().id(), receiver.offer().manager().id());
 ///     drop(<S as Grown>::connect(manager, "joined", with.clone(), limit)?);
 ///     let mut sender = <S as Grown>::grow(manager, &Offered::seed(receiver)?, with, limit)?;
 ///     Offered::stop_serving(receiver);
+///     receiver.offer().stop_serving(); // The same.
 ///     println!("{}: {}", Connected::connection(&sender).link(), Connected::explain(&mut sender));
 ///     Ok(sender)
 /// }
@@ -54,19 +52,29 @@ pub type Admit = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 /// # std::fs::remove_dir_all(&dir).ok();
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub trait Offered: EndPoint {
-    /// As [`TaggedReceiver::seed`].
-    fn seed(&self) -> Result<Seed, OfferError>;
-    /// As [`TaggedReceiver::serve`].
-    fn serve(&self, name: &str, access: Access) -> Result<(), OfferError>;
-    /// As [`TaggedReceiver::stop_serving`].
-    fn stop_serving(&self);
-    /// As [`TaggedReceiver::set_admission`].
-    fn set_admission(&self, admit: Admit);
-    /// Lets senders be grown with a token that `make` makes from this end point's protocol. `None`:
-    /// senders of another end point are grown with the same token already, and nothing was changed.
-    #[doc(hidden)]
-    fn offer_with(&self, make: &dyn Fn(Kind) -> [u8; 16]) -> Option<()>;
+pub trait Offered {
+    /// Its place at its manager. Of a protocol of the program's own: that of its
+    /// [seat](crate::protocol::Seat::offer).
+    fn offer(&self) -> Offer<'_>;
+    /// As [`TaggedReceiver::seed`](super::TaggedReceiver::seed).
+    fn seed(&self) -> Result<Seed, OfferError> {
+        self.offer().seed()
+    }
+    /// As [`TaggedReceiver::serve`](super::TaggedReceiver::serve).
+    fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
+        self.offer().serve(name, access)
+    }
+    /// As [`TaggedReceiver::stop_serving`](super::TaggedReceiver::stop_serving).
+    fn stop_serving(&self) {
+        self.offer().stop_serving();
+    }
+    /// As [`TaggedReceiver::set_admission`](super::TaggedReceiver::set_admission).
+    fn set_admission(&self, admit: impl FnMut(&Peer) -> Result<(), String> + Send + 'static)
+    where
+        Self: Sized,
+    {
+        self.offer().set_admission(admit);
+    }
 }
 
 /// An end point with one peer.
@@ -102,26 +110,20 @@ pub trait Grown: Sized {
 macro_rules! offered {
     ($($type:ty),+) => {$(
         impl Offered for $type {
-            fn seed(&self) -> Result<Seed, OfferError> {
-                <$type>::seed(self)
-            }
-            fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
-                <$type>::serve(self, name, access)
-            }
-            fn stop_serving(&self) {
-                <$type>::stop_serving(self);
-            }
-            fn set_admission(&self, admit: Admit) {
-                <$type>::set_admission(self, admit);
-            }
-            fn offer_with(&self, make: &dyn Fn(Kind) -> [u8; 16]) -> Option<()> {
-                <$type>::offer_with(self, make)
+            fn offer(&self) -> Offer<'_> {
+                self.offered()
             }
         }
     )+};
 }
-offered!(TaggedReceiver, DatagramReceiver, StreamReceiver, ApertureStreamReceiver);
+offered!(StreamReceiver, ApertureStreamReceiver);
 offered!(Server, Group, Publisher, Relay, ByteListener);
+
+impl<P: Protocol> Offered for Seat<P> {
+    fn offer(&self) -> Offer<'_> {
+        self.offered()
+    }
+}
 
 macro_rules! connected {
     ($($type:ty),+) => {$(
@@ -166,15 +168,15 @@ macro_rules! grown {
     )+};
 }
 grown! {
-    TaggedSender, Tagged, () => grow, connect;
-    DatagramSender, Datagram, () => grow, connect;
-    StreamSender, Stream, () => grow, connect;
-    ApertureStreamSender, Stream, () => grow, connect;
-    GroupHelper, Group, () => grow, connect;
-    GroupMember, Group, usize = receive_bytes => grow, connect;
-    Client, Call, ClientConfig = config => grow_with, connect_with;
-    Subscriber, Publish, SubscribeConfig = config => grow, connect;
-    ByteStream, Bytes, ByteConfig = config => grow_with, connect_with;
+    TaggedSender, TAGGED, () => grow, connect;
+    DatagramSender, DATAGRAM, () => grow, connect;
+    StreamSender, STREAM, () => grow, connect;
+    ApertureStreamSender, STREAM, () => grow, connect;
+    GroupHelper, GROUP, () => grow, connect;
+    GroupMember, GROUP, usize = receive_bytes => grow, connect;
+    Client, CALL, ClientConfig = config => grow_with, connect_with;
+    Subscriber, PUBLISH, SubscribeConfig = config => grow, connect;
+    ByteStream, BYTES, ByteConfig = config => grow_with, connect_with;
 }
 
 // The bindings share an end point that several threads use at once.
@@ -195,20 +197,8 @@ impl<T: EndPoint> EndPoint for Arc<T> {
 }
 
 impl<T: Offered> Offered for Arc<T> {
-    fn seed(&self) -> Result<Seed, OfferError> {
-        (**self).seed()
-    }
-    fn serve(&self, name: &str, access: Access) -> Result<(), OfferError> {
-        (**self).serve(name, access)
-    }
-    fn stop_serving(&self) {
-        (**self).stop_serving();
-    }
-    fn set_admission(&self, admit: Admit) {
-        (**self).set_admission(admit);
-    }
-    fn offer_with(&self, make: &dyn Fn(Kind) -> [u8; 16]) -> Option<()> {
-        (**self).offer_with(make)
+    fn offer(&self) -> Offer<'_> {
+        (**self).offer()
     }
 }
 

@@ -24,8 +24,8 @@
 //!
 //! Each end point has a notification queue of its own, so its owner finds an arrival there,
 //! whichever thread polled. A thread that finds nothing takes the manager's lock and polls for all
-//! threads; it lets others have the lock between two turns. One of the sleeping threads leads (see
-//! [`SharedNode`](crate::SharedNode)). These are received without the manager's lock:
+//! threads; it lets others have the lock between two turns. One of the sleeping threads leads, and
+//! wakes the others. These are received without the manager's lock:
 //!
 //! - a [`TaggedReceiver`]'s tags that have arrived; the lock is taken to return credit to a sender,
 //!   once in half as many tags as it may have in the queue;
@@ -49,6 +49,8 @@
 //!   traits; `exclusive.rs`: one of them for several threads, in languages that cannot tell;
 //!   `asynchronous.rs`: all of them in tokio tasks; `tasks.rs`: calls; `reconnect/`: a client that
 //!   connects again; `driver.rs`: the thread that polls for tasks at byte streams.
+//! - `seated.rs`: the common part of those end points that use the public interface alone,
+//!   `tagged.rs` and `datagram.rs`;
 //! - `tickets.rs`: reads the tickets that peers send; `credit.rs`: counters that only grow;
 //!   `outgoing.rs`: long messages that a time limit cuts off.
 //! - `datagram.rs`, `tagged.rs`, `stream/`, `byte_stream/`, `call/`: one protocol each;
@@ -58,6 +60,8 @@
 // Its only user speaks through the operating system.
 #[cfg_attr(not(feature = "os"), allow(dead_code))]
 mod records;
+#[cfg(feature = "os")]
+mod seated;
 mod seed;
 
 #[cfg(feature = "os")]
@@ -76,7 +80,7 @@ mod datagram;
 mod driver;
 #[cfg(feature = "os")]
 mod ends;
-#[cfg(feature = "os")]
+#[cfg(all(feature = "os", feature = "unstable-internals"))]
 mod exclusive;
 #[cfg(feature = "os")]
 mod group;
@@ -109,7 +113,7 @@ pub use aperture_stream::{
     VolatileBytes,
 };
 #[cfg(feature = "tokio")]
-pub use asynchronous::{AsyncManager, TryReceive, WaitError};
+pub use asynchronous::{AsyncManager, TryReceive};
 #[cfg(feature = "tokio")]
 pub(crate) use byte_stream::Turned;
 #[cfg(feature = "os")]
@@ -123,22 +127,24 @@ pub use call::{
 };
 #[cfg(feature = "os")]
 pub use datagram::{Datagram, DatagramReceiver, DatagramSender};
-#[cfg(feature = "os")]
+#[cfg(all(feature = "os", feature = "unstable-internals"))]
 pub use exclusive::{Exclusive, Held, Probe};
 #[cfg(feature = "os")]
 pub use group::{Group, GroupConfig, GroupError, Parts};
 #[cfg(feature = "os")]
 pub use group_member::{GroupHelper, GroupMember, PART_BYTES, Part};
 #[cfg(feature = "os")]
-pub use kinds::{Admit, Connected, Grown, Offered};
+pub use kinds::{Connected, Grown, Offered};
 #[cfg(feature = "tokio")]
 pub(crate) use manager::Awaiting;
 #[cfg(feature = "os")]
 pub(crate) use manager::NOT_OFFERED;
+#[cfg(feature = "os")]
+pub use manager::SendError;
 #[cfg(all(feature = "os", feature = "unstable-internals"))]
 pub use manager::UntilGivenUp;
 #[cfg(feature = "os")]
-pub use manager::{Connection, EndPoint, GrowError, Manager, ReceiveError, SendError};
+pub use manager::{Connection, EndPoint, GrowError, Manager, Offer, Protocol, ReceiveError, Seat};
 #[cfg(feature = "os")]
 pub use publish::{
     Loan, PublishConfig, PublishError, Publisher, Relay, RelayConfig, RelayError, SHORT_BYTES_MAX,

@@ -7,7 +7,7 @@
 use super::ends::ended;
 use super::{Connection, Manager, SendError};
 use crate::interface::LinkId;
-use crate::node::{Look, Node, NodeSendError, Unfinished, Waited};
+use crate::node::{Look, Node, NodeSendError, Unfinished, WaitError};
 use crate::wire::Ticket;
 use core::time::Duration;
 use std::vec::Vec;
@@ -33,7 +33,7 @@ impl<'a> Message<'a> {
 }
 
 impl Outgoing {
-    /// A look of [`SharedNode::wait_until`](crate::SharedNode): the rest of a message that was cut
+    /// A look of [`Manager::wait_for`]: the rest of a message that was cut
     /// off, then the message.
     pub fn look(
         &mut self,
@@ -89,7 +89,7 @@ impl Outgoing {
         }
         let look = |node: &mut Node, _: &mut _| self.look_at_rest(node, connection);
         match manager.shared.wait_until(timeout, look) {
-            Err(Waited::TimedOut) => Err(SendError::CutOff),
+            Err(WaitError::TimedOut) => Err(SendError::CutOff),
             Err(waited) => Err(waited.into()),
             Ok(result) => result,
         }
@@ -106,7 +106,7 @@ impl Outgoing {
         let sent =
             manager.shared.wait_until(timeout, |node, _| self.look(node, connection, &mut message));
         match sent {
-            Err(Waited::TimedOut) if self.keep(message) => Err(SendError::CutOff),
+            Err(WaitError::TimedOut) if self.keep(message) => Err(SendError::CutOff),
             Err(waited) => Err(waited.into()),
             Ok(result) => result,
         }

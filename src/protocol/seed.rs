@@ -2,8 +2,8 @@
 //! grown from them elsewhere.
 //!
 //! ```text
-//! 0      4        5     6      8      16       32     32 + n       36 + n
-//! magic  version  kind  n: u16 node   token    service checksum
+//! 0      4        6      8      16     32     36       36 + n       40 + n
+//! magic  version  n: u16 node   token  kind   service  checksum
 //! ```
 //! All little-endian. The paper's seeds hold tickets; these hold a random *token*. For it the
 //! receiver gives each sender tickets of its own when it is grown, so that one sender's tickets
@@ -17,61 +17,91 @@ use core::fmt;
 use core::str::FromStr;
 
 const MAGIC: [u8; 4] = *b"HSd1";
-const VERSION: u8 = 2;
-const HEAD_BYTES: usize = 32;
+const VERSION: u16 = 3;
+/// Bytes of a [`Kind`] on the wire.
+pub(crate) const KIND_BYTES: usize = 4;
+const HEAD_BYTES: usize = 36;
 const CHECKSUM_BYTES: usize = 4;
 /// Longest seed, in bytes.
 pub const SEED_BYTES_MAX: usize = HEAD_BYTES + SERVICE_BYTES_MAX + CHECKSUM_BYTES;
 /// `user@name`, as long as the control plane takes them; of another host, as long as they fit.
 const SERVICE_BYTES_MAX: usize = 97;
 
-/// The protocol of an end point.
+/// The protocol of an end point: a number of 32 bits that both ends know. The library has those
+/// below; a program that writes its own makes one of four characters.
+///
+/// ```
+/// use hamlyn::protocol::Kind;
+///
+/// const LOCKS: Kind = Kind::new(*b"lock");
+/// assert_eq!(LOCKS.to_string(), "lock");
+/// assert_eq!(Kind::STREAM.to_string(), "stream");
+/// assert_eq!(Kind::from_number(LOCKS.number()), LOCKS);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub enum Kind {
-    /// Simple datagrams.
-    Datagram = 1,
-    /// Tagged remote write.
-    Tagged = 2,
-    /// A stream of records.
-    Stream = 3,
-    /// Requests and replies.
-    Call = 4,
-    /// Group receive.
-    Group = 5,
-    /// A byte stream, both ways.
-    Bytes = 6,
-    /// Publish and subscribe.
-    Publish = 7,
-}
+pub struct Kind(u32);
 
 impl Kind {
-    /// From the byte on the wire.
-    pub fn from_wire(byte: u8) -> Option<Self> {
-        const ALL: [Kind; 7] = [
-            Kind::Datagram,
-            Kind::Tagged,
-            Kind::Stream,
-            Kind::Call,
-            Kind::Group,
-            Kind::Bytes,
-            Kind::Publish,
-        ];
-        ALL.into_iter().find(|kind| *kind as u8 == byte)
+    /// Simple datagrams.
+    pub const DATAGRAM: Self = Self(1);
+    /// Tagged remote write.
+    pub const TAGGED: Self = Self(2);
+    /// A stream of records.
+    pub const STREAM: Self = Self(3);
+    /// Requests and replies.
+    pub const CALL: Self = Self(4);
+    /// Group receive.
+    pub const GROUP: Self = Self(5);
+    /// A byte stream, both ways.
+    pub const BYTES: Self = Self(6);
+    /// Publish and subscribe.
+    pub const PUBLISH: Self = Self(7);
+
+    /// A protocol of the program's own. Panics, in a constant while compiling, if one of the
+    /// characters is not printable ASCII: so it is none of the library's.
+    pub const fn new(name: [u8; 4]) -> Self {
+        let mut i = 0;
+        while i < name.len() {
+            assert!(name[i].is_ascii_graphic(), "a kind is four printable characters of ASCII");
+            i += 1;
+        }
+        Self(u32::from_le_bytes(name))
+    }
+
+    /// From the number on the wire.
+    pub const fn from_number(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The number on the wire.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; KIND_BYTES] {
+        self.0.to_le_bytes()
+    }
+
+    pub(crate) fn from_bytes(bytes: [u8; KIND_BYTES]) -> Self {
+        Self(u32::from_le_bytes(bytes))
     }
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Datagram => "datagram",
-            Self::Tagged => "tagged remote write",
-            Self::Stream => "stream",
-            Self::Call => "request and reply",
-            Self::Group => "group",
-            Self::Bytes => "byte stream",
-            Self::Publish => "publish and subscribe",
+        let name = self.to_bytes();
+        f.write_str(match *self {
+            Self::DATAGRAM => "datagram",
+            Self::TAGGED => "tagged remote write",
+            Self::STREAM => "stream",
+            Self::CALL => "request and reply",
+            Self::GROUP => "group",
+            Self::BYTES => "byte stream",
+            Self::PUBLISH => "publish and subscribe",
+            _ => match core::str::from_utf8(&name) {
+                Ok(name) if name.bytes().all(|byte| byte.is_ascii_graphic()) => name,
+                _ => return write!(f, "number {}", self.0),
+            },
         })
     }
 }
@@ -130,11 +160,11 @@ pub enum SeedError {
     NotASeed,
     /// From a newer library.
     #[error("the seed has version {0}, and this library reads version {VERSION}")]
-    Version(u8),
+    Version(u16),
     /// Bytes were changed on the way.
     #[error("the seed was changed on its way: its checksum does not fit")]
     Checksum,
-    /// A kind or name that no library writes.
+    /// A name that no library writes.
     #[error("the seed's {0} is none that exists")]
     Content(&'static str),
     /// Text with something other than hexadecimal digits.
@@ -170,10 +200,10 @@ impl Seed {
     /// let manager = Manager::with_config(config)?;
     /// let server = Server::new(&manager, ServerConfig::default())?;
     /// let seed = server.seed()?;
-    /// assert_eq!((seed.kind(), seed.node()), (Kind::from_wire(4).unwrap(), manager.id()));
+    /// assert_eq!((seed.kind(), seed.node()), (Kind::from_number(4), manager.id()));
     /// // For a sender on another host, which finds this one there.
     /// let far = seed.at_host("clock.example:4000")?;
-    /// assert_eq!((far.kind(), far.node()), (Kind::Call, manager.id()));
+    /// assert_eq!((far.kind(), far.node()), (Kind::CALL, manager.id()));
     /// # drop(server);
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -205,10 +235,11 @@ impl Seed {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.service.len() + CHECKSUM_BYTES);
         bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&[VERSION, self.kind as u8]);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&(self.service.len() as u16).to_le_bytes());
         bytes.extend_from_slice(&self.node.0.to_le_bytes());
         bytes.extend_from_slice(&self.token.0);
+        bytes.extend_from_slice(&self.kind.to_bytes());
         bytes.extend_from_slice(self.service.as_bytes());
         bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
         bytes
@@ -223,8 +254,9 @@ impl Seed {
         if bytes.len() < HEAD_BYTES + CHECKSUM_BYTES {
             return Err(SeedError::Length(bytes.len()));
         }
-        if bytes[4] != VERSION {
-            return Err(SeedError::Version(bytes[4]));
+        let version = u16::from_le_bytes([bytes[4], bytes[5]]);
+        if version != VERSION {
+            return Err(SeedError::Version(version));
         }
         let service = u16::from_le_bytes([bytes[6], bytes[7]]) as usize;
         if bytes.len() != HEAD_BYTES + service + CHECKSUM_BYTES || service > SERVICE_BYTES_MAX {
@@ -236,10 +268,11 @@ impl Seed {
         }
         let mut token = Token::NONE;
         token.0.copy_from_slice(&content[16..32]);
-        let mut node = [0; 8];
+        let (mut node, mut kind) = ([0; 8], [0; KIND_BYTES]);
         node.copy_from_slice(&content[8..16]);
+        kind.copy_from_slice(&content[32..HEAD_BYTES]);
         Ok(Self {
-            kind: Kind::from_wire(content[5]).ok_or(SeedError::Content("kind"))?,
+            kind: Kind::from_bytes(kind),
             node: NodeId(u64::from_le_bytes(node)),
             token,
             service: core::str::from_utf8(&content[HEAD_BYTES..])
@@ -281,7 +314,7 @@ mod tests {
 
     fn seed() -> Seed {
         Seed {
-            kind: Kind::Stream,
+            kind: Kind::STREAM,
             node: NodeId(7),
             token: Token([9; 16]),
             service: "user@seeds-00000007".into(),
@@ -290,6 +323,8 @@ mod tests {
 
     #[test]
     fn a_seed_survives_bytes_and_text() {
+        let own = Seed { kind: Kind::new(*b"lock"), ..seed() };
+        assert_eq!(Seed::from_bytes(&own.to_bytes()), Ok(own));
         assert_eq!(Seed::from_bytes(&seed().to_bytes()), Ok(seed()));
         assert_eq!(seed().to_string().parse(), Ok(seed()));
         assert!(seed().to_bytes().len() <= SEED_BYTES_MAX);
@@ -307,7 +342,7 @@ mod tests {
             assert!(Seed::from_bytes(&changed).is_err(), "byte {i} changed");
         }
         let mut newer = bytes.clone();
-        newer[4] = VERSION + 1;
+        newer[4] += 1;
         assert_eq!(Seed::from_bytes(&newer), Err(SeedError::Version(VERSION + 1)));
         assert_eq!(
             Seed::from_bytes(b"some other file, longer than a head"),

@@ -12,21 +12,20 @@
 //! The area's bytes change whenever a sender writes, so they are copied out, never lent.
 
 use super::credit::{CreditReturn, CreditWord};
-use super::ends::{check_place, connected, ended, grown, offered};
-use super::manager::{Offer, OfferId, Offering, Target, set_up};
+use super::seated::{grown_by_seat, seated};
 use super::tickets::fast_ticket_from;
 use super::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError, SendError};
-use crate::control::{Peer, PeerUser, RequestId};
+use super::{Protocol, Seat};
+use crate::control::{Peer, RequestId};
 use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{Look, Node, NodeSendError, PreparedTicket};
+use crate::node::{CloseReason, Look, Node, NodeSendError, PreparedTicket};
 use crate::wire::{SlotIndex, TICKET_BYTES, Ticket};
 use core::time::Duration;
-use std::boxed::Box;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::format;
 use std::string::{String, ToString};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::vec::Vec;
 
 /// Configuration of a [`TaggedReceiver`].
@@ -59,36 +58,27 @@ pub struct Tag {
 /// One sender, as its receiver knows it.
 #[derive(Debug)]
 struct Sender {
-    user: PeerUser,
+    peer: Peer,
     slot: SlotId,
     credit: Ticket,
     link: Option<LinkId>,
 }
 
-/// The state that the receiver's end point and its offer share.
+/// The receiver's state at its manager.
 #[derive(Debug)]
-struct Shared {
+struct Senders {
     area: AreaId,
     queue: QueueId,
     tags: u32,
     senders_max: u32,
-    senders: HashMap<SlotIndex, Sender>,
+    here: HashMap<SlotIndex, Sender>,
     requests: HashMap<RequestId, SlotIndex>,
 }
 
-type Senders = Arc<Mutex<Shared>>;
-
-fn lock(senders: &Senders) -> MutexGuard<'_, Shared> {
-    senders.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-struct TaggedOffer(Senders);
-
-impl Offer for TaggedOffer {
+impl Protocol for Senders {
     fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
-        let shared = lock(&self.0);
-        let users = shared.senders.values().map(|sender| sender.user.clone());
-        check_place(users, peer, shared.senders_max as usize, "senders", "senders_max")
+        let holders = self.here.values().map(|sender| &sender.peer);
+        peer.check_place(holders, self.senders_max as usize, "senders", "senders_max")
     }
 
     fn admit(
@@ -99,31 +89,28 @@ impl Offer for TaggedOffer {
         body: &[u8],
     ) -> Result<Vec<u8>, String> {
         let credit = fast_ticket_from(body, peer)?;
-        let mut shared = lock(&self.0);
-        let config = SlotConfig::new(shared.area, shared.queue).credit(shared.tags);
+        let config = SlotConfig::new(self.area, self.queue).credit(self.tags);
         let slot = node.slot(config).map_err(|e| e.to_string())?;
         let ticket = node.fast_ticket(slot).map_err(|e| e.to_string())?;
         let mut answer = ticket.to_bytes().to_vec();
-        answer.extend_from_slice(&shared.tags.to_le_bytes());
-        shared.requests.insert(request, slot.index());
-        let sender = Sender { user: peer.user(), slot, credit, link: None };
-        shared.senders.insert(slot.index(), sender);
+        answer.extend_from_slice(&self.tags.to_le_bytes());
+        self.requests.insert(request, slot.index());
+        let sender = Sender { peer: peer.clone(), slot, credit, link: None };
+        self.here.insert(slot.index(), sender);
         Ok(answer)
     }
 
     fn withdrawn(&mut self, node: &mut Node, request: RequestId) {
-        let mut shared = lock(&self.0);
-        if let Some(index) = shared.requests.remove(&request)
-            && let Some(sender) = shared.senders.remove(&index)
+        if let Some(index) = self.requests.remove(&request)
+            && let Some(sender) = self.here.remove(&index)
         {
             let _ = node.remove_slot(sender.slot);
         }
     }
 
     fn joined(&mut self, _: &mut Node, request: RequestId, connection: &Arc<Connection>) {
-        let mut shared = lock(&self.0);
-        if let Some(index) = shared.requests.remove(&request)
-            && let Some(sender) = shared.senders.get_mut(&index)
+        if let Some(index) = self.requests.remove(&request)
+            && let Some(sender) = self.here.get_mut(&index)
         {
             sender.link = Some(connection.link());
         }
@@ -131,13 +118,21 @@ impl Offer for TaggedOffer {
 
     fn left(&mut self, node: &mut Node, connection: &Connection) {
         // Its tags that wait stay in the queue; no more will come.
-        lock(&self.0).senders.retain(|_, sender| {
+        self.here.retain(|_, sender| {
             let leaves = sender.link == Some(connection.link());
             if leaves {
                 let _ = node.remove_slot(sender.slot);
             }
             !leaves
         });
+    }
+
+    fn close(&mut self, node: &mut Node) {
+        for sender in self.here.values() {
+            let _ = node.remove_slot(sender.slot);
+        }
+        let _ = node.remove_queue(self.queue);
+        let _ = node.remove_area(self.area);
     }
 }
 
@@ -154,19 +149,19 @@ struct Kept {
 
 impl Kept {
     /// Keeps a tag for later; an error is the sender's violation.
-    fn keep(&mut self, shared: &Shared, notification: Notification) -> Result<(), String> {
+    fn keep(&mut self, at: &Senders, notification: Notification) -> Result<(), String> {
         let (slot, link) = (notification.slot.index(), notification.link);
         // The link of a sender that has gone is no longer known.
-        if shared.senders.get(&slot).is_some_and(|sender| sender.link != Some(link)) {
+        if at.here.get(&slot).is_some_and(|sender| sender.link != Some(link)) {
             return Err("it sent a tag with a ticket of another sender".into());
         }
-        let tags = shared.tags;
+        let tags = at.tags;
         // An honest sender never has more tags than its credit.
         if self.of_link.get(&link).is_some_and(|count| *count >= tags) {
             return Err(format!("it sent more than {tags} tags, which is its credit"));
         }
-        let most = tags as usize * shared.senders_max as usize;
-        if self.tags.len() >= most && !self.drop_gone(shared) {
+        let most = tags as usize * at.senders_max as usize;
+        if self.tags.len() >= most && !self.drop_gone(at) {
             // The kept tags belong to connected senders, so this tag's sender has gone.
             self.dropped += 1;
             return Ok(());
@@ -177,8 +172,8 @@ impl Kept {
     }
 
     /// Drops all tags of the gone sender whose tag is the oldest.
-    fn drop_gone(&mut self, shared: &Shared) -> bool {
-        let here: HashSet<LinkId> = shared.senders.values().filter_map(|s| s.link).collect();
+    fn drop_gone(&mut self, at: &Senders) -> bool {
+        let here: HashSet<LinkId> = at.here.values().filter_map(|s| s.link).collect();
         let Some(gone) = self.tags.iter().map(|kept| kept.link).find(|link| !here.contains(link))
         else {
             return false;
@@ -232,11 +227,12 @@ impl Kept {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct TaggedReceiver {
-    manager: Manager,
-    offer: OfferId,
+    seat: Seat<Senders>,
+    area: AreaId,
     queue: QueueId,
     consumer: Consumer,
-    shared: Senders,
+    /// Tags of each sender.
+    tags: u32,
     kept: Kept,
     returns: HashMap<SlotIndex, CreditReturn>,
     /// The sender whose tag came last.
@@ -263,12 +259,13 @@ impl TaggedReceiver {
     /// A receiver with an area of zero bytes.
     pub fn new(manager: &Manager, config: TaggedConfig) -> Result<Self, GrowError> {
         let entries = config.tags.saturating_mul(config.senders_max);
+        let set_up = |e: &dyn ToString| GrowError::SetUp(e.to_string());
         let made = {
             let mut node = manager.lock();
-            let area = node.message_area(config.bytes).map_err(set_up)?;
-            let queue = node.notification_queue(entries).map_err(set_up);
+            let area = node.message_area(config.bytes).map_err(|e| set_up(&e))?;
+            let queue = node.notification_queue(entries).map_err(|e| set_up(&e));
             let consumer = queue.and_then(|queue| {
-                let consumer = node.take_consumer(queue).map_err(set_up)?;
+                let consumer = node.take_consumer(queue).map_err(|e| set_up(&e))?;
                 Ok((area, queue, consumer))
             });
             if consumer.is_err() {
@@ -277,30 +274,26 @@ impl TaggedReceiver {
             consumer?
         };
         let (area, queue, consumer) = made;
-        let shared = Arc::new(Mutex::new(Shared {
+        let state = Senders {
             area,
             queue,
             tags: config.tags,
             senders_max: config.senders_max,
-            senders: HashMap::new(),
+            here: HashMap::new(),
             requests: HashMap::new(),
-        }));
-        let offer =
-            manager.offer(Kind::Tagged, Offering::Other(Box::new(TaggedOffer(shared.clone()))));
+        };
         Ok(Self {
-            manager: manager.clone(),
-            offer,
+            seat: manager.seat(Kind::TAGGED, state),
+            area,
             queue,
             consumer,
-            shared,
+            tags: config.tags,
             kept: Kept::default(),
             returns: HashMap::new(),
             last: None,
             untold: false,
         })
     }
-
-    offered!(many "a [`TaggedSender`]");
 
     /// The next tag, if one is there or comes in one turn.
     ///
@@ -332,10 +325,10 @@ impl TaggedReceiver {
         if let Some(notification) = self.take_at_once() {
             return Ok(Some(self.hand_out(notification)));
         }
-        self.manager.poll()?;
+        self.seat.manager().poll()?;
         if self.untold {
             let Self { last, returns, .. } = self;
-            let node = &mut self.manager.shared.lock();
+            let node = &mut self.seat.manager().lock();
             self.untold = !tell_all(last, returns, node, CreditReturn::is_due);
         }
         Ok(self.next().map(|notification| self.hand_out(notification)))
@@ -354,27 +347,23 @@ impl TaggedReceiver {
     /// A tag that is there already, or comes straight from a ring.
     #[inline(always)]
     fn take_at_once(&mut self) -> Option<Notification> {
-        if let Some(notification) = self.next() {
-            self.manager.shared.is_called();
-            return Some(notification);
+        if !self.kept.tags.is_empty() {
+            return self.kept.take(0);
         }
-        let Self { manager, queue, consumer, .. } = self;
-        manager
-            .shared
-            .at_once(|node, _| Some(node.take_direct(*queue, Some(consumer))?.notification))
+        let Self { seat, queue, consumer, .. } = self;
+        seat.manager().take(*queue, consumer)
     }
 
     #[inline(never)]
     fn wait_for_tag(&mut self, timeout: Option<Duration>) -> Result<Tag, ReceiveError> {
-        let Self { queue, consumer, last, returns, untold, .. } = self;
-        let found = self.manager.shared.wait_until(timeout, |node, _| {
-            match node.take_past(*queue, consumer) {
-                Some(notification) => Look::Found(notification),
-                None if *untold => {
+        let Self { seat, queue, consumer, last, returns, untold, .. } = self;
+        let found = seat.manager().wait_for(timeout, |node| match node.take(*queue, consumer) {
+            Some(notification) => Look::Found(notification),
+            None => {
+                if *untold {
                     *untold = !tell_all(last, returns, node, CreditReturn::is_due);
-                    Look::Nothing
                 }
-                None => Look::Nothing,
+                Look::Nothing
             }
         })?;
         Ok(self.hand_out(found))
@@ -393,24 +382,20 @@ impl TaggedReceiver {
         {
             return Ok(self.hand_out(notification));
         }
-        let Self { consumer, kept, last, returns, untold, shared, .. } = self;
+        let Self { seat, consumer, kept, last, returns, untold, .. } = self;
         // With kept tags, a sender may have no credit left except the part that it has not yet got
         // back.
         let mut owes = true;
-        let found = self.manager.shared.wait_until(timeout, |node, protocols| {
+        let found = seat.wait_for(timeout, |node, at| {
             if *untold {
                 *untold = !tell_all(last, returns, node, CreditReturn::is_due);
             }
-            // So that the link of each sender with tags here is known.
-            protocols.take_events(node);
             while let Some(notification) = consumer.pop() {
                 if notification.word == tag {
                     return Look::Found(Ok(notification));
                 }
-                let keeping = kept.keep(&lock(shared), notification);
-                if let Err(why) = keeping {
-                    protocols.expel(node, notification.link, &why);
-                    return Look::Found(Err(ReceiveError::Misbehaved(why)));
+                if let Err(why) = kept.keep(at, notification) {
+                    return Look::Found(Err((notification.link, why)));
                 }
             }
             if !owes || kept.tags.is_empty() {
@@ -424,7 +409,15 @@ impl TaggedReceiver {
                 None => Look::Nothing,
             }
         })?;
-        Ok(self.hand_out(found?))
+        match found {
+            Ok(notification) => Ok(self.hand_out(notification)),
+            Err((link, why)) => {
+                if let Some(sender) = self.seat.manager().connection(link) {
+                    self.seat.expel(&sender, &why);
+                }
+                Err(ReceiveError::Misbehaved(why))
+            }
+        }
     }
 
     /// Tags that [`get_specific_tag`](Self::get_specific_tag) had passed over and that were
@@ -451,7 +444,7 @@ impl TaggedReceiver {
             {
                 credit.consumed += 1;
                 if credit.is_due() {
-                    self.untold |= !credit.tell(&mut self.manager.shared.lock());
+                    self.untold |= !credit.tell(&mut self.seat.manager().lock());
                 }
             }
             _ => self.hand_out_of_another(notification),
@@ -472,18 +465,19 @@ impl TaggedReceiver {
         }
         credit.consumed += 1;
         if credit.is_due() {
-            self.untold |= !credit.tell(&mut self.manager.shared.lock());
+            self.untold |= !credit.tell(&mut self.seat.manager().lock());
         }
         self.last = Some((slot, credit));
     }
 
     /// The count of a sender whose first tag this is, unless `link` is another's.
     fn credit_of(&self, slot: SlotIndex, link: LinkId) -> Option<CreditReturn> {
-        let shared = lock(&self.shared);
-        let sender = shared.senders.get(&slot)?;
-        // Its tag may be here before the manager has heard of its link.
-        let is_its_own = sender.link.is_none_or(|of_sender| of_sender == link);
-        is_its_own.then(|| CreditReturn::new(sender.credit, link, shared.tags as u64 / 2))
+        self.seat.with(|_, at| {
+            let sender = at.here.get(&slot)?;
+            // Its tag may be here before the manager has heard of its link.
+            let is_its_own = sender.link.is_none_or(|of_sender| of_sender == link);
+            is_its_own.then(|| CreditReturn::new(sender.credit, link, self.tags as u64 / 2))
+        })
     }
 
     /// Copies bytes out of the area, from `offset` on.
@@ -508,17 +502,18 @@ impl TaggedReceiver {
 
     /// Shows the area to `look`. No packet arrives meanwhile, in any thread; so it should be quick.
     pub fn with_bytes<R>(&self, look: impl FnOnce(&[u8]) -> R) -> Result<R, ReceiveError> {
-        let area = lock(&self.shared).area;
-        let node = self.manager.lock();
-        let bytes = node.area(area).map_err(|e| ReceiveError::Misuse(e.to_string()))?;
+        let node = self.seat.manager().lock();
+        let bytes = node.area(self.area).map_err(|e| ReceiveError::Misuse(e.to_string()))?;
         Ok(look(bytes))
     }
 
     /// Senders that have a connection now.
     pub fn senders(&self) -> usize {
-        lock(&self.shared).senders.values().filter(|sender| sender.link.is_some()).count()
+        self.seat.with(|_, at| at.here.values().filter(|sender| sender.link.is_some()).count())
     }
 }
+
+seated!(TaggedReceiver, "a [`TaggedSender`]");
 
 impl EndPoint for TaggedReceiver {
     fn is_ready_in(&self, _: &Node) -> bool {
@@ -526,29 +521,22 @@ impl EndPoint for TaggedReceiver {
     }
 
     fn manager(&self) -> &Manager {
-        &self.manager
+        self.seat.manager()
     }
 }
 
-impl Drop for TaggedReceiver {
-    fn drop(&mut self) {
-        let Some(_) = self.manager.withdraw(self.offer) else { return };
-        let shared = lock(&self.shared);
-        let mut node = self.manager.lock();
-        for sender in shared.senders.values() {
-            let _ = node.remove_slot(sender.slot);
-        }
-        let _ = node.remove_queue(shared.queue);
-        let _ = node.remove_area(shared.area);
+/// A sender's state at its manager: the count of tags that have been taken.
+impl Protocol for CreditWord {
+    fn close(&mut self, node: &mut Node) {
+        self.remove(node);
     }
 }
 
 /// Sends tagged writes. `Send`.
 /// [`TaggedReceiver`] shows both ends.
 pub struct TaggedSender {
-    manager: Manager,
+    seat: Seat<CreditWord>,
     connection: Arc<Connection>,
-    credit: CreditWord,
     ticket: PreparedTicket,
     tags: u64,
     sent: u64,
@@ -557,39 +545,29 @@ pub struct TaggedSender {
 }
 
 impl TaggedSender {
-    grown!("a sender", "a receiver");
-
     fn to(
         manager: &Manager,
-        target: Target<'_>,
-        timeout: Option<Duration>,
+        connect: impl FnOnce(&Seat<CreditWord>, &[u8]) -> Result<(Arc<Connection>, Vec<u8>), GrowError>,
     ) -> Result<Self, GrowError> {
         let (credit, ticket) = CreditWord::new(&mut manager.lock()).map_err(GrowError::SetUp)?;
-        let body = ticket.to_bytes();
-        let expected = "no ticket and number of tags";
-        let grown =
-            manager.grow(target, Kind::Tagged, &body, timeout, expected, |connection, answer| {
-                let (ticket, tags) = answer.split_at_checked(TICKET_BYTES)?;
-                let ticket = fast_ticket_from(ticket, connection.peer()).ok()?;
-                let tags = u32::from_le_bytes(tags.try_into().ok()?);
-                (tags > 0).then_some((ticket, tags))
-            });
-        match grown {
-            Ok((connection, (ticket, tags))) => Ok(Self {
-                bytes_max: manager.lock().fast_bytes_max(connection.link()).unwrap_or(0),
-                manager: manager.clone(),
-                ticket: PreparedTicket::new(&ticket, connection.link()),
-                connection,
-                credit,
-                tags: tags as u64,
-                sent: 0,
-                acknowledged: 0,
-            }),
-            Err(e) => {
-                credit.remove(&mut manager.lock());
-                Err(e)
-            }
-        }
+        let seat = manager.seat(Kind::TAGGED, credit);
+        let (connection, answer) = connect(&seat, &ticket.to_bytes())?;
+        let read = || {
+            let (ticket, tags) = answer.split_at_checked(TICKET_BYTES)?;
+            let ticket = fast_ticket_from(ticket, connection.peer()).ok()?;
+            let tags = u32::from_le_bytes(tags.try_into().ok()?);
+            (tags > 0).then_some((ticket, tags))
+        };
+        let (ticket, tags) = read().ok_or(GrowError::Answer("no ticket and number of tags"))?;
+        Ok(Self {
+            bytes_max: manager.lock().fast_bytes_max(connection.link()).unwrap_or(0),
+            ticket: PreparedTicket::new(&ticket, connection.link()),
+            seat,
+            connection,
+            tags: tags as u64,
+            sent: 0,
+            acknowledged: 0,
+        })
     }
 
     /// Most bytes of one write: those of a packet.
@@ -613,11 +591,8 @@ impl TaggedSender {
         timeout: Option<Duration>,
     ) -> Result<(), SendError> {
         if self.sent - self.acknowledged < self.tags {
-            let Self { manager, ticket, .. } = &*self;
-            let sent = manager
-                .shared
-                .at_once(|node, _| node.push_prepared(ticket, offset, data, tag).then_some(()));
-            if sent.is_some() {
+            let Self { seat, ticket, .. } = &*self;
+            if seat.manager().send_prepared_now(ticket, offset, data, tag) {
                 self.sent += 1;
                 return Ok(());
             }
@@ -634,8 +609,8 @@ impl TaggedSender {
         timeout: Option<Duration>,
     ) -> Result<(), SendError> {
         let ticket = self.check(offset, data)?;
-        let Self { manager, connection, credit, tags, sent, acknowledged, .. } = self;
-        manager.shared.wait_until(timeout, |node, _| {
+        let Self { seat, connection, tags, sent, acknowledged, .. } = self;
+        seat.wait_for(timeout, |node, credit| {
             if *sent - *acknowledged >= *tags {
                 *acknowledged = credit.read(node, *sent);
                 if *sent - *acknowledged >= *tags {
@@ -651,7 +626,10 @@ impl TaggedSender {
                     Look::Found(Ok(()))
                 }
                 Err(NodeSendError::Full) => Look::Room(connection.link()),
-                Err(NodeSendError::LinkEnded(_)) => Look::Found(Err(ended(connection))),
+                Err(NodeSendError::LinkEnded(_)) => {
+                    let reason = connection.ended().cloned().unwrap_or(CloseReason::Closed);
+                    Look::Found(Err(SendError::Ended(reason)))
+                }
                 Err(e) => Look::Found(Err(e.into())),
             }
         })?
@@ -660,7 +638,10 @@ impl TaggedSender {
     /// [`send`](Self::send) without waiting: `false` if it would have to wait, and then nothing was
     /// sent.
     pub fn try_send(&mut self, offset: u64, data: &[u8], tag: u32) -> Result<bool, SendError> {
-        SendError::unless_timed_out(self.send(offset, data, tag, Some(Duration::ZERO)))
+        match self.send(offset, data, tag, Some(Duration::ZERO)) {
+            Err(SendError::TimedOut) => Ok(false),
+            sent => sent.map(|()| true),
+        }
     }
 
     #[inline(always)]
@@ -676,12 +657,6 @@ impl TaggedSender {
         let whole = self.ticket.ticket();
         Ok(Ticket { base: whole.base + offset, ..*whole })
     }
-
-    connected!("writes", |_| "tagged remote write: one fast packet each");
 }
 
-impl Drop for TaggedSender {
-    fn drop(&mut self) {
-        self.manager.leave(&self.connection, |node| self.credit.remove(node));
-    }
-}
+grown_by_seat!(TaggedSender, "writes", "tagged remote write: one fast packet each");

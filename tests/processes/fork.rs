@@ -4,6 +4,7 @@
 use crate::support::*;
 use hamlyn::control::{Accept, AcceptError, Access, RequestId};
 use hamlyn::node::{ConnectError, NodeReceiveError, NodeSendError, OfferError};
+use hamlyn::protocol::Manager;
 use hamlyn::{LinkId, MetadataIndex, Node, Piece, SlotConfig, Ticket};
 use std::time::Duration;
 
@@ -186,7 +187,7 @@ fn a_forked_child_that_drops_its_parents_node_touches_nothing_of_its_own() {
     alone("a_forked_child_that_drops_its_parents_node_touches_nothing_of_its_own", || {
         let p = parent("dropped");
         let Parent { station, friend, to_friend, reply, replies, another, dir } = p;
-        let shared = station.node.share().unwrap();
+        let shared = Manager::from_node(station.node).unwrap();
         let mut kept = Some(shared);
         let status = forked(|| {
             // As daemons do, and test runners.

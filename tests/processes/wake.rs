@@ -3,7 +3,8 @@
 
 use crate::support::*;
 use hamlyn::node::NodeReceiveError;
-use hamlyn::{MetadataIndex, Node, SharedNode, Ticket};
+use hamlyn::protocol::Manager;
+use hamlyn::{MetadataIndex, Node, Ticket};
 use std::time::Duration;
 
 const SENDERS: usize = 3;
@@ -166,7 +167,7 @@ fn threads_that_share_a_node_are_woken() {
         let (queue, slot, area) = (station.queue, station.slot, station.area);
         let peers: Vec<Peer> =
             (0..SENDERS).map(|i| Peer::start("role", &dir, &format!("{i} {rounds}"))).collect();
-        let shared: SharedNode = station.node.share().unwrap();
+        let shared: Manager = Manager::from_node(station.node).unwrap();
         shared.start_progress().unwrap();
         let answered = std::sync::atomic::AtomicU64::new(0);
         let total = rounds * SENDERS as u64;

@@ -2,7 +2,8 @@
 //! thread discards and counts arrivals, and it accepts them again afterwards.
 
 use crate::support::*;
-use hamlyn::{Flags, SharedNode};
+use hamlyn::Flags;
+use hamlyn::protocol::Manager;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ fn role() {
     station.node.close(LIMIT).unwrap();
 }
 
-fn value(shared: &SharedNode, name: &str) -> u64 {
+fn value(shared: &Manager, name: &str) -> u64 {
     counter(&shared.lock(), name)
 }
 
@@ -37,7 +38,7 @@ fn an_application_that_stops_calling_has_its_packets_discarded_until_it_calls_ag
     let dir = Dir::new("watchdog", &[("WATCHDOG_MS", &ms), ("WAIT_MODE", "blocking")]);
     let station = Station::new(dir.config(), 64, 1).serve("service");
     let area = station.area;
-    let shared = station.node.share().unwrap();
+    let shared = Manager::from_node(station.node).unwrap();
     let application = Application::new();
     let (lives, ended) = (AtomicBool::new(true), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -91,7 +92,7 @@ fn an_application_that_stops_calling_has_its_packets_discarded_until_it_calls_ag
         drop(end);
     });
     shared.stop_progress();
-    assert!(shared.into_inner().is_ok());
+    assert!(shared.into_node().is_ok());
 }
 
 /// When it has called last, and after how long at most. It is for the machine to let it run: where
@@ -107,7 +108,7 @@ impl Application {
         self.0.lock().unwrap()
     }
 
-    fn calls(&self, shared: &SharedNode) {
+    fn calls(&self, shared: &Manager) {
         let mut called = self.called();
         let begins = Instant::now();
         shared.lock().reset_watchdog();
@@ -115,7 +116,7 @@ impl Application {
     }
 
     /// Each of ten packets is deposited, and none discarded, while it calls often enough.
-    fn while_it_calls(&self, shared: &SharedNode, mut deposited: impl FnMut() -> bool) {
+    fn while_it_calls(&self, shared: &Manager, mut deposited: impl FnMut() -> bool) {
         for _ in 0..100 {
             self.calls(shared);
             self.called().1 = Duration::ZERO;

@@ -245,10 +245,10 @@ impl Hostile {
     /// Grown by hand from what is served as `lied-to`.
     fn new(dir: &Dir) -> Self {
         let manager = dir.manager();
-        let greeting = [&b"HGr1\x01"[..], &[0; 16]].concat();
+        let greeting = [&b"HGr2\x01\0\0\0"[..], &[0; 16]].concat();
         let link = manager.connect(&at("lied-to"), &greeting, LIMIT).unwrap();
         let answer = manager.lock().greeting(link).unwrap().to_vec();
-        let ticket = Ticket::from_bytes(answer.strip_prefix(b"HAn1\x01").unwrap()).unwrap();
+        let ticket = Ticket::from_bytes(answer.strip_prefix(b"HAn2\x01\0\0\0").unwrap()).unwrap();
         Self { manager, link, ticket }
     }
 

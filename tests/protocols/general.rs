@@ -595,9 +595,9 @@ fn greedy_client(dir: &Dir, name: &str, server: &Server, word: u32, done: &dyn F
     let own = node.fast_ticket(slot).unwrap();
     // Kind 4, no token, one block of 64 bytes.
     let sizes = [64u32.to_le_bytes(), 1u32.to_le_bytes()].concat();
-    let greeting = [b"HGr1\x04", &[0; 16][..], &own.to_bytes(), &sizes].concat();
+    let greeting = [b"HGr2\x04\0\0\0", &[0; 16][..], &own.to_bytes(), &sizes].concat();
     let link = node.connect(&at(name), &greeting, LIMIT).unwrap();
-    let ticket = Ticket::from_bytes(&node.greeting(link).unwrap()[5..49]).unwrap();
+    let ticket = Ticket::from_bytes(&node.greeting(link).unwrap()[8..52]).unwrap();
     let end = Instant::now() + LIMIT.unwrap();
     let mut sent = 0;
     while server.misbehaved() == 0 {

@@ -467,7 +467,7 @@ fn half_a_member(dir: &Dir, name: &str) -> (OwnedFd, Ticket) {
         share: Share::WHOLE,
     };
     let down = Ticket { metadata_index: MetadataIndex(0), ..own };
-    let mut greeting = b"HGr1\x05".to_vec();
+    let mut greeting = b"HGr2\x05\0\0\0".to_vec();
     greeting.extend([0; 16 + 1]);
     greeting.extend(own.to_bytes());
     greeting.extend(down.to_bytes());
@@ -475,7 +475,7 @@ fn half_a_member(dir: &Dir, name: &str) -> (OwnedFd, Ticket) {
     let Some((Frame::Welcome(welcome), _)) = crate::control_help::receive(&socket) else {
         panic!("no welcome");
     };
-    let ticket = Ticket::from_bytes(&welcome.greeting[5 + 24..][..TICKET_BYTES]).unwrap();
+    let ticket = Ticket::from_bytes(&welcome.greeting[8 + 24..][..TICKET_BYTES]).unwrap();
     (socket, ticket)
 }
 

@@ -312,11 +312,11 @@ impl Liar {
     }
 
     fn grow_with(mut node: Node, name: &str, kind: u8, body: &[u8]) -> Self {
-        let greeting = [b"HGr1", &[kind][..], &[0; 16], body].concat();
+        let greeting = [b"HGr2", &[kind, 0, 0, 0][..], &[0; 16], body].concat();
         let link = node.connect(&at(name), &greeting, Some(LONG)).unwrap();
         let answer = node.greeting(link).unwrap();
-        assert_eq!(answer[..5], [b"HAn1", &[kind][..]].concat());
-        let answer = answer[5..].to_vec();
+        assert_eq!(answer[..8], [b"HAn2", &[kind, 0, 0, 0][..]].concat());
+        let answer = answer[8..].to_vec();
         Self { node, link, answer }
     }
 
@@ -681,7 +681,7 @@ fn half_a_sender(
     body: impl FnOnce(NodeId) -> Vec<u8>,
 ) -> (OwnedFd, Vec<u8>) {
     let identity = hamlyn::control::Identity::new().unwrap();
-    let greeting = [&b"HGr1"[..], &[kind], &[0; 16], &body(identity.node())].concat();
+    let greeting = [&b"HGr2"[..], &[kind, 0, 0, 0], &[0; 16], &body(identity.node())].concat();
     let credential = identity.credential();
     let hello = Hello { greeting, credential, ..crate::control_help::hello_of(Purpose::Link) };
     let socket = crate::control_help::stranger(&dir.0.join(name));
@@ -689,7 +689,7 @@ fn half_a_sender(
     let Some((Frame::Welcome(welcome), _)) = crate::control_help::receive(&socket) else {
         panic!("no welcome");
     };
-    (socket, welcome.greeting[5..].to_vec())
+    (socket, welcome.greeting[8..].to_vec())
 }
 
 #[test]
@@ -815,7 +815,7 @@ fn a_datagram_receiver_survives_whatever_a_sender_sends() {
 
 /// A raw node that answers every client of `name` with the same bytes.
 pub fn false_receiver(mut node: Node, name: &str, kind: u8, answer: &[u8]) -> Node {
-    let answer = [b"HAn1", &[kind][..], answer].concat();
+    let answer = [b"HAn2", &[kind, 0, 0, 0][..], answer].concat();
     node.serve(name, Access::SameUser, Accept::Automatic(answer)).unwrap();
     node
 }
@@ -827,7 +827,7 @@ pub fn grown(node: &mut Node) -> (LinkId, Ticket) {
         node.poll().unwrap();
         if let Some(Event::Connected { link, .. }) = node.next_event() {
             let greeting = node.greeting(link).unwrap();
-            return (link, Ticket::from_bytes(&greeting[21..65]).unwrap());
+            return (link, Ticket::from_bytes(&greeting[24..68]).unwrap());
         }
         assert!(start.elapsed() < LONG, "nobody has connected");
     }

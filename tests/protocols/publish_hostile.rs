@@ -273,7 +273,7 @@ fn a_greeting_that_makes_no_sense_is_refused() {
             2 => [&places[..], &[5, 0, 2].map(u32::to_le_bytes).concat(), &[0]].concat(),
             _ => [&places[..], &[4, 0, 2].map(u32::to_le_bytes).concat(), &[5]].concat(),
         };
-        let greeting = [b"HGr1", &[PUBLISH][..], &[0; 16], &body].concat();
+        let greeting = [b"HGr2", &[PUBLISH, 0, 0, 0][..], &[0; 16], &body].concat();
         let refused = node.connect(&at("news"), &greeting, Some(Duration::from_secs(20)));
         assert!(refused.is_err(), "round {round}");
     }

@@ -811,7 +811,7 @@ impl Liar {
         let queue = node.notification_queue(1).unwrap();
         let slot = node.slot(SlotConfig::new(area, queue).credit(0)).unwrap();
         let grants = node.fast_ticket(slot).unwrap().with_flags(Flags::WAKE);
-        let mut greeting = b"HGr1\x03".to_vec();
+        let mut greeting = b"HGr2\x03\0\0\0".to_vec();
         greeting.extend([0; 16]);
         greeting.extend(grants.to_bytes());
         greeting.push(0);
@@ -821,7 +821,7 @@ impl Liar {
     /// A sender that takes an aperture; its credit goes where the grants go.
     fn far_greeting(node: &mut Node, area: hamlyn::AreaId) -> Vec<u8> {
         let mut greeting = Self::greeting(node, area);
-        let grants = greeting[21..21 + TICKET_BYTES].to_vec();
+        let grants = greeting[24..24 + TICKET_BYTES].to_vec();
         *greeting.last_mut().unwrap() = 1;
         greeting.extend(grants);
         greeting
@@ -837,10 +837,10 @@ impl Liar {
         let greeting = greet(&mut node, area);
         let link = node.connect(&at(name), &greeting, Some(Duration::from_secs(10))).unwrap();
         let answer = node.greeting(link).unwrap().to_vec();
-        assert_eq!(&answer[..5], b"HAn1\x03");
-        let ask = Ticket::from_bytes(&answer[17..17 + TICKET_BYTES]).unwrap();
-        let places = Ticket::from_bytes(&answer[17 + TICKET_BYTES..17 + 2 * TICKET_BYTES]).unwrap();
-        let lanes = answer[17 + 2 * TICKET_BYTES..]
+        assert_eq!(&answer[..8], b"HAn2\x03\0\0\0");
+        let ask = Ticket::from_bytes(&answer[20..20 + TICKET_BYTES]).unwrap();
+        let places = Ticket::from_bytes(&answer[20 + TICKET_BYTES..20 + 2 * TICKET_BYTES]).unwrap();
+        let lanes = answer[20 + 2 * TICKET_BYTES..]
             .chunks(12)
             .map(|ticket| {
                 let (slot, key) = ticket.split_at(4);
@@ -1447,7 +1447,7 @@ impl SlowGrants {
         let mut node = node_with(dir.config().bulk_ring_bytes(0u32));
         node.serve(name, Access::SameUser, hamlyn::Accept::Ask).unwrap();
         let queue = node.notification_queue(lanes + 1 + 64).unwrap();
-        let mut answer = b"HAn1\x03".to_vec();
+        let mut answer = b"HAn2\x03\0\0\0".to_vec();
         for number in [lanes, Self::BUFFER, Self::LONGEST] {
             answer.extend(number.to_le_bytes());
         }
@@ -1516,7 +1516,7 @@ impl SlowGrants {
     fn step(&mut self, answer: &[u8]) {
         self.node.poll().unwrap();
         if let Some(Event::Request { id, greeting, .. }) = self.node.next_event() {
-            self.grants = Some(Ticket::from_bytes(&greeting[21..21 + TICKET_BYTES]).unwrap());
+            self.grants = Some(Ticket::from_bytes(&greeting[24..24 + TICKET_BYTES]).unwrap());
             self.node.accept(id, answer).unwrap();
         }
         if let Some(came) = self.node.try_recv(self.queue).unwrap() {

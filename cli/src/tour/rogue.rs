@@ -69,7 +69,7 @@ pub enum Trap {
     BeyondBlock,
 }
 
-const KIND: usize = 5;
+const KIND: std::ops::Range<usize> = 32..36;
 const TOKEN: std::ops::Range<usize> = 16..32;
 const ANSWER_HEAD: usize = 5;
 const CALL_BITS: u32 = 20;
@@ -81,7 +81,7 @@ pub const FIRST_TAG: u32 = 1 << 31;
 
 /// The public parts of a seed.
 struct Parts {
-    kind: u8,
+    kind: Kind,
     token: [u8; 16],
     service: String,
 }
@@ -89,16 +89,16 @@ struct Parts {
 impl Parts {
     fn of(text: &str) -> Result<Self> {
         let bytes = text.parse::<Seed>()?.to_bytes();
-        let service = &bytes[TOKEN.end..bytes.len() - 4];
+        let service = &bytes[KIND.end..bytes.len() - 4];
         Ok(Self {
-            kind: bytes[KIND],
+            kind: Kind::from_number(u32::from_le_bytes(bytes[KIND].try_into()?)),
             token: bytes[TOKEN].try_into()?,
             service: String::from_utf8(service.to_vec())?,
         })
     }
 
     fn greeting(&self, body: &[u8]) -> Vec<u8> {
-        [b"HGr1", &[self.kind][..], &self.token, body].concat()
+        [b"HGr2", &self.kind.number().to_le_bytes()[..], &self.token, body].concat()
     }
 
     /// The receiver's answer to a greeting that it must refuse.
@@ -185,7 +185,7 @@ pub fn attempt(rogue: Rogue, order: &Order) -> Result<String> {
         }
         Rogue::OtherKind => {
             let mut parts = Parts::of(seed)?;
-            parts.kind = if parts.kind == Kind::Stream as u8 { 1 } else { Kind::Stream as u8 };
+            parts.kind = if parts.kind == Kind::STREAM { Kind::DATAGRAM } else { Kind::STREAM };
             parts.refusal(&parts.greeting(&[]))
         }
         Rogue::BadGreetings => bad_greetings(seed),
@@ -223,7 +223,8 @@ fn bad_greetings(seed: &str) -> Result<String> {
         greeting
     }));
     // Of unknown kinds, or another's; with a body of noise, and one that is too long.
-    for kind in [0, 1, 2, 3, 5, 6, 255] {
+    for kind in [0, 1, 2, 3, 5, 6, 255, u32::MAX] {
+        let kind = Kind::from_number(kind);
         greetings.push(Parts { kind, ..Parts::of(seed)? }.greeting(&[0xa5; 60]));
     }
     greetings.push([&good[..], &[0xff; 400]].concat());
@@ -382,7 +383,7 @@ pub fn serve(trap: Trap, name: &str, orders: &mut Orders) -> Result<String> {
     let (request, greeting) = request(&mut node)?;
     let client = greeting.get(TOKEN_END..).context("no greeting")?;
     let ticket = Ticket::from_bytes(client.get(..TICKET_BYTES).context("no ticket")?)?;
-    let mut answer = [b"HAn1", &[Kind::Call as u8][..]].concat();
+    let mut answer = [b"HAn2", &Kind::CALL.number().to_le_bytes()[..]].concat();
     match trap {
         Trap::Answer => answer.extend([0xa5; 60]),
         _ => {
@@ -411,7 +412,7 @@ pub fn serve(trap: Trap, name: &str, orders: &mut Orders) -> Result<String> {
     }
 }
 
-const TOKEN_END: usize = 4 + 1 + 16;
+const TOKEN_END: usize = 4 + 4 + 16;
 
 fn request(node: &mut Node) -> Result<(RequestId, Vec<u8>)> {
     loop {

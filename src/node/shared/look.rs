@@ -4,7 +4,7 @@
 //! something may have changed.
 
 use super::super::send::Advanced;
-use super::super::wait::{Look, Waited, backoff};
+use super::super::wait::{Look, WaitError, backoff};
 use super::super::{Node, NodeSendError, Unfinished};
 use super::{Attached, NodeGuard, SharedNode, State};
 use crate::engine::wait::{Looks, Step};
@@ -46,13 +46,13 @@ impl<T: Attached> SharedNode<T> {
         &self,
         timeout: Option<Duration>,
         mut look: impl FnMut(&mut Node, &mut T) -> Look<R>,
-    ) -> Result<R, Waited> {
+    ) -> Result<R, WaitError> {
         self.inner.is_called();
-        let mut guard = self.inner.lock_unless_forked().map_err(Waited::Forked)?;
+        let mut guard = self.inner.lock_unless_forked().map_err(WaitError::Forked)?;
         let (node, attached) = guard.parts();
         // A program that only sends, and always has room, must learn of new and ended links, too.
         if node.is_told() {
-            node.poll().map_err(Waited::Forked)?;
+            node.poll().map_err(WaitError::Forked)?;
             attached.after_poll(node);
         }
         let room = match look(node, attached) {
@@ -74,7 +74,7 @@ impl<T: Attached> SharedNode<T> {
         timeout: Option<Duration>,
         mut room: Option<LinkId>,
         mut look: impl FnMut(&mut Node, &mut T) -> Look<R>,
-    ) -> Result<R, Waited> {
+    ) -> Result<R, WaitError> {
         let mut backoff = backoff(guard.config(), timeout);
         let mut looks = Looks::default();
         loop {
@@ -90,7 +90,7 @@ impl<T: Attached> SharedNode<T> {
             }
             let taken = match node.poll() {
                 Ok(taken) => taken,
-                Err(forked) => return Err(Waited::Forked(forked)),
+                Err(forked) => return Err(WaitError::Forked(forked)),
             };
             if taken > 0 {
                 backoff.restart();
@@ -110,9 +110,9 @@ impl<T: Attached> SharedNode<T> {
                         if backoff.is_over(sys::monotonic_ns) {
                             let (node, attached) = guard.parts();
                             // A caller that goes on in a task need not wait.
-                            node.wake_waiters();
+                            node.wake();
                             attached.after_look(node);
-                            return Err(Waited::TimedOut);
+                            return Err(WaitError::TimedOut);
                         }
                         guard = self.inner.give_way(guard);
                         continue;
@@ -137,8 +137,10 @@ impl<T: Attached> SharedNode<T> {
                         None => deadline_ns,
                         Some(_) => deadline_ns.min(sys::monotonic_ns() + ROOM_SLEEP_MAX_NS),
                     };
-                    guard =
-                        self.inner.sleep_in_call(guard, room, deadline_ns).map_err(Waited::Os)?;
+                    guard = self
+                        .inner
+                        .sleep_in_call(guard, room, deadline_ns)
+                        .map_err(WaitError::Os)?;
                 }
                 Step::TimedOut => {
                     if let Some(link) = room {
@@ -146,7 +148,7 @@ impl<T: Attached> SharedNode<T> {
                     }
                     let (node, attached) = guard.parts();
                     attached.after_look(node);
-                    return Err(Waited::TimedOut);
+                    return Err(WaitError::TimedOut);
                 }
             }
             // Another thread may have changed anything.

@@ -24,7 +24,7 @@ pub(crate) use event_loop::{NextTurn, Patience};
 pub(crate) use look::NotAlone;
 
 use super::send::Begun;
-use super::wait::{Look, Waited};
+use super::wait::{Look, WaitError};
 use super::{Forked, Node, NodeReceiveError, NodeSendError};
 use crate::engine::sleep::Others;
 use crate::engine::threads::{Asleep, Moved, Place, Threads, Told};
@@ -46,37 +46,9 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex};
 
 /// A node that several threads use. Cloning shares it; with the last clone the progress thread
-/// stops and the node is dropped. `T` is the state of a layer above, under the same lock.
-///
-/// ```
-/// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-shared-{}", std::process::id()));
-/// # let config = hamlyn::Config::from_env()?.dir(&dir);
-/// use hamlyn::{MetadataIndex, Node, SlotConfig};
-/// use std::time::Duration;
-///
-/// let limit = Some(Duration::from_secs(10));
-/// let mut node = Node::with_config(config)?;
-/// let area = node.message_area(4096)?;
-/// let queue = node.notification_queue(16)?;
-/// let slot = node.slot(SlotConfig::new(area, queue).credit(16))?;
-/// let ticket = node.ticket(slot, MetadataIndex(0))?;
-///
-/// let node = node.share()?;
-/// std::thread::scope(|scope| {
-///     // Two threads take messages; each that holds the lock has the whole node.
-///     let takers = [(); 2].map(|()| scope.spawn(|| node.recv(queue, limit)));
-///     for text in ["one", "two"] {
-///         node.lock().send(&ticket, text.as_bytes(), b"", limit)?;
-///     }
-///     for taker in takers {
-///         assert_eq!(taker.join().expect("a thread")?.slot, slot);
-///     }
-///     Ok::<(), Box<dyn std::error::Error>>(())
-/// })?;
-/// # std::fs::remove_dir_all(&dir).ok();
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct SharedNode<T: Attached = ()> {
+/// stops and the node is dropped. `T` is the state of a layer above, under the same lock: a
+/// [`Manager`](crate::protocol::Manager)'s.
+pub(crate) struct SharedNode<T: Attached = ()> {
     inner: Arc<Inner<T>>,
     /// The part that the progress thread does not have.
     users: Arc<Users<T>>,
@@ -94,10 +66,8 @@ impl<T: Attached> core::fmt::Debug for SharedNode<T> {
     }
 }
 
-/// The state of a layer above under a node's lock: a hook for the protocols of this library,
-/// without other uses.
-#[doc(hidden)]
-pub trait Attached: Send + 'static {
+/// The state of a layer above under a node's lock.
+pub(crate) trait Attached: Send + 'static {
     /// Whether [`after_poll`](Self::after_poll) takes the node's events. If not, an event that
     /// waits for the application keeps no thread from sleeping.
     const TAKES_EVENTS: bool = true;
@@ -169,7 +139,7 @@ struct State<T> {
 }
 
 /// The node, for one thread alone until this is dropped.
-pub struct NodeGuard<'a, T = ()> {
+pub(crate) struct NodeGuard<'a, T = ()> {
     state: Option<LockGuard<'a, State<T>>>,
     inner: &'a Inner<T>,
     /// The earlier value of [`State::moved`], if other threads waited then.
@@ -250,7 +220,8 @@ impl Node {
     }
 
     /// Puts the node behind a lock, for several threads.
-    pub fn share(self) -> io::Result<SharedNode> {
+    #[cfg(test)]
+    pub(crate) fn share(self) -> io::Result<SharedNode> {
         self.share_with(())
     }
 
@@ -621,36 +592,13 @@ impl<T: Attached> SharedNode<T> {
         });
         match found {
             Ok(result) => result.map_err(NodeReceiveError::from),
-            Err(Waited::TimedOut) => Err(NodeReceiveError::TimedOut),
-            Err(Waited::Forked(e)) => Err(e.into()),
-            Err(Waited::Os(e)) => Err(NodeReceiveError::Wait(Arc::new(e))),
+            Err(WaitError::TimedOut) => Err(NodeReceiveError::TimedOut),
+            Err(WaitError::Forked(e)) => Err(e.into()),
+            Err(WaitError::Os(e)) => Err(NodeReceiveError::Wait(Arc::new(e))),
         }
     }
 
     /// The node itself, if no other clone is left; stops the progress thread.
-    ///
-    /// ```
-    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-inner-{}", std::process::id()));
-    /// use hamlyn::{Node, SlotConfig};
-    /// # use std::time::Duration;
-    ///
-    /// # let limit = Some(Duration::from_secs(10));
-    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
-    /// let mut node = Node::with_config(config)?;
-    /// # let (area, queue) = (node.message_area(4096)?, node.notification_queue(2)?);
-    /// # let slot = node.slot(SlotConfig::new(area, queue).credit(2))?;
-    /// # let ticket = node.fast_ticket(slot)?;
-    /// let node = node.share()?;
-    /// node.start_progress()?;
-    /// node.send_fast(&ticket, b"fast", 7, limit)?;
-    /// assert_eq!(node.recv(queue, limit)?.word, 7);
-    /// assert_eq!(node.try_recv(queue)?, None);
-    /// node.stop_progress();
-    /// let Ok(node) = node.into_inner() else { panic!("somebody else has it, too") };
-    /// # drop(node);
-    /// # std::fs::remove_dir_all(&dir).ok();
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn into_inner(self) -> Result<Node, Self> {
         let Self { inner, users } = self;
         // The last user stops the progress thread as it goes.
@@ -672,6 +620,10 @@ mod tests {
     use std::format;
     use std::vec::Vec;
 
+    // The thread that took the lock gives it back.
+    static_assertions::assert_not_impl_any!(NodeGuard<'static>: Send);
+    static_assertions::assert_not_impl_any!(NodeGuard<'static, core::cell::Cell<u8>>: Send, Sync);
+
     #[test]
     fn what_moves_all_the_time_makes_no_time_limit_longer() {
         let dir = std::env::temp_dir().join(format!("hamlyn-again-{}", std::process::id()));
@@ -685,7 +637,7 @@ mod tests {
                 assert!(looks < 20_000_000, "the clock is not looked at");
                 Look::<()>::Again
             });
-            assert!(matches!(waited, Err(Waited::TimedOut)), "{waited:?}");
+            assert!(matches!(waited, Err(WaitError::TimedOut)), "{waited:?}");
         }
         let _ = std::fs::remove_dir_all(&dir);
     }
@@ -815,7 +767,7 @@ mod tests {
             assert_eq!(progress(), None);
             assert!(!asleep.is_finished());
             inner.lock().remove_queue(queue).unwrap();
-            inner.lock().wake_waiters();
+            inner.lock().wake();
             inner.look_again.notify_all();
             inner.wake_leader();
             drop(asleep.join());
@@ -840,7 +792,7 @@ mod tests {
             }
             let mut guard = inner.lock();
             // Stands for a packet that this thread took, and that another waits for.
-            guard.wake_waiters();
+            guard.wake();
             let moved = sys::monotonic_ns();
             drop(inner.sleep(guard, None, moved + 15 * second).unwrap());
             assert!(leading.join().unwrap() - moved < 10 * second, "the leader slept on");

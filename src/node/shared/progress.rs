@@ -44,13 +44,8 @@ impl<T: Attached> Inner<T> {
 }
 
 impl<T: Attached> SharedNode<T> {
-    /// Starts the progress thread, unless there is one: it polls the node, so that bytes are
-    /// deposited and queued messages leave while the application makes no calls. It spins, yields
-    /// and sleeps like any receiver; messages sent without the flag `WAKE`, which wake no thread,
-    /// are deposited within a second. With a watchdog (`watchdog_ms`), packets are discarded when
-    /// the application makes no call that receives, nor
-    /// [`Node::reset_watchdog`](super::super::Node::reset_watchdog), and does not wait (Hamlyn
-    /// 2.8).
+    /// Starts the progress thread, unless there is one: see
+    /// [`Manager::start_progress`](crate::protocol::Manager::start_progress).
     pub fn start_progress(&self) -> io::Result<()> {
         let mut progress = self.inner.progress.lock().unwrap_or_else(PoisonError::into_inner);
         if progress.is_some() {

@@ -301,7 +301,7 @@ impl ByteStream {
             Some(())
         };
         let expected = "no window that could be written";
-        match manager.grow(target, Kind::Bytes, &hello, timeout, expected, read) {
+        match manager.grow(target, Kind::BYTES, &hello, timeout, expected, read) {
             Ok((connection, ())) => Ok(Self::new(manager, connection, Arc::new(core))),
             Err(e) => {
                 core.state().flow.remove(&mut manager.lock());

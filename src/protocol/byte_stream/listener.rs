@@ -15,7 +15,7 @@ use crate::node::{Look, Node};
 use crate::protocol::ends::{check_place, offered};
 #[cfg(feature = "tokio")]
 use crate::protocol::manager::Awaiting;
-use crate::protocol::manager::{Offer, OfferId, Offering, StillWaits, Waiting, Wakers};
+use crate::protocol::manager::{OfferId, Offering, Protocol, StillWaits, Waiting, Wakers};
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError};
 use core::sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "tokio")]
@@ -78,7 +78,7 @@ pub(in crate::protocol) struct Listening {
     joining: HashMap<RequestId, Arc<StreamCore>>,
 }
 
-impl Offer for Listening {
+impl Protocol for Listening {
     fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
         let connections = self.places.lock();
         let users = connections.alive.values().cloned();
@@ -118,7 +118,7 @@ impl Offer for Listening {
         if let Some(core) = self.joining.remove(&request) {
             core.join(node, connection);
             self.places.lock().ready.push_back(core);
-            node.wake_waiters();
+            node.wake();
         }
     }
 
@@ -144,7 +144,7 @@ impl ByteListener {
         let (connections, misbehaved) = (Mutex::default(), AtomicU64::new(0));
         let places = Arc::new(Places { connections, misbehaved });
         let listening = Listening { config, places: places.clone(), joining: HashMap::new() };
-        let offer = manager.offer(Kind::Bytes, Offering::Bytes(Box::new(listening)));
+        let offer = manager.offer(Kind::BYTES, Offering::Bytes(Box::new(listening)));
         Ok(Self { manager: manager.clone(), offer, places })
     }
 

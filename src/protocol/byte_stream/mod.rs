@@ -128,12 +128,12 @@ impl From<ByteStreamError> for io::Error {
     }
 }
 
-impl From<crate::node::Waited> for ByteStreamError {
-    fn from(waited: crate::node::Waited) -> Self {
+impl From<crate::node::WaitError> for ByteStreamError {
+    fn from(waited: crate::node::WaitError) -> Self {
         match waited {
-            crate::node::Waited::TimedOut => Self::TimedOut,
-            crate::node::Waited::Forked(e) => e.into(),
-            crate::node::Waited::Os(e) => Self::Wait(Arc::new(e)),
+            crate::node::WaitError::TimedOut => Self::TimedOut,
+            crate::node::WaitError::Forked(e) => e.into(),
+            crate::node::WaitError::Os(e) => Self::Wait(Arc::new(e)),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::control::{Peer, RequestId};
 use crate::interface::{Handed, Notification, QueueId};
 use crate::node::{Look, Node, NodeSendError};
 use crate::protocol::Connection;
-use crate::protocol::manager::Offer;
+use crate::protocol::manager::Protocol;
 use crate::protocol::tickets::message_ticket_from;
 use crate::wire::{MetadataIndex, SlotIndex, TICKET_BYTES, Ticket};
 use std::collections::{HashMap, VecDeque};
@@ -81,7 +81,7 @@ pub(in crate::protocol) struct ClientState {
     pub(super) server_closes: bool,
 }
 
-impl Offer for ClientState {
+impl Protocol for ClientState {
     fn admit(&mut self, _: &mut Node, _: RequestId, _: &Peer, _: &[u8]) -> Result<Vec<u8>, String> {
         Err("a client has no senders".into())
     }
@@ -271,7 +271,7 @@ impl ClientState {
     pub(super) fn free(&mut self, node: &mut Node, number: u32) {
         // A caller may be waiting for a number, and no arrival would announce a free one.
         if self.free.is_empty() {
-            node.wake_waiters();
+            node.wake();
         }
         let call = &mut self.calls[number as usize];
         call.state = AtClient::Free;
@@ -628,7 +628,7 @@ impl ClientState {
         call.abandoned = true;
         // The call no longer exists, not even for a thread that waits for it.
         call.generation = call.generation.wrapping_add(1);
-        node.wake_waiters();
+        node.wake();
         let gives_up = matches!(call.state, AtClient::Asked)
             || matches!(self.longs.get(&id.call), Some(LongAtClient::Granted(_)));
         if gives_up {

@@ -12,7 +12,7 @@ use crate::interface::{Handed, LinkId, Notification, QueueId};
 use crate::node::{CloseReason, Held, Node, NodeSendError};
 use crate::protocol::Connection;
 use crate::protocol::ends::check_place;
-use crate::protocol::manager::Offer;
+use crate::protocol::manager::Protocol;
 use crate::protocol::tickets::message_ticket_from;
 use crate::wire::{MetadataIndex, SlotIndex, TICKET_BYTES, Ticket};
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -217,7 +217,7 @@ impl Ready {
     }
 }
 
-impl Offer for ServerState {
+impl Protocol for ServerState {
     fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
         let max = self.config.clients_max;
         // A client that connects again and again must not fill this process with the requests it
@@ -603,7 +603,7 @@ impl ServerState {
                 let has_answered = matches!(other, AtServer::Granted(_));
                 *other = AtServer::Cancelled { has_answered };
                 // The replying thread waits for it.
-                node.wake_waiters();
+                node.wake();
                 return Ok(None);
             }
             (CANCEL, OTHER, Some(AtServer::Refused)) | (CANCEL, IDLE | SHUT | GIVEN_UP, _) => {
@@ -651,7 +651,7 @@ impl ServerState {
                     if code <= LENGTH_MAX || code == FAILED {
                         client.end(call);
                         // A draining thread waits for that.
-                        node.wake_waiters();
+                        node.wake();
                     }
                 }
             };

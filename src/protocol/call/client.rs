@@ -2,7 +2,7 @@
 
 use super::at_client::{AtClient, Begun, Call, ClientState, LongAtClient, Taken};
 use super::{Blocks, Bytes, CallError, LENGTH_MAX, Lent, number_from};
-use crate::node::{Look, Waited};
+use crate::node::{Look, WaitError};
 use crate::protocol::ends::{connected, grown};
 use crate::protocol::manager::{OfferId, Offering, Target, set_up};
 use crate::protocol::{Connection, GrowError, Kind, Manager};
@@ -157,7 +157,7 @@ impl Client {
         };
         let expected = "no blocks for requests";
         let (connection, (lent, granted, request_bytes_max, at_once)) = manager
-            .grow(target, Kind::Call, &body, timeout, expected, read)
+            .grow(target, Kind::CALL, &body, timeout, expected, read)
             .inspect_err(|_| undo())?;
         // Far apart for each client, so that one's calls are not taken for another's.
         let generation = NEXT_CLIENT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9);
@@ -180,7 +180,7 @@ impl Client {
             server_closes: false,
         };
         let outstanding = granted as usize;
-        let state = manager.offer(Kind::Call, Offering::Client(Box::new(state)));
+        let state = manager.offer(Kind::CALL, Offering::Client(Box::new(state)));
         manager.tell_end(&connection, state);
         Ok(Self { manager: manager.clone(), connection, state, outstanding, at_once })
     }
@@ -429,11 +429,11 @@ impl Client {
     /// After a wait to send a call: no call was free.
     fn or_none_free<R>(
         &self,
-        result: Result<Result<R, CallError>, Waited>,
+        result: Result<Result<R, CallError>, WaitError>,
         none_free: bool,
-    ) -> Result<Result<R, CallError>, Waited> {
+    ) -> Result<Result<R, CallError>, WaitError> {
         match result {
-            Err(Waited::TimedOut) if none_free => Ok(Err(CallError::NoneFree(self.outstanding))),
+            Err(WaitError::TimedOut) if none_free => Ok(Err(CallError::NoneFree(self.outstanding))),
             result => result,
         }
     }
@@ -443,7 +443,7 @@ impl Client {
     #[inline(always)]
     fn settle<R>(
         &self,
-        result: Result<Result<R, CallError>, Waited>,
+        result: Result<Result<R, CallError>, WaitError>,
         id: Option<CallId>,
     ) -> Result<R, CallError> {
         let e = match result {
@@ -510,7 +510,7 @@ impl Prepared<'_> {
             match look {
                 Look::Room(link) => node.await_room(link),
                 // This wakes the task.
-                Look::Again => node.wake_waiters(),
+                Look::Again => node.wake(),
                 _ => {}
             }
             protocols.after_look(node);

@@ -13,7 +13,7 @@
 use super::at_server::{AtServer, ClientOf, GIVEN_UP, IDLE, SHUT, ServerState, is_held};
 use super::{CLOSING, DRAINING, FAILED, LEFT, LENGTH_MAX, Server};
 use crate::interface::LinkId;
-use crate::node::{Attached, Look, Node, Waited};
+use crate::node::{Attached, Look, Node, WaitError};
 use crate::protocol::ReceiveError;
 use crate::protocol::ends::Deadline;
 use crate::wire::SlotIndex;
@@ -89,7 +89,7 @@ impl ServerState {
             self.send_owed(node, slot);
         }
         // A receiving thread may be at the end.
-        node.wake_waiters();
+        node.wake();
     }
 
     /// Whether it takes no more requests.
@@ -135,7 +135,7 @@ impl Server {
             if state.held() == 0 { Look::Found(()) } else { Look::Nothing }
         });
         match waited {
-            Ok(()) | Err(Waited::TimedOut) => Ok(self.end_drain()),
+            Ok(()) | Err(WaitError::TimedOut) => Ok(self.end_drain()),
             Err(waited) => Err(waited.into()),
         }
     }
@@ -237,7 +237,7 @@ impl Server {
                 state.remove_client(node, slot);
             }
         }
-        node.wake_waiters();
+        node.wake();
         protocols.after_look(node);
         left
     }

@@ -57,7 +57,7 @@ use super::tickets::fast_ticket_from;
 use crate::control::Peer;
 use crate::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
 use crate::node::{
-    CloseReason, Forked, Look, Node, NodeSendError, PreparedTicket, Unfinished, Waited,
+    CloseReason, Forked, Look, Node, NodeSendError, PreparedTicket, Unfinished, WaitError,
 };
 use crate::os::memory::AreaMemory;
 use crate::wire::{MetadataIndex, TICKET_BYTES, Ticket};
@@ -225,12 +225,12 @@ fn too_long(length: u64, max: u64, limit: &str) -> String {
     format!("{what} is longer than {limit}{most}")
 }
 
-impl From<Waited> for CallError {
-    fn from(waited: Waited) -> Self {
+impl From<WaitError> for CallError {
+    fn from(waited: WaitError) -> Self {
         match waited {
-            Waited::TimedOut => Self::TimedOut,
-            Waited::Forked(e) => Self::Forked(e),
-            Waited::Os(e) => Self::Wait(Arc::new(e)),
+            WaitError::TimedOut => Self::TimedOut,
+            WaitError::Forked(e) => Self::Forked(e),
+            WaitError::Os(e) => Self::Wait(Arc::new(e)),
         }
     }
 }

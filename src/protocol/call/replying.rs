@@ -59,7 +59,7 @@ pub(super) fn look_to_reply(
         Ok(()) => {
             client.end(call);
             if client.is_shut() {
-                node.wake_waiters();
+                node.wake();
             }
             if client.freed
                 && let Some(state) = protocols.server(offer)
@@ -144,7 +144,7 @@ impl LongReply {
                     client.others.remove(&call);
                     client.end(call);
                     // A draining thread waits for that.
-                    node.wake_waiters();
+                    node.wake();
                     state.advance(node, arrived.parts.slot);
                 }
                 look.map(|result| result.map_err(CallError::from))
@@ -191,7 +191,7 @@ impl Protocols {
         }
         // A draining thread waits for that.
         if client.is_shut() {
-            node.wake_waiters();
+            node.wake();
         }
         if waits {
             state.given_up += 1;
@@ -270,7 +270,7 @@ impl<'a> Replying<'a> {
             match look {
                 Look::Room(link) => node.await_room(link),
                 // This wakes the task.
-                Look::Again => node.wake_waiters(),
+                Look::Again => node.wake(),
                 _ => {}
             }
             protocols.after_look(node);

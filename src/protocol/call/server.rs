@@ -176,7 +176,7 @@ impl Server {
             drains: false,
             spares: Spares::default(),
         };
-        let offer = manager.offer(Kind::Call, Offering::Server(Box::new(state)));
+        let offer = manager.offer(Kind::CALL, Offering::Server(Box::new(state)));
         Ok(Self { manager: manager.clone(), offer, queue, ready })
     }
 

@@ -3,7 +3,7 @@
 use super::root::{GroupOffer, Place, Root, Shared, down_metadata, lock};
 use super::{DATA, DOWN_BYTES, GroupConfig, GroupError, NO_ROUND, PART_ALIGN, RELEASE, misuse};
 use crate::interface::{AreaId, LinkId, Mode, SlotConfig};
-use crate::node::{Look, Node, NodeGuard, Waited};
+use crate::node::{Look, Node, NodeGuard, WaitError};
 use crate::protocol::ends::{Deadline, offered};
 use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
 use crate::protocol::outgoing::Message;
@@ -159,7 +159,7 @@ impl Group {
         };
         let root = Arc::new(Mutex::new(shared));
         let offer = GroupOffer { root: root.clone(), number: None };
-        let offer = manager.offer(Kind::Group, Offering::Other(Box::new(offer)));
+        let offer = manager.offer(Kind::GROUP, Offering::Other(Box::new(offer)));
         let manager = manager.clone();
         Ok(Self { manager, offer, offers: HashMap::new(), root, releasing: None })
     }
@@ -186,7 +186,7 @@ impl Group {
         let (manager, root) = (&self.manager, &self.root);
         let offer = *self.offers.entry(member).or_insert_with(|| {
             let offer = GroupOffer { root: root.clone(), number: Some(member) };
-            manager.offer(Kind::Group, Offering::Other(Box::new(offer)))
+            manager.offer(Kind::GROUP, Offering::Other(Box::new(offer)))
         });
         manager.seed(offer).map_err(misuse)
     }
@@ -343,13 +343,13 @@ impl Group {
         }
     }
 
-    fn waited(&self, waited: Waited, wanted: u32) -> GroupError {
+    fn waited(&self, waited: WaitError, wanted: u32) -> GroupError {
         match waited {
-            Waited::TimedOut => {
+            WaitError::TimedOut => {
                 let shared = lock(&self.root);
                 GroupError::TimedOut { done: shared.arrived, wanted, missing: shared.missing() }
             }
-            other => GroupError::from_waited(other),
+            other => GroupError::from(other),
         }
     }
 
@@ -458,8 +458,8 @@ impl Group {
                 Ok(Stop::Done) => return Ok(()),
                 Ok(Stop::Lost(error)) => return Err(error),
                 Ok(Stop::Expel(link, why)) => self.manager.expel(link, &why),
-                Err(Waited::TimedOut) => return Err(GroupError::CutOff),
-                Err(waited) => return Err(GroupError::from_waited(waited)),
+                Err(WaitError::TimedOut) => return Err(GroupError::CutOff),
+                Err(waited) => return Err(GroupError::from(waited)),
             }
         }
     }
@@ -592,7 +592,7 @@ impl Group {
                 Ok(Stop::Done) => break Ok(()),
                 Ok(Stop::Lost(error)) => break Err(error),
                 Ok(Stop::Expel(link, why)) => self.manager.expel(link, &why),
-                Err(Waited::TimedOut) => {
+                Err(WaitError::TimedOut) => {
                     // A message that has left in part leaves in the next call, and counts as sent.
                     let mut shared = lock(&self.root);
                     members.retain(|(member, _)| {
@@ -617,7 +617,7 @@ impl Group {
                     let done = wanted - missing.len() as u32;
                     break Err(GroupError::TimedOut { done, wanted, missing });
                 }
-                Err(waited) => break Err(GroupError::from_waited(waited)),
+                Err(waited) => break Err(GroupError::from(waited)),
             }
         };
         match (served, lost) {

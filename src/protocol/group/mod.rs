@@ -42,7 +42,7 @@ pub use end::{Group, Parts};
 
 use super::SendError;
 use crate::control::Peer;
-use crate::node::{CloseReason, Forked, Waited};
+use crate::node::{CloseReason, Forked, WaitError};
 use crate::wire::TICKET_BYTES;
 use std::boxed::Box;
 use std::io;
@@ -167,15 +167,17 @@ pub(super) fn misuse(e: impl ToString) -> GroupError {
     GroupError::Misuse(e.to_string())
 }
 
-impl GroupError {
-    pub(super) fn from_waited(waited: Waited) -> Self {
+impl From<WaitError> for GroupError {
+    fn from(waited: WaitError) -> Self {
         match waited {
-            Waited::TimedOut => Self::NotInTime,
-            Waited::Forked(e) => Self::Forked(e),
-            Waited::Os(e) => Self::Wait(Arc::new(e)),
+            WaitError::TimedOut => Self::NotInTime,
+            WaitError::Forked(e) => Self::Forked(e),
+            WaitError::Os(e) => Self::Wait(Arc::new(e)),
         }
     }
+}
 
+impl GroupError {
     pub(super) fn from_send(e: SendError) -> Self {
         match e {
             SendError::Ended(reason) => Self::RootLost(reason),

@@ -8,7 +8,7 @@ use crate::interface::notification::Consumer;
 use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
 use crate::node::{CloseReason, Look, Node, NodeSendError};
 use crate::protocol::Connection;
-use crate::protocol::manager::Offer;
+use crate::protocol::manager::Protocol;
 use crate::protocol::outgoing::{Message, Outgoing};
 use crate::protocol::tickets::{fast_ticket_from, message_ticket_from};
 use crate::wire::{Flags, MetadataIndex, Share, TICKET_BYTES, Ticket};
@@ -322,7 +322,7 @@ impl GroupOffer {
     }
 }
 
-impl Offer for GroupOffer {
+impl Protocol for GroupOffer {
     fn check_place(&self, _: &Peer, body: &[u8]) -> Result<(), String> {
         match body.first() {
             Some(&MEMBER) => self.place(&lock(&self.root)).map(drop),

@@ -3,7 +3,7 @@
 #[cfg(feature = "tls")]
 use crate::control::hosts::{HostError, MeetingError};
 use crate::control::{ConnectError, Reason};
-use crate::node::{CloseReason, Forked, NodeSendError, Waited};
+use crate::node::{CloseReason, Forked, NodeSendError, WaitError};
 use crate::protocol::seed::{Kind, SeedError};
 use crate::wire::NodeId;
 use std::io;
@@ -161,12 +161,12 @@ impl ReceiveError {
     }
 }
 
-impl From<Waited> for ReceiveError {
-    fn from(waited: Waited) -> Self {
+impl From<WaitError> for ReceiveError {
+    fn from(waited: WaitError) -> Self {
         match waited {
-            Waited::TimedOut => Self::TimedOut,
-            Waited::Forked(e) => Self::Forked(e),
-            Waited::Os(e) => Self::Wait(Arc::new(e)),
+            WaitError::TimedOut => Self::TimedOut,
+            WaitError::Forked(e) => Self::Forked(e),
+            WaitError::Os(e) => Self::Wait(Arc::new(e)),
         }
     }
 }
@@ -242,12 +242,12 @@ impl SendError {
     }
 }
 
-impl From<Waited> for SendError {
-    fn from(waited: Waited) -> Self {
+impl From<WaitError> for SendError {
+    fn from(waited: WaitError) -> Self {
         match waited {
-            Waited::TimedOut => Self::TimedOut,
-            Waited::Forked(e) => Self::Forked(e),
-            Waited::Os(e) => Self::Wait(Arc::new(e)),
+            WaitError::TimedOut => Self::TimedOut,
+            WaitError::Forked(e) => Self::Forked(e),
+            WaitError::Os(e) => Self::Wait(Arc::new(e)),
         }
     }
 }

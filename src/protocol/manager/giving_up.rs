@@ -24,7 +24,7 @@ impl UntilGivenUp {
     pub fn give_up(given_up: &AtomicBool, manager: &Manager) {
         given_up.store(true, Ordering::Release);
         // It checks, wherever it sleeps.
-        manager.lock().wake_waiters();
+        manager.lock().wake();
     }
 }
 

@@ -16,9 +16,11 @@ mod at_once;
 mod connection;
 mod error;
 mod giving_up;
+mod lower;
 #[cfg(feature = "unstable-internals")]
 mod names;
 mod offers;
+mod seat;
 mod seeds;
 mod wakers;
 
@@ -28,20 +30,21 @@ pub use error::{GrowError, ReceiveError, SendError};
 pub use giving_up::UntilGivenUp;
 use giving_up::given_up;
 pub(in crate::protocol) use offers::Offering;
-pub(crate) use offers::{Admission, NOT_OFFERED, Offer, OfferId, Protocols, StillWaits, Waiting};
+pub(crate) use offers::{Admission, NOT_OFFERED, OfferId, Protocols, StillWaits, Waiting};
+pub use seat::{Offer, Protocol, Seat};
 #[cfg_attr(not(feature = "tokio"), allow(unused_imports))]
 pub(crate) use wakers::{Awaiting, Wakers};
 
 use super::ends::Deadline;
-use super::seed::{Kind, Seed, Token};
+use super::seed::{KIND_BYTES, Kind, Seed, Token};
 use crate::config::Config;
 use crate::control::{Accept, Access, ConnectError, Control, ServiceName, Wait};
-use crate::interface::{LinkId, Notification, QueueId};
+use crate::interface::LinkId;
 use crate::node::{
-    self, Attached, BuildError, CloseReason, Event, Forked, LinkError, Look, Node,
-    NodeReceiveError, NodeSendError, OfferError, SharedNode, Waited,
+    self, Attached, BuildError, CloseReason, Forked, LinkError, Look, Node, OfferError, SharedNode,
+    WaitError,
 };
-use crate::wire::{NodeId, Ticket};
+use crate::wire::NodeId;
 use core::ops::DerefMut;
 use core::task::Waker;
 use core::time::Duration;
@@ -51,15 +54,24 @@ use std::time::Instant;
 use std::vec::Vec;
 use std::{format, io};
 
-const GREETING: [u8; 4] = *b"HGr1";
-const ANSWER: [u8; 4] = *b"HAn1";
-const GREETING_HEAD: usize = 21;
-const ANSWER_HEAD: usize = 5;
+const GREETING: [u8; 4] = *b"HGr2";
+const ANSWER: [u8; 4] = *b"HAn2";
+/// Behind the first four bytes: kind and token.
+const GREETING_HEAD: usize = GREETING.len() + KIND_BYTES + 16;
+const ANSWER_HEAD: usize = ANSWER.len() + KIND_BYTES;
 /// The shortest time before an end point that is due is checked again.
 const DUE_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// The pauses before the next request for the name of a process that is ending, each twice as long.
 const ENDING_PAUSE_MIN: Duration = Duration::from_millis(1);
 const ENDING_PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// The beginning of an answer to a sender of this kind.
+fn answer_head(kind: Kind) -> [u8; ANSWER_HEAD] {
+    let mut head = [0; ANSWER_HEAD];
+    head[..ANSWER.len()].copy_from_slice(&ANSWER);
+    head[ANSWER.len()..].copy_from_slice(&kind.to_bytes());
+    head
+}
 
 /// Without the manager's lock: a process that may read a name's directory can make this take
 /// seconds.
@@ -142,43 +154,6 @@ impl Manager {
         self.shared.try_poll()
     }
 
-    /// [`Node::send`] (`h_send_msg`), without holding the lock while waiting.
-    #[inline]
-    pub fn send(
-        &self,
-        ticket: &Ticket,
-        data: &[u8],
-        metadata: &[u8],
-        timeout: Option<Duration>,
-    ) -> Result<(), NodeSendError> {
-        self.shared.send(ticket, data, metadata, timeout)
-    }
-
-    /// [`Node::recv`] (`h_recv_block`), without holding the lock while waiting.
-    #[inline]
-    pub fn recv(
-        &self,
-        queue: QueueId,
-        timeout: Option<Duration>,
-    ) -> Result<Notification, NodeReceiveError> {
-        self.shared.recv(queue, timeout)
-    }
-
-    /// [`Node::try_recv`] (`h_recv`): the next notification of `queue`, if it is there or comes in one
-    /// turn.
-    #[inline]
-    pub fn try_recv(&self, queue: QueueId) -> Result<Option<Notification>, NodeReceiveError> {
-        self.shared.try_recv(queue)
-    }
-
-    /// An event that concerns no end point: it is of a service that was offered on the node itself.
-    pub fn next_event(&self) -> Option<Event> {
-        let mut guard = self.shared.lock();
-        let (node, protocols) = guard.parts();
-        protocols.take_events(node);
-        protocols.events.pop_front()
-    }
-
     /// The path that a link takes, and the reason.
     pub fn explain(&self, link: LinkId) -> Result<String, LinkError> {
         self.lock().explain(link)
@@ -190,8 +165,12 @@ impl Manager {
         self.lock().listens_at()
     }
 
-    /// Polls, and so answers and deposits, while the application makes no calls. See
-    /// [`SharedNode::start_progress`].
+    /// Polls in a thread of its own, unless there is one, so that requests are answered, bytes are
+    /// deposited and queued messages leave while the application makes no calls. It spins, yields
+    /// and sleeps like any receiver; messages sent without the flag `WAKE`, which wake no thread,
+    /// are deposited within a second. With a watchdog (`watchdog_ms`), packets are discarded when
+    /// the application makes no call that receives, nor [`Node::reset_watchdog`], and does not wait
+    /// (Hamlyn 2.8).
     pub fn start_progress(&self) -> io::Result<()> {
         self.shared.start_progress()
     }
@@ -223,7 +202,7 @@ impl Manager {
                 found.map_or(Look::Nothing, Look::Found)
             });
             let is_over = deadline.left().is_some_and(|left| left.is_zero());
-            if is_over || due.is_none() || !matches!(waited, Err(Waited::TimedOut)) {
+            if is_over || due.is_none() || !matches!(waited, Err(WaitError::TimedOut)) {
                 return Ok(waited?);
             }
         }
@@ -314,7 +293,7 @@ impl Manager {
     pub(in crate::protocol) fn offer(&self, kind: Kind, offer: Offering) -> OfferId {
         let mut guard = self.shared.lock();
         let (_, protocols) = guard.parts();
-        protocols.offers.insert(kind, offer)
+        protocols.add(kind, offer)
     }
 
     /// Decides for each peer whether it may grow a sender of this receiver.
@@ -339,7 +318,7 @@ impl Manager {
         let mut guard = self.shared.lock();
         let (node, protocols) = guard.parts();
         let served = protocols.hide(node, offer);
-        let withdrawn = protocols.offers.remove(&offer);
+        let withdrawn = protocols.remove(offer);
         let links: Vec<LinkId> = protocols
             .connections
             .iter()
@@ -428,6 +407,21 @@ impl Manager {
         expected: &'static str,
         read: impl FnOnce(&Arc<Connection>, &[u8]) -> Option<R>,
     ) -> Result<(Arc<Connection>, R), GrowError> {
+        self.grow_for(None, target, kind, body, timeout, expected, read)
+    }
+
+    /// [`grow`](Self::grow) for the offer that hears of the connection's events and its end.
+    #[allow(clippy::too_many_arguments)]
+    fn grow_for<R>(
+        &self,
+        owner: Option<OfferId>,
+        target: Target<'_>,
+        kind: Kind,
+        body: &[u8],
+        timeout: Option<Duration>,
+        expected: &'static str,
+        read: impl FnOnce(&Arc<Connection>, &[u8]) -> Option<R>,
+    ) -> Result<(Arc<Connection>, R), GrowError> {
         // The maker of a seed served its name first, so a process that serves it later is another
         // node.
         let (service, token, of, wait) = match target {
@@ -438,7 +432,7 @@ impl Manager {
             Target::Service(name) => (name, Token::NONE, None, self.shared.lock().wait_for_names()),
         };
         let mut greeting = GREETING.to_vec();
-        greeting.push(kind as u8);
+        greeting.extend_from_slice(&kind.to_bytes());
         greeting.extend_from_slice(&token.0);
         greeting.extend_from_slice(body);
         let grown =
@@ -452,13 +446,13 @@ impl Manager {
                 }
                 let head = answer.split_at_checked(ANSWER_HEAD);
                 match head {
-                    Some((head, body)) if head[..4] == ANSWER && head[4] == kind as u8 => {
+                    Some((head, body)) if *head == answer_head(kind) => {
                         let connection = Connection::new(node, link, peer);
                         // The pool may be on its way already, and a polling thread would refuse it.
-                        if kind == Kind::Publish {
+                        if kind == Kind::PUBLISH {
                             connection.take_aperture();
                         }
-                        protocols.connections.insert(link, (connection.clone(), None));
+                        protocols.connections.insert(link, (connection.clone(), owner));
                         Ok((connection, body.to_vec()))
                     }
                     _ => {
@@ -546,11 +540,11 @@ impl Manager {
                 Err(waited) => {
                     self.shared.lock().give_up_connecting(token);
                     Err(match waited {
-                        Waited::Forked(_) => ConnectError::Forked,
-                        Waited::Os(error) => {
+                        WaitError::Forked(_) => ConnectError::Forked,
+                        WaitError::Os(error) => {
                             ConnectError::Os { doing: "waiting for the link", error }
                         }
-                        Waited::TimedOut => ConnectError::TimedOut(node::NO_WORD),
+                        WaitError::TimedOut => ConnectError::TimedOut(node::NO_WORD),
                     }
                     .into())
                 }
@@ -558,8 +552,21 @@ impl Manager {
         }
     }
 
-    /// The end points' connection over a link.
-    pub(crate) fn connection(&self, link: LinkId) -> Option<Arc<Connection>> {
+    /// The end points' connection over a link: of the sender of a message, by its notification.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-connection-{}", std::process::id()));
+    /// use hamlyn::LinkId;
+    /// use hamlyn::protocol::Manager;
+    ///
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let manager = Manager::with_config(config)?;
+    /// assert!(manager.connection(LinkId::SELF).is_none()); // A link of the node's own.
+    /// # drop(manager);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn connection(&self, link: LinkId) -> Option<Arc<Connection>> {
         let mut guard = self.shared.lock();
         guard.parts().1.connections.get(&link).map(|(connection, _)| connection.clone())
     }

@@ -1,7 +1,7 @@
 //! The state that a manager keeps under its node's lock: receivers from which senders may be grown,
 //! requests, and connections.
 
-use super::{ANSWER, Connection, GREETING, GREETING_HEAD, Wakers};
+use super::{Connection, GREETING, GREETING_HEAD, Protocol, Wakers, answer_head};
 use crate::control::{Access, Peer, RefusedBy, RequestId};
 use crate::interface::LinkId;
 use crate::node::{ApertureEvent, Attached, CloseReason, Event, Node};
@@ -10,7 +10,8 @@ use crate::protocol::byte_stream::Listening;
 use crate::protocol::call::{ClientState, ServerState};
 use crate::protocol::joining::{Asking, Joining};
 use crate::protocol::publish::{Behind, PublisherState};
-use crate::protocol::seed::{Kind, Token};
+use crate::protocol::seed::{KIND_BYTES, Kind, Token};
+use core::any::Any;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
 #[cfg(feature = "tokio")]
@@ -21,30 +22,6 @@ use std::format;
 use std::string::String;
 use std::sync::Arc;
 use std::vec::Vec;
-
-/// The manager's questions to a receiver end point. Called under the lock; must not wait.
-pub(crate) trait Offer: Send {
-    /// Whether there is a place for a peer that sent `body`; otherwise the reason.
-    fn check_place(&self, _peer: &Peer, _body: &[u8]) -> Result<(), String> {
-        Ok(())
-    }
-    /// Decides about a peer that sent `body` to grow a sender, and for which there is a place: the
-    /// answer for it, or the reason of the refusal. [`withdrawn`](Self::withdrawn) undoes anything
-    /// that was made for the request.
-    fn admit(
-        &mut self,
-        node: &mut Node,
-        request: RequestId,
-        peer: &Peer,
-        body: &[u8],
-    ) -> Result<Vec<u8>, String>;
-    /// The request did not become a connection.
-    fn withdrawn(&mut self, node: &mut Node, request: RequestId);
-    /// The request became a connection.
-    fn joined(&mut self, node: &mut Node, request: RequestId, connection: &Arc<Connection>);
-    /// The connection ended, and all messages sent over it have arrived.
-    fn left(&mut self, node: &mut Node, connection: &Connection);
-}
 
 /// A waiter without a thread, which can tell whether its condition holds.
 pub(crate) trait Waiting: Send + Sync {
@@ -66,18 +43,18 @@ pub(crate) enum StillWaits {
     ForRoom,
 }
 
-/// The offer of an end point. Some end points keep their state in it, and so under the manager's
-/// lock, instead of having a lock of their own; they find it anew for each message.
+/// The state of an end point at its manager; it finds it anew for each message. Those whose messages
+/// are counted in instructions are found without a call through a table.
 pub(in crate::protocol) enum Offering {
     Client(Box<ClientState>),
     Server(Box<ServerState>),
     Bytes(Box<Listening>),
     Publisher(Box<PublisherState>),
-    Other(Box<dyn Offer>),
+    Other(Box<dyn Protocol>),
 }
 
 impl Deref for Offering {
-    type Target = dyn Offer;
+    type Target = dyn Protocol;
     fn deref(&self) -> &Self::Target {
         match self {
             Self::Client(offer) => &**offer,
@@ -170,6 +147,8 @@ pub(crate) struct Protocols {
     pub(super) by_service: HashMap<String, OfferId>,
     pub(super) joining: Joining,
     pub(super) connections: HashMap<LinkId, (Arc<Connection>, Option<OfferId>)>,
+    /// Offers that are called after each turn.
+    polled: Vec<OfferId>,
     /// Events for the application.
     pub(super) events: VecDeque<Event>,
     /// The service through which seeds are grown, with the user who serves it; and its access.
@@ -203,6 +182,9 @@ impl Attached for Protocols {
     fn after_poll(&mut self, node: &mut Node) {
         if node.has_events() {
             self.take_events(node);
+        }
+        if !self.polled.is_empty() {
+            self.call_polled(node);
         }
         #[cfg(feature = "tokio")]
         self.tell_sleepers(node);
@@ -245,6 +227,44 @@ impl Protocols {
             self.sleepers_moved = node.moved();
             self.sleepers.iter().for_each(Waker::wake_by_ref);
         }
+    }
+
+    /// Registers an end point's state.
+    pub(super) fn add(&mut self, kind: Kind, offer: Offering) -> OfferId {
+        let takes_turns = offer.takes_turns();
+        let id = self.offers.insert(kind, offer);
+        if takes_turns {
+            self.polled.push(id);
+        }
+        id
+    }
+
+    /// Removes it.
+    pub(super) fn remove(&mut self, id: OfferId) -> Option<Offered> {
+        self.polled.retain(|polled| *polled != id);
+        self.offers.remove(&id)
+    }
+
+    #[inline(never)]
+    fn call_polled(&mut self, node: &mut Node) {
+        for id in &self.polled {
+            if let Some(offered) = self.offers.get_mut(id) {
+                offered.offer.after_poll(node);
+            }
+        }
+    }
+
+    /// The state of a seat.
+    #[inline]
+    pub(super) fn state<P: Protocol>(&mut self, id: OfferId) -> &mut P {
+        let state = match self.offers.get_mut(&id) {
+            Some(Offered { offer: Offering::Other(state), .. }) => {
+                let state: &mut dyn Any = &mut **state;
+                state.downcast_mut()
+            }
+            _ => None,
+        };
+        state.expect("as long as its seat, and of its type")
     }
 
     /// The state of a client, which is its offer.
@@ -381,24 +401,45 @@ impl Protocols {
                     }
                     None => self.keep(node, Event::Closed { link, reason, unsent }),
                 },
-                Event::Aperture { aperture, what }
-                    if self.connections.contains_key(&aperture.link) =>
-                {
-                    // Events of an end point that looks for itself; the peer may export anything
-                    // there.
-                    if what == ApertureEvent::Held && !self.wants_aperture(node, aperture.link) {
-                        let _ = node.release_aperture(aperture);
-                    }
-                    // A subscriber has mapped a publisher's pool, or has not.
-                    if let Some((_, Some(offer))) = self.connections.get(&aperture.link) {
-                        self.tell_publisher(node, *offer, aperture.link, what);
-                    }
+                event @ (Event::TicketRevoked { .. } | Event::Aperture { .. }) => {
+                    self.take_event_of_link(node, event);
                 }
-                other => self.keep(node, other),
             }
         }
         if self.joining.is_anybody_waiting() {
             self.ask_waiting(node);
+        }
+    }
+
+    /// Passes an event of a link to the end point that owns the link, and otherwise to the
+    /// application.
+    fn take_event_of_link(&mut self, node: &mut Node, event: Event) {
+        let link = match &event {
+            Event::Aperture { aperture, .. } => aperture.link,
+            Event::TicketRevoked { link, .. } => *link,
+            _ => return self.keep(node, event),
+        };
+        let Some((connection, owner)) = self.connections.get(&link).cloned() else {
+            return self.keep(node, event);
+        };
+        let owner = owner.and_then(|owner| self.offers.get_mut(&owner));
+        let event = match owner {
+            Some(offered) => offered.offer.told(node, &connection, event),
+            None => Some(event),
+        };
+        match event {
+            None => {}
+            Some(Event::Aperture { aperture, what }) => {
+                // Of an end point that looks for itself; the peer may export anything there.
+                if what == ApertureEvent::Held && !self.wants_aperture(node, link) {
+                    let _ = node.release_aperture(aperture);
+                }
+                // A subscriber has mapped a publisher's pool, or has not.
+                if let Some((_, Some(offer))) = self.connections.get(&link) {
+                    self.tell_publisher(node, *offer, link, what);
+                }
+            }
+            Some(other) => self.keep(node, other),
         }
     }
 
@@ -411,7 +452,7 @@ impl Protocols {
 
     pub(super) fn keep(&mut self, node: &mut Node, event: Event) {
         // Another thread than the one that took it from the node may be waiting for events.
-        node.wake_waiters();
+        node.wake();
         if self.events.len() >= EVENTS_MAX {
             self.events.pop_front();
         }
@@ -499,7 +540,7 @@ impl Protocols {
         });
         match admitted {
             Ok(body) => {
-                let answer = [&ANSWER[..], &[offered.kind as u8], &body].concat();
+                let answer = [&answer_head(offered.kind)[..], &body].concat();
                 self.joining.enter(id, offer, peer.user(), now_ns);
                 // A peer that is gone already needs no answer.
                 if node.accept(id, &answer).is_err() {
@@ -524,10 +565,12 @@ impl Protocols {
             let why = "this is an end point, and the greeting is not that of a sender";
             return Err(is_not_for_it(why.into()));
         }
-        let kind = Kind::from_wire(greeting[4])
-            .ok_or_else(|| is_not_for_it("the sender's kind is unknown here".into()))?;
-        let mut token = Token::NONE;
-        token.0.copy_from_slice(&greeting[5..GREETING_HEAD]);
+        let (head, _) = greeting.split_at(GREETING_HEAD);
+        let (kind, secret) = head[GREETING.len()..].split_at(KIND_BYTES);
+        let (mut number, mut token) = ([0; KIND_BYTES], Token::NONE);
+        number.copy_from_slice(kind);
+        token.0.copy_from_slice(secret);
+        let kind = Kind::from_bytes(number);
         let found = match named {
             Some(offer) => Some(offer),
             None => self.by_token.get(&token).copied(),

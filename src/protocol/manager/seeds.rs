@@ -45,11 +45,15 @@ impl Manager {
 
     /// Senders may be grown with a token that both ends make for themselves, once the manager's
     /// [`seed_service`](Self::seed_service) is there. `None`: another receiver has the same token.
-    pub(crate) fn offer_with(&self, offer: OfferId, make: &dyn Fn(Kind) -> [u8; 16]) -> Option<()> {
+    pub(crate) fn offer_with(
+        &self,
+        offer: OfferId,
+        make: impl FnOnce(Kind) -> Token,
+    ) -> Option<()> {
         let mut guard = self.shared.lock();
         let (_, protocols) = guard.parts();
         let kind = protocols.offers.get_mut(&offer).expect("as long as its end point").kind;
-        match protocols.by_token.entry(Token(make(kind))) {
+        match protocols.by_token.entry(make(kind)) {
             Entry::Vacant(entry) => {
                 entry.insert(offer);
                 Some(())

@@ -4,7 +4,7 @@ use super::log::Body;
 use super::serving::NoRoom;
 use super::state::PublisherState;
 use super::{PublishConfig, SubscriberState};
-use crate::node::{Attached, ExportError, Forked, Look, Node, NotAlone, Waited};
+use crate::node::{Attached, ExportError, Forked, Look, Node, NotAlone, WaitError};
 use crate::os::pool::{Place, Pool};
 use crate::os::sys;
 use crate::protocol::ends::offered;
@@ -54,12 +54,12 @@ pub enum PublishError {
     Wait(Arc<io::Error>),
 }
 
-impl From<Waited> for PublishError {
-    fn from(waited: Waited) -> Self {
+impl From<WaitError> for PublishError {
+    fn from(waited: WaitError) -> Self {
         match waited {
-            Waited::TimedOut => Self::TimedOut,
-            Waited::Forked(e) => Self::Forked(e),
-            Waited::Os(e) => Self::Wait(Arc::new(e)),
+            WaitError::TimedOut => Self::TimedOut,
+            WaitError::Forked(e) => Self::Forked(e),
+            WaitError::Os(e) => Self::Wait(Arc::new(e)),
         }
     }
 }
@@ -256,7 +256,7 @@ impl Publisher {
         let PublishConfig { short_bytes_max, sample_bytes_max, loans_max, .. } = config;
         let id = u64::from_le_bytes(sys::random().map_err(set_up)?);
         let state = Box::new(PublisherState::new(config, pool.clone(), id));
-        let offer = manager.offer(Kind::Publish, Offering::Publisher(state));
+        let offer = manager.offer(Kind::PUBLISH, Offering::Publisher(state));
         let (manager, loans) = (manager.clone(), Arc::default());
         let lender = Lender { sample_bytes_max, loans_max, pool, loans };
         Ok(Self { manager, offer, short_bytes_max, lender })

@@ -18,7 +18,7 @@
 use super::publisher::{Loan, PublishError, Publisher};
 use super::sample::Sample;
 use super::{PublishConfig, SubscribeConfig, Subscriber, SubscriberState};
-use crate::node::{CloseReason, Forked, Look, Node, Waited};
+use crate::node::{CloseReason, Forked, Look, Node, WaitError};
 use crate::protocol::ends::{Deadline, offered};
 use crate::protocol::reconnect::Outages;
 use crate::protocol::{
@@ -363,10 +363,10 @@ impl Relay {
             // Subscribers are served meanwhile.
             let waited = self.manager.shared.wait_until(Some(pause), |_, _| Look::<()>::Nothing);
             return match waited {
-                Err(Waited::TimedOut) if is_last => Err(RelayError::TimedOut),
-                Ok(()) | Err(Waited::TimedOut) => Ok(()),
-                Err(Waited::Forked(e)) => Err(e.into()),
-                Err(Waited::Os(e)) => Err(RelayError::Wait(Arc::new(e))),
+                Err(WaitError::TimedOut) if is_last => Err(RelayError::TimedOut),
+                Ok(()) | Err(WaitError::TimedOut) => Ok(()),
+                Err(WaitError::Forked(e)) => Err(e.into()),
+                Err(WaitError::Os(e)) => Err(RelayError::Wait(Arc::new(e))),
             };
         }
         self.outages.begins();

@@ -252,7 +252,7 @@ impl Leases {
             self.untold.lock().unwrap_or_else(PoisonError::into_inner).push((lease, word));
             // A thread that waits in `receive` reports it.
             node.await_room(self.link);
-            node.wake_waiters();
+            node.wake();
         }
     }
 

@@ -14,7 +14,7 @@ use crate::os::pool::Pool;
 use crate::protocol::Connection;
 use crate::protocol::credit::Cell;
 use crate::protocol::ends::check_place;
-use crate::protocol::manager::{Offer, OfferId, Protocols};
+use crate::protocol::manager::{OfferId, Protocol, Protocols};
 use core::mem::take;
 use std::format;
 use std::string::{String, ToString};
@@ -359,7 +359,7 @@ impl PublisherState {
     }
 }
 
-impl Offer for PublisherState {
+impl Protocol for PublisherState {
     fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
         let users = self.subscribers.iter().map(|serving| serving.user.clone());
         let max = self.config.subscribers_max as usize;

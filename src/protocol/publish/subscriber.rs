@@ -197,7 +197,7 @@ impl Subscriber {
         let body = Greeting { places, depth, when_slow, history, outstanding }.to_bytes();
         let expected = "it is not that of a publisher";
         let grown =
-            manager.grow(target, Kind::Publish, &body, timeout, expected, |connection, answer| {
+            manager.grow(target, Kind::PUBLISH, &body, timeout, expected, |connection, answer| {
                 Answer::from_bytes(answer, connection.peer(), outstanding)
             });
         match grown {

@@ -51,7 +51,7 @@ pub use receiver::StreamReceiver;
 pub use sender::StreamSender;
 
 use super::aperture_stream::FarOffer;
-use super::manager::Offer;
+use super::manager::Protocol;
 use super::records::{self, FREED_BYTES, GRANT_BYTES};
 use super::tickets::fast_ticket_from;
 use super::{Connection, GrowError};
@@ -174,7 +174,7 @@ const THROUGH_THE_LINK: u8 = 0;
 
 pub(super) const THROUGH_AN_APERTURE: u8 = 1;
 
-impl Offer for StreamOffer {
+impl Protocol for StreamOffer {
     fn check_place(&self, _: &Peer, _: &[u8]) -> Result<(), String> {
         match self.0.admitted().is_some() {
             true => Err("the stream has its sender already".into()),
@@ -253,7 +253,7 @@ impl Offer for StreamOffer {
             }
             node.show_kept(connection.link(), kept);
             // Its messages may be here already, and count from now on.
-            node.wake_waiters();
+            node.wake();
         }
     }
 

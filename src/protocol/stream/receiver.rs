@@ -68,7 +68,7 @@ impl StreamReceiver {
         let config = StreamConfig { buffer_bytes: config.buffer_bytes & !3, ..config };
         let intake = Intake::new(&mut manager.lock(), config, far).map_err(GrowError::SetUp)?;
         let offer = manager
-            .offer(Kind::Stream, Offering::Other(Box::new(StreamOffer(intake.shared.clone()))));
+            .offer(Kind::STREAM, Offering::Other(Box::new(StreamOffer(intake.shared.clone()))));
         Ok(Self { manager: manager.clone(), offer, intake })
     }
 

@@ -341,7 +341,7 @@ impl StreamSender {
         body.extend_from_slice(path);
         let read = |connection: &_, answer: &_| Self::read(manager, connection, answer, grants);
         let expected = "no tickets and sizes that fit together";
-        let grown = manager.grow(target, Kind::Stream, &body, timeout, expected, read);
+        let grown = manager.grow(target, Kind::STREAM, &body, timeout, expected, read);
         if grown.is_err() {
             grants.remove(&mut manager.lock());
         }

@@ -18,6 +18,7 @@ use hamlyn::control::{Accept, Access};
 use hamlyn::interface::{LinkId, QueueId, SlotConfig};
 use hamlyn::node::{Event, Node};
 use hamlyn::os::aperture::ApertureAccess;
+use hamlyn::protocol::Manager;
 use hamlyn::wire::{MetadataIndex, Ticket};
 use hamlyn::{Aperture, ApertureEvent};
 use std::hint::black_box;
@@ -113,7 +114,7 @@ pub fn near(cell: Cell, name: &str, count: u64) -> Result<Figure> {
             Figure::Latency { one_way_ns: trips.one_way_ns(warm_up) }
         }
         Protocol::Shared => {
-            let (node, message) = (own.node.share()?, vec![7; cell.size]);
+            let (node, message) = (Manager::from_node(own.node)?, vec![7; cell.size]);
             let mut trips = RoundTrips::begin(warm_up + count);
             for _ in 0..warm_up + count {
                 node.send_fast(&to, &message, 7, LIMIT)?;
@@ -220,7 +221,7 @@ pub fn far(cell: Cell, name: &str, count: u64, ready: impl FnOnce()) -> Result<(
     let warm_up = Cell::warm_up(count);
     let total = warm_up + count;
     if cell.protocol == Protocol::Shared {
-        let (node, message) = (own.node.share()?, vec![7; cell.size]);
+        let (node, message) = (Manager::from_node(own.node)?, vec![7; cell.size]);
         for _ in 0..total {
             node.recv(own.queue, LIMIT)?;
             node.send_fast(&to, &message, 7, LIMIT)?;

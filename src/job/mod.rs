@@ -518,7 +518,7 @@ impl Shared {
     /// A rank's service, as this rank asks for it.
     fn service_at(&self, rank: u32, service: String, at: Option<&str>) -> Result<String, JobError> {
         let (node, token) = (NodeId(0), Token::NONE);
-        let seed = Seed { kind: Kind::Stream, node, token, service };
+        let seed = Seed { kind: Kind::STREAM, node, token, service };
         Ok(self.place_at(rank, seed, at)?.service)
     }
 

@@ -17,7 +17,7 @@ use super::space::check_name;
 use super::turn::Within;
 use super::{Card, FOR_NAMES, Job, JobError, node_of, nonsense};
 use crate::control::{Accept, Access, RequestId, Wait};
-use crate::node::{Event, LinkId, Node, Waited};
+use crate::node::{Event, LinkId, Node, WaitError};
 use crate::os::sys;
 use crate::protocol::GrowError;
 use crate::wire::NodeId;
@@ -214,14 +214,14 @@ impl Ranks {
             let os = |error| JobError::Os { doing: "waiting for a link to a rank", error };
             match node.wait_until_found(Some(left), look) {
                 Ok(found) => return found,
-                Err(Waited::TimedOut) if limit.is_some() && within.is_over() => {
+                Err(WaitError::TimedOut) if limit.is_some() && within.is_over() => {
                     return Err(JobError::NotLinked { rank });
                 }
-                Err(Waited::TimedOut) => {}
-                Err(Waited::Forked(forked)) => {
+                Err(WaitError::TimedOut) => {}
+                Err(WaitError::Forked(forked)) => {
                     return Err(GrowError::Connect(forked.into()).into());
                 }
-                Err(Waited::Os(error)) => return Err(os(error)),
+                Err(WaitError::Os(error)) => return Err(os(error)),
             }
         }
     }

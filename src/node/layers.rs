@@ -3,14 +3,14 @@
 //! one link; a message together with the line that brought it.
 //!
 //! Never: a message goes over another link than the one that was asked for; slices are copied
-//! before the ring, unless they fit into one line of it.
+//! before the ring.
 
-use super::wait::{Look, Waited};
+use super::wait::{Look, WaitError};
 use super::{Node, NodeReceiveError, NodeSendError, PreparedTicket, TerminusId};
 use crate::interface::terminus::{PIECES_MAX, PostError};
 use crate::interface::{Handed, LinkId, Notification, QueueId};
 use crate::link::{Parts, Slices};
-use crate::wire::{LINE_BYTES, Ticket};
+use crate::wire::Ticket;
 use core::time::Duration;
 
 /// Everything about a message but its bytes, for [`Node::send_gathered`]. Without further choices
@@ -127,7 +127,7 @@ impl Node {
         &mut self,
         timeout: Option<Duration>,
         mut look: impl FnMut(&mut Self) -> Option<R>,
-    ) -> Result<R, Waited> {
+    ) -> Result<R, WaitError> {
         self.wait_until(
             timeout,
             |_| None,
@@ -190,18 +190,11 @@ impl Node {
         }
     }
 
-    /// A message of one line that can leave at once. False: nothing was done.
+    /// A message of one packet that can leave at once. False: nothing was done.
     #[inline]
     fn push_gathered(&mut self, index: usize, envelope: &Envelope<'_>, slices: &[&[u8]]) -> bool {
-        let mut line = [0; LINE_BYTES];
-        let mut length = 0;
-        for slice in slices {
-            let Some(to) = line.get_mut(length..length + slice.len()) else { return false };
-            to.copy_from_slice(slice);
-            length += slice.len();
-        }
         let Envelope { ticket, metadata, word, .. } = *envelope;
-        self.push_line(index, ticket, &line[..length], metadata, word)
+        slices.len() <= PIECES_MAX && self.push_any(index, ticket, Slices(slices), metadata, word)
     }
 
     fn terminus_and_data<'a>(

@@ -8,6 +8,7 @@
 use super::link::BULK_PACKET_MIN;
 use super::{Node, NodeSendError};
 use crate::interface::LinkId;
+use crate::link::{Parts, Source};
 #[cfg(feature = "unstable-internals")]
 use crate::wire::TicketBytes;
 use crate::wire::{
@@ -64,10 +65,6 @@ impl Node {
         metadata: &[u8],
         word: u32,
     ) -> bool {
-        let Some(room) = ticket.bound.checked_sub(ticket.base) else { return false };
-        if room < data.len() as u64 {
-            return false;
-        }
         // One line without a call, and no more than that.
         match metadata.is_empty() && data.len() <= LINE_BYTES_MAX {
             true => self.push_of(index, ticket, data, &[], word),
@@ -75,12 +72,13 @@ impl Node {
         }
     }
 
+    /// The same, of any length and any parts.
     #[inline(never)]
-    fn push_any(
+    pub(super) fn push_any(
         &mut self,
         index: usize,
         ticket: &Ticket,
-        data: &[u8],
+        data: impl Parts,
         metadata: &[u8],
         word: u32,
     ) -> bool {
@@ -95,13 +93,18 @@ impl Node {
         &mut self,
         index: usize,
         ticket: &Ticket,
-        data: &[u8],
+        data: impl Parts,
         metadata: &[u8],
         word: u32,
     ) -> bool {
+        let length = data.bytes();
+        let room = ticket.bound.checked_sub(ticket.base);
+        if room.is_none_or(|room| room < length) || length > DIRECT_MAX as u64 {
+            return false;
+        }
         let flow = header_of(ticket, 0, metadata.len() as u8, 0).flow();
-        let varying = Varying { offset: ticket.base, length: data.len() as u32, word };
-        self.push_packet(index, flow, varying, metadata, data, ticket.flags)
+        let varying = Varying { offset: ticket.base, length: length as u32, word };
+        self.push_packet(index, flow, varying, metadata, data.part(0..length), ticket.flags)
     }
 
     /// `varying.length` is the number of bytes in `data`.
@@ -112,7 +115,7 @@ impl Node {
         flow: FlowWords,
         varying: Varying,
         metadata: &[u8],
-        data: &[u8],
+        data: impl Source,
         flags: Flags,
     ) -> bool {
         // Messages that wait in work queues, for any link, have their turn, too.
@@ -122,7 +125,8 @@ impl Node {
         let Some(Some(link)) = self.links.get_mut(index) else { return false };
         let Some(tx) = &mut link.tx else { return false };
         // Longer ones may belong into the bulk ring.
-        if data.len() + metadata.len() > DIRECT_MAX {
+        let length = varying.length as usize;
+        if length + metadata.len() > DIRECT_MAX {
             return false;
         }
         if tx.ring.push(flow, varying, metadata, data).is_err() {
@@ -130,7 +134,7 @@ impl Node {
         }
         tx.signal_if_asleep(|| flags);
         self.counters.singles_sent.add(1);
-        self.counters.bytes_sent.add(data.len() as u64);
+        self.counters.bytes_sent.add(length as u64);
         true
     }
 

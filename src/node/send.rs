@@ -325,7 +325,7 @@ impl Node {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        if self.try_send_line_over(link, ticket, data, metadata, 0) {
+        if self.try_send_packet_over(link, ticket, data, metadata, 0) {
             return Ok(());
         }
         let index = self.check_over(link, ticket)?;

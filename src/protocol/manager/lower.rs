@@ -121,7 +121,7 @@ impl Manager {
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        let line = |node: &mut Node| node.try_send_line_over(link, ticket, data, metadata, 0);
+        let line = |node: &mut Node| node.try_send_packet_over(link, ticket, data, metadata, 0);
         if self.shared.at_once(|node, _| line(node).then_some(())).is_some() {
             return Ok(());
         }

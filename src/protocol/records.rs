@@ -220,11 +220,11 @@ impl Mark {
 
 /// Places for small messages, and bytes of each.
 pub(crate) const PLACES: u64 = 64;
-pub(crate) const PLACE_BYTES: usize = 128;
+pub(crate) const PLACE_BYTES: usize = 384;
 /// The receiver's report to its sender: how many have been freed.
 pub(crate) const FREED_BYTES: usize = 8;
 
-const BEFORE_MASK: u32 = (1 << 17) - 1;
+const BEFORE_MASK: u32 = (1 << 16) - 1;
 
 /// The description of a small message, in the word of its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,23 +234,23 @@ pub(crate) struct Small {
     pub framed: bool,
     /// Its number, modulo the places.
     pub place: u32,
-    /// Messages with tickets that were sent before it, modulo 2^17.
+    /// Messages with tickets that were sent before it, modulo 2^16.
     pub tickets_before: u32,
 }
 
 impl Small {
     #[inline(always)]
     pub fn to_word(self) -> u32 {
-        self.length | (self.framed as u32) << 8 | self.place << 9 | self.tickets_before << 15
+        self.length | (self.framed as u32) << 9 | self.place << 10 | self.tickets_before << 16
     }
 
     #[inline(always)]
     pub fn from_word(word: u32) -> Self {
         Self {
-            length: word & 0xff,
-            framed: word >> 8 & 1 == 1,
-            place: word >> 9 & 63,
-            tickets_before: word >> 15,
+            length: word & 0x1ff,
+            framed: word >> 9 & 1 == 1,
+            place: word >> 10 & 63,
+            tickets_before: word >> 16,
         }
     }
 }

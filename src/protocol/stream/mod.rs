@@ -15,7 +15,7 @@
 //! are released. Slots without memory have no ticket; so a sender whose receiver does not release
 //! waits.
 //!
-//! A flush of at most 128 bytes, usually one record that the receiver waits for, needs none of
+//! A flush of at most 384 bytes, usually one record that the receiver waits for, needs none of
 //! those steps: a line or two go to one of 64 *places*. Their bytes are copied out of it, since the
 //! sender may write there at any time. No memory changes hands and no key changes. When every place
 //! is in use, such messages take tickets.

@@ -196,8 +196,8 @@ pub use control::{GREETING_BYTES_MAX, HostPeer, LinkFeatures, Peer, Reason, Requ
 pub use interface::notification::Consumer;
 pub use interface::terminus::{BufferTag, PIECES_MAX, Piece, SendHandle};
 pub use interface::{
-    AreaId, Deposit, EntryState, LinkId, Message, MetadataEntry, Mode, Notification, QueueId,
-    Receiver, SlotConfig, SlotId, Then,
+    AreaId, Deposit, EntryState, Filter, LinkId, Message, MetadataEntry, Mode, Notification,
+    QueueId, Receiver, SlotConfig, SlotId, Then,
 };
 #[cfg(feature = "os")]
 pub use node::{

@@ -112,7 +112,7 @@ fn world(mode: Mode, notes: Notes) -> World {
     if mode != Mode::Normal {
         interface.arm_entry(slot, ENTRY, Some(8..40)).unwrap();
     }
-    assert!(interface.install(slot, Box::new(notes)).unwrap().is_none());
+    assert!(interface.install(slot, Box::new(notes), None).unwrap().is_none());
     World { interface, area, queue, slot }
 }
 
@@ -334,7 +334,7 @@ fn a_receiver_can_be_replaced_taken_back_and_is_asked_for_by_its_type() {
     );
     let slot = world.slot;
     assert!(world.interface.installed::<Other>(slot).unwrap().is_none());
-    let before = world.interface.install(slot, Box::new(Other)).unwrap();
+    let before = world.interface.install(slot, Box::new(Other), None).unwrap();
     assert!(before.is_some() && dropped.load(Ordering::Relaxed) == 0);
     drop(before);
     assert_eq!(dropped.load(Ordering::Relaxed), 1);
@@ -343,11 +343,11 @@ fn a_receiver_can_be_replaced_taken_back_and_is_asked_for_by_its_type() {
     assert!(world.interface.uninstall(slot).unwrap().is_none());
     let notes =
         Notes { dropped: Dropped { count: dropped.clone(), panics: false }, ..Notes::default() };
-    world.interface.install(slot, Box::new(notes)).unwrap();
+    world.interface.install(slot, Box::new(notes), None).unwrap();
     world.interface.remove_slot(slot).unwrap();
     assert_eq!(dropped.load(Ordering::Relaxed), 2);
     assert!(world.interface.installed::<Other>(slot).is_err());
-    assert!(world.interface.install(slot, Box::new(Other)).is_err());
+    assert!(world.interface.install(slot, Box::new(Other), None).is_err());
 }
 
 #[test]
@@ -389,6 +389,41 @@ fn a_receiver_that_panics_is_gone_and_its_slot_goes_on_without_it() {
 }
 
 #[test]
+fn a_receiver_is_asked_about_the_packets_of_its_filter_alone_also_on_the_short_way() {
+    use hamlyn::interface::{Filter, Flow};
+    for by_page in [true, false] {
+        let mut world = world(Mode::Normal, Notes::default());
+        let (slot, queue) = (world.slot, world.queue);
+        let filter = if by_page { Filter::by_page(64, 16) } else { Filter::by_entry(2) };
+        let notes = Notes { consumes: true, ..Notes::default() };
+        let _ = world.interface.install(slot, Box::new(notes), Some(filter.clone())).unwrap();
+        let h = world.header(0, 20);
+        let (body, varying) = (Bytes::of(&h, 7), h.varying());
+        let mut flow = Flow::NONE;
+        // Asked about none; then about what the packet touches, and about something else.
+        let touched = if by_page { 1 } else { ENTRY.0 as usize };
+        for (index, asks, expected) in [
+            (9, true, Arrival::Notified),
+            (touched, true, Arrival::Consumed),
+            (touched, false, Arrival::Notified),
+            (2, true, Arrival::Notified),
+        ] {
+            filter.set(index, asks);
+            // As the first packet of its flow, and as another.
+            let handled = world.interface.handle_and_keep(LINK, &h, 0, &body, &mut flow);
+            assert_eq!(handled, Ok(expected), "{index} {asks}");
+            world.interface.pop(queue).unwrap();
+            let again = world.interface.handle_again(&flow, LINK, &varying, &body);
+            assert_eq!(again, expected == Arrival::Notified);
+            world.interface.pop(queue).unwrap();
+            let taken = world.interface.take_again(&flow, &varying, &body, queue, None);
+            assert_eq!(taken.is_some(), expected == Arrival::Notified);
+        }
+        assert_eq!(world.notes().asked.len(), 1);
+    }
+}
+
+#[test]
 fn packets_for_a_slot_with_a_receiver_take_no_short_way_around_it() {
     use hamlyn::interface::Flow;
     let mut world = world(Mode::Normal, Notes { consumes: true, ..Notes::default() });
@@ -404,7 +439,7 @@ fn packets_for_a_slot_with_a_receiver_take_no_short_way_around_it() {
     assert!(again, "of a flow, without one");
     world.interface.pop(queue).unwrap();
     // State from before the receiver counts no more.
-    world.interface.install(slot, receiver).unwrap();
+    world.interface.install(slot, receiver, None).unwrap();
     assert!(!world.interface.handle_again(&flow, LINK, &varying, &body));
     for _ in 0..3 {
         let handled = world.interface.handle_and_keep(LINK, &h, 0, &body, &mut flow);

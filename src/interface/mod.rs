@@ -20,6 +20,7 @@
 
 mod area;
 mod counters;
+mod filter;
 mod keys;
 mod metadata;
 pub mod notification;
@@ -31,6 +32,7 @@ pub mod terminus;
 
 pub use area::{AreaError, AreaId};
 pub use counters::{Counters, Refusal};
+pub use filter::Filter;
 pub use keys::SECRET_BYTES;
 pub use metadata::{EntryState, MetadataEntry};
 #[cfg(feature = "os")]

@@ -49,7 +49,7 @@ pub enum Arrival {
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub struct Flow {
-    /// 0: it is not plain, or nothing was kept.
+    /// 0: it is not plain, or nothing was kept. With [`FILTERED`]: it may be.
     epoch: u64,
     /// The bits of the queue for its notifications; [`SILENT`]: it makes none.
     queue: u64,
@@ -185,7 +185,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     ) -> Option<Taken> {
         // Of a flow that is valid there is the slot, and with it the slot's queue, which had credit
         // for it, and has again when it is empty.
-        if self.epoch != flow.epoch
+        if (self.epoch != flow.epoch && !self.is_let_by(flow, varying))
             || flow.queue != queue.to_bits()
             || !self.is_empty(queue.index(), consumer)
         {
@@ -206,7 +206,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         varying: &Varying,
         body: &impl Body,
     ) -> bool {
-        if self.epoch != flow.epoch || !self.has_credit(flow) {
+        if (self.epoch != flow.epoch && !self.is_let_by(flow, varying)) || !self.has_credit(flow) {
             return false;
         }
         let Some(at) = flow.place(varying) else { return false };
@@ -216,6 +216,17 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             self.announce(flow.queue_index(), flow.share, &notification);
         }
         done
+    }
+
+    /// Whether a packet would be plain in a slot without a receiver, and this one's is not asked about
+    /// it.
+    #[inline(never)]
+    fn is_let_by(&self, flow: &Flow, varying: &Varying) -> bool {
+        let Some(Some(slot)) = self.slots.get(flow.slot[0] as usize) else { return false };
+        let Varying { offset, length, .. } = *varying;
+        flow.epoch == self.epoch | FILTERED
+            && matches!(&slot.receiver, Some(installed)
+                if !installed.is_asked(MetadataIndex(flow.index), offset, length))
     }
 
     #[inline(always)]
@@ -310,11 +321,16 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         // consulted. A fast packet is always a whole message.
         let keeps = header.metadata_len == 0 && entry.is_none_or(|entry| entry.user_len == 0);
         let is_single = is_fast || header.delta == 0;
-        let is_plain = is_single && keeps && is_open && slot.receiver.is_none();
+        let epoch = match &slot.receiver {
+            _ if !(is_single && keeps && is_open) => 0,
+            None => self.epoch,
+            Some(installed) if installed.is_filtered() => self.epoch | FILTERED,
+            Some(_) => 0,
+        };
         // Where the low limit is above the high one, nothing fits.
         let low = if low <= high { low } else { u64::MAX };
         let flow = Flow {
-            epoch: if is_plain { self.epoch } else { 0 },
+            epoch,
             queue: match header.flags.contains(Flags::NOTIFY) {
                 true => slot.queue.to_bits(),
                 false => SILENT,
@@ -346,8 +362,10 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             return Err(Refusal::OutOfBounds);
         }
         let at = flow.place(&varying).ok_or(Refusal::OutsideLimits)?;
-        if flow.epoch == 0 {
-            return self.accept_counted(link, header, at, body);
+        if flow.epoch != self.epoch && !self.is_let_by(&flow, &varying) {
+            let accepted = self.accept_counted(link, header, at, body)?;
+            *keep = flow;
+            return Ok(accepted);
         }
         if !self.has_credit(&flow) {
             return Err(Refusal::NoCredit);
@@ -403,7 +421,10 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
 
         // Every check has passed.
         let checked = Checked { before, accumulator, completes, notifies };
-        if slot.receiver.is_some() {
+        let (index, offset) = (header.metadata_index, header.offset);
+        if let Some(installed) = &slot.receiver
+            && installed.is_asked(index, offset, header.length)
+        {
             return self.accept_installed(link, header, body, &checked);
         }
         // The deposit:
@@ -440,6 +461,9 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         Ok(Arrival::Notified)
     }
 }
+
+/// In the epoch of a flow: it is plain where the slot's receiver is not asked.
+const FILTERED: u64 = 1 << 63;
 
 /// No queue: the packets of a flow announce nothing.
 const SILENT: u64 = u64::MAX;

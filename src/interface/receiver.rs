@@ -14,6 +14,7 @@
 //! Never: a receiver is asked about a packet that may not write; a receiver sees memory that
 //! another process can write; its panic leaves a packet half counted.
 
+use super::filter::Filter;
 use super::receive::Arrival;
 use super::tables::Interface;
 use super::{AreaId, LinkId, Mode, Notification, Refusal, SlotError, SlotId};
@@ -176,8 +177,20 @@ impl Message<'_> {
     }
 }
 
-/// A slot's receiver.
-pub(super) struct Installed(Box<dyn Receiver>);
+/// A slot's receiver, and the packets that it is asked about: all, unless there is a filter.
+pub(super) struct Installed(Box<dyn Receiver>, Option<Filter>);
+
+impl Installed {
+    /// Whether it is asked about a packet.
+    #[inline]
+    pub(super) fn is_asked(&self, index: MetadataIndex, offset: u64, length: u32) -> bool {
+        self.1.as_ref().is_none_or(|filter| filter.asks(index, offset, length))
+    }
+
+    pub(super) fn is_filtered(&self) -> bool {
+        self.1.is_some()
+    }
+}
 
 impl core::fmt::Debug for Installed {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -235,13 +248,15 @@ fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, Panicked> {
 }
 
 impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
-    /// From now on `receiver` handles arrivals in the slot. Returns the previous receiver.
+    /// From now on `receiver` handles arrivals in the slot that `filter` asks about. Returns the
+    /// previous receiver.
     pub fn install(
         &mut self,
         id: SlotId,
         receiver: Box<dyn Receiver>,
+        filter: Option<Filter>,
     ) -> Result<Option<Box<dyn Receiver>>, SlotError> {
-        let before = self.slot_mut(id)?.receiver.replace(Installed(receiver));
+        let before = self.slot_mut(id)?.receiver.replace(Installed(receiver, filter));
         Ok(before.map(|installed| installed.0))
     }
 
@@ -320,7 +335,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         let mut has_panicked = false;
 
         let placed = match &mut slot.receiver {
-            Some(Installed(receiver)) => guarded(|| receiver.place(&before)),
+            Some(Installed(receiver, _)) => guarded(|| receiver.place(&before)),
             None => Ok(None),
         };
         has_panicked |= placed.is_err();
@@ -341,14 +356,14 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         }
         let user = entry.as_ref().map_or(&[][..], |entry| entry.user());
         let deposit = Deposit { user, taken: taken as u32, ..deposit };
-        if let Some(Installed(receiver)) = &mut slot.receiver
+        if let Some(Installed(receiver, _)) = &mut slot.receiver
             && !has_panicked
         {
             let in_area = &memory[at + taken..at + length];
             has_panicked |= guarded(|| receiver.observe(&deposit, in_area)).is_err();
         }
         let mut then = Then::Queue;
-        if let Some(Installed(receiver)) = &mut slot.receiver
+        if let Some(Installed(receiver, _)) = &mut slot.receiver
             && checked.notifies
             && !has_panicked
         {

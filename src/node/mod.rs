@@ -252,6 +252,8 @@ pub struct Node {
     /// Ends a nap in another program's event loop.
     nap_timer: Option<sys::Timer>,
     config: Config,
+    /// Most packets of a ring in a turn.
+    packets_per_turn: u32,
     counters: Arc<Counters>,
     inbox: Arc<Inbox>,
     /// Last, so that it outlives the objects that it reported. `None` only while dropping.
@@ -340,6 +342,7 @@ impl Node {
             ways: Ways::new(if by_words { sys::WORDS_MAX } else { 0 }),
             naps: Naps::default(),
             nap_timer: None,
+            packets_per_turn: config.packets_per_turn,
             config,
             counters,
             inbox: control.inbox().clone(),

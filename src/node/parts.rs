@@ -8,7 +8,8 @@ use super::{NoSuchTerminus, Node, TerminusId};
 use crate::interface::notification::{Consumer, Waiting};
 use crate::interface::terminus::{BufferTag, PostError, Terminus};
 use crate::interface::{
-    AreaError, AreaId, MetadataEntry, QueueError, QueueId, Receiver, SlotConfig, SlotError, SlotId,
+    AreaError, AreaId, Filter, MetadataEntry, QueueError, QueueId, Receiver, SlotConfig, SlotError,
+    SlotId,
 };
 use crate::os::aperture::AreaView;
 use crate::os::memory::{AllocationError, AreaMemory, AreaPages, AreaReport};
@@ -466,7 +467,48 @@ impl Node {
         slot: SlotId,
         receiver: impl Receiver,
     ) -> Result<Option<Box<dyn Receiver>>, SlotError> {
-        self.interface.install(slot, Box::new(receiver))
+        self.interface.install(slot, Box::new(receiver), None)
+    }
+
+    /// [`install`](Self::install) of a receiver that is asked only about the packets that `filter` says.
+    /// All others are handled as in a slot without a receiver.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-filter-{}", std::process::id()));
+    /// use hamlyn::{Filter, Message, MetadataIndex, Node, Receiver, SlotConfig, Then};
+    ///
+    /// struct Swallow;
+    ///
+    /// impl Receiver for Swallow {
+    ///     fn process_arrival(&mut self, _: Message<'_>) -> Then {
+    ///         Then::Consume
+    ///     }
+    /// }
+    /// # let limit = Some(std::time::Duration::from_secs(10));
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// # let (area, queue) = (node.message_area(8192)?, node.notification_queue(2)?);
+    /// # let slot = node.slot(SlotConfig::new(area, queue).credit(2))?;
+    /// let ticket = node.ticket(slot, MetadataIndex(0))?;
+    /// let filter = Filter::by_page(8192, 4096);
+    /// node.install_filtered(slot, Swallow, filter.clone())?;
+    /// node.send(&ticket, b"queued", b"", limit)?;
+    /// node.recv(queue, limit)?;
+    /// filter.set(0, true); // From now on the receiver is asked about the first page.
+    /// node.send(&ticket, b"swallowed", b"", limit)?;
+    /// node.poll()?;
+    /// assert_eq!(node.try_recv(queue)?, None);
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn install_filtered(
+        &mut self,
+        slot: SlotId,
+        receiver: impl Receiver,
+        filter: Filter,
+    ) -> Result<Option<Box<dyn Receiver>>, SlotError> {
+        self.interface.install(slot, Box::new(receiver), Some(filter))
     }
 
     /// Removes the receiver of a slot, if it has one: arrivals are queued again.

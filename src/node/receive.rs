@@ -231,6 +231,17 @@ impl Node {
         Ok(self.look_at_active())
     }
 
+    /// [`poll`](Self::poll) that takes at most `packets` from each ring of each link, and no more than the
+    /// setting `packets_per_turn`. So a receiver that gives each message's bytes their place before the
+    /// next message comes sees every packet.
+    pub fn poll_at_most(&mut self, packets: usize) -> Result<usize, Forked> {
+        let usual = self.packets_per_turn;
+        self.packets_per_turn = usual.min(u32::try_from(packets).unwrap_or(u32::MAX));
+        let taken = self.poll();
+        self.packets_per_turn = usual;
+        taken
+    }
+
     /// [`poll`](Self::poll) of another caller than the application, for the application.
     /// `is_alive`: the application is in a call, or has made one since the last of these.
     pub(crate) fn poll_for_application(&mut self, is_alive: bool) -> Result<usize, Forked> {
@@ -559,13 +570,13 @@ impl TakesTurns for Node {
 
     #[inline(always)]
     fn take_from(&mut self, link: u32) -> usize {
-        let budget = self.config.packets_per_turn as usize;
+        let budget = self.packets_per_turn as usize;
         self.take_packets(link, budget, LINES_PER_RING).packets
     }
 
     #[inline(never)]
     fn take_portion(&mut self, link: u32, most: Portion) -> Portion {
-        let packets = most.packets.min(self.config.packets_per_turn as usize);
+        let packets = most.packets.min(self.packets_per_turn as usize);
         self.take_packets(link, packets, most.lines.min(LINES_PER_RING))
     }
 

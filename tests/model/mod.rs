@@ -263,7 +263,7 @@ impl Pair {
         if self.has_onlookers {
             let onlooker =
                 Onlooker { bytes: range.end - range.start, observed: 0, front: [0; FRONT] };
-            self.interface.install(id, Box::new(onlooker)).unwrap();
+            self.interface.install(id, Box::new(onlooker), None).unwrap();
         }
         let key = (mode == Mode::Normal).then(|| self.note_key(id, None));
         let entry = |_| OracleEntry {

@@ -443,7 +443,7 @@ fn fickle(mut node: Node) -> u32 {
         clients += matches!(node.next_event(), Some(Event::Connected { .. })) as u32;
         if let Some(asked) = node.pop(queue).unwrap() {
             let greeting = node.greeting(asked.link).unwrap();
-            let ticket = Ticket::from_bytes(&greeting[21..65]).unwrap();
+            let ticket = Ticket::from_bytes(&greeting[24..68]).unwrap();
             let number = asked.word & 0xf_ffff;
             node.try_send_fast_over(asked.link, &ticket, &[], 4091 << 20 | number).ok();
             clock = Instant::now();

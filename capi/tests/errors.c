@@ -949,12 +949,12 @@ static void a_release_beside_a_receive(void) {
     h_seed_t seed;
     pthread_t thread;
     /* Too long for the places of small messages: each takes a buffer. */
-    char data[200];
+    char data[400];
     void *place;
     memset(data, 5, sizeof data);
     memset(&config, 0, sizeof config);
-    config.buffer_bytes = 256;
-    config.record_bytes_max = 256;
+    config.buffer_bytes = 512;
+    config.record_bytes_max = 512;
     config.buffers = 1;
     config.buffers_max = 1;
     EXPECT(H_OK, "", h_stream_receiver_new(other, &config, &receiver));

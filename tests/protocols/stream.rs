@@ -469,10 +469,11 @@ fn a_dropped_sender_flushes_what_it_can_and_has_not_said_that_this_was_all() {
     assert_eq!(next(&mut receiver), b"flushed by drop");
     assert!(matches!(receiver.receive(LIMIT), Err(ReceiveError::Ended(CloseReason::HungUp))));
 
-    // Both tickets are used, so that the last record cannot leave.
+    // Both tickets are used, so that the last records, which need a third, cannot leave.
     let (mut receiver, mut sender) = dir.pair(StreamConfig { buffers_max: 2, ..small() });
     sender.send(&[1; 900], LIMIT).unwrap();
     sender.send(&[2; 900], LIMIT).unwrap();
+    sender.send(&[3; 200], LIMIT).unwrap();
     sender.send(&[3; 200], LIMIT).unwrap();
     drop(sender);
     assert_eq!(next(&mut receiver), [1; 900]);
@@ -917,7 +918,7 @@ fn ask_word(number: u32, bytes: usize) -> u32 {
 
 /// The word of a small message: place, and how many messages with tickets are said to come before.
 fn small_word(length: u32, framed: bool, place: u32, tickets_before: u32) -> u32 {
-    length | (framed as u32) << 8 | place << 9 | tickets_before << 15
+    length | (framed as u32) << 9 | place << 10 | tickets_before << 16
 }
 
 fn mark(framed: bool, last: bool, length: u32) -> [u8; 4] {
@@ -985,7 +986,7 @@ fn a_sender_that_lies_is_sent_away_and_never_believed() {
     assert_misbehaves("huge", |liar| liar.send(1, &[0xff; 64], &mark(true, false, 64)));
     assert_misbehaves("nothing", |liar| liar.send(1, b"", &mark(true, false, 0)));
     assert_misbehaves("out-of-turn", |liar| liar.ask(1 << 14 | 77));
-    assert_misbehaves("long-small", |liar| liar.send_small(b"x", small_word(129, false, 0, 1)));
+    assert_misbehaves("long-small", |liar| liar.send_small(b"x", small_word(385, false, 0, 1)));
     assert_misbehaves("place", |liar| {
         liar.send_small(b"fine", small_word(4, false, 0, 1));
         // Place 0 is in use until its record is released.
@@ -1256,12 +1257,12 @@ impl Reordering {
 
     /// Puts a message on the way, if there is a place or a ticket for it.
     fn send(&mut self, data: &[u8], framed: bool, last: bool) -> bool {
-        let wants_place = data.len() <= 128 && !last && !self.random.next().is_multiple_of(4);
+        let wants_place = data.len() <= 384 && !last && !self.random.next().is_multiple_of(4);
         if wants_place && self.small - self.freed() < 64 {
             let place = self.small % 64;
             let ticket = self.liar.places;
             self.on_the_way.push(Sent {
-                ticket: Ticket { base: ticket.base + 128 * place, ..ticket },
+                ticket: Ticket { base: ticket.base + 384 * place, ..ticket },
                 data: data.to_vec(),
                 metadata: Vec::new(),
                 word: Some(small_word(data.len() as u32, framed, place as u32, self.next)),
@@ -1453,7 +1454,7 @@ impl SlowGrants {
         }
         let area = node.message_area(1).unwrap();
         let ask = node.slot(SlotConfig::new(area, queue).range(0..0)).unwrap();
-        let area = node.message_area(64 * 128).unwrap();
+        let area = node.message_area(64 * 384).unwrap();
         let places = (node.slot(SlotConfig::new(area, queue).credit(64)).unwrap(), area);
         for slot in [ask, places.0] {
             answer.extend(node.fast_ticket(slot).unwrap().to_bytes());
@@ -1521,11 +1522,11 @@ impl SlowGrants {
         }
         if let Some(came) = self.node.try_recv(self.queue).unwrap() {
             if came.is_for(self.places.0) {
-                let (length, place) = (came.word as usize & 0xff, came.word as usize >> 9 & 63);
-                assert_eq!((place as u64, came.word >> 15), (self.small % 64, self.next));
+                let (length, place) = (came.word as usize & 0x1ff, came.word as usize >> 10 & 63);
+                assert_eq!((place as u64, came.word >> 16), (self.small % 64, self.next));
                 let bytes =
-                    self.node.area(self.places.1).unwrap()[128 * place..][..length].to_vec();
-                self.take(&bytes, came.word >> 8 & 1 == 1);
+                    self.node.area(self.places.1).unwrap()[384 * place..][..length].to_vec();
+                self.take(&bytes, came.word >> 9 & 1 == 1);
                 self.small += 1;
                 // Told one by one: an old count may come after a newer one.
                 let at = 16 * self.lanes.len() as u64;

@@ -622,13 +622,13 @@ mod tests {
                 let ticket = node.fast_ticket(slot).unwrap().to_bytes();
                 [&ticket[..], &64u32.to_le_bytes(), &2u32.to_le_bytes()].concat()
             };
-            let greeting = [b"HGr1\x04", &[0; 16][..], &body].concat();
+            let greeting = [b"HGr2\x04\0\0\0", &[0; 16][..], &body].concat();
             let mut links = Vec::new();
             for round in 0..6 {
                 if round % 3 == 0 {
                     let link = other.connect("calls", &greeting, LIMIT).unwrap();
                     let answer = other.lock().greeting(link).unwrap().to_vec();
-                    links.push((link, Ticket::from_bytes(&answer[5..5 + TICKET_BYTES]).unwrap()));
+                    links.push((link, Ticket::from_bytes(&answer[8..8 + TICKET_BYTES]).unwrap()));
                 }
                 let (link, blocks) = links.last().unwrap();
                 let client = Client::connect(here, "calls", LIMIT).unwrap();

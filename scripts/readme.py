@@ -219,7 +219,7 @@ def main() -> int:
         run = lambda name, *arguments: [str(built / name), *arguments]  # noqa: E731
         _, said = pair(run("server"), run("client"), environment)
         expect("the first service", said, "HELLO FROM ANOTHER PROCESS")
-        expect("a protocol of one's own", ran(run("knock"), environment), "the guest has left")
+        expect("a protocol of one's own", ran(run("knock"), environment), "knock 3")
         said = drained(run("prices"), run("order"), environment)
         expect("values", said, "lamp: 5997 cents")
         expect("a server that SIGTERM drains", said, "drained, 0 requests without a reply")

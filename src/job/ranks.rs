@@ -17,7 +17,7 @@ use super::space::check_name;
 use super::turn::Within;
 use super::{Card, FOR_NAMES, Job, JobError, node_of, nonsense};
 use crate::control::{Accept, Access, RequestId, Wait};
-use crate::node::{Event, LinkId, Node, WaitError};
+use crate::node::{Event, LinkId, Node, WaitError, keep_event};
 use crate::os::sys;
 use crate::protocol::GrowError;
 use crate::wire::NodeId;
@@ -50,6 +50,7 @@ pub struct Ranks {
     by_node: HashMap<NodeId, u32>,
     /// Events for the layer that came while a call waited.
     events: VecDeque<Event>,
+    events_room: usize,
 }
 
 /// The node of one rank.
@@ -117,12 +118,16 @@ impl Job {
     ) -> Result<(Node, Ranks), JobError> {
         let shared = &self.shared;
         check_name(name)?;
-        let mut config = shared.config.clone();
+        let config = shared.config.clone();
         // The manager has the port.
         #[cfg(feature = "tls")]
-        if let Some(listen) = &mut config.listen {
-            listen.set_port(0);
-        }
+        let config = {
+            let mut config = config;
+            if let Some(listen) = &mut config.listen {
+                listen.set_port(0);
+            }
+            config
+        };
         let place = (shared.rank, &shared.secret, &shared.hosts[..]);
         let (mut node, at) = node_of(config, place, shared.host_name.clone())?;
         let service = service_of(node.id());
@@ -141,6 +146,7 @@ impl Job {
             rows: Vec::new(),
             by_node: HashMap::new(),
             events: VecDeque::new(),
+            events_room: 0,
         };
         let within = Within::new(limit);
         for rank in 0..shared.size {
@@ -206,8 +212,10 @@ impl Ranks {
             let left = limit.map_or(AGAIN, |_| within.left().min(AGAIN));
             let look = |node: &mut Node| {
                 while let Some(event) = node.next_event() {
-                    let event = self.take(node, event);
-                    self.events.extend(event);
+                    if let Some(event) = self.take(node, event) {
+                        let dropped = keep_event(&mut self.events, &mut self.events_room, event);
+                        node.count_dropped_events(dropped);
+                    }
                 }
                 self.try_link_to(node, rank).transpose()
             };

@@ -437,26 +437,38 @@ impl Node {
         }
     }
 
-    /// Keeps an event for the application. The memory for events that are never taken is bounded;
-    /// but no peer's events push out another's.
+    /// Keeps an event for the application.
     pub(super) fn push_event(&mut self, event: Event) {
-        if self.events.len() >= EVENTS_MAX {
-            // A peer can cause any number of these: they push out only each other.
-            let is_hint = |event: &Event| matches!(event, Event::TicketRevoked { .. });
-            if let Some(at) = self.events.iter().position(is_hint) {
-                self.counters.events_dropped.add(1);
-                self.events.remove(at);
-            } else if is_hint(&event) {
-                return self.counters.events_dropped.add(1);
-            }
-        }
-        if self.events.len() >= self.events_room {
-            let dropped = drop_what_came_to_nothing(&mut self.events);
-            self.counters.events_dropped.add(dropped as u64);
-            self.events_room = (2 * self.events.len()).max(EVENTS_MAX);
-        }
-        self.events.push_back(event);
+        let dropped = keep_event(&mut self.events, &mut self.events_room, event);
+        self.count_dropped_events(dropped);
     }
+
+    pub(crate) fn count_dropped_events(&self, dropped: usize) {
+        self.counters.events_dropped.add(dropped as u64);
+    }
+}
+
+/// Keeps an event for the application; returns how many were dropped. The memory for events that are
+/// never taken is bounded; but no peer's events push out another's. `room`: at this many, those that
+/// came to nothing are looked for; at first 0.
+pub(crate) fn keep_event(events: &mut VecDeque<Event>, room: &mut usize, event: Event) -> usize {
+    let mut dropped = 0;
+    if events.len() >= EVENTS_MAX {
+        // A peer can cause any number of these: they push out only each other.
+        let is_hint = |event: &Event| matches!(event, Event::TicketRevoked { .. });
+        if let Some(at) = events.iter().position(is_hint) {
+            dropped = 1;
+            events.remove(at);
+        } else if is_hint(&event) {
+            return 1;
+        }
+    }
+    if events.len() >= (*room).max(EVENTS_MAX) {
+        dropped += drop_what_came_to_nothing(events);
+        *room = (2 * events.len()).max(EVENTS_MAX);
+    }
+    events.push_back(event);
+    dropped
 }
 
 #[cfg(all(test, not(loom), not(miri)))]

@@ -58,6 +58,7 @@ pub use crate::os::memory::AllocationError;
 pub use aperture::{
     Aperture, ApertureEvent, ApertureId, ApertureView, ExportError, NoSuchAperture, ReclaimError,
 };
+pub(crate) use events::keep_event;
 pub use events::{CloseReason, Event};
 pub(crate) use figures::Held;
 pub(crate) use kept::{BuffersHeld, Kept, MessagesHeld, PlacesHeld, SamplesHeld, WindowHeld};
@@ -327,7 +328,7 @@ impl Node {
             wakes_of_waiters: 0,
             apertures: aperture::Apertures::default(),
             events: VecDeque::new(),
-            events_room: events::EVENTS_MAX,
+            events_room: 0,
             connecting: HashMap::new(),
             asked: HashMap::new(),
             departed: VecDeque::new(),

@@ -18,8 +18,9 @@ use std::sync::PoisonError;
 /// loads later; so data is complete when the word that announces it is there.
 ///
 /// *A revocation does not end it*: it keeps this process's mapping until it is dropped, and the
-/// memory stays charged to its owner until then. Stores after the revocation have no effect on any
-/// process, and loads find old bytes; [`is_revoked`](crate::Aperture::is_revoked) of the aperture
+/// memory stays charged to its owner until then. Stores after the revocation reach nobody but
+/// an owner that keeps `Stores` of its own or exported [pages of its
+/// own](crate::Node::export_pages), and loads find old bytes; [`is_revoked`](crate::Aperture::is_revoked) of the aperture
 /// tells. (If an aperture has [several holders](crate::Node::export_also), its memory, and with it
 /// the effect of this holder's stores, ends with the last of them.)
 ///

@@ -2,9 +2,9 @@
 //! requests, and connections.
 
 use super::{Connection, GREETING, GREETING_HEAD, Protocol, Wakers, answer_head};
-use crate::control::{Access, Peer, RefusedBy, RequestId};
+use crate::control::{AcceptError, Access, Peer, RefusedBy, RequestId};
 use crate::interface::LinkId;
-use crate::node::{ApertureEvent, Attached, CloseReason, Event, Node};
+use crate::node::{ApertureEvent, Attached, CloseReason, Event, Node, keep_event};
 use crate::os::sys;
 use crate::protocol::byte_stream::Listening;
 use crate::protocol::call::{ClientState, ServerState};
@@ -151,6 +151,7 @@ pub(crate) struct Protocols {
     polled: Vec<OfferId>,
     /// Events for the application.
     pub(super) events: VecDeque<Event>,
+    events_room: usize,
     /// The service through which seeds are grown, with the user who serves it; and its access.
     pub(super) seed_service: Option<(String, u32)>,
     pub(super) seed_access: Option<Access>,
@@ -173,9 +174,6 @@ pub(crate) struct Protocols {
 /// The answer to a sender whose seed belongs to no receiver here.
 pub(crate) const NOT_OFFERED: &str =
     "the seed is not, or no longer, one of a receiver of this process";
-
-/// Most events that wait for the application; beyond that, the oldest are dropped.
-pub(super) const EVENTS_MAX: usize = 4096;
 
 impl Attached for Protocols {
     #[inline]
@@ -453,10 +451,8 @@ impl Protocols {
     pub(super) fn keep(&mut self, node: &mut Node, event: Event) {
         // Another thread than the one that took it from the node may be waiting for events.
         node.wake();
-        if self.events.len() >= EVENTS_MAX {
-            self.events.pop_front();
-        }
-        self.events.push_back(event);
+        let dropped = keep_event(&mut self.events, &mut self.events_room, event);
+        node.count_dropped_events(dropped);
     }
 
     /// Answers a request for an end point; returns a request that is the application's.
@@ -543,9 +539,12 @@ impl Protocols {
                 let answer = [&answer_head(offered.kind)[..], &body].concat();
                 self.joining.enter(id, offer, peer.user(), now_ns);
                 // A peer that is gone already needs no answer.
-                if node.accept(id, &answer).is_err() {
+                if let Err(e) = node.accept(id, &answer) {
                     self.joining.exit(id);
                     offered.offer.withdrawn(node, id);
+                    if matches!(e, AcceptError::GreetingTooLong(_)) {
+                        refuse(node, id, RefusedBy::EndPoint, "the receiver's answer is too long");
+                    }
                 }
             }
             Err((by, why)) => refuse(node, id, by, &why),

@@ -22,17 +22,21 @@ use std::sync::Arc;
 use std::vec::Vec;
 
 /// A protocol's state at a manager, from [`Manager::seat`]. Every function is called under the
-/// manager's lock, in whichever thread polls, and must not wait. The file `docs/own-protocol.md`
-/// explains how to write one.
+/// manager's lock, in whichever thread polls. It must not wait, and must call no function of a
+/// [`Manager`] or a [`Seat`], which would wait for that lock for ever. A panic ends the call that
+/// polled, or the progress thread, so check a peer's bytes before you index them. The file
+/// `docs/own-protocol.md` explains how to write one.
 pub trait Protocol: Any + Send {
-    /// Whether there is a place for a peer that sent `body`; otherwise the reason.
+    /// Whether there is a place for a peer that sent `body`; otherwise the reason. Only for lack of
+    /// room: a peer that waits for a place may push out one whose request has not become a connection.
     fn check_place(&self, _peer: &Peer, _body: &[u8]) -> Result<(), String> {
         Ok(())
     }
 
     /// Decides about a peer that sent `body` to be connected, and for which there is a place: the
     /// answer for it, up to 4 KiB with eight bytes of the library's, or the reason of the refusal.
-    /// [`withdrawn`](Self::withdrawn) undoes anything that was made for the request.
+    /// [`withdrawn`](Self::withdrawn) undoes anything that was made for a request that was admitted;
+    /// an error must leave nothing behind.
     fn admit(
         &mut self,
         _node: &mut Node,
@@ -53,8 +57,8 @@ pub trait Protocol: Any + Send {
     fn left(&mut self, _node: &mut Node, _connection: &Connection) {}
 
     /// An event of the connection's link: a revoked ticket, an aperture. Returns an event that the
-    /// protocol has no use for: then an aperture that the peer exports is given back, and the rest
-    /// goes to [`Manager::next_event`].
+    /// protocol has no use for: then an aperture that the peer exports is given back, other events of
+    /// apertures are dropped, and a revoked ticket goes to [`Manager::next_event`].
     fn told(&mut self, _node: &mut Node, _connection: &Connection, event: Event) -> Option<Event> {
         Some(event)
     }
@@ -68,8 +72,9 @@ pub trait Protocol: Any + Send {
     /// thread or a task waits for, it calls [`Node::wake`].
     fn after_poll(&mut self, _node: &mut Node) {}
 
-    /// The seat is dropped, and all its connections have been closed: gives slots, queues and areas
-    /// back.
+    /// The seat is dropped, and all its connections have been closed, without [`left`](Self::left) or
+    /// [`withdrawn`](Self::withdrawn) of each: gives slots, queues and areas back, also those of
+    /// requests.
     fn close(&mut self, _node: &mut Node) {}
 }
 

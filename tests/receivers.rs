@@ -20,6 +20,9 @@ const SIZE: u64 = 64;
 /// Entry, word, metadata, the last packet's bytes, whether it was the only one.
 type Arrived = (MetadataIndex, u32, Vec<u8>, Vec<u8>, bool);
 
+/// Word, metadata, whether it is the first, and whether it completes.
+type Told = (u32, Vec<u8>, bool, bool);
+
 /// Notes everything, and behaves as configured.
 #[derive(Default)]
 struct Notes {
@@ -27,7 +30,7 @@ struct Notes {
     /// Offset, length, bytes that were taken.
     observed: Vec<(u64, u32, u32)>,
     /// Of each packet, at both calls: word, metadata, whether it is the first, and the last.
-    told: Vec<[(u32, Vec<u8>, bool, bool); 2]>,
+    told: Vec<[Told; 2]>,
     /// The last packet's, in the area.
     bytes: Vec<u8>,
     arrived: Vec<Arrived>,
@@ -41,7 +44,7 @@ struct Notes {
     dropped: Dropped,
 }
 
-fn told(deposit: &Deposit<'_>) -> (u32, Vec<u8>, bool, bool) {
+fn told(deposit: &Deposit<'_>) -> Told {
     (deposit.word, deposit.user.to_vec(), deposit.is_first, deposit.completes)
 }
 

@@ -960,8 +960,8 @@ mod tests {
             let mut ring = ring(count);
             let length = data_max;
             let words = header(length, 0).to_words();
-            for i in 1..HEADER_WORDS {
-                ring.lines[0].0[i].store(words[i], Ordering::Relaxed);
+            for (cell, word) in ring.lines[0].0.iter().zip(words).skip(1) {
+                cell.store(word, Ordering::Relaxed);
             }
             ring.lines[0].0[0].store(words[0] | stamp(0, 3) as u64, Ordering::Relaxed);
             assert_eq!(ring.receive(), Some((vec![], vec![0; length])));

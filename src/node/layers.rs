@@ -100,9 +100,9 @@ impl From<Notification> for ReceivedLine {
     }
 }
 
-impl From<Handed> for ReceivedLine {
+impl ReceivedLine {
     #[inline(always)]
-    fn from(Handed { notification, length, body }: Handed) -> Self {
+    fn of(Handed { notification, length, body }: Handed) -> Self {
         let mut line = [0; 16];
         line[..8].copy_from_slice(&body[0].to_le_bytes());
         line[8..].copy_from_slice(&body[1].to_le_bytes());
@@ -295,7 +295,7 @@ impl Node {
         timeout: Option<Duration>,
     ) -> Result<ReceivedLine, NodeReceiveError> {
         match self.take_direct(queue, None) {
-            Some(handed) => Ok(handed.into()),
+            Some(handed) => Ok(ReceivedLine::of(handed)),
             None => self.wait_for_line(queue, timeout),
         }
     }
@@ -312,7 +312,7 @@ impl Node {
         }
         let found = self.wait_until(
             timeout,
-            |node| node.take_direct(queue, None).map(|handed| Ok(handed.into())),
+            |node| node.take_direct(queue, None).map(|handed| Ok(ReceivedLine::of(handed))),
             |node, _| match node.pop(queue) {
                 Ok(Some(notification)) => Look::Found(Ok(notification.into())),
                 Ok(None) => Look::Nothing,

@@ -52,34 +52,31 @@ impl Taking<'_> {
         let result =
             self.interface.handle_and_keep(link.id, &header, packet.reserved, &packet, keep);
         let mut ended = None;
-        match result {
-            Err(NotDeposited::Refused(refusal)) => {
-                let position = ring.position();
-                let refused = match refusal {
-                    Refusal::WrongKey => Refused::Guess,
-                    Refusal::StaleKey => Refused::Stale,
-                    // The slot has gone, or another of its index has fewer entries, or another mode.
-                    Refusal::NoSuchSlot | Refusal::NoSuchEntry | Refusal::FastIntoParanoid
-                        if self.interface.had_ticket(&header) =>
-                    {
-                        Refused::Stale
-                    }
-                    _ => Refused::Other,
-                };
-                ended = link.conduct.refused(
-                    self.config,
-                    refused,
-                    is_bulk,
-                    position..position + lines,
-                    sys::monotonic_ns,
-                );
-                if refused == Refused::Stale
-                    && link.conduct.is_to_be_told(header.key, sys::monotonic_ns)
+        if let Err(NotDeposited::Refused(refusal)) = result {
+            let position = ring.position();
+            let refused = match refusal {
+                Refusal::WrongKey => Refused::Guess,
+                Refusal::StaleKey => Refused::Stale,
+                // The slot has gone, or another of its index has fewer entries, or another mode.
+                Refusal::NoSuchSlot | Refusal::NoSuchEntry | Refusal::FastIntoParanoid
+                    if self.interface.had_ticket(&header) =>
                 {
-                    self.stale.push((link.id, header.slot, header.metadata_index));
+                    Refused::Stale
                 }
+                _ => Refused::Other,
+            };
+            ended = link.conduct.refused(
+                self.config,
+                refused,
+                is_bulk,
+                position..position + lines,
+                sys::monotonic_ns,
+            );
+            if refused == Refused::Stale
+                && link.conduct.is_to_be_told(header.key, sys::monotonic_ns)
+            {
+                self.stale.push((link.id, header.slot, header.metadata_index));
             }
-            _ => {}
         }
         Step { lines, freed: ring.release(lines), ended }
     }

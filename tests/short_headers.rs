@@ -113,7 +113,8 @@ fn run(seed: u64, met: &mut BTreeMap<&'static str, u64>) {
         let (is_wrong, is_hostile) = (chance(10), chance(20));
         if changes {
             let (slot, choice) = (rng.below(9) as usize, rng.below(1000));
-            (short.change(slot, choice), whole.change(slot, choice));
+            short.change(slot, choice);
+            whole.change(slot, choice);
         }
         if headers.is_empty() || forgets {
             // What a sender's tickets say now.

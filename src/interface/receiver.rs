@@ -9,7 +9,7 @@
 //!     process_arrival()  a hook, if the message is complete and announces itself: queue it, or not
 //! ```
 //! A slot without a receiver pays one comparison where a packet is checked whole, and nothing where
-//! it is of a flow; a slot with one has no flows.
+//! it is of a flow; a slot with one has flows only of packets that its filter does not ask about.
 //!
 //! Never: a receiver is asked about a packet that may not write; a receiver sees memory that
 //! another process can write; its panic leaves a packet half counted.

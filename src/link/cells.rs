@@ -141,9 +141,9 @@ pub fn prefetch_for_reading(lines: &[Line], index: usize) {
 #[inline(always)]
 pub fn copy_in(lines: &[Line], line: usize, byte: usize, from: &[u8]) {
     let start = line * LINE_BYTES + byte;
-    match start + from.len() <= lines.len() * LINE_BYTES {
-        true => put(lines, start, from),
-        false => copy_in_around(lines, start, from),
+    match (lines.len() * LINE_BYTES).checked_sub(start) {
+        Some(room) if from.len() <= room => put(lines, start, from),
+        _ => copy_in_around(lines, start, from),
     }
 }
 
@@ -162,9 +162,9 @@ fn copy_in_around(lines: &[Line], start: usize, from: &[u8]) {
 #[inline(always)]
 pub fn copy_out(lines: &[Line], line: usize, byte: usize, to: &mut [u8]) {
     let start = line * LINE_BYTES + byte;
-    match start + to.len() <= lines.len() * LINE_BYTES {
-        true => get(lines, start, to),
-        false => copy_out_around(lines, start, to),
+    match (lines.len() * LINE_BYTES).checked_sub(start) {
+        Some(room) if to.len() <= room => get(lines, start, to),
+        _ => copy_out_around(lines, start, to),
     }
 }
 

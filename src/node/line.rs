@@ -8,7 +8,7 @@
 use super::link::BULK_PACKET_MIN;
 use super::{Node, NodeSendError};
 use crate::interface::LinkId;
-use crate::link::{Parts, Source};
+use crate::link::{Parts, Source, Transmit};
 #[cfg(feature = "unstable-internals")]
 use crate::wire::TicketBytes;
 use crate::wire::{
@@ -126,7 +126,10 @@ impl Node {
         let Some(tx) = &mut link.tx else { return false };
         // Longer ones may belong into the bulk ring.
         let length = varying.length as usize;
-        if length + metadata.len() > DIRECT_MAX {
+        let packet_bytes = tx.ring.packet_bytes() as usize;
+        if length + metadata.len() > DIRECT_MAX
+            || !metadata.is_empty() && length + metadata.len() > packet_bytes
+        {
             return false;
         }
         if tx.ring.push(flow, varying, metadata, data).is_err() {

@@ -90,6 +90,8 @@ impl HostTimes {
         HostLook { is_due, again_at_once: is_busy && !is_beside }
     }
 }
+/// Lines of the longest packet that is handed over past a turn: of the longest that is sent at once.
+const DIRECT_LINES: u64 = 33;
 /// Links to other hosts that one turn carries data for.
 #[cfg(feature = "tls")]
 pub(super) const HOSTS_PER_TURN: usize = 16;
@@ -353,7 +355,9 @@ impl Node {
                 (flow, 1, taken)
             }
             None => {
-                let packet = line.short::<false>()?;
+                // Longer ones only in a turn, which bounds the lines of a link.
+                let packet =
+                    line.short::<false>().filter(|packet| packet.lines() <= DIRECT_LINES)?;
                 let flow = link.flows.as_ref()?.get(packet.number)?;
                 let varying = packet.varying();
                 let taken = self.interface.take_again(flow, &varying, &packet, queue, consumer)?;
@@ -486,12 +490,12 @@ impl Node {
                 freed |= link.rx.ring.publish();
                 break;
             };
-            taken += 1;
             if let Some(packet) = line.short::<false>()
                 && let Some(flow) = link.flows.as_ref().and_then(|flows| flows.get(packet.number))
                 && self.interface.handle_again(flow, link.id, &packet.varying(), &packet)
             {
                 let lines = packet.lines();
+                taken += 1;
                 lines_taken += lines;
                 freed |= link.rx.ring.release(lines);
                 continue;
@@ -502,9 +506,11 @@ impl Node {
                 stale: &mut self.stale,
             };
             let step = taking.packet(link, false);
+            taken += usize::from(step.lines > 0);
             lines_taken += step.lines;
             freed |= step.freed;
-            if step.ended.is_some() {
+            // Without a line, the writer has taken the packet back.
+            if step.ended.is_some() || step.lines == 0 {
                 ended = step.ended;
                 break;
             }

@@ -71,7 +71,7 @@ pub enum Trap {
 
 const KIND: std::ops::Range<usize> = 32..36;
 const TOKEN: std::ops::Range<usize> = 16..32;
-const ANSWER_HEAD: usize = 5;
+const ANSWER_HEAD: usize = 8;
 const CALL_BITS: u32 = 20;
 const ASK: u32 = 4095;
 const TOO_LONG: u32 = 4093;

@@ -12,6 +12,14 @@ use core::sync::atomic::{AtomicU8, Ordering};
 /// A packet that it does not ask about is handled as in a slot without a receiver, and as fast. A
 /// change counts for packets that are taken after it, as soon as this process's processors see it.
 ///
+/// ```
+/// use hamlyn::Filter;
+///
+/// let filter = Filter::by_entry(4);
+/// filter.set(2, true); // About messages of the third entry.
+/// filter.set(4, true); // And about those in fast mode.
+/// ```
+///
 /// [`Node::install_filtered`]: crate::Node::install_filtered
 #[derive(Clone, Debug)]
 pub struct Filter {

@@ -236,6 +236,25 @@ impl Node {
     /// [`poll`](Self::poll) that takes at most `packets` from each ring of each link, and no more than the
     /// setting `packets_per_turn`. So a receiver that gives each message's bytes their place before the
     /// next message comes sees every packet.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-at-most-{}", std::process::id()));
+    /// use hamlyn::{MetadataIndex, Node, SlotConfig};
+    ///
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// # let (area, queue) = (node.message_area(4096)?, node.notification_queue(3)?);
+    /// # let slot = node.slot(SlotConfig::new(area, queue).credit(3))?;
+    /// let ticket = node.ticket(slot, MetadataIndex(0))?;
+    /// for _ in 0..3 {
+    ///     node.try_send(&ticket, b"one of three", b"")?;
+    /// }
+    /// assert_eq!(node.poll_at_most(1)?, 1);
+    /// assert!(node.pop(queue)?.is_some() && node.pop(queue)?.is_none());
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn poll_at_most(&mut self, packets: usize) -> Result<usize, Forked> {
         let usual = self.packets_per_turn;
         self.packets_per_turn = usual.min(u32::try_from(packets).unwrap_or(u32::MAX));

@@ -868,7 +868,7 @@ pub fn wire(data: &[u8]) {
     let mut input = Input::new(data);
     let mut words = std::array::from_fn(|_| input.number());
     let (h, reserved) = Header::from_words(&words);
-    assert!(h.layout().lines >= 1 && h.layout().lines <= 2 + (1 << 26));
+    assert!((1..=6 + (1 << 26)).contains(&h.layout().lines));
     if reserved == 0 {
         words[0] &= !0xffff_ffff;
         assert_eq!(h.to_words(), words);

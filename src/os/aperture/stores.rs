@@ -27,7 +27,7 @@ use std::sync::PoisonError;
 /// ```
 /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-stores-{}", std::process::id()));
 /// # let config = hamlyn::Config::from_env()?.dir(&dir);
-/// use hamlyn::{Accept, Access, ApertureAccess, Node, Stores};
+/// use hamlyn::{Accept, Access, ApertureAccess, ApertureView, Node, Stores};
 /// # use std::time::Duration;
 /// # let limit = Some(Duration::from_secs(10));
 /// let mut owner = Node::with_config(config.clone())?;
@@ -45,7 +45,8 @@ use std::sync::PoisonError;
 /// }
 /// stores.write(512, b"bytes")?;
 /// stores.store_u64(1024, 1)?; // Behind them: they are there.
-/// let view = owner.aperture_view(exported)?.stores()?;
+/// let view: ApertureView = owner.aperture_view(exported)?;
+/// let view = view.stores()?;
 /// while view.load_u64(1024)? == 0 {}
 /// assert_eq!(view.load_u32(4 * 99)?, 99);
 /// let mut bytes = [0; 5];

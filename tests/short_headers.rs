@@ -259,7 +259,7 @@ fn run(seed: u64, met: &mut BTreeMap<&'static str, u64>) {
 
 #[test]
 fn the_short_way_does_what_the_general_one_does() {
-    let seeds = std::env::var("HAMLYN_SIM_SEEDS").map_or(30, |seeds| seeds.parse().unwrap());
+    let seeds = std::env::var("HAMLYN_SIM_SEEDS").map_or(100, |seeds| seeds.parse().unwrap());
     let mut met = BTreeMap::new();
     (0..seeds).for_each(|seed| run(seed, &mut met));
     for (name, least) in

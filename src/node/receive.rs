@@ -374,9 +374,11 @@ impl Node {
                 (flow, 1, taken)
             }
             None => {
+                let packet = line.short::<false>()?;
                 // Longer ones only in a turn, which bounds the lines of a link.
-                let packet =
-                    line.short::<false>().filter(|packet| packet.lines() <= DIRECT_LINES)?;
+                if packet.lines() > DIRECT_LINES {
+                    return None;
+                }
                 let flow = link.flows.as_ref()?.get(packet.number)?;
                 let varying = packet.varying();
                 let taken = self.interface.take_again(flow, &varying, &packet, queue, consumer)?;

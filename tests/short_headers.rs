@@ -4,7 +4,7 @@
 
 use hamlyn::interface::{Flow, Interface, LinkId, Mode, NotDeposited, QueueId, SlotConfig, SlotId};
 use hamlyn::link::cells::{self, Line};
-use hamlyn::link::ring::{FLOWS, RingReader, RingWriter};
+use hamlyn::link::ring::{FLOWS, RingReader, RingWriter, packet_lines_max};
 use hamlyn::link::sim::Rng;
 use hamlyn::link::{Body, Transmit};
 use hamlyn::wire::{
@@ -49,7 +49,11 @@ impl Side {
     /// The same change on either side, one that may end what was kept.
     fn change(&mut self, slot: usize, choice: u64) {
         let (slot, index) = (self.slots[slot], MetadataIndex(choice as u32 % 2));
-        match choice % 5 {
+        match choice % 6 {
+            5 => {
+                self.interface.disable();
+                self.interface.enable();
+            }
             0 => drop(self.interface.arm_entry(slot, index, Some(8..8 + choice))),
             1 => drop(self.interface.arm_entry(slot, index, None)),
             2 => drop(self.interface.change_key(slot)),
@@ -117,7 +121,7 @@ fn run(seed: u64, met: &mut BTreeMap<&'static str, u64>) {
             whole.change(slot, choice);
         }
         if headers.is_empty() || forgets {
-            // What a sender's tickets say now.
+            // The headers of a sender's present tickets.
             headers = (0..9)
                 .flat_map(|i| (0..3).map(move |j| (i, j)))
                 .filter_map(|(i, j)| {
@@ -162,10 +166,11 @@ fn run(seed: u64, met: &mut BTreeMap<&'static str, u64>) {
         let mut first = cells::load_at(&lines, at);
         let is_short = first >> 63 == 1;
         if is_hostile && is_short {
+            let (length, of) = (1 << rng.below(17), 1 << rng.below(16));
             match rng.below(3) {
                 0 => cells::store_at(&lines, at + 8, rng.below(1 << 40)),
-                1 => first = first & !(0xffff << 32) | rng.below(48) << 32,
-                _ => first = first & !(0x1f << 48) | rng.below(FLOWS as u64) << 48,
+                1 => first = first & !(0xffff << 32) | rng.below(length) << 32,
+                _ => first = first & !(0x7fff << 48) | rng.below(of) << 48,
             }
             *met.entry("hostile").or_default() += 1;
             cells::store_at(&lines, at, first);
@@ -177,9 +182,9 @@ fn run(seed: u64, met: &mut BTreeMap<&'static str, u64>) {
                 let word = cells::load_at(&lines, at + 8);
                 let (offset, length) = (word as u32 as u64, (first >> 32) as u32 & 0xffff);
                 let varying = Varying { offset, length, word: (word >> 32) as u32 };
-                match told[(first >> 48) as usize & 0x7fff] {
-                    Some(flow) => Header::of_flow(&flow, &varying),
-                    None => {
+                match told.get((first >> 48) as usize & 0x7fff) {
+                    Some(Some(flow)) => Header::of_flow(flow, &varying),
+                    _ => {
                         assert!(reader.peek().is_err(), "of a flow that was not told");
                         *met.entry("untold").or_default() += 1;
                         ended = true;
@@ -188,6 +193,15 @@ fn run(seed: u64, met: &mut BTreeMap<&'static str, u64>) {
                 }
             }
         };
+        let words = if is_short { SHORT_HEADER_WORDS } else { HEADER_WORDS };
+        let layout = BodyLayout::new(words, expected.body_bytes());
+        if layout.lines > packet_lines_max(writer.packet_bytes()) {
+            assert!(reader.peek_line().expect("it was sent").short::<true>().is_none());
+            assert!(reader.peek().is_err(), "of more lines than a packet can have");
+            *met.entry("too_long").or_default() += 1;
+            ended = true;
+            continue;
+        }
         let tells = (cells::load_at(&lines, at + 40) >> 16) as u8 as usize;
         if !is_short && tells > 0 {
             told[tells - 1] = Some(header.flow());
@@ -195,7 +209,8 @@ fn run(seed: u64, met: &mut BTreeMap<&'static str, u64>) {
         // The short way, as a node goes it.
         let empty = number % 3 == 0 && !short.interface.is_ready(short.queue).unwrap();
         let mut handed = None;
-        let packet = reader.peek_line().expect("it was sent").short::<false>();
+        let line = reader.peek_line().expect("it was sent");
+        let packet = line.short::<true>().or_else(|| line.short::<false>());
         let taken = packet.filter(|packet| {
             let (flow, varying) = (&flows[packet.number], packet.varying());
             let interface = &mut short.interface;
@@ -225,9 +240,7 @@ fn run(seed: u64, met: &mut BTreeMap<&'static str, u64>) {
                 (got.map(drop), packet.lines())
             }
         };
-        let words = if is_short { SHORT_HEADER_WORDS } else { HEADER_WORDS };
-        let bytes = expected.body_bytes();
-        let bytes = body_at(&lines, at + BodyLayout::new(words, bytes).at, bytes);
+        let bytes = body_at(&lines, at + layout.at, expected.body_bytes());
         let body = Bytes(bytes, expected.metadata_len as usize);
         let said = whole.interface.handle_packet(LINK, &expected, reserved, &body).map(drop);
         assert_eq!(got, said, "seed {seed}, packet {number}: {expected:?}");
@@ -262,9 +275,14 @@ fn the_short_way_does_what_the_general_one_does() {
     let seeds = std::env::var("HAMLYN_SIM_SEEDS").map_or(100, |seeds| seeds.parse().unwrap());
     let mut met = BTreeMap::new();
     (0..seeds).for_each(|seed| run(seed, &mut met));
-    for (name, least) in
-        [("taken", 1000), ("again", 1000), ("longer", 1000), ("hostile", 1000), ("untold", 100)]
-    {
+    for (name, least) in [
+        ("taken", 1000),
+        ("again", 1000),
+        ("longer", 1000),
+        ("hostile", 1000),
+        ("untold", 100),
+        ("too_long", 100),
+    ] {
         assert!(met[name] > least, "{met:?}");
     }
     for name in ["refused_out_of_bounds", "refused_wrong_key", "refused_stale_key"] {

@@ -337,7 +337,7 @@ fn imported(source: &str) -> BTreeSet<String> {
         .collect()
 }
 
-// What these two do, a package outside of the library can do. `tests/public_protocols.rs` compiles
+// A package outside of the library can do everything that these two do. `tests/public_protocols.rs` compiles
 // them there, so that they call nothing else either.
 #[test]
 fn tagged_writes_and_datagrams_import_what_is_public_or_their_own() {

@@ -91,10 +91,17 @@ impl Taken {
 pub struct Handed {
     /// The notification that the queue would have held.
     pub notification: Notification,
-    /// Bytes of it.
-    pub length: u32,
-    /// They, if it has at most 16; the rest holds arbitrary bytes of the sender.
-    pub body: [u64; 2],
+    length: u32,
+    body: [u64; 2],
+}
+
+impl Handed {
+    /// Its bytes, if the packet had at most 16, whatever its sender says in a word; behind them,
+    /// arbitrary bytes of the sender.
+    #[inline(always)]
+    pub fn words(&self) -> Option<[u64; 2]> {
+        (self.length <= INLINE_BYTES as u32).then_some(self.body)
+    }
 }
 
 impl Flow {

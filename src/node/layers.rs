@@ -102,11 +102,14 @@ impl From<Notification> for ReceivedLine {
 
 impl ReceivedLine {
     #[inline(always)]
-    fn of(Handed { notification, length, body }: Handed) -> Self {
-        let mut line = [0; 16];
-        line[..8].copy_from_slice(&body[0].to_le_bytes());
-        line[8..].copy_from_slice(&body[1].to_le_bytes());
-        Self { notification, line: (length <= 16).then_some(line) }
+    fn of(handed: Handed) -> Self {
+        let line = handed.words().map(|words| {
+            let mut line = [0; 16];
+            line[..8].copy_from_slice(&words[0].to_le_bytes());
+            line[8..].copy_from_slice(&words[1].to_le_bytes());
+            line
+        });
+        Self { notification: handed.notification, line }
     }
 }
 
@@ -140,7 +143,7 @@ impl Node {
 
     /// Sends one message gathered from up to 16 slices, in order; waits for room at most `timeout`
     /// (`None`: without limit), and receives arrivals meanwhile. The slices are copied into the
-    /// ring, and nowhere else first, unless all of them fit into one line.
+    /// ring, and nowhere else first.
     ///
     /// The errors are those of [`send`](Self::send), and leave the same state; with a link that does
     /// not lead to the ticket's destination, [`NodeSendError::Unreachable`]. A message that timed
@@ -152,11 +155,9 @@ impl Node {
         slices: &[&[u8]],
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
-        let index = self.place_of(envelope)?;
-        if self.push_gathered(index, envelope, slices) {
+        let Some((index, terminus, data)) = self.begin_gathered(envelope, slices)? else {
             return Ok(());
-        }
-        let (terminus, data) = self.terminus_and_data(envelope, slices)?;
+        };
         let Envelope { ticket, metadata, word, .. } = *envelope;
         self.send_waiting(terminus, index, ticket, data, metadata, word, timeout)
     }
@@ -169,13 +170,32 @@ impl Node {
         envelope: &Envelope<'_>,
         slices: &[&[u8]],
     ) -> Result<(), NodeSendError> {
-        let index = self.place_of(envelope)?;
-        if self.push_gathered(index, envelope, slices) {
+        let Some((index, terminus, data)) = self.begin_gathered(envelope, slices)? else {
             return Ok(());
-        }
-        let (terminus, data) = self.terminus_and_data(envelope, slices)?;
+        };
         let Envelope { ticket, metadata, word, .. } = *envelope;
         self.try_send_general(terminus, index, ticket, data, metadata, word, true)
+    }
+
+    /// Sends a message of one packet that can leave at once. Of any other: its link's place, its
+    /// terminus and its data.
+    #[inline]
+    fn begin_gathered<'a>(
+        &mut self,
+        envelope: &Envelope<'_>,
+        slices: &'a [&'a [u8]],
+    ) -> Result<Option<(usize, TerminusId, Slices<'a>)>, NodeSendError> {
+        if slices.len() > PIECES_MAX {
+            return Err(PostError::TooManyPieces(slices.len()).into());
+        }
+        let (index, data) = (self.place_of(envelope)?, Slices(slices));
+        let Envelope { ticket, metadata, word, .. } = *envelope;
+        if self.push_any(index, ticket, data, metadata, word) {
+            return Ok(None);
+        }
+        let terminus = envelope.terminus.unwrap_or(self.primary());
+        self.terminus_mut(terminus)?;
+        Ok(Some((index, terminus, data)))
     }
 
     /// The place of the link that a message goes over.
@@ -188,26 +208,6 @@ impl Node {
                 self.route(envelope.ticket.destination)
             }
         }
-    }
-
-    /// A message of one packet that can leave at once. False: nothing was done.
-    #[inline]
-    fn push_gathered(&mut self, index: usize, envelope: &Envelope<'_>, slices: &[&[u8]]) -> bool {
-        let Envelope { ticket, metadata, word, .. } = *envelope;
-        slices.len() <= PIECES_MAX && self.push_any(index, ticket, Slices(slices), metadata, word)
-    }
-
-    fn terminus_and_data<'a>(
-        &mut self,
-        envelope: &Envelope<'_>,
-        slices: &'a [&'a [u8]],
-    ) -> Result<(TerminusId, Slices<'a>), NodeSendError> {
-        if slices.len() > PIECES_MAX {
-            return Err(PostError::TooManyPieces(slices.len()).into());
-        }
-        let terminus = envelope.terminus.unwrap_or(self.primary());
-        self.terminus_mut(terminus)?;
-        Ok((terminus, Slices(slices)))
     }
 
     /// [`prepare`](Self::prepare) over one link, and only if that link leads to the ticket's

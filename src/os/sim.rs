@@ -321,7 +321,7 @@ pub struct Ran {
 pub struct Stuck {
     /// The process and the thread of each.
     pub waiting: Vec<(usize, String)>,
-    /// What had run by then.
+    /// The turns and the time until then.
     pub after: Ran,
 }
 

@@ -1,7 +1,6 @@
 //! Tickets (Hamlyn 3.2): everything needed to send one message, and safe to hand on.
 
 #[cfg(feature = "unstable-internals")]
-#[cfg(feature = "unstable-internals")]
 use super::FlowWords;
 use super::{Flags, Key, METADATA_MAX, MetadataIndex, NodeId, Share, ShareError, SlotIndex};
 use alloc::vec::Vec;

@@ -344,7 +344,7 @@ struct Slot {
     area: Box<[u8]>,
 }
 
-/// What a compressed header leaves out.
+/// The words that a compressed header leaves out.
 #[derive(Clone, Copy)]
 struct Flow {
     slot: u32,

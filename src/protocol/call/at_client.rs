@@ -8,7 +8,7 @@ use super::{
     TOO_LONG, ended, failed, go_on, number_from,
 };
 use crate::control::{Peer, RequestId};
-use crate::interface::{Handed, Notification, QueueId};
+use crate::interface::{Notification, QueueId};
 use crate::node::{Look, Node, NodeSendError};
 use crate::protocol::Connection;
 use crate::protocol::manager::Protocol;
@@ -495,15 +495,18 @@ impl ClientState {
         if !waits || call.generation != id.generation {
             return Taken::Nothing;
         }
-        let Some(Handed { notification, body, .. }) = node.take_direct(self.queue, None) else {
-            return Taken::Queued;
-        };
+        let Some(handed) = node.take_direct(self.queue, None) else { return Taken::Queued };
+        let notification = handed.notification;
         let (number, length) =
             (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
         let is_short = length <= self.blocks.at_once().min(16);
-        if notification.index == MetadataIndex::FAST && number == id.call && is_short {
+        if notification.index == MetadataIndex::FAST
+            && number == id.call
+            && is_short
+            && let Some(words) = handed.words()
+        {
             self.free(node, number);
-            return Taken::Words(body, length);
+            return Taken::Words(words, length);
         }
         Taken::Other(notification)
     }

@@ -8,7 +8,7 @@ use super::{
     Long, OUTSTANDING_MAX, TOO_LONG, number_from,
 };
 use crate::control::{Peer, RequestId};
-use crate::interface::{Handed, LinkId, Notification, QueueId};
+use crate::interface::{LinkId, Notification, QueueId};
 use crate::node::{CloseReason, Held, Node, NodeSendError};
 use crate::protocol::Connection;
 use crate::protocol::ends::check_place;
@@ -423,11 +423,12 @@ impl ServerState {
     /// nothing to take then. `None`: there was no request.
     #[inline(always)]
     pub(super) fn take_at_once(&mut self, node: &mut Node) -> Option<Arrived> {
-        let Handed { notification, body, .. } = node.take_direct(self.queue, None)?;
+        let handed = node.take_direct(self.queue, None)?;
+        let notification = handed.notification;
         if notification.index != MetadataIndex::FAST {
             return self.take_long(node, &notification);
         }
-        match self.handle(node, &notification, Some(body)) {
+        match self.handle(node, &notification, handed.words()) {
             Ok(arrived) => arrived,
             Err(Broken(why)) => {
                 self.count_broken(notification.slot.index());

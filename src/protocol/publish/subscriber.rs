@@ -12,7 +12,7 @@ use super::{
     NUMBERED, PART, PLACE_BYTES, PLACE_STRIDE, POOL, WhenSlow,
 };
 use crate::interface::notification::{Consumer, Waiting};
-use crate::interface::{AreaId, Handed, LinkId, Notification, QueueId, SlotConfig, SlotId};
+use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
 use crate::node::{Aperture, CloseReason, Kept, Look, Node, NotAlone, PlacesHeld, SamplesHeld};
 use crate::os::pool::Layout;
 use crate::protocol::credit::CreditReturn;
@@ -322,7 +322,7 @@ impl Subscriber {
             let (notification, body) = match consumer.pop() {
                 Some(notification) => (notification, None),
                 None => match node.take_direct(memory.queue, Some(consumer)) {
-                    Some(Handed { notification, body, .. }) => (notification, Some(body)),
+                    Some(handed) => (handed.notification, handed.words()),
                     None => {
                         return match connection.ended() {
                             Some(reason) => {
@@ -408,8 +408,9 @@ fn take_line(
     reading: &mut Reading,
     credit: &mut CreditReturn,
 ) -> Option<Line> {
-    let Handed { notification, body, .. } = node.take_direct(memory.queue, Some(consumer))?;
-    let line = reading.line(&notification, body, credit.link);
+    let handed = node.take_direct(memory.queue, Some(consumer))?;
+    let notification = handed.notification;
+    let line = handed.words().and_then(|body| reading.line(&notification, body, credit.link));
     if line.is_none() {
         let Notification { link, word, .. } = notification;
         reading.taken = read(node, protocols, connection, memory, reading, credit, link, word);

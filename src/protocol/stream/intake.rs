@@ -8,7 +8,7 @@ use super::held::{Held, Lies, Messages, NOT_YET};
 use super::message_slot::{MessageSlot, fast_slot};
 use super::state::Next;
 use super::{Record, Shared, StreamConfig};
-use crate::interface::{AreaId, Handed, LinkId, Notification, QueueId, SlotConfig, SlotId};
+use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
 use crate::node::{BuffersHeld, CloseReason, Look, Node};
 use crate::os::memory::AreaMemory;
 use crate::protocol::aperture_stream::FarOffer;
@@ -298,10 +298,11 @@ impl Intake {
     /// record was handed out, and [is in hand](Next::InHand).
     #[inline(always)]
     pub(super) fn take_one(&mut self, node: &mut Node) -> bool {
-        let Some(Handed { notification, body, .. }) = node.take_direct(self.queue, None) else {
+        let Some(handed) = node.take_direct(self.queue, None) else {
             self.take_queued(node);
             return false;
         };
+        let notification = handed.notification;
         let Notification { word, link, .. } = notification;
         let is_small =
             notification.index == MetadataIndex::FAST && notification.is_for(self.places_slot);
@@ -313,7 +314,7 @@ impl Intake {
             return false;
         }
         let Small { length, place, .. } = Small::from_word(word);
-        if length <= INLINE_BYTES as u32 {
+        if let Some(body) = handed.words().filter(|_| length <= INLINE_BYTES as u32) {
             let to = &mut self.taken.places[place as usize % PLACES as usize];
             to[..8].copy_from_slice(&body[0].to_le_bytes());
             to[8..INLINE_BYTES].copy_from_slice(&body[1].to_le_bytes());

@@ -44,6 +44,15 @@ const FLOW_SHIFT: u32 = 16;
 const SHORT_BYTES_MAX: u32 = (1 << FLOW_SHIFT) - 1;
 /// In word 5 of a whole header: one more than the number that it tells.
 const TELL_SHIFT: u32 = 16;
+/// What a writer remembers, by the numbers of flows.
+#[derive(Debug)]
+struct Told {
+    /// The flow that the reader was told.
+    flows: [FlowWords; FLOWS],
+    /// A digest of the one that last sent a whole header. If two have the same, one is told early.
+    last: [u64; FLOWS],
+}
+
 /// No flow: no header has these words.
 const NO_FLOW: FlowWords = [u64::MAX; 4];
 
@@ -145,8 +154,7 @@ pub struct RingWriter<L, W> {
     stamp: u32,
     /// Before this position, a line may begin with the bytes of a body.
     body_until: u64,
-    /// By number: the flow that the reader was told, and the one that last sent a whole header.
-    flows: Option<Box<[[FlowWords; 2]; FLOWS]>>,
+    flows: Option<Box<Told>>,
     violation: Option<RingViolation>,
 }
 
@@ -184,6 +192,11 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
     /// The lines.
     pub fn lines(&self) -> &L {
         &self.lines
+    }
+
+    /// Gives back what it remembers of flows: each tells its number anew.
+    pub fn forget_flows(&mut self) {
+        self.flows = None;
     }
 
     /// Lines of the ring.
@@ -277,7 +290,7 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
     ) -> Result<(), Full> {
         let number = number_of(&flow);
         let is_known =
-            matches!(&self.flows, Some(flows) if is_same(&flows[number % FLOWS][0], &flow));
+            matches!(&self.flows, Some(told) if is_same(&told.flows[number % FLOWS], &flow));
         let Varying { offset, length, word } = varying;
         let body_bytes = metadata.len() as u64 + length as u64;
         let alone = BodyLayout { at: SHORT_HEADER_WORDS * 8, lines: 1 };
@@ -322,15 +335,19 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
         }
         let (header, _) = Header::of_flow(&flow, &Varying { offset, length, word });
         let number = number_of(&flow);
-        let flows = self.flows.get_or_insert_with(|| Box::new([[NO_FLOW; 2]; FLOWS]));
-        let [told, last] = flows[number];
-        let tells = last == flow && told != flow;
+        let digest = key ^ places.rotate_left(16) ^ entry.rotate_left(32) ^ rest.rotate_left(48);
+        let new = || Box::new(Told { flows: [NO_FLOW; FLOWS], last: [0; FLOWS] });
+        let told = self.flows.get_or_insert_with(new);
+        let tells = told.last[number] == digest && told.flows[number] != flow;
         let [_, w1, w2, w3, w4, w5] = header.to_words();
         let tell = if tells { (number as u64 + 1) << TELL_SHIFT } else { 0 };
         let words = [w1, w2, w3, w4, w5 | tell];
         self.write(header.length, header.layout(), words, metadata, data)?;
-        if let Some(flows) = &mut self.flows {
-            flows[number] = [if tells { flow } else { told }, flow];
+        if let Some(told) = &mut self.flows {
+            told.last[number] = digest;
+            if tells {
+                told.flows[number] = flow;
+            }
         }
         Ok(())
     }

@@ -60,7 +60,11 @@ impl Curves {
             .configure_mesh()
             .light_line_style(TRANSPARENT)
             .bold_line_style(BLACK)
-            .x_desc(format!("{}; by the length of a message", self.axis))
+            .x_desc(format!(
+                "{}{}",
+                self.axis,
+                if is_narrow { "" } else { "; by the length of a message" }
+            ))
             .x_labels(if is_narrow { 5 } else { 12 })
             .x_label_formatter(&|value| length(*value).replace(".0 ", " "))
             .y_label_formatter(&|value| figure(*value).replace(".0 ", " "))

@@ -632,6 +632,7 @@ impl Carrier {
         }
         self.batch = Vec::new();
         self.path.give_back();
+        self.into.forget_flows();
         // The node does not write this ring, and has read all of it.
         if self.into.is_drained() {
             self.into.lines().give_back();

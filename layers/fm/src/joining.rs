@@ -9,7 +9,7 @@
 //!
 //! Never: a node begins before all others have said hello.
 
-use crate::flow::{STREAMS, UNIT, packet_bytes_max};
+use crate::flow::{LENGTH_BYTES, STREAMS, UNIT, packet_bytes_max};
 use crate::node::{Endpoint, Fm, Peer, State};
 use crate::sink::{Hellos, Sink};
 use crate::{Config, Error};
@@ -23,6 +23,8 @@ const TICKET: usize = 44;
 /// Version, window, open messages, and three tickets.
 const HELLO: usize = 12 + 3 * TICKET;
 const VERSION: u32 = 1;
+/// So few that a long message's handler chooses its buffers before much has come.
+const PACKETS_PER_TURN: u32 = 1;
 
 /// Where the node's events go, and the place of this node.
 pub struct Joined {
@@ -135,14 +137,23 @@ impl Parts {
         };
         let credit = ticket(2)?.with_flags(Flags::WAKE);
         let in_order = Flags::NOTIFY | Flags::WAKE | Flags::IN_ORDER;
-        let mut prepare = |ticket: Ticket| {
-            let ticket = ticket.with_flags(in_order);
-            // Refused, if it is for another node than the link's.
-            self.node.prepare_over(link, &ticket).map_err(|e| wrong(e.to_string()))
+        let [first, rest] = [ticket(0)?, ticket(1)?].map(|ticket| ticket.with_flags(in_order));
+        let its = match self.node.peer(link) {
+            Ok(peer) => peer.node,
+            Err(_) => self.node.id(),
         };
-        let to = [prepare(ticket(0)?)?, prepare(ticket(1)?)?];
+        if [&first, &rest, &credit].iter().any(|ticket| ticket.destination != its) {
+            return Err(wrong("with tickets of another".into()));
+        }
+        let mut prepare = |ticket| self.node.prepare_over(link, ticket);
+        // Where it has left already, what it sent before can still be extracted.
+        let to = match (prepare(&first), prepare(&rest)) {
+            (Ok(first), Ok(rest)) => Some([first, rest]),
+            _ => None,
+        };
         let window = u64::from(window);
-        let at_once = self.node.fast_bytes_max(link).unwrap_or(64) / UNIT as usize * UNIT as usize;
+        let at_once = self.node.fast_bytes_max(link).unwrap_or(0).saturating_sub(LENGTH_BYTES);
+        let at_once = (at_once / UNIT as usize * UNIT as usize).max(UNIT as usize);
         let packet_bytes = packet_bytes_max(window).min(at_once);
         let own = u64::from(self.config.credit_bytes);
         let window_here = (own as usize * rank, own);
@@ -185,6 +196,7 @@ impl Parts {
         }
         let began = Instant::now();
         let mut peers: Vec<Option<Peer>> = links.iter().map(|_| None).collect();
+        let mut left_early = Vec::new();
         loop {
             for (rank, link) in links
                 .iter()
@@ -207,11 +219,14 @@ impl Parts {
                 }
             }
             let Some(missing) = peers.iter().position(Option::is_none) else { break };
+            if let Some((_, why)) = left_early.iter().find(|(of, _)| *of == missing) {
+                return Err(os(&format!("node {missing} left before it had said hello"), why));
+            }
             while let Some(event) = joined.next_event(&mut self.node) {
                 if let Event::Closed { link, reason, .. } = event
-                    && links.contains(&link)
+                    && let Some(rank) = links.iter().position(|of| *of == link)
                 {
-                    return Err(os("a node left before all had come", reason));
+                    left_early.push((rank, reason));
                 }
             }
             let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
@@ -226,12 +241,11 @@ impl Parts {
         let _ = self.node.remove_slot(self.hellos);
         let peers = peers.into_iter().flatten().collect();
         let parts = (joined, self.node, self.config);
-        Ok(Fm::of(Endpoint::new(State::new(
-            parts,
-            (self.windows, self.credits),
-            self.queue,
-            peers,
-        ))))
+        let mut state = State::new(parts, (self.windows, self.credits), self.queue, peers);
+        for (rank, why) in left_early {
+            state.has_left(rank as u32, why.to_string());
+        }
+        Ok(Fm::of(Endpoint::new(state)))
     }
 }
 
@@ -293,9 +307,10 @@ impl Fm {
     }
 }
 
-/// The settings of the environment, with rings that hold the credit.
+/// The settings of the environment, with rings that hold the credit, and short turns.
 fn settings(config: &Config) -> Result<hamlyn::Config, Error> {
     let settings = hamlyn::Config::from_env().map_err(|e| os("the settings", e))?;
     let ring = config.credit_bytes.next_power_of_two().max(settings.ring_bytes);
-    Ok(settings.ring_bytes(ring).bulk_ring_bytes(0u32))
+    let settings = settings.ring_bytes(ring).bulk_ring_bytes(0u32);
+    Ok(settings.packets_per_turn(PACKETS_PER_TURN))
 }

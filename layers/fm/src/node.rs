@@ -28,6 +28,9 @@ use std::time::{Duration, Instant};
 /// The longest sleep while credit is owed that has no room in a ring.
 const NAP: Duration = Duration::from_millis(1);
 
+/// Packets after one of a long message that are taken in short turns.
+const FEW: u32 = 16;
+
 /// What a node has done since it joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -77,7 +80,7 @@ struct Queued {
 pub(crate) struct Peer {
     pub link: LinkId,
     /// To the slot of first packets, and to that of the rest, which has the sink.
-    pub to: [PreparedTicket; 2],
+    pub to: Option<[PreparedTicket; 2]>,
     pub credit: Ticket,
     pub sending: Sending,
     pub packet_bytes: usize,
@@ -104,7 +107,7 @@ impl Peer {
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         link: LinkId,
-        to: [PreparedTicket; 2],
+        to: Option<[PreparedTicket; 2]>,
         credit: Ticket,
         window_there: u64,
         packet_bytes: usize,
@@ -115,7 +118,6 @@ impl Peer {
     ) -> Self {
         Self {
             link,
-            to,
             credit,
             sending: Sending::new(window_there),
             packet_bytes,
@@ -133,6 +135,7 @@ impl Peer {
             backlog: VecDeque::new(),
             dead: None,
             owes: false,
+            to,
         }
     }
 }
@@ -151,6 +154,9 @@ pub(crate) struct State {
     free_outs: Vec<usize>,
     /// Suspended handlers, by peer and number.
     suspended: Vec<(u32, usize)>,
+    /// So many packets are taken in short turns, so that a long message's handler has chosen its buffer
+    /// before the packets behind the first are taken.
+    few_a_turn: u32,
     stacks: Stacks,
     /// Bytes in all queues, and bytes that are kept for open messages of handlers.
     queued: usize,
@@ -186,6 +192,7 @@ impl State {
             outs: Vec::new(),
             free_outs: Vec::new(),
             suspended: Vec::new(),
+            few_a_turn: 0,
             queued: 0,
             kept: 0,
             figures: Figures::default(),
@@ -200,7 +207,7 @@ impl State {
         self.has_left(rank, why);
     }
 
-    fn has_left(&mut self, rank: u32, why: String) {
+    pub fn has_left(&mut self, rank: u32, why: String) {
         let peer = &mut self.peers[rank as usize];
         if peer.dead.is_none() {
             peer.dead = Some(why);
@@ -259,7 +266,8 @@ impl State {
         }
         let Some((at, next)) = placed else { return Ok(Pushed::NoCredit) };
         let peer = &mut self.peers[rank as usize];
-        let to = &peer.to[!word.first as usize];
+        let Some([first, rest]) = &peer.to else { return Ok(Pushed::NoRoom) };
+        let to = if word.first { first } else { rest };
         match self.node.send_prepared_at(to, at, data, word.to_bits(), Some(limit)) {
             Ok(()) => {
                 peer.sending.has_left(next);
@@ -318,7 +326,11 @@ impl State {
     fn wait(&mut self, limit: Option<Duration>, naps: bool) -> Result<bool, Error> {
         let naps = naps || self.peers.iter().any(|peer| peer.owes) || self.queued > 0;
         let limit = if naps { Some(limit.map_or(NAP, |limit| limit.min(NAP))) } else { limit };
-        let has_come = self.node.wait(limit).map_err(|e| Error::Os(e.to_string()))?;
+        let has_come = match self.node.is_ready(self.queue) {
+            Ok(false) => self.with_posts(|node, _| node.wait(limit)),
+            _ => self.node.wait(limit),
+        };
+        let has_come = has_come.map_err(|e| Error::Os(e.to_string()))?;
         self.take_events();
         Ok(has_come)
     }
@@ -374,9 +386,9 @@ impl State {
             return Some(next);
         }
         loop {
-            let next = match self.suspended.is_empty() {
-                true => self.node.try_recv(self.queue).ok().flatten(),
-                false => self.next_with_posts(),
+            let next = match self.few_a_turn {
+                0 => self.node.try_recv(self.queue).ok().flatten(),
+                _ => self.next_with_posts(),
             };
             let Some(next) = next else {
                 self.take_events();
@@ -404,13 +416,20 @@ impl State {
         peers.find_map(|(rank, peer)| Some((rank as u32, peer.backlog.pop_front()?)))
     }
 
-    /// With the buffers of suspended handlers as the place of what arrives. When nothing is queued, what
-    /// arrives next is what they wait for.
+    /// In a short turn, which long messages need.
     fn next_with_posts(&mut self) -> Option<hamlyn::Notification> {
         if let Ok(Some(next)) = self.node.pop(self.queue) {
             return Some(next);
         }
-        let mut packets = usize::MAX;
+        self.with_posts(|node, packets| node.poll_at_most(packets).is_ok());
+        self.node.pop(self.queue).ok().flatten()
+    }
+
+    /// Takes turns with the buffers of suspended handlers as the place of what arrives. Nothing is queued,
+    /// so what arrives next is what they wait for. The turns are given a number of packets that fill a
+    /// buffer.
+    fn with_posts<R>(&mut self, turns: impl FnOnce(&mut Node, usize) -> R) -> R {
+        let mut packets = if self.suspended.is_empty() { 1 } else { usize::MAX };
         for &(rank, stream) in &self.suspended {
             let peer = &self.peers[rank as usize];
             let Some(incoming) = &peer.incoming[stream] else { continue };
@@ -421,12 +440,12 @@ impl State {
             packets = packets.min(bytes.div_ceil(peer.packet_bytes).max(1));
             if let Ok(Some(sink)) = self.node.installed_mut::<Sink>(peer.slots[1]) {
                 // SAFETY: the handler that has this buffer is suspended in `receive` until the post is
-                // retracted, below.
+                // retracted, below; a panic in a turn ends the program's use of the node.
                 unsafe { sink.post(stream, incoming.reading.to.get(), bytes) };
                 peer.filter.set(0, true);
             }
         }
-        let _ = self.node.poll_at_most(packets);
+        let result = turns(&mut self.node, packets);
         for &(rank, stream) in &self.suspended {
             let peer = &mut self.peers[rank as usize];
             peer.filter.set(0, false);
@@ -436,7 +455,7 @@ impl State {
                 incoming.in_buffer += sink.retract(stream);
             }
         }
-        self.node.pop(self.queue).ok().flatten()
+        result
     }
 
     fn new_out(&mut self) -> usize {
@@ -523,7 +542,8 @@ impl State {
         }
         out.left -= data.len() as u64;
         if !out.has_started && out.left > 0 || data.is_empty() {
-            let fits = out.stage.len() + data.len() + out.left as usize <= most;
+            let length = (out.stage.len() + data.len()) as u64;
+            let fits = length.saturating_add(out.left) <= (most + LENGTH_BYTES) as u64;
             if fits || data.is_empty() {
                 out.stage.extend_from_slice(data);
                 return Ok(());
@@ -550,6 +570,9 @@ impl State {
                 }
                 continue;
             }
+            // The first packet has the length that was said beside its bytes, so that those of all
+            // packets begin at whole multiples.
+            let most = most + if out.has_started { 0 } else { LENGTH_BYTES };
             let takes = (most - out.stage.len()).min(data.len());
             out.stage.extend_from_slice(&data[..takes]);
             data = &data[takes..];
@@ -686,6 +709,11 @@ impl Endpoint {
         let mut state = self.0.state.borrow_mut();
         state.take_events();
         state.peers.get(node as usize).is_none_or(|peer| peer.dead.is_some())
+    }
+
+    /// Whether this is called by a handler.
+    pub fn is_in_handler(&self) -> bool {
+        self.0.current.get().is_some()
     }
 
     /// The longest time that a send waits from now on.
@@ -1069,9 +1097,13 @@ impl State {
     /// Takes a packet out of its peer's window. Returns its place in the area.
     #[inline]
     fn take_packet(&mut self, rank: u32, word: Word) -> Option<usize> {
+        self.few_a_turn = match word.is_whole() {
+            true if self.suspended.is_empty() => self.few_a_turn.saturating_sub(1),
+            _ => FEW,
+        };
         let peer = &mut self.peers[rank as usize];
-        if word.length > peer.packet_bytes_in {
-            let most = peer.packet_bytes_in;
+        let most = peer.packet_bytes_in + LENGTH_BYTES;
+        if word.length > most {
             self.expel(rank, format!("a packet of {} bytes, of {most}", word.length));
             return None;
         }
@@ -1113,16 +1145,7 @@ impl State {
     /// The first packet of a message leaves before the next message begins.
     #[cold]
     fn emit_first(&mut self, key: usize) -> Result<(), Error> {
-        let rank = self.outs[key].to as usize;
-        let (most, length) = (self.peers[rank].packet_bytes, self.outs[key].stage.len());
-        // A message that was staged whole is longer than a packet by the length that it now needs.
-        let rest = match length > most {
-            true => self.outs[key].stage.split_off(most),
-            false => Vec::new(),
-        };
-        self.emit_stage(key, false)?;
-        self.outs[key].stage.extend_from_slice(&rest);
-        Ok(())
+        self.emit_stage(key, false)
     }
 }
 

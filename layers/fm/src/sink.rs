@@ -52,6 +52,10 @@ impl Receiver for Sink {
         }
         let post = self.posts.get_mut(word.stream)?;
         let takes = word.length.min(post.bytes - post.taken);
+        if word.last {
+            // What follows is of another message with this number.
+            post.bytes = post.taken + takes;
+        }
         if takes == 0 {
             return None;
         }

@@ -276,7 +276,7 @@ impl Parts {
         let parts = (joined, self.node, self.config);
         let mut state = State::new(parts, (self.windows, self.credits), self.queue, peers);
         for (rank, why) in left_early {
-            state.has_left(rank as u32, why.to_string());
+            state.has_closed(rank as u32, why.to_string());
         }
         Ok(Fm::of(Endpoint::new(state)))
     }

@@ -1,5 +1,5 @@
-/* Illinois Fast Messages 2.x on Hamlyn. The calls of the paper (S. Pakin and others, 1997, Table 2), in the order
- * of arguments of its example; *from the header* marks what the paper does not name and the one public header of
+/* Illinois Fast Messages 2.x on Hamlyn. The calls of the paper (M. Lauria, S. Pakin and A. Chien, 1998, Table 2), in
+ * the order of arguments of its example; *from the header* marks what the paper does not name and the one public header of
  * FM that survives does; *ours* marks what neither has.
  *
  * One thread uses all calls. A length is in bytes. A message goes to the node `dest`, 0 to FM_numnodes - 1, also to

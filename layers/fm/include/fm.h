@@ -38,7 +38,7 @@ typedef int FM_handler(FM_stream *stream, unsigned sender);
 extern unsigned long FM_nodeid;
 extern unsigned long FM_numnodes;
 
-/* Joins the job that the program was started in (`hamlyn run -n 4 ./program`, mpirun, srun; alone: one node), or,
+/* Joins the job that the program was started in (`hamlyn run -n 4 -- ./program`, mpirun, srun; alone: one node), or,
  * with HAMLYN_FM_MEET=name in the environment, meets the one other program with that name: two nodes. Returns when
  * all nodes have come. Prints why and exits with 1 if it cannot, as the paper's has no way to say it. */
 void FM_initialize(void);

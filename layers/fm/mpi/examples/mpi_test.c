@@ -132,6 +132,19 @@ static void blocking_ways(void) {
             MPI_Recv(NULL, 0, MPI_INT, from, 5, W, MPI_STATUS_IGNORE);
         }
     }
+    char buffer[1000];
+    void *old;
+    MPI_Buffer_attach(buffer, sizeof buffer);
+    for (int i = 0; i < 30; i++) {
+        value = rank + i;
+        CHECK(MPI_Bsend(&value, 1, MPI_INT, NEXT, 6, W) == 0);
+    }
+    CHECK(MPI_Bsend(many, n, MPI_INT, NEXT, 7, W) == 0);
+    for (int i = 0; i < 30; i++)
+        CHECK(MPI_Recv(&got, 1, MPI_INT, BEFORE, 6, W, MPI_STATUS_IGNORE) == 0 && got == BEFORE + i);
+    CHECK(MPI_Recv(many, n, MPI_INT, BEFORE, 7, W, MPI_STATUS_IGNORE) == 0);
+    MPI_Barrier(W);
+    CHECK(MPI_Buffer_detach(&old, &n) == 0 && old == buffer && n == sizeof buffer);
     int both[3] = {rank, rank * 2, rank * 3};
     MPI_Status status;
     MPI_Sendrecv_replace(both, 3, MPI_INT, NEXT, 9, BEFORE, 9, W, &status);
@@ -322,7 +335,8 @@ static void waiting(void) {
             in[i] = -1;
             MPI_Irecv(&in[i], 1, MPI_INT, BEFORE, i, W, &receives[i]);
         }
-        MPI_Testall(N, receives, &flag, statuses);
+        CHECK(MPI_Testall(N, receives, &flag, statuses) == 0 && !flag);
+        MPI_Barrier(W);
         for (int i = N - 1; i >= 0; i--)
             MPI_Isend(&out[i], 1, MPI_INT, NEXT, i, W, &sends[i]);
         seen = 0;

@@ -103,6 +103,7 @@ struct request {
     unsigned context;
     struct comm *comm;
     void *buf;
+    void *copy;    /* of a buffered send: given back with it */
     size_t count;
     struct type *type;
     size_t bytes;  /* of a send: to be sent; of a receive: room, then what comes */

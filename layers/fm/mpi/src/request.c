@@ -40,14 +40,18 @@ struct request *request_new(void) {
 void request_give_back(struct request *request) {
     type_release(request->type);
     comm_release(request->comm);
+    free(request->copy);
+    request->copy = NULL;
     request->state = FREE;
     request->next = spare;
     spare = request;
 }
 
 void requests_finish(void) {
-    for (int i = 0; i < request_count; i++)
+    for (int i = 0; i < request_count; i++) {
+        free(requests[i]->copy);
         free(requests[i]);
+    }
     free(requests);
     requests = NULL;
     spare = NULL;
@@ -195,6 +199,45 @@ int MPI_Ssend(const void *buf, int count, MPI_Datatype type, int dest, int tag, 
 
 int MPI_Rsend(const void *buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
     return send_now(buf, count, type, dest, tag, comm, false, "MPI_Rsend");
+}
+
+/* The library copies the message, so the buffer of the program is not used. */
+static void *attached;
+static int attached_bytes;
+
+int MPI_Buffer_attach(void *buffer, int bytes) {
+    attached = buffer;
+    attached_bytes = bytes;
+    return MPI_SUCCESS;
+}
+
+int MPI_Buffer_detach(void *buffer, int *bytes) {
+    wait_for_sends();
+    memcpy(buffer, &attached, sizeof attached);
+    *bytes = attached_bytes;
+    return MPI_SUCCESS;
+}
+
+int MPI_Bsend(const void *buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
+    struct comm *of = comm_of(comm);
+    struct type *layout = type_of(type);
+    int error = check(of, count, layout, dest, tag, true);
+    if (error || dest == MPI_PROC_NULL)
+        return raise_error(comm, error, "MPI_Bsend");
+    struct walk walk;
+    walk_begin(&walk, buf, count, layout);
+    size_t bytes = walk.left;
+    void *copy = malloc(bytes + 1);
+    struct request *request = copy ? make(copy, bytes, type_of(MPI_BYTE), dest, tag, of->context, of) : NULL;
+    if (!request) {
+        free(copy);
+        return raise_error(comm, MPI_ERR_NO_MEM, "MPI_Bsend");
+    }
+    walk_read(&walk, copy, bytes);
+    request->copy = copy;
+    request->is_send = request->is_freed = true;
+    start(request);
+    return MPI_SUCCESS;
 }
 
 /* Makes a request of the program; starts it unless it is persistent. */

@@ -68,6 +68,10 @@ FM_stream *FM_begin_message(unsigned long dest, unsigned long bytes, unsigned lo
 int FM_send_piece(FM_stream *stream, const void *buf, unsigned long bytes);
 /* Ends the message. `stream` is no more. Returns 0; -1: FM_error(). */
 int FM_end_message(FM_stream *stream);
+/* ours. How many bytes a piece, or a message of one piece, to `node` may have so that sending it surely does not
+ * wait: a packet at most. So a program with something else to do can send as there is room. A node that has left has
+ * room: the send tells it. 0: none now, or no such node. */
+unsigned long FM_room(unsigned long node);
 /* Sends four words as one message of 16 bytes. Returns 0; -1: FM_error(). (Table 1) */
 int FM_send_4(unsigned long dest, unsigned long handler, unsigned i0, unsigned i1, unsigned i2, unsigned i3);
 

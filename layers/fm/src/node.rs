@@ -777,6 +777,32 @@ impl Endpoint {
         state.dead(dest)
     }
 
+    /// How many bytes a piece, or a message of one piece, to `node` may have so that sending it surely does
+    /// not wait: a packet at most. Also if the node has left, so that the send tells it. 0: there is no
+    /// room now, or no such node.
+    pub fn room(&self, node: u32) -> usize {
+        let state = &mut *self.0.state.borrow_mut();
+        let Some(peer) = state.peers.get(node as usize) else { return 0 };
+        let most = peer.packet_bytes;
+        if peer.dead.is_some() {
+            return most;
+        }
+        if !peer.queue.is_empty() {
+            return 0;
+        }
+        // A first packet has a length beside these.
+        let has_room = |peer: &Peer, bytes| peer.sending.place(bytes + LENGTH_BYTES).is_some();
+        if !has_room(peer, most) && state.read_credit(node).is_err() {
+            return most;
+        }
+        let peer = &state.peers[node as usize];
+        let mut bytes = most;
+        while bytes > 0 && !has_room(peer, bytes) {
+            bytes /= 2;
+        }
+        bytes
+    }
+
     /// `FM_begin_message`: a message of at most `bytes`. In a handler, [`Error::Full`]: the queue has no
     /// room for it, now; a first reply to the message's sender, of up to [`REPLY_BYTES`], always has.
     pub fn begin(&self, dest: u32, bytes: u64, handler: u32) -> Result<Outgoing<'_>, Error> {

@@ -421,13 +421,14 @@ static int never(void *of) { return of != NULL; }
 int fms_connect(unsigned long node, int port, long ms)
 {
     long began = over_ms();
+    int code = FMS_TIME;
 
     if (node >= FM_numnodes || port < 0 || port > 65535)
         return FMS_RANGE;
     for (;;) {
         long left = ms < 0 ? -1 : ms - (over_ms() - began);
+        int was = code;
         sock *s = new_socket(CONNECTING, 1);
-        int code;
 
         if (!s)
             return FMS_SYSTEM;
@@ -441,7 +442,7 @@ int fms_connect(unsigned long node, int port, long ms)
             code = s->code;
         release(s);
         if (code != FMS_REFUSED || (ms >= 0 && left <= 0))
-            return code;
+            return code == FMS_TIME ? was : code;
         /* The program there may not have come to its fms_listen. */
         over_wait(never, NULL, OVER_NONE, 2, FM_ALL);
     }

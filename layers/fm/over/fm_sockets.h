@@ -50,7 +50,7 @@ void fms_finish(void);
 int fms_listen(int port);
 /* The oldest connection that waits. `ms`: the longest wait; negative: no limit. Returns a socket. */
 int fms_accept(int listener, long ms);
-/* Connects to a port of a node, also of this one. Tries again until the port is listened to. Returns a socket. */
+/* Connects to a port of a node, also of this one. Refused, it tries again in the time limit. Returns a socket. */
 int fms_connect(unsigned long node, int port, long ms);
 
 /* Sends all bytes, and waits for room. Returns how many have left: fewer if an error came later. */

@@ -38,7 +38,7 @@ typedef int FM_handler(FM_stream *stream, unsigned sender);
 extern unsigned long FM_nodeid;
 extern unsigned long FM_numnodes;
 
-/* Joins the job that the program was started in (`hamlyn run -n 4 ./program`, mpirun, srun; alone: one node), or,
+/* Joins the job that the program was started in (`hamlyn run -n 4 -- ./program`, mpirun, srun; alone: one node), or,
  * with HAMLYN_FM_MEET=name in the environment, meets the one other program with that name: two nodes. Returns when
  * all nodes have come. Prints why and exits with 1 if it cannot, as the paper's has no way to say it. */
 void FM_initialize(void);
@@ -85,7 +85,7 @@ int FM_extract(unsigned maxbytes);
 /* ours. Waits until there is something to extract or a node has died, at most `ms` (negative: without limit), and
  * sleeps meanwhile if that is long. Returns 1, or 0 after the time. */
 int FM_wait(int ms);
-/* ours. Whether a node's program has ended. */
+/* ours. Whether a node's program has ended. What it had sent can still be extracted. */
 int FM_has_left(unsigned long node);
 
 /* ours. Why the last call failed. */

@@ -16,13 +16,15 @@ use crate::{Config, Error};
 use hamlyn::job::{Job, Ranks};
 use hamlyn::node::{Event, Node};
 use hamlyn::{Accept, Access, AreaId, Filter, Flags, LinkId, QueueId, SlotConfig, SlotId, Ticket};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Bytes of a ticket on the wire.
 const TICKET: usize = 44;
 /// Version, window, open messages, and three tickets.
 const HELLO: usize = 12 + 3 * TICKET;
 const VERSION: u32 = 1;
+/// A ticket and a number.
+const GREETING: usize = TICKET + 4;
 /// So few that a long message's handler chooses its buffers before much has come.
 const PACKETS_PER_TURN: u32 = 1;
 
@@ -73,11 +75,24 @@ impl Parts {
         Ok(Self { node, config, windows, credits, queue, hellos })
     }
 
-    /// The ticket for hellos.
-    fn greeting(&self) -> Result<[u8; TICKET], Error> {
-        let ticket =
-            self.node.fast_ticket(self.hellos).map_err(|e| os("a ticket for hellos", e))?;
-        Ok(ticket.to_bytes())
+    /// The ticket for hellos, and this node's number.
+    fn greeting(&self, rank: u32) -> Result<[u8; GREETING], Error> {
+        let ticket = self.node.fast_ticket(self.hellos);
+        let ticket = ticket.map_err(|e| os("a ticket for hellos", e))?;
+        let mut greeting = [0; GREETING];
+        greeting[..TICKET].copy_from_slice(&ticket.to_bytes());
+        greeting[TICKET..].copy_from_slice(&rank.to_le_bytes());
+        Ok(greeting)
+    }
+
+    /// What the other end of a link sent with it.
+    fn greeting_of(&self, link: LinkId) -> Result<(Ticket, u32), Error> {
+        let wrong = |e: &dyn core::fmt::Display| os("the greeting of a node", e);
+        let bytes = self.node.greeting(link).map_err(|e| wrong(&e))?;
+        let length = wrong(&format!("it has {} bytes, not {GREETING}", bytes.len()));
+        let Some((ticket, rank)) = bytes.split_at_checked(TICKET) else { return Err(length) };
+        let ticket = Ticket::from_bytes(ticket).map_err(|e| wrong(&e))?;
+        Ok((ticket, u32::from_le_bytes(rank.try_into().map_err(|_| length)?)))
     }
 
     /// Makes a peer's slots; returns them, with this end's hello to it.
@@ -170,13 +185,32 @@ impl Parts {
         ))
     }
 
+    /// Waits for links of others, until `take` has all.
+    fn wait_for_links(
+        &mut self,
+        doing: &str,
+        mut take: impl FnMut(LinkId) -> bool,
+    ) -> Result<(), Error> {
+        let (began, limit) = (Instant::now(), self.config.time_limit);
+        loop {
+            while let Some(event) = self.node.next_event() {
+                if let Event::Connected { link, .. } = event
+                    && take(link)
+                {
+                    return Ok(());
+                }
+            }
+            let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(os(doing, "not all other programs have come within the time limit"));
+            }
+            self.node.wait(left).map_err(|e| os(doing, e))?;
+        }
+    }
+
     /// Says hello to all, and waits until all have said it.
-    fn join(
-        mut self,
-        mut joined: Joined,
-        links: Vec<LinkId>,
-        limit: Option<Duration>,
-    ) -> Result<Fm, Error> {
+    fn join(mut self, mut joined: Joined, links: Vec<LinkId>) -> Result<Fm, Error> {
+        let limit = self.config.time_limit;
         let mut slots = Vec::new();
         let mut own = Vec::new();
         for (rank, link) in links.iter().enumerate() {
@@ -187,8 +221,7 @@ impl Parts {
                 continue;
             }
             let wrong = |e: String| os(&format!("hello to node {rank}"), e);
-            let greeting = self.node.greeting(*link).map_err(|e| wrong(e.to_string()))?;
-            let ticket = Ticket::from_bytes(greeting).map_err(|e| wrong(e.to_string()))?;
+            let (ticket, _) = self.greeting_of(*link)?;
             let envelope = hamlyn::Envelope::new(&ticket).over(*link);
             self.node
                 .send_gathered(&envelope, &[&hello], limit)
@@ -243,7 +276,7 @@ impl Parts {
         let parts = (joined, self.node, self.config);
         let mut state = State::new(parts, (self.windows, self.credits), self.queue, peers);
         for (rank, why) in left_early {
-            state.has_left(rank as u32, why.to_string());
+            state.has_closed(rank as u32, why.to_string());
         }
         Ok(Fm::of(Endpoint::new(state)))
     }
@@ -258,52 +291,87 @@ impl Fm {
         let limit = config.time_limit;
         let (node, mut ranks) = job.node("fm", b"", limit).map_err(|e| os("joining the job", e))?;
         let mut parts = Parts::new(node, config, ranks.size() as usize)?;
-        ranks.set_greeting(&parts.greeting()?);
+        ranks.set_greeting(&parts.greeting(ranks.rank())?);
         let links: Result<Vec<_>, _> =
             (0..ranks.size()).map(|rank| ranks.link_to(&mut parts.node, rank, limit)).collect();
         let links = links.map_err(|e| os("a link to a node of the job", e))?;
         let joined = Joined { rank: ranks.rank(), ranks: Some(ranks), _job: Some(job) };
-        parts.join(joined, links, limit)
+        parts.join(joined, links)
     }
 
     /// Without a launcher: two programs of one user meet by a name. The first to come is node 0.
     pub fn meet(name: &str, config: Config) -> Result<Self, Error> {
         config.check()?;
         let node = Node::with_config(settings(&config)?).map_err(|e| os("a node", e))?;
-        Self::meet_on(node, name, config)
-    }
-
-    /// [`meet`](Self::meet), on a node of the program's own.
-    pub fn meet_on(node: Node, name: &str, config: Config) -> Result<Self, Error> {
-        let limit = config.time_limit;
         let mut parts = Parts::new(node, config, 2)?;
-        let greeting = parts.greeting()?;
-        let accept = Accept::Automatic(greeting.to_vec());
+        let accept = Accept::Automatic(parts.greeting(0)?.to_vec());
         let doing = format!("meeting at \"{name}\"");
         let (rank, link) = match parts.node.serve(name, Access::SameUser, accept) {
             Ok(()) => {
-                let began = Instant::now();
-                let link = loop {
-                    if let Some(Event::Connected { link, .. }) = parts.node.next_event() {
-                        break link;
-                    }
-                    let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
-                    if left.is_some_and(|left| left.is_zero()) {
-                        return Err(os(&doing, "no other program has come within the time limit"));
-                    }
-                    parts.node.wait(left).map_err(|e| os(&doing, e))?;
-                };
+                let mut came = None;
+                parts.wait_for_links(&doing, |link| {
+                    came = Some(link);
+                    true
+                })?;
                 parts.node.stop_serving(name);
-                (0, link)
+                (0, came.unwrap_or(LinkId::SELF))
             }
-            Err(taken) => match parts.node.connect(name, &greeting, limit) {
-                Ok(link) => (1, link),
-                Err(e) => return Err(os(&doing, format!("{taken}; as the second to come: {e}"))),
-            },
+            Err(taken) => {
+                let greeting = parts.greeting(1)?;
+                let both = |e| os(&doing, format!("{taken}; as the second to come: {e}"));
+                (1, parts.node.connect(name, &greeting, parts.config.time_limit).map_err(both)?)
+            }
         };
         let mut links = vec![LinkId::SELF; 2];
         links[1 - rank as usize] = link;
-        parts.join(Joined { rank, ranks: None, _job: None }, links, limit)
+        parts.join(Joined { rank, ranks: None, _job: None }, links)
+    }
+
+    /// Without a launcher: several programs of one user, whose numbers are known, meet by a name, each on
+    /// a node of its own, with the program's settings. Each calls it once.
+    pub fn meet_all(
+        node: Node,
+        name: &str,
+        rank: u32,
+        nodes: u32,
+        config: Config,
+    ) -> Result<Self, Error> {
+        config.check()?;
+        if rank >= nodes {
+            return Err(Error::Limit(format!("node {rank}, where there are {nodes}")));
+        }
+        let mut parts = Parts::new(node, config, nodes as usize)?;
+        let greeting = parts.greeting(rank)?;
+        let doing = format!("meeting at \"{name}\"");
+        let place = |rank| format!("{name}-{rank}");
+        let accept = Accept::Automatic(greeting.to_vec());
+        parts.node.serve(&place(rank), Access::SameUser, accept).map_err(|e| os(&doing, e))?;
+        let mut links = vec![None; nodes as usize];
+        links[rank as usize] = Some(LinkId::SELF);
+        let limit = parts.config.time_limit;
+        for lower in 0..rank {
+            let link = parts.node.connect(&place(lower), &greeting, limit);
+            links[lower as usize] = Some(link.map_err(|e| os(&doing, e))?);
+        }
+        let mut missing = nodes - rank - 1;
+        let mut came = Vec::new();
+        if missing > 0 {
+            parts.wait_for_links(&doing, |link| {
+                came.push(link);
+                missing -= 1;
+                missing == 0
+            })?;
+        }
+        for link in came {
+            let (_, its) = parts.greeting_of(link)?;
+            match links.get_mut(its as usize) {
+                Some(of @ None) => *of = Some(link),
+                _ => return Err(os(&doing, format!("a second node {its}, or one beyond {nodes}"))),
+            }
+        }
+        parts.node.stop_serving(&place(rank));
+        let links = links.into_iter().flatten().collect();
+        parts.join(Joined { rank, ranks: None, _job: None }, links)
     }
 }
 

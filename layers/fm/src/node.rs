@@ -99,7 +99,10 @@ pub(crate) struct Peer {
     incoming: Vec<Option<Incoming>>,
     /// Packets that wait because replies to it do.
     backlog: VecDeque<Word>,
+    /// Why nothing can be sent to it any more.
     dead: Option<String>,
+    /// Nothing more comes from it.
+    is_closed: bool,
     owes: bool,
 }
 
@@ -134,6 +137,7 @@ impl Peer {
             incoming: (0..flow::STREAMS).map(|_| None).collect(),
             backlog: VecDeque::new(),
             dead: None,
+            is_closed: false,
             owes: false,
             to,
         }
@@ -204,10 +208,17 @@ impl State {
     fn expel(&mut self, rank: u32, why: String) {
         self.figures.refused += 1;
         let _ = self.node.disconnect(self.peers[rank as usize].link);
+        self.has_closed(rank, why);
+    }
+
+    /// Nothing more comes from a peer: its last packets have been taken, or are thrown away.
+    pub fn has_closed(&mut self, rank: u32, why: String) {
+        self.peers[rank as usize].is_closed = true;
         self.has_left(rank, why);
     }
 
-    pub fn has_left(&mut self, rank: u32, why: String) {
+    /// Nothing can be sent to a peer any more.
+    fn has_left(&mut self, rank: u32, why: String) {
         let peer = &mut self.peers[rank as usize];
         if peer.dead.is_none() {
             peer.dead = Some(why);
@@ -225,7 +236,7 @@ impl State {
                     CloseReason::Closed => "its program has finished".into(),
                     reason => reason.to_string(),
                 };
-                self.has_left(rank as u32, why);
+                self.has_closed(rank as u32, why);
             }
         }
     }
@@ -391,7 +402,11 @@ impl State {
                 _ => self.next_with_posts(),
             };
             let Some(next) = next else {
+                // Before the news that a peer has left come its last packets.
                 self.take_events();
+                if self.node.is_ready(self.queue).is_ok_and(|is_ready| is_ready) {
+                    continue;
+                }
                 return self.next_of_backlog();
             };
             let Some(&rank) = self.by_slot.get(&next.slot) else { continue };
@@ -704,11 +719,12 @@ impl Endpoint {
         self.0.state.borrow().figures
     }
 
-    /// Whether a node's program has ended, or was expelled because it broke the rules.
+    /// Whether a node's program has ended, or was expelled because it broke the rules. What it had sent
+    /// can still be extracted.
     pub fn has_left(&self, node: u32) -> bool {
         let mut state = self.0.state.borrow_mut();
         state.take_events();
-        state.peers.get(node as usize).is_none_or(|peer| peer.dead.is_some())
+        state.peers.get(node as usize).is_none_or(|peer| peer.is_closed)
     }
 
     /// Whether this is called by a handler.
@@ -1017,7 +1033,7 @@ impl Endpoint {
                 let state = self.0.state.borrow();
                 let dead = |(rank, _): &&(u32, usize)| {
                     let peer = &state.peers[*rank as usize];
-                    peer.dead.is_some() && peer.backlog.is_empty()
+                    peer.is_closed && peer.backlog.is_empty()
                 };
                 state.suspended.iter().find(dead).copied()
             };

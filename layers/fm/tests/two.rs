@@ -9,18 +9,19 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn fm(dir: &Path, config: &Config) -> Fm {
+fn fm(dir: &Path, rank: u32, config: &Config) -> Fm {
     let settings = hamlyn::Config::default().dir(dir).shared_dir(dir.join("shared"));
     let node = Node::with_config(settings.ring_bytes(64u32 << 10).packets_per_turn(1u32)).unwrap();
-    Fm::meet_on(node, "fm", config.clone()).unwrap()
+    Fm::meet_all(node, "fm", rank, 2, config.clone()).unwrap()
 }
 
 /// Runs a program as each of two nodes.
 fn two(config: Config, program: impl Fn(Fm) + Sync) {
     let dir = tempfile::tempdir().unwrap();
     std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| program(fm(dir.path(), &config)));
+        for rank in 0..2 {
+            let (dir, config, program) = (dir.path(), &config, &program);
+            scope.spawn(move || program(fm(dir, rank, config)));
         }
     });
 }

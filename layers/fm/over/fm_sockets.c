@@ -188,7 +188,7 @@ static int on_connect(FM_stream *stream, unsigned sender)
     uint32_t words[4];
     sock *s;
 
-    if (FM_receive(words, stream, sizeof words) != sizeof words) {
+    if (!over_words(stream, words)) {
         refuse(NULL);
         return FM_CONTINUE;
     }
@@ -202,7 +202,7 @@ static int on_answer(FM_stream *stream, unsigned sender)
     uint32_t words[4];
     sock *s;
 
-    if (FM_receive(words, stream, sizeof words) != sizeof words) {
+    if (!over_words(stream, words)) {
         refuse(NULL);
         return FM_CONTINUE;
     }
@@ -228,7 +228,7 @@ static int on_end(FM_stream *stream, unsigned sender)
     uint32_t words[4];
     sock *s;
 
-    if (FM_receive(words, stream, sizeof words) != sizeof words || words[2] > LOST) {
+    if (!over_words(stream, words) || words[2] > LOST) {
         refuse(NULL);
         return FM_CONTINUE;
     }

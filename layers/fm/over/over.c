@@ -13,6 +13,8 @@
 #define ACCOUNT_BYTES (3 * (OVER_CHUNK + MESSAGE_BYTES))
 #define SPIN_US 50
 #define NAP_MS 20
+/* Extracts after which a wait looks at the clock and at the node, if something comes all the time. */
+#define ROUNDS 1000
 #define REQUESTS 8u
 
 typedef struct {
@@ -64,6 +66,8 @@ static long now_us(void)
 
 long over_ms(void) { return now_us() / 1000; }
 
+int over_words(FM_stream *stream, uint32_t words[4]) { return FM_receive(words, stream, 16) == 16; }
+
 static int has_left(long node)
 {
     if (node >= 0)
@@ -77,32 +81,29 @@ static int has_left(long node)
 
 int over_wait(int (*ready)(void *), void *of, long node, long ms, unsigned most)
 {
-    long began = 0, idle = 0;
+    long began = ms >= 0 ? now_us() : 0, idle = 0;
     int is_gone = 0;
 
-    while (!ready(of)) {
+    for (unsigned rounds = 0; !ready(of); rounds++) {
+        int given = FM_extract(most);
+        /* Others who send all the time hide neither the end of a node nor that of the time. */
+        int looks = given == 0 || rounds % ROUNDS == ROUNDS - 1;
         long now, left = NAP_MS;
 
-        if (FM_extract(most) > 0) {
-            idle = 0;
-            continue;
-        }
         if (ready(of))
             break;
         /* It had left before the last extract, so nothing of it is left to extract. */
-        if (is_gone)
+        if (looks && is_gone)
             return OVER_DEAD;
-        is_gone = has_left(node);
-        if (is_gone)
+        is_gone = is_gone || (looks && has_left(node));
+        if (ms >= 0 && (left = ms - (now_us() - began) / 1000) <= 0 && looks)
+            return OVER_TIME;
+        if (given > 0 || is_gone) {
+            idle = 0;
             continue;
-        now = now_us();
-        began = began ? began : now;
-        idle = idle ? idle : now;
-        if (ms >= 0) {
-            left = ms - (now - began) / 1000;
-            if (left <= 0)
-                return OVER_TIME;
         }
+        now = now_us();
+        idle = idle ? idle : now;
         if (now - idle < SPIN_US)
             sched_yield();
         else
@@ -113,29 +114,17 @@ int over_wait(int (*ready)(void *), void *of, long node, long ms, unsigned most)
 
 /* The account. */
 
-typedef struct {
-    unsigned long node;
-    unsigned bytes;
-} room;
-
-static int is_there_room(void *of)
-{
-    const room *wanted = (const room *)of;
-
-    return nodes[wanted->node].in_flight + wanted->bytes + MESSAGE_BYTES <= ACCOUNT_BYTES;
-}
-
 int over_has_room(unsigned long node, unsigned bytes)
 {
-    room wanted = {node, bytes};
-
-    return is_there_room(&wanted);
+    return nodes[node].in_flight + bytes + MESSAGE_BYTES <= ACCOUNT_BYTES;
 }
+
+/* For a message of any length. */
+static int is_there_room(void *of) { return over_has_room((unsigned long)((const node *)of - nodes), OVER_CHUNK); }
 
 int over_reserve(unsigned long node, unsigned bytes, long ms)
 {
-    room wanted = {node, bytes};
-    int code = over_wait(is_there_room, &wanted, (long)node, ms, FM_ALL);
+    int code = over_has_room(node, bytes) ? OVER_OK : over_wait(is_there_room, &nodes[node], (long)node, ms, FM_ALL);
 
     if (code == OVER_OK)
         nodes[node].in_flight += bytes + MESSAGE_BYTES;
@@ -154,10 +143,8 @@ static int on_ack(FM_stream *stream, unsigned sender)
 {
     uint32_t words[4];
 
-    if (FM_receive(words, stream, sizeof words) != sizeof words || words[0] >= OVER_CLIENTS)
+    if (!over_words(stream, words) || words[0] >= OVER_CLIENTS || over_settle(sender, words[1]))
         over_refuse(OVER_CLIENTS);
-    else if (over_settle(sender, words[1]))
-        over_refuse((int)words[0]);
     else
         failures[words[0]] += words[2] != 0;
     return FM_CONTINUE;
@@ -196,13 +183,9 @@ unsigned over_take_failures(int client)
 
 static int last_error(void)
 {
-    switch (FM_error()) {
-    case FM_OK: return OVER_OK;
-    case FM_FULL: return OVER_TIME;
-    case FM_DEAD: return OVER_DEAD;
-    case FM_LIMIT: return OVER_RANGE;
-    default: return OVER_SYSTEM;
-    }
+    int error = FM_error();
+
+    return error == FM_FULL ? OVER_TIME : error == FM_DEAD ? OVER_DEAD : error == FM_LIMIT ? OVER_RANGE : OVER_SYSTEM;
 }
 
 int over_send(unsigned long node, unsigned long id, const void *header, unsigned bytes, const over_rows *rows)
@@ -313,7 +296,7 @@ static int on_arrive(FM_stream *stream, unsigned sender)
 {
     uint32_t words[4];
 
-    if (FM_receive(words, stream, sizeof words) != sizeof words || words[0] >= OVER_CLIENTS || FM_nodeid != 0 ||
+    if (!over_words(stream, words) || words[0] >= OVER_CLIENTS || FM_nodeid != 0 ||
         words[1] != nodes[sender].arrived[words[0]] + 1) {
         over_refuse(OVER_CLIENTS);
         return FM_CONTINUE;
@@ -329,7 +312,7 @@ static int on_release(FM_stream *stream, unsigned sender)
 {
     uint32_t words[4];
 
-    if (FM_receive(words, stream, sizeof words) != sizeof words || words[0] >= OVER_CLIENTS || sender != 0 ||
+    if (!over_words(stream, words) || words[0] >= OVER_CLIENTS || sender != 0 ||
         words[1] != begun[words[0]] || words[1] == released[words[0]]) {
         over_refuse(OVER_CLIENTS);
         return FM_CONTINUE;
@@ -429,12 +412,8 @@ void over_stop(void)
 
 const char *over_error_text(int code)
 {
-    switch (code) {
-    case OVER_OK: return "no error";
-    case OVER_DEAD: return "the other node's program has ended";
-    case OVER_TIME: return "not within the time limit";
-    case OVER_REFUSED: return "the owner has refused it";
-    case OVER_RANGE: return "an argument is out of range";
-    default: return "the system has refused something";
-    }
+    static const char *const texts[] = {"no error", "the other node's program has ended", "not within the time limit",
+                                        "the owner has refused it", "an argument is out of range"};
+
+    return code <= 0 && code > OVER_SYSTEM ? texts[-code] : "the system has refused something";
 }

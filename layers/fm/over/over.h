@@ -47,6 +47,8 @@ void over_stop(void);
  * OVER_TIME, or OVER_DEAD: `node` has left, and everything that it had sent is extracted. */
 int over_wait(int (*ready)(void *), void *of, long node, long ms, unsigned most);
 long over_ms(void);
+/* In a handler: the four words of FM_send_4. 0: there are fewer. */
+int over_words(FM_stream *stream, uint32_t words[4]);
 
 /* Takes `bytes` from the account of `node`. `ms` as above. */
 int over_reserve(unsigned long node, unsigned bytes, long ms);

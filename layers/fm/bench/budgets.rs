@@ -42,7 +42,11 @@ type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 type Row = (&'static str, Option<f64>, &'static str);
 
 const ROWS: &[Row] = &[
-    ("raw-silent", None, "raw: send_prepared of 16 bytes and a turn; without notification and credit"),
+    (
+        "raw-silent",
+        None,
+        "raw: send_prepared of 16 bytes and a turn; without notification and credit",
+    ),
     ("raw-unordered", None, "raw: the same, notified, and recv; without IN_ORDER"),
     ("raw", None, "raw: the same with IN_ORDER: the reference"),
     ("raw-200", None, "raw: 200 bytes, one by one"),
@@ -54,9 +58,17 @@ const ROWS: &[Row] = &[
     ("first-byte", Some(600.0), "16 bytes to their handler before the message ends: on a stack"),
     ("rest", None, "of that message: a second packet, and its handler ends"),
     ("length-200", None, "a message of 200 bytes, one by one"),
-    ("long", None, "a message of 64,000 bytes (8 packets) in pieces of 16 KiB; beyond 8 of raw-8000: 600"),
+    (
+        "long",
+        None,
+        "a message of 64,000 bytes (8 packets) in pieces of 16 KiB; beyond 8 of raw-8000: 600",
+    ),
     ("credit-seldom", None, "send_4, 4 at a time, credit of 1 MiB"),
-    ("credit-often", None, "send_4, 4 at a time, credit of 768 bytes: given back each third message"),
+    (
+        "credit-often",
+        None,
+        "send_4, 4 at a time, credit of 768 bytes: given back each third message",
+    ),
 ];
 
 /// callgrind counts the instructions of this function, and of all that it calls.
@@ -249,7 +261,8 @@ fn short() -> Outcome {
     let long = vec![7; 8 * PACKET];
     row(|| {
         for _ in 0..MESSAGES {
-            let (mut message, until) = (two.from.begin(1, long.len() as u64, 1)?, two.came.get() + 4);
+            let (mut message, until) =
+                (two.from.begin(1, long.len() as u64, 1)?, two.came.get() + 4);
             for part in long.chunks(2 * PACKET) {
                 message.piece(part)?;
                 two.to.extract(usize::MAX);

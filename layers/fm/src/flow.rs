@@ -70,6 +70,27 @@ impl Word {
     }
 }
 
+/// A word as it came: the common path reads what it needs, and takes nothing else apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bits(pub u32);
+
+impl Bits {
+    #[inline(always)]
+    pub fn length(self) -> usize {
+        (self.0 >> 2) as usize & (PACKET_BYTES - 1)
+    }
+
+    #[inline(always)]
+    pub fn is_whole(self) -> bool {
+        self.0 & 3 == 3
+    }
+
+    #[inline(always)]
+    pub fn handler(self) -> usize {
+        (self.0 >> 22) as usize
+    }
+}
+
 /// A peer gave credit back for what was not sent, or took credit away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("credit for {told} bytes, where {sent} were sent and {before} were given back before")]
@@ -92,7 +113,7 @@ struct Position {
 impl Position {
     /// The offset of a packet that begins here, and the count behind it. A packet that would not lie in
     /// one piece begins at the window's start.
-    #[inline]
+    #[inline(always)]
     fn place(self, window: u64, length: usize) -> (u64, u64) {
         let takes = (length as u64 + HEADER).next_multiple_of(UNIT);
         match self.offset + takes > window {
@@ -102,7 +123,7 @@ impl Position {
     }
 
     /// Goes on to a count that [`place`](Self::place) returned: at most a window further.
-    #[inline]
+    #[inline(always)]
     fn go_to(&mut self, window: u64, count: u64) {
         let offset = self.offset + (count - self.count);
         self.offset = if offset >= window { offset - window } else { offset };

@@ -11,7 +11,7 @@
 //! Never: a send outside of a handler runs one; a send in a handler waits; a peer that takes nothing
 //! delays what is for others.
 
-use crate::flow::{self, LENGTH_BYTES, Receiving, Sending, Word};
+use crate::flow::{self, Bits, LENGTH_BYTES, Receiving, Sending, Word};
 use crate::joining::Joined;
 use crate::sink::Sink;
 use crate::streams::{self, Handler, Incoming, Reading, Stacks, Stream, Verdict};
@@ -101,7 +101,7 @@ pub(crate) struct Peer {
     queued: usize,
     incoming: Vec<Option<Incoming>>,
     /// Packets that wait because replies to it do.
-    backlog: VecDeque<Word>,
+    backlog: VecDeque<Bits>,
     dead: Option<String>,
     owes: bool,
 }
@@ -407,18 +407,18 @@ impl State {
     }
 
     /// The next packet whose handler may run: its peer, its word, and its place in the area.
-    #[inline]
-    fn next_packet(&mut self) -> Option<(u32, Word, usize)> {
+    #[inline(always)]
+    fn next_packet(&mut self) -> Option<(u32, Bits, usize)> {
         loop {
-            let (rank, word) = self.next()?;
-            if let Some(at) = self.take_packet(rank, word) {
-                return Some((rank, word, at));
+            let (rank, bits) = self.next()?;
+            if let Some(at) = self.take_packet(rank, bits) {
+                return Some((rank, bits, at));
             }
         }
     }
 
-    #[inline]
-    fn next(&mut self) -> Option<(u32, Word)> {
+    #[inline(always)]
+    fn next(&mut self) -> Option<(u32, Bits)> {
         if self.waiting > 0
             && let Some(next) = self.next_of_backlog()
         {
@@ -434,17 +434,17 @@ impl State {
                 return None;
             };
             let Some(rank) = self.rank_of(next.slot) else { continue };
-            let word = Word::from_bits(next.word);
+            let bits = Bits(next.word);
             let peer = &mut self.peers[rank as usize];
             // Room for replies comes first: what a peer does not take delays its own messages alone.
             if peer.queued <= self.config.queue_bytes && peer.backlog.is_empty() {
-                return Some((rank, word));
+                return Some((rank, bits));
             }
-            self.set_back(rank, word);
+            self.set_back(rank, bits);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn rank_of(&mut self, slot: SlotId) -> Option<u32> {
         match self.latest {
             Some((latest, rank)) if latest == slot => Some(rank),
@@ -466,9 +466,9 @@ impl State {
     }
 
     #[cold]
-    fn set_back(&mut self, rank: u32, word: Word) {
+    fn set_back(&mut self, rank: u32, bits: Bits) {
         let peer = &mut self.peers[rank as usize];
-        peer.backlog.push_back(word);
+        peer.backlog.push_back(bits);
         self.waiting += 1;
         if peer.backlog.len() as u64 > u64::from(self.config.credit_bytes) / flow::UNIT {
             self.waiting -= peer.backlog.len();
@@ -478,7 +478,7 @@ impl State {
     }
 
     #[cold]
-    fn next_of_backlog(&mut self) -> Option<(u32, Word)> {
+    fn next_of_backlog(&mut self) -> Option<(u32, Bits)> {
         let most = self.config.queue_bytes;
         let mut peers = self.peers.iter_mut().enumerate().filter(|(_, peer)| peer.queued <= most);
         let next = peers.find_map(|(rank, peer)| Some((rank as u32, peer.backlog.pop_front()?)));
@@ -902,12 +902,16 @@ impl Endpoint {
     /// `FM_send_4`: four words as one message of 16 bytes.
     #[inline]
     pub fn send_4(&self, dest: u32, handler: u32, words: [u32; 4]) -> Result<(), Error> {
-        self.send(dest, handler, zerocopy::IntoBytes::as_bytes(&words))
+        self.send_whole(dest, handler, zerocopy::IntoBytes::as_bytes(&words))
     }
 
     /// A message of one piece (`FM_send` of 1.x).
-    #[inline]
     pub fn send(&self, dest: u32, handler: u32, data: &[u8]) -> Result<(), Error> {
+        self.send_whole(dest, handler, data)
+    }
+
+    #[inline(always)]
+    fn send_whole(&self, dest: u32, handler: u32, data: &[u8]) -> Result<(), Error> {
         if self.0.current.get().is_none() {
             let state = &mut *self.0.state.borrow_mut();
             let (length, handler) = (data.len(), handler as usize);
@@ -921,6 +925,11 @@ impl Endpoint {
                 return Ok(());
             }
         }
+        self.send_in_pieces(dest, handler, data)
+    }
+
+    #[inline(never)]
+    fn send_in_pieces(&self, dest: u32, handler: u32, data: &[u8]) -> Result<(), Error> {
         let mut message = self.begin(dest, data.len() as u64, handler)?;
         message.piece(data)?;
         message.end()
@@ -964,15 +973,15 @@ impl Endpoint {
         let mut given = 0;
         let mut packets = self.0.state.borrow().packets_of_extract();
         while given < bytes_max {
-            let Some((rank, word, at)) = self.0.state.borrow_mut().next_packet() else {
+            let Some((rank, bits, at)) = self.0.state.borrow_mut().next_packet() else {
                 self.end_of_the_dead();
                 break;
             };
-            given += word.length;
+            given += bits.length();
             packets -= 1;
-            let verdict = match word.is_whole() {
-                true => self.hand_whole(rank, word, at),
-                false => self.hand_part(rank, word, at),
+            let verdict = match bits.is_whole() {
+                true => self.hand_whole(rank, bits, at),
+                false => self.hand_part(rank, Word::from_bits(bits.0), at),
             };
             if verdict == Verdict::Abort || packets == 0 {
                 break;
@@ -1003,15 +1012,15 @@ impl Endpoint {
     }
 
     /// A message that is here: its handler needs no stack of its own.
-    #[inline]
-    fn hand_whole(&self, rank: u32, word: Word, at: usize) -> Verdict {
-        let Some(handler) = self.handler(word.handler) else {
+    #[inline(always)]
+    fn hand_whole(&self, rank: u32, bits: Bits, at: usize) -> Verdict {
+        let Some(handler) = self.handler(bits.handler()) else {
             let state = &mut *self.0.state.borrow_mut();
             state.figures.refused += 1;
             state.give_credit_if_owed(rank);
             return Verdict::Continue;
         };
-        let reading = Reading::new(at, word.length, word.length as u64, true);
+        let reading = Reading::new(at, bits.length(), bits.length() as u64, true);
         let verdict = {
             let _runs = Runs::new(self, rank);
             handler(&mut Stream { endpoint: self, reading: &reading, yielder: None }, rank)
@@ -1203,21 +1212,27 @@ impl State {
     }
 
     /// Takes a packet out of its peer's window. Returns its place in the area.
-    #[inline]
-    fn take_packet(&mut self, rank: u32, word: Word) -> Option<usize> {
-        self.few_a_turn = match word.is_whole() {
-            true if self.suspended.is_empty() => self.few_a_turn.saturating_sub(1),
-            _ => FEW,
-        };
+    #[inline(always)]
+    fn take_packet(&mut self, rank: u32, bits: Bits) -> Option<usize> {
+        if !bits.is_whole() || !self.suspended.is_empty() {
+            self.few_a_turn = FEW;
+        } else if self.few_a_turn > 0 {
+            self.few_a_turn -= 1;
+        }
         let peer = &mut self.peers[rank as usize];
-        let most = peer.packet_bytes_in + LENGTH_BYTES;
-        if word.length > most {
-            self.expel(rank, format!("a packet of {} bytes, of {most}", word.length));
+        if bits.length() > peer.packet_bytes_in + LENGTH_BYTES {
+            self.expel_for_length(rank, bits);
             return None;
         }
-        let at = peer.window + peer.receiving.take(word.length) as usize;
+        let at = peer.window + peer.receiving.take(bits.length()) as usize;
         peer.owes = peer.receiving.owed().is_some();
         Some(at)
+    }
+
+    #[cold]
+    fn expel_for_length(&mut self, rank: u32, bits: Bits) {
+        let most = self.peers[rank as usize].packet_bytes_in + LENGTH_BYTES;
+        self.expel(rank, format!("a packet of {} bytes, of {most}", bits.length()));
     }
 
     /// A further packet of a message. Whether its handler is to be resumed.

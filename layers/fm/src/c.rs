@@ -9,6 +9,7 @@ use crate::flow::HANDLERS;
 use crate::{Config, Error, Fm, Stream, Verdict};
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulong, c_void};
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 /// `FM_stream`: a message in its handler, or one that is being sent.
@@ -24,7 +25,9 @@ type Handler = unsafe extern "C" fn(*mut FmStream, c_uint) -> c_int;
 type Handler1 = unsafe extern "C" fn(*const c_void, c_uint, c_uint);
 
 struct Here {
-    fm: RefCell<Option<Fm>>,
+    /// Not dropped at the thread's end, where other variables of the thread, which the node uses, may be gone:
+    /// a program that ends without `FM_finalize` is to the others one that has died.
+    fm: ManuallyDrop<RefCell<Option<Fm>>>,
     config: RefCell<Config>,
     error: Cell<c_int>,
     text: RefCell<CString>,
@@ -32,7 +35,7 @@ struct Here {
 
 thread_local! {
     static HERE: Here = Here {
-        fm: RefCell::new(None),
+        fm: ManuallyDrop::new(RefCell::new(None)),
         config: RefCell::new(Config::default()),
         error: const { Cell::new(0) },
         text: RefCell::new(CString::default()),

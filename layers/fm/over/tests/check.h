@@ -10,7 +10,7 @@
     do {                                                                                          \
         if (!(claim)) {                                                                           \
             fprintf(stderr, "node %lu: %s:%d: %s\n", FM_nodeid, __FILE__, __LINE__, #claim);      \
-            _Exit(1);                                                                              \
+            exit(1);                                                                              \
         }                                                                                         \
     } while (0)
 #define EQUAL(value, wanted)                                                                      \
@@ -19,7 +19,7 @@
         if (value_ != wanted_) {                                                                  \
             fprintf(stderr, "node %lu: %s:%d: %s is %lld, not %lld\n", FM_nodeid, __FILE__, __LINE__, #value, \
                     value_, wanted_);                                                             \
-            _Exit(1);                                                                              \
+            exit(1);                                                                              \
         }                                                                                         \
     } while (0)
 

@@ -125,7 +125,7 @@ if [ -n "${OSU:-}" ] && [ -z "${SHORT:-}" ]; then
         esac
         common=
         for part in "$folder/osu_pt2pt.c" "$folder/osu_coll.c"; do
-            [ ! -e "$part" ] || common=$part
+            [ ! -e "$part" ] || [ "$name" = osu_mbw_mr ] || common=$part
         done
         # What its configure defines.
         # shellcheck disable=SC2086

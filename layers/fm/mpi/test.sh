@@ -106,7 +106,7 @@ elif (fetch netpipe) >"$work/out" 2>&1; then
     mkdir "$work/netpipe"
     tar xzf "$work"/apt/netpipe_*.orig.tar.gz -C "$work/netpipe" --strip-components=1
     (cd "$work/netpipe/src" && "$here/hamlynmpicc" -w -O2 -DMPI netpipe.c mpi.c -I. -o "$work/NPmpi")
-    for options in '' '-a' '-S' '-a -B -2' '-z' '-i'; do
+    for options in '' -a -S '-a -2' -i; do
         # shellcheck disable=SC2086
         job 2 "$work/NPmpi" -u 300000 -o "$work/np.out" $options
     done
@@ -125,7 +125,7 @@ if [ -n "${OSU:-}" ] && [ -z "${SHORT:-}" ]; then
         esac
         common=
         for part in "$folder/osu_pt2pt.c" "$folder/osu_coll.c"; do
-            [ ! -e "$part" ] || common=$part
+            [ ! -e "$part" ] || [ "$name" = osu_mbw_mr ] || common=$part
         done
         # What its configure defines.
         # shellcheck disable=SC2086

@@ -13,7 +13,7 @@ enum {
     SHMEM_PUT = OVER_ID_SHMEM, SHMEM_GET, SHMEM_ATOMIC,
     GA_PUT = OVER_ID_GA, GA_ACC, GA_GET
 };
-enum { HEAP = 1 << 20, SIZE = 64 };
+enum { HEAP = 1 << 20, SIZE = 128 };
 
 static void lie(unsigned long id, const void *header, unsigned bytes, unsigned long more)
 {
@@ -77,7 +77,7 @@ static void lie_about_the_array(int array)
         else if (at == 8)
             wrong.row = -1;
         else
-            wrong.rows = 1 << 31, wrong.columns = 2;
+            wrong.rows = 1u << 31, wrong.columns = 2;
         lie(GA_PUT, &wrong, sizeof wrong, 8);
         lie(GA_ACC, &wrong, sizeof wrong, (unsigned long)wrong.columns * 8 < 20000 ? wrong.columns * 8 : 8);
         lie(GA_GET, &wrong, sizeof wrong, 0);
@@ -130,12 +130,59 @@ static void lie_at_random(void)
     }
 }
 
+/* Node 1 stops in the middle of two messages, while their handlers have a block and a socket's buffer. Node 0 gives
+ * both up; then the rest comes. */
+static void stop_while_a_handler_receives(int listener)
+{
+    enum { ROWS = 60, COLUMNS = 17 };
+    static char rest[8192];
+    int array = ga_create(SIZE, SIZE), again, socket = 0;
+    uint32_t part[12] = {0, (uint32_t)array, ROWS, COLUMNS}, data[2] = {0};
+    FM_stream *to_block = NULL, *to_socket = NULL;
+
+    if (FM_nodeid == 0) {
+        socket = fms_accept(listener, 60000);
+        EQUAL(fms_send(socket, &socket, sizeof socket), (long)sizeof socket);
+    } else if (FM_nodeid == 1) {
+        socket = fms_connect(0, 5, 60000);
+        EQUAL(fms_recv(socket, &data[0], 4), 4);
+        data[1] = (uint32_t)socket;
+        to_block = FM_begin_message(0, sizeof part + ROWS * COLUMNS * 8, GA_PUT);
+        EQUAL(FM_send_piece(to_block, part, sizeof part), 0);
+        to_socket = FM_begin_message(0, sizeof data + sizeof rest, DATA);
+        EQUAL(FM_send_piece(to_socket, data, sizeof data), 0);
+    }
+    EQUAL(ga_sync(), 0);
+    if (FM_nodeid < 2)
+        EQUAL(fms_close(socket), 0);
+    EQUAL(ga_destroy(array), 0);
+    again = ga_create(SIZE, SIZE);
+    CHECK(again >= 0 && again != array);
+    if (FM_nodeid == 1) {
+        memset(rest, 0xee, sizeof rest);
+        EQUAL(FM_send_piece(to_block, rest, ROWS * COLUMNS * 8), 0);
+        EQUAL(FM_end_message(to_block), 0);
+        EQUAL(FM_send_piece(to_socket, rest, sizeof rest), 0);
+        EQUAL(FM_end_message(to_socket), 0);
+    }
+    EQUAL(ga_sync(), 0);
+    if (FM_nodeid == 0) {
+        ga_rect whole = {0, 0, SIZE, SIZE};
+        static double values[SIZE * SIZE];
+
+        EQUAL(ga_get(again, whole, values, SIZE), 0);
+        for (int at = 0; at < SIZE * SIZE; at++)
+            CHECK(values[at] == 0);
+    }
+    EQUAL(ga_destroy(again), 0);
+}
+
 int main(void)
 {
     unsigned char *guard;
     int array, listener = 0, mine = 0, other = 0;
     ga_rect whole = {0, 0, SIZE, SIZE};
-    double values[SIZE * SIZE];
+    static double values[SIZE * SIZE];
     fms_figures figures;
     char word[5];
 
@@ -150,6 +197,7 @@ int main(void)
     if (FM_nodeid == 0)
         listener = fms_listen(5);
     EQUAL(ga_sync(), 0);
+    stop_while_a_handler_receives(listener);
     if (FM_nodeid == 1 || FM_nodeid == 2)
         mine = fms_connect(0, 5, 60000);
     if (FM_nodeid == 0) {

@@ -92,7 +92,7 @@ static void lie_about_the_array(int array)
 static void lie_about_the_socket(uint32_t socket)
 {
     for (uint32_t to = 0; to < 600; to++) {
-        uint32_t data[2] = {to, socket + 1}, end[4] = {to, socket + 1, 1, 0};
+        uint32_t data[4] = {to, socket + 1, 0, 0}, end[4] = {to, socket + 1, 1, 0};
         struct {
             uint32_t to, of;
             uint64_t consumed;
@@ -104,7 +104,7 @@ static void lie_about_the_socket(uint32_t socket)
         lie(TAKEN, &taken, sizeof taken, 0);
     }
     lie(DATA, "abc", 3, 0);
-    lie(DATA, (uint32_t[2]){0, 0}, 8, 9000);
+    lie(DATA, (uint32_t[4]){0, 0}, 16, 9000);
     lie(CONNECT, (uint32_t[4]){5, 0, 1000, 0}, 16, 0);
     lie(CONNECT, (uint32_t[4]){5, 7, 0xffffffff, 0}, 16, 0);
     lie(CONNECT, (uint32_t[4]){0xffffffff, 7, 1000, 0}, 16, 0);
@@ -134,10 +134,10 @@ static void lie_at_random(void)
  * both up; then the rest comes. */
 static void stop_while_a_handler_receives(int listener)
 {
-    enum { ROWS = 60, COLUMNS = 17 };
+    enum { ROWS = 64, COLUMNS = 16 };
     static char rest[8192];
     int array = ga_create(SIZE, SIZE), again, socket = 0;
-    uint32_t part[12] = {0, (uint32_t)array, ROWS, COLUMNS}, data[2] = {0};
+    uint32_t part[10] = {0, (uint32_t)array, ROWS, COLUMNS}, data[4] = {0};
     FM_stream *to_block = NULL, *to_socket = NULL;
 
     if (FM_nodeid == 0) {

@@ -10,7 +10,7 @@
 # list that finishes first takes remaining steps of the other, the second from its end. cargo makes
 # steps that build in the same directory wait for each other. The last line sums up.
 TEST='fmt unit doc pure examples'
-TEST_BESIDE='c python'
+TEST_BESIDE='c fm python'
 DEEP='clippy release tour bench budgets readme site deb http bare aarch64 sanitizers launchers long planted wheel package api'
 DEEP_BESIDE='loom miri tsan fuzz'
 set -u
@@ -230,6 +230,16 @@ release() { cargo build --release --workspace --exclude hamlyn-python "$@"; }
 
 # The C library, installed: each program compiled as C and as C++, against the dev build ..
 c() { c_library dev c c++ static; }
+
+# Fast Messages in C, and what is over it: programs with 1 to 8 nodes.
+fm() {
+    # shellcheck disable=SC2086
+    cargo build --quiet $WITH --lib --bins || return 1
+    limit 900 layers/fm/test.sh "$TARGET/debug"
+    status=$?
+    [ "$status" != 99 ] || cannot 'there is no C compiler'
+    return "$status"
+}
 
 # .. and the installed library, under AddressSanitizer and valgrind, by CMake and in other event
 # loops.
@@ -625,6 +635,7 @@ describe() {
         examples) echo 'every example runs to its end' ;;
         budgets) echo 'a message costs no more instructions than the table says' ;;
         c) echo 'the C library, installed: as C, as C++, as a static library' ;;
+        fm) echo 'Fast Messages in C, with MPI, sockets, shmem and global arrays' ;;
         python) echo 'the Python package: types, tests, examples' ;;
         release) echo 'the release build' ;;
         tour) echo 'hamlyn tour, quickly' ;;

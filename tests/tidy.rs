@@ -106,7 +106,7 @@ fn table(document: &str, name: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn every_source_file_says_at_its_head_what_it_is() {
-    let folders = ["src", "cli/src", "tests", "examples", "capi"];
+    let folders = ["src", "cli/src", "tests", "examples", "capi", "layers"];
     for file in folders.iter().flat_map(|dir| files(dir, ".rs")) {
         assert!(read(&file).starts_with("//! "), "{file} does not begin with `//! `");
     }
@@ -129,8 +129,9 @@ fn lines_beside_tests(source: &str) -> usize {
 
 #[test]
 fn no_source_file_is_too_long() {
-    for file in
-        ["src", "capi/src", "cli/src", "python/src"].iter().flat_map(|dir| files(dir, ".rs"))
+    for file in ["src", "capi/src", "cli/src", "layers", "python/src"]
+        .iter()
+        .flat_map(|dir| files(dir, ".rs"))
     {
         // Made from libfabric's headers.
         if file == "src/os/fabric/sys.rs" {
@@ -302,7 +303,8 @@ fn modules_use_what_the_architecture_lets_them_use() {
 
 #[test]
 fn what_the_architecture_says_is_in_a_file_is_said_of_a_file_that_there_is() {
-    let folders = ["bench", "capi", "cli", "examples", "fuzz", "python", "scripts", "src", "tests"];
+    let folders =
+        ["bench", "capi", "cli", "examples", "fuzz", "layers", "python", "scripts", "src", "tests"];
     let text = read("ARCHITECTURE.md");
     let mut named = 0;
     for path in text.split('`').skip(1).step_by(2) {
@@ -419,6 +421,12 @@ fn no_file_holds_a_forbidden_word() {
         ("capi", ".md"),
         ("capi", ".sh"),
         ("capi", ".toml"),
+        ("layers", ".rs"),
+        ("layers", ".c"),
+        ("layers", ".h"),
+        ("layers", ".md"),
+        ("layers", ".sh"),
+        ("layers", ".toml"),
     ];
     let mut all: Vec<String> = folders.iter().flat_map(|(dir, end)| files(dir, end)).collect();
     all.extend(files("docs", ".md"));
@@ -507,8 +515,8 @@ fn sentences_that_users_read_quote_texts_and_hold_no_other_debug_output() {
 #[test]
 fn what_an_error_says_is_not_its_source_too() {
     let mut seen = 0;
-    for file in ["src", "cli/src", "capi/src", "python/src"].iter().flat_map(|at| files(at, ".rs"))
-    {
+    let folders = ["src", "cli/src", "capi/src", "layers/fm/src", "python/src"];
+    for file in folders.iter().flat_map(|at| files(at, ".rs")) {
         let text = code(&read(&file));
         for behind in text.split("#[error(").skip(1) {
             let Some((sentence, mut behind)) = behind.split_once(")]") else { continue };

@@ -10,14 +10,17 @@ const PREFIX: &str = "HAMLYN_";
 /// The variables of a job's ranks, which `hamlyn run` sets.
 const JOB: [&str; 4] = ["HAMLYN_JOB_FD", "HAMLYN_JOB_HOST", "HAMLYN_JOB_RANK", "HAMLYN_JOB_SIZE"];
 
-/// The variables of this project's own builds, tests, measurements and examples.
-const OWN: [&str; 8] = [
+/// The variables of this project's own builds, tests, measurements, layers and examples.
+const OWN: [&str; 10] = [
     "HAMLYN_BENCH_",
     // Cargo also sets it for a program that it runs: see build.rs.
     "HAMLYN_COMMIT",
     "HAMLYN_COMPILER",
     "HAMLYN_EXAMPLE_",
     "HAMLYN_FABRIC_OTHER_LIBRARY",
+    // Of the layers over Fast Messages, in layers/fm.
+    "HAMLYN_FM_",
+    "HAMLYN_MPI_",
     "HAMLYN_PROFILE",
     "HAMLYN_SIM_",
     "HAMLYN_TEST",

@@ -42,6 +42,17 @@ HAMLYN_FM_MEET=somewhere timeout 60 "$work/ring" &
 other=$!
 HAMLYN_FM_MEET=somewhere timeout 60 "$work/ring"
 wait "$other"
+# As it is installed: the README's program, and MPI's compiler.
+PREFIX="$work/prefix" HAMLYN_PROFILE=dev layers/fm/install.sh install
+sed -n '/^```c$/,/^```$/p' layers/fm/README.md | grep -v '^```' >"$work/hello.c"
+# shellcheck disable=SC2046
+cc -Wall "$work/hello.c" -o "$work/hello" $(PKG_CONFIG_PATH="$work/prefix/lib/pkgconfig" pkg-config --cflags --libs hamlyn-fm) \
+    -Wl,-rpath,"$work/prefix/lib"
+run 3 hello
+"$work/prefix/bin/hamlynmpicc" layers/fm/mpi/examples/cg.c -o "$work/cg" -lm
+run 2 cg
+PREFIX="$work/prefix" layers/fm/install.sh uninstall
+[ -z "$(find "$work/prefix" -type f)" ] || { echo "uninstall leaves $(find "$work/prefix" -type f)" >&2; exit 1; }
 for more in over mpi; do
     if [ -x layers/fm/$more/test.sh ]; then
         echo "== layers/fm/$more"

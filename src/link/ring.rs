@@ -52,7 +52,6 @@ struct Told {
     /// A digest of the one that last sent a whole header. If two have the same, one is told early.
     last: [u64; FLOWS],
 }
-
 /// No flow: no header has these words.
 const NO_FLOW: FlowWords = [u64::MAX; 4];
 
@@ -345,9 +344,7 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
         self.write(header.length, header.layout(), words, metadata, data)?;
         if let Some(told) = &mut self.flows {
             told.last[number] = digest;
-            if tells {
-                told.flows[number] = flow;
-            }
+            told.flows[number] = if tells { flow } else { told.flows[number] };
         }
         Ok(())
     }

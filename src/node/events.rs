@@ -389,8 +389,9 @@ impl Node {
         wait: Wait,
     ) -> Result<LinkToken, ConnectError> {
         use control::hosts::HostName;
-        let host: HostName = name.parse().map_err(|e: control::hosts::HostNameError| {
-            ConnectError::Host { name: control::printable(name), error: e.into() }
+        let host: HostName = name.parse().map_err(|e: control::NameError| ConnectError::Host {
+            name: control::printable(name),
+            error: e.into(),
         })?;
         let token = self.control().begin_connect_host(&host, greeting, timeout, wait)?;
         self.connecting.insert(token, Connecting::default());
@@ -441,6 +442,10 @@ impl Node {
     pub(super) fn push_event(&mut self, event: Event) {
         let dropped = keep_event(&mut self.events, &mut self.events_room, event);
         self.count_dropped_events(dropped);
+    }
+
+    pub(crate) fn count_panicked_protocol(&self) {
+        self.counters.protocols_panicked.add(1);
     }
 
     pub(crate) fn count_dropped_events(&self, dropped: usize) {

@@ -253,7 +253,8 @@ impl Node {
     /// [`NodeSendError::Unreachable`]: the link has ended. [`PostError::TooLong`]: the bytes do not
     /// lie inside the ticket. The other errors are those of [`send`](Self::send), and leave the same
     /// state.
-    #[inline]
+    // Always: where the caller's length is a constant, the copy into the line is two moves.
+    #[inline(always)]
     pub fn send_prepared_at(
         &mut self,
         prepared: &PreparedTicket,

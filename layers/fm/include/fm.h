@@ -1,5 +1,5 @@
-/* Illinois Fast Messages 2.x on Hamlyn. The calls of the paper (S. Pakin and others, 1997, Table 2), in the order
- * of arguments of its example; *from the header* marks what the paper does not name and the one public header of
+/* Illinois Fast Messages 2.x on Hamlyn. The calls of the paper (M. Lauria, S. Pakin and A. Chien, 1998, Table 2), in
+ * the order of arguments of its example; *from the header* marks what the paper does not name and the one public header of
  * FM that survives does; *ours* marks what neither has.
  *
  * One thread uses all calls. A length is in bytes. A message goes to the node `dest`, 0 to FM_numnodes - 1, also to
@@ -68,6 +68,10 @@ FM_stream *FM_begin_message(unsigned long dest, unsigned long bytes, unsigned lo
 int FM_send_piece(FM_stream *stream, const void *buf, unsigned long bytes);
 /* Ends the message. `stream` is no more. Returns 0; -1: FM_error(). */
 int FM_end_message(FM_stream *stream);
+/* ours. How many bytes a piece, or a message of one piece, to `node` may have so that sending it surely does not
+ * wait: a packet at most. So a program with something else to do can send as there is room. A node that has left has
+ * room: the send tells it. 0: none now, or no such node. */
+unsigned long FM_room(unsigned long node);
 /* Sends four words as one message of 16 bytes. Returns 0; -1: FM_error(). (Table 1) */
 int FM_send_4(unsigned long dest, unsigned long handler, unsigned i0, unsigned i1, unsigned i2, unsigned i3);
 

@@ -233,6 +233,11 @@ pub extern "C" fn FM1_register_handler(id: c_ulong, handler: Handler1) -> c_ulon
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn FM_room(node: c_ulong) -> c_ulong {
+    with(0, |fm| Ok(fm.room(small(node, "node")?) as c_ulong))
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn FM_begin_message(
     dest: c_ulong,
     bytes: c_ulong,

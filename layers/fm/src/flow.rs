@@ -70,6 +70,27 @@ impl Word {
     }
 }
 
+/// A word as it came: the common path reads what it needs, and takes nothing else apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bits(pub u32);
+
+impl Bits {
+    #[inline(always)]
+    pub fn length(self) -> usize {
+        (self.0 >> 2) as usize & (PACKET_BYTES - 1)
+    }
+
+    #[inline(always)]
+    pub fn is_whole(self) -> bool {
+        self.0 & 3 == 3
+    }
+
+    #[inline(always)]
+    pub fn handler(self) -> usize {
+        (self.0 >> 22) as usize
+    }
+}
+
 /// A peer gave credit back for what was not sent, or took credit away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("credit for {told} bytes, where {sent} were sent and {before} were given back before")]
@@ -82,15 +103,32 @@ pub struct Violation {
     pub before: u64,
 }
 
-/// The place of a packet behind `position`, and the position behind it. A packet that would not lie
-/// in one piece begins at the window's start.
-#[inline]
-fn place(window: u64, position: u64, length: usize) -> (u64, u64) {
-    let takes = (length as u64 + HEADER).next_multiple_of(UNIT);
-    let at = position % window;
-    let skipped = if at + takes > window { window - at } else { 0 };
-    let start = position + skipped;
-    (start % window, start + takes)
+/// A position in a window since the beginning, and its offset in the window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Position {
+    count: u64,
+    offset: u64,
+}
+
+impl Position {
+    /// The offset of a packet that begins here, and the count behind it. A packet that would not lie in
+    /// one piece begins at the window's start.
+    #[inline(always)]
+    fn place(self, window: u64, length: usize) -> (u64, u64) {
+        let takes = (length as u64 + HEADER).next_multiple_of(UNIT);
+        match self.offset + takes > window {
+            true => (0, self.count + (window - self.offset) + takes),
+            false => (self.offset, self.count + takes),
+        }
+    }
+
+    /// Goes on to a count that [`place`](Self::place) returned: at most a window further.
+    #[inline(always)]
+    fn go_to(&mut self, window: u64, count: u64) {
+        let offset = self.offset + (count - self.count);
+        self.offset = if offset >= window { offset - window } else { offset };
+        self.count = count;
+    }
 }
 
 /// Most bytes of a packet, but for [`LENGTH_BYTES`] of a first one, with a window: so many that a sender whose peer takes what has come can
@@ -103,33 +141,33 @@ pub fn packet_bytes_max(window: u64) -> usize {
 #[derive(Debug)]
 pub struct Sending {
     window: u64,
-    position: u64,
+    position: Position,
     consumed: u64,
 }
 
 impl Sending {
     /// With a window of so many bytes, a multiple of [`UNIT`].
     pub fn new(window: u64) -> Self {
-        Self { window, position: 0, consumed: 0 }
+        Self { window, position: Position::default(), consumed: 0 }
     }
 
     /// The place of the next packet, and the position behind it; `None`: there is no credit for it.
     #[inline]
     pub fn place(&self, length: usize) -> Option<(u64, u64)> {
-        let (at, next) = place(self.window, self.position, length);
+        let (at, next) = self.position.place(self.window, length);
         (next - self.consumed <= self.window).then_some((at, next))
     }
 
-    /// A packet that was placed has left.
+    /// The packet that was placed last has left.
     #[inline]
     pub fn has_left(&mut self, next: u64) {
-        self.position = next;
+        self.position.go_to(self.window, next);
     }
 
     /// The receiver says how much of its window has been consumed since the beginning.
     #[inline]
     pub fn credit(&mut self, told: u64) -> Result<(), Violation> {
-        let (before, sent) = (self.consumed, self.position);
+        let (before, sent) = (self.consumed, self.position.count);
         if told < before || told > sent {
             return Err(Violation { told, sent, before });
         }
@@ -142,22 +180,22 @@ impl Sending {
 #[derive(Debug)]
 pub struct Receiving {
     window: u64,
-    taken: u64,
+    taken: Position,
     told: u64,
 }
 
 impl Receiving {
     /// With a window of so many bytes, a multiple of [`UNIT`].
     pub fn new(window: u64) -> Self {
-        Self { window, taken: 0, told: 0 }
+        Self { window, taken: Position::default(), told: 0 }
     }
 
     /// Takes the packet that has come next. Returns its place, which stays as it is until the sender is
     /// told. A packet longer than [`packet_bytes_max`] is a violation that the caller must see.
     #[inline]
     pub fn take(&mut self, length: usize) -> u64 {
-        let (at, next) = place(self.window, self.taken, length);
-        self.taken = next;
+        let (at, next) = self.taken.place(self.window, length);
+        self.taken.go_to(self.window, next);
         at
     }
 
@@ -165,7 +203,7 @@ impl Receiving {
     /// given back.
     #[inline]
     pub fn owed(&self) -> Option<u64> {
-        (self.taken - self.told >= self.window / 4).then_some(self.taken)
+        (self.taken.count - self.told >= self.window / 4).then_some(self.taken.count)
     }
 
     /// It was told.

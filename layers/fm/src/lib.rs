@@ -1,3 +1,4 @@
+//! Illinois Fast Messages, 1.x and 2.x, by the public interface of Hamlyn alone.
 #![doc = include_str!("../README.md")]
 //!
 //! # The parts

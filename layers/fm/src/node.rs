@@ -11,7 +11,7 @@
 //! Never: a send outside of a handler runs one; a send in a handler waits; a peer that takes nothing
 //! delays what is for others.
 
-use crate::flow::{self, LENGTH_BYTES, Receiving, Sending, Word};
+use crate::flow::{self, Bits, LENGTH_BYTES, Receiving, Sending, Word};
 use crate::joining::Joined;
 use crate::sink::Sink;
 use crate::streams::{self, Handler, Incoming, Reading, Stacks, Stream, Verdict};
@@ -19,7 +19,7 @@ use crate::{Config, Error, REPLY_BYTES};
 use hamlyn::node::{CloseReason, Event, Node, PreparedTicket};
 use hamlyn::{AreaId, Filter, LinkId, NodeSendError, QueueId, SlotId, Ticket};
 use rustc_hash::FxHashMap;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -27,6 +27,9 @@ use std::time::{Duration, Instant};
 
 /// The longest sleep while credit is owed that has no room in a ring.
 const NAP: Duration = Duration::from_millis(1);
+
+/// So many calls that found nothing ask once for what the node has to tell.
+const QUIET: u32 = 16;
 
 /// Packets after one of a long message that are taken in short turns.
 const FEW: u32 = 16;
@@ -98,7 +101,7 @@ pub(crate) struct Peer {
     queued: usize,
     incoming: Vec<Option<Incoming>>,
     /// Packets that wait because replies to it do.
-    backlog: VecDeque<Word>,
+    backlog: VecDeque<Bits>,
     /// Why nothing can be sent to it any more.
     dead: Option<String>,
     /// Nothing more comes from it.
@@ -154,6 +157,12 @@ pub(crate) struct State {
     pub queue: QueueId,
     pub peers: Vec<Peer>,
     pub by_slot: FxHashMap<SlotId, u32>,
+    /// The slot of the packet before, and its peer.
+    latest: Option<(SlotId, u32)>,
+    /// Packets in all backlogs.
+    waiting: usize,
+    /// Calls that found nothing since the node was asked for its events.
+    quiet: u32,
     outs: Vec<Out>,
     free_outs: Vec<usize>,
     /// Suspended handlers, by peer and number.
@@ -195,6 +204,9 @@ impl State {
             peers,
             outs: Vec::new(),
             free_outs: Vec::new(),
+            latest: None,
+            waiting: 0,
+            quiet: 0,
             suspended: Vec::new(),
             few_a_turn: 0,
             queued: 0,
@@ -261,7 +273,7 @@ impl State {
     }
 
     /// Sends a packet, if it can be sent within `limit`.
-    #[inline]
+    #[cold]
     fn push(
         &mut self,
         rank: u32,
@@ -294,15 +306,32 @@ impl State {
         }
     }
 
-    /// Sends a packet of the program: waits for credit and room, accepts what comes, and runs no handler.
-    #[inline]
-    fn push_waiting(&mut self, rank: u32, word: Word, data: &[u8]) -> Result<(), Error> {
-        if self.peers[rank as usize].queue.is_empty()
-            && let Pushed::Sent = self.push(rank, word, data, Duration::ZERO)?
+    /// Sends a packet if nothing is in its way. False: nothing was done.
+    #[inline(always)]
+    fn push_now(&mut self, rank: u32, word: Word, data: &[u8]) -> bool {
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return false };
+        if let Some(to) = &peer.to
+            && peer.dead.is_none()
+            && peer.queue.is_empty()
+            && let Some((at, next)) = peer.sending.place(data.len())
         {
-            return Ok(());
+            let to = &to[usize::from(!word.first)];
+            let limit = Some(Duration::ZERO);
+            if self.node.send_prepared_at(to, at, data, word.to_bits(), limit).is_ok() {
+                peer.sending.has_left(next);
+                return true;
+            }
         }
-        self.push_late(rank, word, data)
+        false
+    }
+
+    /// Sends a packet of the program: waits for credit and room, accepts what comes, and runs no handler.
+    #[inline(always)]
+    fn push_waiting(&mut self, rank: u32, word: Word, data: &[u8]) -> Result<(), Error> {
+        match self.push_now(rank, word, data) {
+            true => Ok(()),
+            false => self.push_late(rank, word, data),
+        }
     }
 
     #[cold]
@@ -373,7 +402,7 @@ impl State {
         }
     }
 
-    #[inline]
+    #[cold]
     fn give_credit(&mut self, rank: u32) {
         let peer = &mut self.peers[rank as usize];
         let Some(count) = peer.receiving.owed().filter(|_| peer.dead.is_none()) else {
@@ -388,10 +417,20 @@ impl State {
         }
     }
 
-    /// The next packet whose handler may run.
-    #[inline]
-    fn next(&mut self) -> Option<(u32, Word)> {
-        if self.queued > 0
+    /// The next packet whose handler may run: its peer, its word, and its place in the area.
+    #[inline(always)]
+    fn next_packet(&mut self) -> Option<(u32, Bits, usize)> {
+        loop {
+            let (rank, bits) = self.next()?;
+            if let Some(at) = self.take_packet(rank, bits) {
+                return Some((rank, bits, at));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<(u32, Bits)> {
+        if self.waiting > 0
             && let Some(next) = self.next_of_backlog()
         {
             return Some(next);
@@ -402,33 +441,64 @@ impl State {
                 _ => self.next_with_posts(),
             };
             let Some(next) = next else {
+                self.is_quiet();
                 // Before the news that a peer has left come its last packets.
-                self.take_events();
-                if self.node.is_ready(self.queue).is_ok_and(|is_ready| is_ready) {
+                if self.quiet == 0 && self.node.is_ready(self.queue).is_ok_and(|is| is) {
                     continue;
                 }
-                return self.next_of_backlog();
+                return None;
             };
-            let Some(&rank) = self.by_slot.get(&next.slot) else { continue };
-            let word = Word::from_bits(next.word);
+            let Some(rank) = self.rank_of(next.slot) else { continue };
+            let bits = Bits(next.word);
             let peer = &mut self.peers[rank as usize];
             // Room for replies comes first: what a peer does not take delays its own messages alone.
             if peer.queued <= self.config.queue_bytes && peer.backlog.is_empty() {
-                return Some((rank, word));
+                return Some((rank, bits));
             }
-            peer.backlog.push_back(word);
-            if peer.backlog.len() as u64 > u64::from(self.config.credit_bytes) / flow::UNIT {
-                self.expel(rank, "packets beyond the credit".into());
-                self.peers[rank as usize].backlog.clear();
+            self.set_back(rank, bits);
+        }
+    }
+
+    #[inline(always)]
+    fn rank_of(&mut self, slot: SlotId) -> Option<u32> {
+        match self.latest {
+            Some((latest, rank)) if latest == slot => Some(rank),
+            _ => {
+                let rank = *self.by_slot.get(&slot)?;
+                self.latest = Some((slot, rank));
+                Some(rank)
             }
         }
     }
 
+    #[inline]
+    fn is_quiet(&mut self) {
+        self.quiet += 1;
+        if self.quiet >= QUIET {
+            self.quiet = 0;
+            self.take_events();
+        }
+    }
+
     #[cold]
-    fn next_of_backlog(&mut self) -> Option<(u32, Word)> {
+    fn set_back(&mut self, rank: u32, bits: Bits) {
+        let peer = &mut self.peers[rank as usize];
+        peer.backlog.push_back(bits);
+        self.waiting += 1;
+        if peer.backlog.len() as u64 > u64::from(self.config.credit_bytes) / flow::UNIT {
+            self.waiting -= peer.backlog.len();
+            peer.backlog.clear();
+            self.expel(rank, "packets beyond the credit".into());
+        }
+    }
+
+    #[cold]
+    fn next_of_backlog(&mut self) -> Option<(u32, Bits)> {
         let most = self.config.queue_bytes;
         let mut peers = self.peers.iter_mut().enumerate().filter(|(_, peer)| peer.queued <= most);
-        peers.find_map(|(rank, peer)| Some((rank as u32, peer.backlog.pop_front()?)))
+        let next = peers.find_map(|(rank, peer)| Some((rank as u32, peer.backlog.pop_front()?)));
+        self.waiting -= usize::from(next.is_some());
+        next
     }
 
     /// In a short turn, which long messages need.
@@ -545,7 +615,22 @@ impl State {
         done
     }
 
-    fn piece(&mut self, key: usize, mut data: &[u8]) -> Result<(), Error> {
+    #[inline]
+    fn piece(&mut self, key: usize, data: &[u8]) -> Result<(), Error> {
+        let out = &mut self.outs[key];
+        let most = self.peers[out.to as usize].packet_bytes + LENGTH_BYTES;
+        let has_room = out.left.saturating_add(out.stage.len() as u64) <= most as u64;
+        // All that can still come fits into the first packet.
+        if has_room && !out.has_started && data.len() as u64 <= out.left {
+            out.left -= data.len() as u64;
+            out.stage.extend_from_slice(data);
+            return Ok(());
+        }
+        self.piece_of_long(key, data)
+    }
+
+    #[inline(never)]
+    fn piece_of_long(&mut self, key: usize, mut data: &[u8]) -> Result<(), Error> {
         let out = &mut self.outs[key];
         let (rank, most) = (out.to, self.peers[out.to as usize].packet_bytes);
         if data.len() as u64 > out.left {
@@ -556,13 +641,8 @@ impl State {
             )));
         }
         out.left -= data.len() as u64;
-        if !out.has_started && out.left > 0 || data.is_empty() {
-            let length = (out.stage.len() + data.len()) as u64;
-            let fits = length.saturating_add(out.left) <= (most + LENGTH_BYTES) as u64;
-            if fits || data.is_empty() {
-                out.stage.extend_from_slice(data);
-                return Ok(());
-            }
+        if data.is_empty() {
+            return Ok(());
         }
         loop {
             let out = &mut self.outs[key];
@@ -606,7 +686,25 @@ impl State {
         }
     }
 
+    #[inline]
     fn end(&mut self, key: usize) -> Result<(), Error> {
+        let out = &mut self.outs[key];
+        if out.has_started || out.of_handler {
+            return self.end_late(key);
+        }
+        let stage = core::mem::take(&mut out.stage);
+        let (rank, data) = (out.to, stage.get(LENGTH_BYTES..).unwrap_or_default());
+        let (length, handler) = (data.len(), out.handler);
+        let word = Word { first: true, last: true, length, stream: 0, handler };
+        self.peers[rank as usize].unstarted = None;
+        let done = self.push_waiting(rank, word, data);
+        self.outs[key].stage = stage;
+        self.free_outs.push(key);
+        done
+    }
+
+    #[inline(never)]
+    fn end_late(&mut self, key: usize) -> Result<(), Error> {
         let out = &self.outs[key];
         let done = match out.has_ended || self.peers[out.to as usize].dead.is_some() {
             true if out.has_ended => Ok(()),
@@ -630,7 +728,7 @@ impl State {
 
 struct Inner {
     state: RefCell<State>,
-    handlers: RefCell<Vec<Option<Rc<Handler>>>>,
+    handlers: Box<[OnceCell<Rc<Handler>>]>,
     /// The sender of the message whose handler runs, and whether it has its reply.
     current: Cell<Option<(u32, bool)>>,
 }
@@ -700,7 +798,7 @@ impl Drop for Outgoing<'_> {
 
 impl Endpoint {
     pub(crate) fn new(state: State) -> Self {
-        let handlers = RefCell::new(Vec::new());
+        let handlers = (0..flow::HANDLERS).map(|_| OnceCell::new()).collect();
         Self(Rc::new(Inner { state: RefCell::new(state), handlers, current: Cell::new(None) }))
     }
 
@@ -744,27 +842,22 @@ impl Endpoint {
         id: Option<u32>,
         handler: impl Fn(&mut Stream<'_>, u32) -> Verdict + 'static,
     ) -> Result<u32, Error> {
-        let mut handlers = self.0.handlers.borrow_mut();
-        let free = || handlers.iter().position(Option::is_none).unwrap_or(handlers.len()) as u32;
-        let id = id.unwrap_or_else(free);
-        if id as usize >= flow::HANDLERS {
+        let handlers = &self.0.handlers;
+        let free = || handlers.iter().position(|of| of.get().is_none()).unwrap_or(handlers.len());
+        let id = id.unwrap_or_else(|| free() as u32);
+        let Some(of) = handlers.get(id as usize) else {
             return Err(Error::Limit(format!(
                 "handler {id}: identifiers are below {}",
                 flow::HANDLERS
             )));
-        }
-        if handlers.len() <= id as usize {
-            handlers.resize(id as usize + 1, None);
-        }
-        match &mut handlers[id as usize] {
-            Some(_) => Err(Error::Limit(format!("handler {id} is registered already"))),
-            none => {
-                *none = Some(Rc::new(handler));
-                Ok(id)
-            }
+        };
+        match of.set(Rc::new(handler)) {
+            Ok(()) => Ok(id),
+            Err(_) => Err(Error::Limit(format!("handler {id} is registered already"))),
         }
     }
 
+    #[inline]
     fn check(&self, state: &State, dest: u32, handler: u32) -> Result<(), Error> {
         let nodes = state.peers.len();
         if dest as usize >= nodes {
@@ -777,13 +870,40 @@ impl Endpoint {
         state.dead(dest)
     }
 
+    /// How many bytes a piece, or a message of one piece, to `node` may have so that sending it surely does
+    /// not wait: a packet at most. Also if the node has left, so that the send tells it. 0: there is no
+    /// room now, or no such node.
+    pub fn room(&self, node: u32) -> usize {
+        let state = &mut *self.0.state.borrow_mut();
+        let Some(peer) = state.peers.get(node as usize) else { return 0 };
+        let most = peer.packet_bytes;
+        if peer.dead.is_some() {
+            return most;
+        }
+        if !peer.queue.is_empty() {
+            return 0;
+        }
+        // A first packet has a length beside these.
+        let has_room = |peer: &Peer, bytes| peer.sending.place(bytes + LENGTH_BYTES).is_some();
+        if !has_room(peer, most) && state.read_credit(node).is_err() {
+            return most;
+        }
+        let peer = &state.peers[node as usize];
+        let mut bytes = most;
+        while bytes > 0 && !has_room(peer, bytes) {
+            bytes /= 2;
+        }
+        bytes
+    }
+
     /// `FM_begin_message`: a message of at most `bytes`. In a handler, [`Error::Full`]: the queue has no
     /// room for it, now; a first reply to the message's sender, of up to [`REPLY_BYTES`], always has.
     pub fn begin(&self, dest: u32, bytes: u64, handler: u32) -> Result<Outgoing<'_>, Error> {
         let state = &mut *self.0.state.borrow_mut();
         self.check(state, dest, handler)?;
         let mut kept = 0;
-        if let Some((sender, has_replied)) = self.0.current.get() {
+        let of_handler = self.0.current.get();
+        if let Some((sender, has_replied)) = of_handler {
             let is_reply = sender == dest && !has_replied && bytes <= REPLY_BYTES as u64;
             let used = (state.queued + state.kept) as u64;
             if !is_reply && used.saturating_add(bytes) > state.config.queue_bytes as u64 {
@@ -806,7 +926,7 @@ impl Endpoint {
         let out = &mut state.outs[key];
         (out.to, out.handler, out.left, out.kept) = (dest, handler as usize, bytes, kept);
         (out.has_started, out.has_ended, out.stream) = (false, false, None);
-        out.of_handler = self.0.current.get().is_some();
+        out.of_handler = of_handler.is_some();
         out.stage.clear();
         out.stage.extend_from_slice(&bytes.to_le_bytes());
         state.peers[dest as usize].unstarted = Some(key);
@@ -824,23 +944,34 @@ impl Endpoint {
     /// `FM_send_4`: four words as one message of 16 bytes.
     #[inline]
     pub fn send_4(&self, dest: u32, handler: u32, words: [u32; 4]) -> Result<(), Error> {
-        self.send(dest, handler, zerocopy::IntoBytes::as_bytes(&words))
+        self.send_whole(dest, handler, zerocopy::IntoBytes::as_bytes(&words))
     }
 
     /// A message of one piece (`FM_send` of 1.x).
-    #[inline]
     pub fn send(&self, dest: u32, handler: u32, data: &[u8]) -> Result<(), Error> {
+        self.send_whole(dest, handler, data)
+    }
+
+    #[inline(always)]
+    fn send_whole(&self, dest: u32, handler: u32, data: &[u8]) -> Result<(), Error> {
         if self.0.current.get().is_none() {
             let state = &mut *self.0.state.borrow_mut();
-            self.check(state, dest, handler)?;
-            let peer = &state.peers[dest as usize];
-            if peer.unstarted.is_none() && data.len() <= peer.packet_bytes {
-                let (length, handler) = (data.len(), handler as usize);
+            let (length, handler) = (data.len(), handler as usize);
+            let is_one_packet = |peer: &Peer| {
+                peer.unstarted.is_none() && length <= peer.packet_bytes && handler < flow::HANDLERS
+            };
+            if state.peers.get(dest as usize).is_some_and(is_one_packet) {
                 let word = Word { first: true, last: true, length, stream: 0, handler };
+                state.push_waiting(dest, word, data)?;
                 state.figures.messages_sent += 1;
-                return state.push_waiting(dest, word, data);
+                return Ok(());
             }
         }
+        self.send_in_pieces(dest, handler, data)
+    }
+
+    #[inline(never)]
+    fn send_in_pieces(&self, dest: u32, handler: u32, data: &[u8]) -> Result<(), Error> {
         let mut message = self.begin(dest, data.len() as u64, handler)?;
         message.piece(data)?;
         message.end()
@@ -850,18 +981,26 @@ impl Endpoint {
     #[inline]
     pub(crate) fn take_read(&self, reading: &Reading, to: &mut [u8]) -> usize {
         let (at, bytes) = (reading.at.get(), reading.bytes.get());
-        let takes = bytes.min(to.len());
-        if takes > 0 {
-            let state = &mut *self.0.state.borrow_mut();
-            let area = state.node.area(state.windows).unwrap_or_default();
-            match area.get(at..at + takes) {
-                Some(from) => to[..takes].copy_from_slice(from),
-                None => return 0,
+        let state = &mut *self.0.state.borrow_mut();
+        let Some(from) =
+            state.node.area(state.windows).ok().and_then(|area| area.get(at..at + bytes))
+        else {
+            return 0;
+        };
+        let takes = match from.get(..to.len()) {
+            // As many as `to` has: often a number that the compiler knows.
+            Some(from) => {
+                to.copy_from_slice(from);
+                to.len()
             }
-            reading.at.set(at + takes);
-            reading.bytes.set(bytes - takes);
-            state.figures.bytes_received += takes as u64;
-        }
+            None => {
+                to[..bytes].copy_from_slice(from);
+                bytes
+            }
+        };
+        reading.at.set(at + takes);
+        reading.bytes.set(bytes - takes);
+        state.figures.bytes_received += takes as u64;
         takes
     }
 
@@ -873,16 +1012,20 @@ impl Endpoint {
         if self.0.current.get().is_some() {
             return 0;
         }
-        let (mut given, mut packets) = (0, 0);
+        let mut given = 0;
+        let mut packets = self.0.state.borrow().packets_of_extract();
         while given < bytes_max {
-            let Some((rank, word)) = self.0.state.borrow_mut().next() else {
+            let Some((rank, bits, at)) = self.0.state.borrow_mut().next_packet() else {
                 self.end_of_the_dead();
                 break;
             };
-            given += word.length;
-            packets += 1;
-            let verdict = self.hand(rank, word);
-            if verdict == Verdict::Abort || self.0.state.borrow().is_enough(packets) {
+            given += bits.length();
+            packets -= 1;
+            let verdict = match bits.is_whole() {
+                true => self.hand_whole(rank, bits, at),
+                false => self.hand_part(rank, Word::from_bits(bits.0), at),
+            };
+            if verdict == Verdict::Abort || packets == 0 {
                 break;
             }
         }
@@ -905,42 +1048,29 @@ impl Endpoint {
         state.wait(limit, false)
     }
 
-    /// One packet is given to its message's handler.
-    fn hand(&self, rank: u32, word: Word) -> Verdict {
-        let at = match self.0.state.borrow_mut().take_packet(rank, word) {
-            Some(at) => at,
-            None => return Verdict::Continue,
-        };
-        let verdict = match word.is_whole() {
-            true => self.hand_whole(rank, word, at),
-            false => self.hand_part(rank, word, at),
-        };
-        let state = &mut *self.0.state.borrow_mut();
-        if state.peers[rank as usize].owes {
-            state.give_credit(rank);
-        }
-        verdict
-    }
-
-    fn handler(&self, id: usize) -> Option<Rc<Handler>> {
-        self.0.handlers.borrow().get(id).cloned().flatten()
+    #[inline]
+    fn handler(&self, id: usize) -> Option<&Rc<Handler>> {
+        self.0.handlers.get(id).and_then(OnceCell::get)
     }
 
     /// A message that is here: its handler needs no stack of its own.
-    #[inline]
-    fn hand_whole(&self, rank: u32, word: Word, at: usize) -> Verdict {
-        let Some(handler) = self.handler(word.handler) else {
-            self.0.state.borrow_mut().figures.refused += 1;
+    #[inline(always)]
+    fn hand_whole(&self, rank: u32, bits: Bits, at: usize) -> Verdict {
+        let Some(handler) = self.handler(bits.handler()) else {
+            let state = &mut *self.0.state.borrow_mut();
+            state.figures.refused += 1;
+            state.give_credit_if_owed(rank);
             return Verdict::Continue;
         };
-        let reading = Reading::new(at, word.length, word.length as u64, true);
+        let reading = Reading::new(at, bits.length(), bits.length() as u64, true);
         let verdict = {
             let _runs = Runs::new(self, rank);
             handler(&mut Stream { endpoint: self, reading: &reading, yielder: None }, rank)
         };
-        let figures = &mut self.0.state.borrow_mut().figures;
-        figures.messages_handled += 1;
-        figures.bytes_discarded += reading.bytes.get() as u64;
+        let state = &mut *self.0.state.borrow_mut();
+        state.figures.messages_handled += 1;
+        state.figures.bytes_discarded += reading.bytes.get() as u64;
+        state.give_credit_if_owed(rank);
         verdict
     }
 
@@ -964,6 +1094,7 @@ impl Endpoint {
                 *incoming = None;
             }
         }
+        state.give_credit_if_owed(rank);
         verdict
     }
 
@@ -984,7 +1115,7 @@ impl Endpoint {
         let thread = match (self.handler(word.handler), state.stacks.take()) {
             (Some(handler), Ok(stack)) => {
                 state.figures.stacks += 1;
-                Some(streams::thread(stack, self.clone(), reading.clone(), handler, rank))
+                Some(streams::thread(stack, self.clone(), reading.clone(), handler.clone(), rank))
             }
             _ => {
                 state.figures.refused += 1;
@@ -1028,7 +1159,11 @@ impl Endpoint {
 
     /// Handlers of peers that have left see the end of their messages.
     fn end_of_the_dead(&self) {
-        loop {
+        // What has come since is read before.
+        let may = |state: &State| {
+            !state.suspended.is_empty() && state.node.is_ready(state.queue) == Ok(false)
+        };
+        while may(&self.0.state.borrow()) {
             let of = {
                 let state = self.0.state.borrow();
                 let dead = |(rank, _): &&(u32, usize)| {
@@ -1098,9 +1233,17 @@ impl Drop for Runs<'_> {
 }
 
 impl State {
+    /// The most packets that one call gives to handlers: what all peers have credit for.
     #[inline]
-    fn is_enough(&self, packets: u64) -> bool {
-        packets * flow::UNIT > u64::from(self.config.credit_bytes) * self.peers.len() as u64
+    fn packets_of_extract(&self) -> u64 {
+        u64::from(self.config.credit_bytes) / flow::UNIT * self.peers.len() as u64
+    }
+
+    #[inline]
+    fn give_credit_if_owed(&mut self, rank: u32) {
+        if self.peers[rank as usize].owes {
+            self.give_credit(rank);
+        }
     }
 
     #[inline]
@@ -1111,21 +1254,27 @@ impl State {
     }
 
     /// Takes a packet out of its peer's window. Returns its place in the area.
-    #[inline]
-    fn take_packet(&mut self, rank: u32, word: Word) -> Option<usize> {
-        self.few_a_turn = match word.is_whole() {
-            true if self.suspended.is_empty() => self.few_a_turn.saturating_sub(1),
-            _ => FEW,
-        };
+    #[inline(always)]
+    fn take_packet(&mut self, rank: u32, bits: Bits) -> Option<usize> {
+        if !bits.is_whole() || !self.suspended.is_empty() {
+            self.few_a_turn = FEW;
+        } else if self.few_a_turn > 0 {
+            self.few_a_turn -= 1;
+        }
         let peer = &mut self.peers[rank as usize];
-        let most = peer.packet_bytes_in + LENGTH_BYTES;
-        if word.length > most {
-            self.expel(rank, format!("a packet of {} bytes, of {most}", word.length));
+        if bits.length() > peer.packet_bytes_in + LENGTH_BYTES {
+            self.expel_for_length(rank, bits);
             return None;
         }
-        let at = peer.window + peer.receiving.take(word.length) as usize;
+        let at = peer.window + peer.receiving.take(bits.length()) as usize;
         peer.owes = peer.receiving.owed().is_some();
         Some(at)
+    }
+
+    #[cold]
+    fn expel_for_length(&mut self, rank: u32, bits: Bits) {
+        let most = self.peers[rank as usize].packet_bytes_in + LENGTH_BYTES;
+        self.expel(rank, format!("a packet of {} bytes, of {most}", bits.length()));
     }
 
     /// A further packet of a message. Whether its handler is to be resumed.

@@ -77,20 +77,15 @@ impl Stream<'_> {
     /// `FM_receive`: the next bytes of the message, as many as `to` holds. Waits until they have come;
     /// meanwhile [`Endpoint::extract`] runs other handlers, or returns. Returns how many have come:
     /// fewer at the message's end, or if its sender has died. The rest of `to` is unchanged.
+    #[inline]
     pub fn receive(&mut self, to: &mut [u8]) -> usize {
         let reading = self.reading;
         let mut done = self.endpoint.take_read(reading, to);
-        if let Some(yielder) = self.yielder
-            && done < to.len()
+        if done < to.len()
+            && let Some(yielder) = self.yielder
             && !reading.ended.get()
         {
-            let rest = &mut to[done..];
-            reading.to.set(rest.as_mut_ptr());
-            reading.missing.set(rest.len());
-            // Comes back with the buffer full, or at the end.
-            yielder.suspend(());
-            done = to.len() - reading.missing.replace(0);
-            reading.to.set(core::ptr::null_mut());
+            done += wait_for(reading, yielder, &mut to[done..]);
         }
         reading.left.set(reading.left.get().saturating_sub(done as u64));
         done
@@ -110,6 +105,16 @@ impl Stream<'_> {
             false => self.reading.left.get(),
         }
     }
+}
+
+/// Suspends the handler until `rest` is full, or its message has ended. Returns how many bytes have come.
+#[inline(never)]
+fn wait_for(reading: &Reading, yielder: &Yielder<(), ()>, rest: &mut [u8]) -> usize {
+    reading.to.set(rest.as_mut_ptr());
+    reading.missing.set(rest.len());
+    yielder.suspend(());
+    reading.to.set(core::ptr::null_mut());
+    rest.len() - reading.missing.replace(0)
 }
 
 /// A handler on a stack of its own.

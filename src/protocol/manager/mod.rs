@@ -16,6 +16,7 @@ mod at_once;
 mod connection;
 mod error;
 mod giving_up;
+mod guarded;
 mod lower;
 #[cfg(feature = "unstable-internals")]
 mod names;
@@ -29,6 +30,7 @@ pub(crate) use error::set_up;
 pub use error::{GrowError, ReceiveError, SendError};
 pub use giving_up::UntilGivenUp;
 use giving_up::given_up;
+pub(in crate::protocol) use guarded::Guarded;
 pub(in crate::protocol) use offers::Offering;
 pub(crate) use offers::{Admission, NOT_OFFERED, OfferId, Protocols, StillWaits, Waiting};
 pub use seat::{Offer, Protocol, Seat};
@@ -130,10 +132,8 @@ impl Manager {
     /// A manager for an existing node. The node's queues, areas and links stay; events that concern
     /// no end point come from [`next_event`](Self::next_event).
     pub fn from_node(node: Node) -> Result<Self, BuildError> {
-        let what = "a descriptor that wakes sleeping threads";
-        let shared = node
-            .share_with(Protocols::default())
-            .map_err(|error| BuildError::Os { what, error })?;
+        let doing = "making a descriptor that wakes sleeping threads";
+        let shared = node.share_with(Protocols::default()).map_err(BuildError::os(doing))?;
         Ok(Self { shared })
     }
 

@@ -2,7 +2,7 @@
  *
  *   connect   CONNECT (port, own socket, window)  ->  a socket in the listener's backlog
  *             <-  ANSWER (its socket, or 0; window)
- *   send      DATA (both sockets) and bytes       ->  the buffer of fms_recv, else the socket's own
+ *   send      DATA (both sockets, place) and bytes ->  the buffer of fms_recv, else the socket's own
  *             <-  TAKEN (bytes of this message; all that the program has consumed), and when it consumes more
  *   shutdown, close: END
  *
@@ -53,8 +53,12 @@ typedef struct {
     int is_receiving, is_straight, is_closing;
 } sock;
 
+/* A whole message of OVER_CHUNK bytes behind it is longer than a packet, so its header goes ahead, and FM puts the rest
+ * straight to its place. */
 typedef struct {
     uint32_t to, of;
+    /* Bytes before these. */
+    uint64_t at;
 } data_header;
 
 typedef struct {
@@ -292,7 +296,7 @@ static int on_data(FM_stream *stream, unsigned sender)
         return FM_CONTINUE;
     }
     taken.taken = (uint32_t)bytes;
-    if (s && (s->is_receiving || s->is_peer_shut || bytes > s->window - (s->received - s->consumed)))
+    if (s && (s->is_receiving || s->is_peer_shut || header.at != s->received || bytes > s->window - (s->received - s->consumed)))
         refuse(s);
     taken.is_lost = !s || s->code != OVER_OK;
     if (!taken.is_lost) {
@@ -476,7 +480,7 @@ long fms_try_send(int socket, const void *from, size_t bytes)
     if (!can_send(s))
         FM_extract(FM_ALL);
     while (why_not_send(s) == OVER_OK && done < bytes && (next = may_send(s, bytes - done)) > 0) {
-        data_header header = {s->peer, s->id};
+        data_header header = {s->peer, s->id, s->sent};
         over_rows rows = {(char *)(uintptr_t)from + done, next, 1, 0};
         int code = over_reserve(s->node, (unsigned)next, 0);
 

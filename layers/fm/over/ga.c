@@ -28,7 +28,7 @@ typedef struct {
 } part_header;
 
 typedef struct {
-    /* The place in the table below, and how often that was used above. */
+    /* How many were created before it: the same on all nodes, whichever places are free. */
     int id;
     long rows, columns, block_rows, block_columns;
     ga_rect own;
@@ -38,13 +38,16 @@ typedef struct {
 } array;
 
 static array table[ARRAYS];
+static int next_id;
 static long grid_rows, grid_columns;
 
 static array *find(int id)
 {
-    array *a = id >= 0 ? &table[id % ARRAYS] : NULL;
-
-    return a && a->block && a->id == id && !a->is_destroyed ? a : NULL;
+    for (array *a = table; a < table + ARRAYS; a++) {
+        if (a->block && a->id == id && !a->is_destroyed)
+            return a;
+    }
+    return NULL;
 }
 
 static long least(long a, long b) { return a < b ? a : b; }
@@ -73,7 +76,7 @@ static ga_rect block_of(const array *a, long node)
 /* Where a part begins in this node's block; NULL: it does not lie in it. */
 static double *find_part(const part_header *part, array **of)
 {
-    array *a = part->array <= INT32_MAX ? find((int)part->array) : NULL;
+    array *a = part->array < INT32_MAX ? find((int)part->array) : NULL;
     ga_rect own = a ? a->own : (ga_rect){0, 0, 0, 0};
 
     if (!a || part->row < own.row || part->row - own.row > own.rows || part->rows > own.rows - (part->row - own.row) ||
@@ -212,9 +215,12 @@ int ga_create(long rows, long columns)
         return GA_RANGE;
     while (a < table + ARRAYS && a->block)
         a++;
-    if (a == table + ARRAYS)
-        return GA_RANGE;
-    a->id = (a->id / ARRAYS + 1) % (1 << 24) * ARRAYS + (int)(a - table);
+    next_id = (next_id + 1) % INT32_MAX;
+    if (a == table + ARRAYS) {
+        code = sync_with(0);
+        return code == OVER_OK ? GA_RANGE : code;
+    }
+    a->id = next_id;
     a->is_destroyed = 0;
     a->rows = rows;
     a->columns = columns;

@@ -1,6 +1,6 @@
 /* See shmem.h.
  *
- *   put      PUT (offset) and bytes           ->  checked, received to their place; acknowledged
+ *   put      PUT (offset, length) and bytes   ->  checked, received to their place; acknowledged
  *   get      GET (tag, offset, length)        ->  checked; replied
  *   atomic   ATOMIC (tag, offset, operation)  ->  checked, done in the handler; the old value is replied
  *
@@ -20,8 +20,9 @@ enum { PUT = OVER_ID_SHMEM, GET, ATOMIC };
 enum { FETCH_ADD, COMPARE_SWAP };
 enum { ALIGN = 64 };
 
+/* With OVER_CHUNK bytes longer than a packet, so it goes ahead, and FM puts the bytes straight to their place. */
 typedef struct {
-    uint64_t offset;
+    uint64_t offset, bytes;
 } put_header;
 
 typedef struct {
@@ -70,7 +71,7 @@ static int on_put(FM_stream *stream, unsigned sender)
         return FM_CONTINUE;
     }
     bytes = FM_left(stream);
-    if (bytes > OVER_CHUNK || !in_heap(header.offset, bytes)) {
+    if (bytes > OVER_CHUNK || bytes != header.bytes || !in_heap(header.offset, bytes)) {
         over_refuse(OVER_SHMEM);
         status = OVER_REFUSED;
     } else {
@@ -277,11 +278,11 @@ void shmem_putmem(void *dest, const void *source, size_t bytes, int pe)
         return;
     }
     for (size_t done = 0, next; done < bytes; done += next) {
-        put_header header = {offset_of(dest) + done};
+        put_header header = {offset_of(dest) + done, 0};
         over_rows rows = {(char *)(uintptr_t)source + done, 0, 1, 0};
         int code;
 
-        next = rows.bytes = bytes - done < OVER_CHUNK ? bytes - done : OVER_CHUNK;
+        next = header.bytes = rows.bytes = bytes - done < OVER_CHUNK ? bytes - done : OVER_CHUNK;
         code = over_reserve((unsigned long)pe, (unsigned)next, -1);
         if (code == OVER_OK)
             code = over_send((unsigned long)pe, PUT, &header, sizeof header, &rows);

@@ -25,6 +25,7 @@ int main(int argc, char **argv)
     unsigned long all = (argc > 1 ? strtoul(argv[1], NULL, 10) : 8) << 20, done = 0, wrong = 0;
     int is_first, is_last, from = 0, to = 0;
     fms_figures figures;
+    FM_figures fm;
 
     check("fms_start", fms_start());
     is_first = FM_nodeid == 0;
@@ -51,9 +52,10 @@ int main(int argc, char **argv)
         done += (unsigned long)bytes;
     }
     fms_get_figures(&figures);
+    FM_get_figures(&fm);
     if (is_last)
-        printf("copied %lu of %lu bytes over %lu nodes, %lu wrong; %llu straight, %llu through a buffer\n", done, all,
-               FM_numnodes, wrong, figures.bytes_straight, figures.bytes_buffered);
+        printf("copied %lu of %lu bytes over %lu nodes, %lu wrong; %llu straight (%llu in one copy), %llu through a buffer\n", done, all,
+               FM_numnodes, wrong, figures.bytes_straight, fm.bytes_direct, figures.bytes_buffered);
     fms_finish();
     return done != all || wrong != 0;
 }

@@ -4,7 +4,7 @@
 
 mod support;
 
-use hamlyn::node::{ApertureEvent, CloseReason, ExportError, NoSuchAperture, ReclaimError};
+use hamlyn::node::{ApertureEvent, CloseReason, ExportError, MemoryError, NoSuchAperture};
 use hamlyn::protocol::{
     ApertureStreamReceiver, ApertureStreamSender, Manager, StreamConfig, StreamReceiver,
     StreamSender,
@@ -265,7 +265,7 @@ fn bytes_that_were_reclaimed_stand_still_though_the_holder_goes_on_writing() {
     let before = me.node.area(area).unwrap().to_vec();
     assert!(before[0] != 0);
     assert!(view.is_revoked());
-    assert!(matches!(me.node.reclaim_aperture(id), Err(ReclaimError::NoSuchAperture(_))));
+    assert!(matches!(me.node.reclaim_aperture(id), Err(MemoryError::Aperture(_))));
     peer.expect("let go");
     assert!(me.node.area(area).unwrap() == before);
     until("nothing is left", || me.node.aperture_bytes() == (0, 0));
@@ -697,7 +697,7 @@ fn a_forked_child_neither_reaches_an_aperture_nor_ends_it() {
                 assert!(view.is_revoked());
                 assert!(matches!(me.node.export(link, 4096, RW), Err(ExportError::Forked(_))));
                 assert_eq!(me.node.revoke_aperture(id), Err(NoSuchAperture::Gone(id)));
-                assert!(matches!(me.node.reclaim_aperture(id), Err(ReclaimError::Forked(_))));
+                assert!(matches!(me.node.reclaim_aperture(id), Err(MemoryError::Forked(_))));
                 until("nothing is left", || me.node.aperture_bytes() == (0, 0));
                 drop((aperture, view, other, me));
             });

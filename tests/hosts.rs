@@ -6,7 +6,7 @@ mod support;
 use hamlyn::control::stat_of;
 use hamlyn::node::{CloseReason, ConnectError, Event, HostError};
 use hamlyn::protocol::{
-    CallError, Client, Manager, Seed, SeedHostError, Server, ServerConfig, StreamConfig,
+    CallError, Client, Manager, Seed, SeedError, Server, ServerConfig, StreamConfig,
     StreamReceiver, StreamSender, TaggedConfig, TaggedReceiver, TaggedSender,
 };
 use hamlyn::{Accept, Access, Config, Node, NodeSendError, SlotConfig};
@@ -324,7 +324,7 @@ fn a_seed_grows_a_sender_wherever_its_bearer_is() {
         assert!(error.contains(why), "{host}: {error}");
     }
     let long = format!("{}:7000", "a.".repeat(40));
-    assert!(matches!(seed.at_host(&long), Err(SeedHostError::TooLong(_))));
+    assert!(matches!(seed.at_host(&long), Err(SeedError::HostTooLong(_))));
     // A holder of the seed without the secret is not admitted.
     let other = secret(&here, "other", "80");
     let stranger = Manager::with_config(config(&here, &other)).unwrap();

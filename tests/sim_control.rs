@@ -15,7 +15,7 @@ use hamlyn::control::frame::{
     Credential, End, Frame, FrameError, Hello, Memory, MemoryWord, Purpose, Reason, Welcome,
 };
 use hamlyn::control::machine::{
-    Accept, Action, Admission, AnswerError, ConnectionId, Event, Failure, Limits, LinkEnd, Machine,
+    Accept, AcceptError, Action, Admission, ConnectionId, Event, Failure, Limits, LinkEnd, Machine,
     Places, RefusedBy, RequestId, ServiceId, Taken, Touched, UnknownUsers, Verdict, Wait, Who,
 };
 use hamlyn::wire::ApertureAccess;
@@ -638,10 +638,10 @@ impl World {
                             .machine
                             .refuse_request(request, RefusedBy::Application, "no")
                             .err()
-                            .or(Some(AnswerError::Refused(Reason::Application))),
+                            .or(Some(AcceptError::Refused(Reason::Application))),
                     };
                     // It was answered before, and waits; or it is gone with the answer.
-                    if matches!(refused, Some(AnswerError::Refused(_))) {
+                    if matches!(refused, Some(AcceptError::Refused(_))) {
                         h.requests.remove(&request);
                     }
                 }

@@ -3,24 +3,20 @@
 use crate::boundary::{Failure, h_status, h_status::*};
 use hamlyn::config::ConfigError;
 #[cfg(feature = "tls")]
-use hamlyn::control::hosts::{
-    HostDirectoryError, HostError, HostNameError, HostsError, KeysError, MeetingError,
-};
+use hamlyn::control::hosts::{HostDirectoryError, HostError, KeysError, MeetingError};
 use hamlyn::control::{
-    AcceptError, AnswerError, ApertureError, DirectoryError, FindError, NameError, Reason,
-    ServeError, StartError,
+    AcceptError, ApertureError, BuildError, DirectoryError, FindError, NameError, Reason,
+    ServeError,
 };
 use hamlyn::interface::terminus::PostError;
 use hamlyn::interface::{AreaError, QueueError, SlotError};
 use hamlyn::job::JobError;
 use hamlyn::node::{
-    BuildError, CloseReason, ConnectError, ExportError, Forked, LinkError, MemoryError,
-    NoSuchAperture, NoSuchTerminus, NodeReceiveError, NodeSendError, OfferError, ReclaimError,
+    CloseReason, ConnectError, ExportError, Forked, LinkError, MemoryError, NoSuchAperture,
+    NodeReceiveError, NodeSendError, OfferError,
 };
 use hamlyn::os::aperture::AccessError;
 use hamlyn::os::memory;
-#[cfg(feature = "tls")]
-use hamlyn::protocol::SeedHostError;
 use hamlyn::protocol::{
     ByteStreamError, CallError, GroupError, GrowError, PublishError, ReceiveError, SeedError,
     SendError,
@@ -92,21 +88,18 @@ statuses! {
     std::io::Error: _e => H_SYSTEM;
     Forked: _e => H_FORKED;
     ConfigError: _e => H_INVALID;
-    StartError: e => match e {
-        StartError::Config(e) => e.status(),
-        StartError::Os { .. } => H_SYSTEM,
-        StartError::NoHosts => H_INVALID,
+    BuildError: e => match e {
+        BuildError::Config(e) => e.status(),
+        BuildError::Os { .. } => H_SYSTEM,
+        BuildError::NoHosts => H_INVALID,
         #[cfg(feature = "tls")]
-        StartError::Hosts(e) => e.status(),
+        BuildError::Keys(e) => e.status(),
+        #[cfg(feature = "tls")]
+        BuildError::Housekeeping => H_INVALID,
         // The library may have been built with more than this package.
         #[cfg(not(feature = "tls"))]
         #[allow(unreachable_patterns)]
         _ => H_SYSTEM,
-    };
-    BuildError: e => match e {
-        BuildError::Config(e) => e.status(),
-        BuildError::Start(e) => e.status(),
-        BuildError::Os { .. } => H_SYSTEM,
     };
     NameError: _e => H_INVALID;
     ServeError: e => match e {
@@ -123,10 +116,6 @@ statuses! {
         OfferError::Serve(e) => e.status(),
         OfferError::Drained => H_STATE,
     };
-    memory::AllocationError: e => match e {
-        memory::AllocationError::Empty | memory::AllocationError::TooLarge(_) => H_INVALID,
-        memory::AllocationError::Os { .. } => H_SYSTEM,
-    };
     memory::PagesError: e => match e {
         memory::PagesError::Os { .. } | memory::PagesError::NotReplaced { .. } => H_SYSTEM,
         _ => H_INVALID,
@@ -137,13 +126,14 @@ statuses! {
         AreaError::TooMany(_) => H_LIMIT,
     };
     MemoryError: e => match e {
-        MemoryError::Memory(e) => e.status(),
+        MemoryError::Empty => H_INVALID,
+        MemoryError::Os { .. } => H_SYSTEM,
         MemoryError::Area(e) => e.status(),
         MemoryError::TooManyBytes { .. } => H_LIMIT,
         MemoryError::Post(e) => e.status(),
-        MemoryError::Terminus(e) => e.status(),
+        MemoryError::Aperture(e) => e.status(),
+        MemoryError::Forked(e) => e.status(),
     };
-    NoSuchTerminus: _e => H_NO_SUCH;
     QueueError: e => match e {
         QueueError::NoSuchQueue(_) => H_NO_SUCH,
         QueueError::Size(_) => H_INVALID,
@@ -164,6 +154,7 @@ statuses! {
     ShareError: _e => H_INVALID;
     TicketError: _e => H_INVALID;
     PostError: e => match e {
+        PostError::NoSuchTerminus(_) => H_NO_SUCH,
         PostError::QueueFull(_) => H_FULL,
         PostError::TooLong { .. } => H_TOO_LONG,
         _ => H_INVALID,
@@ -176,7 +167,6 @@ statuses! {
         NodeSendError::TimedOut { unfinished: None } => H_TIMED_OUT,
         NodeSendError::TimedOut { unfinished: Some(_) } => H_INCOMPLETE,
         NodeSendError::Post(e) => e.status(),
-        NodeSendError::Terminus(e) => e.status(),
         NodeSendError::Forked(e) => e.status(),
         NodeSendError::Wait(_) => H_SYSTEM,
     };
@@ -193,9 +183,9 @@ statuses! {
         _ => H_REFUSED,
     };
     AcceptError: e => match e {
-        AcceptError::Answer(AnswerError::NoSuchRequest(_)) => H_NO_SUCH,
+        AcceptError::NoSuchRequest(_) => H_NO_SUCH,
         AcceptError::GreetingTooLong(_) => H_TOO_LONG,
-        AcceptError::Answer(AnswerError::Refused(reason)) => reason.status(),
+        AcceptError::Refused(reason) => reason.status(),
         AcceptError::Forked => H_FORKED,
     };
     FindError: e => match e {
@@ -236,21 +226,6 @@ statuses! {
         KeysError::Read { .. } => H_SYSTEM,
     };
     #[cfg(feature = "tls")]
-    HostsError: e => match e {
-        HostsError::Keys(e) => e.status(),
-        HostsError::Housekeeping => H_INVALID,
-        HostsError::Os { .. } | HostsError::Ended(_) => H_SYSTEM,
-    };
-    #[cfg(feature = "tls")]
-    HostNameError: e => match e {
-        HostNameError::Form(_)
-        | HostNameError::Place(_)
-        | HostNameError::Host { .. }
-        | HostNameError::Port(_)
-        | HostNameError::Service(_)
-        | HostNameError::User(_) => H_INVALID,
-    };
-    #[cfg(feature = "tls")]
     HostDirectoryError: e => match e {
         HostDirectoryError::None
         | HostDirectoryError::NoDns(_)
@@ -282,6 +257,7 @@ statuses! {
     HostError: e => match e {
         HostError::Name(e) => e.status(),
         HostError::Hosts(e) => e.status(),
+        HostError::Ended(_) => H_SYSTEM,
         HostError::Directory(e) => e.status(),
         HostError::Places { telling, .. } => telling.status(),
         HostError::Unknown(_) => H_NO_HOST,
@@ -289,11 +265,12 @@ statuses! {
         HostError::Meeting(e) => e.status(),
         HostError::TooMany => H_LIMIT,
     };
-    SeedError: _e => H_SEED;
-    #[cfg(feature = "tls")]
-    SeedHostError: e => match e {
-        SeedHostError::Name(e) => e.status(),
-        SeedHostError::TooLong(_) => H_TOO_LONG,
+    SeedError: e => match e {
+        #[cfg(feature = "tls")]
+        SeedError::Host(e) => e.status(),
+        #[cfg(feature = "tls")]
+        SeedError::HostTooLong(_) => H_TOO_LONG,
+        _ => H_SEED,
     };
     GrowError: e => match e {
         GrowError::Seed(_) | GrowError::Kind { .. } => H_SEED,
@@ -369,11 +346,6 @@ statuses! {
         ExportError::Forked(e) => e.status(),
     };
     NoSuchAperture: _e => H_NO_SUCH;
-    ReclaimError: e => match e {
-        ReclaimError::NoSuchAperture(e) => e.status(),
-        ReclaimError::Memory(e) => e.status(),
-        ReclaimError::Forked(e) => e.status(),
-    };
     AccessError: e => match e {
         AccessError::OutOfBounds { .. } | AccessError::Unaligned(_) => H_INVALID,
         AccessError::ReadOnly => H_REFUSED,

@@ -6,7 +6,7 @@ use crate::bytes::{with_bytes, with_bytes_mut};
 use crate::errors::{Kind, OrRaise, error};
 use crate::inner::{Inner, locked};
 use crate::parts::{Area, Link};
-use hamlyn::node::{ExportError, NoSuchAperture, ReclaimError};
+use hamlyn::node::{ExportError, NoSuchAperture};
 use hamlyn::{AccessError, ApertureAccess, ApertureId, ApertureView};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -304,15 +304,5 @@ impl crate::errors::ToPy for ExportError {
             _ => Kind::Misuse,
         };
         error(kind, self)
-    }
-}
-
-impl crate::errors::ToPy for ReclaimError {
-    fn to_py(self) -> PyErr {
-        match self {
-            Self::NoSuchAperture(e) => e.to_py(),
-            Self::Memory(e) => e.to_py(),
-            e => error(Kind::Forked, e),
-        }
     }
 }

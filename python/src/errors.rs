@@ -175,31 +175,33 @@ always! {
     hamlyn::control::AcceptError => Closed,
     hamlyn::wire::TicketError => Misuse,
     hamlyn::wire::ShareError => Misuse,
-    hamlyn::protocol::SeedError => Seed,
     std::io::Error => Os,
 }
 
-#[cfg(feature = "tls")]
-always! {
-    hamlyn::protocol::SeedHostError => Misuse,
+impl ToPy for hamlyn::protocol::SeedError {
+    fn to_py(self) -> PyErr {
+        let kind = match &self {
+            #[cfg(feature = "tls")]
+            Self::Host(_) | Self::HostTooLong(_) => Kind::Misuse,
+            _ => Kind::Seed,
+        };
+        error(kind, self)
+    }
 }
 
 impl ToPy for BuildError {
     fn to_py(self) -> PyErr {
-        use hamlyn::control::StartError;
-        let kind = match &self {
-            Self::Config(_) | Self::Start(StartError::Config(_) | StartError::NoHosts) => {
-                Kind::Misuse
-            }
-            #[cfg(feature = "tls")]
-            Self::Start(StartError::Hosts(e)) => of_hosts(e),
-            Self::Start(StartError::Os { .. }) | Self::Os { .. } => Kind::Os,
-            // The library may have been built with more than this package.
-            #[cfg(not(feature = "tls"))]
-            #[allow(unreachable_patterns)]
-            _ => Kind::Os,
-        };
-        error(kind, self)
+        error(of_building(&self), self)
+    }
+}
+
+/// The kind of an error that prevents a node, or all other hosts.
+fn of_building(failed: &BuildError) -> Kind {
+    match failed {
+        #[cfg(feature = "tls")]
+        BuildError::Keys(hamlyn::control::hosts::KeysError::Read { .. }) => Kind::Os,
+        BuildError::Os { .. } => Kind::Os,
+        _ => Kind::Misuse,
     }
 }
 
@@ -223,9 +225,9 @@ impl ToPy for OfferError {
 
 impl ToPy for MemoryError {
     fn to_py(self) -> PyErr {
-        use hamlyn::os::memory::AllocationError;
         let kind = match &self {
-            Self::Memory(AllocationError::Os { .. }) => Kind::Os,
+            Self::Os { .. } => Kind::Os,
+            Self::Forked(_) => Kind::Forked,
             _ => Kind::Misuse,
         };
         error(kind, self)
@@ -269,25 +271,6 @@ fn of_connect(failed: &ConnectError) -> Kind {
     }
 }
 
-/// The kind of an error that prevents all other hosts.
-#[cfg(feature = "tls")]
-fn of_hosts(failed: &hamlyn::control::hosts::HostsError) -> Kind {
-    use hamlyn::control::hosts::{HostsError, KeysError};
-    match failed {
-        HostsError::Keys(KeysError::Read { .. }) | HostsError::Os { .. } | HostsError::Ended(_) => {
-            Kind::Os
-        }
-        HostsError::Housekeeping => Kind::Misuse,
-        HostsError::Keys(
-            KeysError::None
-            | KeysError::Missing(_)
-            | KeysError::Open { .. }
-            | KeysError::Content { .. }
-            | KeysError::Unusable(_),
-        ) => Kind::Misuse,
-    }
-}
-
 /// The kind of a failed link to a service of another host.
 #[cfg(feature = "tls")]
 fn of_host(failed: &hamlyn::control::hosts::HostError) -> Kind {
@@ -295,7 +278,8 @@ fn of_host(failed: &hamlyn::control::hosts::HostError) -> Kind {
     use hamlyn::control::hosts::{HostDirectoryError, HostError, MeetingError};
     match failed {
         HostError::Name(_) | HostError::TooMany => Kind::Misuse,
-        HostError::Hosts(e) => of_hosts(e),
+        HostError::Hosts(e) => of_building(e),
+        HostError::Ended(_) => Kind::Os,
         HostError::Directory(
             HostDirectoryError::NotListed(_)
             | HostDirectoryError::NoRecord(_)

@@ -41,7 +41,7 @@ pub mod shell;
 
 pub use frame::{LinkFeatures, Reason};
 pub use machine::{
-    Accept, AnswerError, ApertureError, ConnectionId, Event, Failure, HostPeer, LinkEnd, Peer,
+    Accept, AcceptError, ApertureError, ConnectionId, Event, Failure, HostPeer, LinkEnd, Peer,
     PeerUser, RefusedBy, RequestId, Wait,
 };
 #[cfg(feature = "os")]
@@ -60,8 +60,8 @@ pub use names::{
 };
 #[cfg(feature = "os")]
 pub use shell::{
-    AcceptError, Answered, ConnectError, Control, ControlEvent, Inbox, LinkToken, NewLink,
-    StartError, Statistics, Way, read_statistics, stat_of, statistics_of,
+    Answered, BuildError, ConnectError, Control, ControlEvent, Inbox, LinkToken, NewLink,
+    Statistics, Way, read_statistics, stat_of, statistics_of,
 };
 
 #[cfg(feature = "os")]
@@ -79,6 +79,5 @@ const FRAME_TEXT_MAX: usize = frame::FRAME_BYTES_MAX / 2;
 pub(crate) const FIGURES_ARE_FOR_ITS_USER: &str =
     "may not see the figures, which are for the service's own user and root";
 
-#[cfg(feature = "os")]
 const FORKED: &str = "this process is a forked child; the links belong to its parent, and a child \
                       starts its own";

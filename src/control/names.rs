@@ -56,7 +56,7 @@ pub struct ServiceName {
     name: String,
 }
 
-/// A text that is no name of a service.
+/// A text that is no name of a service, on this host or another.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum NameError {
@@ -85,6 +85,34 @@ pub enum NameError {
         /// The first character that is not allowed.
         found: char,
     },
+    /// It does not have the form of the name of a service of another host.
+    #[cfg(feature = "tls")]
+    #[error(
+        "{0:?} is no name of a service of another host: that is hamlyn://host:port/service, or \
+         hamlyn://service where there is a directory"
+    )]
+    HostForm(String),
+    /// A place does not have its form.
+    #[cfg(feature = "tls")]
+    #[error("{0:?} is not host:port")]
+    Place(String),
+    /// The host is neither a name nor an address.
+    #[cfg(feature = "tls")]
+    #[error("the host of {text:?} {why}")]
+    Host {
+        /// The whole text.
+        text: String,
+        /// The fault.
+        why: &'static str,
+    },
+    /// The port is not valid.
+    #[cfg(feature = "tls")]
+    #[error("the port of {0:?} is none: it is a number from 1 to 65535")]
+    Port(String),
+    /// It contains a user's name, which has a meaning on one host only.
+    #[cfg(feature = "tls")]
+    #[error("{0:?} names a user: between hosts there are no users, and a service is a name alone")]
+    User(String),
 }
 
 /// The form that a name with such a character may be meant to have.

@@ -25,6 +25,16 @@ pub const WORK_QUEUE_ENTRIES: usize = 63;
 /// Send buffer areas of a terminus unless configured (Hamlyn 2.3).
 pub const SEND_BUFFERS: usize = 8;
 
+/// A terminus of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TerminusId(pub(crate) u32);
+
+impl core::fmt::Display for TerminusId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "terminus {}", self.0)
+    }
+}
+
 /// Names a send buffer area of a terminus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferTag(pub u8);
@@ -98,6 +108,9 @@ impl SendHandle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum PostError {
+    /// No terminus has this name.
+    #[error("{0} does not exist: it belongs to another node")]
+    NoSuchTerminus(TerminusId),
     /// Not now: the work queue or the link is full.
     #[error("the work queue is full: {0} messages wait")]
     QueueFull(usize),

@@ -529,7 +529,7 @@ impl Shared {
         }
         #[cfg(feature = "tls")]
         if let Some(at) = at {
-            let wrong = |e: crate::protocol::SeedHostError| JobError::Environment {
+            let wrong = |e: crate::protocol::SeedError| JobError::Environment {
                 variable: "HAMLYN_JOB_HOST",
                 value: at.into(),
                 allowed: e.to_string(),

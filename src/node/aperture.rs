@@ -89,21 +89,6 @@ pub enum NoSuchAperture {
     Pool(ApertureId),
 }
 
-/// An aperture could not be reclaimed. It is unchanged.
-#[derive(Debug, thiserror::Error)]
-#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub enum ReclaimError {
-    /// There is no such aperture.
-    #[error(transparent)]
-    NoSuchAperture(#[from] NoSuchAperture),
-    /// There is no room for the message area.
-    #[error(transparent)]
-    Memory(#[from] MemoryError),
-    /// The calling process is a forked child.
-    #[error(transparent)]
-    Forked(#[from] Forked),
-}
-
 /// The holder's side of an aperture: the memory of a process at the other end of a link. Any thread
 /// may use it, without the node.
 ///
@@ -617,13 +602,13 @@ impl Node {
     /// 1 MiB, and 0.9 to 1.3 ms a MiB for 8 and 64 MiB (medians of 7; two virtual cores, both
     /// busy). Views in other threads wait for that long. The aperture is revoked from all
     /// [holders](Self::export_also). On an error it is unchanged.
-    pub fn reclaim_aperture(&mut self, id: ApertureId) -> Result<AreaId, ReclaimError> {
+    pub fn reclaim_aperture(&mut self, id: ApertureId) -> Result<AreaId, MemoryError> {
         self.check_fork()?;
         let view = self.aperture_view(id)?;
         let bytes = usize::try_from(view.bytes()).unwrap_or(usize::MAX);
         // A new area is of this node alone; no slot can have named it yet.
         let area = self.message_area(bytes)?;
-        let memory = self.area_mut(area).map_err(MemoryError::from)?;
+        let memory = self.area_mut(area)?;
         view.owned.revoke(Some(memory));
         for id in self.apertures.names_of(&view.owned) {
             self.apertures.exported.remove(&id);

@@ -389,8 +389,9 @@ impl Node {
         wait: Wait,
     ) -> Result<LinkToken, ConnectError> {
         use control::hosts::HostName;
-        let host: HostName = name.parse().map_err(|e: control::hosts::HostNameError| {
-            ConnectError::Host { name: control::printable(name), error: e.into() }
+        let host: HostName = name.parse().map_err(|e: control::NameError| ConnectError::Host {
+            name: control::printable(name),
+            error: e.into(),
         })?;
         let token = self.control().begin_connect_host(&host, greeting, timeout, wait)?;
         self.connecting.insert(token, Connecting::default());

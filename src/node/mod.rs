@@ -44,19 +44,17 @@ mod wait;
 // The errors of its parts and its control plane.
 #[cfg(feature = "tls")]
 pub use crate::control::hosts::{
-    HostDirectory, HostDirectoryError, HostError, HostNameError, HostsError, KeysError,
-    MeetingError, Place,
+    HostDirectory, HostDirectoryError, HostError, KeysError, MeetingError, Place,
 };
 pub use crate::control::{
-    AcceptError, AnswerError, ApertureError, ConnectError, DirectoryError, FindError, NameError,
-    ServeError, StartError,
+    AcceptError, ApertureError, BuildError, ConnectError, DirectoryError, FindError, NameError,
+    ServeError,
 };
-pub use crate::interface::terminus::PostError;
+pub use crate::interface::terminus::{PostError, TerminusId};
 pub use crate::interface::{AreaError, QueueError, SlotError};
-pub use crate::os::memory::AllocationError;
 
 pub use aperture::{
-    Aperture, ApertureEvent, ApertureId, ApertureView, ExportError, NoSuchAperture, ReclaimError,
+    Aperture, ApertureEvent, ApertureId, ApertureView, ExportError, NoSuchAperture,
 };
 pub(crate) use events::keep_event;
 pub use events::{CloseReason, Event};
@@ -75,7 +73,7 @@ pub(crate) use shared::{NextTurn, Patience};
 
 pub use wait::{Look, WaitError};
 
-use crate::config::{Config, ConfigError, Housekeeping};
+use crate::config::{Config, Housekeeping};
 use crate::control::{Accept, Access, Control, Identity, Inbox, LinkToken, ServiceName};
 use crate::engine::queued::Queued;
 use crate::engine::routes::Routes;
@@ -102,26 +100,6 @@ use std::vec::Vec;
 #[error("this process was forked from the one that made the node; make a node here")]
 pub struct Forked;
 
-/// A node that could not be made. Nothing is left behind.
-#[derive(Debug, thiserror::Error)]
-#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub enum BuildError {
-    /// A setting is not allowed.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The control plane did not start.
-    #[error(transparent)]
-    Start(#[from] StartError),
-    /// The system refused something that every node needs.
-    #[error("{what}: {error}")]
-    Os {
-        /// The request to the system.
-        what: &'static str,
-        /// The system's error.
-        error: io::Error,
-    },
-}
-
 /// A service that could not be offered. No name was taken.
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
@@ -136,21 +114,6 @@ pub enum OfferError {
     #[error("this server drains, or has drained, and takes nobody: another is to be made")]
     Drained,
 }
-
-/// A terminus of one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TerminusId(pub(crate) u32);
-
-impl core::fmt::Display for TerminusId {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "terminus {}", self.0)
-    }
-}
-
-/// No terminus has this name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} does not exist: it belongs to another node")]
-pub struct NoSuchTerminus(pub TerminusId);
 
 /// A process's part in Hamlyn: its interface, links, names and waiting. See the [module](self) for
 /// how the parts fit.
@@ -272,15 +235,16 @@ impl Node {
     /// ms, in which the kernel registers the process for barriers; to avoid that, call
     /// [`register_barrier`](crate::register_barrier) before you start threads.
     pub fn with_config(config: Config) -> Result<Self, BuildError> {
-        let os = |what| move |error| BuildError::Os { what, error };
+        let os = BuildError::os;
         config.validate()?;
         if config.undumpable {
             sys::make_undumpable().map_err(os("making the process undumpable"))?;
         }
         sys::register_barrier();
-        let identity = Identity::new().map_err(os("the system's random number generator"))?;
+        let identity =
+            Identity::new().map_err(os("asking the system's random number generator"))?;
         // Without a secret there is no protection, so nothing goes on.
-        let secret = sys::random().map_err(os("the system's random number generator"))?;
+        let secret = sys::random().map_err(os("asking the system's random number generator"))?;
         let mut interface = Interface::new(identity.node(), secret);
         interface.enable();
         let counters = interface.counters().clone();
@@ -296,7 +260,7 @@ impl Node {
             text
         };
         let control = Control::start(&config, &identity, Arc::new(stat))?;
-        let poller = Poller::new().map_err(os("an epoll descriptor"))?;
+        let poller = Poller::new().map_err(os("making an epoll descriptor"))?;
         let runs_control = config.housekeeping == Housekeeping::Application;
         poller.add(control.inbox(), sleep::INBOX_TAG).map_err(os("watching the control plane"))?;
         if runs_control {

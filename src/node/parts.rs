@@ -4,7 +4,7 @@
 //! The interface decides whether a change is allowed, with its own errors. Never: there are more
 //! areas, slots or bytes than the settings allow; a key is used twice.
 
-use super::{NoSuchTerminus, Node, TerminusId};
+use super::{Forked, NoSuchAperture, Node, TerminusId};
 use crate::interface::notification::{Consumer, Waiting};
 use crate::interface::terminus::{BufferTag, PostError, Terminus};
 use crate::interface::{
@@ -12,18 +12,27 @@ use crate::interface::{
     SlotId,
 };
 use crate::os::aperture::AreaView;
-use crate::os::memory::{AllocationError, AreaMemory, AreaPages, AreaReport};
+use crate::os::memory::{AreaMemory, AreaPages, AreaReport};
 use crate::wire::{MetadataIndex, Ticket};
 use core::ops::Range;
 use std::boxed::Box;
+use std::io;
 
 /// A message area that could not be made. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum MemoryError {
-    /// The system or the configuration refused.
-    #[error(transparent)]
-    Memory(#[from] AllocationError),
+    /// Nothing to hold.
+    #[error("a message area has at least 1 byte, and 0 were asked for")]
+    Empty,
+    /// The system refused.
+    #[error("a message area of {bytes} bytes could not be had: {error}")]
+    Os {
+        /// Bytes asked for.
+        bytes: usize,
+        /// The system's error.
+        error: io::Error,
+    },
     /// As many areas as the configuration allows.
     #[error(transparent)]
     Area(#[from] AreaError),
@@ -42,9 +51,12 @@ pub enum MemoryError {
     /// The terminus has no tag left, or does not exist.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// No such terminus.
+    /// There is no such aperture to [reclaim](Node::reclaim_aperture).
     #[error(transparent)]
-    Terminus(#[from] NoSuchTerminus),
+    Aperture(#[from] NoSuchAperture),
+    /// The calling process is a forked child, and the memory is an aperture's.
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 impl Node {
@@ -54,6 +66,9 @@ impl Node {
     fn check_bytes(&self, bytes: usize) -> Result<(), MemoryError> {
         let limit = usize::try_from(self.config.area_bytes_max).unwrap_or(usize::MAX);
         let used = self.area_bytes;
+        if bytes == 0 {
+            return Err(MemoryError::Empty);
+        }
         if bytes > limit.saturating_sub(used) {
             return Err(MemoryError::TooManyBytes { bytes, used, limit });
         }
@@ -62,7 +77,8 @@ impl Node {
 
     pub(crate) fn new_memory(&mut self, bytes: usize) -> Result<AreaMemory, MemoryError> {
         self.check_bytes(bytes)?;
-        let memory = AreaMemory::new(bytes, self.config.huge_pages, self.config.mlock)?;
+        let memory = AreaMemory::new(bytes, self.config.huge_pages, self.config.mlock)
+            .map_err(|error| MemoryError::Os { bytes, error })?;
         self.area_bytes += bytes;
         Ok(memory)
     }
@@ -133,11 +149,8 @@ impl Node {
     pub fn watched_area(&mut self, bytes: usize) -> Result<(AreaId, AreaView), MemoryError> {
         self.check_areas()?;
         self.check_bytes(bytes)?;
-        if bytes == 0 {
-            return Err(AllocationError::Empty.into());
-        }
-        let made = AreaView::make(bytes).map_err(|error| AllocationError::Os { bytes, error });
-        let (pages, view) = made?;
+        let (pages, view) =
+            AreaView::make(bytes).map_err(|error| MemoryError::Os { bytes, error })?;
         let memory = self.memory_of(pages)?;
         Ok((self.interface.create_area(memory), view))
     }
@@ -565,8 +578,8 @@ impl Node {
     pub(super) fn terminus_mut(
         &mut self,
         id: TerminusId,
-    ) -> Result<&mut Terminus<AreaMemory>, NoSuchTerminus> {
-        self.termini.get_mut(id.0 as usize).ok_or(NoSuchTerminus(id))
+    ) -> Result<&mut Terminus<AreaMemory>, PostError> {
+        self.termini.get_mut(id.0 as usize).ok_or(PostError::NoSuchTerminus(id))
     }
 
     /// Queued packets of a terminus of higher priority leave first, always. All begin with 0.
@@ -590,7 +603,7 @@ impl Node {
     /// # std::fs::remove_dir_all(&dir).ok();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn set_priority(&mut self, id: TerminusId, priority: u8) -> Result<(), NoSuchTerminus> {
+    pub fn set_priority(&mut self, id: TerminusId, priority: u8) -> Result<(), PostError> {
         self.terminus_mut(id)?.set_priority(priority);
         Ok(())
     }
@@ -640,7 +653,7 @@ impl Node {
 
     /// The bytes of a send buffer area.
     pub fn send_buffer_ref(&self, id: TerminusId, tag: BufferTag) -> Result<&[u8], MemoryError> {
-        let terminus = self.termini.get(id.0 as usize).ok_or(NoSuchTerminus(id))?;
+        let terminus = self.termini.get(id.0 as usize).ok_or(PostError::NoSuchTerminus(id))?;
         Ok(terminus.buffer(tag)?)
     }
 

@@ -6,7 +6,7 @@
 //! calls.
 
 use super::link::{BULK_PACKET_MIN, Left, Room};
-use super::{Forked, NoSuchTerminus, Node, TerminusId};
+use super::{Forked, Node, TerminusId};
 use crate::engine::queued::{SendsQueued, Way};
 use crate::interface::LinkId;
 use crate::interface::terminus::{IMMEDIATE_MAX, PostError, Segmenter};
@@ -49,9 +49,6 @@ pub enum NodeSendError {
     /// The message is not allowed.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// No such terminus.
-    #[error(transparent)]
-    Terminus(#[from] NoSuchTerminus),
     /// The calling process is a forked child.
     #[error(transparent)]
     Forked(#[from] Forked),

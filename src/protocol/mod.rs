@@ -154,8 +154,6 @@ pub use publish::{
 pub use reconnect::AsyncReconnectingClient;
 #[cfg(feature = "os")]
 pub use reconnect::{CallOptions, ConnectionState, ReconnectPolicy, ReconnectingClient};
-#[cfg(feature = "tls")]
-pub use seed::SeedHostError;
 #[cfg(feature = "os")]
 pub(crate) use seed::Token;
 pub use seed::{Kind, SEED_BYTES_MAX, Seed, SeedError};

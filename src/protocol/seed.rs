@@ -148,7 +148,7 @@ pub struct Seed {
     pub(crate) service: String,
 }
 
-/// Bytes or text that are no seed.
+/// Bytes or text that are no seed, or a seed that cannot be used on other hosts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub enum SeedError {
@@ -170,21 +170,16 @@ pub enum SeedError {
     /// Text with something other than hexadecimal digits.
     #[error("{0:?} at position {1} is no hexadecimal digit")]
     Digit(char, usize),
-}
-
-/// A seed that cannot be used on other hosts.
-#[cfg(feature = "tls")]
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub enum SeedHostError {
     /// Not the address of a host.
+    #[cfg(feature = "tls")]
     #[error(transparent)]
-    Name(#[from] crate::control::hosts::HostNameError),
+    Host(#[from] crate::control::NameError),
     /// The host's name makes the seed too long.
+    #[cfg(feature = "tls")]
     #[error(
         "{0:?} has too many characters: with it, a seed would be longer than {SEED_BYTES_MAX} bytes"
     )]
-    TooLong(String),
+    HostTooLong(String),
 }
 
 impl Seed {
@@ -209,14 +204,14 @@ impl Seed {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[cfg(feature = "tls")]
-    pub fn at_host(&self, at: &str) -> Result<Self, SeedHostError> {
+    pub fn at_host(&self, at: &str) -> Result<Self, SeedError> {
         let scheme = crate::control::names::SCHEME;
         // Between hosts there are no users.
         let own = self.service.rsplit(['/', '@']).next().unwrap_or_default();
         let name: crate::control::hosts::HostName = alloc::format!("{scheme}{at}/{own}").parse()?;
         let service = name.to_string();
         if service.len() > SERVICE_BYTES_MAX {
-            return Err(SeedHostError::TooLong(at.into()));
+            return Err(SeedError::HostTooLong(at.into()));
         }
         Ok(Self { service, ..self.clone() })
     }

@@ -7,10 +7,10 @@ use super::meeting::{Meeting, MeetingError, Own};
 use super::near::Near;
 use super::rails::RailDial;
 use super::rails::said::Said;
-use super::{HostName, HostNameError, HostsError, Met, Row, Shared, State};
+use super::{BuildError, HostName, Met, Row, Shared, State};
 use crate::config::{self, Config};
-use crate::control::Wait;
 use crate::control::shell::ConnectError;
+use crate::control::{NameError, Wait};
 use crate::os::sys::monotonic_ns;
 use crate::os::{tcp, thread};
 use core::time::Duration;
@@ -70,10 +70,14 @@ impl Dial {
 pub enum HostError {
     /// The name is not valid.
     #[error(transparent)]
-    Name(#[from] HostNameError),
+    Name(#[from] NameError),
     /// This process has no keys for it, or cannot make links to other hosts.
     #[error(transparent)]
-    Hosts(#[from] HostsError),
+    Hosts(#[from] BuildError),
+    /// The thread for other hosts could not go on. All links to other hosts have ended; those
+    /// within this host have not.
+    #[error("the system refuses the thread for other hosts what it needs: {0}")]
+    Ended(String),
     /// The name contains no address, and the directory found none.
     #[error(transparent)]
     Directory(#[from] HostDirectoryError),

@@ -65,7 +65,7 @@ pub use directory::{HostDirectory, HostDirectoryError};
 pub use frames::Goodbye;
 pub use keys::KeysError;
 pub use meeting::MeetingError;
-pub use name::{HostName, HostNameError, Place};
+pub use name::{HostName, Place};
 pub use near::{Ended, OnThisHost, Sought};
 pub use refused::Refused;
 pub use told::{Happened, Note};
@@ -73,7 +73,7 @@ pub use told::{Happened, Note};
 use super::identity::Identity;
 use super::machine::{HostPeer, RequestId};
 use super::names::Access;
-use super::shell::{ConnectError, ControlEvent, Inbox, LinkToken};
+use super::shell::{BuildError, ConnectError, ControlEvent, Inbox, LinkToken};
 use super::{Accept, Reason, Wait};
 use crate::config::{Config, Housekeeping};
 use crate::link::ring::packet_bytes_max;
@@ -239,33 +239,6 @@ impl core::fmt::Debug for Hosts {
     }
 }
 
-/// Links to other hosts are not possible, and the process does not listen.
-#[derive(Debug, thiserror::Error)]
-#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub enum HostsError {
-    /// The process's keys cannot be used.
-    #[error(transparent)]
-    Keys(#[from] KeysError),
-    /// The system refused.
-    #[error("while {doing}: {error}")]
-    Os {
-        /// The action that failed.
-        doing: String,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// The application runs the control plane, but links to other hosts need a thread.
-    #[error(
-        "links to other hosts need a thread of the library's, and housekeeping (HAMLYN_HOUSEKEEPING) is \
-         application, which says that there is to be none"
-    )]
-    Housekeeping,
-    /// The thread for other hosts could not go on. All links to other hosts have ended; those
-    /// within this host have not.
-    #[error("the system refuses the thread for other hosts what it needs: {0}")]
-    Ended(String),
-}
-
 /// Whether an identifier is that of a link, connection or request of another host.
 pub fn is_of_host(id: u64) -> bool {
     id & OF_HOSTS != 0
@@ -279,14 +252,11 @@ impl Hosts {
         inbox: &Arc<Inbox>,
         given: &Arc<Given>,
         (here, note): (Arc<dyn OnThisHost>, Note),
-    ) -> Result<Self, HostsError> {
+    ) -> Result<Self, BuildError> {
         let shared = Arc::new(Shared::new(config, identity, inbox, given, (here, note))?);
         let of_thread = shared.clone();
         let thread = thread::spawn("hamlyn-hosts", 512 << 10, move || of_thread.run());
-        let thread = thread.map_err(|error| {
-            let doing = "starting the thread for other hosts".into();
-            HostsError::Os { doing, error }
-        })?;
+        let thread = thread.map_err(BuildError::os("starting the thread for other hosts"))?;
         Ok(Self { shared, thread: Some(thread), end_by_ns: AtomicU64::new(u64::MAX) })
     }
 
@@ -323,7 +293,7 @@ impl Hosts {
     ) -> Result<LinkToken, ConnectError> {
         let mut state = self.shared.lock();
         if let Some(why) = &state.ended {
-            let error = HostError::Hosts(HostsError::Ended(why.clone()));
+            let error = HostError::Ended(why.clone());
             return Err(ConnectError::Host { name: name.to_string(), error });
         }
         let id = state.new_id();
@@ -426,15 +396,12 @@ impl Shared {
         inbox: &Arc<Inbox>,
         given: &Arc<Given>,
         (here, note): (Arc<dyn OnThisHost>, Note),
-    ) -> Result<Self, HostsError> {
+    ) -> Result<Self, BuildError> {
         if config.housekeeping == Housekeeping::Application {
-            return Err(HostsError::Housekeeping);
+            return Err(BuildError::Housekeeping);
         }
         let keys = Keys::load(config)?;
-        let os = |doing: &str| {
-            let doing = String::from(doing);
-            move |error| HostsError::Os { doing, error }
-        };
+        let os = BuildError::os;
         let poller = Poller::new().map_err(os("making an epoll descriptor"))?;
         let bell = Bell::new().map_err(os("making an event descriptor"))?;
         poller.add(&bell, BELL).map_err(os("watching an event descriptor"))?;
@@ -451,9 +418,9 @@ impl Shared {
                         }
                         _ => "",
                     };
-                    os(&doing(advice))(e)
+                    BuildError::os(doing(advice))(e)
                 })?;
-                poller.add(&listener, LISTENER).map_err(os(&doing("")))?;
+                poller.add(&listener, LISTENER).map_err(BuildError::os(doing("")))?;
                 Some(listener)
             }
         };

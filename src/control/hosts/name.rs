@@ -31,38 +31,6 @@ pub struct Place {
     pub port: u16,
 }
 
-/// A text that is not the name of a service of another host.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub enum HostNameError {
-    /// It does not have the form of such a name.
-    #[error(
-        "{0:?} is no name of a service of another host: that is hamlyn://host:port/service, or \
-         hamlyn://service where there is a directory"
-    )]
-    Form(String),
-    /// A place does not have its form.
-    #[error("{0:?} is not host:port")]
-    Place(String),
-    /// The host is neither a name nor an address.
-    #[error("the host of {text:?} {why}")]
-    Host {
-        /// The whole text.
-        text: String,
-        /// The fault.
-        why: &'static str,
-    },
-    /// The port is not valid.
-    #[error("the port of {0:?} is none: it is a number from 1 to 65535")]
-    Port(String),
-    /// The service's name is not valid.
-    #[error(transparent)]
-    Service(#[from] NameError),
-    /// It contains a user's name, which has a meaning on one host only.
-    #[error("{0:?} names a user: between hosts there are no users, and a service is a name alone")]
-    User(String),
-}
-
 impl HostName {
     /// The place; `None`: a directory has to find it.
     pub fn place(&self) -> Option<&Place> {
@@ -77,17 +45,17 @@ impl HostName {
 
 impl Place {
     /// Reads `host:port`; the error is the fault of `shown`, of which `text` is a part.
-    pub(super) fn read(text: &str, shown: &str) -> Result<Self, HostNameError> {
-        let form = || HostNameError::Form(shown.into());
+    pub(super) fn read(text: &str, shown: &str) -> Result<Self, NameError> {
+        let form = || NameError::HostForm(shown.into());
         let (host, port) = text.rsplit_once(':').ok_or_else(form)?;
         let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
         let port = port.parse::<u16>().ok().filter(|port| digits && *port != 0);
-        let port = port.ok_or_else(|| HostNameError::Port(shown.into()))?;
+        let port = port.ok_or_else(|| NameError::Port(shown.into()))?;
         let host = match host.strip_prefix('[') {
             Some(rest) => rest.strip_suffix(']').ok_or(NO_BRACKET).and_then(in_brackets),
             None => name_or_v4(host),
         };
-        let host = host.map_err(|why| HostNameError::Host { text: shown.into(), why })?;
+        let host = host.map_err(|why| NameError::Host { text: shown.into(), why })?;
         Ok(Self { host: host.into(), port })
     }
 }
@@ -157,36 +125,36 @@ fn name_or_v4(host: &str) -> Result<&str, &'static str> {
 }
 
 impl FromStr for Place {
-    type Err = HostNameError;
+    type Err = NameError;
 
-    fn from_str(text: &str) -> Result<Self, HostNameError> {
+    fn from_str(text: &str) -> Result<Self, NameError> {
         // Error messages show a prefix only.
         let shown = text.chars().take(400).collect::<String>();
         match Self::read(text, &shown) {
-            Err(HostNameError::Form(shown)) => Err(HostNameError::Place(shown)),
+            Err(NameError::HostForm(shown)) => Err(NameError::Place(shown)),
             read => read,
         }
     }
 }
 
 impl FromStr for HostName {
-    type Err = HostNameError;
+    type Err = NameError;
 
-    fn from_str(text: &str) -> Result<Self, HostNameError> {
+    fn from_str(text: &str) -> Result<Self, NameError> {
         // Error messages show a prefix only.
         let shown = text.chars().take(400).collect::<String>();
         if !is_of_other_host(text) {
-            return Err(HostNameError::Form(shown));
+            return Err(NameError::HostForm(shown));
         }
         let rest = &text[SCHEME.len()..];
         let (place, service) = match rest.split_once('/') {
             Some((place, service)) => (Some(Place::read(place, &shown)?), service),
-            None if rest.contains(':') => return Err(HostNameError::Form(shown)),
+            None if rest.contains(':') => return Err(NameError::HostForm(shown)),
             None => (None, rest),
         };
         let service: ServiceName = service.parse()?;
         if service.user().is_some() {
-            return Err(HostNameError::User(shown));
+            return Err(NameError::User(shown));
         }
         Ok(Self { place, service })
     }

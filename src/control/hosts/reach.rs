@@ -6,16 +6,16 @@
 //! ```
 //! Never: it takes longer than the time that it is given.
 
+use super::HostName;
 use super::dial::{self, HostError};
 use super::directory;
 use super::keys::Keys;
 use super::meeting::{Meeting, MeetingError, Own, Step};
 use super::path::Path;
 use super::rails::said::Said;
-use super::{HostName, HostsError};
 use crate::config::Config;
-use crate::control::Reason;
 use crate::control::identity::Identity;
+use crate::control::{BuildError, Reason};
 use crate::os::sys::{monotonic_ns, wait_for};
 use crate::os::tcp;
 use core::net::SocketAddr;
@@ -135,9 +135,8 @@ pub(super) fn connect(
     Err(failed)
 }
 
-fn own(config: &Config) -> Result<Own, HostsError> {
-    let identity = Identity::new()
-        .map_err(|error| HostsError::Os { doing: "making this process's own key".into(), error })?;
+fn own(config: &Config) -> Result<Own, BuildError> {
+    let identity = Identity::new().map_err(BuildError::os("making this process's own key"))?;
     Ok(Own { keys: Keys::load(config)?, identity, packet_bytes: config.packet_bytes })
 }
 

@@ -20,8 +20,8 @@
 
 use super::super::ConnectionId;
 use super::{
-    BELL, HostError, HostLink, HostsError, LISTENER, Leaving, LinkToken, RequestId, Rest, Row,
-    Shared, State, WORDS, lock,
+    BELL, HostError, HostLink, LISTENER, Leaving, LinkToken, RequestId, Rest, Row, Shared, State,
+    WORDS, lock,
 };
 use crate::control::shell::ControlEvent;
 use crate::log::{self, Account, Entry, Kind};
@@ -193,7 +193,7 @@ impl Shared {
                     Row::Came(_) | Row::Leaving(_) => None,
                 };
                 if let Some(dial) = dial {
-                    let ended = HostError::Hosts(HostsError::Ended(why.clone()));
+                    let ended = HostError::Ended(why.clone());
                     self.dial_failed(&mut state, id, &dial, dial.error(ended));
                 }
             }
@@ -203,7 +203,7 @@ impl Shared {
         }
         if log::is_wanted() {
             let (kind, service) = (Kind::Lost, String::new());
-            let reason = HostsError::Ended(why).to_string();
+            let reason = HostError::Ended(why).to_string();
             let reason = std::format!("all links to other hosts: {reason}");
             let of = Account::Own;
             log::tell(&Entry { kind, user: None, process: None, service, reason, of });

@@ -1,7 +1,7 @@
 //! The machine's inputs, its actions, and the events that it reports.
 
-use crate::control::TOKEN_BYTES_MAX;
 use crate::control::frame::{Credential, Frame, Hello, LinkFeatures, Memory, Reason};
+use crate::control::{FORKED, GREETING_BYTES_MAX, TOKEN_BYTES_MAX};
 use crate::wire::{ApertureAccess, NodeId};
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -534,15 +534,21 @@ pub struct Agreed {
 }
 
 /// An answer that could not be given. The request is unchanged, unless the variant says otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub enum AnswerError {
+pub enum AcceptError {
     /// The request does not exist: it never did, was answered, or its process went away.
     #[error("request {} is not waiting for an answer", .0.0)]
     NoSuchRequest(RequestId),
     /// There is no room; the request was refused for that reason.
     #[error("the request was refused: {0}")]
     Refused(Reason),
+    /// The greeting is longer than a frame takes.
+    #[error("a greeting of {0} bytes; at most {GREETING_BYTES_MAX} are allowed")]
+    GreetingTooLong(usize),
+    /// This process is a child of the one that started the control plane.
+    #[error("{FORKED}")]
+    Forked,
 }
 
 /// The part that refused a request, for the counters.

@@ -25,7 +25,7 @@ use super::account::{Accounts, Rank};
 use super::memory::{Transfer, is_ring_size};
 use super::table::{Connection, Leave, Linked, Meeting, Stage};
 use super::{
-    Accept, Action, Admission, Agreed, AnswerError, ConnectionId, Event, Failure, Machine, NotNow,
+    Accept, AcceptError, Action, Admission, Agreed, ConnectionId, Event, Failure, Machine, NotNow,
     RefusedBy, RequestId, UnknownUsers, Wait, Who,
 };
 use crate::link::cells::READER_WORDS_BYTES;
@@ -238,16 +238,16 @@ impl Machine {
         now_ns: u64,
         request: RequestId,
         greeting: Vec<u8>,
-    ) -> Result<(), AnswerError> {
+    ) -> Result<(), AcceptError> {
         self.now_ns = now_ns;
         let id = ConnectionId(request.0);
         let Some(Stage::Asking(_)) = self.table.get(id).map(Connection::stage) else {
-            return Err(AnswerError::NoSuchRequest(request));
+            return Err(AcceptError::NoSuchRequest(request));
         };
         if let Err((reason, text)) = self.welcome(now_ns, id, greeting, Some(request)) {
             // The application hears of it from this call, and gets no event.
             self.leave(id, Leave::Ours, Some(super::refusal(reason, &text)));
-            return Err(AnswerError::Refused(reason));
+            return Err(AcceptError::Refused(reason));
         }
         Ok(())
     }
@@ -259,10 +259,10 @@ impl Machine {
         request: RequestId,
         by: RefusedBy,
         text: &str,
-    ) -> Result<(), AnswerError> {
+    ) -> Result<(), AcceptError> {
         let id = ConnectionId(request.0);
         let Some(Stage::Asking(_)) = self.table.get(id).map(Connection::stage) else {
-            return Err(AnswerError::NoSuchRequest(request));
+            return Err(AcceptError::NoSuchRequest(request));
         };
         *match by {
             RefusedBy::Application => &mut self.counters.refused_application,

@@ -38,7 +38,7 @@ mod table;
 pub use aperture::ApertureError;
 pub use counters::Counters;
 pub use interface::{
-    Accept, Action, Admission, Agreed, AnswerError, ConnectionId, Event, Expected, Failure,
+    Accept, AcceptError, Action, Admission, Agreed, ConnectionId, Event, Expected, Failure,
     HostPeer, Limits, LinkEnd, NotNow, Peer, PeerUser, Places, RefusedBy, RequestId, ServiceId,
     Taken, Touched, UnknownUsers, Wait, Who,
 };

@@ -1,25 +1,34 @@
 //! The errors of the control plane, by verb.
 
 use super::super::frame::{VERSION_MAJOR, VERSION_MINOR};
-use super::super::machine::{AnswerError, Failure};
+use super::super::machine::Failure;
 use super::super::names::{FindError, NameError};
 use super::super::{FIGURES_ARE_FOR_ITS_USER, FORKED, GREETING_BYTES_MAX, Reason};
 use crate::config::ConfigError;
+use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
 use std::string::String;
 
-/// The control plane could not be started. Nothing is left of it.
+/// A node that could not be made, or cannot have links to other hosts. Nothing is left of the
+/// attempt.
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub enum StartError {
+pub enum BuildError {
     /// A setting is not allowed.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Other hosts should connect, and cannot.
+    /// The process's keys for other hosts cannot be used.
     #[cfg(feature = "tls")]
     #[error(transparent)]
-    Hosts(#[from] crate::control::hosts::HostsError),
+    Keys(#[from] crate::control::hosts::KeysError),
+    /// The application runs the control plane, but links to other hosts need a thread.
+    #[cfg(feature = "tls")]
+    #[error(
+        "links to other hosts need a thread of the library's, and housekeeping (HAMLYN_HOUSEKEEPING) is \
+         application, which says that there is to be none"
+    )]
+    Housekeeping,
     /// Other hosts should connect, and this library was built without the feature for that.
     #[error("listen (HAMLYN_LISTEN) is set, and this library was built without the feature tls")]
     NoHosts,
@@ -27,25 +36,17 @@ pub enum StartError {
     #[error("while {doing}: {error}")]
     Os {
         /// The action that failed.
-        doing: &'static str,
+        doing: Cow<'static, str>,
         /// The system's error.
         error: io::Error,
     },
 }
 
-/// An answer that could not be given. The request is unchanged, unless the variant says otherwise.
-#[derive(Debug, thiserror::Error)]
-#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub enum AcceptError {
-    /// The request does not exist, or there is no room for its link.
-    #[error(transparent)]
-    Answer(#[from] AnswerError),
-    /// The greeting is longer than a frame takes.
-    #[error("a greeting of {0} bytes; at most {GREETING_BYTES_MAX} are allowed")]
-    GreetingTooLong(usize),
-    /// This process is a child of the one that started the control plane.
-    #[error("{FORKED}")]
-    Forked,
+impl BuildError {
+    pub(crate) fn os(doing: impl Into<Cow<'static, str>>) -> impl FnOnce(io::Error) -> Self {
+        let doing = doing.into();
+        move |error| Self::Os { doing, error }
+    }
 }
 
 /// A link that could not be made. Nothing is left of the attempt.

@@ -36,7 +36,7 @@ mod turn;
 
 pub(crate) use dial::wait_of;
 pub(in crate::control) use ending::end;
-pub use error::{AcceptError, ConnectError, StartError};
+pub use error::{BuildError, ConnectError};
 pub use inbox::{ControlEvent, Inbox, LinkToken, NewLink, Way};
 pub use statistics::{Answered, Statistics, read_statistics, stat_of, statistics_of};
 
@@ -46,8 +46,8 @@ use super::hosts::Hosts;
 use super::identity::Identity;
 use super::lookups::Lookups;
 use super::machine::{
-    Accept, Admission, ApertureError, ConnectionId, Counters, Expected, Limits, Machine, Peer,
-    RefusedBy, RequestId, ServiceId, UnknownUsers, Who,
+    Accept, AcceptError, Admission, ApertureError, ConnectionId, Counters, Expected, Limits,
+    Machine, Peer, RefusedBy, RequestId, ServiceId, UnknownUsers, Who,
 };
 use super::memory::{Made, Mapped};
 use super::names::{self, Access, Listener, ServeError, ServiceName};
@@ -292,9 +292,9 @@ impl Control {
         config: &Config,
         identity: &Identity,
         stat: Arc<dyn Fn() -> String + Send + Sync>,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, BuildError> {
         config.validate()?;
-        let doing = |doing| move |error| StartError::Os { doing, error };
+        let doing = BuildError::os;
         let mut notes = Vec::new();
         if config.undumpable {
             sys::make_undumpable().map_err(doing("making the process undumpable"))?;
@@ -364,7 +364,7 @@ impl Control {
         shared.poller.add(&shared.bell, BELL).map_err(doing("watching an event descriptor"))?;
         #[cfg(not(feature = "tls"))]
         if config.listen.is_some() {
-            return Err(StartError::NoHosts);
+            return Err(BuildError::NoHosts);
         }
         // Before the control thread, which nothing would end if this failed.
         #[cfg(feature = "tls")]
@@ -513,12 +513,12 @@ impl Control {
             return Err(AcceptError::GreetingTooLong(greeting.len()));
         }
         if let Some(answer) = self.accept_host(request, greeting) {
-            return Ok(answer?);
+            return answer;
         }
         let answer = self.call(|machine, now| machine.accept(now, request, greeting.to_vec()));
         // The new deadline may be the earliest.
         self.shared.bell.ring();
-        Ok(answer?)
+        answer
     }
 
     /// Refuses a request, with a reason in words, of which at most 1 KiB is sent.
@@ -537,9 +537,9 @@ impl Control {
             return Err(AcceptError::Forked);
         }
         if let Some(answer) = self.refuse_host(request, by.reason(), text) {
-            return Ok(answer?);
+            return answer;
         }
-        Ok(self.call(|machine, _| machine.refuse_request(request, by, text))?)
+        self.call(|machine, _| machine.refuse_request(request, by, text))
     }
 
     /// Tells an operator that the other end of a link is disconnected, and why; the link is

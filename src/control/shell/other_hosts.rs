@@ -2,7 +2,7 @@
 //! Without the feature `tls` there are none.
 
 use super::super::Reason;
-use super::super::machine::{Accept, AnswerError, RequestId};
+use super::super::machine::{Accept, AcceptError, RequestId};
 use super::super::names::{Access, ServiceName};
 use super::{Control, LinkToken};
 
@@ -178,7 +178,7 @@ mod with_tls {
             &self,
             request: RequestId,
             greeting: &[u8],
-        ) -> Option<Result<(), AnswerError>> {
+        ) -> Option<Result<(), AcceptError>> {
             let hosts = self.hosts_of(request.0)?;
             Some(if hosts.accept(request, greeting) { Ok(()) } else { Err(gone(request)) })
         }
@@ -188,7 +188,7 @@ mod with_tls {
             request: RequestId,
             reason: Reason,
             text: &str,
-        ) -> Option<Result<(), AnswerError>> {
+        ) -> Option<Result<(), AcceptError>> {
             let hosts = self.hosts_of(request.0)?;
             Some(if hosts.refuse(request, reason, text) { Ok(()) } else { Err(gone(request)) })
         }
@@ -241,8 +241,8 @@ mod with_tls {
         }
     }
 
-    fn gone(request: RequestId) -> AnswerError {
-        AnswerError::NoSuchRequest(request)
+    fn gone(request: RequestId) -> AcceptError {
+        AcceptError::NoSuchRequest(request)
     }
 }
 
@@ -256,7 +256,7 @@ impl Control {
 
     pub(super) fn stop_serving_hosts(&self, _: &ServiceName) {}
 
-    pub(super) fn accept_host(&self, _: RequestId, _: &[u8]) -> Option<Result<(), AnswerError>> {
+    pub(super) fn accept_host(&self, _: RequestId, _: &[u8]) -> Option<Result<(), AcceptError>> {
         None
     }
 
@@ -265,7 +265,7 @@ impl Control {
         _: RequestId,
         _: Reason,
         _: &str,
-    ) -> Option<Result<(), AnswerError>> {
+    ) -> Option<Result<(), AcceptError>> {
         None
     }
 

@@ -41,26 +41,6 @@ pub struct AreaMemory {
     report: Box<AreaReport>,
 }
 
-/// A message area that could not be made.
-#[derive(Debug, thiserror::Error)]
-#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub enum AllocationError {
-    /// Nothing to hold.
-    #[error("a message area has at least 1 byte, and 0 were asked for")]
-    Empty,
-    /// More than an address space.
-    #[error("a message area of {0} bytes does not fit into the address space")]
-    TooLarge(usize),
-    /// The system refused.
-    #[error("a message area of {bytes} bytes could not be had: {error}")]
-    Os {
-        /// Bytes asked for.
-        bytes: usize,
-        /// The system's error.
-        error: io::Error,
-    },
-}
-
 fn wire_down(mapping: &Mapping) -> Grant {
     // It takes all pages now.
     if let Err(e) = room::check_now(mapping.bytes) {
@@ -79,20 +59,17 @@ fn wire_down(mapping: &Mapping) -> Grant {
 impl AreaMemory {
     /// `bytes` of memory; huge pages and locking are requests, and [`report`](Self::report) returns
     /// their results.
-    pub fn new(bytes: usize, huge_pages: bool, lock: bool) -> Result<Self, AllocationError> {
-        if bytes == 0 {
-            return Err(AllocationError::Empty);
-        }
+    pub fn new(bytes: usize, huge_pages: bool, lock: bool) -> io::Result<Self> {
         let round = |unit: usize| {
-            bytes.checked_next_multiple_of(unit).filter(|n| *n <= isize::MAX as usize)
+            let whole = bytes.checked_next_multiple_of(unit).filter(|n| *n <= isize::MAX as usize);
+            whole.ok_or_else(|| io::Error::other("it does not fit into the address space"))
         };
-        let whole = round(PAGE).ok_or(AllocationError::TooLarge(bytes))?;
-        let os = |error| AllocationError::Os { bytes, error };
-        room::check_ever(whole).map_err(os)?;
+        let whole = round(PAGE)?;
+        room::check_ever(whole)?;
         let mut report = AreaReport { huge_pages: Grant::NotAsked, locked: Grant::NotAsked };
         let mut mapping = None;
         if huge_pages {
-            let whole = round(HUGE_PAGE).ok_or(AllocationError::TooLarge(bytes))?;
+            let whole = round(HUGE_PAGE)?;
             // Reserved at once (no MAP_NORESERVE): a huge page that is missing later would kill.
             match Mapping::anonymous(whole, MapFlags::PRIVATE | MapFlags::HUGETLB) {
                 Ok(m) => {
@@ -100,7 +77,7 @@ impl AreaMemory {
                     mapping = Some(m);
                 }
                 Err(e) => {
-                    let m = Mapping::anonymous(whole, MapFlags::PRIVATE).map_err(os)?;
+                    let m = Mapping::anonymous(whole, MapFlags::PRIVATE)?;
                     let instead = match m.advise(Advice::LinuxHugepage) {
                         Ok(()) => "transparent huge pages, where the kernel finds them, instead",
                         Err(_) => "ordinary pages instead",
@@ -113,7 +90,7 @@ impl AreaMemory {
         }
         let mapping = match mapping {
             Some(mapping) => mapping,
-            None => Mapping::anonymous(whole, MapFlags::PRIVATE).map_err(os)?,
+            None => Mapping::anonymous(whole, MapFlags::PRIVATE)?,
         };
         if lock {
             report.locked = wire_down(&mapping);
@@ -175,11 +152,8 @@ mod tests {
 
     #[test]
     fn an_area_is_zero_page_aligned_and_says_what_it_got() {
-        assert!(matches!(AreaMemory::new(0, false, false), Err(AllocationError::Empty)));
-        assert!(matches!(
-            AreaMemory::new(usize::MAX, false, false),
-            Err(AllocationError::TooLarge(_))
-        ));
+        let error = AreaMemory::new(usize::MAX, false, false).err().unwrap();
+        assert!(error.to_string().contains("address space"), "{error}");
         let mut area = AreaMemory::new(5000, true, true).unwrap();
         assert_ne!(area.report().huge_pages, Grant::NotAsked);
         assert_ne!(area.report().locked, Grant::NotAsked);

@@ -29,7 +29,7 @@ mod received;
 mod remains;
 mod room;
 
-pub use area::{AllocationError, AreaMemory, AreaReport, Grant};
+pub use area::{AreaMemory, AreaReport, Grant};
 pub use elsewhere::{apertures_still_mapped, close_elsewhere, descriptors_leaked};
 pub use pages::{AperturePages, AreaPages, PagesError};
 pub use received::{DescriptorError, Wanted, check, check_pages, check_size};

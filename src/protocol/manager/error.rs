@@ -270,7 +270,7 @@ mod tests {
             &GrowError::Connect(ConnectError::TimedOut("connecting")),
             &GrowError::from(SeedError::Length(3)),
             &GrowError::Connect(ConnectError::Os { doing: "connecting", error: system() }),
-            &crate::node::BuildError::Os { what: "memory", error: system() },
+            &crate::node::BuildError::Os { doing: "making".into(), error: system() },
         ];
         for error in errors {
             let mut source = error.source();

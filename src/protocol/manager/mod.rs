@@ -130,10 +130,8 @@ impl Manager {
     /// A manager for an existing node. The node's queues, areas and links stay; events that concern
     /// no end point come from [`next_event`](Self::next_event).
     pub fn from_node(node: Node) -> Result<Self, BuildError> {
-        let what = "a descriptor that wakes sleeping threads";
-        let shared = node
-            .share_with(Protocols::default())
-            .map_err(|error| BuildError::Os { what, error })?;
+        let doing = "making a descriptor that wakes sleeping threads";
+        let shared = node.share_with(Protocols::default()).map_err(BuildError::os(doing))?;
         Ok(Self { shared })
     }
 

@@ -161,9 +161,15 @@ impl<T: Attached> SharedNode<T> {
     /// [`wait_until`](Self::wait_until) goes on.
     #[inline(always)]
     pub(crate) fn at_once<R>(&self, act: impl FnOnce(&mut Node, &mut T) -> Option<R>) -> Option<R> {
-        let mut alone = self.alone()?;
-        let (node, attached) = alone.parts();
-        act(node, attached)
+        let mut state = self.inner.state.try_lock()?;
+        let State { node, attached, threads } = &mut *state;
+        node.is_called();
+        let others = threads.others() | attached.waiting();
+        if others == 0 {
+            return act(node, attached);
+        }
+        give_back(state);
+        None
     }
 
     /// [`at_once`](Self::at_once), if lately this thread alone uses the node: a few instructions
@@ -182,38 +188,11 @@ impl<T: Attached> SharedNode<T> {
         }
         Ok(act(node, attached))
     }
-
-    /// The node, if the lock is free and no other thread waits for the effect: for code that
-    /// returns from its middle, with values that stay in registers.
-    #[inline(always)]
-    pub(crate) fn alone(&self) -> Option<Alone<'_, T>> {
-        let mut state = self.inner.state.try_lock()?;
-        let State { node, attached, threads } = &mut *state;
-        node.is_called();
-        let others = threads.others() | attached.waiting();
-        if others == 0 {
-            return Some(Alone(state));
-        }
-        give_back(state);
-        None
-    }
 }
 
 /// Other threads use the node, or wait for the effect: nothing was done.
 #[derive(Debug)]
 pub(crate) struct NotAlone;
-
-/// The node of [`SharedNode::alone`], until this is dropped.
-pub(crate) struct Alone<'a, T>(LockGuard<'a, State<T>>);
-
-impl<T> Alone<'_, T> {
-    /// The node and the state attached to it.
-    #[inline(always)]
-    pub(crate) fn parts(&mut self) -> (&mut Node, &mut T) {
-        let State { node, attached, .. } = &mut *self.0;
-        (node, attached)
-    }
-}
 
 /// A call of its own, because it is rare: the usual path needs no call to give the lock back.
 #[cold]

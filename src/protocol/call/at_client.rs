@@ -486,56 +486,8 @@ impl ClientState {
         Some(CallId { call: number, generation: call.generation })
     }
 
-    /// Takes one reply of up to 16 bytes that comes straight from a ring, if it is the reply to
-    /// this call.
-    #[inline(always)]
-    pub(super) fn take_words(&mut self, node: &mut Node, id: CallId) -> Taken {
-        let Some(call) = self.calls.get(id.call as usize) else { return Taken::Nothing };
-        let waits = matches!(call.state, AtClient::Waiting) && !call.abandoned;
-        if !waits || call.generation != id.generation {
-            return Taken::Nothing;
-        }
-        let Some(handed) = node.take_direct(self.queue, None) else { return Taken::Queued };
-        let notification = handed.notification;
-        let (number, length) =
-            (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
-        let is_short = length <= self.blocks.at_once().min(16);
-        if notification.index == MetadataIndex::FAST
-            && number == id.call
-            && is_short
-            && let Some(words) = handed.words()
-        {
-            self.free(node, number);
-            return Taken::Words(words, length);
-        }
-        Taken::Other(notification)
-    }
-
-    /// Handles a notification of another kind. `None`: the call has no result yet.
-    #[inline(never)]
-    pub(super) fn take_rest(
-        &mut self,
-        node: &mut Node,
-        id: CallId,
-        rest: Taken,
-    ) -> Option<Result<Bytes, CallError>> {
-        let mut reply = Bytes::default();
-        let taken = match rest {
-            Taken::Words(words, length) => {
-                reply = Bytes::of_words(words, length);
-                Ok(())
-            }
-            Taken::Other(notification) => self.take_this(node, id, &notification, &mut reply)?,
-            Taken::Queued => {
-                let notification = node.pop(self.queue).ok()??;
-                self.take_this(node, id, &notification, &mut reply)?
-            }
-            Taken::Nothing => return None,
-        };
-        Some(taken.map(|()| reply))
-    }
-
-    /// Takes one reply, if it is the reply to this call; anything else goes the general way.
+    /// Takes one reply, if it is the reply to this call; anything else goes the general way, and
+    /// `None` means that the call has no result yet.
     #[inline(always)]
     pub(super) fn take_at_once(
         &mut self,
@@ -543,15 +495,33 @@ impl ClientState {
         id: CallId,
         reply: &mut Bytes,
     ) -> Option<Result<(), CallError>> {
-        match self.take_words(node, id) {
-            Taken::Words(words, length) => {
-                *reply = Bytes::of_words(words, length);
-                Some(Ok(()))
-            }
-            rest => self.take_rest(node, id, rest).map(|taken| taken.map(|bytes| *reply = bytes)),
+        let call = self.calls.get(id.call as usize)?;
+        let waits = matches!(call.state, AtClient::Waiting) && !call.abandoned;
+        if !waits || call.generation != id.generation {
+            return None;
         }
+        let notification = match node.take_direct(self.queue, None) {
+            Some(handed) => {
+                let notification = handed.notification;
+                let (number, length) =
+                    (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
+                if notification.index == MetadataIndex::FAST
+                    && number == id.call
+                    && length <= self.blocks.at_once().min(16)
+                    && let Some(words) = handed.words()
+                {
+                    self.free(node, number);
+                    *reply = Bytes::of_words(words, length);
+                    return Some(Ok(()));
+                }
+                notification
+            }
+            None => node.pop(self.queue).ok()??,
+        };
+        self.take_this(node, id, &notification, reply)
     }
 
+    #[inline(never)]
     fn take_this(
         &mut self,
         node: &mut Node,
@@ -645,19 +615,6 @@ impl ClientState {
             self.advance(node);
         }
     }
-}
-
-/// A notification for a call that waits for its reply. In registers, and not in memory that is
-/// written piece by piece and read at once.
-pub(super) enum Taken {
-    /// The reply: its words, and how many bytes of them.
-    Words([u64; 2], u32),
-    /// Something else came straight from a ring.
-    Other(Notification),
-    /// Nothing came straight from a ring; the queue may hold something.
-    Queued,
-    /// The call no longer waits, or does not exist.
-    Nothing,
 }
 
 /// The progress of a call's beginning.

@@ -1,6 +1,6 @@
 //! The client's side of request and reply.
 
-use super::at_client::{AtClient, Begun, Call, ClientState, LongAtClient, Taken};
+use super::at_client::{AtClient, Begun, Call, ClientState, LongAtClient};
 use super::{Blocks, Bytes, CallError, LENGTH_MAX, Lent, number_from};
 use crate::node::{Look, WaitError};
 use crate::protocol::ends::{connected, grown};
@@ -188,48 +188,34 @@ impl Client {
     /// Sends a request and waits for the reply, at most `timeout` in all.
     #[inline]
     pub fn call(&self, request: &[u8], timeout: Option<Duration>) -> Result<Bytes, CallError> {
-        let begun = self.start_at_once(request).map_or(Begun::Nothing, Begun::Sent);
-        self.go_on(request, timeout, None, begun)
+        match self.start_at_once(request) {
+            Some(call) => self.finish_or_forget(call, timeout),
+            None => {
+                let deadline = timeout.and_then(|limit| Instant::now().checked_add(limit));
+                self.call_until(request, deadline, None, &mut false)
+            }
+        }
     }
 
     /// [`call`](Self::call) with a time limit that is sent to the server: its handler sees when the
     /// caller gives up ([`Request::deadline`](super::Request::deadline)). Takes 8 bytes of the
     /// request, so a request of more than 8 bytes no longer fits one cache line.
     pub fn call_within(&self, request: &[u8], limit: Duration) -> Result<Bytes, CallError> {
-        self.go_on(request, Some(limit), Instant::now().checked_add(limit), Begun::Nothing)
+        let deadline = Instant::now().checked_add(limit);
+        self.call_until(request, deadline, deadline, &mut false)
     }
 
     #[inline(always)]
-    fn go_on(
+    fn finish_or_forget(
         &self,
-        request: &[u8],
+        call: CallId,
         timeout: Option<Duration>,
-        deadline: Option<Instant>,
-        mut begun: Begun,
     ) -> Result<Bytes, CallError> {
-        let mut reply = Bytes::default();
-        let mut none_free = false;
-        let result = self.manager.shared.wait_until(timeout, |node, protocols| {
-            let Some(state) = protocols.client(self.state) else {
-                return Look::Nothing;
-            };
-            if let Begun::Sent(id) = begun {
-                return state.look_for(node, id, &mut reply);
-            }
-            let look = state.begin(node, request, deadline, &mut begun);
-            none_free = state.waits_for_a_call(&begun);
-            match look {
-                Look::Found(Ok(_)) => Look::Nothing,
-                Look::Found(Err(e)) => Look::Found(Err(e)),
-                Look::Again => Look::Again,
-                Look::Nothing => Look::Nothing,
-                Look::Room(link) => Look::Room(link),
-            }
-        });
-        match self.settle(self.or_none_free(result, none_free), begun.id()) {
-            Ok(()) => Ok(reply),
-            Err(e) => Err(e.at(deadline)),
+        let finished = self.finish(call, timeout);
+        if let Err(CallError::TimedOut | CallError::Wait(_)) = finished {
+            self.forget(call);
         }
+        finished
     }
 
     /// A call until one deadline, where the server gets another deadline, or no deadline;
@@ -247,11 +233,7 @@ impl Client {
             Some(_) => self.start_slowly(request, left(), told).map_err(|e| e.at(deadline))?,
         };
         *may_be_there = true;
-        let finished = self.finish(call, left());
-        if let Err(CallError::TimedOut) = finished {
-            self.forget(call);
-        }
-        finished.map_err(|e| e.at(told))
+        self.finish_or_forget(call, left()).map_err(|e| e.at(told))
     }
 
     /// A call that is advanced one turn at a time.
@@ -354,21 +336,15 @@ impl Client {
     /// afterwards.
     #[inline]
     pub fn finish(&self, call: CallId, timeout: Option<Duration>) -> Result<Bytes, CallError> {
-        if let Some(mut alone) = self.manager.shared.alone() {
-            let (node, protocols) = alone.parts();
-            if let Some(state) = protocols.client(self.state) {
-                match state.take_words(node, call) {
-                    Taken::Words(words, length) => return Ok(Bytes::of_words(words, length)),
-                    rest => {
-                        if let Some(taken) = state.take_rest(node, call, rest) {
-                            drop(alone);
-                            return self.settle(Ok(taken), None);
-                        }
-                    }
-                }
-            }
+        let mut reply = Bytes::default();
+        let taken = self.manager.shared.at_once(|node, protocols| {
+            protocols.client(self.state)?.take_at_once(node, call, &mut reply)
+        });
+        match taken {
+            Some(Ok(())) => Ok(reply),
+            Some(failed) => self.settle(Ok(failed), None).map(|()| reply),
+            None => self.finish_slowly(call, timeout),
         }
-        self.finish_slowly(call, timeout)
     }
 
     #[inline(never)]

@@ -310,6 +310,152 @@ fn events_reach_the_owner_of_the_link_or_the_service_and_no_other() {
     assert!(here.next_event().is_none() && there.next_event().is_none());
 }
 
+/// Panics in the function of this name, called for a peer that sent anything.
+struct Mine(&'static str, Arc<AtomicBool>);
+
+impl Mine {
+    fn step_on(&self, function: &str) {
+        assert!(function != self.0, "stepped on");
+    }
+}
+
+impl Protocol for Mine {
+    fn check_place(&self, _: &Peer, body: &[u8]) -> Result<(), String> {
+        if body != b"a friend" {
+            self.step_on("check_place");
+        }
+        Ok(())
+    }
+
+    fn admit(
+        &mut self,
+        _: &mut Node,
+        _: RequestId,
+        _: &Peer,
+        body: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        if body != b"a friend" {
+            self.step_on("admit");
+        }
+        Ok(Vec::new())
+    }
+
+    fn joined(&mut self, _: &mut Node, _: RequestId, connection: &Arc<Connection>) {
+        if connection.peer().service.ends_with("mine") {
+            self.step_on("joined");
+        }
+    }
+
+    fn left(&mut self, _: &mut Node, _: &Connection) {
+        self.step_on("left");
+    }
+
+    fn takes_turns(&self) -> bool {
+        self.0 == "after_poll"
+    }
+
+    fn after_poll(&mut self, _: &mut Node) {
+        if self.1.load(Ordering::Relaxed) {
+            self.step_on("after_poll");
+        }
+    }
+
+    fn close(&mut self, _: &mut Node) {
+        self.1.store(true, Ordering::Relaxed);
+        self.step_on("close");
+    }
+}
+
+#[test]
+fn a_panic_of_a_protocols_function_ends_its_seat_and_nothing_else() {
+    for function in ["check_place", "admit", "joined", "left", "after_poll", "close"] {
+        let (_dir, here, there) = managers(&format!("mine-{function}"));
+        let (bell, _) = bell(&here);
+        bell.serve("bell", Access::SameUser).unwrap();
+        let ringer = Ringer::connect(&there, "bell", (), LIMIT).unwrap();
+        let count = || {
+            let counters = here.lock().counters();
+            counters.into_iter().find(|(name, _)| *name == "protocols_panicked").unwrap().1
+        };
+
+        let flag = Arc::new(AtomicBool::new(false));
+        let mine = here.seat(DOOR, Mine(function, flag.clone()));
+        mine.serve("field", Access::SameUser).unwrap();
+        let seat = there.seat(DOOR, ());
+        let (friend, _) = seat.connect("field", b"a friend", LIMIT).unwrap();
+        let never = |_: &mut Node, _: &mut Mine| Look::<()>::Nothing;
+        if function != "close" {
+            match function {
+                "check_place" | "admit" => {
+                    assert!(seat.connect("field", b"a stranger", LIMIT).is_err());
+                }
+                "joined" => {
+                    mine.serve("mine", Access::SameUser).unwrap();
+                    let _ = seat.connect("mine", b"a friend", LIMIT);
+                }
+                "left" => drop(seat.disconnect(&friend)),
+                _ => flag.store(true, Ordering::Relaxed),
+            }
+            // Who waits there learns of it, and newcomers are refused.
+            let waited = mine.wait_for(LIMIT, never);
+            assert!(matches!(waited, Err(WaitError::Os(_))), "{function}: {waited:?}");
+            assert_eq!(count(), 1, "{function}");
+            until(&there, || friend.ended().cloned());
+            let refused = seat.connect("field", b"a friend", LIMIT);
+            let Err(GrowError::Full(why) | GrowError::Refused(why)) = refused else {
+                panic!("{function}: {refused:?}")
+            };
+            assert!(why.contains("panicked"), "{function}: {why}");
+            assert!(mine.connections().is_empty(), "{function}");
+        }
+        flag.store(false, Ordering::Relaxed);
+        drop(mine);
+        assert!(flag.load(Ordering::Relaxed), "{function}: closed");
+
+        // The other seat of the manager, and its thread, go on.
+        ringer.ring();
+        let another = Ringer::connect(&there, "bell", (), LIMIT).unwrap();
+        another.ring();
+    }
+}
+
+#[test]
+fn a_panic_of_the_programs_admission_refuses_the_peer_alone() {
+    let (_dir, here, there) = managers("admission-panics");
+    let (bell, _) = bell(&here);
+    bell.serve("bell", Access::SameUser).unwrap();
+    let mut is_first = true;
+    bell.set_admission(move |_| {
+        assert!(!std::mem::take(&mut is_first), "stepped on");
+        Ok(())
+    });
+    let refused = Ringer::connect(&there, "bell", (), LIMIT);
+    assert!(matches!(refused, Err(GrowError::Refused(why)) if why.contains("failed")));
+    Ringer::connect(&there, "bell", (), LIMIT).unwrap().ring();
+}
+
+#[test]
+fn a_seat_ends_no_connection_of_another_seat() {
+    let (_dir, here, there) = managers("of-another");
+    let (bell, queue) = bell(&here);
+    bell.serve("bell", Access::SameUser).unwrap();
+    let ringer = Ringer::connect(&there, "bell", (), LIMIT).unwrap();
+    let (its, _) = (bell.wait_for(LIMIT, |_, bell| found(bell.here.first().copied())), ());
+    let its = its.unwrap();
+    let at_bell = bell.connections().into_iter().find(|one| one.link() == its).unwrap();
+    for seat in [here.seat(BELL, ()), here.seat(DOOR, ()), there.seat(BELL, ())] {
+        for connection in [&at_bell, &ringer.connection] {
+            assert_eq!(seat.disconnect(connection), 0);
+            seat.expel(connection, "it is another's");
+            assert!(connection.ended().is_none());
+        }
+    }
+    ringer.ring();
+    here.recv(queue, LIMIT).unwrap();
+    bell.expel(&at_bell, "it rang");
+    assert!(matches!(at_bell.ended(), Some(CloseReason::Misbehaved(_))));
+}
+
 fn found<R>(result: Option<R>) -> Look<R> {
     result.map_or(Look::Nothing, Look::Found)
 }

@@ -111,6 +111,8 @@ counters! {
     messages_consumed,
     /// Receivers of the application's that panicked, and are gone.
     receivers_panicked,
+    /// Protocols of the application's that panicked, and whose seats are over.
+    protocols_panicked,
     /// Messages given to links as one packet each, at once; counted as packets and messages, too.
     singles_sent,
     /// Packets given to links.

@@ -39,6 +39,8 @@ pub use metadata::{EntryState, MetadataEntry};
 pub(crate) use notification::QUEUE_ENTRIES_MAX;
 pub use notification::{Notification, QueueError, QueueId};
 pub use receive::{Arrival, Discard, Flow, Handed, NotDeposited, Taken};
+#[cfg(feature = "os")]
+pub(crate) use receiver::guarded;
 pub use receiver::{Deposit, Message, Receiver, Then};
 pub use slot::{Mode, SlotConfig, SlotError, SlotId};
 pub use tables::Interface;

@@ -226,12 +226,12 @@ pub(super) struct Checked {
     pub notifies: bool,
 }
 
-/// A receiver panicked, and must be dropped.
-struct Panicked;
+/// The application's code panicked, and must not be called again.
+pub(crate) struct Panicked;
 
-/// Calls a receiver.
+/// Calls code of the application's.
 #[cfg(feature = "os")]
-fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, Panicked> {
+pub(crate) fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, Panicked> {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     catch_unwind(AssertUnwindSafe(call)).map_err(|payload| {
         // The payload of the panic may panic when it is dropped.

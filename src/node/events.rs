@@ -444,6 +444,10 @@ impl Node {
         self.count_dropped_events(dropped);
     }
 
+    pub(crate) fn count_panicked_protocol(&self) {
+        self.counters.protocols_panicked.add(1);
+    }
+
     pub(crate) fn count_dropped_events(&self, dropped: usize) {
         self.counters.events_dropped.add(dropped as u64);
     }

@@ -5,11 +5,10 @@ use super::{DATA, DOWN_BYTES, GroupConfig, GroupError, NO_ROUND, PART_ALIGN, REL
 use crate::interface::{AreaId, LinkId, Mode, SlotConfig};
 use crate::node::{Look, Node, NodeGuard, WaitError};
 use crate::protocol::ends::{Deadline, offered};
-use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
+use crate::protocol::manager::{Guarded, OfferId, Offering, Protocols, set_up};
 use crate::protocol::outgoing::Message;
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, Seed, SendError};
 use core::time::Duration;
-use std::boxed::Box;
 use std::collections::{HashMap, HashSet};
 use std::format;
 use std::string::{String, ToString};
@@ -159,7 +158,7 @@ impl Group {
         };
         let root = Arc::new(Mutex::new(shared));
         let offer = GroupOffer { root: root.clone(), number: None };
-        let offer = manager.offer(Kind::GROUP, Offering::Other(Box::new(offer)));
+        let offer = manager.offer(Kind::GROUP, Offering::Other(Guarded::new(offer)));
         let manager = manager.clone();
         Ok(Self { manager, offer, offers: HashMap::new(), root, releasing: None })
     }
@@ -186,7 +185,7 @@ impl Group {
         let (manager, root) = (&self.manager, &self.root);
         let offer = *self.offers.entry(member).or_insert_with(|| {
             let offer = GroupOffer { root: root.clone(), number: Some(member) };
-            manager.offer(Kind::GROUP, Offering::Other(Box::new(offer)))
+            manager.offer(Kind::GROUP, Offering::Other(Guarded::new(offer)))
         });
         manager.seed(offer).map_err(misuse)
     }

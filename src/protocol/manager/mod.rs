@@ -16,6 +16,7 @@ mod at_once;
 mod connection;
 mod error;
 mod giving_up;
+mod guarded;
 mod lower;
 #[cfg(feature = "unstable-internals")]
 mod names;
@@ -29,6 +30,7 @@ pub(crate) use error::set_up;
 pub use error::{GrowError, ReceiveError, SendError};
 pub use giving_up::UntilGivenUp;
 use giving_up::given_up;
+pub(in crate::protocol) use guarded::Guarded;
 pub(in crate::protocol) use offers::Offering;
 pub(crate) use offers::{Admission, NOT_OFFERED, OfferId, Protocols, StillWaits, Waiting};
 pub use seat::{Offer, Protocol, Seat};

@@ -1,9 +1,10 @@
 //! The state that a manager keeps under its node's lock: receivers from which senders may be grown,
 //! requests, and connections.
 
+use super::guarded::Guarded;
 use super::{Connection, GREETING, GREETING_HEAD, Protocol, Wakers, answer_head};
 use crate::control::{AcceptError, Access, Peer, RefusedBy, RequestId};
-use crate::interface::LinkId;
+use crate::interface::{LinkId, guarded};
 use crate::node::{ApertureEvent, Attached, CloseReason, Event, Node, keep_event};
 use crate::os::sys;
 use crate::protocol::byte_stream::Listening;
@@ -11,7 +12,6 @@ use crate::protocol::call::{ClientState, ServerState};
 use crate::protocol::joining::{Asking, Joining};
 use crate::protocol::publish::{Behind, PublisherState};
 use crate::protocol::seed::{KIND_BYTES, Kind, Token};
-use core::any::Any;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
 #[cfg(feature = "tokio")]
@@ -50,7 +50,7 @@ pub(in crate::protocol) enum Offering {
     Server(Box<ServerState>),
     Bytes(Box<Listening>),
     Publisher(Box<PublisherState>),
-    Other(Box<dyn Protocol>),
+    Other(Box<Guarded>),
 }
 
 impl Deref for Offering {
@@ -148,7 +148,7 @@ pub(crate) struct Protocols {
     pub(super) joining: Joining,
     pub(super) connections: HashMap<LinkId, (Arc<Connection>, Option<OfferId>)>,
     /// Offers that are called after each turn.
-    polled: Vec<OfferId>,
+    pub(super) polled: Vec<OfferId>,
     /// Events for the application.
     pub(super) events: VecDeque<Event>,
     events_room: usize,
@@ -245,10 +245,15 @@ impl Protocols {
 
     #[inline(never)]
     fn call_polled(&mut self, node: &mut Node) {
+        let mut has_panicked = false;
         for id in &self.polled {
             if let Some(offered) = self.offers.get_mut(id) {
                 offered.offer.after_poll(node);
+                has_panicked |= offered.has_panicked();
             }
+        }
+        if has_panicked {
+            self.end_panicked(node);
         }
     }
 
@@ -256,10 +261,7 @@ impl Protocols {
     #[inline]
     pub(super) fn state<P: Protocol>(&mut self, id: OfferId) -> &mut P {
         let state = match self.offers.get_mut(&id) {
-            Some(Offered { offer: Offering::Other(state), .. }) => {
-                let state: &mut dyn Any = &mut **state;
-                state.downcast_mut()
-            }
+            Some(Offered { offer: Offering::Other(guarded), .. }) => guarded.state(),
             _ => None,
         };
         state.expect("as long as its seat, and of its type")
@@ -356,6 +358,9 @@ impl Protocols {
             let _ = connection.ended.set(reason);
             if let Some(offered) = offer.and_then(|offer| self.offers.get_mut(&offer)) {
                 offered.offer.left(node, &connection);
+                if offered.has_panicked() {
+                    self.end_panicked(node);
+                }
             }
         }
         self.after_look(node);
@@ -407,6 +412,7 @@ impl Protocols {
         if self.joining.is_anybody_waiting() {
             self.ask_waiting(node);
         }
+        self.end_panicked(node);
     }
 
     /// Passes an event of a link to the end point that owns the link, and otherwise to the
@@ -581,7 +587,9 @@ impl Protocols {
             return Err(is_not_for_it(why));
         }
         if let Some(admission) = &mut offered.admission {
-            admission(peer).map_err(|why| (RefusedBy::Application, why))?;
+            let admitted = guarded(|| admission(peer));
+            let admitted = admitted.unwrap_or_else(|_| Err("the admission has failed".into()));
+            admitted.map_err(|why| (RefusedBy::Application, why))?;
         }
         Ok(offer)
     }

@@ -8,6 +8,7 @@
 //! ```
 //! Never: the state is used without the manager's lock, or waits there.
 
+use super::guarded::{Guarded, PANICKED};
 use super::{Connection, GrowError, Manager, OfferId, Offering, Target};
 use crate::control::{Access, Peer, RequestId};
 use crate::node::{Attached, Event, Look, Node, OfferError, WaitError};
@@ -17,15 +18,18 @@ use core::any::Any;
 use core::marker::PhantomData;
 use core::time::Duration;
 use std::boxed::Box;
+use std::io;
 use std::string::String;
 use std::sync::Arc;
 use std::vec::Vec;
 
 /// A protocol's state at a manager, from [`Manager::seat`]. Every function is called under the
 /// manager's lock, in whichever thread polls. It must not wait, and must call no function of a
-/// [`Manager`] or a [`Seat`], which would wait for that lock for ever. A panic ends the call that
-/// polled, or the progress thread, so check a peer's bytes before you index them. The file
-/// `docs/own-protocol.md` explains how to write one.
+/// [`Manager`] or a [`Seat`], which would wait for that lock for ever. A panic is
+/// caught and counted (`protocols_panicked`), and the seat is over: its connections end, newcomers
+/// are refused, [`Seat::wait_for`] returns an error, and of these functions [`close`](Self::close)
+/// alone is still called. So a peer's bytes can end a protocol that panics on them, and nothing
+/// else; check them before you index them. The file `docs/own-protocol.md` explains how to write one.
 pub trait Protocol: Any + Send {
     /// Whether there is a place for a peer that sent `body`; otherwise the reason. Only for lack of
     /// room: a peer that waits for a place may push out one whose request has not become a connection.
@@ -181,7 +185,7 @@ impl<P: Protocol> core::fmt::Debug for Seat<P> {
 impl Manager {
     /// Gives a protocol its seat: one for each receiver, and one for each sender or for several.
     pub fn seat<P: Protocol>(&self, kind: Kind, state: P) -> Seat<P> {
-        let offer = self.offer(kind, Offering::Other(Box::new(state)));
+        let offer = self.offer(kind, Offering::Other(Guarded::new(state)));
         Seat { manager: self.clone(), offer, kind, state: PhantomData }
     }
 }
@@ -227,7 +231,12 @@ impl<P: Protocol> Seat<P> {
         mut look: impl FnMut(&mut Node, &mut P) -> Look<R>,
     ) -> Result<R, WaitError> {
         let offer = self.offer;
-        self.manager.shared.wait_until(limit, |node, protocols| look(node, protocols.state(offer)))
+        self.manager.shared.wait_until(limit, |node, protocols| {
+            if protocols.has_panicked(offer) {
+                return Look::Found(Err(WaitError::Os(io::Error::other(PANICKED))));
+            }
+            look(node, protocols.state(offer)).map(Ok)
+        })?
     }
 
     /// [`wait_for`](Self::wait_for) of at most one turn: `None`: not now.
@@ -277,14 +286,26 @@ impl<P: Protocol> Seat<P> {
     }
 
     /// Ends a connection of the seat; returns how many queued messages did not leave. The protocol
-    /// does not [hear](Protocol::left) of it.
+    /// does not [hear](Protocol::left) of it. A connection of another seat is left alone, and so is
+    /// one that has ended.
     pub fn disconnect(&self, connection: &Connection) -> usize {
-        self.manager.end(connection)
+        if self.has(connection) { self.manager.end(connection) } else { 0 }
     }
 
-    /// Disconnects a peer that broke the protocol's rules: both ends learn why.
+    /// Disconnects a peer that broke the protocol's rules: both ends learn why. A connection of
+    /// another seat is left alone, and so is one that has ended.
     pub fn expel(&self, connection: &Connection, why: &str) {
-        self.manager.expel(connection.link(), why);
+        if self.has(connection) {
+            self.manager.expel(connection.link(), why);
+        }
+    }
+
+    fn has(&self, connection: &Connection) -> bool {
+        let mut guard = self.manager.shared.lock();
+        let of_link = guard.parts().1.connections.get(&connection.link);
+        of_link.is_some_and(|(its, offer)| {
+            core::ptr::eq(&**its, connection) && *offer == Some(self.offer)
+        })
     }
 }
 

@@ -8,11 +8,10 @@ use super::{PROTOCOL, Record, RecordGuard, StreamConfig, StreamOffer};
 use crate::node::Node;
 use crate::protocol::aperture_stream::FarOffer;
 use crate::protocol::ends::{explain, offered};
-use crate::protocol::manager::{OfferId, Offering};
+use crate::protocol::manager::{Guarded, OfferId, Offering};
 use crate::protocol::records::Small;
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError};
 use core::time::Duration;
-use std::boxed::Box;
 use std::format;
 use std::string::String;
 
@@ -68,7 +67,7 @@ impl StreamReceiver {
         let config = StreamConfig { buffer_bytes: config.buffer_bytes & !3, ..config };
         let intake = Intake::new(&mut manager.lock(), config, far).map_err(GrowError::SetUp)?;
         let offer = manager
-            .offer(Kind::STREAM, Offering::Other(Box::new(StreamOffer(intake.shared.clone()))));
+            .offer(Kind::STREAM, Offering::Other(Guarded::new(StreamOffer(intake.shared.clone()))));
         Ok(Self { manager: manager.clone(), offer, intake })
     }
 

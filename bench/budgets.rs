@@ -22,7 +22,10 @@ use hamlyn::protocol::{
     StreamSender, SubscribeConfig, Subscriber, TaggedConfig, TaggedReceiver, TaggedSender,
     WhenSlow,
 };
-use hamlyn::{Accept, Access, Config, MetadataIndex, Node, QueueId, SlotConfig, Ticket};
+use hamlyn::{
+    Accept, Access, Config, Filter, Message, MetadataIndex, Node, QueueId, Receiver, SlotConfig,
+    SlotId, Then, Ticket,
+};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -65,6 +68,16 @@ const ROWS: &[Row] = &[
     Row { name: "prepared", above: None, what: "send_prepared, recv of 16 bytes, 16 at a time" },
     Row { name: "fast", above: None, what: "send_fast, recv of 16 bytes, one by one" },
     Row {
+        name: "filtered",
+        above: Some(("single", 1.0)),
+        what: "single to a slot whose receiver is not asked: its filter says no",
+    },
+    Row {
+        name: "hook",
+        above: None,
+        what: "send of 16 bytes, one by one, each consumed by a hook in poll",
+    },
+    Row {
         name: "tagged",
         above: Some(("single", 1.0)),
         what: "tagged write of 16 bytes and its tag",
@@ -91,7 +104,7 @@ const ROWS: &[Row] = &[
 ];
 
 /// How many of them are of this program.
-const OWN: usize = 13;
+const OWN: usize = 15;
 
 /// callgrind counts the instructions of this function.
 #[inline(never)]
@@ -109,6 +122,7 @@ fn row(mut work: impl FnMut() -> Outcome) -> Outcome {
 /// A node that others write to, and one that writes.
 struct Pair {
     receiver: Node,
+    slot: SlotId,
     queue: QueueId,
     sender: Node,
     ticket: Ticket,
@@ -133,7 +147,7 @@ impl Pair {
         while receiver.next_event().is_none() {
             receiver.wait(LIMIT)?;
         }
-        Ok(Self { receiver, queue, sender, ticket, fast })
+        Ok(Self { receiver, slot, queue, sender, ticket, fast })
     }
 
     #[inline(always)]
@@ -185,6 +199,42 @@ fn raw(dir: &Path) -> Outcome {
         }
         Ok(())
     })
+}
+
+struct Counting(u64);
+
+impl Receiver for Counting {
+    fn process_arrival(&mut self, message: Message<'_>) -> Then {
+        self.0 += message.last_bytes().len() as u64;
+        Then::Consume
+    }
+}
+
+/// Slots with receivers of the application's.
+fn receivers(dir: &Path) -> Outcome {
+    let mut pair = Pair::new(dir)?;
+    let message = [7; 16];
+    pair.receiver.install_filtered(pair.slot, Counting(0), Filter::by_entry(1))?;
+    row(|| {
+        for _ in 0..MESSAGES {
+            pair.sender.send(&pair.ticket, &message, b"", LIMIT)?;
+            pair.recv()?;
+        }
+        Ok(())
+    })?;
+    pair.receiver.install(pair.slot, Counting(0))?;
+    row(|| {
+        for _ in 0..MESSAGES {
+            pair.sender.send(&pair.ticket, &message, b"", LIMIT)?;
+            pair.receiver.poll()?;
+        }
+        Ok(())
+    })?;
+    let taken = pair.receiver.installed(pair.slot)?.map(|Counting(bytes)| *bytes);
+    if taken == Some(2 * MESSAGES * message.len() as u64) {
+        return Ok(());
+    }
+    Err("the hook did not consume all messages".into())
 }
 
 /// Connects in another thread while `there` answers; both ends are used by this thread afterwards.
@@ -300,6 +350,7 @@ fn managers(dir: &Path) -> Outcome {
 fn measure() -> Outcome {
     let dir = tempfile::tempdir()?;
     raw(dir.path())?;
+    receivers(dir.path())?;
     protocols(dir.path())?;
     managers(dir.path())
 }

@@ -67,6 +67,9 @@ impl Filter {
                 (entry, entry)
             }
         };
+        if first == last {
+            return self.bytes.get(first).is_none_or(|byte| byte.load(Ordering::Acquire) != 0);
+        }
         let Some(bytes) = self.bytes.get(first..=last) else { return true };
         bytes.iter().any(|byte| byte.load(Ordering::Acquire) != 0)
     }

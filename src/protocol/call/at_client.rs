@@ -493,8 +493,7 @@ impl ClientState {
         &mut self,
         node: &mut Node,
         id: CallId,
-        reply: &mut Bytes,
-    ) -> Option<Result<(), CallError>> {
+    ) -> Option<Result<Bytes, CallError>> {
         let call = self.calls.get(id.call as usize)?;
         let waits = matches!(call.state, AtClient::Waiting) && !call.abandoned;
         if !waits || call.generation != id.generation {
@@ -511,14 +510,13 @@ impl ClientState {
                     && let Some(words) = handed.words()
                 {
                     self.free(node, number);
-                    *reply = Bytes::of_words(words, length);
-                    return Some(Ok(()));
+                    return Some(Ok(Bytes::of_words(words, length)));
                 }
                 notification
             }
             None => node.pop(self.queue).ok()??,
         };
-        self.take_this(node, id, &notification, reply)
+        self.take_this(node, id, &notification)
     }
 
     #[inline(never)]
@@ -527,15 +525,15 @@ impl ClientState {
         node: &mut Node,
         id: CallId,
         notification: &Notification,
-        reply: &mut Bytes,
-    ) -> Option<Result<(), CallError>> {
+    ) -> Option<Result<Bytes, CallError>> {
         let (number, code) = (notification.word % OUTSTANDING_MAX, notification.word >> CALL_BITS);
         if notification.index != MetadataIndex::FAST {
             self.handle_long(node, notification.slot.index());
         } else if number == id.call && code <= self.blocks.at_once() {
-            self.blocks.copy(node, number, code, None, reply);
+            let mut reply = Bytes::default();
+            self.blocks.copy(node, number, code, None, &mut reply);
             self.free(node, number);
-            return Some(Ok(()));
+            return Some(Ok(reply));
         } else if let Err(Broken(why)) = self.handle(node, notification.word) {
             return Some(Err(CallError::Misbehaved(why)));
         }
@@ -549,8 +547,8 @@ impl ClientState {
         id: CallId,
         reply: &mut Bytes,
     ) -> Look<Result<(), CallError>> {
-        if let Some(taken) = self.take_at_once(node, id, reply) {
-            return Look::Found(taken);
+        if let Some(taken) = self.take_at_once(node, id) {
+            return Look::Found(taken.map(|bytes| *reply = bytes));
         }
         let pumped = self.pump(node);
         match self.take(node, id, reply) {

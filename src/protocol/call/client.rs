@@ -336,13 +336,13 @@ impl Client {
     /// afterwards.
     #[inline]
     pub fn finish(&self, call: CallId, timeout: Option<Duration>) -> Result<Bytes, CallError> {
-        let mut reply = Bytes::default();
-        let taken = self.manager.shared.at_once(|node, protocols| {
-            protocols.client(self.state)?.take_at_once(node, call, &mut reply)
-        });
+        let taken = self
+            .manager
+            .shared
+            .at_once(|node, protocols| protocols.client(self.state)?.take_at_once(node, call));
         match taken {
-            Some(Ok(())) => Ok(reply),
-            Some(failed) => self.settle(Ok(failed), None).map(|()| reply),
+            Some(Ok(reply)) => Ok(reply),
+            Some(failed) => self.settle(Ok(failed), None),
             None => self.finish_slowly(call, timeout),
         }
     }

@@ -10,8 +10,9 @@
 //! Never: a node begins before all others have said hello.
 
 use crate::flow::{LENGTH_BYTES, STREAMS, UNIT, packet_bytes_max};
-use crate::node::{Endpoint, Fm, Peer, State};
+use crate::node::{Endpoint, Fm};
 use crate::sink::{Hellos, Sink};
+use crate::state::{Peer, State};
 use crate::{Config, Error};
 use hamlyn::job::{Job, Ranks};
 use hamlyn::node::{Event, Node};

@@ -8,7 +8,9 @@
 //! streams  a message in its handler, and the handler's stack
 //! sink     from the ring straight to a suspended handler's buffer
 //! joining  which nodes there are, and a link to each
-//! node     sending, extracting, waiting: the calls
+//! state    peers, and the packets that go and come
+//! sending  a message in pieces, as packets
+//! node     the calls, and handlers that run
 //! c        the same for C: include/fm.h and include/fm1.h
 //! ```
 #![warn(missing_docs)]
@@ -17,7 +19,9 @@ mod c;
 pub mod flow;
 mod joining;
 mod node;
+mod sending;
 mod sink;
+mod state;
 mod streams;
 
 pub use node::{Endpoint, Figures, Fm, Outgoing};

@@ -259,9 +259,10 @@ pub unsafe extern "C" fn FM_send_piece(
     with(-1, |fm| {
         // SAFETY: a stream of `FM_begin_message` that was not ended, by the header.
         match unsafe { stream.as_ref() } {
-            // SAFETY: the caller's buffer, by the header.
             Some(FmStream(Of::Sending(key))) => {
-                done(fm.send_piece(*key, unsafe { bytes(buf, count as usize) }?))
+                // SAFETY: the caller's buffer, by the header.
+                let data = unsafe { bytes(buf, count as usize) }?;
+                done(fm.send_piece(*key, data))
             }
             _ => Err(NO_STREAM),
         }

@@ -166,8 +166,7 @@ fn run(seed: u64, kills: bool) -> Vec<u32> {
         }
     }));
     simulation::run(seed, hosts).unwrap_or_else(|stuck| panic!("seed {seed}: {stuck:?}"));
-    let ended = ended.borrow().clone();
-    ended
+    ended.take()
 }
 
 fn seeds() -> std::ops::RangeInclusive<u64> {

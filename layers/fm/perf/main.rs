@@ -41,7 +41,7 @@ enum Command {
 
 #[derive(Args, Debug)]
 pub struct Perf {
-    /// JSON rows instead of the table
+    /// Prints JSON rows; the table goes to the standard error output
     #[arg(long)]
     pub json: bool,
     /// Few messages, to see that all of it works; the figures mean nothing

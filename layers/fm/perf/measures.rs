@@ -5,6 +5,7 @@ use crate::mix::MIXES;
 use crate::table::{self, Curve, Figure, Row, Wanted};
 use crate::{Outcome, Perf};
 use std::hint::black_box;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -62,6 +63,15 @@ pub fn run(perf: &Perf) -> Outcome {
     if let Some(path) = &perf.chart {
         table::chart(path, &of.curves)?;
     }
+    // With JSON, the table goes to the other output, for those who watch.
+    let mut out: Box<dyn Write> = match perf.json {
+        true => Box::new(std::io::stderr()),
+        false => Box::new(std::io::stdout()),
+    };
+    table::print(&mut out, &of.rows)?;
+    for sentence in &of.sentences {
+        writeln!(out, "{sentence}")?;
+    }
     if perf.json {
         for row in &of.rows {
             println!("{}", serde_json::to_string(row)?);
@@ -69,10 +79,6 @@ pub fn run(perf: &Perf) -> Outcome {
         for (name, points) in &of.curves {
             println!("{}", serde_json::json!({"curve": name, "bytes_and_rate": points}));
         }
-        of.sentences.iter().for_each(|sentence| eprintln!("{sentence}"));
-    } else {
-        table::print(&of.rows);
-        of.sentences.iter().for_each(|sentence| println!("{sentence}"));
     }
     Ok(())
 }

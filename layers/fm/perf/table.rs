@@ -71,11 +71,12 @@ fn digits(value: f64) -> String {
     }
 }
 
-pub fn print(rows: &[Row]) {
-    println!(
+pub fn print(to: &mut dyn std::io::Write, rows: &[Row]) -> Outcome {
+    writeln!(
+        to,
         "{:<44}{:>9} {:<7}{:>18}{:>9}  {:<20}{:>6}{:>14}  paper",
         "row", "median", "unit", "min to max", "beside", "of", "ratio", "wanted"
-    );
+    )?;
     for row in rows {
         let Figure { median, min, max } = row.figure;
         let spread = format!("{} to {}", digits(min), digits(max));
@@ -90,7 +91,8 @@ pub fn print(rows: &[Row]) {
             Some(false) => " NO",
             None => "",
         };
-        println!(
+        writeln!(
+            to,
             "{:<44}{:>9} {:<7}{spread:>18}{beside:>9}  {:<20}{ratio:>6}{:>14}  {}{}",
             row.name,
             digits(median),
@@ -99,8 +101,9 @@ pub fn print(rows: &[Row]) {
             format!("{wanted}{verdict}"),
             row.paper.as_deref().unwrap_or_default(),
             if row.steady { "" } else { "  (the raw line changed)" },
-        );
+        )?;
     }
+    Ok(())
 }
 
 /// A name, and bytes per second by length.

@@ -234,7 +234,7 @@ c() { c_library dev c c++ static; }
 # Fast Messages in C, and what is over it: programs with 1 to 8 nodes.
 fm() {
     # shellcheck disable=SC2086
-    cargo build --quiet $WITH --lib --bins || return 1
+    cargo build --quiet $WITH --lib --bins --examples || return 1
     limit 900 layers/fm/test.sh "$TARGET/debug"
     status=$?
     [ "$status" != 99 ] || cannot 'there is no C compiler'

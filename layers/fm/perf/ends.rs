@@ -215,9 +215,9 @@ pub struct End {
 }
 
 impl End {
-    pub fn new(is_near: bool, dir: &Path) -> Outcome<Self> {
+    pub fn new(is_near: bool, credit_bytes: u32, dir: &Path) -> Outcome<Self> {
         let raw = Raw::new(is_near)?;
-        let fm = Fm::meet("fm", Config::default())?;
+        let fm = Fm::meet("fm", Config { credit_bytes, ..Config::default() })?;
         let sockets = Socket::pair(is_near, dir)?;
         let seen = Rc::new(Seen::default());
         *seen.place.borrow_mut() = vec![1; LONGEST + HEADER];
@@ -365,10 +365,10 @@ impl End {
 }
 
 /// The far end: runs tests until its input ends.
-pub fn far(core: usize) -> Outcome {
+pub fn far(core: usize, credit_bytes: u32) -> Outcome {
     pin(core)?;
     let dir = std::env::var_os("HAMLYN_DIR").ok_or("HAMLYN_DIR is not set")?;
-    let mut end = End::new(false, Path::new(&dir))?;
+    let mut end = End::new(false, credit_bytes, Path::new(&dir))?;
     println!("ready");
     for line in std::io::stdin().lock().lines() {
         let line = line?;
@@ -389,16 +389,16 @@ pub struct Ends {
 
 impl Ends {
     /// Pins this thread to the first core, and a process to the second. `HAMLYN_DIR` is `dir`.
-    pub fn new(cores: [usize; 2], dir: &Path) -> Outcome<Self> {
+    pub fn new(cores: [usize; 2], credit: u32, dir: &Path) -> Outcome<Self> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["end", "--core", &cores[1].to_string()])
+            .args(["end", "--core", &cores[1].to_string(), "--credit", &credit.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
         pin(cores[0])?;
         let tests = child.stdin.take();
         let answers = child.stdout.take().ok_or("the far end has no output")?;
-        let near = End::new(true, dir)?;
+        let near = End::new(true, credit, dir)?;
         let mut ends = Self { near, child, tests, answers: BufReader::new(answers) };
         ends.answer()?;
         Ok(ends)

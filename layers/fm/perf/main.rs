@@ -36,6 +36,8 @@ enum Command {
     End {
         #[arg(long)]
         core: usize,
+        #[arg(long)]
+        credit: u32,
     },
 }
 
@@ -53,6 +55,9 @@ pub struct Perf {
     /// The processors of the two ends
     #[arg(long, value_name = "NEAR,FAR", value_delimiter = ',', num_args = 2, default_values_t = [0, 1])]
     pub cores: Vec<usize>,
+    /// Credit that each end gives the other, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = hamlyn_fm::Config::default().credit_bytes)]
+    pub credit: u32,
     /// Writes the curves of the paper's Figures 3 to 6 as an SVG file
     #[arg(long, value_name = "FILE")]
     pub chart: Option<PathBuf>,
@@ -78,7 +83,7 @@ pub fn parse_test<'a>(words: impl Iterator<Item = &'a str>) -> Outcome<Test> {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Perf(perf) => measures::run(&perf),
-        Command::End { core } => ends::far(core),
+        Command::End { core, credit } => ends::far(core, credit),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -13,6 +13,8 @@ use std::time::Instant;
 /// A run during which the raw line changed by more than this share is repeated, so often at most.
 const CHANGE: f64 = 0.25;
 const REPEATS: u32 = 2;
+/// So is one whose reference differs by more than this factor: another program ran meanwhile.
+const SPREAD: f64 = 1.5;
 
 /// The instructions of messages, which `bench/budgets.rs` counts.
 const BUDGETS: &str = include_str!("../bench/budgets.txt");
@@ -45,7 +47,7 @@ pub fn run(perf: &Perf) -> Outcome {
         // Before the ends, whose thread is pinned.
         line: None,
         hamlyn,
-        ends: Ends::new(cores, dir.path())?,
+        ends: Ends::new(cores, perf.credit, dir.path())?,
         rows: Vec::new(),
         sentences: Vec::new(),
         curves: Vec::new(),
@@ -128,10 +130,12 @@ impl Measures<'_> {
             let both = before.zip(after).map(|(before, after)| [before, after]);
             let steady = both
                 .is_none_or(|[before, after]| (after / before).max(before / after) <= 1.0 + CHANGE);
-            if steady || repeats == REPEATS || self.perf.quick {
-                for row in &mut self.rows[so_far.0..] {
-                    (row.raw_line, row.steady) = (both, steady);
-                }
+            for row in &mut self.rows[so_far.0..] {
+                row.raw_line = both;
+                row.steady = steady && row.reference.is_none_or(|of| of.max <= of.min * SPREAD);
+            }
+            let all_steady = self.rows[so_far.0..].iter().all(|row| row.steady);
+            if all_steady || repeats == REPEATS || self.perf.quick {
                 break;
             }
             self.rows.truncate(so_far.0);
@@ -372,7 +376,7 @@ impl Measures<'_> {
                  \"matching\" have its way of receiving: a header of 16 bytes, then the body to a \
                  posted buffer.",
             ),
-            Some(mpicc) => match crate::measures::mpi_rows(mpicc, self) {
+            Some(mpicc) => match mpi_rows(mpicc, self) {
                 Ok(rows) => self.rows.extend(rows),
                 Err(e) => self.say(format!("MPI over Fast Messages was not measured: {e}.")),
             },
@@ -435,7 +439,7 @@ fn mpi_rows(mpicc: &std::path::Path, of: &mut Measures<'_>) -> Outcome<Vec<Row>>
     let output = Command::new("taskset")
         .args(["-c", &format!("{},{}", of.perf.cores[0], of.perf.cores[1])])
         .arg(hamlyn)
-        .args(["run", "-n", "2"])
+        .args(["run", "-n", "2", "--"])
         .arg(&program)
         .arg(divide)
         .env_remove("HAMLYN_DIR")

@@ -45,7 +45,7 @@ pub struct Row {
     pub paper: Option<String>,
     /// Before and after, in nanoseconds one way.
     pub raw_line: Option<[f64; 2]>,
-    /// Whether the raw line stayed the same within a quarter.
+    /// Whether the raw line stayed the same within a quarter, and the reference within a half.
     pub steady: bool,
 }
 
@@ -100,7 +100,7 @@ pub fn print(to: &mut dyn std::io::Write, rows: &[Row]) -> Outcome {
             row.of,
             format!("{wanted}{verdict}"),
             row.paper.as_deref().unwrap_or_default(),
-            if row.steady { "" } else { "  (the raw line changed)" },
+            if row.steady { "" } else { "  (disturbed)" },
         )?;
     }
     Ok(())

@@ -228,6 +228,7 @@ impl ToPy for MemoryError {
         let kind = match &self {
             Self::Os { .. } => Kind::Os,
             Self::Forked(_) => Kind::Forked,
+            Self::Aperture(_) => Kind::Closed,
             _ => Kind::Misuse,
         };
         error(kind, self)

@@ -89,7 +89,7 @@ int FM_extract(unsigned maxbytes);
 /* ours. Waits until there is something to extract or a node has died, at most `ms` (negative: without limit), and
  * sleeps meanwhile if that is long. Returns 1, or 0 after the time. */
 int FM_wait(int ms);
-/* ours. Whether a node's program has ended. What it had sent can still be extracted. */
+/* ours. Whether a node's program has ended. The messages that it had sent can still be extracted. */
 int FM_has_left(unsigned long node);
 
 /* ours. Why the last call failed. */

@@ -57,16 +57,10 @@ impl Word {
         Self {
             first: bits & 1 != 0,
             last: bits & 2 != 0,
-            length: (bits >> 2) as usize & (PACKET_BYTES - 1),
+            length: Bits(bits).length(),
             stream: (bits >> 16) as usize & (STREAMS - 1),
-            handler: (bits >> 22) as usize,
+            handler: Bits(bits).handler(),
         }
-    }
-
-    /// The whole of a message.
-    #[inline]
-    pub fn is_whole(self) -> bool {
-        self.first && self.last
     }
 }
 
@@ -97,7 +91,7 @@ impl Bits {
 pub struct Violation {
     /// The count that it told.
     pub told: u64,
-    /// What had been sent.
+    /// The bytes that had been sent.
     pub sent: u64,
     /// The count that it told before.
     pub before: u64,
@@ -131,8 +125,8 @@ impl Position {
     }
 }
 
-/// Most bytes of a packet, but for [`LENGTH_BYTES`] of a first one, with a window: so many that a sender whose peer takes what has come can
-/// always go on.
+/// Most bytes of a packet, but for [`LENGTH_BYTES`] of a first one: so many that a sender whose peer takes
+/// its packets can always go on.
 pub fn packet_bytes_max(window: u64) -> usize {
     ((window / 6) as usize / UNIT as usize * UNIT as usize).min(PACKET_BYTES - UNIT as usize)
 }
@@ -224,7 +218,7 @@ mod tests {
         }
     }
 
-    /// Whatever the lengths, a sender whose packets are taken goes on, both ends agree about each
+    /// With any lengths, a sender whose packets are taken goes on, both ends agree about each
     /// place, and no packet lies over one that has not been taken.
     #[test]
     fn both_ends_agree_about_places_and_the_sender_always_goes_on() {

@@ -86,7 +86,7 @@ impl Parts {
         Ok(greeting)
     }
 
-    /// What the other end of a link sent with it.
+    /// The greeting of the other end of a link: its ticket, and its number.
     fn greeting_of(&self, link: LinkId) -> Result<(Ticket, u32), Error> {
         let wrong = |e: &dyn core::fmt::Display| os("the greeting of a node", e);
         let bytes = self.node.greeting(link).map_err(|e| wrong(&e))?;
@@ -154,6 +154,11 @@ impl Parts {
         let credit = ticket(2)?.with_flags(Flags::WAKE);
         let in_order = Flags::NOTIFY | Flags::WAKE | Flags::IN_ORDER;
         let [first, rest] = [ticket(0)?, ticket(1)?].map(|ticket| ticket.with_flags(in_order));
+        if [&first, &rest].iter().any(|of| of.capacity() < u64::from(window))
+            || credit.capacity() < 8
+        {
+            return Err(wrong("with tickets for less than the window that it says".into()));
+        }
         let its = match self.node.peer(link) {
             Ok(peer) => peer.node,
             Err(_) => self.node.id(),

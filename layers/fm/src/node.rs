@@ -12,6 +12,7 @@
 //! delays what is for others.
 
 use crate::flow::{self, Bits, LENGTH_BYTES, Word};
+use crate::sending::room_for;
 use crate::state::{Peer, State};
 use crate::streams::{self, Handler, Incoming, Reading, Stream, Verdict};
 use crate::{Error, REPLY_BYTES};
@@ -41,6 +42,7 @@ pub struct Figures {
     /// Packets that gave credit back.
     pub credits_sent: u64,
 }
+
 struct Inner {
     state: RefCell<State>,
     handlers: Box<[OnceCell<Rc<Handler>>]>,
@@ -132,8 +134,8 @@ impl Endpoint {
         self.0.state.borrow().figures
     }
 
-    /// Whether a node's program has ended, or was expelled because it broke the rules. What it had sent
-    /// can still be extracted.
+    /// Whether a node's program has ended, or was expelled because it broke the rules. The messages
+    /// that it had sent can still be extracted.
     pub fn has_left(&self, node: u32) -> bool {
         let mut state = self.0.state.borrow_mut();
         state.take_events();
@@ -216,12 +218,12 @@ impl Endpoint {
     pub fn begin(&self, dest: u32, bytes: u64, handler: u32) -> Result<Outgoing<'_>, Error> {
         let state = &mut *self.0.state.borrow_mut();
         self.check(state, dest, handler)?;
-        let mut kept = 0;
-        let of_handler = self.0.current.get();
-        if let Some((sender, has_replied)) = of_handler {
+        let mut kept = None;
+        let current = self.0.current.get();
+        if let Some((sender, has_replied)) = current {
             let is_reply = sender == dest && !has_replied && bytes <= REPLY_BYTES as u64;
-            let used = (state.queued + state.kept) as u64;
-            if !is_reply && used.saturating_add(bytes) > state.config.queue_bytes as u64 {
+            let (used, room) = ((state.queued + state.kept) as u64, room_for(bytes));
+            if !is_reply && used.saturating_add(room) > state.config.queue_bytes as u64 {
                 return Err(Error::Full(format!(
                     "a message of {bytes} bytes, where handlers have sent {used} that wait for room, \
                      of {} that may: reply in a shorter one, or send it outside of the handler",
@@ -229,22 +231,9 @@ impl Endpoint {
                 )));
             }
             self.0.current.set(Some((sender, has_replied || is_reply)));
-            kept = if is_reply { 0 } else { bytes as usize };
+            kept = Some(if is_reply { 0 } else { room as usize });
         }
-        // Messages arrive in the order in which they were begun.
-        if let Some(before) = state.peers[dest as usize].unstarted {
-            state.emit_first(before)?;
-        }
-        let key = state.new_out();
-        state.figures.messages_sent += 1;
-        state.kept += kept;
-        let out = &mut state.outs[key];
-        (out.to, out.handler, out.left, out.kept) = (dest, handler as usize, bytes, kept);
-        (out.has_started, out.has_ended, out.stream) = (false, false, None);
-        out.of_handler = of_handler.is_some();
-        out.stage.clear();
-        out.stage.extend_from_slice(&bytes.to_le_bytes());
-        state.peers[dest as usize].unstarted = Some(key);
+        let key = state.begin((dest, handler as usize), bytes, kept)?;
         Ok(Outgoing { endpoint: self, key: Some(key) })
     }
 
@@ -356,11 +345,10 @@ impl Endpoint {
         }
         let state = &mut *self.0.state.borrow_mut();
         state.give_out();
-        let queue = state.queue;
-        if state.node.is_ready(queue).is_ok_and(|is_ready| is_ready) {
-            return Ok(true);
+        match state.has_next() {
+            true => Ok(true),
+            false => state.wait(limit, false),
         }
-        state.wait(limit, false)
     }
 
     #[inline]
@@ -546,6 +534,7 @@ impl Drop for Runs<'_> {
         self.0.0.current.set(None);
     }
 }
+
 impl Drop for Fm {
     fn drop(&mut self) {
         self.end_all();
@@ -566,9 +555,7 @@ impl Fm {
         let closed = inner.state.into_inner().node.close(limit);
         done.and(closed.map(drop).map_err(|e| Error::Os(e.to_string())))
     }
-}
 
-impl Fm {
     pub(crate) fn of(endpoint: Endpoint) -> Self {
         Self(endpoint)
     }

@@ -24,6 +24,8 @@ const QUIET: u32 = 16;
 
 /// Packets after one of a long message that are taken in short turns.
 const FEW: u32 = 16;
+
+/// Another node, or this one to itself.
 pub(crate) struct Peer {
     pub(crate) link: LinkId,
     /// To the slot of first packets, and to that of the rest, which has the sink.
@@ -83,7 +85,8 @@ impl Peer {
             queued: 0,
             incoming: (0..flow::STREAMS).map(|_| None).collect(),
             backlog: VecDeque::new(),
-            dead: None,
+            // It has left already, and only its messages are to be taken.
+            dead: to.is_none().then(|| "its link has ended".into()),
             is_closed: false,
             owes: false,
             to,
@@ -159,11 +162,15 @@ impl State {
         }
     }
 
-    /// A peer broke the rules: its link ends.
+    /// A peer broke the rules: its link ends, and what has come of it is thrown away.
     #[cold]
     pub(crate) fn expel(&mut self, rank: u32, why: String) {
         self.figures.refused += 1;
-        let _ = self.node.disconnect(self.peers[rank as usize].link);
+        let peer = &mut self.peers[rank as usize];
+        self.waiting -= peer.backlog.drain(..).count();
+        let _ = self.node.disconnect(peer.link);
+        self.by_slot.retain(|_, of| *of != rank);
+        self.latest = None;
         self.has_closed(rank, why);
     }
 
@@ -178,8 +185,8 @@ impl State {
         let peer = &mut self.peers[rank as usize];
         if peer.dead.is_none() {
             peer.dead = Some(why);
-            self.queued -= peer.queue.drain(..).map(|queued| queued.data.len()).sum::<usize>();
-            peer.queued = 0;
+            self.queued -= core::mem::take(&mut peer.queued);
+            peer.queue.clear();
         }
     }
 
@@ -325,22 +332,18 @@ impl State {
             if self.peers[rank].owes {
                 self.give_credit(rank as u32);
             }
-            while let Some(Queued { word, data }) = self.peers[rank].queue.pop_front() {
-                match self.push(rank as u32, word, &data, Duration::ZERO) {
-                    Ok(Pushed::Sent) => {
-                        self.queued -= data.len();
-                        self.peers[rank].queued -= data.len();
-                    }
-                    Ok(_) => {
-                        self.peers[rank].queue.push_front(Queued { word, data });
-                        break;
-                    }
-                    // The peer has left, and its queue with it; this one was not in it any more.
-                    Err(_) => {
-                        self.queued -= data.len();
-                        let peer = &mut self.peers[rank];
-                        peer.queued = peer.queued.saturating_sub(data.len());
-                    }
+            while let Some(queued) = self.peers[rank].queue.pop_front() {
+                let sent = self.push(rank as u32, queued.word, &queued.data, Duration::ZERO);
+                let peer = &mut self.peers[rank];
+                // Where the peer has left, nothing is queued for it any more.
+                let is_counted = peer.dead.is_none();
+                if is_counted && !matches!(sent, Ok(Pushed::Sent)) {
+                    peer.queue.push_front(queued);
+                    break;
+                }
+                if is_counted {
+                    peer.queued -= queued.bytes();
+                    self.queued -= queued.bytes();
                 }
             }
         }
@@ -353,11 +356,15 @@ impl State {
             peer.owes = false;
             return;
         };
-        let sent = self.node.try_send_fast_over(peer.link, &peer.credit, &count.to_le_bytes(), 0);
-        peer.owes = sent.is_err();
-        if !peer.owes {
-            peer.receiving.has_told(count);
-            self.figures.credits_sent += 1;
+        match self.node.try_send_fast_over(peer.link, &peer.credit, &count.to_le_bytes(), 0) {
+            Ok(()) => {
+                peer.owes = false;
+                peer.receiving.has_told(count);
+                self.figures.credits_sent += 1;
+            }
+            Err(NodeSendError::Full) => {}
+            // It has left, which an event tells.
+            Err(_) => peer.owes = false,
         }
     }
 
@@ -430,10 +437,16 @@ impl State {
         peer.backlog.push_back(bits);
         self.waiting += 1;
         if peer.backlog.len() as u64 > u64::from(self.config.credit_bytes) / flow::UNIT {
-            self.waiting -= peer.backlog.len();
-            peer.backlog.clear();
             self.expel(rank, "packets beyond the credit".into());
         }
+    }
+
+    /// Whether there is something to extract.
+    pub(crate) fn has_next(&self) -> bool {
+        let most = self.config.queue_bytes;
+        let may = |peer: &Peer| peer.queued <= most && !peer.backlog.is_empty();
+        self.node.is_ready(self.queue).is_ok_and(|is_ready| is_ready)
+            || self.waiting > 0 && self.peers.iter().any(may)
     }
 
     #[cold]
@@ -462,15 +475,18 @@ impl State {
         for &(rank, stream) in &self.suspended {
             let peer = &self.peers[rank as usize];
             let Some(incoming) = &peer.incoming[stream] else { continue };
-            let bytes = incoming.reading.missing.get();
+            // A peer can send packets that nothing announces: their bytes are in the buffer already.
+            let (to, bytes) = (incoming.reading.to.get(), incoming.reading.missing.get());
+            let (to, bytes) = (to.wrapping_add(incoming.in_buffer), bytes - incoming.in_buffer);
             if !peer.backlog.is_empty() {
                 continue;
             }
             packets = packets.min(bytes.div_ceil(peer.packet_bytes).max(1));
             if let Ok(Some(sink)) = self.node.installed_mut::<Sink>(peer.slots[1]) {
-                // SAFETY: the handler that has this buffer is suspended in `receive` until the post is
-                // retracted, below; a panic in a turn ends the program's use of the node.
-                unsafe { sink.post(stream, incoming.reading.to.get(), bytes) };
+                // SAFETY: the rest of a buffer whose handler is suspended in `receive`, beyond the time at
+                // which the post is retracted, below. `in_buffer` is at most `missing`: it grows by what
+                // was posted, and `take_part` lowers both.
+                unsafe { sink.post(stream, to, bytes) };
                 peer.filter.set(0, true);
             }
         }
@@ -486,9 +502,7 @@ impl State {
         }
         result
     }
-}
 
-impl State {
     /// The most packets that one call gives to handlers: what all peers have credit for.
     #[inline]
     pub(crate) fn packets_of_extract(&self) -> u64 {
@@ -561,11 +575,5 @@ impl State {
         reading.bytes.set(bytes - copied);
         reading.ended.set(word.last);
         incoming.thread.is_some() && (word.last || reading.missing.get() == 0)
-    }
-
-    /// The first packet of a message leaves before the next message begins.
-    #[cold]
-    pub(crate) fn emit_first(&mut self, key: usize) -> Result<(), Error> {
-        self.emit_stage(key, false)
     }
 }

@@ -4,7 +4,7 @@ use hamlyn::simulation::Rng;
 use hamlyn::{Accept, Access, Event, Flags, LinkId, Node, SlotConfig, Ticket};
 use hamlyn_fm::flow::Word;
 use hamlyn_fm::{Config, Error, Fm, Verdict};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,26 +18,33 @@ fn node(dir: &Path) -> Node {
     Node::with_config(settings.ring_bytes(64u32 << 10).packets_per_turn(1u32)).unwrap()
 }
 
-/// Node 2 of three, by hand. Returns its node, its link to node 0, and what node 0 said to it.
-fn join(dir: &Path, hello: impl Fn(&[u8]) -> Vec<u8>) -> (Node, LinkId, Vec<u8>) {
+/// The last node, by hand. Returns its node, its link to node 0, and the hello of node 0 to it.
+fn join(dir: &Path, rank: u32) -> (Node, LinkId, Vec<u8>) {
     let mut node = node(dir);
-    let (area, queue) = (node.message_area(1024).unwrap(), node.notification_queue(8).unwrap());
-    let slot = node.slot(SlotConfig::new(area, queue).credit(8)).unwrap();
+    let (hellos, queue) = (node.message_area(1024).unwrap(), node.notification_queue(8).unwrap());
+    let slot = node.slot(SlotConfig::new(hellos, queue).credit(8)).unwrap();
     let own = node.fast_ticket(slot).unwrap().to_bytes();
-    let greeting = [&own[..], &2u32.to_le_bytes()].concat();
-    node.serve("fm-2", Access::SameUser, Accept::Automatic(greeting.clone())).unwrap();
-    let links = [0, 1].map(|rank| node.connect(&format!("fm-{rank}"), &greeting, LIMIT).unwrap());
-    for link in links {
+    let greeting = [&own[..], &rank.to_le_bytes()].concat();
+    let name = format!("fm-{rank}");
+    node.serve(&name, Access::SameUser, Accept::Automatic(greeting.clone())).unwrap();
+    let connect = |lower| node.connect(&format!("fm-{lower}"), &greeting, LIMIT).unwrap();
+    let links: Vec<LinkId> = (0..rank).map(connect).collect();
+    let numbers = [1u32, 48 << 10, 4].map(u32::to_le_bytes).concat();
+    // Tickets of a slot for its own use: what others send to it is of no interest.
+    let area = node.message_area(48 << 10).unwrap();
+    let slot = node.slot(SlotConfig::new(area, queue).credit(0)).unwrap();
+    let window = node.fast_ticket(slot).unwrap().to_bytes();
+    for &link in &links {
         let to = Ticket::from_bytes(&node.greeting(link).unwrap()[..TICKET]).unwrap();
-        let said = hello(&own);
-        node.send_fast(&to, &said, 0, LIMIT).unwrap();
+        let hello = [&numbers[..], &window, &window, &window].concat();
+        node.send_fast(&to, &hello, 0, LIMIT).unwrap();
     }
     let mut of = Vec::new();
     // Both write the same place: the one of node 0 is read at once.
     while of.is_empty() {
         let said = node.recv(queue, LIMIT).unwrap();
         if said.link == links[0] {
-            of = node.area(area).unwrap()[..12 + 3 * TICKET].to_vec();
+            of = node.area(hellos).unwrap()[..12 + 3 * TICKET].to_vec();
         }
     }
     (node, links[0], of)
@@ -62,17 +69,12 @@ fn honest(dir: &Path, rank: u32, hostile_is_done: &AtomicBool) -> u64 {
     .unwrap();
     let other = 1 - rank;
     let mut sent = 0;
-    while !hostile_is_done.load(Ordering::Acquire) || came.get() < 20 {
+    while (!hostile_is_done.load(Ordering::Acquire) || came.get() < 20) && !fm.has_left(other) {
         // Both send at once, so no more than the credit holds.
         if sent <= came.get() {
             match fm.send(other, 0, &[rank as u8; 20_000]) {
                 Ok(()) => sent += 1,
-                Err(Error::Dead(..)) => {
-                    // Its last messages are still to be taken.
-                    while fm.extract(usize::MAX) > 0 || !fm.has_left(other) {}
-                    while fm.extract(usize::MAX) > 0 {}
-                    break;
-                }
+                Err(Error::Dead(..)) => {}
                 Err(error) => panic!("{error}"),
             }
         }
@@ -80,6 +82,8 @@ fn honest(dir: &Path, rank: u32, hostile_is_done: &AtomicBool) -> u64 {
         // What is sent to the liar is refused, or goes where it said.
         let _ = fm.begin(2, 3, 0).map(drop);
     }
+    // The last messages of one that has left are still to be taken.
+    while fm.has_left(other) && fm.extract(usize::MAX) > 0 {}
     let refused = fm.figures().refused;
     // A handler that is suspended sees the end of its message.
     finishes.set(true);
@@ -97,17 +101,12 @@ fn attack(seed: u64) -> u64 {
         };
         let (first, second) = (run(0), run(1));
         let mut rng = Rng::new(seed);
-        let (mut node, link, hello) = join(dir.path(), |own| {
-            let mut said = Vec::new();
-            for number in [1u32, 48 << 10, 4] {
-                said.extend_from_slice(&number.to_le_bytes());
-            }
-            (0..3).for_each(|_| said.extend_from_slice(own));
-            said
-        });
+        let (mut node, link, hello) = join(dir.path(), 2);
         let ticket = |at: usize| Ticket::from_bytes(&hello[12 + at * TICKET..][..TICKET]).unwrap();
         let flags = Flags::NOTIFY | Flags::WAKE | Flags::IN_ORDER;
         for _ in 0..3000 {
+            // Now and then silent: bytes that nothing announces.
+            let flags = if rng.below(4) == 0 { flags - Flags::NOTIFY } else { flags };
             let to = ticket(rng.below(2) as usize).with_flags(flags);
             let most = [64, 8192, 40_000][rng.below(3) as usize];
             let at = rng.below(most) / 64 * 64;
@@ -153,6 +152,61 @@ fn attack(seed: u64) -> u64 {
 fn a_node_that_lies_in_every_field_harms_nobody_else() {
     let refused: u64 = (1..=10).map(attack).sum();
     assert!(refused > 0, "lies were seen");
+}
+
+#[test]
+fn bytes_that_nothing_announces_stay_inside_of_their_handlers_buffer() {
+    let dir = tempfile::tempdir().unwrap();
+    let around = 4000..24_000;
+    std::thread::scope(|scope| {
+        let (path, inside) = (dir.path(), around.clone());
+        let victim = scope.spawn(move || {
+            let config = Config { time_limit: LIMIT, ..Config::default() };
+            let fm = Fm::meet_all(node(path), "fm", 0, 2, config).unwrap();
+            let memory = Rc::new(RefCell::new(vec![0u8; 28_000]));
+            let (of, all) = (memory.clone(), inside);
+            fm.register(Some(0), move |stream, _| {
+                stream.receive(&mut of.borrow_mut()[all.clone()]);
+                Verdict::Continue
+            })
+            .unwrap();
+            while fm.figures().messages_handled == 0 {
+                fm.extract(usize::MAX);
+            }
+            memory.take()
+        });
+        let (mut node, link, hello) = join(dir.path(), 1);
+        let ticket = |at: usize| Ticket::from_bytes(&hello[12 + at * TICKET..][..TICKET]).unwrap();
+        let flags = Flags::NOTIFY | Flags::IN_ORDER;
+        let mut send = |to: Ticket, word: Word, data: &[u8]| {
+            while node.try_send_fast_over(link, &to, data, word.to_bits()).is_err() {
+                if !node.links().any(|of| of == link) {
+                    return false;
+                }
+                node.wait(Some(Duration::from_millis(1))).unwrap();
+            }
+            true
+        };
+        let word = Word { first: true, last: false, length: 8, stream: 0, handler: 0 };
+        assert!(send(ticket(0).with_flags(flags), word, &100_000u64.to_le_bytes()));
+        let rest = Word { first: false, length: 6000, ..word };
+        // Again and again, so that some come while the handler's buffer is where they go.
+        for round in 0..400 {
+            let last = round == 399;
+            let to = ticket(1).with_flags(if round % 20 == 19 || last {
+                flags
+            } else {
+                Flags::IN_ORDER
+            });
+            if !send(to, Word { last, ..rest }, &[7; 6000]) {
+                break;
+            }
+        }
+        let memory = victim.join().unwrap();
+        let outside = memory[..around.start].iter().chain(&memory[around.end..]);
+        assert!(outside.copied().all(|byte| byte == 0), "bytes beyond the buffer were written");
+        assert!(memory[around].iter().any(|byte| *byte == 7));
+    });
 }
 
 #[test]

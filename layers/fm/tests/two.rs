@@ -220,6 +220,46 @@ fn two_programs_that_only_send_end_in_their_time_limit_with_a_sentence() {
 }
 
 #[test]
+fn a_message_that_had_no_room_in_time_ends_early_and_later_ones_are_whole() {
+    let has_failed = std::sync::Barrier::new(2);
+    two(Config::default(), |fm| {
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let all = seen.clone();
+        fm.register(Some(0), move |stream, _| {
+            let mut buffer = vec![0; 200_000];
+            let came = stream.receive(&mut buffer);
+            assert!(buffer[..came].iter().all(|byte| *byte == buffer[0]));
+            all.borrow_mut().push(came);
+            Verdict::Continue
+        })
+        .unwrap();
+        if fm.node() == 0 {
+            fm.set_time_limit(Some(Duration::from_millis(100)));
+            let mut message = fm.begin(1, 200_000, 0).unwrap();
+            message.piece(&[1; 20_000]).unwrap();
+            assert!(matches!(message.piece(&[1; 100_000]), Err(Error::Full(_))));
+            let again = message.piece(&[2; 1000]).unwrap_err();
+            assert!(again.to_string().contains("an earlier piece"), "{again}");
+            let end = message.end().unwrap_err();
+            assert!(end.to_string().contains("ends early"), "{end}");
+            fm.set_time_limit(Some(LIMIT));
+            has_failed.wait();
+            for byte in 3..40 {
+                fm.send(1, 0, &[byte; 20_000]).unwrap();
+            }
+            until(&fm, || fm.has_left(1));
+        } else {
+            has_failed.wait();
+            until(&fm, || seen.borrow().len() == 38);
+            let seen = seen.borrow();
+            assert!(seen[0] >= 20_000 && seen[0] < 120_000, "{}", seen[0]);
+            assert!(seen[1..].iter().all(|came| *came == 20_000), "{seen:?}");
+            assert_eq!(fm.figures().refused, 0);
+        }
+    });
+}
+
+#[test]
 fn a_reply_always_has_room_and_a_full_queue_refuses_other_messages() {
     const REQUESTS: usize = 3000;
     two(Config { credit_bytes: 768, queue_bytes: 1000, ..Config::default() }, |fm| {

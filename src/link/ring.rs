@@ -339,8 +339,7 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
         let told = self.flows.get_or_insert_with(new);
         let tells = told.last[number] == digest && told.flows[number] != flow;
         let [_, w1, w2, w3, w4, w5] = header.to_words();
-        let tell = if tells { (number as u64 + 1) << TELL_SHIFT } else { 0 };
-        let words = [w1, w2, w3, w4, w5 | tell];
+        let words = [w1, w2, w3, w4, w5 | (tells as u64 * (number as u64 + 1)) << TELL_SHIFT];
         self.write(header.length, header.layout(), words, metadata, data)?;
         if let Some(told) = &mut self.flows {
             told.last[number] = digest;

@@ -91,7 +91,7 @@ impl Test {
     }
 }
 
-/// What was counted of a test.
+/// The counts of a test.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted {
     pub seconds: f64,
@@ -182,7 +182,7 @@ impl Raw {
     }
 }
 
-/// What handlers have seen.
+/// The messages that handlers have seen.
 #[derive(Default)]
 struct Seen {
     messages: Cell<u64>,

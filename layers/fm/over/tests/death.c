@@ -42,7 +42,7 @@ int main(void)
     shmem_int_wait_until(word, SHMEM_CMP_NE, 0);
     EQUAL(shmemx_error(), FMS_DEAD);
     EQUAL(*word, 0);
-    /* What it had sent is still there; then the end is told. */
+    /* Its last bytes are still there; then the end is told. */
     for (got = 0; got < 10;) {
         long more = fms_recv(mine, bytes + got, 10 - (size_t)got);
 

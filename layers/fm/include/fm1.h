@@ -28,6 +28,7 @@ int FM_set_parameter(int parameter, int value);
 
 /* The identifiers are those of fm.h: one program uses each for a handler of one kind. */
 unsigned long FM1_register_handler(unsigned long id, FM_handler *handler);
+/* At most 64 MiB: the receiver holds a message whole, and throws a longer one away (ours). */
 int FM1_send(unsigned long dest, unsigned long handler, const void *buf, unsigned long bytes);
 int FM_send_4(unsigned long dest, unsigned long handler, unsigned i0, unsigned i1, unsigned i2, unsigned i3);
 int FM1_extract(void);

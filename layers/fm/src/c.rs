@@ -210,10 +210,17 @@ pub extern "C" fn FM_register_handler(id: c_ulong, handler: Handler) -> c_ulong 
     })
 }
 
+/// The longest message of 1.x, bytes: each is held whole, at the word of its sender.
+const MESSAGE_MAX: u64 = 64 << 20;
+
 /// Of 1.x: all of the message in one buffer.
 #[unsafe(no_mangle)]
 pub extern "C" fn FM1_register_handler(id: c_ulong, handler: Handler1) -> c_ulong {
     register(id, move |stream, sender| {
+        if stream.left() > MESSAGE_MAX {
+            stream.endpoint().count_refused();
+            return Verdict::Continue;
+        }
         let mut all = Vec::new();
         let mut taken = 0;
         // In steps: what the sender said is not yet memory here.
@@ -306,6 +313,11 @@ pub unsafe extern "C" fn FM1_send(
 ) -> c_int {
     with(-1, |fm| {
         let (dest, handler) = (small(dest, "node")?, small(handler, "handler")?);
+        if count > MESSAGE_MAX {
+            return Err(Error::Limit(format!(
+                "{count} bytes, and a message of 1.x has {MESSAGE_MAX}"
+            )));
+        }
         // SAFETY: the caller's buffer, by the header.
         done(fm.send(dest, handler, unsafe { bytes(buf, count as usize) }?))
     })
@@ -338,6 +350,7 @@ pub unsafe extern "C" fn FM_receive(
     if count == 0 {
         return 0;
     }
+    let count = count.min(c_int::MAX as c_uint);
     // SAFETY: the handler's buffer, by the header.
     let to = unsafe { core::slice::from_raw_parts_mut(buf.cast::<u8>(), count as usize) };
     of.receive(to) as c_int

@@ -147,6 +147,11 @@ impl Endpoint {
         self.0.current.get().is_some()
     }
 
+    /// A message was thrown away for its sender's fault.
+    pub(crate) fn count_refused(&self) {
+        self.0.state.borrow_mut().figures.refused += 1;
+    }
+
     /// The longest time that a send waits from now on.
     pub fn set_time_limit(&self, limit: Option<Duration>) {
         self.0.state.borrow_mut().config.time_limit = limit;

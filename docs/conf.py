@@ -21,6 +21,7 @@ root_doc = "README"
 CHAPTERS = {
     "Guide": ["docs/guide", "docs/two-users", "docs/two-hosts", "docs/jobs", "docs/own-protocol", "docs/coming-from"],
     "Languages": ["python/README", "capi/README", "docs/event-loops"],
+    "Layers": ["layers/fm/README", "layers/fm/mpi/README", "layers/fm/over/README", "layers/fm/RESULTS"],
     "Operating": [
         "docs/operating",
         "docs/directories",

@@ -226,7 +226,9 @@ http() (
 
 # The artifacts for users, like `make build`: the command and the C library, optimised, each linked
 # as one. Python's is `wheel`'s.
-release() { cargo build --release --workspace --exclude hamlyn-python "$@"; }
+# Not Fast Messages: linked as one, its three artifacts take two minutes, and the step `fm` has tested them
+# in the dev profile.
+release() { cargo build --release --workspace --exclude hamlyn-python --exclude hamlyn-fm "$@"; }
 
 # The C library, installed: each program compiled as C and as C++, against the dev build ..
 c() { c_library dev c c++ static; }

@@ -1,0 +1,279 @@
+//! The asynchronous event queue (CLAN 3.4): one cost, however many events are registered.
+//!
+//! ```text
+//!   raise   set the event's bit; if it was clear: its number into the ring, call back if someone sleeps
+//!   take    the number out of the ring, clear the bit, and only then look at what the event is about
+//! ```
+//! A bit for each event, so each is queued once at most, and a ring of their number is never full.
+//!
+//! Never: an event that was raised after its bit was cleared is lost; `raise` waits or allocates.
+
+use crate::Error;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Most events of one queue.
+pub const EVENTS_MAX: u32 = 1 << 24;
+
+/// A queue of events, for one or several takers and any number of raising threads. Clones are the
+/// same queue. From [`Clan::event_queue`](crate::Clan::event_queue) it wakes whoever waits in
+/// [`Clan::wait`](crate::Clan::wait).
+///
+/// ```
+/// use hamlyn_clan::EventQueue;
+///
+/// let queue = EventQueue::new(100, || println!("somebody sleeps"))?;
+/// let bell = queue.register(7)?;
+/// queue.raise(bell);
+/// queue.raise(bell); // It is queued already.
+/// assert_eq!(queue.take().map(|event| event.user), Some(7));
+/// assert!(queue.take().is_none());
+/// queue.unregister(bell);
+/// assert!(!queue.raise(bell));
+/// # Ok::<(), hamlyn_clan::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct EventQueue(Arc<Shared>);
+
+struct Shared {
+    /// A number and 1; 0: nothing, or not yet.
+    ring: Box<[AtomicU32]>,
+    /// Whether an event is queued: a bit each.
+    bits: Box<[AtomicU64]>,
+    events: Box<[Event_]>,
+    tail: AtomicU64,
+    /// The place of the next number, of whoever takes.
+    head: Mutex<u64>,
+    free: Mutex<Free>,
+    /// Sleepers, and event loops once they have slept.
+    sleepers: AtomicU32,
+    call_back: Box<dyn Fn() + Send + Sync>,
+}
+
+/// Odd generations are registered.
+#[derive(Default)]
+struct Event_ {
+    generation: AtomicU32,
+    /// Unregistered while it was queued: free when it has been taken.
+    ends: AtomicBool,
+    user: AtomicU64,
+}
+
+struct Free {
+    numbers: Vec<u32>,
+    next: u32,
+}
+
+/// A registered event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EventId {
+    number: u32,
+    generation: u32,
+}
+
+/// An event that was raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Its name.
+    pub id: EventId,
+    /// The word that it was registered with.
+    pub user: u64,
+}
+
+impl core::fmt::Debug for EventQueue {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("EventQueue").field("events_max", &self.0.events.len()).finish()
+    }
+}
+
+fn filled<T: Default>(count: usize) -> Box<[T]> {
+    (0..count).map(|_| T::default()).collect()
+}
+
+fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl EventQueue {
+    /// A queue for up to `events_max` events, 1 to 2^24; some 30 bytes each. `call_back` is called by a
+    /// thread that raises while somebody [sleeps](Self::sleep), and must not take long: the wait queue's
+    /// call-back of CLAN, by which other services hear of events.
+    pub fn new(
+        events_max: u32,
+        call_back: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        if !(1..=EVENTS_MAX).contains(&events_max) {
+            return Err(Error::Misuse(format!(
+                "an event queue for {events_max} events: 1 to {EVENTS_MAX} are allowed"
+            )));
+        }
+        let events = events_max as usize;
+        Ok(Self(Arc::new(Shared {
+            ring: filled(events.next_power_of_two()),
+            bits: filled(events.div_ceil(64)),
+            events: filled(events),
+            tail: AtomicU64::new(0),
+            head: Mutex::new(0),
+            free: Mutex::new(Free { numbers: Vec::new(), next: 0 }),
+            sleepers: AtomicU32::new(0),
+            call_back: Box::new(call_back),
+        })))
+    }
+
+    /// Registers an event; `user` comes with it whenever it is taken.
+    /// [`Error::Full`]: there are as many as the queue was made for.
+    pub fn register(&self, user: u64) -> Result<EventId, Error> {
+        let shared = &*self.0;
+        let mut free = unpoisoned(&shared.free);
+        let number = match free.numbers.pop() {
+            Some(number) => number,
+            None if (free.next as usize) < shared.events.len() => {
+                free.next += 1;
+                free.next - 1
+            }
+            None => {
+                return Err(Error::Full(format!(
+                    "the event queue has its {} events",
+                    shared.events.len()
+                )));
+            }
+        };
+        let event = &shared.events[number as usize];
+        event.user.store(user, Ordering::Relaxed);
+        let generation = event.generation.load(Ordering::Relaxed).wrapping_add(1);
+        event.generation.store(generation, Ordering::Release);
+        Ok(EventId { number, generation })
+    }
+
+    /// Takes an event's registration back: it is not taken any more, also if it is queued. `false`: it was
+    /// not registered. A thread that raises it at this moment may raise the next event of its place, once.
+    pub fn unregister(&self, id: EventId) -> bool {
+        let shared = &*self.0;
+        let mut free = unpoisoned(&shared.free);
+        let Some(event) = shared.registered(id) else { return false };
+        event.generation.store(id.generation.wrapping_add(1), Ordering::SeqCst);
+        let (word, bit) = place(id.number);
+        if shared.bits[word].load(Ordering::SeqCst) & bit != 0 {
+            event.ends.store(true, Ordering::Release);
+        } else {
+            free.numbers.push(id.number);
+        }
+        true
+    }
+
+    /// Raises an event, from any thread. `false`: it is not registered. Everything that the thread has
+    /// written before is seen by whoever takes the event.
+    #[inline]
+    pub fn raise(&self, id: EventId) -> bool {
+        let raised = self.raise_in_turn(id);
+        if self.0.sleepers.load(Ordering::SeqCst) != 0 {
+            (self.0.call_back)();
+        }
+        raised
+    }
+
+    /// [`raise`](Self::raise) in a turn of the node, after which sleepers look in any case.
+    #[inline]
+    pub(crate) fn raise_in_turn(&self, id: EventId) -> bool {
+        let shared = &*self.0;
+        if shared.registered(id).is_none() {
+            return false;
+        }
+        let (word, bit) = place(id.number);
+        // Read, modified and written also where it is set: what was written before is seen by the thread
+        // that clears it.
+        if shared.bits[word].fetch_or(bit, Ordering::SeqCst) & bit == 0 {
+            let at = shared.tail.fetch_add(1, Ordering::AcqRel);
+            // An exchange: `sleepers` is read after it.
+            shared.ring[at as usize & (shared.ring.len() - 1)]
+                .swap(id.number + 1, Ordering::SeqCst);
+        }
+        true
+    }
+
+    /// The next event; now look at what it is about, all of it: it is not raised again for what was there
+    /// when it was taken. An event may turn out to be about nothing.
+    #[inline]
+    pub fn take(&self) -> Option<Event> {
+        let shared = &*self.0;
+        let mut head = unpoisoned(&shared.head);
+        loop {
+            let place_in_ring = &shared.ring[*head as usize & (shared.ring.len() - 1)];
+            let number = place_in_ring.load(Ordering::Acquire).checked_sub(1)?;
+            place_in_ring.store(0, Ordering::Relaxed);
+            *head += 1;
+            let (word, bit) = place(number);
+            shared.bits[word].fetch_and(!bit, Ordering::SeqCst);
+            let event = &shared.events[number as usize];
+            let generation = event.generation.load(Ordering::Acquire);
+            if generation % 2 == 1 {
+                let user = event.user.load(Ordering::Relaxed);
+                return Some(Event { id: EventId { number, generation }, user });
+            }
+            let mut free = unpoisoned(&shared.free);
+            if event.ends.swap(false, Ordering::AcqRel) {
+                free.numbers.push(number);
+            }
+        }
+    }
+
+    /// [`sleep`](Self::sleep), for ever.
+    pub fn sleep_often(&self) {
+        self.0.sleepers.fetch_or(ALWAYS, Ordering::SeqCst);
+    }
+
+    /// Whether an event is queued.
+    pub fn has_any(&self) -> bool {
+        let head = *unpoisoned(&self.0.head);
+        let place = &self.0.ring[head as usize & (self.0.ring.len() - 1)];
+        place.load(Ordering::SeqCst) != 0
+    }
+
+    /// While the guard lives, each [`raise`](Self::raise) calls back. Take once more after this call and
+    /// before sleeping: an event that was raised before it called nobody.
+    pub fn sleep(&self) -> Sleeping<'_> {
+        self.0.sleepers.fetch_add(1, Ordering::SeqCst);
+        Sleeping(self)
+    }
+}
+
+/// An event loop sleeps now and then: each raise calls back from now on.
+const ALWAYS: u32 = 1 << 31;
+
+/// Somebody sleeps until an event of this queue is raised.
+#[derive(Debug)]
+pub struct Sleeping<'a>(&'a EventQueue);
+
+impl Drop for Sleeping<'_> {
+    fn drop(&mut self) {
+        self.0.0.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Shared {
+    #[inline]
+    fn registered(&self, id: EventId) -> Option<&Event_> {
+        let event = self.events.get(id.number as usize)?;
+        (event.generation.load(Ordering::Acquire) == id.generation).then_some(event)
+    }
+}
+
+#[inline]
+fn place(number: u32) -> (usize, u64) {
+    (number as usize / 64, 1 << (number % 64))
+}
+
+/// An event of a queue, for sources of the layer's own.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The queue.
+    pub queue: EventQueue,
+    /// One of its events.
+    pub event: EventId,
+}
+
+impl Target {
+    pub(crate) fn raise_in_turn(&self) {
+        self.queue.raise_in_turn(self.event);
+    }
+}

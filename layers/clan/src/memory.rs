@@ -1,0 +1,415 @@
+//! Regions of this program, and apertures onto regions of others.
+//!
+//! ```text
+//!   checked   a slot over an area: puts are packets, gets are questions to the owner's program
+//!   mapped    pages that one peer maps: its stores and loads need nobody
+//! ```
+
+use crate::board::send_over;
+use crate::clan::{Clan, Endpoint, refused};
+use crate::ends::{End, Notes};
+use crate::events::Target;
+use crate::trips::{Trip, Tripped, Wire, Wires};
+use crate::wire::{HANDLE_BYTES, Handle, Head, Rights, kind};
+use crate::{Completion, Error, Request};
+use hamlyn::node::Node;
+use hamlyn::{
+    AccessError, ApertureId, ApertureView, AreaId, AreaView, Filter, LinkId, NodeSendError,
+    PreparedTicket, Ticket,
+};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use zerocopy::IntoBytes;
+
+/// Bytes of a put that may leave as one line, without a look at anything else.
+pub(crate) const LINE_BYTES: usize = 16;
+
+pub(crate) enum Memory {
+    Checked(AreaId, AreaView),
+    Mapped(ApertureId, ApertureView),
+}
+
+/// A region's memory and wires.
+pub(crate) struct RegionCore {
+    pub bytes: u64,
+    pub memory: Memory,
+    pub wires: Arc<Wires>,
+    pub notes: Arc<Notes>,
+}
+
+impl RegionCore {
+    /// `None`: not inside of the region.
+    pub fn range(&self, offset: u64, length: u64) -> Option<Range<u64>> {
+        let end = offset.checked_add(length)?;
+        (end <= self.bytes).then_some(offset..end)
+    }
+
+    pub fn area(&self) -> Option<AreaId> {
+        match self.memory {
+            Memory::Checked(area, _) => Some(area),
+            Memory::Mapped(..) => None,
+        }
+    }
+
+    pub fn aperture(&self) -> Option<ApertureId> {
+        match self.memory {
+            Memory::Mapped(aperture, _) => Some(aperture),
+            Memory::Checked(..) => None,
+        }
+    }
+
+    pub fn tripped(&self) -> Tripped {
+        Tripped(self.wires.clone())
+    }
+
+    pub fn filter(&self) -> Filter {
+        self.wires.filter.clone()
+    }
+
+    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), AccessError> {
+        match &self.memory {
+            Memory::Checked(_, view) => view.read(offset, to),
+            Memory::Mapped(_, view) => view.read(offset, to),
+        }
+    }
+
+    /// By a thread that has the node.
+    pub fn write(&self, node: &mut Node, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        match &self.memory {
+            Memory::Checked(area, _) => {
+                let area = node.area_mut(*area).map_err(|e| Error::Misuse(e.to_string()))?;
+                let end = (offset as usize).saturating_add(bytes.len());
+                let place = area.get_mut(offset as usize..end);
+                place
+                    .ok_or_else(|| outside(offset, bytes.len() as u64, self.bytes))?
+                    .copy_from_slice(bytes);
+                Ok(())
+            }
+            Memory::Mapped(_, view) => Ok(view.write(offset, bytes)?),
+        }
+    }
+}
+
+impl Drop for RegionCore {
+    fn drop(&mut self) {
+        if let Memory::Checked(area, _) = self.memory {
+            self.notes.leave(area);
+        }
+    }
+}
+
+fn outside(offset: u64, length: u64, bytes: u64) -> Error {
+    Error::Misuse(format!("{length} bytes at {offset} of a region of {bytes} bytes"))
+}
+
+/// Memory of this program that peers may use. Dropping it takes it back from them.
+pub struct Region {
+    pub(crate) clan: Clan,
+    pub(crate) core: Arc<RegionCore>,
+}
+
+impl core::fmt::Debug for Region {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Region").field("bytes", &self.core.bytes).finish_non_exhaustive()
+    }
+}
+
+/// A region given to an end point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// The words for the peer, by [`Endpoint::send_oob`] or any other way.
+    pub handle: [u8; HANDLE_BYTES],
+    number: u32,
+}
+
+impl Region {
+    /// Its length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.core.bytes
+    }
+
+    /// Lets the peer of an end point use the region. A mapped one can be given only to the peer that it was
+    /// made for.
+    pub fn export(&self, to: &Endpoint, rights: Rights) -> Result<Export, Error> {
+        to.check()?;
+        let core = &self.core;
+        if core.aperture().is_some_and(|aperture| aperture.link != to.link) {
+            return Err(Error::Misuse("the region was mapped for another peer".into()));
+        }
+        let handle = self.clan.with(|node, board| {
+            let (number, slot) = board.export(node, to.name, core, rights)?;
+            let handle = Handle::new(rights, number, core.bytes);
+            let handle = match (core.aperture(), slot) {
+                (Some(aperture), _) => handle.mapped(aperture.number),
+                (None, Some(slot)) => {
+                    handle.with_ticket(node.fast_ticket(slot).map_err(|e| e.to_string())?)
+                }
+                (None, None) => handle,
+            };
+            Ok((number, handle))
+        });
+        let (number, handle) = handle.map_err(|e: String| refused("exporting", e))?;
+        let mut bytes = [0; HANDLE_BYTES];
+        bytes.copy_from_slice(handle.as_bytes());
+        Ok(Export { handle: bytes, number })
+    }
+
+    /// Takes the region back from a peer: later puts and gets are refused by this program, and the peer is
+    /// told. A mapped region is copied to pages of its own first, about 0.6 ms a MiB.
+    pub fn revoke(&self, export: &Export) {
+        self.clan.with(|node, board| {
+            board.unexport(node, export.number);
+            board.turn(node);
+        });
+    }
+
+    /// A tripwire on some of its bytes, enabled and armed; `target` is raised when it fires. Costs 16 bytes
+    /// and a little for each line of 64 bytes that it covers. [`Error::Full`]: there are `wires_max`.
+    pub fn wire(
+        &self,
+        range: Range<u64>,
+        trip: Trip,
+        target: Option<Target>,
+    ) -> Result<Wire, Error> {
+        let length = range.end.saturating_sub(range.start);
+        if length == 0 || range.end > self.core.bytes {
+            return Err(outside(range.start, length, self.core.bytes));
+        }
+        Wire::new(&self.clan, &self.core.wires, range, trip, target)
+    }
+
+    /// 64 fired bits of the region's wires at once ([`Wire::place`]): one load.
+    #[inline]
+    pub fn fired(&self, word: usize) -> u64 {
+        self.core.wires.fired(word).unwrap_or(0)
+    }
+
+    /// Copies bytes out, without the node's lock. Peers may be writing them.
+    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Error> {
+        Ok(self.core.read(offset, to)?)
+    }
+
+    /// One aligned word: an atomic load, with what was written before it.
+    #[inline]
+    pub fn load(&self, offset: u64) -> Result<u64, Error> {
+        Ok(match &self.core.memory {
+            Memory::Checked(_, view) => view.load_u64(offset)?,
+            Memory::Mapped(_, view) => view.read_u64(offset)?,
+        })
+    }
+
+    /// Changes bytes. Trips nothing.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.clan.with(|node, _| self.core.write(node, offset, bytes))
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.clan.with(|node, board| {
+            board.unexport_region(node, &self.core);
+            board.turn(node);
+        });
+    }
+}
+
+pub(crate) enum To {
+    /// The ticket, prepared, and the bytes of one packet.
+    Slot(Ticket, PreparedTicket, usize),
+    Mapped(hamlyn::Aperture),
+    /// May only be read.
+    Nothing,
+}
+
+/// What an aperture is, for the board and the engine.
+pub(crate) struct Imported {
+    pub link: LinkId,
+    pub end: Arc<End>,
+    pub rights: Rights,
+    pub bytes: u64,
+    pub number: u32,
+    pub to: To,
+    pub is_revoked: AtomicBool,
+}
+
+impl Imported {
+    pub fn revoke(&self) {
+        self.is_revoked.store(true, Ordering::Release);
+    }
+
+    pub fn is_of(&self, id: ApertureId) -> bool {
+        matches!(&self.to, To::Mapped(aperture) if aperture.id() == id)
+    }
+
+    pub fn mapped(&self) -> Option<&hamlyn::Aperture> {
+        match &self.to {
+            To::Mapped(aperture) => Some(aperture),
+            _ => None,
+        }
+    }
+
+    /// "Looked at before each send" (3.1): closed, or revoked.
+    #[inline]
+    pub fn check(&self) -> Result<(), Error> {
+        if let Some(why) = self.end.closed() {
+            return Err(Error::Closed(why.clone()));
+        }
+        match self.is_revoked.load(Ordering::Acquire) {
+            true => Err(Error::Revoked),
+            false => Ok(()),
+        }
+    }
+
+    /// For a put, or a get.
+    pub fn check_access(&self, is_get: bool, offset: u64, length: u64) -> Result<(), Error> {
+        self.check()?;
+        if offset.checked_add(length).is_none_or(|end| end > self.bytes) {
+            return Err(outside(offset, length, self.bytes));
+        }
+        match if is_get { self.rights.reads() } else { self.rights.writes() } {
+            true => Ok(()),
+            false => Err(Error::Misuse(format!("the region was exported for {:?}", self.rights))),
+        }
+    }
+
+    /// One packet of a put, now: how many of the bytes it took.
+    pub fn put_some(
+        &self,
+        node: &mut Node,
+        board_to: Option<Ticket>,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<usize, NodeSendError> {
+        match &self.to {
+            To::Slot(ticket, _, at_once) => {
+                let length = bytes.len().min(*at_once);
+                let unreachable = |_| NodeSendError::Unreachable(node.id());
+                let ticket = ticket.at(offset).map_err(unreachable)?;
+                send_over(node, self.link, &ticket, &[&bytes[..length]])?;
+                Ok(length)
+            }
+            // The bytes are there; the owner's wires hear of it.
+            To::Mapped(_) => {
+                let to = board_to.ok_or_else(|| NodeSendError::Unreachable(node.id()))?;
+                let head = Head {
+                    number: self.number.into(),
+                    offset: offset.into(),
+                    length: (bytes.len() as u64).into(),
+                    ..Head::of(kind::TOUCH)
+                };
+                send_over(node, self.link, &to, &[head.as_bytes()])?;
+                Ok(bytes.len())
+            }
+            To::Nothing => Err(NodeSendError::Unreachable(node.id())),
+        }
+    }
+}
+
+/// A window onto a region of a peer, from [`Endpoint::import`]. It ends with its end point.
+pub struct Aperture {
+    pub(crate) clan: Clan,
+    pub(crate) core: Arc<Imported>,
+}
+
+impl core::fmt::Debug for Aperture {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Imported { link, bytes, rights, .. } = &*self.core;
+        let mut aperture = f.debug_struct("Aperture");
+        aperture.field("link", link).field("bytes", bytes).field("rights", rights).finish()
+    }
+}
+
+impl Aperture {
+    /// The region's length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.core.bytes
+    }
+
+    /// What the peer allows.
+    pub fn rights(&self) -> Rights {
+        self.core.rights
+    }
+
+    /// Whether its pages are mapped, so that [`store`](Self::store) and [`load`](Self::load) need nobody.
+    pub fn is_mapped(&self) -> bool {
+        self.core.mapped().is_some()
+    }
+
+    /// Writes bytes there, and trips the owner's wires on them (`clan_put`). Puts through apertures of one
+    /// link arrive in their order. The owner's memory changes when its program takes turns, or has a thread
+    /// of progress; that of a mapped region at once. Waits for room at most `limit`; the errors
+    /// [`TimedOut`](Error::TimedOut) and [`Closed`](Error::Closed) leave the first part of a long put.
+    #[inline]
+    pub fn put(&self, offset: u64, bytes: &[u8], limit: Option<Duration>) -> Result<(), Error> {
+        if let To::Slot(_, prepared, _) = &self.core.to
+            && bytes.len() <= LINE_BYTES
+            && self.core.check().is_ok()
+            && self.clan.manager().send_prepared_now(prepared, offset, bytes, 0)
+        {
+            return Ok(());
+        }
+        self.put_long(offset, bytes, limit)
+    }
+
+    #[inline(never)]
+    fn put_long(&self, offset: u64, bytes: &[u8], limit: Option<Duration>) -> Result<(), Error> {
+        let core = &*self.core;
+        core.check_access(false, offset, bytes.len() as u64)?;
+        if let To::Mapped(aperture) = &core.to {
+            aperture.write(offset, bytes)?;
+        }
+        let began = Instant::now();
+        let mut done = 0;
+        while done < bytes.len() {
+            core.check()?;
+            let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+            self.clan.send(left, core.link, |node, board| {
+                let to = board.partners.get(&core.link).map(|partner| partner.to);
+                done += core.put_some(node, to, offset + done as u64, &bytes[done..])?;
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes from there. Of a mapped region with loads, which trip nothing; of another the owner's
+    /// program answers, and its wires for reads trip. Waits at most `limit`.
+    pub fn get(&self, offset: u64, to: &mut [u8], limit: Option<Duration>) -> Result<(), Error> {
+        self.core.check_access(true, offset, to.len() as u64)?;
+        if let Some(aperture) = self.core.mapped() {
+            return Ok(aperture.read(offset, to)?);
+        }
+        if to.is_empty() {
+            return Ok(());
+        }
+        let region = self.clan.region(to.len() as u64, 0)?;
+        let queue = self.clan.request_queue(1, u8::MAX, 1 << 20)?;
+        let length = to.len() as u64;
+        let get = Request::Get { from: self, offset, to: &region, at: 0, length };
+        queue.submit(&[get], Completion::None)?;
+        queue.wait(limit)?.result?;
+        region.read(0, to)
+    }
+
+    /// Programmed stores through a mapped aperture: at once, without the owner's program, and **without
+    /// tripping its wires**; another thread or process may see the bytes in any order. Then ring a doorbell:
+    /// [`put`](Self::put) into a wired word.
+    #[inline]
+    pub fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        Ok(self.checked_mapping()?.write(offset, bytes)?)
+    }
+
+    /// Programmed loads through a mapped aperture.
+    #[inline]
+    pub fn load(&self, offset: u64, to: &mut [u8]) -> Result<(), Error> {
+        Ok(self.checked_mapping()?.read(offset, to)?)
+    }
+
+    fn checked_mapping(&self) -> Result<&hamlyn::Aperture, Error> {
+        self.core.check()?;
+        let none = || Error::Misuse("the region is not mapped: put and get reach it".into());
+        self.core.mapped().ok_or_else(none)
+    }
+}

@@ -137,7 +137,9 @@ static inline void times_print(struct times *times, const struct plan *plan) {
     fflush(stdout);
 }
 
-// ---- each program defines: one message, and a stream of them
+// ---- each program defines, but with PEER_WITHOUT_PLAN: one message, and a stream of them
+
+#ifndef PEER_WITHOUT_PLAN
 
 static void send_one(const void *bytes, size_t size);
 // Returns when the whole message is there.
@@ -178,4 +180,5 @@ static inline void run_plan(const struct plan *plan) {
     }
 }
 
+#endif
 #endif

@@ -21,7 +21,15 @@ root_doc = "README"
 CHAPTERS = {
     "Guide": ["docs/guide", "docs/two-users", "docs/two-hosts", "docs/jobs", "docs/own-protocol", "docs/coming-from"],
     "Languages": ["python/README", "capi/README", "docs/event-loops"],
-    "Layers": ["layers/fm/README", "layers/fm/mpi/README", "layers/fm/over/README", "layers/fm/RESULTS"],
+    "Layers": [
+        "layers/fm/README",
+        "layers/fm/mpi/README",
+        "layers/fm/over/README",
+        "layers/fm/RESULTS",
+        "layers/clan/README",
+        "layers/clan/RESULTS",
+        "layers/vmmc/README",
+    ],
     "Operating": [
         "docs/operating",
         "docs/directories",

@@ -226,9 +226,12 @@ http() (
 
 # The artifacts for users, like `make build`: the command and the C library, optimised, each linked
 # as one. Python's is `wheel`'s.
-# Not Fast Messages: linked as one, its three artifacts take two minutes, and the step `fm` has tested them
+# Not the layers: linked as one, the artifacts of each take two minutes, and the step `fm` has tested them
 # in the dev profile.
-release() { cargo build --release --workspace --exclude hamlyn-python --exclude hamlyn-fm "$@"; }
+release() {
+    cargo build --release --workspace --exclude hamlyn-python --exclude hamlyn-fm --exclude hamlyn-clan \
+        --exclude hamlyn-vmmc "$@"
+}
 
 # The C library, installed: each program compiled as C and as C++, against the dev build ..
 c() { c_library dev c c++ static; }
@@ -269,7 +272,8 @@ bench() {
 # all users: it needs a release build, with dependencies that no other step builds so.
 budgets() {
     have valgrind || { cannot 'there is no valgrind to count instructions with'; return; }
-    cargo bench --quiet --bench budgets
+    # Those of C and Python are for a look by hand: their libraries take ten minutes to build.
+    cargo bench --quiet --bench budgets -- --rust
 }
 
 # A newcomer's first command, with measurements of a moment.

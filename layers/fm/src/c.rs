@@ -140,10 +140,15 @@ pub extern "C" fn FM_initialize() {
 pub extern "C" fn FM_finalize() {
     HERE.with(|here| {
         here.error.set(0);
-        let Ok(mut fm) = here.fm.try_borrow_mut() else {
+        if here.fm.borrow().as_ref().is_some_and(|fm| fm.is_in_handler()) {
             return set_error(here, &Error::Misuse("FM_finalize in a handler"));
-        };
-        let result = fm.take().map_or(Ok(()), Fm::finish);
+        }
+        // With the node in its place: handlers that see the end of their messages may send.
+        if let Some(fm) = &*here.fm.borrow() {
+            fm.end_all();
+        }
+        let fm = here.fm.take();
+        let result = fm.map_or(Ok(()), Fm::finish);
         // SAFETY: as in `FM_try_initialize`.
         unsafe { (FM_nodeid, FM_numnodes) = (0, 0) };
         if let Err(error) = result {

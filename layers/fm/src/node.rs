@@ -494,7 +494,7 @@ impl Endpoint {
     }
 
     /// All suspended handlers see the end of their messages.
-    fn end_all(&self) {
+    pub(crate) fn end_all(&self) {
         loop {
             let of = self.0.state.borrow().suspended.first().copied();
             let Some((rank, stream)) = of else { return };

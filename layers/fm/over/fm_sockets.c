@@ -21,7 +21,8 @@ _Static_assert(FMS_DEAD == OVER_DEAD && FMS_TIME == OVER_TIME && FMS_REFUSED == 
                FMS_RANGE == OVER_RANGE && FMS_SYSTEM == OVER_SYSTEM, "one set of codes");
 
 enum { CONNECT = OVER_ID_SOCKETS, ANSWER, DATA, TAKEN, END };
-enum { FREE, LISTENING, CONNECTING, WAITING, OPEN };
+/* CLOSING: closed by the program, and freed when the handler that receives into its buffer has ended. */
+enum { FREE, CLOSING, LISTENING, CONNECTING, WAITING, OPEN };
 /* Of END. */
 enum { SHUT, CLOSED, LOST };
 
@@ -49,8 +50,8 @@ typedef struct {
     /* The buffer of fms_recv. */
     char *post;
     size_t room, posted;
-    /* A handler receives; into the buffer of fms_recv; the program has closed the socket meanwhile. */
-    int is_receiving, is_straight, is_closing;
+    /* A handler receives; into the buffer of fms_recv. */
+    int is_receiving, is_straight;
 } sock;
 
 /* A whole message of OVER_CHUNK bytes behind it is longer than a packet, so its header goes ahead, and FM puts the rest
@@ -78,30 +79,26 @@ static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 static void release(sock *s)
 {
-    if (s->is_receiving) {
-        s->is_closing = 1;
+    s->kind = s->is_receiving ? CLOSING : FREE;
+    if (s->is_receiving)
         return;
-    }
     free(s->buffer);
     s->buffer = NULL;
-    s->kind = FREE;
 }
 
 static sock *new_socket(int kind, int with_buffer)
 {
-    for (uint32_t index = 0; index < FMS_SOCKETS; index++) {
+    for (uint32_t index = 0; index < FMS_SOCKETS && over_is_started(OVER_SOCKETS); index++) {
         sock *s = &table[index];
         uint32_t uses = s->id / FMS_SOCKETS % 0x7fffff + 1;
+        char *buffer;
 
         if (s->kind != FREE)
             continue;
-        memset(s, 0, sizeof *s);
-        s->buffer = with_buffer ? (char *)malloc(window) : NULL;
-        if (with_buffer && !s->buffer)
+        buffer = with_buffer ? (char *)malloc(window) : NULL;
+        if (with_buffer && !buffer)
             return NULL;
-        s->kind = kind;
-        s->id = uses * FMS_SOCKETS + index;
-        s->window = window;
+        *s = (sock){.kind = kind, .id = uses * FMS_SOCKETS + index, .buffer = buffer, .window = window};
         s->order = next_order++;
         return s;
     }
@@ -112,7 +109,7 @@ static sock *find(uint32_t id)
 {
     sock *s = &table[id % FMS_SOCKETS];
 
-    return s->kind != FREE && s->id == id && !s->is_closing ? s : NULL;
+    return s->kind > CLOSING && s->id == id ? s : NULL;
 }
 
 /* The program's socket. */
@@ -192,10 +189,8 @@ static int on_connect(FM_stream *stream, unsigned sender)
     uint32_t words[4];
     sock *s;
 
-    if (!over_words(stream, words)) {
-        refuse(NULL);
+    if (!over_take(stream, words, sizeof words, OVER_SOCKETS))
         return FM_CONTINUE;
-    }
     s = take_connection(words, sender);
     (void)FM_send_4(sender, ANSWER, words[1], s ? s->id : 0, s ? (unsigned)s->window : 0, 0);
     return FM_CONTINUE;
@@ -206,10 +201,8 @@ static int on_answer(FM_stream *stream, unsigned sender)
     uint32_t words[4];
     sock *s;
 
-    if (!over_words(stream, words)) {
-        refuse(NULL);
+    if (!over_take(stream, words, sizeof words, OVER_SOCKETS))
         return FM_CONTINUE;
-    }
     s = find(words[0]);
     if (!s || s->kind != CONNECTING || s->node != sender) {
         /* fms_connect waits no more. */
@@ -232,13 +225,13 @@ static int on_end(FM_stream *stream, unsigned sender)
     uint32_t words[4];
     sock *s;
 
-    if (!over_words(stream, words) || words[2] > LOST) {
-        refuse(NULL);
+    if (!over_take(stream, words, sizeof words, OVER_SOCKETS))
         return FM_CONTINUE;
-    }
     s = find_named(words[0], words[1], sender);
+    if (words[2] > LOST)
+        refuse(NULL);
     /* One that this end has closed is no error. */
-    if (!s)
+    if (!s || words[2] > LOST)
         return FM_CONTINUE;
     s->is_peer_shut = 1;
     if (words[2] != SHUT)
@@ -282,15 +275,15 @@ static int on_data(FM_stream *stream, unsigned sender)
 {
     data_header header;
     taken_message taken = {0};
-    unsigned long bytes = 0;
-    sock *s = NULL;
+    unsigned long bytes;
+    sock *s;
 
-    if (FM_receive(&header, stream, sizeof header) == sizeof header) {
-        bytes = FM_left(stream);
-        s = find_named(header.to, header.of, sender);
-        taken.to = header.of;
-        taken.of = header.to;
-    }
+    if (!over_take(stream, &header, sizeof header, OVER_SOCKETS))
+        return FM_CONTINUE;
+    bytes = FM_left(stream);
+    s = find_named(header.to, header.of, sender);
+    taken.to = header.of;
+    taken.of = header.to;
     if (bytes == 0 || bytes > OVER_CHUNK) {
         refuse(s);
         return FM_CONTINUE;
@@ -308,7 +301,7 @@ static int on_data(FM_stream *stream, unsigned sender)
         }
         s->is_receiving = 0;
         taken.consumed = s->told = s->consumed;
-        if (s->is_closing)
+        if (s->kind == CLOSING)
             release(s);
     }
     (void)over_send(sender, TAKEN, &taken, sizeof taken, NULL);
@@ -320,8 +313,9 @@ static int on_taken(FM_stream *stream, unsigned sender)
     taken_message taken;
     sock *s;
 
-    if (FM_receive(&taken, stream, sizeof taken) != sizeof taken ||
-        (taken.taken > 0 && over_settle(sender, taken.taken))) {
+    if (!over_take(stream, &taken, sizeof taken, OVER_SOCKETS))
+        return FM_CONTINUE;
+    if (taken.taken > 0 && over_settle(sender, taken.taken)) {
         refuse(NULL);
         return FM_CONTINUE;
     }
@@ -352,17 +346,12 @@ int fms_set(int setting, long value)
 
 int fms_start(void)
 {
+    static FM_handler *const handlers[] = {on_connect, on_answer, on_data, on_taken, on_end};
     const char *mode = getenv("FMS_EXTRACT");
-    int code = over_start();
 
     if (mode && strcmp(mode, "all") == 0)
         extract_all = 1;
-    if (code != OVER_OK)
-        return code;
-    return over_register(CONNECT, on_connect) || over_register(ANSWER, on_answer) || over_register(DATA, on_data) ||
-                   over_register(TAKEN, on_taken) || over_register(END, on_end)
-               ? FMS_SYSTEM
-               : 0;
+    return over_start(OVER_SOCKETS, CONNECT, handlers, 5);
 }
 
 void fms_finish(void)
@@ -371,7 +360,7 @@ void fms_finish(void)
         if (table[index].kind != FREE)
             fms_close((int)table[index].id);
     }
-    over_stop();
+    over_stop(OVER_SOCKETS);
 }
 
 int fms_listen(int port)
@@ -437,7 +426,7 @@ int fms_connect(unsigned long node, int port, long ms)
         if (!s)
             return FMS_SYSTEM;
         s->node = node;
-        code = FM_send_4(node, CONNECT, (unsigned)port, s->id, (unsigned)s->window, 0) ? FMS_DEAD : OVER_OK;
+        code = FM_send_4(node, CONNECT, (unsigned)port, s->id, (unsigned)s->window, 0) ? over_last_error() : OVER_OK;
         if (code == OVER_OK)
             code = over_wait(is_answered, s, (long)node, ms < 0 || left > 0 ? left : 0, FM_ALL);
         if (code == OVER_OK && s->code == OVER_OK)
@@ -552,14 +541,18 @@ long fms_recv(int socket, void *to, size_t bytes)
     unsigned most = extract_all || bytes > 1 << 30 ? FM_ALL : (unsigned)bytes;
     int code = OVER_OK;
 
-    if (!s || !to || bytes == 0)
+    /* In a handler while the program receives, too. */
+    if (!s || s->post || !to || bytes == 0)
         return bytes == 0 && s ? 0 : FMS_RANGE;
     if (s->filled == 0) {
         s->post = (char *)to;
-        s->room = bytes;
+        /* With a time limit none: a handler gives it back only when its message goes on. */
+        s->room = limit_ms < 0 ? bytes : 0;
         s->posted = 0;
         code = over_wait(has_come, s, (long)s->node, limit_ms, most);
-        while (s->posted > 0 && s->room > 0 && FM_extract(most == FM_ALL ? most : (unsigned)s->room) > 0) {}
+        /* The rest that is here; as much of others, who may send all the time. */
+        for (size_t all = 0, given = 1; s->posted > 0 && s->room > 0 && given > 0 && all < bytes; all += given)
+            given = (size_t)FM_extract(most == FM_ALL ? most : (unsigned)s->room);
         over_wait(is_at_rest, s, OVER_NONE, -1, most);
         s->post = NULL;
         s->room = 0;
@@ -604,9 +597,9 @@ static int is_ready(void *of)
 int fms_poll(fms_pollfd *sockets, size_t count, long ms)
 {
     polled all = {sockets, count, 0};
+    int code = sockets || count == 0 ? over_wait(is_ready, &all, OVER_NONE, ms, extract_all ? FM_ALL : 1) : FMS_RANGE;
 
-    over_wait(is_ready, &all, OVER_NONE, ms, extract_all ? FM_ALL : 1);
-    return all.ready;
+    return code == OVER_OK || code == OVER_TIME ? all.ready : code;
 }
 
 int fms_shutdown(int socket)

@@ -5,10 +5,10 @@
  * what has come, which can be less than was asked for or than was sent at once.
  *
  * Copies (Fast Messages 2.x, 4.1): a handler puts bytes straight into the buffer of a waiting fms_recv; bytes
- * that come when none waits go through the socket's buffer of FMS_WINDOW bytes, and its peer cannot send more than
- * fit. fms_recv extracts no more than its caller wants, so the rest waits in FM for the next fms_recv;
- * with FMS_EXTRACT_ALL (or FMS_EXTRACT=all in the environment) it extracts all that is there. fms_get_figures
- * shows the difference.
+ * that come when none waits, or one with a time limit, go through the socket's buffer of FMS_WINDOW bytes, and its
+ * peer cannot send more than fit. fms_recv extracts no more than its caller wants, so the rest waits in FM for the
+ * next fms_recv; with FMS_EXTRACT_ALL (or FMS_EXTRACT=all in the environment) it extracts all that is there.
+ * fms_get_figures shows the difference.
  *
  * A node serves its peers in the calls that wait, fms_recv, fms_poll and the others. FM_CREDIT_BYTES must be its
  * default or more. Link with -lhamlynfm.
@@ -37,7 +37,9 @@ extern "C" {
 /* Settings. Returns 0 or FMS_RANGE. */
 #define FMS_WINDOW 1      /* a new socket's buffer, in bytes: 1024 to 1 MiB. 32768 */
 #define FMS_EXTRACT_ALL 2 /* 1: fms_recv extracts all that is there. 0 */
-#define FMS_LIMIT_MS 3    /* the longest wait of fms_send and fms_recv without progress; 0: none. 0 */
+/* The longest wait of fms_send and fms_recv without progress; 0: none. 0. With one, bytes go through the socket's
+ * buffer: a peer that stops in the middle of a message would hold that of fms_recv. */
+#define FMS_LIMIT_MS 3
 int fms_set(int setting, long value);
 
 /* Joins FM, if the program has not called FM_initialize, and registers handlers 1004 to 1008: before the first
@@ -67,7 +69,7 @@ typedef struct {
     int socket;
     short events, revents;
 } fms_pollfd;
-/* Waits until one of the sockets is ready. Returns how many are; 0: the time is over. */
+/* Waits until one of the sockets is ready. Returns how many are; 0: the time is over; or a code. */
 int fms_poll(fms_pollfd *sockets, size_t count, long ms);
 
 /* Nothing more is sent: the other end reads 0 after the last byte. Returns 0. */

@@ -120,10 +120,8 @@ static int take_part(FM_stream *stream, unsigned sender, int is_acc)
     unsigned long bytes;
     uint64_t doubles;
 
-    if (FM_receive(&part, stream, sizeof part) != sizeof part) {
-        over_refuse(OVER_GA);
+    if (!over_take(stream, &part, sizeof part, OVER_GA))
         return FM_CONTINUE;
-    }
     bytes = FM_left(stream);
     doubles = (uint64_t)part.rows * part.columns;
     if (doubles <= PART && doubles * sizeof(double) == bytes)
@@ -151,12 +149,14 @@ static int on_acc(FM_stream *stream, unsigned sender) { return take_part(stream,
 
 static int on_get(FM_stream *stream, unsigned sender)
 {
-    part_header part = {0};
+    part_header part;
     array *a = NULL;
     double *at = NULL;
     over_rows rows = {0};
 
-    if (FM_receive(&part, stream, sizeof part) == sizeof part && (uint64_t)part.rows * part.columns <= REPLY)
+    if (!over_take(stream, &part, sizeof part, OVER_GA))
+        return FM_CONTINUE;
+    if ((uint64_t)part.rows * part.columns <= REPLY)
         at = find_part(&part, &a);
     if (at)
         rows = (over_rows){(char *)at, part.columns * sizeof *at, part.rows, (size_t)a->own.columns * sizeof *at};
@@ -168,14 +168,21 @@ static int on_get(FM_stream *stream, unsigned sender)
 
 /* All nodes. */
 
+/* What owners have refused before, ga_sync tells: it is no reason for a node to differ from others. */
+static int meet(uint64_t value)
+{
+    int quiet = over_quiet(), barrier = over_barrier(OVER_GA, value);
+
+    return quiet != OVER_OK ? quiet : barrier;
+}
+
 int ga_initialize(void)
 {
-    int code = over_start();
+    static FM_handler *const handlers[] = {on_put, on_acc, on_get};
+    int code = over_start(OVER_GA, PUT, handlers, 3);
 
     if (code != OVER_OK)
         return code;
-    if (over_register(PUT, on_put) || over_register(ACC, on_acc) || over_register(GET, on_get))
-        return GA_SYSTEM;
     grid_rows = 1;
     for (long rows = 1; rows * rows <= (long)FM_numnodes; rows++) {
         if ((long)FM_numnodes % rows == 0)
@@ -185,15 +192,13 @@ int ga_initialize(void)
     return over_barrier(OVER_GA, 0);
 }
 
-static int sync_with(uint64_t value)
+int ga_sync(void)
 {
-    int quiet = over_quiet(), barrier = over_barrier(OVER_GA, value);
+    int code = meet(0);
     unsigned failures = over_take_failures(OVER_GA);
 
-    return quiet != OVER_OK ? quiet : barrier != OVER_OK ? barrier : failures > 0 ? GA_REFUSED : OVER_OK;
+    return code == OVER_OK && failures > 0 ? GA_REFUSED : code;
 }
-
-int ga_sync(void) { return sync_with(0); }
 
 int ga_terminate(void)
 {
@@ -201,7 +206,7 @@ int ga_terminate(void)
 
     for (int index = 0; index < ARRAYS; index++)
         forget(&table[index]);
-    over_stop();
+    over_stop(OVER_GA);
     return code;
 }
 
@@ -211,13 +216,13 @@ int ga_create(long rows, long columns)
     ga_rect own;
     int code;
 
-    if (rows < 1 || columns < 1 || rows > 1L << 40 || columns > (1L << 50) / rows)
+    if (!over_is_started(OVER_GA) || rows < 1 || columns < 1 || rows > 1L << 40 || columns > (1L << 50) / rows)
         return GA_RANGE;
     while (a < table + ARRAYS && a->block)
         a++;
     next_id = (next_id + 1) % INT32_MAX;
     if (a == table + ARRAYS) {
-        code = sync_with(0);
+        code = meet(0);
         return code == OVER_OK ? GA_RANGE : code;
     }
     a->id = next_id;
@@ -229,7 +234,7 @@ int ga_create(long rows, long columns)
     a->own = own = block_of(a, (long)FM_nodeid);
     a->block = (double *)calloc((size_t)(own.rows * own.columns) + 1, sizeof(double));
     /* Zero: this node has no memory for it, so no node gets the array. */
-    code = sync_with(a->block ? (uint64_t)rows * 0x9e3779b97f4a7c15u ^ (uint64_t)columns : 0);
+    code = meet(a->block ? (uint64_t)rows * 0x9e3779b97f4a7c15u ^ (uint64_t)columns : 0);
     if (a->block && code == OVER_OK)
         return a->id;
     forget(a);
@@ -243,7 +248,7 @@ int ga_destroy(int id)
 
     if (!a)
         return GA_RANGE;
-    code = sync_with((uint64_t)id + 1);
+    code = meet((uint64_t)id + 1);
     forget(a);
     return code;
 }
@@ -252,7 +257,7 @@ int ga_distribution(int id, unsigned long node, ga_rect *block)
 {
     array *a = find(id);
 
-    if (!a || node >= FM_numnodes)
+    if (!a || !block || node >= FM_numnodes)
         return GA_RANGE;
     *block = block_of(a, (long)node);
     return 0;
@@ -271,7 +276,7 @@ double *ga_access(int id, long *ld)
 {
     array *a = find(id);
 
-    if (!a || a->own.rows == 0 || a->own.columns == 0)
+    if (!a || !ld || a->own.rows == 0 || a->own.columns == 0)
         return NULL;
     *ld = a->own.columns;
     return a->block;
@@ -323,7 +328,7 @@ static int pass_block(const transfer *t, ga_rect r, unsigned long owner)
     long most = t->kind == GET ? REPLY : PART, columns = least(r.columns, most), rows = most / columns;
     int code = OVER_OK;
 
-    for (long row = 0; row < r.rows; row += rows) {
+    for (long row = 0; row < r.rows && code == OVER_OK; row += rows) {
         for (long column = 0; column < r.columns && code == OVER_OK; column += columns) {
             ga_rect part = {r.row + row, r.column + column, least(rows, r.rows - row),
                             least(columns, r.columns - column)};
@@ -340,7 +345,8 @@ static int pass(int id, int kind, ga_rect r, double alpha, const double *memory,
     int code = OVER_OK, finished;
 
     if (!t.of || r.row < 0 || r.column < 0 || r.rows < 0 || r.columns < 0 || r.row > t.of->rows ||
-        r.rows > t.of->rows - r.row || r.column > t.of->columns || r.columns > t.of->columns - r.column || ld < r.columns)
+        r.rows > t.of->rows - r.row || r.column > t.of->columns || r.columns > t.of->columns - r.column || ld < r.columns ||
+        (r.rows > 0 && r.columns > 0 && (!memory || ld > PTRDIFF_MAX / (long)sizeof *memory / r.rows)))
         return GA_RANGE;
     for (unsigned long owner = 0; owner < FM_numnodes; owner++) {
         ga_rect in = intersect(r, block_of(t.of, (long)owner));

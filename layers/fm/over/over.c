@@ -38,8 +38,9 @@ typedef struct {
 } reply_header;
 
 static node *nodes;
-static unsigned users;
-static int has_joined, has_registered;
+/* Bits of libraries: started; with handlers in this FM. */
+static unsigned users, registered;
+static int has_joined;
 static request requests[REQUESTS];
 static unsigned next_request;
 /* The first error since over_finish. */
@@ -66,7 +67,14 @@ static long now_us(void)
 
 long over_ms(void) { return now_us() / 1000; }
 
-int over_words(FM_stream *stream, uint32_t words[4]) { return FM_receive(words, stream, 16) == 16; }
+int over_take(FM_stream *stream, void *header, unsigned bytes, int client)
+{
+    int is = FM_receive(header, stream, bytes) == (int)bytes;
+
+    if (!is)
+        over_refuse(client);
+    return is;
+}
 
 static int has_left(long node)
 {
@@ -106,8 +114,8 @@ int over_wait(int (*ready)(void *), void *of, long node, long ms, unsigned most)
         idle = idle ? idle : now;
         if (now - idle < SPIN_US)
             sched_yield();
-        else
-            FM_wait((int)(left < NAP_MS ? left : NAP_MS));
+        else if (!FM_wait((int)(left < NAP_MS ? left : NAP_MS)) && FM_error() != FM_OK)
+            return OVER_SYSTEM;
     }
     return OVER_OK;
 }
@@ -143,7 +151,9 @@ static int on_ack(FM_stream *stream, unsigned sender)
 {
     uint32_t words[4];
 
-    if (!over_words(stream, words) || words[0] >= OVER_CLIENTS || over_settle(sender, words[1]))
+    if (!over_take(stream, words, sizeof words, OVER_CLIENTS))
+        return FM_CONTINUE;
+    if (words[0] >= OVER_CLIENTS || over_settle(sender, words[1]))
         over_refuse(OVER_CLIENTS);
     else
         failures[words[0]] += words[2] != 0;
@@ -160,13 +170,14 @@ static int is_settled(void *of) { return ((const node *)of)->in_flight == 0; }
 
 int over_quiet(void)
 {
-    int code = OVER_OK;
+    int code = users ? OVER_OK : OVER_RANGE;
 
-    for (unsigned long other = 0; other < FM_numnodes; other++) {
-        if (over_wait(is_settled, &nodes[other], (long)other, -1, FM_ALL) != OVER_OK) {
+    for (unsigned long other = 0; users && other < FM_numnodes; other++) {
+        int one = over_wait(is_settled, &nodes[other], (long)other, -1, FM_ALL);
+
+        if (one == OVER_DEAD)
             nodes[other].in_flight = 0;
-            code = OVER_DEAD;
-        }
+        code = one != OVER_OK ? one : code;
     }
     return code;
 }
@@ -181,7 +192,7 @@ unsigned over_take_failures(int client)
 
 /* Messages. */
 
-static int last_error(void)
+int over_last_error(void)
 {
     int error = FM_error();
 
@@ -195,14 +206,14 @@ int over_send(unsigned long node, unsigned long id, const void *header, unsigned
     int code = OVER_OK;
 
     if (!stream || FM_send_piece(stream, header, bytes))
-        code = last_error();
+        code = over_last_error();
     for (size_t row = 0; rows && code == OVER_OK && row < rows->count; row++) {
         if (FM_send_piece(stream, rows->at + row * rows->stride, rows->bytes))
-            code = last_error();
+            code = over_last_error();
     }
     /* A message with an error ends early: its handler sees fewer bytes than its header says. */
     if (stream && FM_end_message(stream) && code == OVER_OK)
-        code = last_error();
+        code = over_last_error();
     return code;
 }
 
@@ -254,10 +265,8 @@ static int on_reply(FM_stream *stream, unsigned sender)
     reply_header header;
     request *of;
 
-    if (FM_receive(&header, stream, sizeof header) != sizeof header) {
-        over_refuse(OVER_CLIENTS);
+    if (!over_take(stream, &header, sizeof header, OVER_CLIENTS))
         return FM_CONTINUE;
-    }
     of = &requests[header.tag % REQUESTS];
     if (of->state != OPEN || of->node != sender || of->generation % (UINT32_MAX / REQUESTS + 1) != header.tag / REQUESTS) {
         over_refuse(OVER_CLIENTS);
@@ -296,8 +305,9 @@ static int on_arrive(FM_stream *stream, unsigned sender)
 {
     uint32_t words[4];
 
-    if (!over_words(stream, words) || words[0] >= OVER_CLIENTS || FM_nodeid != 0 ||
-        words[1] != nodes[sender].arrived[words[0]] + 1) {
+    if (!over_take(stream, words, sizeof words, OVER_CLIENTS))
+        return FM_CONTINUE;
+    if (words[0] >= OVER_CLIENTS || FM_nodeid != 0 || words[1] != nodes[sender].arrived[words[0]] + 1) {
         over_refuse(OVER_CLIENTS);
         return FM_CONTINUE;
     }
@@ -312,8 +322,9 @@ static int on_release(FM_stream *stream, unsigned sender)
 {
     uint32_t words[4];
 
-    if (!over_words(stream, words) || words[0] >= OVER_CLIENTS || sender != 0 ||
-        words[1] != begun[words[0]] || words[1] == released[words[0]]) {
+    if (!over_take(stream, words, sizeof words, OVER_CLIENTS))
+        return FM_CONTINUE;
+    if (words[0] >= OVER_CLIENTS || sender != 0 || words[1] != begun[words[0]] || words[1] == released[words[0]]) {
         over_refuse(OVER_CLIENTS);
         return FM_CONTINUE;
     }
@@ -337,18 +348,20 @@ static int is_released(void *of) { return released[*(const int *)of] == begun[*(
 
 int over_barrier(int client, uint64_t value)
 {
-    unsigned status = 0;
+    unsigned status = 0, round = begun[client] + 1;
+    int code;
 
-    begun[client]++;
+    if (!over_is_started(client))
+        return OVER_RANGE;
     if (FM_nodeid != 0) {
-        int code = OVER_OK;
-
-        if (FM_send_4(0, OVER_ARRIVE, (unsigned)client, begun[client], (unsigned)value, (unsigned)(value >> 32)))
-            code = last_error();
-        if (code == OVER_OK)
-            code = over_wait(is_released, &client, 0, -1, FM_ALL);
+        /* One that did not leave has not begun: node 0 counts them. */
+        if (FM_send_4(0, OVER_ARRIVE, (unsigned)client, round, (unsigned)value, (unsigned)(value >> 32)))
+            return over_last_error();
+        begun[client] = round;
+        code = over_wait(is_released, &client, 0, -1, FM_ALL);
         return code == OVER_OK ? release_status[client] : code;
     }
+    begun[client] = round;
     if (is_broken[client])
         return OVER_DEAD;
     if (over_wait(have_all_come, &client, OVER_ANY, -1, FM_ALL) != OVER_OK)
@@ -359,52 +372,60 @@ int over_barrier(int client, uint64_t value)
     }
     /* After a death, the others are told when they come. */
     for (unsigned long other = 1; other < FM_numnodes; other++) {
-        if (nodes[other].arrived[client] == begun[client])
-            (void)FM_send_4(other, OVER_RELEASE, (unsigned)client, begun[client], status, 0);
+        if (nodes[other].arrived[client] == round)
+            (void)FM_send_4(other, OVER_RELEASE, (unsigned)client, round, status, 0);
     }
     return status == 0 ? OVER_OK : status == 1 ? OVER_DEAD : OVER_REFUSED;
 }
 
 /* Start and end. */
 
-int over_register(unsigned long id, FM_handler *handler)
+static int register_all(unsigned long id, FM_handler *const *handlers, unsigned count)
 {
-    return FM_register_handler(id, handler) == FM_ANY_ID && !has_registered ? OVER_SYSTEM : OVER_OK;
+    for (unsigned index = 0; index < count; index++) {
+        if (FM_register_handler(id + index, handlers[index]) == FM_ANY_ID)
+            return OVER_SYSTEM;
+    }
+    return OVER_OK;
 }
 
-int over_start(void)
+int over_is_started(int client) { return users >> client & 1; }
+
+int over_start(int client, unsigned long id, FM_handler *const *handlers, unsigned count)
 {
-    if (users > 0) {
-        users++;
+    static FM_handler *const own[] = {on_ack, on_reply, on_arrive, on_release};
+
+    if (over_is_started(client))
         return OVER_OK;
-    }
     if (FM_numnodes == 0) {
         if (FM_try_initialize())
             return OVER_SYSTEM;
         has_joined = 1;
-        has_registered = 0;
     }
-    if (!nodes)
+    /* An FM without them is a new one, perhaps with other nodes. */
+    if (users == 0 && register_all(OVER_ACK, own, 4) == OVER_OK) {
+        free(nodes);
         nodes = (node *)calloc(FM_numnodes, sizeof *nodes);
-    if (!nodes || over_register(OVER_ACK, on_ack) || over_register(OVER_REPLY, on_reply) ||
-        over_register(OVER_ARRIVE, on_arrive) || over_register(OVER_RELEASE, on_release))
-        return OVER_SYSTEM;
-    users = 1;
-    return OVER_OK;
-}
-
-void over_stop(void)
-{
-    if (users == 0 || --users > 0)
-        return;
-    has_registered = 1;
-    /* Else handlers are still called, and use them. */
-    if (has_joined) {
-        FM_finalize();
-        has_joined = has_registered = 0;
+        registered = 0;
         memset(begun, 0, sizeof begun);
         memset(released, 0, sizeof released);
         memset(is_broken, 0, sizeof is_broken);
+        memset(failures, 0, sizeof failures);
+    }
+    if (!nodes || (!(registered >> client & 1) && register_all(id, handlers, count) != OVER_OK))
+        return OVER_SYSTEM;
+    registered |= 1u << client;
+    users |= 1u << client;
+    return OVER_OK;
+}
+
+void over_stop(int client)
+{
+    users &= ~(1u << client);
+    /* Else handlers are still called, and use them. */
+    if (users == 0 && has_joined) {
+        has_joined = 0;
+        FM_finalize();
         free(nodes);
         nodes = NULL;
     }

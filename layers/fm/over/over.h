@@ -35,20 +35,21 @@ typedef struct {
     size_t bytes, count, stride;
 } over_rows;
 
-/* Joins FM if the program has not, and registers the handlers. */
-int over_start(void);
-int over_register(unsigned long id, FM_handler *handler);
+/* Joins FM if the program has not, and registers `count` handlers from `id` on, once. Again: does nothing. */
+int over_start(int client, unsigned long id, FM_handler *const *handlers, unsigned count);
+int over_is_started(int client);
 /* Leaves FM after the last library, if over_start has joined. */
-void over_stop(void);
+void over_stop(int client);
 
 #define OVER_ANY (-1L)  /* over_wait: ends if any other node has left */
 #define OVER_NONE (-2L) /* over_wait: ends with the time only */
 /* Extracts at most `most` bytes at a time until `ready(of)`. `ms` negative: without limit. Returns OVER_OK,
- * OVER_TIME, or OVER_DEAD: `node` has left, and everything that it had sent is extracted. */
+ * OVER_TIME, OVER_DEAD: `node` has left, and everything that it had sent is extracted, or OVER_SYSTEM: this is a
+ * handler or another thread. */
 int over_wait(int (*ready)(void *), void *of, long node, long ms, unsigned most);
 long over_ms(void);
-/* In a handler: the four words of FM_send_4. 0: there are fewer. */
-int over_words(FM_stream *stream, uint32_t words[4]);
+/* In a handler: the message's first bytes. 0: there are fewer, which is counted. */
+int over_take(FM_stream *stream, void *header, unsigned bytes, int client);
 
 /* Takes `bytes` from the account of `node`. `ms` as above. */
 int over_reserve(unsigned long node, unsigned bytes, long ms);
@@ -62,6 +63,8 @@ int over_quiet(void);
 /* Messages of this library that owners have refused, since the last call. */
 unsigned over_take_failures(int client);
 
+/* The code for FM_error(). */
+int over_last_error(void);
 /* One message: a header, then rows, if not NULL. */
 int over_send(unsigned long node, unsigned long id, const void *header, unsigned bytes, const over_rows *rows);
 /* In a handler: the rest of the message to rows. -1: it ended early. */
@@ -74,7 +77,7 @@ int over_request(unsigned long node, unsigned long id, void *header, unsigned by
 int over_finish(void);
 void over_reply(unsigned long node, uint32_t tag, int status, const over_rows *rows);
 
-/* OVER_REFUSED: the nodes have come with different values. OVER_DEAD: one has left. */
+/* OVER_REFUSED: the nodes have come with different values. OVER_DEAD: one has left. OVER_RANGE: not started. */
 int over_barrier(int client, uint64_t value);
 
 /* Counts a value of a peer that was refused. */

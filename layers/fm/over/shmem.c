@@ -39,6 +39,7 @@ typedef struct {
 } object;
 
 static char *heap;
+/* 0: not between shmem_init and shmem_finalize. */
 static size_t heap_bytes;
 static object *objects;
 static size_t count;
@@ -66,10 +67,8 @@ static int on_put(FM_stream *stream, unsigned sender)
     unsigned long bytes;
     int status = OVER_OK;
 
-    if (FM_receive(&header, stream, sizeof header) != sizeof header) {
-        over_refuse(OVER_SHMEM);
+    if (!over_take(stream, &header, sizeof header, OVER_SHMEM))
         return FM_CONTINUE;
-    }
     bytes = FM_left(stream);
     if (bytes > OVER_CHUNK || bytes != header.bytes || !in_heap(header.offset, bytes)) {
         over_refuse(OVER_SHMEM);
@@ -83,11 +82,12 @@ static int on_put(FM_stream *stream, unsigned sender)
 
 static int on_get(FM_stream *stream, unsigned sender)
 {
-    access_header header = {0};
+    access_header header;
     over_rows rows;
 
-    if (FM_receive(&header, stream, sizeof header) != sizeof header || header.bytes > OVER_REPLY_BYTES ||
-        !in_heap(header.offset, header.bytes)) {
+    if (!over_take(stream, &header, sizeof header, OVER_SHMEM))
+        return FM_CONTINUE;
+    if (header.bytes > OVER_REPLY_BYTES || !in_heap(header.offset, header.bytes)) {
         over_refuse(OVER_SHMEM);
         over_reply(sender, header.tag, OVER_REFUSED, NULL);
         return FM_CONTINUE;
@@ -99,14 +99,15 @@ static int on_get(FM_stream *stream, unsigned sender)
 
 static int on_atomic(FM_stream *stream, unsigned sender)
 {
-    access_header header = {0};
+    access_header header;
     int64_t old = 0, now;
     char *at;
-    over_rows rows = {(char *)&old, 0, 1, 0};
+    over_rows rows = {(char *)&old, sizeof old, 1, 0};
 
-    if (FM_receive(&header, stream, sizeof header) != sizeof header || header.operation > COMPARE_SWAP ||
-        (header.bytes != sizeof(int) && header.bytes != sizeof(long)) || header.offset % header.bytes != 0 ||
-        !in_heap(header.offset, header.bytes)) {
+    if (!over_take(stream, &header, sizeof header, OVER_SHMEM))
+        return FM_CONTINUE;
+    if (header.operation > COMPARE_SWAP || (header.bytes != sizeof(int) && header.bytes != sizeof(long)) ||
+        header.offset % header.bytes != 0 || !in_heap(header.offset, header.bytes)) {
         over_refuse(OVER_SHMEM);
         over_reply(sender, header.tag, OVER_REFUSED, NULL);
         return FM_CONTINUE;
@@ -121,7 +122,6 @@ static int on_atomic(FM_stream *stream, unsigned sender)
         *(int *)(void *)at = (int)now;
     else
         *(long *)(void *)at = (long)now;
-    rows.bytes = sizeof old;
     over_reply(sender, header.tag, OVER_OK, &rows);
     return FM_CONTINUE;
 }
@@ -130,33 +130,42 @@ static int on_atomic(FM_stream *stream, unsigned sender)
 
 static size_t size_of_heap(void)
 {
-    const char *text = getenv("SHMEM_SYMMETRIC_SIZE");
-    const char *units = "KMG", *unit;
+    static const char units[] = "KMGkmg";
+    const char *text = getenv("SHMEM_SYMMETRIC_SIZE"), *unit;
     char *end;
     double size;
 
     if (!text)
         return 16u << 20;
     size = strtod(text, &end);
-    unit = *end ? strchr(units, *end & ~0x20) : NULL;
-    for (; unit && unit >= units; unit--)
+    unit = *end ? strchr(units, *end) : NULL;
+    if (*end && (!unit || end[1]))
+        return 0;
+    for (long power = unit ? (unit - units) % 3 + 1 : 0; power > 0; power--)
         size *= 1024;
     return size >= ALIGN && size < (double)(1ULL << 40) ? (size_t)size / ALIGN * ALIGN : 0;
 }
 
 void shmem_init(void)
 {
-    int code = over_start();
+    static FM_handler *const handlers[] = {on_put, on_get, on_atomic};
+    /* Of the heap that is still there, because the program has kept FM. */
+    static size_t bytes;
+    int code;
 
-    heap_bytes = size_of_heap();
-    if (!heap && heap_bytes)
-        heap = (char *)aligned_alloc(ALIGN, heap_bytes);
-    if (code != OVER_OK || !heap || over_register(PUT, on_put) || over_register(GET, on_get) ||
-        over_register(ATOMIC, on_atomic)) {
+    if (heap_bytes)
+        return;
+    code = over_start(OVER_SHMEM, PUT, handlers, 3);
+    if (!heap) {
+        bytes = size_of_heap();
+        heap = bytes ? (char *)aligned_alloc(ALIGN, bytes) : NULL;
+    }
+    if (code != OVER_OK || !heap) {
         fprintf(stderr, "shmem_init: %s\n", code != OVER_OK ? FM_error_text() : "no symmetric heap, or no handlers");
         exit(1);
     }
-    memset(heap, 0, heap_bytes);
+    memset(heap, 0, bytes);
+    heap_bytes = bytes;
     check(over_barrier(OVER_SHMEM, heap_bytes));
 }
 
@@ -166,7 +175,7 @@ void shmem_finalize(void)
     heap_bytes = count = 0;
     free(objects);
     objects = NULL;
-    over_stop();
+    over_stop(OVER_SHMEM);
     /* While the program has FM, a handler may still receive into the heap. */
     if (FM_numnodes == 0) {
         free(heap);
@@ -223,28 +232,23 @@ static void forget(const void *given)
     check(OVER_RANGE);
 }
 
-void *shmem_malloc(size_t bytes)
+static size_t product(size_t n, size_t bytes) { return bytes > 0 && n > SIZE_MAX / bytes ? SIZE_MAX : n * bytes; }
+
+static void *allocate_on_all(size_t bytes, int with_zeros)
 {
     void *at = allocate(bytes);
 
-    if (agree(bytes) == OVER_OK || !at)
+    if (at && with_zeros)
+        memset(at, 0, bytes);
+    /* Also with the same offset, or none. */
+    if (agree(bytes * 0x9e3779b97f4a7c15u ^ (at ? offset_of(at) : UINT64_MAX)) == OVER_OK || !at)
         return at;
     forget(at);
     return NULL;
 }
 
-void *shmem_calloc(size_t count, size_t bytes)
-{
-    size_t all = bytes > 0 && count > SIZE_MAX / bytes ? SIZE_MAX : count * bytes;
-    void *at = allocate(all);
-
-    if (at)
-        memset(at, 0, all);
-    if (agree(all) == OVER_OK || !at)
-        return at;
-    forget(at);
-    return NULL;
-}
+void *shmem_malloc(size_t bytes) { return allocate_on_all(bytes, 0); }
+void *shmem_calloc(size_t count, size_t bytes) { return allocate_on_all(product(count, bytes), 1); }
 
 void shmem_free(void *object)
 {
@@ -260,9 +264,9 @@ void *shmem_ptr(const void *object, int pe)
 
 /* The other side. */
 
-static int is_allowed(const void *object, size_t bytes, int pe)
+static int is_allowed(const void *object, const void *local, size_t bytes, int pe)
 {
-    int is = pe >= 0 && pe < shmem_n_pes() && in_heap(offset_of(object), bytes);
+    int is = pe >= 0 && pe < shmem_n_pes() && in_heap(offset_of(object), bytes) && (local || bytes == 0);
 
     if (!is)
         check(OVER_RANGE);
@@ -271,7 +275,7 @@ static int is_allowed(const void *object, size_t bytes, int pe)
 
 void shmem_putmem(void *dest, const void *source, size_t bytes, int pe)
 {
-    if (!is_allowed(dest, bytes, pe))
+    if (!is_allowed(dest, source, bytes, pe))
         return;
     if (pe == shmem_my_pe()) {
         memmove(dest, source, bytes);
@@ -297,7 +301,7 @@ void shmem_getmem(void *dest, const void *source, size_t bytes, int pe)
 {
     int code = OVER_OK;
 
-    if (!is_allowed(source, bytes, pe))
+    if (!is_allowed(source, dest, bytes, pe))
         return;
     if (pe == shmem_my_pe()) {
         memmove(dest, source, bytes);
@@ -319,7 +323,7 @@ static int64_t atomic(void *dest, uint32_t bytes, uint32_t operation, int64_t va
     int64_t old = 0;
 
     /* Also to this PE, through its own handler: in one order with all others. */
-    if (!is_allowed(dest, bytes, pe))
+    if (!is_allowed(dest, &old, bytes, pe))
         return 0;
     check(over_request((unsigned long)pe, ATOMIC, &header, sizeof header, (over_rows){(char *)&old, sizeof old, 1, 0}));
     check(over_finish());
@@ -362,16 +366,20 @@ static int holds(void *of)
     }
 }
 
-static void wait_until(condition c) { check(over_wait(holds, &c, OVER_ANY, -1, FM_ALL)); }
+static void wait_until(condition c)
+{
+    if (is_allowed((const void *)(uintptr_t)c.at, &c, c.is_long ? sizeof(long) : sizeof(int), shmem_my_pe()))
+        check(over_wait(holds, &c, OVER_ANY, -1, FM_ALL));
+}
 
 #define TYPED(name, type)                                                                                        \
     void shmem_##name##_put(type *dest, const type *source, size_t n, int pe)                                    \
     {                                                                                                            \
-        shmem_putmem(dest, source, n > SIZE_MAX / sizeof(type) ? SIZE_MAX : n * sizeof(type), pe);               \
+        shmem_putmem(dest, source, product(n, sizeof(type)), pe);                                                \
     }                                                                                                            \
     void shmem_##name##_get(type *dest, const type *source, size_t n, int pe)                                    \
     {                                                                                                            \
-        shmem_getmem(dest, source, n > SIZE_MAX / sizeof(type) ? SIZE_MAX : n * sizeof(type), pe);               \
+        shmem_getmem(dest, source, product(n, sizeof(type)), pe);                                                \
     }                                                                                                            \
     void shmem_##name##_p(type *dest, type value, int pe) { shmem_putmem(dest, &value, sizeof value, pe); }      \
     type shmem_##name##_g(const type *source, int pe)                                                            \

@@ -31,7 +31,7 @@ run() {
     }
 }
 
-for name in sockets shmem ga hostile death; do
+for name in sockets shmem ga hostile death stalls misuse; do
     build "$CC -std=c11" "test_$name" "tests/$name.c"
 done
 build "$CXX -std=c++17" test_headers tests/headers.cpp
@@ -50,4 +50,6 @@ done
 for nodes in 3 4 8; do
     run "$nodes" test_hostile
 done
+run 1 test_misuse
+run 2 test_stalls
 echo "all passed"

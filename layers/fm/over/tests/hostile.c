@@ -178,6 +178,21 @@ static void stop_while_a_handler_receives(int listener)
     EQUAL(ga_destroy(again), 0);
 }
 
+static void a_refused_put_is_told_by_sync_and_all_nodes_get_the_array(void)
+{
+    uint32_t part[10] = {0, UINT32_MAX};
+    int array;
+
+    if (FM_nodeid == 1) {
+        EQUAL(over_reserve(0, 0, -1), 0);
+        EQUAL(over_send(0, GA_PUT, part, sizeof part, NULL), 0);
+    }
+    array = ga_create(2, 2);
+    CHECK(array >= 0);
+    EQUAL(ga_sync(), FM_nodeid == 1 ? GA_REFUSED : 0);
+    EQUAL(ga_destroy(array), 0);
+}
+
 int main(void)
 {
     unsigned char *guard;
@@ -199,6 +214,7 @@ int main(void)
         listener = fms_listen(5);
     EQUAL(ga_sync(), 0);
     stop_while_a_handler_receives(listener);
+    a_refused_put_is_told_by_sync_and_all_nodes_get_the_array();
     if (FM_nodeid == 1 || FM_nodeid == 2)
         mine = fms_connect(0, 5, 60000);
     if (FM_nodeid == 0) {

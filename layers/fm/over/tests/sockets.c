@@ -173,6 +173,7 @@ static unsigned long straight(int extract_all)
     fms_figures before, after;
 
     fms_set(FMS_EXTRACT_ALL, extract_all);
+    fms_set(FMS_LIMIT_MS, 0);
     fms_get_figures(&before);
     if (FM_nodeid % 2 == 0 && FM_nodeid + 1 < FM_numnodes) {
         EQUAL(fms_send(to, mine, ALL), ALL);
@@ -186,6 +187,7 @@ static unsigned long straight(int extract_all)
         CHECK(memcmp(mine + 1, theirs, ALL - 2) == 0 || FM_nodeid != 1);
     }
     fms_get_figures(&after);
+    fms_set(FMS_LIMIT_MS, MINUTE);
     meet();
     return after.bytes_straight - before.bytes_straight;
 }

@@ -304,7 +304,7 @@ static int on_data(FM_stream *stream, unsigned sender)
         if (s->kind == CLOSING)
             release(s);
     }
-    (void)over_send(sender, TAKEN, &taken, sizeof taken, NULL);
+    (void)over_send(sender, TAKEN, &taken, sizeof taken, NULL, OVER_HANDLER);
     return FM_CONTINUE;
 }
 
@@ -426,9 +426,10 @@ int fms_connect(unsigned long node, int port, long ms)
         if (!s)
             return FMS_SYSTEM;
         s->node = node;
-        code = FM_send_4(node, CONNECT, (unsigned)port, s->id, (unsigned)s->window, 0) ? over_last_error() : OVER_OK;
+        left = ms >= 0 && left < 0 ? 0 : left;
+        code = over_send(node, CONNECT, (uint32_t[4]){(uint32_t)port, s->id, (uint32_t)s->window}, 16, NULL, left);
         if (code == OVER_OK)
-            code = over_wait(is_answered, s, (long)node, ms < 0 || left > 0 ? left : 0, FM_ALL);
+            code = over_wait(is_answered, s, (long)node, left, FM_ALL);
         if (code == OVER_OK && s->code == OVER_OK)
             return (int)s->id;
         if (code == OVER_OK)
@@ -444,12 +445,16 @@ int fms_connect(unsigned long node, int port, long ms)
 static size_t may_send(const sock *s, size_t bytes)
 {
     bytes = least(least(bytes, OVER_CHUNK), (size_t)(s->may_send - s->sent));
-    return over_has_room(s->node, (unsigned)bytes) ? bytes : 0;
+    /* FM's, too: a peer can acknowledge what it has not taken. */
+    return over_has_room(s->node, (unsigned)bytes) && FM_room(s->node) >= bytes ? bytes : 0;
 }
 
 static int why_not_send(const sock *s)
 {
-    return s->code != OVER_OK ? s->code : s->is_shut || s->is_peer_closed ? FMS_CLOSED : OVER_OK;
+    /* A node that closes and leaves has closed. */
+    int is_closed = s->is_shut || s->is_peer_closed;
+
+    return is_closed && (s->code == OVER_OK || s->code == OVER_DEAD) ? FMS_CLOSED : s->code;
 }
 
 static int can_send(void *of)
@@ -474,7 +479,7 @@ long fms_try_send(int socket, const void *from, size_t bytes)
         int code = over_reserve(s->node, (unsigned)next, 0);
 
         if (code == OVER_OK)
-            code = over_send(s->node, DATA, &header, sizeof header, &rows);
+            code = over_send(s->node, DATA, &header, sizeof header, &rows, limit_ms);
         if (code != OVER_OK) {
             fail(s, code);
             break;
@@ -507,10 +512,21 @@ long fms_send(int socket, const void *from, size_t bytes)
     return done > 0 || bytes == 0 ? (long)done : code;
 }
 
+/* In batches; what comes is acknowledged with the same count. A peer without room for it is told later. */
+static void tell(sock *s)
+{
+    taken_message taken = {s->peer, s->id, s->consumed, 0, 0};
+
+    if (s->consumed - s->told >= s->window / 4 && s->code == OVER_OK && FM_room(s->node) >= sizeof taken &&
+        over_send(s->node, TAKEN, &taken, sizeof taken, NULL, OVER_HANDLER) == OVER_OK)
+        s->told = s->consumed;
+}
+
 static int has_come(void *of)
 {
-    const sock *s = (const sock *)of;
+    sock *s = (sock *)of;
 
+    tell(s);
     return !s->is_straight && (s->posted > 0 || s->filled > 0 || s->is_peer_shut || s->code != OVER_OK);
 }
 
@@ -525,13 +541,7 @@ static size_t read_buffer(sock *s, char *to, size_t bytes)
     s->head = (s->head + all) % s->window;
     s->filled -= all;
     s->consumed += all;
-    /* In batches; what comes is acknowledged with the same count. */
-    if (s->consumed - s->told >= s->window / 4 && s->code == OVER_OK) {
-        taken_message taken = {s->peer, s->id, s->consumed, 0, 0};
-
-        s->told = s->consumed;
-        (void)over_send(s->node, TAKEN, &taken, sizeof taken, NULL);
-    }
+    tell(s);
     return all;
 }
 
@@ -577,8 +587,11 @@ static int is_ready(void *of)
     all->ready = 0;
     for (size_t index = 0; index < all->count; index++) {
         fms_pollfd *one = &all->sockets[index];
-        const sock *s = one->socket > 0 ? find((uint32_t)one->socket) : NULL;
+        sock *s = one->socket > 0 ? find((uint32_t)one->socket) : NULL;
         int is = 0;
+
+        if (s && s->kind == OPEN)
+            tell(s);
 
         if (!s)
             is = FMS_HUP;
@@ -586,7 +599,7 @@ static int is_ready(void *of)
             is = oldest_waiting(s) ? FMS_IN : 0;
         else
             is = (s->filled > 0 || s->is_peer_shut || s->code != OVER_OK ? FMS_IN : 0) |
-                 (can_send((void *)(uintptr_t)s) ? FMS_OUT : 0) |
+                 (can_send(s) ? FMS_OUT : 0) |
                  (s->code != OVER_OK || s->is_peer_closed || FM_has_left(s->node) ? FMS_HUP : 0);
         one->revents = (short)(is & (one->events | FMS_HUP));
         all->ready += one->revents != 0;

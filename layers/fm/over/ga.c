@@ -303,7 +303,7 @@ static int pass_part(const transfer *t, ga_rect r, unsigned long owner)
     if (t->kind == GET)
         return over_request(owner, GET, &part, sizeof part, rows);
     code = over_reserve(owner, (unsigned)(rows.bytes * rows.count), -1);
-    return code == OVER_OK ? over_send(owner, (unsigned long)t->kind, &part, sizeof part, &rows) : code;
+    return code == OVER_OK ? over_send(owner, (unsigned long)t->kind, &part, sizeof part, &rows, -1) : code;
 }
 
 static void pass_here(const transfer *t, ga_rect r)

@@ -192,28 +192,40 @@ unsigned over_take_failures(int client)
 
 /* Messages. */
 
-int over_last_error(void)
+static int last_error(void)
 {
     int error = FM_error();
 
     return error == FM_FULL ? OVER_TIME : error == FM_DEAD ? OVER_DEAD : error == FM_LIMIT ? OVER_RANGE : OVER_SYSTEM;
 }
 
-int over_send(unsigned long node, unsigned long id, const void *header, unsigned bytes, const over_rows *rows)
-{
-    size_t all = bytes + (rows ? rows->bytes * rows->count : 0);
-    FM_stream *stream = FM_begin_message(node, all, id);
-    int code = OVER_OK;
+/* A packet that a message may fill, at its node. */
+typedef struct {
+    unsigned long node;
+    size_t bytes;
+} packet;
 
-    if (!stream || FM_send_piece(stream, header, bytes))
-        code = over_last_error();
-    for (size_t row = 0; rows && code == OVER_OK && row < rows->count; row++) {
-        if (FM_send_piece(stream, rows->at + row * rows->stride, rows->bytes))
-            code = over_last_error();
+static int is_room_for(void *of) { return FM_room(((const packet *)of)->node) >= ((const packet *)of)->bytes; }
+
+int over_send(unsigned long node, unsigned long id, const void *header, unsigned bytes, const over_rows *rows,
+              long ms)
+{
+    size_t all = bytes + (rows ? rows->bytes * rows->count : 0), count = rows ? rows->count : 0;
+    packet of = {node, all < OVER_CHUNK ? all : OVER_CHUNK};
+    int code = ms == OVER_HANDLER ? OVER_OK : over_wait(is_room_for, &of, (long)node, ms, FM_ALL);
+    FM_stream *stream = code == OVER_OK ? FM_begin_message(node, all, id) : NULL;
+
+    if (code == OVER_OK && (!stream || FM_send_piece(stream, header, bytes)))
+        code = last_error();
+    for (size_t row = 0; code == OVER_OK && row < count; row++) {
+        if (ms != OVER_HANDLER)
+            code = over_wait(is_room_for, &of, (long)node, ms, FM_ALL);
+        if (code == OVER_OK && FM_send_piece(stream, rows->at + row * rows->stride, rows->bytes))
+            code = last_error();
     }
     /* A message with an error ends early: its handler sees fewer bytes than its header says. */
     if (stream && FM_end_message(stream) && code == OVER_OK)
-        code = over_last_error();
+        code = last_error();
     return code;
 }
 
@@ -255,7 +267,7 @@ int over_request(unsigned long node, unsigned long id, void *header, unsigned by
     memcpy(header, &tag, sizeof tag);
     of->node = node;
     of->to = to;
-    code = over_send(node, id, header, bytes, NULL);
+    code = over_send(node, id, header, bytes, NULL, -1);
     of->state = code == OVER_OK ? OPEN : CLOSED;
     return code;
 }
@@ -296,7 +308,7 @@ void over_reply(unsigned long node, uint32_t tag, int status, const over_rows *r
 {
     reply_header header = {tag, status};
 
-    (void)over_send(node, OVER_REPLY, &header, sizeof header, rows);
+    (void)over_send(node, OVER_REPLY, &header, sizeof header, rows, OVER_HANDLER);
 }
 
 /* The barrier. */
@@ -355,8 +367,11 @@ int over_barrier(int client, uint64_t value)
         return OVER_RANGE;
     if (FM_nodeid != 0) {
         /* One that did not leave has not begun: node 0 counts them. */
-        if (FM_send_4(0, OVER_ARRIVE, (unsigned)client, round, (unsigned)value, (unsigned)(value >> 32)))
-            return over_last_error();
+        uint32_t words[4] = {(uint32_t)client, round, (uint32_t)value, (uint32_t)(value >> 32)};
+
+        code = over_send(0, OVER_ARRIVE, words, sizeof words, NULL, -1);
+        if (code != OVER_OK)
+            return code;
         begun[client] = round;
         code = over_wait(is_released, &client, 0, -1, FM_ALL);
         return code == OVER_OK ? release_status[client] : code;

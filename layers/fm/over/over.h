@@ -63,10 +63,11 @@ int over_quiet(void);
 /* Messages of this library that owners have refused, since the last call. */
 unsigned over_take_failures(int client);
 
-/* The code for FM_error(). */
-int over_last_error(void);
-/* One message: a header, then rows, if not NULL. */
-int over_send(unsigned long node, unsigned long id, const void *header, unsigned bytes, const over_rows *rows);
+#define OVER_HANDLER (-2L)
+/* One message: a header, then rows, if not NULL. Waits for FM's room as over_wait does, also for a peer that has
+ * acknowledged what it has not taken; OVER_HANDLER: does not, in a handler or after FM_room. */
+int over_send(unsigned long node, unsigned long id, const void *header, unsigned bytes, const over_rows *rows,
+              long ms);
 /* In a handler: the rest of the message to rows. -1: it ended early. */
 int over_receive(FM_stream *stream, over_rows rows);
 

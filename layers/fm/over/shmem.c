@@ -289,7 +289,7 @@ void shmem_putmem(void *dest, const void *source, size_t bytes, int pe)
         next = header.bytes = rows.bytes = bytes - done < OVER_CHUNK ? bytes - done : OVER_CHUNK;
         code = over_reserve((unsigned long)pe, (unsigned)next, -1);
         if (code == OVER_OK)
-            code = over_send((unsigned long)pe, PUT, &header, sizeof header, &rows);
+            code = over_send((unsigned long)pe, PUT, &header, sizeof header, &rows, -1);
         if (code != OVER_OK) {
             check(code);
             return;

@@ -31,7 +31,7 @@ run() {
     }
 }
 
-for name in sockets shmem ga hostile death stalls misuse; do
+for name in sockets shmem ga hostile death stalls acks misuse; do
     build "$CC -std=c11" "test_$name" "tests/$name.c"
 done
 build "$CXX -std=c++17" test_headers tests/headers.cpp
@@ -52,4 +52,5 @@ for nodes in 3 4 8; do
 done
 run 1 test_misuse
 run 2 test_stalls
+run 3 test_acks
 echo "all passed"

@@ -21,7 +21,7 @@ static void lie(unsigned long id, const void *header, unsigned bytes, unsigned l
     over_rows rows = {rest, more, 1, 0};
 
     memset(rest, 0xee, sizeof rest);
-    EQUAL(over_send(0, id, header, bytes, &rows), 0);
+    EQUAL(over_send(0, id, header, bytes, &rows, -1), 0);
     while (FM_extract(FM_ALL) > 0) {}
 }
 
@@ -185,7 +185,7 @@ static void a_refused_put_is_told_by_sync_and_all_nodes_get_the_array(void)
 
     if (FM_nodeid == 1) {
         EQUAL(over_reserve(0, 0, -1), 0);
-        EQUAL(over_send(0, GA_PUT, part, sizeof part, NULL), 0);
+        EQUAL(over_send(0, GA_PUT, part, sizeof part, NULL, -1), 0);
     }
     array = ga_create(2, 2);
     CHECK(array >= 0);

@@ -128,8 +128,6 @@ static int take_part(FM_stream *stream, unsigned sender, int is_acc)
         at = find_part(&part, &a);
     if (at)
         a->receiving++;
-    else
-        over_refuse(OVER_GA);
     for (uint32_t row = 0; at && row < part.rows; row++) {
         double *to = at + (long)row * a->own.columns;
         unsigned length = part.columns * (unsigned)sizeof *to;
@@ -140,7 +138,7 @@ static int take_part(FM_stream *stream, unsigned sender, int is_acc)
     }
     if (at && --a->receiving == 0 && a->is_destroyed)
         forget(a);
-    over_acknowledge(sender, OVER_GA, bytes <= OVER_CHUNK ? (unsigned)bytes : OVER_CHUNK, at ? OVER_OK : OVER_REFUSED);
+    over_acknowledge(sender, OVER_GA, bytes <= OVER_CHUNK ? (unsigned)bytes : OVER_CHUNK, !at);
     return FM_CONTINUE;
 }
 
@@ -160,9 +158,7 @@ static int on_get(FM_stream *stream, unsigned sender)
         at = find_part(&part, &a);
     if (at)
         rows = (over_rows){(char *)at, part.columns * sizeof *at, part.rows, (size_t)a->own.columns * sizeof *at};
-    else
-        over_refuse(OVER_GA);
-    over_reply(sender, part.tag, at ? OVER_OK : OVER_REFUSED, at ? &rows : NULL);
+    over_reply(sender, OVER_GA, part.tag, at ? &rows : NULL);
     return FM_CONTINUE;
 }
 

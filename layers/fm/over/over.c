@@ -160,10 +160,12 @@ static int on_ack(FM_stream *stream, unsigned sender)
     return FM_CONTINUE;
 }
 
-void over_acknowledge(unsigned long node, int client, unsigned bytes, int status)
+void over_acknowledge(unsigned long node, int client, unsigned bytes, int is_refused)
 {
+    if (is_refused)
+        over_refuse(client);
     /* The reply to a message's sender always has room. If the sender has left, nobody waits. */
-    (void)FM_send_4(node, OVER_ACK, (unsigned)client, bytes, (unsigned)status, 0);
+    (void)FM_send_4(node, OVER_ACK, (unsigned)client, bytes, is_refused != 0, 0);
 }
 
 static int is_settled(void *of) { return ((const node *)of)->in_flight == 0; }
@@ -251,7 +253,9 @@ static void set_request_error(int code)
 static void finish(request *of)
 {
     set_request_error(over_wait(is_answered, of, (long)of->node, -1, FM_ALL));
-    of->state = CLOSED;
+    /* In a handler, it does not wait for one that receives. */
+    if (of->state == OPEN)
+        of->state = CLOSED;
 }
 
 int over_request(unsigned long node, unsigned long id, void *header, unsigned bytes, over_rows to)
@@ -262,6 +266,8 @@ int over_request(unsigned long node, unsigned long id, void *header, unsigned by
     int code;
 
     finish(of);
+    if (of->state != CLOSED)
+        return OVER_SYSTEM;
     of->generation++;
     tag = of->generation * REQUESTS + index;
     memcpy(header, &tag, sizeof tag);
@@ -304,10 +310,12 @@ int over_finish(void)
     return code;
 }
 
-void over_reply(unsigned long node, uint32_t tag, int status, const over_rows *rows)
+void over_reply(unsigned long node, int client, uint32_t tag, const over_rows *rows)
 {
-    reply_header header = {tag, status};
+    reply_header header = {tag, rows ? OVER_OK : OVER_REFUSED};
 
+    if (!rows)
+        over_refuse(client);
     (void)over_send(node, OVER_REPLY, &header, sizeof header, rows, OVER_HANDLER);
 }
 

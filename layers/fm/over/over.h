@@ -56,8 +56,8 @@ int over_reserve(unsigned long node, unsigned bytes, long ms);
 int over_has_room(unsigned long node, unsigned bytes);
 /* Gives them back. -1: the node has acknowledged more than it was sent. */
 int over_settle(unsigned long node, uint64_t bytes);
-/* In the owner's handler: acknowledges a message of `bytes`. */
-void over_acknowledge(unsigned long node, int client, unsigned bytes, int status);
+/* In the owner's handler: acknowledges a message of `bytes`. One that is refused is counted. */
+void over_acknowledge(unsigned long node, int client, unsigned bytes, int is_refused);
 /* Waits until every node has acknowledged everything. OVER_DEAD: one has left before it did. */
 int over_quiet(void);
 /* Messages of this library that owners have refused, since the last call. */
@@ -76,7 +76,8 @@ int over_receive(FM_stream *stream, over_rows rows);
 int over_request(unsigned long node, unsigned long id, void *header, unsigned bytes, over_rows to);
 /* Waits for the replies of all requests. Returns the first error. */
 int over_finish(void);
-void over_reply(unsigned long node, uint32_t tag, int status, const over_rows *rows);
+/* In the owner's handler. NULL: it is refused, and counted. */
+void over_reply(unsigned long node, int client, uint32_t tag, const over_rows *rows);
 
 /* OVER_REFUSED: the nodes have come with different values. OVER_DEAD: one has left. OVER_RANGE: not started. */
 int over_barrier(int client, uint64_t value);

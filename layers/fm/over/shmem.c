@@ -65,18 +65,15 @@ static int on_put(FM_stream *stream, unsigned sender)
 {
     put_header header;
     unsigned long bytes;
-    int status = OVER_OK;
+    int is_refused;
 
     if (!over_take(stream, &header, sizeof header, OVER_SHMEM))
         return FM_CONTINUE;
     bytes = FM_left(stream);
-    if (bytes > OVER_CHUNK || bytes != header.bytes || !in_heap(header.offset, bytes)) {
-        over_refuse(OVER_SHMEM);
-        status = OVER_REFUSED;
-    } else {
+    is_refused = bytes > OVER_CHUNK || bytes != header.bytes || !in_heap(header.offset, bytes);
+    if (!is_refused)
         FM_receive(heap + header.offset, stream, (unsigned)bytes);
-    }
-    over_acknowledge(sender, OVER_SHMEM, (unsigned)bytes, status);
+    over_acknowledge(sender, OVER_SHMEM, (unsigned)bytes, is_refused);
     return FM_CONTINUE;
 }
 
@@ -84,16 +81,13 @@ static int on_get(FM_stream *stream, unsigned sender)
 {
     access_header header;
     over_rows rows;
+    int is_held;
 
     if (!over_take(stream, &header, sizeof header, OVER_SHMEM))
         return FM_CONTINUE;
-    if (header.bytes > OVER_REPLY_BYTES || !in_heap(header.offset, header.bytes)) {
-        over_refuse(OVER_SHMEM);
-        over_reply(sender, header.tag, OVER_REFUSED, NULL);
-        return FM_CONTINUE;
-    }
-    rows = (over_rows){heap + header.offset, header.bytes, 1, 0};
-    over_reply(sender, header.tag, OVER_OK, &rows);
+    is_held = header.bytes <= OVER_REPLY_BYTES && in_heap(header.offset, header.bytes);
+    rows = (over_rows){is_held ? heap + header.offset : heap, header.bytes, 1, 0};
+    over_reply(sender, OVER_SHMEM, header.tag, is_held ? &rows : NULL);
     return FM_CONTINUE;
 }
 
@@ -108,8 +102,7 @@ static int on_atomic(FM_stream *stream, unsigned sender)
         return FM_CONTINUE;
     if (header.operation > COMPARE_SWAP || (header.bytes != sizeof(int) && header.bytes != sizeof(long)) ||
         header.offset % header.bytes != 0 || !in_heap(header.offset, header.bytes)) {
-        over_refuse(OVER_SHMEM);
-        over_reply(sender, header.tag, OVER_REFUSED, NULL);
+        over_reply(sender, OVER_SHMEM, header.tag, NULL);
         return FM_CONTINUE;
     }
     at = heap + header.offset;
@@ -122,7 +115,7 @@ static int on_atomic(FM_stream *stream, unsigned sender)
         *(int *)(void *)at = (int)now;
     else
         *(long *)(void *)at = (long)now;
-    over_reply(sender, header.tag, OVER_OK, &rows);
+    over_reply(sender, OVER_SHMEM, header.tag, &rows);
     return FM_CONTINUE;
 }
 

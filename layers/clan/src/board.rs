@@ -12,7 +12,7 @@
 use crate::Config;
 use crate::ends::{Door, End, Inbox, Notes, unpoisoned};
 use crate::events::Target;
-use crate::memory::{Imported, RegionCore};
+use crate::memory::{Imported, RegionCore, Signal};
 use crate::requests::Engine;
 use crate::trips::Trip;
 use crate::wire::{
@@ -20,7 +20,9 @@ use crate::wire::{
 };
 use hamlyn::node::{ApertureEvent, Event, Look, Node, NodeSendError};
 use hamlyn::protocol::{Connection, Protocol};
-use hamlyn::{Envelope, Flags, LinkId, Peer, RequestId, SlotId, Ticket};
+use hamlyn::{
+    AreaId, Envelope, Flags, LinkId, Peer, QueueId, RequestId, SlotConfig, SlotId, Ticket,
+};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -28,6 +30,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Answers that wait for room, of one peer.
 const ANSWERS_MAX: usize = 4096;
+/// Signals of all exports together that wait.
+const SIGNALS_MAX: u32 = 1 << 14;
 /// Gets of one peer that are being served.
 const GETS_MAX: usize = 64;
 /// Bytes of gets that one turn serves, of one peer.
@@ -51,6 +55,18 @@ pub(crate) struct Exported {
     region: Arc<RegionCore>,
     rights: Rights,
     door: Option<Door>,
+    signals: Signals,
+}
+
+/// Those of one export.
+#[derive(Clone, Copy, Debug, Default)]
+struct Signals {
+    slot: Option<SlotId>,
+    credit: u32,
+    /// Came, and not taken.
+    waiting: u32,
+    /// Taken, and not yet given back as credit.
+    taken: u32,
 }
 
 /// A get that this program answers.
@@ -105,6 +121,9 @@ pub(crate) struct Board {
     pub accept_target: Option<Target>,
     pub exports: HashMap<u32, Exported>,
     next_export: u32,
+    signals: Option<QueueId>,
+    /// The exports of slots for signals.
+    signalled: HashMap<SlotId, u32>,
     /// By link and number there.
     pub imports: HashMap<(LinkId, u32), Weak<Imported>>,
     pub engine: Engine,
@@ -150,6 +169,8 @@ impl Board {
             accept_target: None,
             exports: HashMap::new(),
             next_export: 0,
+            signals: None,
+            signalled: HashMap::new(),
             imports: HashMap::new(),
             engine: Engine::default(),
             figures: Figures::default(),
@@ -253,6 +274,14 @@ impl Board {
         }
     }
 
+    /// A window is used no more: its owner takes the region back.
+    pub fn release(&mut self, node: &mut Node, link: LinkId, number: u32) {
+        if self.imports.remove(&(link, number)).is_some() {
+            self.answer(link, Head { number: number.into(), ..Head::of(kind::RELEASED) });
+            self.turn(node);
+        }
+    }
+
     /// The message leaves in this turn, or in the next ones.
     fn answer(&mut self, link: LinkId, head: Head) {
         if let Some(partner) = self.partners.get_mut(&link) {
@@ -268,13 +297,16 @@ impl Board {
         end: u64,
         region: &Arc<RegionCore>,
         rights: Rights,
-    ) -> Result<(u32, Option<SlotId>), String> {
+        credit: u32,
+    ) -> Result<(u32, (Option<SlotId>, Option<SlotId>)), String> {
         let place = self.place(end).ok_or("the end point is closed")?;
         let link = place.link;
         let door = match region.area() {
             Some(area) if rights.writes() => {
                 let door = Door::new(node, area)?;
-                if let Err(e) = node.install_filtered(door.slot, region.tripped(), region.filter())
+                if region.wires.has_room_for_any()
+                    && let Err(e) =
+                        node.install_filtered(door.slot, region.tripped(), region.filter())
                 {
                     door.remove(node);
                     return Err(e.to_string());
@@ -283,11 +315,79 @@ impl Board {
             }
             _ => None,
         };
+        let slot = match (region.area(), credit) {
+            (Some(area), 1..) if rights.writes() => Some(self.signal_slot(node, area, credit)),
+            _ => None,
+        };
+        let slot = slot.transpose().inspect_err(|_| {
+            door.inspect(|door| door.remove(node));
+        })?;
+        let signals = Signals { slot, credit, ..Default::default() };
         self.next_export = self.next_export.wrapping_add(1);
         let number = self.next_export;
+        slot.inspect(|slot| drop(self.signalled.insert(*slot, number)));
         let region = region.clone();
-        self.exports.insert(number, Exported { link, end, region, rights, door });
-        Ok((number, door.map(|door| door.slot)))
+        self.exports.insert(number, Exported { link, end, region, rights, door, signals });
+        Ok((number, (door.map(|door| door.slot), slot)))
+    }
+
+    /// A slot over a region that announces each packet.
+    fn signal_slot(
+        &mut self,
+        node: &mut Node,
+        area: AreaId,
+        credit: u32,
+    ) -> Result<SlotId, String> {
+        let queue = match self.signals {
+            Some(queue) => queue,
+            None => node.notification_queue(SIGNALS_MAX).map_err(|e| e.to_string())?,
+        };
+        self.signals = Some(queue);
+        node.slot(SlotConfig::new(area, queue).credit(credit)).map_err(|e| e.to_string())
+    }
+
+    /// Signals that have come go to their regions.
+    fn sort_signals(&mut self, node: &mut Node) {
+        let Some(queue) = self.signals else { return };
+        while let Ok(Some(came)) = node.pop(queue) {
+            let number = self.signalled.get(&came.slot);
+            let Some((number, export)) =
+                number.and_then(|number| Some((number, self.exports.get_mut(number)?)))
+            else {
+                continue;
+            };
+            if export.signals.waiting >= export.signals.credit {
+                self.figures.refused += 1;
+                continue;
+            }
+            export.signals.waiting += 1;
+            let signal = Signal { word: came.word, export: *number };
+            unpoisoned(&export.region.signals).push_back(signal);
+            if let Some(target) = &*unpoisoned(&export.region.signal_target) {
+                target.raise_in_turn();
+            }
+        }
+    }
+
+    pub fn take_signal(&mut self, node: &mut Node, region: &RegionCore) -> Option<Signal> {
+        let signal = unpoisoned(&region.signals).pop_front()?;
+        if let Some(export) = self.exports.get_mut(&signal.export) {
+            let signals = &mut export.signals;
+            signals.waiting -= 1;
+            signals.taken += 1;
+            if signals.taken * 2 >= signals.credit {
+                let taken = core::mem::take(&mut signals.taken);
+                let head = Head {
+                    number: signal.export.into(),
+                    length: u64::from(taken).into(),
+                    ..Head::of(kind::CREDIT)
+                };
+                let link = export.link;
+                self.answer(link, head);
+                self.turn(node);
+            }
+        }
+        Some(signal)
     }
 
     /// Takes regions back, and tells their holders.
@@ -302,6 +402,10 @@ impl Board {
         let Some(export) = self.exports.remove(&number) else { return };
         if let Some(door) = export.door {
             door.remove(node);
+        }
+        if let Some(slot) = export.signals.slot {
+            let _ = node.remove_slot(slot);
+            self.signalled.remove(&slot);
         }
         if let Some(aperture) = export.region.aperture() {
             let _ = node.revoke_aperture(aperture);
@@ -324,6 +428,7 @@ impl Board {
 
     /// After each turn of the node.
     pub fn turn(&mut self, node: &mut Node) {
+        self.sort_signals(node);
         if self.notes.has_any.swap(false, Ordering::Acquire) {
             let said = core::mem::take(&mut *unpoisoned(&self.notes.said));
             for (link, bytes) in said {
@@ -486,6 +591,16 @@ impl Board {
                     self.engine.look_at_ends();
                     self.is_busy = true;
                 }
+            }
+            kind::RELEASED => {
+                if self.exports.get(&number).is_some_and(|export| export.link == link) {
+                    self.unexport(node, number);
+                }
+            }
+            kind::CREDIT => {
+                let imported = self.imports.get(&(link, number)).and_then(Weak::upgrade);
+                let signals = u32::try_from(head.length.get()).ok()?;
+                imported.inspect(|imported| imported.credit(signals));
             }
             _ => return None,
         }

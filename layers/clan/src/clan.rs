@@ -15,8 +15,8 @@ use hamlyn::protocol::{GrowError, Kind, Manager, Seat};
 use hamlyn::{Access, AccessError, ApertureAccess, ApertureId, Flags, LinkId, NodeSendError};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
@@ -263,7 +263,14 @@ impl Clan {
 
     fn region_of(&self, bytes: u64, wires_max: u32, memory: Memory) -> Region {
         let wires = Arc::new(Wires::new(bytes, wires_max));
-        let core = RegionCore { bytes, memory, wires, notes: self.0.notes.clone() };
+        let core = RegionCore {
+            bytes,
+            memory,
+            wires,
+            notes: self.0.notes.clone(),
+            signals: Mutex::default(),
+            signal_target: Mutex::default(),
+        };
         Region { clan: self.clone(), core: Arc::new(core) }
     }
 
@@ -433,6 +440,7 @@ impl Endpoint {
         let wrong = |e: String| refused("a handle", e);
         let (handle, rights) = Handle::check(handle).map_err(wrong)?;
         let (link, number, bytes) = (self.link, handle.number.get(), handle.bytes.get());
+        let mut signal = None;
         let to = if handle.is_mapped() {
             let id = ApertureId { link, number: handle.aperture.get() };
             let held = self.clan.wait_for(limit, |node, _| match node.aperture(id) {
@@ -445,10 +453,8 @@ impl Endpoint {
             }
             To::Mapped(aperture)
         } else if rights.writes() {
-            let ticket = handle.ticket().map_err(wrong)?;
-            if ticket.capacity() < bytes {
-                return Err(wrong("its ticket is for fewer bytes than it says".into()));
-            }
+            let (ticket, with_signal) = handle.tickets().map_err(wrong)?;
+            signal = with_signal.map(|ticket| ticket.with_flags(Flags::all()));
             let ticket = ticket.with_flags(Flags::WAKE | Flags::IN_ORDER);
             let prepared = self.clan.with(|node, _| {
                 let prepared = node.prepare_over(link, &ticket)?;
@@ -460,8 +466,11 @@ impl Endpoint {
             To::Nothing
         };
         let end = self.end.clone();
+        let signals = AtomicU32::new(handle.signals.get());
         let is_revoked = AtomicBool::new(false);
-        let core = Arc::new(Imported { link, end, rights, bytes, number, to, is_revoked });
+        let imported =
+            Imported { link, end, rights, bytes, number, to, signal, signals, is_revoked };
+        let core = Arc::new(imported);
         self.clan.with(|_, board| {
             board.imports.retain(|_, imported| imported.strong_count() > 0);
             board.imports.insert((link, number), Arc::downgrade(&core));
@@ -487,17 +496,34 @@ impl Clan {
         link: LinkId,
         mut send: impl FnMut(&mut Node, &mut Board) -> Result<(), NodeSendError>,
     ) -> Result<(), Error> {
-        let sent = self.0.seat.wait_for(limit, |node, board| match send(node, board) {
+        sent(self.0.seat.wait_for(limit, |node, board| match send(node, board) {
             Err(NodeSendError::Full) => Look::Room(link),
             sent => Look::Found(sent),
-        });
-        match sent {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(e @ (NodeSendError::LinkEnded(_) | NodeSendError::Unreachable(_)))) => {
-                Err(Error::Closed(e.to_string()))
-            }
-            Ok(Err(e)) => Err(refused("sending", e)),
-            Err(e) => Err(e.into()),
+        }))
+    }
+
+    /// The same of a packet that may have to wait for something else: `None`.
+    pub(crate) fn wait_for_room(
+        &self,
+        limit: Option<Duration>,
+        link: LinkId,
+        mut send: impl FnMut(&mut Node) -> Option<Result<(), NodeSendError>>,
+    ) -> Result<(), Error> {
+        sent(self.0.seat.wait_for(limit, |node, board| match send(node) {
+            None => board.wants(),
+            Some(Err(NodeSendError::Full)) => Look::Room(link),
+            Some(sent) => Look::Found(sent),
+        }))
+    }
+}
+
+fn sent(result: Result<Result<(), NodeSendError>, WaitError>) -> Result<(), Error> {
+    match result {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(e @ (NodeSendError::LinkEnded(_) | NodeSendError::Unreachable(_)))) => {
+            Err(Error::Closed(e.to_string()))
         }
+        Ok(Err(e)) => Err(refused("sending", e)),
+        Err(e) => Err(e.into()),
     }
 }

@@ -28,7 +28,7 @@ mod wire;
 pub use board::Figures;
 pub use clan::{Clan, Endpoint};
 pub use events::{EVENTS_MAX, Event, EventId, EventQueue, Sleeping, Target};
-pub use memory::{Aperture, Export, Region};
+pub use memory::{Aperture, Export, Region, Signal};
 pub use requests::{Completion, Done, Request, RequestQueue};
 pub use trips::{Trip, Wire};
 pub use wire::{HANDLE_BYTES, OOB_BYTES, Rights};

@@ -7,19 +7,20 @@
 
 use crate::board::send_over;
 use crate::clan::{Clan, Endpoint, refused};
-use crate::ends::{End, Notes};
+use crate::ends::{End, Notes, unpoisoned};
 use crate::events::Target;
 use crate::trips::{Trip, Tripped, Wire, Wires};
 use crate::wire::{HANDLE_BYTES, Handle, Head, Rights, kind};
 use crate::{Completion, Error, Request};
 use hamlyn::node::Node;
 use hamlyn::{
-    AccessError, ApertureId, ApertureView, AreaId, AreaView, Filter, LinkId, NodeSendError,
-    PreparedTicket, Ticket,
+    AccessError, ApertureId, ApertureView, AreaId, AreaView, Envelope, Filter, LinkId,
+    NodeSendError, PreparedTicket, Ticket,
 };
+use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
@@ -37,6 +38,18 @@ pub(crate) struct RegionCore {
     pub memory: Memory,
     pub wires: Arc<Wires>,
     pub notes: Arc<Notes>,
+    /// Those that came and were not taken; the board bounds them by the credit of each export.
+    pub signals: Mutex<VecDeque<Signal>>,
+    pub signal_target: Mutex<Option<Target>>,
+}
+
+/// A peer's [put with a signal](Aperture::put_signal) has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signal {
+    /// The peer's word.
+    pub word: u32,
+    /// The [number](Export::number) of the export through which it came.
+    pub export: u32,
 }
 
 impl RegionCore {
@@ -118,10 +131,12 @@ impl core::fmt::Debug for Region {
 
 /// A region given to an end point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Export {
     /// The words for the peer, by [`Endpoint::send_oob`] or any other way.
     pub handle: [u8; HANDLE_BYTES],
-    number: u32,
+    /// Its number in this program, never used again.
+    pub number: u32,
 }
 
 impl Region {
@@ -130,30 +145,67 @@ impl Region {
         self.core.bytes
     }
 
+    /// The address of its first byte, of whole pages, which stays as long as this lives. Peers may be writing
+    /// them: read them as memory that another thread writes. `None`: it is mapped.
+    pub fn address(&self) -> Option<*mut u8> {
+        let area = self.core.area()?;
+        self.clan.with(|node, _| Some(node.area_address(area).ok()?.0))
+    }
+
     /// Lets the peer of an end point use the region. A mapped one can be given only to the peer that it was
     /// made for.
     pub fn export(&self, to: &Endpoint, rights: Rights) -> Result<Export, Error> {
+        self.export_signalled(to, rights, 0)
+    }
+
+    /// [`export`](Self::export) to a peer that may also put with a signal: up to `signals` that have not been
+    /// [taken](Self::take_signal); then it waits. Together at most 16,384. 0 for a mapped region.
+    pub fn export_signalled(
+        &self,
+        to: &Endpoint,
+        rights: Rights,
+        signals: u32,
+    ) -> Result<Export, Error> {
         to.check()?;
         let core = &self.core;
         if core.aperture().is_some_and(|aperture| aperture.link != to.link) {
             return Err(Error::Misuse("the region was mapped for another peer".into()));
         }
         let handle = self.clan.with(|node, board| {
-            let (number, slot) = board.export(node, to.name, core, rights)?;
-            let handle = Handle::new(rights, number, core.bytes);
-            let handle = match (core.aperture(), slot) {
-                (Some(aperture), _) => handle.mapped(aperture.number),
-                (None, Some(slot)) => {
-                    handle.with_ticket(node.fast_ticket(slot).map_err(|e| e.to_string())?)
-                }
-                (None, None) => handle,
-            };
+            let (number, slots) = board.export(node, to.name, core, rights, signals)?;
+            let mut handle = Handle::new(rights, number, core.bytes);
+            if let Some(aperture) = core.aperture() {
+                handle = handle.mapped(aperture.number);
+            }
+            if let Some(slot) = slots.0 {
+                handle = handle.with_ticket(node.fast_ticket(slot).map_err(|e| e.to_string())?);
+            }
+            if let Some(slot) = slots.1 {
+                let ticket = node.fast_ticket(slot).map_err(|e| e.to_string())?;
+                handle = handle.with_signals(signals, ticket);
+            }
             Ok((number, handle))
         });
         let (number, handle) = handle.map_err(|e: String| refused("exporting", e))?;
         let mut bytes = [0; HANDLE_BYTES];
         bytes.copy_from_slice(handle.as_bytes());
         Ok(Export { handle: bytes, number })
+    }
+
+    /// The next signal of a peer, each once, in the order in which each peer sent them. Takes no turn.
+    pub fn take_signal(&self) -> Option<Signal> {
+        if unpoisoned(&self.core.signals).is_empty() {
+            return None;
+        }
+        self.clan.with(|node, board| board.take_signal(node, &self.core))
+    }
+
+    /// This event is raised whenever a signal comes.
+    pub fn set_signal_event(&self, target: Option<Target>) {
+        if let (Some(target), false) = (&target, unpoisoned(&self.core.signals).is_empty()) {
+            target.raise_in_turn();
+        }
+        *unpoisoned(&self.core.signal_target) = target;
     }
 
     /// Takes the region back from a peer: later puts and gets are refused by this program, and the peer is
@@ -231,12 +283,21 @@ pub(crate) struct Imported {
     pub bytes: u64,
     pub number: u32,
     pub to: To,
+    /// For puts with a signal; and how many more may leave.
+    pub signal: Option<Ticket>,
+    pub signals: AtomicU32,
     pub is_revoked: AtomicBool,
 }
 
 impl Imported {
     pub fn revoke(&self) {
         self.is_revoked.store(true, Ordering::Release);
+    }
+
+    /// The owner has taken signals.
+    pub fn credit(&self, signals: u32) {
+        let sum = self.signals.load(Ordering::Relaxed).saturating_add(signals);
+        self.signals.store(sum, Ordering::Release);
     }
 
     pub fn is_of(&self, id: ApertureId) -> bool {
@@ -307,7 +368,8 @@ impl Imported {
     }
 }
 
-/// A window onto a region of a peer, from [`Endpoint::import`]. It ends with its end point.
+/// A window onto a region of a peer, from [`Endpoint::import`]. It ends with its end point, or when it is
+/// dropped, by which the owner takes the region back.
 pub struct Aperture {
     pub(crate) clan: Clan,
     pub(crate) core: Arc<Imported>,
@@ -318,6 +380,13 @@ impl core::fmt::Debug for Aperture {
         let Imported { link, bytes, rights, .. } = &*self.core;
         let mut aperture = f.debug_struct("Aperture");
         aperture.field("link", link).field("bytes", bytes).field("rights", rights).finish()
+    }
+}
+
+impl Drop for Aperture {
+    fn drop(&mut self) {
+        let Imported { link, number, .. } = *self.core;
+        self.clan.with(|node, board| board.release(node, link, number));
     }
 }
 
@@ -372,6 +441,45 @@ impl Aperture {
             })?;
         }
         Ok(())
+    }
+
+    /// [`put`](Self::put), whose last packet also signals: the owner [takes](Region::take_signal) the word
+    /// once, after the bytes have arrived. They may have been overwritten by then. Waits while the owner has
+    /// as many signals as it allowed. Never lost: [`Error::TimedOut`] says that it was not sent.
+    pub fn put_signal(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+        word: u32,
+        limit: Option<Duration>,
+    ) -> Result<(), Error> {
+        let core = &*self.core;
+        core.check_access(false, offset, bytes.len() as u64)?;
+        let (Some(signal), To::Slot(_, _, at_once)) = (core.signal, &core.to) else {
+            return Err(Error::Misuse("the region was exported without signals".into()));
+        };
+        let began = Instant::now();
+        let first = bytes.len().saturating_sub(1) / at_once * at_once;
+        if first > 0 {
+            self.put(offset, &bytes[..first], limit)?;
+        }
+        let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+        let no_place = |_| outside(offset, bytes.len() as u64, core.bytes);
+        let ticket = signal.at(offset + first as u64).map_err(no_place)?;
+        let envelope = Envelope::new(&ticket).word(word).over(core.link);
+        self.clan.wait_for_room(left, core.link, |node| {
+            if core.check().is_err() {
+                return Some(Err(NodeSendError::Unreachable(node.id())));
+            }
+            if core.signals.load(Ordering::Acquire) == 0 {
+                return None;
+            }
+            let sent = node.try_send_gathered(&envelope, &[&bytes[first..]]);
+            if sent.is_ok() {
+                core.signals.fetch_sub(1, Ordering::AcqRel);
+            }
+            Some(sent)
+        })
     }
 
     /// Copies bytes from there. Of a mapped region with loads, which trip nothing; of another the owner's

@@ -62,6 +62,11 @@ impl Wires {
         }
     }
 
+    /// Whether the region may have wires.
+    pub fn has_room_for_any(&self) -> bool {
+        !self.fired.is_empty()
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(|e| e.into_inner())
     }

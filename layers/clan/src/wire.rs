@@ -13,9 +13,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const VERSION: u32 = 1;
 
 /// Bytes of an out-of-band message.
-pub const OOB_BYTES: usize = 80;
+pub const OOB_BYTES: usize = 128;
 /// Bytes of a region's handle. It fits into an out-of-band message.
-pub const HANDLE_BYTES: usize = 72;
+pub const HANDLE_BYTES: usize = 120;
 pub const TICKET_BYTES: usize = hamlyn::TICKET_BYTES;
 /// Most bytes of one answer to a get.
 pub const DATA_BYTES_MAX: usize = 4096;
@@ -63,6 +63,10 @@ pub mod kind {
     pub const DATA: u32 = 8;
     /// Region `number` was taken back.
     pub const REVOKED: u32 = 9;
+    /// `length` more signals of region `number` have been taken.
+    pub const CREDIT: u32 = 10;
+    /// The sender uses region `number` no more.
+    pub const RELEASED: u32 = 11;
 }
 
 /// Of an answer to a get.
@@ -108,6 +112,9 @@ pub(crate) struct Handle {
     pub aperture: U32,
     pub bytes: U64,
     ticket: [u8; TICKET_BYTES],
+    /// For puts with a signal, and how many of them at once.
+    signal_ticket: [u8; TICKET_BYTES],
+    pub signals: U32,
     _zero: U32,
 }
 
@@ -123,12 +130,18 @@ impl Handle {
             aperture: 0.into(),
             bytes: bytes.into(),
             ticket: [0; TICKET_BYTES],
+            signal_ticket: [0; TICKET_BYTES],
+            signals: 0.into(),
             _zero: 0.into(),
         }
     }
 
     pub fn with_ticket(self, ticket: hamlyn::Ticket) -> Self {
         Self { ticket: ticket.to_bytes(), ..self }
+    }
+
+    pub fn with_signals(self, signals: u32, ticket: hamlyn::Ticket) -> Self {
+        Self { signals: signals.into(), signal_ticket: ticket.to_bytes(), ..self }
     }
 
     pub fn mapped(self, aperture: u32) -> Self {
@@ -155,7 +168,17 @@ impl Handle {
         Ok((handle, rights))
     }
 
-    pub fn ticket(&self) -> Result<hamlyn::Ticket, String> {
-        hamlyn::Ticket::from_bytes(&self.ticket).map_err(|e| format!("the handle's ticket: {e}"))
+    /// The ticket for puts, and that for puts with a signal, if there are any.
+    pub fn tickets(&self) -> Result<(hamlyn::Ticket, Option<hamlyn::Ticket>), String> {
+        let ticket = |bytes: &[u8]| {
+            let ticket = hamlyn::Ticket::from_bytes(bytes);
+            let ticket = ticket.map_err(|e| format!("the handle's ticket: {e}"))?;
+            match ticket.capacity() < self.bytes.get() {
+                true => Err("its ticket is for fewer bytes than it says".to_owned()),
+                false => Ok(ticket),
+            }
+        };
+        let signal = (self.signals.get() > 0).then(|| ticket(&self.signal_ticket)).transpose()?;
+        Ok((ticket(&self.ticket)?, signal))
     }
 }

@@ -156,7 +156,7 @@ fn rights_and_bounds_are_kept_at_both_ends() {
     ] {
         assert!(matches!(error, Error::Misuse(_)), "{error:?}");
     }
-    for wrong in [&[][..], &[0; 71], &[0; 72], &[0xFF; 72]] {
+    for wrong in [&[][..], &[0; 119], &[0; 120], &[0xFF; 120]] {
         assert!(matches!(two.connected.import(wrong, LIMIT), Err(Error::Refused(_))));
     }
     assert!(two.server.region(0, 0).is_err());
@@ -221,7 +221,7 @@ fn out_of_band_messages_beyond_the_queue_are_thrown_away_and_counted() {
         assert_eq!(two.accepted.receive_oob(LIMIT).unwrap()[..2], [number, 0]);
     }
     assert_eq!(two.accepted.take_oob(), Ok(None));
-    assert!(matches!(two.connected.send_oob(&[0; 81], LIMIT), Err(Error::Misuse(_))));
+    assert!(matches!(two.connected.send_oob(&[0; 129], LIMIT), Err(Error::Misuse(_))));
 }
 
 #[test]
@@ -347,6 +347,43 @@ fn wrong_requests_are_refused_and_a_full_queue_says_so() {
     });
     assert_eq!(queue.submit(&[put(0, 0, 1)], Completion::None), Err(Error::Revoked));
     assert!(two.client.request_queue(0, 0, 64).is_err());
+}
+
+#[test]
+fn signals_come_in_order_each_once_and_never_more_than_allowed() {
+    let two = two();
+    let region = two.server.region(1 << 20, 0).unwrap();
+    let queue = two.server.event_queue(4).unwrap();
+    region.set_signal_event(Some(target(&queue, 6)));
+    let export = region.export_signalled(&two.accepted, Rights::Write, 4).unwrap();
+    let aperture = two.connected.import(&export.handle, LIMIT).unwrap();
+    for word in 0..4 {
+        aperture.put_signal(8 * u64::from(word), &[word as u8 + 1; 8], word, LIMIT).unwrap();
+    }
+    // The owner has not taken one.
+    let none = Some(Duration::from_millis(50));
+    assert_eq!(aperture.put_signal(0, b"x", 9, none), Err(Error::TimedOut));
+    assert_eq!(two.server.wait(&queue, LIMIT).unwrap().user, 6);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for word in 4..1000 {
+                aperture.put_signal(0, &[0; 20_000], word, LIMIT).unwrap();
+            }
+            aperture.put_signal(0, &[], 1000, LIMIT).unwrap();
+        });
+        for word in 0..=1000 {
+            let signal = loop {
+                match region.take_signal() {
+                    Some(signal) => break signal,
+                    None => drop(two.server.wait(&queue, LIMIT).unwrap()),
+                }
+            };
+            assert_eq!(signal, hamlyn_clan::Signal { word, export: export.number });
+        }
+    });
+    assert_eq!(region.take_signal(), None);
+    let (_plain, aperture) = window(&two, 4096, Rights::Write);
+    assert!(matches!(aperture.put_signal(0, b"x", 0, LIMIT), Err(Error::Misuse(_))));
 }
 
 /// A peer that takes no turns, so that its ring fills up: the order of service can be seen.

@@ -1,0 +1,3 @@
+//! VMMC
+#![warn(missing_docs)]
+pub mod track;

@@ -1,0 +1,373 @@
+//! Which bytes of plain memory have changed: for automatic update of a program that only stores.
+//!
+//! ```text
+//!   the kernel says which pages were written (userfaultfd, asynchronous write protection), and protects
+//!   them again; a page is copied, and compared with its twin, the copy that was sent last
+//!   no such kernel: all pages are compared
+//! ```
+//! What was overwritten between two scans is lost, and so is the order of stores between them. A store
+//! while a scan runs is found by this scan or the next one.
+//!
+//! `unsafe` is here alone in this crate, beside the C face: system calls on memory that the caller owns,
+//! and its copies.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+/// Ranges of pages of one call.
+const RANGES: usize = 256;
+
+/// How changes are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tracking {
+    /// The kernel says which pages were written: Linux 6.7. A fork's child is not tracked.
+    Kernel,
+    /// Each scan compares all pages with their twins: some 0.1 ms a MiB.
+    Compare,
+}
+
+/// Memory whose changes are found.
+pub struct Tracked {
+    start: *mut u8,
+    twin: Box<[u8]>,
+    kernel: Option<Kernel>,
+    copy: Box<[u8; PAGE]>,
+}
+
+// SAFETY: the memory belongs to the caller of `new`, whichever thread uses this.
+unsafe impl Send for Tracked {}
+
+struct Kernel {
+    /// The registration lives as long as it.
+    _userfaultfd: OwnedFd,
+    pagemap: File,
+}
+
+impl core::fmt::Debug for Tracked {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut tracked = f.debug_struct("Tracked");
+        tracked.field("bytes", &self.twin.len()).field("tracking", &self.tracking()).finish()
+    }
+}
+
+impl Tracked {
+    /// Tracks memory from now on; its bytes now are the first twin.
+    ///
+    /// # Safety
+    /// From `start` on there are `bytes` that can be read, of whole pages that stay mapped as long as this
+    /// lives; private memory, with `Tracking::Kernel`.
+    pub unsafe fn new(start: *mut u8, bytes: usize, wanted: Tracking) -> io::Result<Self> {
+        if !(start as usize).is_multiple_of(PAGE) || !bytes.is_multiple_of(PAGE) || bytes == 0 {
+            let said = format!("{bytes} bytes at {start:p}: whole pages of {PAGE} bytes are tracked");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, said));
+        }
+        let kernel = match wanted {
+            Tracking::Kernel => Some(Kernel::new(start as usize, bytes)?),
+            Tracking::Compare => None,
+        };
+        let mut tracked = Self {
+            start,
+            twin: vec![0; bytes].into_boxed_slice(),
+            kernel,
+            copy: Box::new([0; PAGE]),
+        };
+        for page in (0..bytes).step_by(PAGE) {
+            tracked.take_copy(page);
+            tracked.twin[page..page + PAGE].copy_from_slice(&tracked.copy[..]);
+        }
+        Ok(tracked)
+    }
+
+    /// How changes are found.
+    pub fn tracking(&self) -> Tracking {
+        match self.kernel {
+            Some(_) => Tracking::Kernel,
+            None => Tracking::Compare,
+        }
+    }
+
+    /// Finds what has changed since the last scan, and hands over each run of bytes with its place. An
+    /// error of `take` ends the scan; what it has not taken is found again.
+    pub fn scan<E: From<io::Error>>(
+        &mut self,
+        mut take: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut from = 0;
+        while from < self.twin.len() {
+            let (ranges, end) = match &self.kernel {
+                Some(kernel) => kernel.written(self.start as usize, from..self.twin.len())?,
+                None => (vec![from..self.twin.len()], self.twin.len()),
+            };
+            let mut ranges = ranges.into_iter();
+            while let Some(range) = ranges.next() {
+                for page in range.clone().step_by(PAGE) {
+                    if let Err(e) = self.compare(page, &mut take) {
+                        // Their protection was renewed: written, for the next scan.
+                        self.touch(page..range.end);
+                        ranges.for_each(|range| self.touch(range));
+                        return Err(e);
+                    }
+                }
+            }
+            from = end;
+        }
+        Ok(())
+    }
+
+    /// Bytes that came from elsewhere have been written at `offset`: they are no change.
+    pub fn told(&mut self, offset: usize, bytes: &[u8]) {
+        if let Some(place) = self.twin.get_mut(offset..offset.saturating_add(bytes.len())) {
+            place.copy_from_slice(bytes);
+        }
+    }
+
+    fn compare<E>(
+        &mut self,
+        page: usize,
+        take: &mut impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.take_copy(page);
+        let twin = &mut self.twin[page..page + PAGE];
+        for run in runs(&self.copy[..], twin) {
+            take(page + run.start, &self.copy[run.clone()])?;
+            twin[run.clone()].copy_from_slice(&self.copy[run]);
+        }
+        Ok(())
+    }
+
+    /// The page's bytes, as they are while they are copied: word by word, since the program may be storing.
+    fn take_copy(&mut self, page: usize) {
+        let from = self.start.wrapping_add(page).cast::<u64>();
+        for (at, to) in self.copy.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            // SAFETY: inside of the tracked memory, by `new`'s contract; aligned, as pages are.
+            *to = unsafe { from.add(at).read_volatile() }.to_ne_bytes();
+        }
+    }
+
+    /// Makes pages written again, without a change.
+    fn touch(&self, pages: Range<usize>) {
+        if self.kernel.is_none() {
+            return;
+        }
+        for page in pages.step_by(PAGE) {
+            let at = self.start.wrapping_add(page).cast::<u8>();
+            // SAFETY: the page is the caller's, and stays; an atomic or with nothing changes no byte.
+            unsafe { core::sync::atomic::AtomicU8::from_ptr(at) }
+                .fetch_or(0, core::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}
+
+/// The runs of bytes in which two pages differ. Runs with fewer than eight equal bytes between them are
+/// one, where these bytes are the same in both.
+pub fn runs<'a>(new: &'a [u8], old: &'a [u8]) -> Vec<Range<usize>> {
+    let mut found: Vec<Range<usize>> = Vec::new();
+    let words = new.as_chunks::<8>().0.iter().zip(old.as_chunks::<8>().0);
+    for (at, _) in words.enumerate().filter(|(_, (new, old))| new != old) {
+        for byte in (8 * at..8 * at + 8).filter(|byte| new[*byte] != old[*byte]) {
+            match found.last_mut() {
+                Some(last) if last.end == byte => last.end += 1,
+                _ => found.push(byte..byte + 1),
+            }
+        }
+    }
+    found
+}
+
+/// `struct pm_scan_arg` of Linux.
+#[repr(C)]
+#[derive(Default)]
+struct ScanArguments {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vector: u64,
+    vector_length: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct PageRegion {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+const PAGEMAP_SCAN: libc::c_ulong = 0xC060_6610;
+const PM_SCAN_WP_MATCHING: u64 = 1;
+const PM_SCAN_CHECK_WPASYNC: u64 = 2;
+const PAGE_IS_WRITTEN: u64 = 2;
+
+const UFFD_USER_MODE_ONLY: libc::c_int = 1;
+const UFFDIO_API: libc::c_ulong = 0xC018_AA3F;
+const UFFDIO_REGISTER: libc::c_ulong = 0xC020_AA00;
+const UFFDIO_WRITEPROTECT: libc::c_ulong = 0xC018_AA06;
+const UFFD_API: u64 = 0xAA;
+const UFFD_FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
+const UFFD_FEATURE_WP_ASYNC: u64 = 1 << 15;
+const UFFDIO_REGISTER_MODE_WP: u64 = 2;
+
+fn checked(result: libc::c_int, doing: &str) -> io::Result<libc::c_int> {
+    if result >= 0 {
+        return Ok(result);
+    }
+    let error = io::Error::last_os_error();
+    Err(io::Error::new(error.kind(), format!("{doing}: {error}")))
+}
+
+impl Kernel {
+    fn new(start: usize, bytes: usize) -> io::Result<Self> {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | UFFD_USER_MODE_ONLY;
+        // SAFETY: a new descriptor, or an error.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as libc::c_int;
+        let fd = checked(fd, "userfaultfd")?;
+        // SAFETY: it was just made, and belongs to nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let control = |request, words: &mut [u64; 4], doing| {
+            // SAFETY: each request reads and writes at most four words; its ranges are the caller's memory.
+            let done = unsafe { libc::ioctl(fd.as_raw_fd(), request, words.as_mut_ptr()) };
+            checked(done, doing).map(drop)
+        };
+        let features = UFFD_FEATURE_WP_ASYNC | UFFD_FEATURE_WP_UNPOPULATED;
+        let asynchronous = "userfaultfd's asynchronous write protection (Linux 6.7)";
+        control(UFFDIO_API, &mut [UFFD_API, features, 0, 0], asynchronous)?;
+        let (start, bytes) = (start as u64, bytes as u64);
+        let mut register = [start, bytes, UFFDIO_REGISTER_MODE_WP, 0];
+        control(UFFDIO_REGISTER, &mut register, "registering memory to be tracked")?;
+        control(UFFDIO_WRITEPROTECT, &mut [start, bytes, 1, 0], "write protection")?;
+        let pagemap = File::open("/proc/self/pagemap")?;
+        let kernel = Self { _userfaultfd: fd, pagemap };
+        // So that a kernel without it is known now.
+        kernel.written(start as usize, 0..PAGE)?;
+        Ok(kernel)
+    }
+
+    /// Pages that were written, in a part of the memory, which are protected again; and the end of the part
+    /// that was looked at.
+    fn written(&self, base: usize, part: Range<usize>) -> io::Result<(Vec<Range<usize>>, usize)> {
+        let mut regions = [PageRegion::default(); RANGES];
+        let mut arguments = ScanArguments {
+            size: size_of::<ScanArguments>() as u64,
+            flags: PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC,
+            start: (base + part.start) as u64,
+            end: (base + part.end) as u64,
+            vector: regions.as_mut_ptr() as u64,
+            vector_length: RANGES as u64,
+            category_mask: PAGE_IS_WRITTEN,
+            return_mask: PAGE_IS_WRITTEN,
+            ..Default::default()
+        };
+        // SAFETY: the arguments name an array that is here until the call has returned.
+        let count = unsafe {
+            libc::ioctl(self.pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments)
+        };
+        let count = checked(count, "the scan of written pages (Linux 6.7)")? as usize;
+        let found = regions.iter().take(count);
+        let found = found.map(|region| region.start as usize - base..region.end as usize - base);
+        Ok((found.collect(), arguments.walk_end as usize - base))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+    struct Pages(*mut u8, Layout);
+
+    impl Pages {
+        fn new(pages: usize) -> Self {
+            let layout = Layout::from_size_align(pages * PAGE, PAGE).unwrap();
+            // SAFETY: the layout is not empty.
+            Self(unsafe { alloc_zeroed(layout) }, layout)
+        }
+
+        fn store(&self, at: usize, byte: u8) {
+            assert!(at < self.1.size());
+            // SAFETY: inside of the allocation.
+            unsafe { self.0.add(at).write_volatile(byte) };
+        }
+    }
+
+    impl Drop for Pages {
+        fn drop(&mut self) {
+            // SAFETY: allocated with this layout.
+            unsafe { dealloc(self.0, self.1) }
+        }
+    }
+
+    fn changes(tracked: &mut Tracked) -> Vec<(usize, Vec<u8>)> {
+        let mut found = Vec::new();
+        tracked
+            .scan(|at, bytes| {
+                found.push((at, bytes.to_vec()));
+                Ok::<_, io::Error>(())
+            })
+            .unwrap();
+        found
+    }
+
+    #[test]
+    fn stores_are_found_to_the_byte_once_by_either_way() {
+        for tracking in [Tracking::Kernel, Tracking::Compare] {
+            let pages = Pages::new(64);
+            // SAFETY: it lives longer, and is not used otherwise than by stores.
+            let tracked = unsafe { Tracked::new(pages.0, 64 * PAGE, tracking) };
+            let mut tracked = match tracked {
+                Err(e) if tracking == Tracking::Kernel => {
+                    eprintln!("\x1b[1;33m!! SKIPPED tracking by the kernel: {e}\x1b[0m");
+                    continue;
+                }
+                tracked => tracked.unwrap(),
+            };
+            assert_eq!(changes(&mut tracked), []);
+            for (at, byte) in [(5, 1), (6, 2), (9, 3), (PAGE - 1, 4), (PAGE, 5), (63 * PAGE, 6)] {
+                pages.store(at, byte);
+            }
+            pages.store(7 * PAGE, 0); // No change.
+            let found = changes(&mut tracked);
+            let wanted = [(5, vec![1, 2]), (9, vec![3]), (PAGE - 1, vec![4]), (PAGE, vec![5]), (63 * PAGE, vec![6])];
+            assert_eq!(found, wanted, "{tracking:?}");
+            assert_eq!(changes(&mut tracked), []);
+            // What came from elsewhere is no change.
+            pages.store(100, 9);
+            tracked.told(100, &[9]);
+            assert_eq!(changes(&mut tracked), []);
+            pages.store(100, 0);
+            assert_eq!(changes(&mut tracked), [(100, vec![0])]);
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_taker_loses_no_change() {
+        for tracking in [Tracking::Kernel, Tracking::Compare] {
+            let pages = Pages::new(8);
+            // SAFETY: as above.
+            let Ok(mut tracked) = (unsafe { Tracked::new(pages.0, 8 * PAGE, tracking) }) else {
+                eprintln!("\x1b[1;33m!! SKIPPED tracking by the kernel\x1b[0m");
+                continue;
+            };
+            for page in 0..8 {
+                pages.store(page * PAGE + 3, 7);
+            }
+            let mut taken = 0;
+            let failed = tracked.scan(|_, _| {
+                taken += 1;
+                if taken > 3 { Err(io::Error::other("no room")) } else { Ok(()) }
+            });
+            assert!(failed.is_err());
+            assert_eq!(changes(&mut tracked).len(), 5, "{tracking:?}");
+        }
+    }
+}

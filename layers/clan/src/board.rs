@@ -325,7 +325,9 @@ impl Board {
         let signals = Signals { slot, credit, ..Default::default() };
         self.next_export = self.next_export.wrapping_add(1);
         let number = self.next_export;
-        slot.inspect(|slot| drop(self.signalled.insert(*slot, number)));
+        if let Some(slot) = slot {
+            self.signalled.insert(slot, number);
+        }
         let region = region.clone();
         self.exports.insert(number, Exported { link, end, region, rights, door, signals });
         Ok((number, (door.map(|door| door.slot), slot)))

@@ -1,3 +1,23 @@
-//! VMMC
+//! SHRIMP's virtual memory-mapped communication (VMMC), on Hamlyn by way of CLAN's regions and apertures.
+#![doc = include_str!("../README.md")]
+//!
+//! # The parts
+//!
+//! ```text
+//! vmmc     export, import, deliberate update, notifications
+//! bound    automatic update by stores of this library's, combined or not
+//! mirror   automatic update by plain stores, which are tracked
+//! track    which bytes of plain memory have changed
+//! ```
 #![warn(missing_docs)]
-pub mod track;
+
+mod bound;
+mod mirror;
+mod track;
+mod vmmc;
+
+pub use bound::{Bound, Combining};
+pub use hamlyn_clan::{Config, Error, Rights};
+pub use mirror::Mirror;
+pub use track::{PAGE, Tracked, Tracking, runs};
+pub use vmmc::{Buffer, Exporting, Notification, Proxy, Users, Vmmc};

@@ -62,7 +62,8 @@ impl Tracked {
     /// lives; private memory, with `Tracking::Kernel`.
     pub unsafe fn new(start: *mut u8, bytes: usize, wanted: Tracking) -> io::Result<Self> {
         if !(start as usize).is_multiple_of(PAGE) || !bytes.is_multiple_of(PAGE) || bytes == 0 {
-            let said = format!("{bytes} bytes at {start:p}: whole pages of {PAGE} bytes are tracked");
+            let said =
+                format!("{bytes} bytes at {start:p}: whole pages of {PAGE} bytes are tracked");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, said));
         }
         let kernel = match wanted {
@@ -88,6 +89,11 @@ impl Tracked {
             Some(_) => Tracking::Kernel,
             None => Tracking::Compare,
         }
+    }
+
+    /// The bytes as they were last found.
+    pub fn twin(&self) -> &[u8] {
+        &self.twin
     }
 
     /// Finds what has changed since the last scan, and hands over each run of bytes with its place. An
@@ -269,9 +275,8 @@ impl Kernel {
             ..Default::default()
         };
         // SAFETY: the arguments name an array that is here until the call has returned.
-        let count = unsafe {
-            libc::ioctl(self.pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments)
-        };
+        let count =
+            unsafe { libc::ioctl(self.pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments) };
         let count = checked(count, "the scan of written pages (Linux 6.7)")? as usize;
         let found = regions.iter().take(count);
         let found = found.map(|region| region.start as usize - base..region.end as usize - base);
@@ -337,7 +342,13 @@ mod tests {
             }
             pages.store(7 * PAGE, 0); // No change.
             let found = changes(&mut tracked);
-            let wanted = [(5, vec![1, 2]), (9, vec![3]), (PAGE - 1, vec![4]), (PAGE, vec![5]), (63 * PAGE, vec![6])];
+            let wanted = [
+                (5, vec![1, 2]),
+                (9, vec![3]),
+                (PAGE - 1, vec![4]),
+                (PAGE, vec![5]),
+                (63 * PAGE, vec![6]),
+            ];
             assert_eq!(found, wanted, "{tracking:?}");
             assert_eq!(changes(&mut tracked), []);
             // What came from elsewhere is no change.

@@ -1,0 +1,173 @@
+//! Automatic update by stores of this library's (SHRIMP 2.2, 4.5.1): they write here and there.
+//!
+//! ```text
+//!   store    the local byte; and into the gathered run, if it is behind its last byte
+//!   a run leaves   at a store elsewhere, at a (sub-)page's end, when it is full, when its time has passed,
+//!                  at a flush
+//! ```
+//! Never: a deliberate update of the same program overtakes a store that was flushed.
+
+use crate::{Error, PAGE, Proxy};
+use std::time::{Duration, Instant};
+
+/// Bytes of one gathered run.
+const RUN: usize = 256;
+
+/// How stores are gathered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Combining {
+    /// A run ends at multiples of so many bytes, a power of two of 8 to 4,096. 0: each store leaves at once.
+    pub sub_page: u32,
+    /// A run leaves so long after its first store. It is looked at in calls of this binding alone.
+    pub timer: Option<Duration>,
+}
+
+impl Default for Combining {
+    /// Up to a page's end, without a timer.
+    fn default() -> Self {
+        Self { sub_page: PAGE as u32, timer: None }
+    }
+}
+
+/// Local memory that is bound to a part of an imported buffer: its stores happen here and there.
+pub struct Bound<'a> {
+    proxy: &'a Proxy,
+    at: u64,
+    local: Box<[u8]>,
+    combining: Combining,
+    notifies: Option<u32>,
+    limit: Option<Duration>,
+    /// The bytes of the run are those of `local`.
+    run: core::ops::Range<usize>,
+    began: Option<Instant>,
+    figures: [u64; 2],
+}
+
+impl core::fmt::Debug for Bound<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut bound = f.debug_struct("Bound");
+        bound.field("bytes", &self.local.len()).field("combining", &self.combining);
+        bound.finish_non_exhaustive()
+    }
+}
+
+impl Proxy {
+    /// Binds `bytes` of new local memory, zeros, to the buffer from `at` on, both of whole lines of 8 bytes.
+    /// `notifies`: the sender's bit of this binding, with the word. Stores wait for room at most `limit`.
+    pub fn bind(
+        &self,
+        at: u64,
+        bytes: usize,
+        combining: Combining,
+        notifies: Option<u32>,
+        limit: Option<Duration>,
+    ) -> Result<Bound<'_>, Error> {
+        let inside = at.checked_add(bytes as u64).is_some_and(|end| end <= self.bytes());
+        let sub_page = combining.sub_page;
+        if !inside || !at.is_multiple_of(8) {
+            let all = self.bytes();
+            return Err(Error::Misuse(format!("{bytes} bytes at {at} of a buffer of {all} bytes")));
+        }
+        if sub_page != 0 && !(sub_page.is_power_of_two() && (8..=PAGE as u32).contains(&sub_page)) {
+            return Err(Error::Misuse(format!(
+                "a sub-page of {sub_page} bytes: 0 and the powers of two from 8 to {PAGE} are allowed"
+            )));
+        }
+        let (local, run) = (vec![0; bytes].into_boxed_slice(), 0..0);
+        let (began, figures) = (None, [0; 2]);
+        Ok(Bound { proxy: self, at, local, combining, notifies, limit, run, began, figures })
+    }
+}
+
+impl Bound<'_> {
+    /// The local bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.local
+    }
+
+    /// Stores a word of four bytes, in the processor's order.
+    #[inline]
+    pub fn store_u32(&mut self, offset: usize, value: u32) -> Result<(), Error> {
+        self.store(offset, &value.to_ne_bytes())
+    }
+
+    /// Stores a word of eight bytes.
+    #[inline]
+    pub fn store_u64(&mut self, offset: usize, value: u64) -> Result<(), Error> {
+        self.store(offset, &value.to_ne_bytes())
+    }
+
+    /// Stores bytes, one behind the other. On an error they are stored here, and will leave with the next
+    /// [`flush`](Self::flush).
+    #[inline]
+    pub fn store(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        let end = offset.saturating_add(bytes.len());
+        // A run that this store does not continue leaves before its bytes can change.
+        if offset != self.run.end || self.run.is_empty() {
+            self.flush()?;
+            self.run = offset..offset;
+        }
+        let Some(place) = self.local.get_mut(offset..end) else {
+            let (length, all) = (bytes.len(), self.local.len());
+            self.run = 0..0;
+            return Err(Error::Misuse(format!("{length} bytes at {offset} of {all} bound bytes")));
+        };
+        place.copy_from_slice(bytes);
+        self.figures[0] += 1;
+        self.run.end = end;
+        self.leave_in_part(end)
+    }
+
+    #[inline]
+    fn leave_in_part(&mut self, end: usize) -> Result<(), Error> {
+        let sub_page = self.combining.sub_page as usize;
+        if sub_page == 0 {
+            return self.flush();
+        }
+        let boundary = end & !(sub_page - 1);
+        if self.run.len() >= RUN || boundary > self.run.start {
+            return self.flush_until(if self.run.len() >= RUN { end } else { boundary });
+        }
+        if let Some(timer) = self.combining.timer {
+            let began = *self.began.get_or_insert_with(Instant::now);
+            if began.elapsed() >= timer {
+                return self.flush();
+            }
+        }
+        Ok(())
+    }
+
+    /// The gathered run leaves now: whatever is sent afterwards arrives behind it.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.flush_until(self.run.end)
+    }
+
+    #[inline(never)]
+    fn flush_until(&mut self, end: usize) -> Result<(), Error> {
+        self.began = None;
+        if self.run.is_empty() {
+            return Ok(());
+        }
+        let bytes = &self.local[self.run.start..end];
+        let to = self.at + self.run.start as u64;
+        match self.notifies {
+            None => self.proxy.send(to, bytes, self.limit)?,
+            Some(word) => self.proxy.send_notify(to, bytes, word, self.limit)?,
+        }
+        self.figures[1] += 1;
+        self.run.start = end;
+        Ok(())
+    }
+
+    /// Stores, and runs that have left.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.figures[0], self.figures[1])
+    }
+}
+
+impl Drop for Bound<'_> {
+    /// Unbinds: what was gathered leaves, if it can.
+    fn drop(&mut self) {
+        let _ = self.flush();
+    }
+}

@@ -1,0 +1,124 @@
+//! Automatic update of plain memory: what an unchanged program stores is found, and sent.
+
+use crate::track::{Tracked, Tracking};
+use crate::{Error, Proxy};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Memory whose changes go to a part of an imported buffer, byte by byte. The program stores as it likes;
+/// [`flush`](Self::flush) finds and sends. Between two flushes what is overwritten again is never sent, and
+/// stores arrive in the order of their addresses: **no word of it is polled by the other side** to learn
+/// that others have arrived; send such a word after a flush.
+pub struct Mirror<'a> {
+    proxy: &'a Proxy,
+    at: u64,
+    tracked: Tracked,
+    limit: Option<Duration>,
+    flushed: Instant,
+    figures: [u64; 3],
+}
+
+impl core::fmt::Debug for Mirror<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Mirror").field("tracked", &self.tracked).finish_non_exhaustive()
+    }
+}
+
+fn failed(e: io::Error) -> Error {
+    Error::Refused(format!("tracking memory: {e}"))
+}
+
+enum Stop {
+    Io(io::Error),
+    Vmmc(Error),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl Proxy {
+    /// Binds whole pages of plain memory to the buffer from `at` on; sends all of it once. Sends wait at
+    /// most `limit`. Where the kernel cannot track pages (before Linux 6.7), they are compared:
+    /// [`Mirror::tracking`] says which.
+    ///
+    /// # Safety
+    /// As [`Tracked::new`]: the memory can be read as long as the mirror lives, and is private.
+    pub unsafe fn mirror(
+        &self,
+        at: u64,
+        start: *mut u8,
+        bytes: usize,
+        limit: Option<Duration>,
+    ) -> Result<Mirror<'_>, Error> {
+        if at.checked_add(bytes as u64).is_none_or(|end| end > self.bytes()) {
+            let all = self.bytes();
+            return Err(Error::Misuse(format!("{bytes} bytes at {at} of a buffer of {all} bytes")));
+        }
+        // SAFETY: the caller's promise.
+        let tracked = unsafe { Tracked::new(start, bytes, Tracking::Kernel) };
+        let tracked = match tracked {
+            // SAFETY: the caller's promise.
+            Err(_) => unsafe { Tracked::new(start, bytes, Tracking::Compare) },
+            tracked => tracked,
+        };
+        let tracked = tracked.map_err(failed)?;
+        self.send(at, tracked.twin(), limit)?;
+        let (flushed, figures) = (Instant::now(), [0; 3]);
+        Ok(Mirror { proxy: self, at, tracked, limit, flushed, figures })
+    }
+}
+
+impl Mirror<'_> {
+    /// How changes are found.
+    pub fn tracking(&self) -> Tracking {
+        self.tracked.tracking()
+    }
+
+    /// Finds and sends what has changed. Afterwards, whatever this program sends arrives behind it. On an
+    /// error the rest is found by the next flush.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        let Self { proxy, at, tracked, limit, figures, .. } = self;
+        let sent = tracked.scan(|offset, bytes| {
+            figures[1] += 1;
+            figures[2] += bytes.len() as u64;
+            proxy.send(*at + offset as u64, bytes, *limit).map_err(Stop::Vmmc)
+        });
+        figures[0] += 1;
+        match sent {
+            Ok(()) => {
+                self.flushed = Instant::now();
+                Ok(())
+            }
+            Err(Stop::Io(e)) => Err(failed(e)),
+            Err(Stop::Vmmc(e)) => Err(e),
+        }
+    }
+
+    /// Flushes if the last flush was so long ago; whether it did.
+    pub fn flush_after(&mut self, timer: Duration) -> Result<bool, Error> {
+        let is_due = self.flushed.elapsed() >= timer;
+        if is_due {
+            self.flush()?;
+        }
+        Ok(is_due)
+    }
+
+    /// Bytes that came from elsewhere were written here: they are not sent back.
+    pub fn told(&mut self, offset: usize, bytes: &[u8]) {
+        self.tracked.told(offset, bytes);
+    }
+
+    /// The time since the last whole flush: the other side's lag at most, beside the way.
+    pub fn lag(&self) -> Duration {
+        self.flushed.elapsed()
+    }
+
+    /// Flushes, runs, and bytes that were sent.
+    pub fn counts(&self) -> (u64, u64, u64) {
+        let [flushes, runs, bytes] = self.figures;
+        (flushes, runs, bytes)
+    }
+}

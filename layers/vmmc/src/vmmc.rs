@@ -1,0 +1,483 @@
+//! Export, import, deliberate update and notifications (SHRIMP 2.2).
+//!
+//! ```text
+//!   importer                                    exporter
+//!   import("name", "buffer")  --- a question -->  the buffer's users and rights; an export of its own
+//!   Proxy                    <--- a handle -----  for each importer, each taken back alone
+//!   send, get                --- packets ------>  the buffer's memory
+//! ```
+//! All imports from one program share a link. Questions are answered in calls of [`Vmmc::poll`] and
+//! [`Vmmc::wait`], or by the [thread](Vmmc::start_thread).
+//!
+//! Never: a peer gets more than its user may; a question makes anything grow without bound.
+
+use crate::{Config, Error, Rights};
+use hamlyn::Access;
+use hamlyn_clan::{Aperture, Clan, Endpoint, EventQueue, HANDLE_BYTES, OOB_BYTES, Region, Target};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Bytes of a buffer's name.
+const NAME_MAX: usize = OOB_BYTES - 2;
+/// The first byte of an answer.
+const GRANTED: u8 = 1;
+/// The user's word of the event of newcomers; those of peers and of buffers are even and odd, from 2 on.
+const NEWCOMERS: u64 = 0;
+/// Peers and buffers that can be told apart in the queue of events.
+const SOURCES_MAX: u32 = 1 << 16;
+
+/// The users who may import a buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Users {
+    /// This process's user, on this host, as the kernel proves it.
+    Same,
+    /// Everybody whom [`Vmmc::serve`] lets in, also from other hosts.
+    All,
+    /// These user ids, on this host, as the kernel proves them.
+    These(Vec<u32>),
+}
+
+/// How a buffer is exported.
+#[derive(Clone, Debug)]
+pub struct Exporting {
+    /// Who may import it.
+    pub users: Users,
+    /// For what.
+    pub rights: Rights,
+    /// Notifications of one importer that may wait; 0: none come.
+    pub notifications: u32,
+}
+
+impl Default for Exporting {
+    /// For the same user, to read and write, with up to 64 notifications.
+    fn default() -> Self {
+        Self { users: Users::Same, rights: Rights::ReadWrite, notifications: 64 }
+    }
+}
+
+/// A message has come to a buffer whose exporter and whose sender asked for it. Its data may have been
+/// overwritten by now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Notification {
+    /// The buffer's name.
+    pub buffer: String,
+    /// The sender's word.
+    pub word: u32,
+}
+
+/// This program's place: the buffers that it exports, and those that it imports. Clones are the same.
+#[derive(Clone)]
+pub struct Vmmc(Arc<Inner>);
+
+struct Inner {
+    clan: Clan,
+    events: EventQueue,
+    state: Mutex<State>,
+    /// Imports ask one at a time.
+    asking: Mutex<HashMap<String, Endpoint>>,
+    is_blocked: AtomicBool,
+    thread: Mutex<Option<(JoinHandle<()>, Arc<AtomicBool>)>>,
+}
+
+#[derive(Default)]
+struct State {
+    buffers: HashMap<String, Exported>,
+    names: BTreeMap<u64, String>,
+    peers: HashMap<u64, (Endpoint, Target)>,
+    next_source: u64,
+    ready: VecDeque<Notification>,
+}
+
+struct Exported {
+    region: Weak<Region>,
+    exporting: Exporting,
+    source: u64,
+    target: Target,
+    /// The receiver's bit.
+    takes_notifications: bool,
+}
+
+fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl core::fmt::Debug for Vmmc {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Vmmc").field("clan", &self.0.clan).finish_non_exhaustive()
+    }
+}
+
+impl Vmmc {
+    /// With a node of its own.
+    pub fn new(config: Config) -> Result<Self, Error> {
+        let clan = Clan::new(config)?;
+        let events = clan.event_queue(SOURCES_MAX)?;
+        let newcomers = Target { queue: events.clone(), event: events.register(NEWCOMERS)? };
+        clan.set_accept_event(Some(newcomers));
+        let inner = Inner {
+            clan,
+            events,
+            state: Mutex::default(),
+            asking: Mutex::default(),
+            is_blocked: AtomicBool::new(false),
+            thread: Mutex::default(),
+        };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// Lets others import under a name of this program.
+    pub fn serve(&self, name: &str, access: Access) -> Result<(), Error> {
+        self.0.clan.listen(name, access)
+    }
+
+    /// Exports a new buffer of `bytes` under a name of up to 126 bytes.
+    pub fn export(&self, name: &str, bytes: u64, exporting: Exporting) -> Result<Buffer, Error> {
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(Error::Misuse(format!(
+                "a buffer's name of {} bytes: 1 to {NAME_MAX} are allowed",
+                name.len()
+            )));
+        }
+        let region = Arc::new(self.0.clan.region(bytes, 0)?);
+        let mut state = unpoisoned(&self.0.state);
+        if state.buffers.contains_key(name) {
+            return Err(Error::Misuse(format!("the buffer \"{name}\" is exported already")));
+        }
+        state.next_source += 2;
+        let source = state.next_source + 1;
+        let event = self.0.events.register(source)?;
+        let target = Target { queue: self.0.events.clone(), event };
+        region.set_signal_event(Some(target.clone()));
+        let exported = Exported {
+            region: Arc::downgrade(&region),
+            takes_notifications: exporting.notifications > 0,
+            exporting,
+            source,
+            target,
+        };
+        state.names.insert(source, name.into());
+        state.buffers.insert(name.into(), exported);
+        drop(state);
+        Ok(Buffer { vmmc: self.clone(), name: name.into(), region })
+    }
+
+    /// Imports a buffer of the program that serves `program` (`[user@]name`, or on another host); waits at
+    /// most `limit` for both.
+    pub fn import(
+        &self,
+        program: &str,
+        buffer: &str,
+        limit: Option<Duration>,
+    ) -> Result<Proxy, Error> {
+        if buffer.is_empty() || buffer.len() > NAME_MAX {
+            return Err(Error::Misuse(format!("a buffer's name of {} bytes", buffer.len())));
+        }
+        let began = Instant::now();
+        let left = || limit.map(|limit| limit.saturating_sub(began.elapsed()));
+        let mut asking = unpoisoned(&self.0.asking);
+        if asking.get(program).is_none_or(|endpoint| endpoint.check().is_err()) {
+            let endpoint = self.0.clan.connect(program, limit)?;
+            asking.insert(program.into(), endpoint);
+        }
+        let Some(endpoint) = asking.get(program) else {
+            return Err(Error::Closed("the program has ended".into()));
+        };
+        // An answer to a question that was given up.
+        while endpoint.take_oob()?.is_some() {}
+        let question = [&[buffer.len() as u8], buffer.as_bytes()].concat();
+        endpoint.send_oob(&question, left())?;
+        let answer = endpoint.receive_oob(left());
+        if answer == Err(Error::TimedOut) {
+            // Its late answer would be taken for that to another question.
+            asking.remove(program);
+            return Err(Error::TimedOut);
+        }
+        let answer = answer?;
+        if answer[0] != GRANTED {
+            let text = String::from_utf8_lossy(&answer[1..]);
+            let text = text.trim_end_matches('\0');
+            let text: String = text.chars().filter(|char| !char.is_control()).collect();
+            return Err(Error::Refused(format!("importing \"{buffer}\": {text}")));
+        }
+        let aperture = endpoint.import(&answer[8..], left())?;
+        Ok(Proxy { vmmc: self.clone(), aperture })
+    }
+
+    /// Takes a turn: what has come goes to its buffers, and questions are answered.
+    pub fn poll(&self) -> Result<(), Error> {
+        while let Some(event) = self.0.clan.poll(&self.0.events)? {
+            self.handle(event.user);
+        }
+        Ok(())
+    }
+
+    /// Waits until something has come that is more than data, at most `limit`: a notification, a question, a
+    /// peer's end. [`Error::TimedOut`]: nothing has.
+    pub fn wait(&self, limit: Option<Duration>) -> Result<(), Error> {
+        let event = self.0.clan.wait(&self.0.events, limit)?;
+        self.handle(event.user);
+        self.poll()
+    }
+
+    /// The next notification, of any buffer; those of one importer in the order in which it sent. `None`:
+    /// there is none now, or they are [blocked](Self::block). Takes no turn.
+    pub fn take_notification(&self) -> Option<Notification> {
+        if self.0.is_blocked.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut state = unpoisoned(&self.0.state);
+        state.ready.pop_front()
+    }
+
+    /// From now on notifications wait, of all buffers; senders are stopped when their credit is used.
+    pub fn block(&self) {
+        self.0.is_blocked.store(true, Ordering::Release);
+    }
+
+    /// Notifications come again, those that waited first.
+    pub fn unblock(&self) {
+        self.0.is_blocked.store(false, Ordering::Release);
+        self.0.clan.manager().wake();
+        let sources: Vec<_> = unpoisoned(&self.0.state).names.keys().copied().collect();
+        sources.into_iter().for_each(|source| self.handle(source));
+    }
+
+    /// Starts the library's thread: memory changes when something comes, without a call; questions are
+    /// answered; and `handler` gets each notification there. It ends with the last clone, buffer and proxy.
+    pub fn start_thread(
+        &self,
+        mut handler: impl FnMut(Notification) + Send + 'static,
+    ) -> Result<(), Error> {
+        let mut thread = unpoisoned(&self.0.thread);
+        if thread.is_some() {
+            return Err(Error::Misuse("the thread has been started already".into()));
+        }
+        let ends = Arc::new(AtomicBool::new(false));
+        let (weak, seen) = (Arc::downgrade(&self.0), ends.clone());
+        let run = move || {
+            while !seen.load(Ordering::Acquire) {
+                // Not kept while it waits, so that dropping the last clone ends the thread.
+                let Some(inner) = weak.upgrade() else { return };
+                let (clan, events) = (inner.clan.clone(), inner.events.clone());
+                drop(inner);
+                let event = clan.wait(&events, Some(Duration::from_secs(1)));
+                drop(clan);
+                let Some(inner) = weak.upgrade() else { return };
+                let vmmc = Self(inner);
+                match event {
+                    Ok(event) => vmmc.handle(event.user),
+                    Err(Error::TimedOut) => {}
+                    Err(_) => return,
+                }
+                while let Some(notification) = vmmc.take_notification() {
+                    handler(notification);
+                }
+            }
+        };
+        let started = std::thread::Builder::new().name("vmmc".into()).spawn(run);
+        let handle = started.map_err(|e| Error::Refused(format!("a thread: {e}")))?;
+        *thread = Some((handle, ends));
+        Ok(())
+    }
+
+    /// The CLAN of regions and apertures below.
+    pub fn clan(&self) -> &Clan {
+        &self.0.clan
+    }
+
+    fn handle(&self, source: u64) {
+        let mut state = unpoisoned(&self.0.state);
+        match source {
+            NEWCOMERS => {
+                while let Ok(endpoint) = self.0.clan.accept(Some(Duration::ZERO)) {
+                    state.next_source += 2;
+                    let source = state.next_source;
+                    // As many as there can be: the others are refused.
+                    let Ok(event) = self.0.events.register(source) else { continue };
+                    let target = Target { queue: self.0.events.clone(), event };
+                    endpoint.set_event(Some(target.clone()));
+                    state.peers.insert(source, (endpoint, target));
+                }
+            }
+            source if source.is_multiple_of(2) => self.answer(&mut state, source),
+            source => {
+                if self.0.is_blocked.load(Ordering::Acquire) {
+                    return;
+                }
+                let Some(name) = state.names.get(&source).cloned() else { return };
+                let Some(exported) = state.buffers.get(&name) else { return };
+                let (region, takes) = (exported.region.upgrade(), exported.takes_notifications);
+                let Some(region) = region else { return };
+                while let Some(signal) = region.take_signal() {
+                    if takes {
+                        let notification = Notification { buffer: name.clone(), word: signal.word };
+                        state.ready.push_back(notification);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The questions of a peer, or its end.
+    fn answer(&self, state: &mut State, source: u64) {
+        let Some((endpoint, _)) = state.peers.get(&source) else { return };
+        let _closed = loop {
+            match endpoint.take_oob() {
+                Ok(None) => return,
+                Ok(Some(question)) => {
+                    let mut answer = [0; OOB_BYTES];
+                    match grant(&state.buffers, endpoint, &question) {
+                        Ok(handle) => {
+                            answer[0] = GRANTED;
+                            answer[8..8 + HANDLE_BYTES].copy_from_slice(&handle);
+                        }
+                        Err(why) => {
+                            let length = why.len().min(OOB_BYTES - 1);
+                            answer[1..=length].copy_from_slice(&why.as_bytes()[..length]);
+                        }
+                    }
+                    // A peer that has no room for an answer gets none, and stops nobody.
+                    let _ = endpoint.send_oob(&answer, Some(Duration::ZERO));
+                }
+                Err(e) => break e,
+            }
+        };
+
+        if let Some((_, target)) = state.peers.remove(&source) {
+            target.queue.unregister(target.event);
+        }
+    }
+}
+
+/// The handle for a peer that asks for a buffer.
+fn grant(
+    buffers: &HashMap<String, Exported>,
+    endpoint: &Endpoint,
+    question: &[u8],
+) -> Result<[u8; HANDLE_BYTES], String> {
+    let name = question.split_first().and_then(|(length, rest)| rest.get(..*length as usize));
+    let name = name.and_then(|name| core::str::from_utf8(name).ok()).ok_or("no name")?;
+    let peer = endpoint.peer().map_err(|e| e.to_string())?;
+    let is_one_of = |exported: &&Exported| match &exported.exporting.users {
+        Users::All => true,
+        Users::Same => peer.is_proved && peer.uid == Some(own_user()),
+        Users::These(users) => peer.is_proved && peer.uid.is_some_and(|uid| users.contains(&uid)),
+    };
+    // The same words for both: a stranger does not learn which buffers there are.
+    let exported = buffers.get(name).filter(is_one_of);
+    let region = exported.and_then(|exported| Some((exported.region.upgrade()?, exported)));
+    let (region, exported) = region.ok_or("there is no such buffer for this user")?;
+    let Exporting { rights, notifications, .. } = exported.exporting;
+    let export = region.export_signalled(endpoint, rights, notifications);
+    export.map(|export| export.handle).map_err(|e| e.to_string())
+}
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let thread = unpoisoned(&self.thread).take();
+        if let Some((handle, ends)) = thread {
+            ends.store(true, Ordering::Release);
+            self.clan.manager().wake();
+            // It may be this thread that drops the last clone.
+            if handle.thread().id() != std::thread::current().id() {
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+/// A receive buffer of this program. Dropping it takes it back from all importers (unexport).
+pub struct Buffer {
+    vmmc: Vmmc,
+    name: String,
+    region: Arc<Region>,
+}
+
+impl core::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Buffer").field("name", &self.name).field("region", &self.region).finish()
+    }
+}
+
+impl Buffer {
+    /// Its memory, which importers write: read it, wait for a word, or take its address.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// The receiver's bit: whether notifications of this buffer come. Those that came before are kept.
+    pub fn take_notifications(&self, takes: bool) {
+        if let Some(exported) = unpoisoned(&self.vmmc.0.state).buffers.get_mut(&self.name) {
+            exported.takes_notifications = takes;
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut state = unpoisoned(&self.vmmc.0.state);
+        if let Some(exported) = state.buffers.remove(&self.name) {
+            state.names.remove(&exported.source);
+            exported.target.queue.unregister(exported.target.event);
+        }
+    }
+}
+
+/// A proxy receive buffer: the local name of a buffer of another program. Dropping it unimports it.
+#[derive(Debug)]
+pub struct Proxy {
+    vmmc: Vmmc,
+    aperture: Aperture,
+}
+
+impl Proxy {
+    /// The buffer's length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.aperture.bytes()
+    }
+
+    /// Deliberate update: these bytes to `offset` of the buffer, of any length and from any address. Returns
+    /// when the source can be used again; waits for room at most `limit`. Updates of one program arrive in
+    /// their order. No system call, unless the receiver sleeps.
+    #[inline]
+    pub fn send(&self, offset: u64, bytes: &[u8], limit: Option<Duration>) -> Result<(), Error> {
+        self.aperture.put(offset, bytes, limit)
+    }
+
+    /// [`send`](Self::send) with the sender's bit set: the exporter gets a notification with `word`, if it
+    /// takes those of this buffer. Waits also for the exporter to take notifications that it has, and never
+    /// loses one.
+    pub fn send_notify(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+        word: u32,
+        limit: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.aperture.put_signal(offset, bytes, word, limit)
+    }
+
+    /// Copies bytes of the buffer here; the exporter's program, or its thread, answers.
+    pub fn get(&self, offset: u64, to: &mut [u8], limit: Option<Duration>) -> Result<(), Error> {
+        self.aperture.get(offset, to, limit)
+    }
+
+    /// The aperture below, for [requests](Clan::request_queue) that go on by themselves: the asynchronous
+    /// deliberate update.
+    pub fn aperture(&self) -> &Aperture {
+        &self.aperture
+    }
+
+    /// The program's place.
+    pub fn vmmc(&self) -> &Vmmc {
+        &self.vmmc
+    }
+}

@@ -1,0 +1,234 @@
+//! Two programs, here two nodes of one process: everything that the README promises.
+
+use hamlyn::Access;
+use hamlyn_vmmc::{Combining, Config, Error, Exporting, PAGE, Proxy, Rights, Users, Vmmc};
+use std::sync::mpsc;
+use std::time::Duration;
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
+
+struct Two {
+    _dir: tempfile::TempDir,
+    exporter: Vmmc,
+    importer: Vmmc,
+}
+
+fn two() -> Two {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::from_env().unwrap();
+    config.node = config.node.dir(dir.path());
+    let exporter = Vmmc::new(config.clone()).unwrap();
+    exporter.serve("two", Access::SameUser).unwrap();
+    Two { _dir: dir, exporter, importer: Vmmc::new(config).unwrap() }
+}
+
+fn until(mut holds: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it does not come true");
+        std::thread::yield_now();
+    }
+}
+
+fn bytes_of(buffer: &hamlyn_vmmc::Buffer, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    buffer.region().read(0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn an_update_of_any_length_arrives_and_can_be_got_back() {
+    let two = two();
+    two.exporter.start_thread(|_| {}).unwrap();
+    let buffer = two.exporter.export("b", 1_000_003, Exporting::default()).unwrap();
+    let proxy = two.importer.import("two", "b", LIMIT).unwrap();
+    assert_eq!(proxy.bytes(), 1_000_003);
+    let bytes: Vec<u8> = (0..1_000_003u32).map(|n| (n / 7) as u8).collect();
+    for length in [1, 3, 8, 64, 100, 5000, 1_000_000] {
+        proxy.send(3, &bytes[..length], LIMIT).unwrap();
+        until(|| bytes_of(&buffer, 3 + length)[3..] == bytes[..length]);
+    }
+    let mut got = vec![0; 1_000_000];
+    proxy.get(3, &mut got, LIMIT).unwrap();
+    assert!(got == bytes[..1_000_000]);
+    assert!(matches!(proxy.send(1_000_003, b"x", LIMIT), Err(Error::Misuse(_))));
+}
+
+#[test]
+fn a_buffer_is_for_its_users_and_rights_and_each_importer_stands_alone() {
+    let two = two();
+    two.exporter.start_thread(|_| {}).unwrap();
+    let nobody = Exporting { users: Users::These(vec![54_321]), ..Exporting::default() };
+    let _hidden = two.exporter.export("hidden", 4096, nobody).unwrap();
+    let reads = Exporting { rights: Rights::Read, notifications: 0, ..Exporting::default() };
+    let read = two.exporter.export("read", 4096, reads).unwrap();
+    let same =
+        [two.importer.import("two", "hidden", LIMIT), two.importer.import("two", "no", LIMIT)]
+            .map(|result| result.unwrap_err().to_string());
+    assert_eq!(same[0].replace("hidden", ""), same[1].replace("no\"", "\""));
+    let proxies = [(); 2].map(|()| two.importer.import("two", "read", LIMIT).unwrap());
+    assert!(matches!(proxies[0].send(0, b"x", LIMIT), Err(Error::Misuse(_))));
+    proxies[0].get(0, &mut [0], LIMIT).unwrap();
+    let [first, second] = proxies;
+    drop(first);
+    second.get(0, &mut [0], LIMIT).unwrap();
+    assert!(two.exporter.export("read", 1, Exporting::default()).is_err());
+    drop(read);
+    until(|| second.get(0, &mut [0], LIMIT) == Err(Error::Revoked));
+    // The name is free again.
+    let _again = two.exporter.export("read", 8, Exporting::default()).unwrap();
+    assert_eq!(two.importer.import("two", "read", LIMIT).unwrap().bytes(), 8);
+}
+
+#[test]
+fn notifications_come_if_both_bits_are_set_and_wait_while_blocked() {
+    let two = two();
+    let (told, tell) = mpsc::channel();
+    two.exporter.start_thread(move |notification| drop(told.send(notification))).unwrap();
+    let buffer = two.exporter.export("b", 4096, Exporting::default()).unwrap();
+    let other = Exporting { notifications: 4, ..Exporting::default() };
+    let _other = two.exporter.export("c", 4096, other).unwrap();
+    let proxy = two.importer.import("two", "b", LIMIT).unwrap();
+    let small = two.importer.import("two", "c", LIMIT).unwrap();
+    for word in 0..1000 {
+        proxy.send(0, &[1; 10], LIMIT).unwrap();
+        proxy.send_notify(0, &[2; 10], word, LIMIT).unwrap();
+    }
+    let next = || tell.recv_timeout(Duration::from_secs(60)).unwrap();
+    for word in 0..1000 {
+        let notification = next();
+        assert_eq!((&*notification.buffer, notification.word), ("b", word));
+    }
+    // The receiver's bit.
+    buffer.take_notifications(false);
+    for word in 0..200 {
+        proxy.send_notify(0, b"not heard", word, LIMIT).unwrap();
+    }
+    two.exporter.block();
+    for word in 0..4 {
+        small.send_notify(0, b"waits", word, LIMIT).unwrap();
+    }
+    let none = Some(Duration::from_millis(50));
+    assert_eq!(small.send_notify(0, b"no credit", 4, none), Err(Error::TimedOut));
+    assert!(tell.try_recv().is_err());
+    two.exporter.unblock();
+    for word in 0..4 {
+        let notification = next();
+        assert_eq!((&*notification.buffer, notification.word), ("c", word));
+    }
+    small.send_notify(0, b"again", 5, LIMIT).unwrap();
+    assert_eq!(next().word, 5);
+}
+
+#[test]
+fn without_a_thread_calls_answer_and_take() {
+    let two = two();
+    let _buffer = two.exporter.export("b", 4096, Exporting::default()).unwrap();
+    std::thread::scope(|scope| {
+        let importing = scope.spawn(|| {
+            let proxy = two.importer.import("two", "b", LIMIT).unwrap();
+            proxy.send_notify(8, b"hello", 7, LIMIT).unwrap();
+        });
+        let notification = loop {
+            match two.exporter.take_notification() {
+                Some(notification) => break notification,
+                None => two.exporter.wait(LIMIT).unwrap(),
+            }
+        };
+        assert_eq!(notification.word, 7);
+        importing.join().unwrap();
+    });
+}
+
+/// A buffer of a program with a thread, and its proxy.
+fn bound(two: &Two, bytes: u64) -> (hamlyn_vmmc::Buffer, Proxy) {
+    two.exporter.start_thread(|_| {}).unwrap();
+    let buffer = two.exporter.export("b", bytes, Exporting::default()).unwrap();
+    let proxy = two.importer.import("two", "b", LIMIT).unwrap();
+    (buffer, proxy)
+}
+
+#[test]
+fn bound_stores_happen_here_and_there_and_consecutive_ones_are_combined() {
+    let two = two();
+    let (buffer, proxy) = bound(&two, 65_536);
+    let mut bound = proxy.bind(4096, 8192, Combining::default(), None, LIMIT).unwrap();
+    for at in (0..256).step_by(8) {
+        bound.store_u64(at, at as u64 + 1).unwrap();
+    }
+    assert_eq!(bound.counts(), (32, 1), "one run, when it was full");
+    bound.store_u32(1000, 77).unwrap();
+    bound.store_u32(1004, 78).unwrap();
+    bound.store_u32(500, 79).unwrap();
+    assert_eq!(bound.counts(), (35, 2));
+    bound.flush().unwrap();
+    // A page's end.
+    for at in (4000..4200).step_by(8) {
+        bound.store_u64(at, 5).unwrap();
+    }
+    assert_eq!(bound.counts(), (60, 4));
+    bound.flush().unwrap();
+    proxy.send(0, b"behind", LIMIT).unwrap();
+    until(|| bytes_of(&buffer, 6) == b"behind");
+    assert!(bytes_of(&buffer, 4096 + 8192)[4096..] == *bound.bytes());
+    assert!(matches!(bound.store(8190, &[0; 3]), Err(Error::Misuse(_))));
+    drop(bound);
+    // Without combining.
+    let single = Combining { sub_page: 0, timer: None };
+    let mut bound = proxy.bind(0, 4096, single, None, LIMIT).unwrap();
+    for at in (0..80).step_by(8) {
+        bound.store_u64(at, 3).unwrap();
+    }
+    assert_eq!(bound.counts(), (10, 10));
+    let timed = Combining { sub_page: 4096, timer: Some(Duration::ZERO) };
+    let mut bound = proxy.bind(0, 4096, timed, None, LIMIT).unwrap();
+    bound.store_u64(0, 3).unwrap();
+    assert_eq!(bound.counts(), (1, 1));
+    for wrong in [(1, 8), (65_536, 8), (0, 65_537), (u64::MAX - 7, 8)] {
+        assert!(proxy.bind(wrong.0, wrong.1, Combining::default(), None, LIMIT).is_err());
+    }
+}
+
+#[test]
+fn a_mirror_sends_what_plain_stores_have_changed_and_nothing_else() {
+    let two = two();
+    let (buffer, proxy) = bound(&two, 16 * PAGE as u64);
+    let source = two.importer.clan().region(8 * PAGE as u64, 0).unwrap();
+    let start = source.address().unwrap();
+    let store = |at: usize, byte: u8| {
+        // SAFETY: inside of the region, which nobody else uses.
+        unsafe { start.add(at).write_volatile(byte) }
+    };
+    store(3, 9);
+    // SAFETY: it lives longer.
+    let mut mirror = unsafe { proxy.mirror(4 * PAGE as u64, start, 8 * PAGE, LIMIT) }.unwrap();
+    let there = || bytes_of(&buffer, 12 * PAGE)[4 * PAGE..].to_vec();
+    until(|| there()[3] == 9);
+    // A byte that only the other side has changed stays.
+    buffer.region().write(4 * PAGE as u64 + 5, &[44]).unwrap();
+    for at in [4, 6, PAGE - 1, PAGE, 8 * PAGE - 1] {
+        store(at, 7);
+    }
+    mirror.flush().unwrap();
+    until(|| there()[8 * PAGE - 1] == 7);
+    let there_now = there();
+    assert_eq!(there_now[..8], [0, 0, 0, 9, 7, 44, 7, 0]);
+    assert_eq!(mirror.counts(), (1, 5, 5));
+    mirror.told(100, &[0]);
+    assert!(!mirror.flush_after(Duration::from_secs(1000)).unwrap());
+    mirror.flush().unwrap();
+    assert_eq!(mirror.counts(), (2, 5, 5));
+    // SAFETY: refused.
+    assert!(unsafe { proxy.mirror(0, start.add(8), PAGE, LIMIT) }.is_err());
+}
+
+#[test]
+fn a_program_that_ends_ends_its_proxies_and_its_imports() {
+    let Two { _dir, exporter, importer } = two();
+    exporter.start_thread(|_| {}).unwrap();
+    let buffer = exporter.export("b", 4096, Exporting::default()).unwrap();
+    let proxy = importer.import("two", "b", LIMIT).unwrap();
+    drop((buffer, exporter));
+    until(|| matches!(proxy.send(0, b"x", LIMIT), Err(Error::Closed(_) | Error::Revoked)));
+    assert!(importer.import("two", "b", Some(Duration::from_millis(20))).is_err());
+}

@@ -58,7 +58,7 @@ fn own(name: &str, seconds: u64) -> Outcome {
     let read = |page: usize| unsafe { word(page).read_volatile() };
     println!("from {}", read(0));
     // SAFETY: the region lives longer than the mirror.
-    let mut mirror: Mirror<'_> = unsafe { kept.mirror(0, start.cast(), PAGES * PAGE, LIMIT) }?;
+    let mut mirror: Mirror = unsafe { kept.mirror(0, start.cast(), PAGES * PAGE, LIMIT) }?;
     let (began, mut longest) = (Instant::now(), Duration::ZERO);
     let mut count = read(0);
     while began.elapsed() < Duration::from_secs(seconds) {

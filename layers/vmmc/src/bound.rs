@@ -30,8 +30,8 @@ impl Default for Combining {
 }
 
 /// Local memory that is bound to a part of an imported buffer: its stores happen here and there.
-pub struct Bound<'a> {
-    proxy: &'a Proxy,
+pub struct Bound {
+    proxy: Proxy,
     at: u64,
     local: Box<[u8]>,
     combining: Combining,
@@ -43,7 +43,7 @@ pub struct Bound<'a> {
     figures: [u64; 2],
 }
 
-impl core::fmt::Debug for Bound<'_> {
+impl core::fmt::Debug for Bound {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let mut bound = f.debug_struct("Bound");
         bound.field("bytes", &self.local.len()).field("combining", &self.combining);
@@ -61,7 +61,7 @@ impl Proxy {
         combining: Combining,
         notifies: Option<u32>,
         limit: Option<Duration>,
-    ) -> Result<Bound<'_>, Error> {
+    ) -> Result<Bound, Error> {
         let inside = at.checked_add(bytes as u64).is_some_and(|end| end <= self.bytes());
         let sub_page = combining.sub_page;
         if !inside || !at.is_multiple_of(8) {
@@ -75,11 +75,21 @@ impl Proxy {
         }
         let (local, run) = (vec![0; bytes].into_boxed_slice(), 0..0);
         let (began, figures) = (None, [0; 2]);
-        Ok(Bound { proxy: self, at, local, combining, notifies, limit, run, began, figures })
+        Ok(Bound {
+            proxy: self.clone(),
+            at,
+            local,
+            combining,
+            notifies,
+            limit,
+            run,
+            began,
+            figures,
+        })
     }
 }
 
-impl Bound<'_> {
+impl Bound {
     /// The local bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.local
@@ -165,7 +175,7 @@ impl Bound<'_> {
     }
 }
 
-impl Drop for Bound<'_> {
+impl Drop for Bound {
     /// Unbinds: what was gathered leaves, if it can.
     fn drop(&mut self) {
         let _ = self.flush();

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// [`flush`](Self::flush) finds and sends. Between two flushes what is overwritten again is never sent, and
 /// stores arrive in the order of their addresses: **no word of it is polled by the other side** to learn
 /// that others have arrived; send such a word after a flush.
-pub struct Mirror<'a> {
-    proxy: &'a Proxy,
+pub struct Mirror {
+    proxy: Proxy,
     at: u64,
     tracked: Tracked,
     limit: Option<Duration>,
@@ -18,7 +18,7 @@ pub struct Mirror<'a> {
     figures: [u64; 3],
 }
 
-impl core::fmt::Debug for Mirror<'_> {
+impl core::fmt::Debug for Mirror {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Mirror").field("tracked", &self.tracked).finish_non_exhaustive()
     }
@@ -52,7 +52,7 @@ impl Proxy {
         start: *mut u8,
         bytes: usize,
         limit: Option<Duration>,
-    ) -> Result<Mirror<'_>, Error> {
+    ) -> Result<Mirror, Error> {
         if at.checked_add(bytes as u64).is_none_or(|end| end > self.bytes()) {
             let all = self.bytes();
             return Err(Error::Misuse(format!("{bytes} bytes at {at} of a buffer of {all} bytes")));
@@ -67,11 +67,11 @@ impl Proxy {
         let tracked = tracked.map_err(failed)?;
         self.send(at, tracked.twin(), limit)?;
         let (flushed, figures) = (Instant::now(), [0; 3]);
-        Ok(Mirror { proxy: self, at, tracked, limit, flushed, figures })
+        Ok(Mirror { proxy: self.clone(), at, tracked, limit, flushed, figures })
     }
 }
 
-impl Mirror<'_> {
+impl Mirror {
     /// How changes are found.
     pub fn tracking(&self) -> Tracking {
         self.tracked.tracking()

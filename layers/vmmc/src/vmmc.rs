@@ -204,7 +204,7 @@ impl Vmmc {
             return Err(Error::Refused(format!("importing \"{buffer}\": {text}")));
         }
         let aperture = endpoint.import(&answer[8..], left())?;
-        Ok(Proxy { vmmc: self.clone(), aperture })
+        Ok(Proxy { vmmc: self.clone(), aperture: Arc::new(aperture) })
     }
 
     /// Takes a turn: what has come goes to its buffers, and questions are answered.
@@ -431,11 +431,12 @@ impl Drop for Buffer {
     }
 }
 
-/// A proxy receive buffer: the local name of a buffer of another program. Dropping it unimports it.
-#[derive(Debug)]
+/// A proxy receive buffer: the local name of a buffer of another program. Clones are the same; dropping the
+/// last, and all that is bound to it, unimports it.
+#[derive(Clone, Debug)]
 pub struct Proxy {
     vmmc: Vmmc,
-    aperture: Aperture,
+    aperture: Arc<Aperture>,
 }
 
 impl Proxy {

@@ -13,7 +13,9 @@
 
 use crate::{Config, Error, Rights};
 use hamlyn::Access;
-use hamlyn_clan::{Aperture, Clan, Endpoint, EventQueue, HANDLE_BYTES, OOB_BYTES, Region, Target};
+use hamlyn_clan::{
+    Aperture, Clan, Endpoint, EventId, EventQueue, HANDLE_BYTES, OOB_BYTES, Region, Target,
+};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -26,6 +28,7 @@ const NAME_MAX: usize = OOB_BYTES - 2;
 const GRANTED: u8 = 1;
 /// The user's word of the event of newcomers; those of peers and of buffers are even and odd, from 2 on.
 const NEWCOMERS: u64 = 0;
+const END: u64 = 1;
 /// Peers and buffers that can be told apart in the queue of events.
 const SOURCES_MAX: u32 = 1 << 16;
 
@@ -81,6 +84,8 @@ struct Inner {
     asking: Mutex<HashMap<String, Endpoint>>,
     is_blocked: AtomicBool,
     thread: Mutex<Option<(JoinHandle<()>, Arc<AtomicBool>)>>,
+    /// For the thread to end.
+    end: EventId,
 }
 
 #[derive(Default)]
@@ -118,6 +123,7 @@ impl Vmmc {
         let events = clan.event_queue(SOURCES_MAX)?;
         let newcomers = Target { queue: events.clone(), event: events.register(NEWCOMERS)? };
         clan.set_accept_event(Some(newcomers));
+        let end = events.register(END)?;
         let inner = Inner {
             clan,
             events,
@@ -125,6 +131,7 @@ impl Vmmc {
             asking: Mutex::default(),
             is_blocked: AtomicBool::new(false),
             thread: Mutex::default(),
+            end,
         };
         Ok(Self(Arc::new(inner)))
     }
@@ -303,6 +310,7 @@ impl Vmmc {
                     state.peers.insert(source, (endpoint, target));
                 }
             }
+            END => {}
             source if source.is_multiple_of(2) => self.answer(&mut state, source),
             source => {
                 if self.0.is_blocked.load(Ordering::Acquire) {
@@ -385,7 +393,7 @@ impl Drop for Inner {
         let thread = unpoisoned(&self.thread).take();
         if let Some((handle, ends)) = thread {
             ends.store(true, Ordering::Release);
-            self.clan.manager().wake();
+            self.events.raise(self.end);
             // It may be this thread that drops the last clone.
             if handle.thread().id() != std::thread::current().id() {
                 let _ = handle.join();

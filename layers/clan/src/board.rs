@@ -30,6 +30,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Answers that wait for room, of one peer.
 const ANSWERS_MAX: usize = 4096;
+/// Regions given to one peer.
+const EXPORTS_OF_PEER_MAX: u32 = 4096;
 /// Signals of all exports together that wait.
 const SIGNALS_MAX: u32 = 1 << 14;
 /// Gets of one peer that are being served.
@@ -86,6 +88,7 @@ pub(crate) struct Partner {
     answers: VecDeque<Head>,
     gets: VecDeque<Get>,
     endpoints: u32,
+    exports: u32,
     data_bytes: usize,
 }
 
@@ -215,6 +218,7 @@ impl Board {
             answers: VecDeque::new(),
             gets: VecDeque::new(),
             endpoints: 0,
+            exports: 0,
             data_bytes: at_once.clamp(16, DATA_BYTES_MAX),
         };
         self.partners.insert(link, partner);
@@ -299,8 +303,11 @@ impl Board {
         rights: Rights,
         credit: u32,
     ) -> Result<(u32, (Option<SlotId>, Option<SlotId>)), String> {
-        let place = self.place(end).ok_or("the end point is closed")?;
-        let link = place.link;
+        let link = self.place(end).ok_or("the end point is closed")?.link;
+        let partner = self.partners.get(&link).ok_or("the peer is gone")?;
+        if partner.exports >= EXPORTS_OF_PEER_MAX {
+            return Err(format!("the peer has {EXPORTS_OF_PEER_MAX} regions, the most allowed"));
+        }
         let door = match region.area() {
             Some(area) if rights.writes() => {
                 let door = Door::new(node, area)?;
@@ -329,6 +336,9 @@ impl Board {
             self.signalled.insert(slot, number);
         }
         let region = region.clone();
+        if let Some(partner) = self.partners.get_mut(&link) {
+            partner.exports += 1;
+        }
         self.exports.insert(number, Exported { link, end, region, rights, door, signals });
         Ok((number, (door.map(|door| door.slot), slot)))
     }
@@ -411,6 +421,9 @@ impl Board {
         }
         if let Some(aperture) = export.region.aperture() {
             let _ = node.revoke_aperture(aperture);
+        }
+        if let Some(partner) = self.partners.get_mut(&export.link) {
+            partner.exports -= 1;
         }
         self.answer(export.link, Head { number: number.into(), ..Head::of(kind::REVOKED) });
     }

@@ -232,3 +232,21 @@ fn a_program_that_ends_ends_its_proxies_and_its_imports() {
     until(|| matches!(proxy.send(0, b"x", LIMIT), Err(Error::Closed(_) | Error::Revoked)));
     assert!(importer.import("two", "b", Some(Duration::from_millis(20))).is_err());
 }
+
+#[test]
+fn a_peer_that_imports_without_end_is_stopped_and_others_are_not() {
+    let two = two();
+    two.exporter.start_thread(|_| {}).unwrap();
+    let exporting = Exporting { notifications: 0, ..Exporting::default() };
+    let _buffer = two.exporter.export("b", 4096, exporting).unwrap();
+    let mut proxies = Vec::new();
+    let stopped = loop {
+        match two.importer.import("two", "b", LIMIT) {
+            Ok(proxy) => proxies.push(proxy),
+            Err(e) => break e,
+        }
+    };
+    assert!(matches!(stopped, Error::Refused(_)) && proxies.len() == 4096, "{stopped}");
+    drop(proxies.pop());
+    proxies.push(two.importer.import("two", "b", LIMIT).unwrap());
+}

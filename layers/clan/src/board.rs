@@ -267,6 +267,7 @@ impl Board {
         let (link, peer) = (place.link, place.peer);
         let is_open = place.end.closed().is_none();
         place.end.close("closed here");
+        node.wake();
         self.engine.look_at_ends();
         self.places.remove(name as u32 as usize);
         self.unexport_all(node, |export| export.end == name);
@@ -482,12 +483,17 @@ impl Board {
             }
         }
         let mut engine = core::mem::take(&mut self.engine);
+        let completed = self.figures.requests_completed;
         match engine.turn(node, &self.partners, &mut self.figures) {
             Some(Look::Room(link)) => self.blocked = Some(link),
             Some(_) => self.is_busy = true,
             None => {}
         }
         self.engine = engine;
+        // Another thread may sleep until then, and no packet has to have come.
+        if self.figures.requests_completed != completed {
+            node.wake();
+        }
     }
 
     /// There is something to do again.
@@ -594,7 +600,8 @@ impl Board {
             }
             kind::DATA => {
                 let offset = head.offset.get();
-                match self.engine.hear(node, link, (to, number, offset), body) {
+                let answer = (to, number, offset);
+                match self.engine.hear(node, link, answer, body, &mut self.figures) {
                     Some(true) => self.is_busy = true,
                     Some(false) => self.figures.late += 1,
                     None => return None,

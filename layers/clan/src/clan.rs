@@ -130,12 +130,13 @@ impl Clan {
 
     /// This event is raised whenever an end point can be [accepted](Self::accept).
     pub fn set_accept_event(&self, target: Option<Target>) {
-        self.0.seat.with(|_, board| {
-            if let (Some(target), false) = (&target, board.accepted.is_empty()) {
-                target.raise_in_turn();
-            }
-            board.accept_target = target;
+        let has_any = self.0.seat.with(|_, board| {
+            board.accept_target = target.clone();
+            !board.accepted.is_empty()
         });
+        if let (Some(target), true) = (target, has_any) {
+            target.raise();
+        }
     }
 
     /// Connects to the program that listens as `[user@]name`, or on another host, over a link of its own;

@@ -73,9 +73,11 @@ impl End {
     }
 
     pub fn set_target(&self, target: Option<Target>) {
-        *unpoisoned(&self.target) = target;
-        if self.oob_count.load(Ordering::Acquire) > 0 || self.closed().is_some() {
-            self.raise();
+        unpoisoned(&self.target).clone_from(&target);
+        if (self.oob_count.load(Ordering::Acquire) > 0 || self.closed().is_some())
+            && let Some(target) = target
+        {
+            target.raise();
         }
     }
 

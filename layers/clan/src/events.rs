@@ -273,6 +273,11 @@ pub struct Target {
 }
 
 impl Target {
+    /// Not in a turn: it wakes those who wait.
+    pub(crate) fn raise(&self) {
+        self.queue.raise(self.event);
+    }
+
     pub(crate) fn raise_in_turn(&self) {
         self.queue.raise_in_turn(self.event);
     }

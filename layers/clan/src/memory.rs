@@ -202,10 +202,10 @@ impl Region {
 
     /// This event is raised whenever a signal comes.
     pub fn set_signal_event(&self, target: Option<Target>) {
-        if let (Some(target), false) = (&target, unpoisoned(&self.core.signals).is_empty()) {
-            target.raise_in_turn();
+        unpoisoned(&self.core.signal_target).clone_from(&target);
+        if let (Some(target), false) = (target, unpoisoned(&self.core.signals).is_empty()) {
+            target.raise();
         }
-        *unpoisoned(&self.core.signal_target) = target;
     }
 
     /// Takes the region back from a peer: later puts and gets are refused by this program, and the peer is

@@ -342,6 +342,7 @@ impl Engine {
         link: LinkId,
         (answer, said, offset): (u64, u32, u64),
         bytes: &[u8],
+        figures: &mut Figures,
     ) -> Option<bool> {
         if answer == 0 || answer > self.next_answer {
             return None;
@@ -373,7 +374,7 @@ impl Engine {
             queue.waits_for = None;
             self.asked.remove(&answer);
             if let Some(e) = no {
-                self.finish(key, Err(e), &mut Figures::default());
+                self.finish(key, Err(e), figures);
             }
         }
         Some(true)

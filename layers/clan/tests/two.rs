@@ -504,9 +504,62 @@ fn an_event_loop_sleeps_on_the_descriptor() {
             4 => aperture.put(0, b"wake up", LIMIT).unwrap(),
             _ => assert!(other.queue.raise(other.event)),
         }
-        let mut polled = [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::IN)];
-        let limit = rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 };
-        assert_eq!(rustix::event::poll(&mut polled, Some(&limit)), Ok(1));
+        assert!(becomes_readable(&descriptor));
         until(|| two.client.poll(&queue).unwrap().is_some_and(|event| event.user == user));
     }
+}
+
+fn becomes_readable(descriptor: &std::os::fd::BorrowedFd<'_>) -> bool {
+    let mut polled = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
+    let limit = rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 };
+    rustix::event::poll(&mut polled, Some(&limit)) == Ok(1)
+}
+
+#[test]
+fn events_that_are_set_late_and_groups_complete_at_once_wake_a_sleeper() {
+    let two = two();
+    let queue = two.client.event_queue(4).unwrap();
+    let descriptor = two.client.descriptor().unwrap();
+    let sleep = || {
+        while two.client.poll(&queue).unwrap().is_some() {}
+        until(|| two.client.prepare_to_wait(&queue).unwrap());
+    };
+    let is_woken = |user| {
+        assert!(becomes_readable(&descriptor), "nothing wakes for {user}");
+        assert_eq!(two.client.wait(&queue, LIMIT).unwrap().user, user);
+    };
+    let turn = || two.client.manager().poll().unwrap();
+
+    two.accepted.send_oob(b"here already", LIMIT).unwrap();
+    until(|| {
+        turn();
+        two.client.figures().oob_received == 1
+    });
+    sleep();
+    two.connected.set_event(Some(target(&queue, 1)));
+    is_woken(1);
+
+    let _opened = std::thread::scope(|scope| {
+        let opened = scope.spawn(|| two.accepted.open(LIMIT).unwrap());
+        until(|| {
+            turn();
+            opened.is_finished()
+        });
+        opened.join().unwrap()
+    });
+    sleep();
+    two.client.set_accept_event(Some(target(&queue, 2)));
+    is_woken(2);
+
+    // Of a mapped region: no packet comes or leaves.
+    let region = two.accepted.mapped_region(4096, Rights::ReadWrite, 0).unwrap();
+    let export = region.export(&two.accepted, Rights::ReadWrite).unwrap();
+    let from = &two.connected.import(&export.handle, LIMIT).unwrap();
+    let to = &two.client.region(4096, 0).unwrap();
+    let requests = two.client.request_queue(1, 0, 4096).unwrap();
+    let event = Completion::Event(target(&queue, 3));
+    sleep();
+    let get = Request::Get { from, offset: 0, to, at: 0, length: 4096 };
+    requests.submit(&[get], event).unwrap();
+    is_woken(3);
 }

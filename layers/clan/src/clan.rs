@@ -497,10 +497,15 @@ impl Clan {
         link: LinkId,
         mut send: impl FnMut(&mut Node, &mut Board) -> Result<(), NodeSendError>,
     ) -> Result<(), Error> {
+        let mut is_queued = false;
         sent(self.0.seat.wait_for(limit, |node, board| match send(node, board) {
             Err(NodeSendError::Full) => Look::Room(link),
-            sent => Look::Found(sent),
-        }))
+            sent => {
+                is_queued = node.queued() > 0;
+                Look::Found(sent)
+            }
+        }))?;
+        self.flush_if(is_queued, limit)
     }
 
     /// The same of a packet that may have to wait for something else: `None`.
@@ -510,11 +515,25 @@ impl Clan {
         link: LinkId,
         mut send: impl FnMut(&mut Node) -> Option<Result<(), NodeSendError>>,
     ) -> Result<(), Error> {
+        let mut is_queued = false;
         sent(self.0.seat.wait_for(limit, |node, board| match send(node) {
             None => board.wants(),
             Some(Err(NodeSendError::Full)) => Look::Room(link),
-            Some(sent) => Look::Found(sent),
-        }))
+            Some(sent) => {
+                is_queued = node.queued() > 0;
+                Look::Found(sent)
+            }
+        }))?;
+        self.flush_if(is_queued, limit)
+    }
+
+    /// A short packet waits in the node while the ring is full, and leaves in calls, of which this may be the
+    /// last one. After the limit it leaves in a later one.
+    fn flush_if(&self, is_queued: bool, limit: Option<Duration>) -> Result<(), Error> {
+        if is_queued {
+            self.manager().flush(limit).map_err(|e| refused("sending", e))?;
+        }
+        Ok(())
     }
 }
 

@@ -95,6 +95,7 @@ pub(crate) struct Partner {
 /// Counts since the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
+#[repr(C)]
 pub struct Figures {
     /// Out-of-band messages that came.
     pub oob_received: u64,
@@ -303,7 +304,7 @@ impl Board {
         region: &Arc<RegionCore>,
         rights: Rights,
         credit: u32,
-    ) -> Result<(u32, (Option<SlotId>, Option<SlotId>)), String> {
+    ) -> Result<(u32, [Option<SlotId>; 2]), String> {
         let link = self.place(end).ok_or("the end point is closed")?.link;
         let partner = self.partners.get(&link).ok_or("the peer is gone")?;
         if partner.exports >= EXPORTS_OF_PEER_MAX {
@@ -341,7 +342,7 @@ impl Board {
             partner.exports += 1;
         }
         self.exports.insert(number, Exported { link, end, region, rights, door, signals });
-        Ok((number, (door.map(|door| door.slot), slot)))
+        Ok((number, [door.map(|door| door.slot), slot]))
     }
 
     /// A slot over a region that announces each packet.
@@ -427,6 +428,14 @@ impl Board {
             partner.exports -= 1;
         }
         self.answer(export.link, Head { number: number.into(), ..Head::of(kind::REVOKED) });
+    }
+
+    /// An export of another region is left alone.
+    pub fn unexport_of(&mut self, node: &mut Node, region: &Arc<RegionCore>, number: u32) {
+        let export = self.exports.get(&number);
+        if export.is_some_and(|export| Arc::ptr_eq(&export.region, region)) {
+            self.unexport(node, number);
+        }
     }
 
     pub fn unexport_region(&mut self, node: &mut Node, region: &Arc<RegionCore>) {

@@ -196,8 +196,22 @@ impl Clan {
 
     /// A queue whose events end [`wait`](Self::wait).
     pub fn event_queue(&self, events_max: u32) -> Result<EventQueue, Error> {
+        self.event_queue_with(events_max, || {})
+    }
+
+    /// A queue that wakes those who [wait](Self::wait), and calls back besides.
+    pub(crate) fn event_queue_with(
+        &self,
+        events_max: u32,
+        call_back: impl Fn() + Send + Sync + 'static,
+    ) -> Result<EventQueue, Error> {
         let manager = self.0.seat.manager().clone();
-        EventQueue::new(events_max, move || manager.wake())
+        EventQueue::with(events_max, move |is_in_turn| {
+            call_back();
+            if !is_in_turn {
+                manager.wake();
+            }
+        })
     }
 
     /// The next event; takes turns of the node, spins and then sleeps as the node's settings say, at most

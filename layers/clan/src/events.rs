@@ -47,8 +47,11 @@ struct Shared {
     free: Mutex<Free>,
     /// Sleepers, and event loops once they have slept.
     sleepers: AtomicU32,
-    call_back: Box<dyn Fn() + Send + Sync>,
+    call_back: Box<CallBack>,
 }
+
+/// Whether it is in a turn of the node, after which sleepers look in any case.
+type CallBack = dyn Fn(bool) + Send + Sync;
 
 /// Odd generations are registered.
 #[derive(Default)]
@@ -69,6 +72,19 @@ struct Free {
 pub struct EventId {
     number: u32,
     generation: u32,
+}
+
+impl EventId {
+    /// For C, never 0.
+    pub(crate) fn to_word(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.number)
+    }
+
+    /// `None`: no event was ever called so.
+    pub(crate) fn from_word(word: u64) -> Option<Self> {
+        let id = Self { number: word as u32, generation: (word >> 32) as u32 };
+        (id.generation % 2 == 1).then_some(id)
+    }
 }
 
 /// An event that was raised.
@@ -96,11 +112,19 @@ fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl EventQueue {
     /// A queue for up to `events_max` events, 1 to 2^24; some 30 bytes each. `call_back` is called by a
-    /// thread that raises while somebody [sleeps](Self::sleep), and must not take long: the wait queue's
-    /// call-back of CLAN, by which other services hear of events.
+    /// thread that raises while somebody [sleeps](Self::sleep): the wait queue's call-back of CLAN, by
+    /// which other services hear of events. That thread may be one that has the node, so the call-back
+    /// must be short and call nothing of this library.
     pub fn new(
         events_max: u32,
         call_back: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        Self::with(events_max, move |_| call_back())
+    }
+
+    pub(crate) fn with(
+        events_max: u32,
+        call_back: impl Fn(bool) + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         if !(1..=EVENTS_MAX).contains(&events_max) {
             return Err(Error::Misuse(format!(
@@ -165,16 +189,17 @@ impl EventQueue {
     /// written before is seen by whoever takes the event.
     #[inline]
     pub fn raise(&self, id: EventId) -> bool {
-        let raised = self.raise_in_turn(id);
-        if self.0.sleepers.load(Ordering::SeqCst) != 0 {
-            (self.0.call_back)();
-        }
-        raised
+        self.queue(id, false)
     }
 
-    /// [`raise`](Self::raise) in a turn of the node, after which sleepers look in any case.
+    /// [`raise`](Self::raise) in a turn of the node.
     #[inline]
     pub(crate) fn raise_in_turn(&self, id: EventId) -> bool {
+        self.queue(id, true)
+    }
+
+    #[inline]
+    fn queue(&self, id: EventId, is_in_turn: bool) -> bool {
         let shared = &*self.0;
         if shared.registered(id).is_none() {
             return false;
@@ -187,6 +212,9 @@ impl EventQueue {
             // An exchange: `sleepers` is read after it.
             shared.ring[at as usize & (shared.ring.len() - 1)]
                 .swap(id.number + 1, Ordering::SeqCst);
+        }
+        if shared.sleepers.load(Ordering::SeqCst) != 0 {
+            (shared.call_back)(is_in_turn);
         }
         true
     }

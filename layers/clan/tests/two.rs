@@ -172,6 +172,8 @@ fn a_region_that_was_taken_back_is_revoked_for_its_holder() {
         .map(|rights| region.export(&two.accepted, rights).unwrap());
     let [first, second] =
         exports.map(|export| two.connected.import(&export.handle, LIMIT).unwrap());
+    // Of another region: nothing.
+    two.server.region(64, 0).unwrap().revoke(&exports[1]);
     region.revoke(&exports[0]);
     until(|| {
         two.client.manager().poll().unwrap();
@@ -424,7 +426,7 @@ fn the_engine_serves_high_priorities_first_and_equals_in_turn() {
                 if number == 2 {
                     // Its equals share the ring: neither has waited for the other.
                     let shares = [8, 300_008].map(|at| region.load(at).unwrap() != 0);
-                    assert_eq!(shares[0], true);
+                    assert!(shares[0]);
                 }
             }
         }
@@ -562,4 +564,27 @@ fn events_that_are_set_late_and_groups_complete_at_once_wake_a_sleeper() {
     let get = Request::Get { from, offset: 0, to, at: 0, length: 4096 };
     requests.submit(&[get], event).unwrap();
     is_woken(3);
+}
+
+#[test]
+fn a_call_back_hears_of_tripwires_and_of_raises_while_somebody_sleeps() {
+    let two = two();
+    let (region, aperture) = window(&two, 64, Rights::Write);
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = calls.clone();
+    let count = move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    };
+    let queue = EventQueue::new(4, count).unwrap();
+    let wire = region.wire(0..8, Trip::Write, Some(target(&queue, 1))).unwrap();
+    aperture.put(0, b"no sleep", LIMIT).unwrap();
+    until(|| queue.take().is_some());
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+    let sleeping = queue.sleep();
+    wire.arm();
+    aperture.put(0, b"asleep..", LIMIT).unwrap();
+    until(|| calls.load(Ordering::Relaxed) == 1);
+    queue.raise(queue.register(2).unwrap());
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+    drop(sleeping);
 }

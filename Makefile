@@ -12,7 +12,7 @@ help:
 	@echo 'make test              every check that takes no more than some minutes: eleven in all'
 	@echo 'make deep              the others: release build, model checkers, sanitizers, fuzzing'
 	@echo 'make build             the release build alone: target/release/hamlyn'
-	@echo 'make install           the command, the C library and Fast Messages, below PREFIX=/usr/local (and DESTDIR);'
+	@echo 'make install           the command, the C library and the layers, below PREFIX=/usr/local (and DESTDIR);'
 	@echo '                       make uninstall'
 	@echo 'make deb               what make install installs, as a Debian package'
 	@echo 'make docs              the documentation as a site, with its links checked'
@@ -50,10 +50,12 @@ install:
 		$(MAKE) --no-print-directory build; fi
 	@capi/install.sh install
 	@if [ -e "$${CARGO_TARGET_DIR:-target}/release/libhamlyn_fm.so" ]; then layers/fm/install.sh install; fi
+	@if [ -e "$${CARGO_TARGET_DIR:-target}/release/libhamlyn_clan.so" ]; then layers/clan/install.sh install; fi
 
 uninstall:
 	@capi/install.sh uninstall
 	@layers/fm/install.sh uninstall
+	@layers/clan/install.sh uninstall
 
 # What `make install` installs, as a package.
 deb: build

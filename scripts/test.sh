@@ -10,7 +10,7 @@
 # list that finishes first takes remaining steps of the other, the second from its end. cargo makes
 # steps that build in the same directory wait for each other. The last line sums up.
 TEST='fmt unit doc pure examples'
-TEST_BESIDE='c fm python'
+TEST_BESIDE='c layers python'
 DEEP='clippy release tour bench budgets readme site deb http bare aarch64 sanitizers launchers long planted wheel package api'
 DEEP_BESIDE='loom miri tsan fuzz'
 set -u
@@ -226,8 +226,8 @@ http() (
 
 # The artifacts for users, like `make build`: the command and the C library, optimised, each linked
 # as one. Python's is `wheel`'s.
-# Not the layers: linked as one, the artifacts of each take two minutes, and the step `fm` has tested them
-# in the dev profile.
+# Not the layers: linked as one, the artifacts of each take two minutes, and the step `layers` has tested
+# them in the dev profile.
 release() {
     cargo build --release --workspace --exclude hamlyn-python --exclude hamlyn-fm --exclude hamlyn-clan \
         --exclude hamlyn-vmmc "$@"
@@ -236,11 +236,11 @@ release() {
 # The C library, installed: each program compiled as C and as C++, against the dev build ..
 c() { c_library dev c c++ static; }
 
-# Fast Messages in C, and what is over it: programs with 1 to 8 nodes.
-fm() {
+# The layers in C: CLAN; Fast Messages, and what is over it: programs with 1 to 8 nodes.
+layers() {
     # shellcheck disable=SC2086
     cargo build --quiet $WITH --lib --bins --examples || return 1
-    limit 900 layers/fm/test.sh "$TARGET/debug"
+    limit 300 layers/clan/test.sh "$TARGET/debug" && limit 900 layers/fm/test.sh "$TARGET/debug"
     status=$?
     [ "$status" != 99 ] || cannot 'there is no C compiler'
     return "$status"
@@ -641,7 +641,7 @@ describe() {
         examples) echo 'every example runs to its end' ;;
         budgets) echo 'a message costs no more instructions than the table says' ;;
         c) echo 'the C library, installed: as C, as C++, as a static library' ;;
-        fm) echo 'Fast Messages in C, with MPI, sockets, shmem and global arrays' ;;
+        layers) echo 'the layers in C: CLAN; Fast Messages with MPI, sockets, shmem and global arrays' ;;
         python) echo 'the Python package: types, tests, examples' ;;
         release) echo 'the release build' ;;
         tour) echo 'hamlyn tour, quickly' ;;

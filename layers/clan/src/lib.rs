@@ -17,6 +17,7 @@
 #![warn(missing_docs)]
 
 mod board;
+mod c;
 mod clan;
 mod ends;
 mod events;

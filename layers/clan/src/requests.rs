@@ -76,6 +76,19 @@ pub enum Completion {
     Event(Target),
     /// This word becomes 1, or, if the group failed, 2.
     Word(Arc<AtomicU64>),
+    /// The same, of a program in C.
+    #[doc(hidden)]
+    WordOfC(crate::c::Kept<u64>),
+}
+
+impl Completion {
+    fn set_word(&self, value: u64) {
+        match self {
+            Self::Word(word) => word.store(value, Ordering::Release),
+            Self::WordOfC(word) => word.word().store(value, Ordering::Release),
+            Self::None | Self::Event(_) => {}
+        }
+    }
 }
 
 /// A completed group.
@@ -327,10 +340,9 @@ impl Engine {
         let Some(Group { number, completion, .. }) = queue.groups.pop_front() else { return true };
         let word = if result.is_ok() { 1 } else { 2 };
         unpoisoned(&queue.results).done.push_back(Done { group: number, result });
-        match completion {
-            Completion::None => {}
-            Completion::Event(target) => target.raise_in_turn(),
-            Completion::Word(at) => at.store(word, Ordering::Release),
+        completion.set_word(word);
+        if let Completion::Event(target) = completion {
+            target.raise_in_turn();
         }
         true
     }
@@ -460,9 +472,7 @@ impl RequestQueue {
                 transfers.len()
             )));
         }
-        if let Completion::Word(word) = &completion {
-            word.store(0, Ordering::Relaxed);
-        }
+        completion.set_word(0);
         self.clan.with(|node, board| {
             {
                 let mut results = unpoisoned(&self.results);

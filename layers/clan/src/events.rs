@@ -1,12 +1,14 @@
 //! The asynchronous event queue (CLAN 3.4): one cost, however many events are registered.
 //!
 //! ```text
-//!   raise   set the event's bit; if it was clear: its number into the ring, call back if someone sleeps
-//!   take    the number out of the ring, clear the bit, and only then look at what the event is about
+//!   raise   set the event's flag; if it was clear: its number into the ring, call back if someone sleeps
+//!   take    the number out of the ring, clear the flag, and only then look at what the event is about
 //! ```
-//! A bit for each event, so each is queued once at most, and a ring of their number is never full.
+//! A flag for each event (the paper's bit), so each is queued once at most, and a ring of their number is
+//! never full. A place of the ring says how often the ring has been gone round, too: what a slow taker has
+//! left in one is not taken again.
 //!
-//! Never: an event that was raised after its bit was cleared is lost; `raise` waits or allocates.
+//! Never: an event that was raised after its flag was cleared is lost; `raise` waits or allocates.
 
 use crate::Error;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -36,14 +38,12 @@ pub const EVENTS_MAX: u32 = 1 << 24;
 pub struct EventQueue(Arc<Shared>);
 
 struct Shared {
-    /// A number and 1; 0: nothing, or not yet.
-    ring: Box<[AtomicU32]>,
-    /// Whether an event is queued: a bit each.
-    bits: Box<[AtomicU64]>,
+    /// The low half of the place counted from the beginning, and 1; and the event's number.
+    ring: Box<[AtomicU64]>,
     events: Box<[Event_]>,
     tail: AtomicU64,
-    /// The place of the next number, of whoever takes.
-    head: Mutex<u64>,
+    /// The place of the next number, which a taker moves on to make it its own.
+    head: AtomicU64,
     free: Mutex<Free>,
     /// Sleepers, and event loops once they have slept.
     sleepers: AtomicU32,
@@ -57,6 +57,7 @@ type CallBack = dyn Fn(bool) + Send + Sync;
 #[derive(Default)]
 struct Event_ {
     generation: AtomicU32,
+    is_queued: AtomicBool,
     /// Unregistered while it was queued: free when it has been taken.
     ends: AtomicBool,
     user: AtomicU64,
@@ -134,10 +135,9 @@ impl EventQueue {
         let events = events_max as usize;
         Ok(Self(Arc::new(Shared {
             ring: filled(events.next_power_of_two()),
-            bits: filled(events.div_ceil(64)),
             events: filled(events),
             tail: AtomicU64::new(0),
-            head: Mutex::new(0),
+            head: AtomicU64::new(0),
             free: Mutex::new(Free { numbers: Vec::new(), next: 0 }),
             sleepers: AtomicU32::new(0),
             call_back: Box::new(call_back),
@@ -176,8 +176,7 @@ impl EventQueue {
         let mut free = unpoisoned(&shared.free);
         let Some(event) = shared.registered(id) else { return false };
         event.generation.store(id.generation.wrapping_add(1), Ordering::SeqCst);
-        let (word, bit) = place(id.number);
-        if shared.bits[word].load(Ordering::SeqCst) & bit != 0 {
+        if event.is_queued.load(Ordering::SeqCst) {
             event.ends.store(true, Ordering::Release);
         } else {
             free.numbers.push(id.number);
@@ -201,18 +200,15 @@ impl EventQueue {
     #[inline]
     fn queue(&self, id: EventId, is_in_turn: bool) -> bool {
         let shared = &*self.0;
-        if shared.registered(id).is_none() {
-            return false;
+        let Some(event) = shared.registered(id) else { return false };
+        // An exchange also where it is set: what was written before is seen by the thread that clears it,
+        // and the thread that queued it calls back.
+        if event.is_queued.swap(true, Ordering::SeqCst) {
+            return true;
         }
-        let (word, bit) = place(id.number);
-        // Read, modified and written also where it is set: what was written before is seen by the thread
-        // that clears it.
-        if shared.bits[word].fetch_or(bit, Ordering::SeqCst) & bit == 0 {
-            let at = shared.tail.fetch_add(1, Ordering::AcqRel);
-            // An exchange: `sleepers` is read after it.
-            shared.ring[at as usize & (shared.ring.len() - 1)]
-                .swap(id.number + 1, Ordering::SeqCst);
-        }
+        let at = shared.tail.fetch_add(1, Ordering::AcqRel);
+        // An exchange: `sleepers` is read after it.
+        shared.place(at).swap(tag(at) | u64::from(id.number), Ordering::SeqCst);
         if shared.sleepers.load(Ordering::SeqCst) != 0 {
             (shared.call_back)(is_in_turn);
         }
@@ -224,15 +220,21 @@ impl EventQueue {
     #[inline]
     pub fn take(&self) -> Option<Event> {
         let shared = &*self.0;
-        let mut head = unpoisoned(&shared.head);
+        let mut head = shared.head.load(Ordering::Relaxed);
         loop {
-            let place_in_ring = &shared.ring[*head as usize & (shared.ring.len() - 1)];
-            let number = place_in_ring.load(Ordering::Acquire).checked_sub(1)?;
-            place_in_ring.store(0, Ordering::Relaxed);
-            *head += 1;
-            let (word, bit) = place(number);
-            shared.bits[word].fetch_and(!bit, Ordering::SeqCst);
+            let entry = shared.place(head).load(Ordering::Acquire);
+            if entry & TAG != tag(head) {
+                return None;
+            }
+            let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
+            if let Err(now) = shared.head.compare_exchange(head, head + 1, order, failed) {
+                head = now;
+                continue;
+            }
+            head += 1;
+            let number = entry as u32;
             let event = &shared.events[number as usize];
+            event.is_queued.swap(false, Ordering::SeqCst);
             let generation = event.generation.load(Ordering::Acquire);
             if generation % 2 == 1 {
                 let user = event.user.load(Ordering::Relaxed);
@@ -252,9 +254,8 @@ impl EventQueue {
 
     /// Whether an event is queued.
     pub fn has_any(&self) -> bool {
-        let head = *unpoisoned(&self.0.head);
-        let place = &self.0.ring[head as usize & (self.0.ring.len() - 1)];
-        place.load(Ordering::SeqCst) != 0
+        let head = self.0.head.load(Ordering::SeqCst);
+        self.0.place(head).load(Ordering::SeqCst) & TAG == tag(head)
     }
 
     /// While the guard lives, each [`raise`](Self::raise) calls back. Take once more after this call and
@@ -278,17 +279,25 @@ impl Drop for Sleeping<'_> {
     }
 }
 
+/// Of an entry of the ring: its place.
+const TAG: u64 = !0 << 32;
+
+#[inline]
+fn tag(at: u64) -> u64 {
+    (at + 1) << 32
+}
+
 impl Shared {
+    #[inline]
+    fn place(&self, at: u64) -> &AtomicU64 {
+        &self.ring[at as usize & (self.ring.len() - 1)]
+    }
+
     #[inline]
     fn registered(&self, id: EventId) -> Option<&Event_> {
         let event = self.events.get(id.number as usize)?;
         (event.generation.load(Ordering::Acquire) == id.generation).then_some(event)
     }
-}
-
-#[inline]
-fn place(number: u32) -> (usize, u64) {
-    (number as usize / 64, 1 << (number % 64))
 }
 
 /// An event of a queue, for sources of the layer's own.
@@ -308,5 +317,57 @@ impl Target {
 
     pub(crate) fn raise_in_turn(&self) {
         self.queue.raise_in_turn(self.event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_takers_lose_no_raise_and_share_no_place() {
+        // As many places as events, so that each is filled again as soon as it is empty.
+        let queue = EventQueue::new(8, || {}).unwrap();
+        let ids: Vec<_> = (0..8).map(|user| queue.register(user).unwrap()).collect();
+        let raised: Vec<_> = ids.iter().map(|_| AtomicU64::new(0)).collect();
+        let seen: Vec<_> = ids.iter().map(|_| AtomicU64::new(0)).collect();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let raisers: Vec<_> = (0..3)
+                .map(|first| {
+                    let (queue, ids, raised) = (&queue, &ids, &raised);
+                    scope.spawn(move || {
+                        for round in 0..30_000 {
+                            let number = (first + round * 5) % 8;
+                            raised[number].fetch_add(1, Ordering::Relaxed);
+                            queue.raise(ids[number]);
+                        }
+                    })
+                })
+                .collect();
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    loop {
+                        let was_over = is_over.load(Ordering::Acquire);
+                        match queue.take() {
+                            Some(event) => {
+                                let number = event.user as usize;
+                                let now = raised[number].load(Ordering::Relaxed);
+                                seen[number].fetch_max(now, Ordering::Relaxed);
+                            }
+                            None if was_over => return,
+                            None => std::thread::yield_now(),
+                        }
+                    }
+                });
+            }
+            raisers.into_iter().for_each(|raiser| raiser.join().unwrap());
+            is_over.store(true, Ordering::Release);
+        });
+        let counts = |of: &[AtomicU64]| -> Vec<_> {
+            of.iter().map(|count| count.load(Ordering::Relaxed)).collect()
+        };
+        assert_eq!(counts(&seen), counts(&raised));
+        assert!(!queue.has_any());
     }
 }

@@ -220,8 +220,8 @@ impl Region {
         });
     }
 
-    /// A tripwire on some of its bytes, enabled and armed; `target` is raised when it fires. Costs 16 bytes
-    /// and a little for each line of 64 bytes that it covers. [`Error::Full`]: there are `wires_max`.
+    /// A tripwire on some of its bytes, enabled and armed; `target` is raised when it fires. Costs some
+    /// 30 bytes for each line of 64 bytes that it covers. [`Error::Full`]: there are `wires_max`.
     pub fn wire(
         &self,
         range: Range<u64>,
@@ -506,10 +506,18 @@ impl Aperture {
 
     /// Programmed stores through a mapped aperture: at once, without the owner's program, and **without
     /// tripping its wires**; another thread or process may see the bytes in any order. Then ring a doorbell:
-    /// [`put`](Self::put) into a wired word.
+    /// [`put`](Self::put) into a wired word. Eight bytes at a multiple of 8 are stored as a whole, after
+    /// everything that this thread has stored before: the owner's [`load`](Region::load) of them comes
+    /// before its look at the rest.
     #[inline]
     pub fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        Ok(self.checked_mapping()?.write(offset, bytes)?)
+        let mapped = self.checked_mapping()?;
+        if let (true, Ok(word)) = (offset.is_multiple_of(8), bytes.try_into())
+            && mapped.write_u64(offset, u64::from_ne_bytes(word)).is_ok()
+        {
+            return Ok(());
+        }
+        Ok(mapped.write(offset, bytes)?)
     }
 
     /// Programmed loads through a mapped aperture.

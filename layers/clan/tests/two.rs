@@ -205,6 +205,23 @@ fn stores_through_a_mapped_aperture_need_nobody_and_a_put_trips() {
     assert_eq!(&bytes, b"heardeard");
     aperture.get(4096, &mut bytes, LIMIT).unwrap();
     assert_eq!(&bytes, b"heardeard");
+    // A word after the bytes that it announces, as between threads.
+    aperture.store(4096, &[0; 8]).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1..=20_000u64 {
+                aperture.store(8 * (number % 100), &number.to_ne_bytes()).unwrap();
+                aperture.store(4096, &number.to_ne_bytes()).unwrap();
+            }
+        });
+        until(|| {
+            let number = region.load(4096).unwrap();
+            let told = region.load(8 * (number % 100)).unwrap();
+            // Or a later one of the same place.
+            assert!(told >= number, "{told} where {number} was announced");
+            number == 20_000
+        });
+    });
     region.revoke(&export);
     until(|| {
         two.client.manager().poll().unwrap();

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   a packet for a region     the filter's byte of its line of 64 bytes: 0: deposited, nothing is asked
-//!   a wire on that line       its bytes and the packet's overlap: the fired bit, then its event
+//!   a wire on that line       64 bits for a page's lines, a chain of wires for each line
+//!   on the packet's bytes     the fired bit, then its event
 //! ```
 //! Never: a wire fires for a byte that the packet did not touch; a firing between `arm` and the look at
 //! the bytes is lost; a peer's packet makes the table grow.
@@ -10,7 +11,8 @@
 use crate::events::Target;
 use crate::{Clan, Error};
 use hamlyn::{Deposit, Filter, Receiver};
-use std::collections::BTreeSet;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -38,8 +40,81 @@ pub(crate) struct Wires {
 #[derive(Default)]
 struct Table {
     wires: slab::Slab<Placed>,
-    /// Line and number of each wire that is enabled.
-    by_line: BTreeSet<(u64, u32)>,
+    /// A bit for each line with wires that are enabled.
+    pages: Box<[u64]>,
+    /// Of such a line the first link of its chain.
+    first: HashMap<u64, u32, BuildHasherDefault<LineHasher>>,
+    links: slab::Slab<ChainLink>,
+}
+
+/// A wire on a line.
+#[derive(Clone, Copy)]
+struct ChainLink {
+    wire: u32,
+    /// [`END`], or the next.
+    next: u32,
+}
+
+const END: u32 = u32::MAX;
+
+/// Lines are chosen by the region's owner, not by peers.
+#[derive(Default)]
+struct LineHasher(u64);
+
+impl Hasher for LineHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+    }
+
+    #[inline]
+    fn write_u64(&mut self, line: u64) {
+        self.0 = (self.0 ^ line).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+impl Table {
+    /// The wires of a line.
+    #[inline]
+    fn on(&self, line: u64) -> impl Iterator<Item = (u32, &Placed)> {
+        let mut at = self.first.get(&line).copied().unwrap_or(END);
+        std::iter::from_fn(move || {
+            let link = *self.links.get(at as usize)?;
+            at = link.next;
+            Some((link.wire, &self.wires[link.wire as usize]))
+        })
+    }
+
+    fn insert(&mut self, line: u64, wire: u32) {
+        let next = self.first.get(&line).copied().unwrap_or(END);
+        let at = self.links.insert(ChainLink { wire, next });
+        self.first.insert(line, at as u32);
+        self.pages[line as usize / 64] |= 1 << (line % 64);
+    }
+
+    fn remove(&mut self, line: u64, wire: u32) {
+        let (mut before, mut at) = (None, self.first.get(&line).copied().unwrap_or(END));
+        while let Some(link) = self.links.get(at as usize).copied() {
+            if link.wire != wire {
+                (before, at) = (Some(at), link.next);
+                continue;
+            }
+            self.links.remove(at as usize);
+            match (before, link.next) {
+                (Some(before), next) => self.links[before as usize].next = next,
+                (None, END) => {
+                    self.first.remove(&line);
+                    self.pages[line as usize / 64] &= !(1 << (line % 64));
+                }
+                (None, next) => drop(self.first.insert(line, next)),
+            }
+            return;
+        }
+    }
 }
 
 struct Placed {
@@ -57,7 +132,10 @@ impl Wires {
     pub fn new(bytes: u64, wires_max: u32) -> Self {
         Self {
             filter: Filter::by_page(bytes as usize, LINE as usize),
-            table: Mutex::default(),
+            table: Mutex::new(Table {
+                pages: vec![0; bytes.div_ceil(LINE * 64) as usize].into(),
+                ..Table::default()
+            }),
             fired: (0..wires_max.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -78,20 +156,34 @@ impl Wires {
         }
         let table = self.table();
         let of = lines(&touched);
-        for (_, number) in table.by_line.range((of.start, 0)..(of.end, 0)) {
-            let wire = &table.wires[*number as usize];
-            if wire.trip != trip
-                || wire.range.start >= touched.end
-                || touched.start >= wire.range.end
-            {
-                continue;
+        // A wire on several lines is next to itself.
+        let mut last = None;
+        for page in of.start / 64..of.end.div_ceil(64) {
+            let (from, to) = (of.start.max(page * 64), of.end.min(page * 64 + 64));
+            let mask = u64::MAX >> (64 - (to - from)) << (from % 64);
+            let mut bits = table.pages.get(page as usize).map_or(0, |bits| bits & mask);
+            while bits != 0 {
+                let line = page * 64 + u64::from(bits.trailing_zeros());
+                bits &= bits - 1;
+                for (number, wire) in table.on(line) {
+                    if wire.trip == trip
+                        && wire.range.start < touched.end
+                        && touched.start < wire.range.end
+                        && last.replace(number) != Some(number)
+                    {
+                        self.fire(number, wire);
+                    }
+                }
             }
-            let (word, bit) = (*number as usize / 64, 1 << (number % 64));
-            if self.fired[word].fetch_or(bit, Ordering::SeqCst) & bit == 0
-                && let Some(target) = &wire.target
-            {
-                target.raise_in_turn();
-            }
+        }
+    }
+
+    fn fire(&self, number: u32, wire: &Placed) {
+        let (word, bit) = (number as usize / 64, 1 << (number % 64));
+        if self.fired[word].fetch_or(bit, Ordering::SeqCst) & bit == 0
+            && let Some(target) = &wire.target
+        {
+            target.raise_in_turn();
         }
     }
 
@@ -106,15 +198,12 @@ impl Wires {
         let filters = wire.trip == Trip::Write;
         for line in lines(&wire.range.clone()) {
             if is_enabled {
-                table.by_line.insert((line, number));
+                table.insert(line, number);
             } else {
-                table.by_line.remove(&(line, number));
+                table.remove(line, number);
             }
             if filters {
-                let asks = table
-                    .by_line
-                    .range((line, 0)..(line + 1, 0))
-                    .any(|(_, number)| table.wires[*number as usize].trip == Trip::Write);
+                let asks = table.on(line).any(|(_, wire)| wire.trip == Trip::Write);
                 self.filter.set(line as usize, asks);
             }
         }
@@ -218,5 +307,52 @@ impl Wires {
     /// 64 fired bits.
     pub fn fired(&self, word: usize) -> Option<u64> {
         Some(self.fired.get(word)?.load(Ordering::Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_touch_fires_the_enabled_wires_of_its_kind_on_its_bytes_and_no_others() {
+        let (bytes, mut state) = (20_000u64, 1u64);
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        let wires = Wires::new(bytes, 256);
+        let mut placed = Vec::new();
+        for number in 0..256 {
+            // Short ones, of which several share a line, and some over pages.
+            let start = random(bytes);
+            let most = if number % 8 == 0 { 9000 } else { 40 };
+            let range = start..(start + 1 + random(most)).min(bytes);
+            let trip = if random(3) == 0 { Trip::Read } else { Trip::Write };
+            let wire = Placed { range: range.clone(), trip, target: None, is_enabled: false };
+            wires.table().wires.insert(wire);
+            placed.push((range, trip, false));
+        }
+        for _ in 0..5000 {
+            let number = random(256);
+            let is_enabled = random(2) == 0;
+            wires.enable(number as u32, is_enabled);
+            placed[number as usize].2 = is_enabled;
+            let start = random(bytes);
+            let touched = start..(start + random(300)).min(bytes);
+            let trip = if random(2) == 0 { Trip::Read } else { Trip::Write };
+            wires.touch(touched.clone(), trip);
+            for (number, (range, of, is_enabled)) in placed.iter().enumerate() {
+                let overlaps = range.start < touched.end && touched.start < range.end;
+                let wanted = *is_enabled && *of == trip && overlaps && !touched.is_empty();
+                let bit = 1 << (number % 64);
+                let fired = wires.fired[number / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0;
+                assert_eq!(fired, wanted, "{touched:?} and {range:?}");
+            }
+        }
+        (0..256).for_each(|number| wires.enable(number, false));
+        let table = wires.table();
+        assert!(table.first.is_empty() && table.links.is_empty());
+        assert!(table.pages.iter().all(|bits| *bits == 0));
     }
 }

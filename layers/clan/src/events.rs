@@ -240,10 +240,7 @@ impl EventQueue {
                 let user = event.user.load(Ordering::Relaxed);
                 return Some(Event { id: EventId { number, generation }, user });
             }
-            let mut free = unpoisoned(&shared.free);
-            if event.ends.swap(false, Ordering::AcqRel) {
-                free.numbers.push(number);
-            }
+            shared.free_ended(number);
         }
     }
 
@@ -288,6 +285,15 @@ fn tag(at: u64) -> u64 {
 }
 
 impl Shared {
+    /// An event was unregistered while it was queued, and has been taken.
+    #[cold]
+    fn free_ended(&self, number: u32) {
+        let mut free = unpoisoned(&self.free);
+        if self.events[number as usize].ends.swap(false, Ordering::AcqRel) {
+            free.numbers.push(number);
+        }
+    }
+
     #[inline]
     fn place(&self, at: u64) -> &AtomicU64 {
         &self.ring[at as usize & (self.ring.len() - 1)]

@@ -641,7 +641,7 @@ describe() {
         examples) echo 'every example runs to its end' ;;
         budgets) echo 'a message costs no more instructions than the table says' ;;
         c) echo 'the C library, installed: as C, as C++, as a static library' ;;
-        layers) echo 'the layers in C: CLAN; Fast Messages with MPI, sockets, shmem and global arrays' ;;
+        layers) echo 'the layers in C: CLAN; VMMC with NX and BSP; Fast Messages with MPI, sockets, shmem and global arrays' ;;
         python) echo 'the Python package: types, tests, examples' ;;
         release) echo 'the release build' ;;
         tour) echo 'hamlyn tour, quickly' ;;

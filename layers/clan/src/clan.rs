@@ -226,6 +226,24 @@ impl Clan {
         event
     }
 
+    /// [`wait`](Self::wait) that also ends, with `None`, when `look` says so: for programs that wait for a
+    /// word of a region. It is called after each turn, while the node is locked, and makes no calls.
+    pub fn wait_until(
+        &self,
+        queue: &EventQueue,
+        limit: Option<Duration>,
+        mut look: impl FnMut() -> bool,
+    ) -> Result<Option<Event>, Error> {
+        let sleeping = queue.sleep();
+        let found = self.wait_for(limit, |_, _| match queue.take() {
+            None if look() => Some(None),
+            None => None,
+            event => Some(event),
+        });
+        drop(sleeping);
+        found
+    }
+
     /// [`wait`](Self::wait) of one turn at most.
     pub fn poll(&self, queue: &EventQueue) -> Result<Option<Event>, Error> {
         if let Some(event) = queue.take() {

@@ -404,6 +404,17 @@ impl Aperture {
         self.core.rights
     }
 
+    /// [`Error::Closed`] or [`Error::Revoked`], if it has ended. Loads.
+    pub fn check(&self) -> Result<(), Error> {
+        self.core.check()
+    }
+
+    /// The path that its link takes, and the reason.
+    pub fn explain(&self) -> Result<String, Error> {
+        let explained = self.clan.manager().explain(self.core.link);
+        explained.map_err(|e| Error::Closed(e.to_string()))
+    }
+
     /// Whether its pages are mapped, so that [`store`](Self::store) and [`load`](Self::load) need nobody.
     pub fn is_mapped(&self) -> bool {
         self.core.mapped().is_some()

@@ -95,6 +95,11 @@ impl Bound {
         &self.local
     }
 
+    /// How long stores and flushes wait for room from now on.
+    pub fn set_limit(&mut self, limit: Option<Duration>) {
+        self.limit = limit;
+    }
+
     /// Stores a word of four bytes, in the processor's order.
     #[inline]
     pub fn store_u32(&mut self, offset: usize, value: u32) -> Result<(), Error> {

@@ -13,6 +13,7 @@
 
 use crate::{Config, Error, Rights};
 use hamlyn::Access;
+use hamlyn::protocol::Manager;
 use hamlyn_clan::{
     Aperture, Clan, Endpoint, EventId, EventQueue, HANDLE_BYTES, OOB_BYTES, Region, Target,
 };
@@ -119,7 +120,15 @@ impl core::fmt::Debug for Vmmc {
 impl Vmmc {
     /// With a node of its own.
     pub fn new(config: Config) -> Result<Self, Error> {
-        let clan = Clan::new(config)?;
+        Self::with(Clan::new(config)?)
+    }
+
+    /// At a manager that other protocols use, too; `config.node` is not looked at.
+    pub fn at(manager: &Manager, config: Config) -> Result<Self, Error> {
+        Self::with(Clan::at(manager, config)?)
+    }
+
+    fn with(clan: Clan) -> Result<Self, Error> {
         let events = clan.event_queue(SOURCES_MAX)?;
         let newcomers = Target { queue: events.clone(), event: events.register(NEWCOMERS)? };
         clan.set_accept_event(Some(newcomers));
@@ -197,13 +206,18 @@ impl Vmmc {
         while endpoint.take_oob()?.is_some() {}
         let question = [&[buffer.len() as u8], buffer.as_bytes()].concat();
         endpoint.send_oob(&question, left())?;
-        let answer = endpoint.receive_oob(left());
-        if answer == Err(Error::TimedOut) {
+        let mut answer = Ok(None);
+        let waited = self.wait_until(left(), || {
+            answer = endpoint.take_oob();
+            !matches!(answer, Ok(None))
+        });
+        if waited == Err(Error::TimedOut) {
             // Its late answer would be taken for that to another question.
             asking.remove(program);
             return Err(Error::TimedOut);
         }
-        let answer = answer?;
+        waited?;
+        let Some(answer) = answer? else { return Err(Error::TimedOut) };
         if answer[0] != GRANTED {
             let text = String::from_utf8_lossy(&answer[1..]);
             let text = text.trim_end_matches('\0');
@@ -228,6 +242,25 @@ impl Vmmc {
         let event = self.0.clan.wait(&self.0.events, limit)?;
         self.handle(event.user);
         self.poll()
+    }
+
+    /// Waits until `look` says so, at most `limit`: for a word of a buffer that others change. Questions are
+    /// answered meanwhile. It is called after each turn, while the node is locked, and makes no calls but
+    /// [`Proxy::check`].
+    pub fn wait_until(
+        &self,
+        limit: Option<Duration>,
+        mut look: impl FnMut() -> bool,
+    ) -> Result<(), Error> {
+        let began = Instant::now();
+        while !look() {
+            let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+            match self.0.clan.wait_until(&self.0.events, left, &mut look)? {
+                Some(event) => self.handle(event.user),
+                None => return Ok(()),
+            }
+        }
+        Ok(())
     }
 
     /// The next notification, of any buffer; those of one importer in the order in which it sent. `None`:
@@ -477,6 +510,11 @@ impl Proxy {
     /// Copies bytes of the buffer here; the exporter's program, or its thread, answers.
     pub fn get(&self, offset: u64, to: &mut [u8], limit: Option<Duration>) -> Result<(), Error> {
         self.aperture.get(offset, to, limit)
+    }
+
+    /// [`Error::Revoked`] or [`Error::Closed`], if the buffer or its program is gone. Loads.
+    pub fn check(&self) -> Result<(), Error> {
+        self.aperture.check()
     }
 
     /// The aperture below, for [requests](Clan::request_queue) that go on by themselves: the asynchronous

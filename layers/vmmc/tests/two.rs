@@ -140,6 +140,36 @@ fn without_a_thread_calls_answer_and_take() {
     });
 }
 
+#[test]
+fn two_programs_without_threads_import_from_one_another_and_wait_for_words() {
+    let two = two();
+    two.importer.serve("other", Access::SameUser).unwrap();
+    let both = [(&two.exporter, "other"), (&two.importer, "two")];
+    std::thread::scope(|scope| {
+        for (vmmc, other) in both {
+            scope.spawn(move || {
+                let buffer = vmmc.export("b", 4096, Exporting::default()).unwrap();
+                // The other may not have exported it yet.
+                let proxy = loop {
+                    match vmmc.import(other, "b", LIMIT) {
+                        Ok(proxy) => break proxy,
+                        Err(Error::Refused(_)) => vmmc.poll().unwrap(),
+                        Err(e) => panic!("{e}"),
+                    }
+                };
+                for word in 1..=1000u64 {
+                    proxy.send(64, &word.to_ne_bytes(), LIMIT).unwrap();
+                    vmmc.wait_until(LIMIT, || buffer.region().load(64).unwrap() >= word).unwrap();
+                }
+                let none = Some(Duration::from_millis(1));
+                assert_eq!(vmmc.wait_until(none, || false), Err(Error::TimedOut));
+                proxy.send(72, &[1], LIMIT).unwrap();
+                vmmc.wait_until(LIMIT, || buffer.region().load(72) == Ok(1)).unwrap();
+            });
+        }
+    });
+}
+
 /// A buffer of a program with a thread, and its proxy.
 fn bound(two: &Two, bytes: u64) -> (hamlyn_vmmc::Buffer, Proxy) {
     two.exporter.start_thread(|_| {}).unwrap();

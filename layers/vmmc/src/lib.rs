@@ -8,10 +8,12 @@
 //! bound    automatic update by stores of this library's, combined or not
 //! mirror   automatic update by plain stores, which are tracked
 //! track    which bytes of plain memory have changed
+//! c        the same for C: include/vmmc.h
 //! ```
 #![warn(missing_docs)]
 
 mod bound;
+mod c;
 mod mirror;
 mod track;
 mod vmmc;

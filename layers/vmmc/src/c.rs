@@ -12,13 +12,13 @@ use crate::{Rights, Tracking, Users, Vmmc};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::panic::AssertUnwindSafe;
 use hamlyn::Access;
-use hamlyn::job::Job;
+use hamlyn::job::{Job, JobError};
 use hamlyn_clan::{Completion, Request, RequestQueue};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The name under which a rank's name is put.
 const RANK: &str = "vmmc";
@@ -328,7 +328,18 @@ calls! {
     }
 
     fn vmmc_fence(vmmc: *const CVmmc, ms: c_int) -> c_int {
-        done(job(of(vmmc)?)?.fence(limit(ms)).map_err(refused)?)
+        let (vmmc, began) = (of(vmmc)?, Instant::now());
+        let job = job(vmmc)?;
+        loop {
+            // Others may import meanwhile, and are answered here.
+            vmmc.0.poll()?;
+            match job.fence(Some(Duration::from_millis(2))) {
+                Ok(()) => return Ok(0),
+                Err(JobError::Missing { .. })
+                    if limit(ms).is_none_or(|limit| began.elapsed() < limit) => {}
+                Err(e) => return Err(refused(e)),
+            }
+        }
     }
 
     fn vmmc_close(vmmc: *mut CVmmc) -> c_int { free(vmmc) }

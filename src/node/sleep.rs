@@ -235,6 +235,34 @@ impl Node {
         }
     }
 
+    /// All threads that sleep on this node, or watch its descriptor, wake when there is room on a link,
+    /// once: for a layer that sends in turns, in
+    /// [`Protocol::after_poll`](crate::protocol::Protocol::after_poll), and found none.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("hamlyn-doc-room-{}", std::process::id()));
+    /// use hamlyn::{LinkId, Node, SlotConfig};
+    ///
+    /// # let config = hamlyn::Config::from_env()?.dir(&dir);
+    /// let mut node = Node::with_config(config)?;
+    /// let (area, queue) = (node.message_area(4096)?, node.notification_queue(1)?);
+    /// let slot = node.slot(SlotConfig::new(area, queue))?;
+    /// let ticket = node.fast_ticket(slot)?;
+    /// while node.try_send_fast_over(LinkId::SELF, &ticket, &[7; 2000], 0).is_ok() {}
+    /// node.wake_at_room(LinkId::SELF);
+    /// # drop(node);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wake_at_room(&mut self, id: LinkId) {
+        let known = self.awaiting_room.len();
+        self.await_room(id);
+        if self.awaiting_room.len() != known {
+            // Those who sleep already do not wait for it.
+            self.wake();
+        }
+    }
+
     /// Whether a link that had no room has room for any packet now, or will never have.
     pub(crate) fn has_room(&mut self, id: LinkId) -> bool {
         match self.links.get_mut(id.index as usize) {

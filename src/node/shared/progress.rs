@@ -66,10 +66,12 @@ impl<T: Attached> SharedNode<T> {
                     return;
                 }
                 let (turn, attached) = node.parts();
+                let before = turn.moved();
                 let taken = turn.poll_for_application(inner.was_called());
                 attached.after_poll(turn);
                 match taken {
-                    Ok(0) => {}
+                    // A layer has called `Node::wake`: it goes on in the next turn.
+                    Ok(0) if turn.moved() == before => {}
                     Ok(_) => {
                         backoff.restart();
                         drop(node);

@@ -610,3 +610,80 @@ fn a_biased_lock_excludes_its_owner_and_the_others() {
         lock.value.with(|value| assert_eq!(unsafe { *value }, 3));
     });
 }
+
+/// CLAN's event queue, for which its layer has no build without an operating system.
+#[path = "../layers/clan/src/events.rs"]
+#[allow(dead_code)]
+mod events;
+
+#[allow(dead_code)]
+#[derive(Debug)]
+enum Error {
+    Full(String),
+    Misuse(String),
+}
+
+fn event_queue(events: u32) -> (events::EventQueue, Arc<AtomicBool>) {
+    let is_called = Arc::new(AtomicBool::new(false));
+    let called = is_called.clone();
+    let call_back = move || called.store(true, Ordering::SeqCst);
+    (events::EventQueue::new(events, call_back).unwrap(), is_called)
+}
+
+#[test]
+fn an_event_that_is_raised_is_taken_after_its_last_raise() {
+    loom::model(|| {
+        let (queue, _) = event_queue(2);
+        let ids = [queue.register(0).unwrap(), queue.register(1).unwrap()];
+        let written = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let (raiser, writes) = (queue.clone(), written.clone());
+        let raising = thread::spawn(move || {
+            for number in [0, 1, 0] {
+                writes[number].fetch_add(1, Ordering::Relaxed);
+                assert!(raiser.raise(ids[number]));
+            }
+        });
+        let mut seen = [0; 2];
+        let mut look = || {
+            while let Some(event) = queue.take() {
+                let number = event.user as usize;
+                seen[number] = written[number].load(Ordering::Relaxed);
+            }
+        };
+        look();
+        raising.join().unwrap();
+        look();
+        assert_eq!(seen, [2, 1]);
+    });
+}
+
+#[test]
+fn who_sleeps_after_a_last_take_is_called_back() {
+    loom::model(|| {
+        let (queue, is_called) = event_queue(1);
+        let id = queue.register(7).unwrap();
+        let raiser = queue.clone();
+        let raising = thread::spawn(move || assert!(raiser.raise(id)));
+        let sleeping = queue.sleep();
+        let found = queue.take().is_some();
+        raising.join().unwrap();
+        assert!(found || is_called.load(Ordering::SeqCst), "it would sleep for ever");
+        drop(sleeping);
+    });
+}
+
+#[test]
+fn an_event_that_is_unregistered_while_it_is_raised_and_taken_frees_its_place() {
+    loom::model(|| {
+        let (queue, _) = event_queue(1);
+        let id = queue.register(7).unwrap();
+        let (raiser, taker) = (queue.clone(), queue.clone());
+        let raising = thread::spawn(move || raiser.raise(id));
+        let taking = thread::spawn(move || taker.take());
+        assert!(queue.unregister(id));
+        raising.join().unwrap();
+        taking.join().unwrap();
+        queue.take();
+        queue.register(8).expect("the place is free");
+    });
+}

@@ -11,8 +11,18 @@
 //! Never: an event that was raised after its flag was cleared is lost; `raise` waits or allocates.
 
 use crate::Error;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+// The models are in `tests/loom.rs` of the library.
+#[cfg(loom)]
+use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+};
+use std::sync::Arc;
+#[cfg(not(loom))]
+use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+};
 
 /// Most events of one queue.
 pub const EVENTS_MAX: u32 = 1 << 24;
@@ -176,6 +186,7 @@ impl EventQueue {
         let mut free = unpoisoned(&shared.free);
         let Some(event) = shared.registered(id) else { return false };
         event.generation.store(id.generation.wrapping_add(1), Ordering::SeqCst);
+        then();
         if event.is_queued.load(Ordering::SeqCst) {
             event.ends.store(true, Ordering::Release);
         } else {
@@ -209,6 +220,7 @@ impl EventQueue {
         let at = shared.tail.fetch_add(1, Ordering::AcqRel);
         // An exchange: `sleepers` is read after it.
         shared.place(at).swap(tag(at) | u64::from(id.number), Ordering::SeqCst);
+        then();
         if shared.sleepers.load(Ordering::SeqCst) != 0 {
             (shared.call_back)(is_in_turn);
         }
@@ -222,7 +234,8 @@ impl EventQueue {
         let shared = &*self.0;
         let mut head = shared.head.load(Ordering::Relaxed);
         loop {
-            let entry = shared.place(head).load(Ordering::Acquire);
+            // Sequentially consistent, as `sleepers` is raised before it.
+            let entry = shared.place(head).load(Ordering::SeqCst);
             if entry & TAG != tag(head) {
                 return None;
             }
@@ -235,7 +248,9 @@ impl EventQueue {
             let number = entry as u32;
             let event = &shared.events[number as usize];
             event.is_queued.swap(false, Ordering::SeqCst);
-            let generation = event.generation.load(Ordering::Acquire);
+            then();
+            // And read after the flag.
+            let generation = event.generation.load(Ordering::SeqCst);
             if generation % 2 == 1 {
                 let user = event.user.load(Ordering::Relaxed);
                 return Some(Event { id: EventId { number, generation }, user });
@@ -259,6 +274,7 @@ impl EventQueue {
     /// before sleeping: an event that was raised before it called nobody.
     pub fn sleep(&self) -> Sleeping<'_> {
         self.0.sleepers.fetch_add(1, Ordering::SeqCst);
+        then();
         Sleeping(self)
     }
 }
@@ -304,6 +320,13 @@ impl Shared {
         let event = self.events.get(id.number as usize)?;
         (event.generation.load(Ordering::Acquire) == id.generation).then_some(event)
     }
+}
+
+/// Between two accesses that are sequentially consistent. Loom knows that of fences alone.
+#[inline]
+fn then() {
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
 /// An event of a queue, for sources of the layer's own.

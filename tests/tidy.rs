@@ -515,7 +515,15 @@ fn sentences_that_users_read_quote_texts_and_hold_no_other_debug_output() {
 #[test]
 fn what_an_error_says_is_not_its_source_too() {
     let mut seen = 0;
-    let folders = ["src", "cli/src", "capi/src", "layers/fm/src", "layers/clan/src", "layers/vmmc/src", "python/src"];
+    let folders = [
+        "src",
+        "cli/src",
+        "capi/src",
+        "layers/fm/src",
+        "layers/clan/src",
+        "layers/vmmc/src",
+        "python/src",
+    ];
     for file in folders.iter().flat_map(|at| files(at, ".rs")) {
         let text = code(&read(&file));
         for behind in text.split("#[error(").skip(1) {

@@ -9,31 +9,28 @@
 //!
 //! Never: a peer makes anything grow beyond the settings; a message of one peer concerns another's end.
 
+mod exports;
+
 use crate::Config;
 use crate::ends::{Door, End, Inbox, Notes, unpoisoned};
 use crate::events::Target;
-use crate::memory::{Imported, RegionCore, Signal};
+use crate::memory::{Imported, RegionCore};
 use crate::requests::Engine;
 use crate::trips::Trip;
 use crate::wire::{
-    DATA_BYTES_MAX, Head, MESSAGE_BYTES_MAX, OOB_BYTES, Rights, TICKET_BYTES, VERSION, kind, status,
+    DATA_BYTES_MAX, Head, MESSAGE_BYTES_MAX, OOB_BYTES, Rights, TICKET_BYTES, TOUCH_BYTES_MAX,
+    VERSION, kind, status,
 };
 use hamlyn::node::{ApertureEvent, Event, Look, Node, NodeSendError};
 use hamlyn::protocol::{Connection, Protocol};
-use hamlyn::{
-    AreaId, Envelope, Flags, LinkId, Peer, QueueId, RequestId, SlotConfig, SlotId, Ticket,
-};
-use std::collections::{HashMap, VecDeque};
+use hamlyn::{Flags, LinkId, Peer, QueueId, RequestId, SlotId, Ticket};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Answers that wait for room, of one peer.
 const ANSWERS_MAX: usize = 4096;
-/// Regions given to one peer.
-const EXPORTS_OF_PEER_MAX: u32 = 4096;
-/// Signals of all exports together that wait.
-const SIGNALS_MAX: u32 = 1 << 14;
 /// Gets of one peer that are being served.
 const GETS_MAX: usize = 64;
 /// Bytes of gets that one turn serves, of one peer.
@@ -71,9 +68,9 @@ struct Signals {
     taken: u32,
 }
 
-/// A get that this program answers.
+/// A get that this program answers, as long as the region is exported.
 struct Get {
-    region: Arc<RegionCore>,
+    number: u32,
     answer: u64,
     offset: u64,
     length: u64,
@@ -90,6 +87,8 @@ pub(crate) struct Partner {
     endpoints: u32,
     exports: u32,
     data_bytes: usize,
+    /// This program has connected: it ends the link with its last end point.
+    is_ours: bool,
 }
 
 /// Counts since the beginning.
@@ -123,8 +122,10 @@ pub(crate) struct Board {
     generation: u32,
     pub accepted: VecDeque<u64>,
     pub accept_target: Option<Target>,
-    pub exports: HashMap<u32, Exported>,
+    exports: HashMap<u32, Exported>,
     next_export: u32,
+    /// Each end point and the numbers of its exports: peers close end points one by one.
+    given: BTreeSet<(u64, u32)>,
     signals: Option<QueueId>,
     /// The exports of slots for signals.
     signalled: HashMap<SlotId, u32>,
@@ -132,7 +133,11 @@ pub(crate) struct Board {
     pub imports: HashMap<(LinkId, u32), Weak<Imported>>,
     pub engine: Engine,
     pub figures: Figures,
-    /// The link whose room the last turn waited for.
+    /// Peers for which there are answers, or gets to be served.
+    due: HashSet<LinkId>,
+    /// Links of this program's own over which it has no end point any more.
+    unused: HashSet<LinkId>,
+    /// The link whose room the engine waits for.
     blocked: Option<LinkId>,
     /// The last turn has left work that could be done now.
     is_busy: bool,
@@ -173,11 +178,14 @@ impl Board {
             accept_target: None,
             exports: HashMap::new(),
             next_export: 0,
+            given: BTreeSet::new(),
             signals: None,
             signalled: HashMap::new(),
             imports: HashMap::new(),
             engine: Engine::default(),
             figures: Figures::default(),
+            due: HashSet::new(),
+            unused: HashSet::new(),
             blocked: None,
             is_busy: false,
             scratch: Box::new([0; DATA_BYTES_MAX]),
@@ -190,7 +198,7 @@ impl Board {
         let door = Door::new(node, area).inspect_err(|_| {
             let _ = node.remove_area(area);
         })?;
-        let made = node.install(door.slot, Inbox(self.notes.clone()));
+        let made = node.install(door.slot, Inbox { notes: self.notes.clone(), came: (0, 0) });
         match made.and_then(|_| node.fast_ticket(door.slot)) {
             Ok(ticket) => Ok((door, ticket)),
             Err(e) => {
@@ -209,7 +217,14 @@ impl Board {
         }
     }
 
-    pub fn meet(&mut self, node: &Node, connection: &Arc<Connection>, inbox: Door, to: Ticket) {
+    pub fn meet(
+        &mut self,
+        node: &Node,
+        connection: &Arc<Connection>,
+        inbox: Door,
+        to: Ticket,
+        is_ours: bool,
+    ) {
         let link = connection.link();
         let at_once = node.fast_bytes_max(link).unwrap_or(0).saturating_sub(size_of::<Head>());
         let partner = Partner {
@@ -221,6 +236,7 @@ impl Board {
             endpoints: 0,
             exports: 0,
             data_bytes: at_once.clamp(16, DATA_BYTES_MAX),
+            is_ours,
         };
         self.partners.insert(link, partner);
     }
@@ -232,6 +248,7 @@ impl Board {
             return None;
         }
         partner.endpoints += 1;
+        self.unused.remove(&link);
         self.generation = self.generation.wrapping_add(1);
         let (end, generation) = (Arc::new(End::default()), self.generation);
         let key = self.places.insert(Place { end, link, generation, peer, is_refused: false });
@@ -271,17 +288,43 @@ impl Board {
         node.wake();
         self.engine.look_at_ends();
         self.places.remove(name as u32 as usize);
-        self.unexport_all(node, |export| export.end == name);
+        self.unexport_given(node, name);
         if let Some(partner) = self.partners.get_mut(&link) {
             partner.endpoints -= 1;
+            if partner.is_ours && partner.endpoints == 0 {
+                self.unused.insert(link);
+            }
         }
         if let (Some(peer), true) = (peer, is_open) {
             self.answer(link, Head { to: peer.into(), ..Head::of(kind::CLOSE) });
         }
     }
 
-    /// A window is used no more: its owner takes the region back.
-    pub fn release(&mut self, node: &mut Node, link: LinkId, number: u32) {
+    /// Forgets the peers of unused links that have got everything; the caller disconnects them.
+    pub fn part_unused(&mut self, node: &mut Node) -> Vec<Arc<Connection>> {
+        let done = |link: &&LinkId| {
+            self.partners.get(link).is_none_or(|partner| partner.answers.is_empty())
+        };
+        let done: Vec<_> = self.unused.iter().filter(done).copied().collect();
+        done.into_iter().filter_map(|link| self.part(node, link, "closed here")).collect()
+    }
+
+    /// Another window onto a region; one that was imported before is the same.
+    pub fn import(&mut self, imported: Imported) -> Arc<Imported> {
+        let name = (imported.link, imported.number);
+        let known = self.imports.get(&name).and_then(Weak::upgrade);
+        let core = known.unwrap_or_else(|| Arc::new(imported));
+        core.windows.fetch_add(1, Ordering::Relaxed);
+        self.imports.insert(name, Arc::downgrade(&core));
+        core
+    }
+
+    /// A window is used no more: with the last one the owner takes the region back.
+    pub fn release(&mut self, node: &mut Node, core: &Imported) {
+        let (link, number) = (core.link, core.number);
+        if core.windows.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return;
+        }
         if self.imports.remove(&(link, number)).is_some() {
             self.answer(link, Head { number: number.into(), ..Head::of(kind::RELEASED) });
             self.turn(node);
@@ -292,154 +335,9 @@ impl Board {
     fn answer(&mut self, link: LinkId, head: Head) {
         if let Some(partner) = self.partners.get_mut(&link) {
             partner.answers.push_back(head);
+            self.due.insert(link);
             self.is_busy = true;
         }
-    }
-
-    /// Gives a region to an end point: the number, under which the peer names it.
-    pub fn export(
-        &mut self,
-        node: &mut Node,
-        end: u64,
-        region: &Arc<RegionCore>,
-        rights: Rights,
-        credit: u32,
-    ) -> Result<(u32, [Option<SlotId>; 2]), String> {
-        let link = self.place(end).ok_or("the end point is closed")?.link;
-        let partner = self.partners.get(&link).ok_or("the peer is gone")?;
-        if partner.exports >= EXPORTS_OF_PEER_MAX {
-            return Err(format!("the peer has {EXPORTS_OF_PEER_MAX} regions, the most allowed"));
-        }
-        let door = match region.area() {
-            Some(area) if rights.writes() => {
-                let door = Door::new(node, area)?;
-                if region.wires.has_room_for_any()
-                    && let Err(e) =
-                        node.install_filtered(door.slot, region.tripped(), region.filter())
-                {
-                    door.remove(node);
-                    return Err(e.to_string());
-                }
-                Some(door)
-            }
-            _ => None,
-        };
-        let slot = match (region.area(), credit) {
-            (Some(area), 1..) if rights.writes() => Some(self.signal_slot(node, area, credit)),
-            _ => None,
-        };
-        let slot = slot.transpose().inspect_err(|_| {
-            door.inspect(|door| door.remove(node));
-        })?;
-        let signals = Signals { slot, credit, ..Default::default() };
-        self.next_export = self.next_export.wrapping_add(1);
-        let number = self.next_export;
-        if let Some(slot) = slot {
-            self.signalled.insert(slot, number);
-        }
-        let region = region.clone();
-        if let Some(partner) = self.partners.get_mut(&link) {
-            partner.exports += 1;
-        }
-        self.exports.insert(number, Exported { link, end, region, rights, door, signals });
-        Ok((number, [door.map(|door| door.slot), slot]))
-    }
-
-    /// A slot over a region that announces each packet.
-    fn signal_slot(
-        &mut self,
-        node: &mut Node,
-        area: AreaId,
-        credit: u32,
-    ) -> Result<SlotId, String> {
-        let queue = match self.signals {
-            Some(queue) => queue,
-            None => node.notification_queue(SIGNALS_MAX).map_err(|e| e.to_string())?,
-        };
-        self.signals = Some(queue);
-        node.slot(SlotConfig::new(area, queue).credit(credit)).map_err(|e| e.to_string())
-    }
-
-    /// Signals that have come go to their regions.
-    fn sort_signals(&mut self, node: &mut Node) {
-        let Some(queue) = self.signals else { return };
-        while let Ok(Some(came)) = node.pop(queue) {
-            let number = self.signalled.get(&came.slot);
-            let Some((number, export)) =
-                number.and_then(|number| Some((number, self.exports.get_mut(number)?)))
-            else {
-                continue;
-            };
-            if export.signals.waiting >= export.signals.credit {
-                self.figures.refused += 1;
-                continue;
-            }
-            export.signals.waiting += 1;
-            let signal = Signal { word: came.word, export: *number };
-            unpoisoned(&export.region.signals).push_back(signal);
-            if let Some(target) = &*unpoisoned(&export.region.signal_target) {
-                target.raise_in_turn();
-            }
-        }
-    }
-
-    pub fn take_signal(&mut self, node: &mut Node, region: &RegionCore) -> Option<Signal> {
-        let signal = unpoisoned(&region.signals).pop_front()?;
-        if let Some(export) = self.exports.get_mut(&signal.export) {
-            let signals = &mut export.signals;
-            signals.waiting -= 1;
-            signals.taken += 1;
-            if signals.taken * 2 >= signals.credit {
-                let taken = core::mem::take(&mut signals.taken);
-                let head = Head {
-                    number: signal.export.into(),
-                    length: u64::from(taken).into(),
-                    ..Head::of(kind::CREDIT)
-                };
-                let link = export.link;
-                self.answer(link, head);
-                self.turn(node);
-            }
-        }
-        Some(signal)
-    }
-
-    /// Takes regions back, and tells their holders.
-    pub fn unexport_all(&mut self, node: &mut Node, which: impl Fn(&Exported) -> bool) {
-        let found = self.exports.iter().filter(|(_, export)| which(export));
-        for number in found.map(|(number, _)| *number).collect::<Vec<_>>() {
-            self.unexport(node, number);
-        }
-    }
-
-    pub fn unexport(&mut self, node: &mut Node, number: u32) {
-        let Some(export) = self.exports.remove(&number) else { return };
-        if let Some(door) = export.door {
-            door.remove(node);
-        }
-        if let Some(slot) = export.signals.slot {
-            let _ = node.remove_slot(slot);
-            self.signalled.remove(&slot);
-        }
-        if let Some(aperture) = export.region.aperture() {
-            let _ = node.revoke_aperture(aperture);
-        }
-        if let Some(partner) = self.partners.get_mut(&export.link) {
-            partner.exports -= 1;
-        }
-        self.answer(export.link, Head { number: number.into(), ..Head::of(kind::REVOKED) });
-    }
-
-    /// An export of another region is left alone.
-    pub fn unexport_of(&mut self, node: &mut Node, region: &Arc<RegionCore>, number: u32) {
-        let export = self.exports.get(&number);
-        if export.is_some_and(|export| Arc::ptr_eq(&export.region, region)) {
-            self.unexport(node, number);
-        }
-    }
-
-    pub fn unexport_region(&mut self, node: &mut Node, region: &Arc<RegionCore>) {
-        self.unexport_all(node, |export| Arc::ptr_eq(&export.region, region));
     }
 
     /// What a waiting caller does next.
@@ -455,6 +353,7 @@ impl Board {
     pub fn turn(&mut self, node: &mut Node) {
         self.sort_signals(node);
         if self.notes.has_any.swap(false, Ordering::Acquire) {
+            self.notes.turns.fetch_add(1, Ordering::Relaxed);
             let said = core::mem::take(&mut *unpoisoned(&self.notes.said));
             for (link, bytes) in said {
                 self.hear(node, link, &bytes);
@@ -462,13 +361,14 @@ impl Board {
             for area in core::mem::take(&mut *unpoisoned(&self.notes.areas)) {
                 let _ = node.remove_area(area);
             }
-        } else if !self.is_busy && self.blocked.is_none() {
+        } else if !self.is_busy && self.blocked.is_none() && self.due.is_empty() {
             return;
         }
         self.is_busy = false;
         self.blocked = None;
-        for (link, partner) in &mut self.partners {
-            let mut step = Step { node, link: *link, to: partner.to, has_room: true };
+        for link in core::mem::take(&mut self.due) {
+            let Some(partner) = self.partners.get_mut(&link) else { continue };
+            let mut step = Step { node, link, to: partner.to, has_room: true };
             while let Some(head) = partner.answers.front()
                 && step.send(&[head.as_bytes()])
             {
@@ -479,16 +379,22 @@ impl Board {
                 && served < SERVED_IN_A_TURN
                 && let Some(get) = partner.gets.front_mut()
             {
-                let sent = get.serve(&mut step, &mut self.scratch[..partner.data_bytes]);
+                let region = self.exports.get(&get.number).map(|export| &*export.region);
+                let scratch = &mut self.scratch[..partner.data_bytes];
+                let sent = get.serve(&mut step, region, scratch);
                 served += sent;
                 self.figures.bytes_read_by_peers += sent;
                 if get.sent == get.length {
                     partner.gets.pop_front();
                 }
             }
-            self.is_busy |= step.has_room && !partner.gets.is_empty();
             if !step.has_room {
-                self.blocked = Some(*link);
+                // No caller waits for a peer that does not take what it asked for.
+                node.wake_at_room(link);
+                self.due.insert(link);
+            } else if !partner.gets.is_empty() {
+                self.is_busy = true;
+                self.due.insert(link);
             }
         }
         let mut engine = core::mem::take(&mut self.engine);
@@ -499,8 +405,8 @@ impl Board {
             None => {}
         }
         self.engine = engine;
-        // Another thread may sleep until then, and no packet has to have come.
-        if self.figures.requests_completed != completed {
+        // Another thread may sleep until then, and no packet has to have come. And some thread goes on.
+        if self.is_busy || self.figures.requests_completed != completed {
             node.wake();
         }
     }
@@ -509,9 +415,6 @@ impl Board {
     pub fn start_engine(&mut self, node: &mut Node) {
         self.is_busy = true;
         self.turn(node);
-        if self.is_busy || self.blocked.is_some() {
-            node.wake();
-        }
     }
 
     /// A control message of a peer.
@@ -560,11 +463,12 @@ impl Board {
                 _ => return None,
             },
             kind::CLOSE => match self.place_mut(to, link) {
+                Some(place) if place.end.closed().is_some() => return None,
                 Some(place) => {
                     place.end.close("the peer closed it");
                     self.engine.look_at_ends();
                     self.is_busy = true;
-                    self.unexport_all(node, |export| export.end == to);
+                    self.unexport_given(node, to);
                 }
                 None => self.figures.late += 1,
             },
@@ -581,31 +485,32 @@ impl Board {
             }
             kind::TOUCH => {
                 let export = self.exports.get(&number).filter(|export| export.link == link)?;
+                let may_store = export.rights.writes() && export.region.aperture().is_some();
                 let (start, length) = (head.offset.get(), head.length.get());
                 let range = export.region.range(start, length)?;
+                if !may_store || length > TOUCH_BYTES_MAX {
+                    return None;
+                }
                 export.region.wires.touch(range, Trip::Write);
             }
             kind::GET => {
                 let (offset, length) = (head.offset.get(), head.length.get());
                 let export = self.exports.get(&number).filter(|export| export.link == link);
-                let region = export.filter(|export| export.rights.reads());
-                let no = match region {
-                    None => Some(status::REVOKED),
-                    Some(_) if partner.gets.len() >= GETS_MAX => Some(status::BUSY),
-                    Some(_) => None,
-                };
-                if let Some(no) = no {
-                    if partner.answers.len() >= ANSWERS_MAX {
-                        return None;
+                let no = match export.filter(|export| export.rights.reads()) {
+                    None => status::REVOKED,
+                    Some(_) if partner.gets.len() >= GETS_MAX => status::BUSY,
+                    Some(export) => {
+                        export.region.range(offset, length).filter(|range| !range.is_empty())?;
+                        partner.gets.push_back(Get { number, answer: to, offset, length, sent: 0 });
+                        self.due.insert(link);
+                        return Some(());
                     }
-                    let head = Head { to: to.into(), number: no.into(), ..Head::of(kind::DATA) };
-                    self.answer(link, head);
-                    return Some(());
+                };
+                if partner.answers.len() >= ANSWERS_MAX {
+                    return None;
                 }
-                let region = region?.region.clone();
-                region.range(offset, length).filter(|range| !range.is_empty())?;
-                partner.gets.push_back(Get { region, answer: to, offset, length, sent: 0 });
-                self.is_busy = true;
+                let head = Head { to: to.into(), number: no.into(), ..Head::of(kind::DATA) };
+                self.answer(link, head);
             }
             kind::DATA => {
                 let offset = head.offset.get();
@@ -644,8 +549,9 @@ impl Board {
     }
 
     /// A peer is gone: its end points are closed, and what it was given is taken back.
-    fn part(&mut self, node: &mut Node, link: LinkId, why: &str) {
-        let Some(partner) = self.partners.remove(&link) else { return };
+    fn part(&mut self, node: &mut Node, link: LinkId, why: &str) -> Option<Arc<Connection>> {
+        self.unused.remove(&link);
+        let partner = self.partners.remove(&link)?;
         self.unexport_all(node, |export| export.link == link);
         for (_, place) in &self.places {
             if place.link == link {
@@ -656,6 +562,7 @@ impl Board {
         self.engine.look_at_ends();
         self.is_busy = true;
         self.remove_inbox(node, partner.inbox);
+        Some(partner.connection)
     }
 }
 
@@ -676,32 +583,44 @@ impl Step<'_> {
     }
 }
 
-/// One packet over one link, now.
+/// One packet over one link, now or not at all: it does not wait in this program.
 pub(crate) fn send_over(
     node: &mut Node,
     link: LinkId,
     ticket: &Ticket,
     slices: &[&[u8]],
 ) -> Result<(), NodeSendError> {
-    node.try_send_gathered(&Envelope::new(ticket).over(link), slices)
+    match slices {
+        [all] => node.try_send_fast_over(link, ticket, all, 0),
+        _ => node.try_send_fast_over(link, ticket, &slices.concat(), 0),
+    }
 }
 
 impl Get {
-    /// Sends the next bytes; returns how many.
-    fn serve(&mut self, step: &mut Step<'_>, scratch: &mut [u8]) -> u64 {
+    /// Sends the next bytes of the region; returns how many.
+    fn serve(
+        &mut self,
+        step: &mut Step<'_>,
+        region: Option<&RegionCore>,
+        scratch: &mut [u8],
+    ) -> u64 {
         let length = (self.length - self.sent).min(scratch.len() as u64);
-        let (at, bytes) = (self.offset + self.sent, &mut scratch[..length as usize]);
-        self.region.wires.touch(at..at + length, Trip::Read);
+        let (at, mut bytes) = (self.offset + self.sent, &mut scratch[..length as usize]);
         let mut head =
             Head { to: self.answer.into(), offset: self.sent.into(), ..Head::of(kind::DATA) };
-        if self.region.read(at, bytes).is_err() {
-            head.number = status::REVOKED.into();
+        let read = region.is_some_and(|region| {
+            region.wires.touch(at..at + length, Trip::Read);
+            region.read(at, bytes).is_ok()
+        });
+        if !read {
+            // The bytes there are another answer's.
+            (head.number, bytes) = (status::REVOKED.into(), &mut []);
         }
         if !step.send(&[head.as_bytes(), bytes]) {
             return 0;
         }
-        self.sent = if head.number == status::FINE { self.sent + length } else { self.length };
-        length
+        self.sent = if read { self.sent + length } else { self.length };
+        bytes.len() as u64
     }
 }
 
@@ -733,34 +652,32 @@ impl Protocol for Board {
 
     fn joined(&mut self, node: &mut Node, request: RequestId, connection: &Arc<Connection>) {
         if let Some((inbox, to)) = self.asking.remove(&request) {
-            self.meet(node, connection, inbox, to);
+            self.meet(node, connection, inbox, to, false);
         }
     }
 
     fn left(&mut self, node: &mut Node, connection: &Connection) {
-        // What came before its end is handled before its end.
-        self.turn(node);
+        // What it said is handled before its end; others may have yet to join.
+        self.sort_signals(node);
+        let said = core::mem::take(&mut *unpoisoned(&self.notes.said));
+        let of_it = |(link, _): &(LinkId, _)| *link == connection.link();
+        let (its, others): (Vec<_>, _) = said.into_iter().partition(of_it);
+        *unpoisoned(&self.notes.said) = others;
+        for (link, bytes) in its {
+            self.hear(node, link, &bytes);
+        }
         let why = connection.ended().map(ToString::to_string).unwrap_or_default();
         self.part(node, connection.link(), &why);
     }
 
-    fn told(&mut self, _: &mut Node, connection: &Connection, event: Event) -> Option<Event> {
-        match event {
-            // An import waits for it.
-            Event::Aperture { what: ApertureEvent::Held, .. } => None,
-            Event::Aperture { aperture, what: ApertureEvent::Revoked } => {
-                let of_aperture = |imported: &Arc<Imported>| imported.is_of(aperture);
-                let imports = self.imports.values().filter_map(Weak::upgrade);
-                imports.filter(of_aperture).for_each(|imported| imported.revoke());
-                None
-            }
-            // The peer's own word says which region.
-            Event::TicketRevoked { .. } => None,
-            _ => {
-                let _ = connection;
-                None
-            }
+    fn told(&mut self, _: &mut Node, _: &Connection, event: Event) -> Option<Event> {
+        // An import waits for an aperture that has come; of a ticket the peer's own word says more.
+        if let Event::Aperture { aperture, what: ApertureEvent::Revoked } = event {
+            let imports = self.imports.values().filter_map(Weak::upgrade);
+            let of_aperture = imports.filter(|imported| imported.is_of(aperture));
+            of_aperture.for_each(|imported| imported.revoke());
         }
+        None
     }
 
     fn takes_turns(&self) -> bool {

@@ -130,9 +130,9 @@ impl Clan {
 
     /// This event is raised whenever an end point can be [accepted](Self::accept).
     pub fn set_accept_event(&self, target: Option<Target>) {
-        let has_any = self.0.seat.with(|_, board| {
-            board.accept_target = target.clone();
-            !board.accepted.is_empty()
+        let (_old, has_any) = self.0.seat.with(|_, board| {
+            let old = core::mem::replace(&mut board.accept_target, target.clone());
+            (old, !board.accepted.is_empty())
         });
         if let (Some(target), true) = (target, has_any) {
             target.raise();
@@ -144,6 +144,7 @@ impl Clan {
     pub fn connect(&self, name: &str, limit: Option<Duration>) -> Result<Endpoint, Error> {
         let doing = format!("connecting to \"{name}\"");
         let began = Instant::now();
+        self.disconnect_unused();
         let seat = &self.0.seat;
         let (inbox, ticket) =
             seat.with(|node, board| board.inbox(node)).map_err(|e| refused(&doing, e))?;
@@ -160,16 +161,30 @@ impl Clan {
             }
         });
         let link = seat.with(|node, board| match met {
-            Ok((connection, to)) => {
-                board.meet(node, &connection, inbox, to);
-                Ok(connection.link())
-            }
+            Ok((connection, to)) => match connection.ended() {
+                None => {
+                    board.meet(node, &connection, inbox, to, true);
+                    Ok(connection.link())
+                }
+                Some(why) => {
+                    board.remove_inbox(node, inbox);
+                    Err(Error::Closed(why.to_string()))
+                }
+            },
             Err(e) => {
                 board.remove_inbox(node, inbox);
                 Err(e)
             }
         })?;
         self.open(link, limit.map(|limit| limit.saturating_sub(began.elapsed())))
+    }
+
+    /// Ends the links that this program made and uses no more.
+    fn disconnect_unused(&self) {
+        let seat = &self.0.seat;
+        for connection in seat.with(|node, board| board.part_unused(node)) {
+            seat.disconnect(&connection);
+        }
     }
 
     fn open(&self, link: LinkId, limit: Option<Duration>) -> Result<Endpoint, Error> {
@@ -249,7 +264,11 @@ impl Clan {
         if let Some(event) = queue.take() {
             return Ok(Some(event));
         }
-        self.0.seat.manager().poll().map_err(|e| refused("a turn", e))?;
+        if let Some(event_loop) = self.0.event_loop.get() {
+            // Here, where queues are looked at afterwards: not between two that are prepared.
+            let _ = rustix::io::read(&event_loop.bell.0, &mut [0; 8]);
+        }
+        self.manager().poll().map_err(|e| refused("a turn", e))?;
         Ok(queue.take())
     }
 
@@ -259,7 +278,6 @@ impl Clan {
     pub fn prepare_to_wait(&self, queue: &EventQueue) -> Result<bool, Error> {
         queue.sleep_often();
         let event_loop = self.event_loop()?;
-        let _ = rustix::io::read(&event_loop.bell.0, &mut [0; 8]);
         let may_sleep = self.manager().prepare_to_wait(Some(&event_loop.waker));
         Ok(may_sleep.map_err(|e| refused("sleeping", e))? && !queue.has_any())
     }
@@ -501,13 +519,10 @@ impl Endpoint {
         let end = self.end.clone();
         let signals = AtomicU32::new(handle.signals.get());
         let is_revoked = AtomicBool::new(false);
+        let windows = AtomicU32::new(0);
         let imported =
-            Imported { link, end, rights, bytes, number, to, signal, signals, is_revoked };
-        let core = Arc::new(imported);
-        self.clan.with(|_, board| {
-            board.imports.retain(|_, imported| imported.strong_count() > 0);
-            board.imports.insert((link, number), Arc::downgrade(&core));
-        });
+            Imported { link, end, rights, bytes, number, to, signal, signals, is_revoked, windows };
+        let core = self.clan.with(|_, board| board.import(imported));
         Ok(Aperture { clan: self.clan.clone(), core })
     }
 }
@@ -518,6 +533,7 @@ impl Drop for Endpoint {
             board.close_end(node, self.name);
             board.turn(node);
         });
+        self.clan.disconnect_unused();
     }
 }
 

@@ -1,7 +1,7 @@
 //! What hooks and the user's threads share with the board: notes for the next turn, and of each end point
 //! its out-of-band messages and its end.
 //!
-//! Never: a hook does more than note; a queue grows beyond its bound.
+//! Never: a hook does more than note; a queue grows beyond its bound; a peer's messages take another's place.
 
 use crate::events::Target;
 use crate::wire::OOB_BYTES;
@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-/// Control messages between two turns; a turn takes fewer.
-const NOTES_MAX: usize = 4096;
+/// Control messages of one peer between two turns; a turn takes fewer.
+const NOTES_MAX: u32 = 4096;
 
 pub(crate) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
@@ -21,23 +21,15 @@ pub(crate) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What hooks and drops leave for the next turn.
 #[derive(Default)]
 pub(crate) struct Notes {
-    pub said: Mutex<VecDeque<(LinkId, Box<[u8]>)>>,
+    pub said: Mutex<Vec<(LinkId, Box<[u8]>)>>,
+    /// Turns that have taken them.
+    pub turns: AtomicU64,
     pub areas: Mutex<Vec<AreaId>>,
     pub has_any: AtomicBool,
     pub thrown_away: AtomicU64,
 }
 
 impl Notes {
-    fn say(&self, link: LinkId, bytes: &[u8]) {
-        let mut said = unpoisoned(&self.said);
-        if said.len() >= NOTES_MAX {
-            self.thrown_away.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        said.push_back((link, bytes.into()));
-        self.has_any.store(true, Ordering::Release);
-    }
-
     /// An area that nothing uses any more.
     pub fn leave(&self, area: AreaId) {
         unpoisoned(&self.areas).push(area);
@@ -46,11 +38,23 @@ impl Notes {
 }
 
 /// The receiver of a peer's control messages.
-pub(crate) struct Inbox(pub Arc<Notes>);
+pub(crate) struct Inbox {
+    pub notes: Arc<Notes>,
+    /// How many came in this turn.
+    pub came: (u64, u32),
+}
 
 impl Receiver for Inbox {
     fn observe(&mut self, deposit: &Deposit<'_>, bytes: &[u8]) {
-        self.0.say(deposit.link, bytes);
+        let Self { notes, came } = self;
+        let turn = notes.turns.load(Ordering::Relaxed);
+        *came = (turn, if came.0 == turn { came.1 + 1 } else { 1 });
+        if came.1 > NOTES_MAX {
+            notes.thrown_away.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        unpoisoned(&notes.said).push((deposit.link, bytes.into()));
+        notes.has_any.store(true, Ordering::Release);
     }
 }
 

@@ -10,12 +10,12 @@ use crate::clan::{Clan, Endpoint, refused};
 use crate::ends::{End, Notes, unpoisoned};
 use crate::events::Target;
 use crate::trips::{Trip, Tripped, Wire, Wires};
-use crate::wire::{HANDLE_BYTES, Handle, Head, Rights, kind};
+use crate::wire::{HANDLE_BYTES, Handle, Head, Rights, TOUCH_BYTES_MAX, kind};
 use crate::{Completion, Error, Request};
 use hamlyn::node::Node;
 use hamlyn::{
-    AccessError, ApertureId, ApertureView, AreaId, AreaView, Envelope, Filter, LinkId,
-    NodeSendError, PreparedTicket, Ticket,
+    AccessError, ApertureId, ApertureView, AreaId, AreaView, LinkId, NodeSendError, PreparedTicket,
+    SlotId, Ticket,
 };
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -74,12 +74,14 @@ impl RegionCore {
         }
     }
 
-    pub fn tripped(&self) -> Tripped {
-        Tripped(self.wires.clone())
-    }
-
-    pub fn filter(&self) -> Filter {
-        self.wires.filter.clone()
+    /// Packets of a slot trip the wires.
+    pub fn watch(&self, node: &mut Node, slot: SlotId) -> Result<(), String> {
+        if !self.wires.has_room_for_any() {
+            return Ok(());
+        }
+        let tripped = Tripped(self.wires.clone());
+        let installed = node.install_filtered(slot, tripped, self.wires.filter.clone());
+        installed.map(drop).map_err(|e| e.to_string())
     }
 
     pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), AccessError> {
@@ -290,6 +292,8 @@ pub(crate) struct Imported {
     pub signal: Option<Ticket>,
     pub signals: AtomicU32,
     pub is_revoked: AtomicBool,
+    /// Apertures that are this one: the same handle was imported so often.
+    pub windows: AtomicU32,
 }
 
 impl Imported {
@@ -357,14 +361,15 @@ impl Imported {
             // The bytes are there; the owner's wires hear of it.
             To::Mapped(_) => {
                 let to = board_to.ok_or_else(|| NodeSendError::Unreachable(node.id()))?;
+                let length = (bytes.len() as u64).min(TOUCH_BYTES_MAX);
                 let head = Head {
                     number: self.number.into(),
                     offset: offset.into(),
-                    length: (bytes.len() as u64).into(),
+                    length: length.into(),
                     ..Head::of(kind::TOUCH)
                 };
                 send_over(node, self.link, &to, &[head.as_bytes()])?;
-                Ok(bytes.len())
+                Ok(length as usize)
             }
             To::Nothing => Err(NodeSendError::Unreachable(node.id())),
         }
@@ -388,8 +393,7 @@ impl core::fmt::Debug for Aperture {
 
 impl Drop for Aperture {
     fn drop(&mut self) {
-        let Imported { link, number, .. } = *self.core;
-        self.clan.with(|node, board| board.release(node, link, number));
+        self.clan.with(|node, board| board.release(node, &self.core));
     }
 }
 
@@ -480,7 +484,6 @@ impl Aperture {
         let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
         let no_place = |_| outside(offset, bytes.len() as u64, core.bytes);
         let ticket = signal.at(offset + first as u64).map_err(no_place)?;
-        let envelope = Envelope::new(&ticket).word(word).over(core.link);
         self.clan.wait_for_room(left, core.link, |node| {
             if core.check().is_err() {
                 return Some(Err(NodeSendError::Unreachable(node.id())));
@@ -488,7 +491,7 @@ impl Aperture {
             if core.signals.load(Ordering::Acquire) == 0 {
                 return None;
             }
-            let sent = node.try_send_gathered(&envelope, &[&bytes[first..]]);
+            let sent = node.try_send_fast_over(core.link, &ticket, &bytes[first..], word);
             if sent.is_ok() {
                 core.signals.fetch_sub(1, Ordering::AcqRel);
             }

@@ -231,6 +231,7 @@ impl Engine {
                     }
                     Step::Asked => break,
                     Step::Blocked(link) => {
+                        node.wake_at_room(link);
                         blocked = Some(Look::Room(link));
                         passed.push(key);
                         break;
@@ -510,11 +511,12 @@ impl RequestQueue {
 
 impl Drop for RequestQueue {
     fn drop(&mut self) {
-        self.clan.with(|_, board| {
+        // Dropped without the node: completions have call-backs of the user's.
+        let _queue = self.clan.with(|_, board| {
             let engine = &mut board.engine;
             engine.asked.retain(|_, asked| asked.queue != self.key);
             engine.together = engine.together.filter(|key| *key != self.key);
-            engine.queues.remove(self.key);
+            engine.queues.remove(self.key)
         });
     }
 }

@@ -299,7 +299,8 @@ impl Wire {
 impl Drop for Wire {
     fn drop(&mut self) {
         self.disable();
-        self.wires.table().wires.remove(self.number as usize);
+        // Dropped when the table is free again: the target's queue has a call-back of the user's.
+        let _wire = self.wires.table().wires.remove(self.number as usize);
     }
 }
 

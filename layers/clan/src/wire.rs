@@ -19,6 +19,8 @@ pub const HANDLE_BYTES: usize = 120;
 pub const TICKET_BYTES: usize = hamlyn::TICKET_BYTES;
 /// Most bytes of one answer to a get.
 pub const DATA_BYTES_MAX: usize = 4096;
+/// Most bytes of one word about stores: its receiver looks for wires on each line.
+pub const TOUCH_BYTES_MAX: u64 = 64 << 10;
 /// Bytes of the area for one control message.
 pub const MESSAGE_BYTES_MAX: usize = size_of::<Head>() + DATA_BYTES_MAX;
 

@@ -13,27 +13,97 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export HAMLYN_DIR="$work/dir"
 mkdir -m 700 "$HAMLYN_DIR"
-flags='-O1 -g -Wall -Wextra -Werror -Ilayers/vmmc/include'
+flags='-O1 -g -Wall -Wextra -Werror -Ilayers/vmmc/include -Ilayers/vmmc/nx -Ilayers/vmmc/bsp'
 libs="-L$built -lhamlyn_vmmc -Wl,-rpath,$built -lm"
 
 # run RANKS PROGRAM [ARGUMENTS]
 run() {
     ranks=$1
-    shift
-    echo "$* with $ranks ranks${NX_UPDATE:+, $NX_UPDATE update}"
-    program=$1
-    shift
-    timeout 60 "$hamlyn" run -n "$ranks" -- "$work/$program" "$@" || { echo "$program with $ranks ranks FAILED" >&2; exit 1; }
+    program=$2
+    shift 2
+    echo "$program $* with $ranks ranks${UPDATE:+, $UPDATE update}"
+    NX_UPDATE=${UPDATE-} BSP_UPDATE=${UPDATE-} timeout 60 "$hamlyn" run -n "$ranks" -- "$work/$program" "$@" || {
+        echo "$program $* with $ranks ranks${UPDATE:+, $UPDATE update} FAILED" >&2
+        exit 1
+    }
 }
 
-# shellcheck disable=SC2086
-cc $flags -std=c11 layers/vmmc/examples/hello.c -o "$work/hello" $libs
+# compile COMPILER SOURCE PROGRAM [OTHER SOURCES]: the compiler is for the first source alone
+compile() {
+    compiler=$1
+    source=$2
+    program=$3
+    shift 3
+    # shellcheck disable=SC2086
+    $compiler $flags -c "$source" -o "$work/$program.o"
+    # shellcheck disable=SC2086
+    cc -std=gnu11 $flags "$work/$program.o" "$@" -o "$work/$program" $libs
+}
+
+compile 'cc -std=c11' layers/vmmc/examples/hello.c hello
 run 2 hello
 run 1 hello
+pairs=layers/vmmc/pairs/pairs.c
+nx="layers/vmmc/nx/nx.c $pairs"
+bsp="layers/vmmc/bsp/bsp.c $pairs"
 for compiler in 'cc -std=gnu11' 'c++ -xc++'; do
-    # shellcheck disable=SC2086
-    $compiler $flags -c layers/vmmc/tests/c/errors.c -o "$work/errors.o"
-    # shellcheck disable=SC2086
-    cc "$work/errors.o" -o "$work/errors" $libs
+    compile "$compiler" layers/vmmc/tests/c/errors.c errors
     run 2 errors
+    # shellcheck disable=SC2086
+    compile "$compiler" layers/vmmc/tests/c/nx.c nx $nx
+    # shellcheck disable=SC2086
+    compile "$compiler" layers/vmmc/tests/c/bsp.c bsp $bsp
+    run 2 nx
+    run 2 bsp
 done
+run 1 nx
+run 1 bsp
+# shellcheck disable=SC2086
+compile 'cc -std=gnu11' layers/vmmc/tests/c/death.c death $nx
+# shellcheck disable=SC2086
+compile 'cc -std=gnu11' layers/vmmc/tests/c/hostile.c hostile $bsp layers/vmmc/nx/nx.c
+for program in radix grid nbody; do
+    # shellcheck disable=SC2086
+    compile 'cc -std=gnu11' layers/vmmc/programs/$program.c $program $nx
+done
+for UPDATE in deliberate automatic; do
+    run 4 nx
+    run 3 bsp
+    run 4 bsp 2
+    for ranks in 2 4; do
+        run $ranks radix 16384 $UPDATE
+        run $ranks grid 66 50
+        run $ranks nbody 256 3
+        run $ranks death near
+        run $ranks death far
+    done
+done
+unset UPDATE
+for seed in 1 2 3 4 5 6; do
+    run 2 hostile nx $seed
+    echo "hostile bsp $seed"
+    status=0
+    timeout 60 "$hamlyn" run -n 2 -- "$work/hostile" bsp $seed 2>"$work/said" || status=$?
+    if [ $status != 1 ] || ! grep -q '^bsp_sync: process 0: ' "$work/said"; then
+        echo "hostile bsp $seed FAILED: status $status" >&2
+        cat "$work/said" >&2
+        exit 1
+    fi
+done
+
+# As it is installed.
+PREFIX="$work/prefix" HAMLYN_VMMC_BUILT="$built" layers/vmmc/install.sh install
+export PKG_CONFIG_PATH="$work/prefix/lib/pkgconfig"
+installed() {
+    # shellcheck disable=SC2046
+    cc -Wall "$2" -o "$work/$3" $(pkg-config --cflags --libs "$1") -Wl,-rpath,"$work/prefix/lib" -lm
+}
+installed hamlyn-vmmc layers/vmmc/examples/hello.c hello
+run 2 hello
+installed hamlyn-nx layers/vmmc/programs/grid.c grid
+run 2 grid 34 10
+installed hamlyn-bsp layers/vmmc/tests/c/bsp.c bsp
+run 2 bsp
+PREFIX="$work/prefix" layers/vmmc/install.sh uninstall
+[ -z "$(find "$work/prefix" -type f)" ] || { echo "uninstall leaves $(find "$work/prefix" -type f)" >&2; exit 1; }
+echo 'all passed'

@@ -446,11 +446,12 @@ static int run_handlers(void) {
         nx_handler *handler = request->handler;
         long now[4];
         memcpy(now, request->info, sizeof now);
-        int error = request->error;
+        int error = request->error, dies = !request->ignored;
         release(request);
         if (error) {
             errno = error;
-            die("hrecv");
+            if (dies) die("hrecv");
+            continue;
         }
         in_handler = 1;
         handler(now[0], now[1], now[2], now[3]);
@@ -639,11 +640,16 @@ long infoptype(void) {
     return info[3];
 }
 
-long _hrecv(long typesel, void *buf, long count, nx_handler *handler) {
+static int handle(long typesel, void *buf, long count, nx_handler *handler, int dies) {
     if (!handler) return fail(EINVAL);
     struct request *made = start_receive(typesel, buf, count, -1, -1, OF_USER, handler);
+    if (made) made->ignored = !dies;
     run_handlers();
     return made ? 0 : -1;
+}
+
+long _hrecv(long typesel, void *buf, long count, nx_handler *handler) {
+    return handle(typesel, buf, count, handler, 0);
 }
 
 long masktrap(long state) {
@@ -785,7 +791,7 @@ void cprobe(long typesel) {
     checked(_cprobe(typesel), "cprobe");
 }
 void hrecv(long typesel, void *buf, long count, nx_handler *handler) {
-    checked(_hrecv(typesel, buf, count, handler), "hrecv");
+    checked(handle(typesel, buf, count, handler, 1), "hrecv");
 }
 void gsync(void) {
     checked(_gsync(), "gsync");

@@ -62,7 +62,8 @@ long infonode(void);
 long infotype(void);
 long infoptype(void);
 
-/* The handler is called once when such a message has been received, in a call of this library. */
+/* The handler is called once when such a message has been received, in a call of this library. If the message breaks
+ * off, the program ends; that of _hrecv goes on, and the handler is not called. */
 typedef void nx_handler(long type, long count, long node, long ptype);
 void hrecv(long typesel, void *buf, long count, nx_handler *handler);
 long _hrecv(long typesel, void *buf, long count, nx_handler *handler);

@@ -10,6 +10,7 @@
 use crate::{Bound, Buffer, Combining, Config, Error, Exporting, Mirror, Notification, Proxy};
 use crate::{Rights, Tracking, Users, Vmmc};
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::mem::ManuallyDrop;
 use core::panic::AssertUnwindSafe;
 use hamlyn::Access;
 use hamlyn::job::{Job, JobError};
@@ -74,7 +75,8 @@ type Look = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Handler = unsafe extern "C" fn(*const CNotification, *mut c_void);
 
 thread_local! {
-    static ERROR: RefCell<(c_int, CString)> = RefCell::default();
+    /// Not dropped at the thread's end: functions of `atexit` call, too.
+    static ERROR: RefCell<ManuallyDrop<(c_int, CString)>> = RefCell::default();
 }
 
 /// A call's result where it failed.
@@ -109,7 +111,7 @@ impl<T> Failed for *mut T {
 #[cold]
 fn keep(code: c_int, text: String) -> c_int {
     let text = CString::new(text.replace('\0', "")).unwrap_or_default();
-    ERROR.with(|error| *error.borrow_mut() = (code, text));
+    ERROR.with(|error| **error.borrow_mut() = (code, text));
     code
 }
 

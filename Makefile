@@ -49,13 +49,12 @@ install:
 	@if [ -z "$$SUDO_USER" ] || [ ! -e "$${CARGO_TARGET_DIR:-target}/release/libhamlyn_c.so" ]; then \
 		$(MAKE) --no-print-directory build; fi
 	@capi/install.sh install
-	@if [ -e "$${CARGO_TARGET_DIR:-target}/release/libhamlyn_fm.so" ]; then layers/fm/install.sh install; fi
-	@if [ -e "$${CARGO_TARGET_DIR:-target}/release/libhamlyn_clan.so" ]; then layers/clan/install.sh install; fi
+	@for layer in fm clan vmmc; do \
+		if [ -e "$${CARGO_TARGET_DIR:-target}/release/libhamlyn_$$layer.so" ]; then layers/$$layer/install.sh install; fi; done
 
 uninstall:
 	@capi/install.sh uninstall
-	@layers/fm/install.sh uninstall
-	@layers/clan/install.sh uninstall
+	@for layer in fm clan vmmc; do layers/$$layer/install.sh uninstall; done
 
 # What `make install` installs, as a package.
 deb: build

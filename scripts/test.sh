@@ -236,11 +236,12 @@ release() {
 # The C library, installed: each program compiled as C and as C++, against the dev build ..
 c() { c_library dev c c++ static; }
 
-# The layers in C: CLAN; Fast Messages, and what is over it: programs with 1 to 8 nodes.
+# The layers in C, and what is over them: programs with 1 to 8 nodes.
 layers() {
     # shellcheck disable=SC2086
     cargo build --quiet $WITH --lib --bins --examples || return 1
-    limit 300 layers/clan/test.sh "$TARGET/debug" && limit 900 layers/fm/test.sh "$TARGET/debug"
+    limit 300 layers/clan/test.sh "$TARGET/debug" && limit 300 layers/vmmc/test.sh "$TARGET/debug" &&
+        limit 900 layers/fm/test.sh "$TARGET/debug"
     status=$?
     [ "$status" != 99 ] || cannot 'there is no C compiler'
     return "$status"

@@ -89,7 +89,10 @@ fn events() -> Outcome {
 fn row(queue: &EventQueue, ids: &[EventId], work: impl Fn(&EventQueue, EventId)) -> Outcome {
     let ids: Vec<_> = (0..COUNT as usize).map(|number| ids[number * 47 % ids.len()]).collect();
     for is_counted in [false, true] {
-        counted_if(is_counted, &mut || Ok(ids.iter().for_each(|id| work(queue, *id))))?;
+        counted_if(is_counted, &mut || {
+            ids.iter().for_each(|id| work(queue, *id));
+            Ok(())
+        })?;
     }
     row_ends();
     Ok(())

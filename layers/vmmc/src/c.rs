@@ -4,7 +4,7 @@
 //! thread. `unsafe`: the program's pointers are what the header demands.
 //!
 //! Never: a panic goes to the caller's frames.
-
+#![expect(clippy::unit_arg, reason = "calls that have no result")]
 #![allow(missing_docs, clippy::too_many_arguments)]
 
 use crate::{Bound, Buffer, Combining, Config, Error, Exporting, Mirror, Notification, Proxy};

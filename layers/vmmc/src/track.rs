@@ -106,7 +106,7 @@ impl Tracked {
         while from < self.twin.len() {
             let (ranges, end) = match &self.kernel {
                 Some(kernel) => kernel.written(self.start as usize, from..self.twin.len())?,
-                None => (vec![from..self.twin.len()], self.twin.len()),
+                None => (core::iter::once(from..self.twin.len()).collect(), self.twin.len()),
             };
             let mut ranges = ranges.into_iter();
             while let Some(range) = ranges.next() {

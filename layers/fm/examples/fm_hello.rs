@@ -1,7 +1,7 @@
 //! Two programs without a launcher: start it twice with the same name.
 //! ```text
-//! cargo run -p hamlyn-fm --example hello -- somewhere &
-//! cargo run -p hamlyn-fm --example hello -- somewhere
+//! cargo run -p hamlyn-fm --example fm_hello -- somewhere &
+//! cargo run -p hamlyn-fm --example fm_hello -- somewhere
 //! ```
 
 use hamlyn_fm::{Config, Fm, Verdict};

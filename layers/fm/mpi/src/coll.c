@@ -38,11 +38,20 @@ static char *element(const void *buf, size_t at, const struct type *type) {
     return (char *)buf + (MPI_Aint)at * type->extent;
 }
 
-/* Room for elements; `*start` is to be freed. */
+/* Room for elements; `*start` is to be freed. A type that was resized has blocks beyond its bounds; operations write
+ * padding, too. */
 static char *make_room(size_t count, const struct type *type, void **start) {
-    MPI_Aint extent = type->extent < 0 ? -type->extent : type->extent;
-    *start = malloc(count * extent + type->size + 1);
-    return *start ? (char *)*start - type->lb : NULL;
+    MPI_Aint last = count ? (MPI_Aint)(count - 1) * type->extent : 0, ub = type->lb + type->extent;
+    MPI_Aint low = type->lb, high = ub > low ? ub : low;
+    for (size_t i = 0; i < type->block_count; i++) {
+        MPI_Aint at = type->blocks[i].at, end = at + (MPI_Aint)type->blocks[i].bytes;
+        low = at < low ? at : low;
+        high = end > high ? end : high;
+    }
+    low += last < 0 ? last : 0;
+    high += last > 0 ? last : 0;
+    *start = malloc((size_t)(high - low) + 1);
+    return *start ? (char *)*start - low : NULL;
 }
 
 static void copy(const void *from, void *to, size_t count, struct type *type) {

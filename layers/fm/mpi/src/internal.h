@@ -188,7 +188,8 @@ int hm_wait(struct request *request);
 extern bool is_running;
 /* Raises an error as the communicator's handler says; returns its code. */
 int raise_error(MPI_Comm comm, int code, const char *call);
-int raise_error_of(const struct comm *comm, int code, const char *call);
+/* The same, where the communicator may be no more. */
+int raise_error_by(MPI_Errhandler handler, int code, const char *call);
 
 /* coll.c: no checks. */
 int coll_barrier(struct comm *comm);

@@ -34,8 +34,8 @@ static const char *const texts[] = {
     "no memory",
 };
 
-int raise_error_of(const struct comm *comm, int code, const char *call) {
-    if (!code || (comm && comm->errhandler == MPI_ERRORS_RETURN))
+int raise_error_by(MPI_Errhandler handler, int code, const char *call) {
+    if (!code || handler == MPI_ERRORS_RETURN)
         return code;
     int size = 0;
     char text[MPI_MAX_ERROR_STRING];
@@ -48,8 +48,8 @@ int raise_error_of(const struct comm *comm, int code, const char *call) {
 }
 
 int raise_error(MPI_Comm comm, int code, const char *call) {
-    const struct comm *of = comm_of(comm);
-    return raise_error_of(of ? of : comm_of(MPI_COMM_WORLD), code, call);
+    const struct comm *of = comm_of(comm) ? comm_of(comm) : comm_of(MPI_COMM_WORLD);
+    return raise_error_by(of ? of->errhandler : MPI_ERRORS_ARE_FATAL, code, call);
 }
 
 int MPI_Init(int *argc, char ***argv) {

@@ -17,6 +17,12 @@ struct request *request_of(MPI_Request handle) {
     return requests[handle - 1];
 }
 
+/* For the program: what it has freed is not there any more, though it may be under way. */
+static struct request *request_named(MPI_Request handle) {
+    struct request *request = request_of(handle);
+    return request && !request->is_freed ? request : NULL;
+}
+
 struct request *request_new(void) {
     struct request *request = spare;
     if (request) {
@@ -157,17 +163,23 @@ static void set_status(MPI_Status *status, const struct request *request) {
     status->MPI_ERROR = request->error;
 }
 
-/* A request has completed, and the program is told. Returns its error; `comm` if there is one. */
-static int finish(MPI_Request *handle, MPI_Status *status, const struct comm **comm) {
-    struct request *request = request_of(*handle);
+/* A request has completed, and the program is told. Returns its error; if there is one, the handler for it. */
+static int finish(MPI_Request *handle, MPI_Status *status, MPI_Errhandler *handler) {
+    struct request *request = request_named(*handle);
     if (!request || request->state == IDLE) {
         no_status(status);
-        return MPI_SUCCESS;
+        bool is_wrong = !request && *handle != MPI_REQUEST_NULL;
+        if (is_wrong && comm_of(MPI_COMM_WORLD))
+            *handler = comm_of(MPI_COMM_WORLD)->errhandler;
+        if (is_wrong && status)
+            status->MPI_ERROR = MPI_ERR_REQUEST;
+        return is_wrong ? MPI_ERR_REQUEST : MPI_SUCCESS;
     }
     set_status(status, request);
     int error = request->error;
+    /* The request may be the last that holds its communicator. */
     if (error)
-        *comm = request->comm;
+        *handler = request->comm->errhandler;
     if (request->is_persistent) {
         request->state = IDLE;
     } else {
@@ -264,8 +276,8 @@ int MPI_Recv(void *buf, int count, MPI_Datatype type, int source, int tag, MPI_C
     if (error)
         return error;
     wait_for(request_of(request));
-    const struct comm *of = NULL;
-    error = finish(&request, status, &of);
+    MPI_Errhandler failed;
+    error = finish(&request, status, &failed);
     return error ? raise_error(comm, error, "MPI_Recv") : MPI_SUCCESS;
 }
 
@@ -300,7 +312,7 @@ int MPI_Recv_init(void *buf, int count, MPI_Datatype type, int source, int tag, 
 }
 
 int MPI_Start(MPI_Request *handle) {
-    struct request *request = request_of(*handle);
+    struct request *request = request_named(*handle);
     if (!request || !request->is_persistent || request->state != IDLE)
         return raise_error(MPI_COMM_WORLD, MPI_ERR_REQUEST, "MPI_Start");
     start(request);
@@ -328,7 +340,7 @@ int MPI_Sendrecv(const void *sendbuf, int sendcount, MPI_Datatype sendtype, int 
                          "MPI_Sendrecv");
     if (error)
         return error;
-    const struct comm *failed = NULL;
+    MPI_Errhandler failed;
     int sent = hm_wait(hm_isend(sendbuf, sendcount, layout, dest, sendtag, of->context, false, of));
     wait_for(request_of(receive));
     error = finish(&receive, status, &failed);
@@ -379,36 +391,36 @@ static bool is_inactive(const struct request *request) {
 }
 
 int MPI_Wait(MPI_Request *handle, MPI_Status *status) {
-    struct request *request = request_of(*handle);
-    const struct comm *comm = NULL;
+    struct request *request = request_named(*handle);
+    MPI_Errhandler handler = MPI_ERRORS_ARE_FATAL;
     if (!is_inactive(request))
         wait_for(request);
-    int error = finish(handle, status, &comm);
-    return error ? raise_error_of(comm, error, "MPI_Wait") : MPI_SUCCESS;
+    int error = finish(handle, status, &handler);
+    return error ? raise_error_by(handler, error, "MPI_Wait") : MPI_SUCCESS;
 }
 
 int MPI_Test(MPI_Request *handle, int *flag, MPI_Status *status) {
-    struct request *request = request_of(*handle);
-    const struct comm *comm = NULL;
+    struct request *request = request_named(*handle);
+    MPI_Errhandler handler = MPI_ERRORS_ARE_FATAL;
     if (!is_inactive(request) && request->state != DONE)
         turn(request);
     *flag = is_inactive(request) || request->state == DONE;
-    int error = *flag ? finish(handle, status, &comm) : MPI_SUCCESS;
-    return error ? raise_error_of(comm, error, "MPI_Test") : MPI_SUCCESS;
+    int error = *flag ? finish(handle, status, &handler) : MPI_SUCCESS;
+    return error ? raise_error_by(handler, error, "MPI_Test") : MPI_SUCCESS;
 }
 
 /* All have completed. */
 static int finish_all(int count, MPI_Request handles[], MPI_Status statuses[], const char *call) {
-    const struct comm *comm = NULL;
+    MPI_Errhandler handler = MPI_ERRORS_ARE_FATAL;
     bool failed = false;
     for (int i = 0; i < count; i++)
-        failed |= finish(&handles[i], statuses ? &statuses[i] : NULL, &comm) != MPI_SUCCESS;
-    return failed ? raise_error_of(comm, MPI_ERR_IN_STATUS, call) : MPI_SUCCESS;
+        failed |= finish(&handles[i], statuses ? &statuses[i] : NULL, &handler) != MPI_SUCCESS;
+    return failed ? raise_error_by(handler, MPI_ERR_IN_STATUS, call) : MPI_SUCCESS;
 }
 
 int MPI_Waitall(int count, MPI_Request handles[], MPI_Status statuses[]) {
     for (int i = 0; i < count; i++) {
-        struct request *request = request_of(handles[i]);
+        struct request *request = request_named(handles[i]);
         if (!is_inactive(request))
             wait_for(request);
     }
@@ -418,7 +430,7 @@ int MPI_Waitall(int count, MPI_Request handles[], MPI_Status statuses[]) {
 int MPI_Testall(int count, MPI_Request handles[], int *flag, MPI_Status statuses[]) {
     *flag = 1;
     for (int i = 0; i < count && *flag; i++) {
-        struct request *request = request_of(handles[i]);
+        struct request *request = request_named(handles[i]);
         if (!is_inactive(request) && request->state != DONE)
             turn(request);
         *flag = is_inactive(request) || request->state == DONE;
@@ -428,17 +440,17 @@ int MPI_Testall(int count, MPI_Request handles[], int *flag, MPI_Status statuses
 
 /* Tells those that have completed, `most` at most. Returns how many; -1: none is active. */
 static int finish_some(int count, MPI_Request handles[], int indices[], MPI_Status statuses[], int most, int *error,
-                       const struct comm **comm) {
+                       MPI_Errhandler *handler) {
     int done = 0;
     bool is_active = false;
     for (int i = 0; i < count && done < most; i++) {
-        struct request *request = request_of(handles[i]);
-        if (is_inactive(request))
+        struct request *request = request_named(handles[i]);
+        if (is_inactive(request) && (request || handles[i] == MPI_REQUEST_NULL))
             continue;
         is_active = true;
-        if (request->state != DONE)
+        if (request && request->state != DONE)
             continue;
-        int failed = finish(&handles[i], statuses ? &statuses[done] : NULL, comm);
+        int failed = finish(&handles[i], statuses ? &statuses[done] : NULL, handler);
         *error = failed ? failed : *error;
         indices[done++] = i;
     }
@@ -447,37 +459,37 @@ static int finish_some(int count, MPI_Request handles[], int indices[], MPI_Stat
 
 /* Until one has completed; `waits` not: one turn. Returns as `finish_some`. */
 static int some(int count, MPI_Request handles[], int indices[], MPI_Status statuses[], int most, bool waits,
-                int *error, const struct comm **comm) {
+                int *error, MPI_Errhandler *handler) {
     struct idle idle = {0};
-    int done = finish_some(count, handles, indices, statuses, most, error, comm);
+    int done = finish_some(count, handles, indices, statuses, most, error, handler);
     if (done == 0 && !waits) {
         turn(NULL);
-        return finish_some(count, handles, indices, statuses, most, error, comm);
+        return finish_some(count, handles, indices, statuses, most, error, handler);
     }
     while (done == 0) {
         if (progress(1) > 0)
             idle.turns = 0;
         else if (relax(&idle))
             for (int i = 0; i < count; i++) {
-                struct request *request = request_of(handles[i]);
+                struct request *request = request_named(handles[i]);
                 if (!is_inactive(request))
                     fail_if_dead(request);
             }
-        done = finish_some(count, handles, indices, statuses, most, error, comm);
+        done = finish_some(count, handles, indices, statuses, most, error, handler);
     }
     return done;
 }
 
 static int any(int count, MPI_Request handles[], int *index, int *flag, MPI_Status *status, bool waits,
                const char *call) {
-    const struct comm *comm = NULL;
+    MPI_Errhandler handler = MPI_ERRORS_ARE_FATAL;
     int error = MPI_SUCCESS;
     *index = MPI_UNDEFINED;
-    int done = some(count, handles, index, status, 1, waits, &error, &comm);
+    int done = some(count, handles, index, status, 1, waits, &error, &handler);
     *flag = done != 0;
     if (done < 0)
         no_status(status);
-    return error ? raise_error_of(comm, error, call) : MPI_SUCCESS;
+    return error ? raise_error_by(handler, error, call) : MPI_SUCCESS;
 }
 
 int MPI_Waitany(int count, MPI_Request handles[], int *index, MPI_Status *status) {
@@ -491,10 +503,10 @@ int MPI_Testany(int count, MPI_Request handles[], int *index, int *flag, MPI_Sta
 
 static int several(int count, MPI_Request handles[], int *done, int indices[], MPI_Status statuses[], bool waits,
                    const char *call) {
-    const struct comm *comm = NULL;
-    int error = MPI_SUCCESS, n = some(count, handles, indices, statuses, count, waits, &error, &comm);
+    MPI_Errhandler handler = MPI_ERRORS_ARE_FATAL;
+    int error = MPI_SUCCESS, n = some(count, handles, indices, statuses, count, waits, &error, &handler);
     *done = n < 0 ? MPI_UNDEFINED : n;
-    return error ? raise_error_of(comm, MPI_ERR_IN_STATUS, call) : MPI_SUCCESS;
+    return error ? raise_error_by(handler, MPI_ERR_IN_STATUS, call) : MPI_SUCCESS;
 }
 
 int MPI_Waitsome(int count, MPI_Request handles[], int *done, int indices[], MPI_Status statuses[]) {
@@ -506,7 +518,7 @@ int MPI_Testsome(int count, MPI_Request handles[], int *done, int indices[], MPI
 }
 
 int MPI_Request_free(MPI_Request *handle) {
-    struct request *request = request_of(*handle);
+    struct request *request = request_named(*handle);
     if (!request)
         return raise_error(MPI_COMM_WORLD, MPI_ERR_REQUEST, "MPI_Request_free");
     *handle = MPI_REQUEST_NULL;
@@ -519,7 +531,7 @@ int MPI_Request_free(MPI_Request *handle) {
 
 /* A receive that no message has met is cancelled; others complete as if nothing had been called. */
 int MPI_Cancel(MPI_Request *handle) {
-    struct request *request = request_of(*handle);
+    struct request *request = request_named(*handle);
     if (is_inactive(request))
         return raise_error(MPI_COMM_WORLD, MPI_ERR_REQUEST, "MPI_Cancel");
     if (request->state == POSTED) {

@@ -173,8 +173,8 @@ void match_retract(struct request *request);
 /* The first posted receive for a message, taken out of the list; NULL: none. */
 struct request *match_posted(unsigned context, int source, int tag);
 void match_add(struct message *message);
-/* The first message for a receive; NULL: none. */
-struct message *match_message(unsigned context, int source, int tag, bool takes);
+/* The first message for a receive, of a member of the communicator; NULL: none. */
+struct message *match_message(const struct comm *comm, unsigned context, int source, int tag, bool takes);
 
 /* request.c, for collectives: ranks are of the communicator, nothing is checked. */
 struct request *hm_isend(const void *buf, size_t count, struct type *type, int dest, int tag, unsigned context,

@@ -75,16 +75,19 @@ void match_retract(struct request *request) {
         }
 }
 
-static struct request **find_receive(struct receives *list, unsigned context, int tag) {
+/* A rank can say any context: one that is no member of the communicator is not "any source". */
+static struct request **find_receive(struct receives *list, unsigned context, int source, int tag) {
     for (struct request **at = &list->first; *at; at = &(*at)->next)
-        if ((*at)->context == context && ((*at)->tag == tag || (*at)->tag == MPI_ANY_TAG))
+        if ((*at)->context == context && ((*at)->tag == tag || (*at)->tag == MPI_ANY_TAG) &&
+            ((*at)->peer == source || comm_rank_of((*at)->comm, source) != MPI_UNDEFINED))
             return at;
     return NULL;
 }
 
 struct request *match_posted(unsigned context, int source, int tag) {
     struct receives *list = &posted[source], *any = &posted[nodes];
-    struct request **of = find_receive(list, context, tag), **of_any = find_receive(any, context, tag);
+    struct request **of = find_receive(list, context, source, tag);
+    struct request **of_any = find_receive(any, context, source, tag);
     if (of_any && (!of || (*of_any)->order < (*of)->order)) {
         of = of_any;
         list = any;
@@ -104,11 +107,11 @@ void match_add(struct message *message) {
     list->end = &message->next;
 }
 
-struct message *match_message(unsigned context, int source, int tag, bool takes) {
+struct message *match_message(const struct comm *comm, unsigned context, int source, int tag, bool takes) {
     struct message **best = NULL;
-    int first = source == MPI_ANY_SOURCE ? 0 : source, last = source == MPI_ANY_SOURCE ? nodes - 1 : source;
-    for (int i = first; i <= last; i++)
-        for (struct message **at = &came[i].first; *at; at = &(*at)->next)
+    for (int i = 0; i < (source == MPI_ANY_SOURCE ? comm->size : 1); i++)
+        for (struct message **at = &came[source == MPI_ANY_SOURCE ? comm->world[i] : source].first; *at;
+             at = &(*at)->next)
             if ((*at)->context == context && ((*at)->tag == tag || tag == MPI_ANY_TAG)) {
                 if (!best || (*at)->order < (*best)->order)
                     best = at;

@@ -564,22 +564,22 @@ static int probe(int source, int tag, MPI_Comm comm, int *flag, MPI_Status *stat
     }
     int world = source < 0 ? source : of->world[source];
     struct idle idle = {0};
-    struct message *message = match_message(of->context, world, tag, false);
+    struct message *message = match_message(of, of->context, world, tag, false);
     if (!message && !waits) {
         turn(NULL);
-        message = match_message(of->context, world, tag, false);
+        message = match_message(of, of->context, world, tag, false);
     }
     while (!message && waits) {
         if (progress(1) > 0) {
             idle.turns = 0;
         } else if (relax(&idle)) {
             bool is_over = is_dead(of, world);
-            message = match_message(of->context, world, tag, false);
+            message = match_message(of, of->context, world, tag, false);
             if (is_over && !message)
                 return raise_error(comm, MPI_ERR_OTHER, call);
             continue;
         }
-        message = match_message(of->context, world, tag, false);
+        message = match_message(of, of->context, world, tag, false);
     }
     *flag = message != NULL;
     if (message && status)

@@ -490,7 +490,7 @@ void receive_start(struct request *request) {
     request->bytes = request->walk.left;
     request->moved = 0;
     request->state = POSTED;
-    struct message *message = match_message(request->context, request->peer, request->tag, true);
+    struct message *message = match_message(request->comm, request->context, request->peer, request->tag, true);
     if (!message) {
         match_post(request);
         return;

@@ -25,7 +25,11 @@ static struct request *send_to(struct comm *comm, const void *buf, size_t count,
 
 static struct request *receive_from(struct comm *comm, void *buf, size_t count, struct type *type, int source,
                                     enum tag tag) {
-    return hm_irecv(buf, count, type, source, tag, comm->context + 1, comm);
+    struct request *request = hm_irecv(buf, count, type, source, tag, comm->context + 1, comm);
+    /* A reduction would go on with, and pass on, bytes of this memory that no rank has sent. */
+    if (request)
+        request->is_exact = tag == BCAST || tag == REDUCE || tag == ALLREDUCE || tag == SCAN;
+    return request;
 }
 
 /* Waits for both; the first error. */
@@ -86,7 +90,8 @@ static int bcast(void *buf, size_t count, struct type *type, int root, struct co
     int n = 0;
     while ((step /= 2) > 0)
         if (from_root + step < size)
-            sends[n++] = send_to(comm, buf, count, type, (comm->rank + step) % size, BCAST);
+            /* Nothing, if nothing has come: so the others see an error, too. */
+            sends[n++] = send_to(comm, buf, error ? 0 : count, type, (comm->rank + step) % size, BCAST);
     for (int i = 0; i < n; i++) {
         int sent = hm_wait(sends[i]);
         error = error ? error : sent;

@@ -98,6 +98,7 @@ struct request {
     int id;
     enum state state;
     bool is_send, is_sync, is_persistent, is_freed, is_cancelled;
+    bool is_exact; /* of a collective's receive: a shorter message is an error */
     int peer;      /* in the world; or MPI_ANY_SOURCE */
     int tag;
     unsigned context;

@@ -73,6 +73,7 @@ static struct request *make(const void *buf, size_t count, struct type *type, in
     comm->holders++;
     request->state = IDLE;
     request->is_send = request->is_sync = request->is_persistent = request->is_freed = request->is_cancelled = false;
+    request->is_exact = false;
     request->peer = peer < 0 ? peer : comm->world[peer];
     request->tag = tag;
     request->context = context;
@@ -123,6 +124,8 @@ int hm_wait(struct request *request) {
         return MPI_ERR_NO_MEM;
     wait_for(request);
     int error = request->error;
+    if (!error && request->is_exact && request->moved != request->count * request->type->size)
+        error = MPI_ERR_COUNT;
     request_give_back(request);
     return error;
 }

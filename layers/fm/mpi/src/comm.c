@@ -128,6 +128,9 @@ static int split(struct comm *of, int color, int key, MPI_Comm *out) {
             parts[count++].rank = i;
         }
     }
+    /* A rank may say any number; past the last one, contexts would come again. */
+    if (!error && context > INT32_MAX - 2)
+        error = MPI_ERR_INTERN;
     if (!error)
         next_context = context + 2;
     if (!error && color != MPI_UNDEFINED) {
@@ -142,6 +145,10 @@ static int split(struct comm *of, int color, int key, MPI_Comm *out) {
         if (comm) {
             comm->errhandler = of->errhandler;
             *out = add(comm);
+            if (!*out) {
+                comm_release(comm);
+                error = MPI_ERR_NO_MEM;
+            }
         }
     }
     free(parts);

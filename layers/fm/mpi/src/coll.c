@@ -99,20 +99,20 @@ static int bcast(void *buf, size_t count, struct type *type, int root, struct co
     return error;
 }
 
-static int check(const struct comm *comm, int count, const struct type *type, int root) {
+static int check(const struct comm *comm, const void *buf, int count, const struct type *type, int root) {
     if (!comm)
         return MPI_ERR_COMM;
     if (count < 0)
         return MPI_ERR_COUNT;
     if (!type)
         return MPI_ERR_TYPE;
-    return root < 0 || root >= comm->size ? MPI_ERR_ROOT : MPI_SUCCESS;
+    return root < 0 || root >= comm->size ? MPI_ERR_ROOT : check_elements(buf, count, type);
 }
 
 int MPI_Bcast(void *buf, int count, MPI_Datatype type, int root, MPI_Comm comm) {
     struct comm *of = comm_of(comm);
     struct type *layout = type_of(type);
-    int error = check(of, count, layout, root);
+    int error = check(of, buf, count, layout, root);
     return raise_error(comm, error ? error : bcast(buf, count, layout, root, of), "MPI_Bcast");
 }
 
@@ -164,10 +164,13 @@ static int reduce(const void *in, void *out, int count, MPI_Datatype type, MPI_O
 
 int MPI_Reduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm) {
     struct comm *of = comm_of(comm);
-    int error = check(of, count, type_of(type), root);
+    const void *in = sendbuf == MPI_IN_PLACE && of && of->rank == root ? recvbuf : sendbuf;
+    int error = check(of, in, count, type_of(type), root);
+    if (!error && of->rank == root)
+        error = check_elements(recvbuf, count, type_of(type));
     error = error ? error : op_check(op, type);
     if (!error)
-        error = reduce(sendbuf == MPI_IN_PLACE ? recvbuf : sendbuf, recvbuf, count, type, op, root, of);
+        error = reduce(in, recvbuf, count, type, op, root, of);
     return raise_error(comm, error, "MPI_Reduce");
 }
 
@@ -237,10 +240,12 @@ static int allreduce(const void *in, void *out, int count, MPI_Datatype type, MP
 
 int MPI_Allreduce(const void *sendbuf, void *recvbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
     struct comm *of = comm_of(comm);
-    int error = check(of, count, type_of(type), 0);
+    const void *in = sendbuf == MPI_IN_PLACE ? recvbuf : sendbuf;
+    int error = check(of, in, count, type_of(type), 0);
+    error = error ? error : check_elements(recvbuf, count, type_of(type));
     error = error ? error : op_check(op, type);
     if (!error)
-        error = allreduce(sendbuf == MPI_IN_PLACE ? recvbuf : sendbuf, recvbuf, count, type, op, of);
+        error = allreduce(in, recvbuf, count, type, op, of);
     return raise_error(comm, error, "MPI_Allreduce");
 }
 
@@ -270,10 +275,14 @@ static int scan(const void *in, void *out, int count, MPI_Datatype type, MPI_Op 
 static int checked_scan(const void *in, void *out, int count, MPI_Datatype type, MPI_Op op, bool with_own,
                         MPI_Comm comm, const char *call) {
     struct comm *of = comm_of(comm);
-    int error = check(of, count, type_of(type), 0);
+    in = in == MPI_IN_PLACE ? out : in;
+    int error = check(of, in, count, type_of(type), 0);
+    /* The first rank of MPI_Exscan gets nothing. */
+    if (!error && (with_own || of->rank > 0))
+        error = check_elements(out, count, type_of(type));
     error = error ? error : op_check(op, type);
     if (!error)
-        error = scan(in == MPI_IN_PLACE ? out : in, out, count, type, op, with_own, of);
+        error = scan(in, out, count, type, op, with_own, of);
     return raise_error(comm, error, call);
 }
 
@@ -307,10 +316,14 @@ static char *part_at(const struct parts *parts, int rank) {
 static int check_parts(const struct parts *parts, int size) {
     if (!parts->type)
         return MPI_ERR_TYPE;
-    for (int i = 0; i < (parts->counts ? size : 1); i++)
-        if (part_count(parts, i) > INT32_MAX)
-            return MPI_ERR_COUNT;
-    return MPI_SUCCESS;
+    int error = MPI_SUCCESS;
+    for (int i = 0; i < (parts->counts ? size : 1) && !error; i++)
+        error = part_count(parts, i) > INT32_MAX ? MPI_ERR_COUNT
+                                                 : check_elements(parts->buf, part_count(parts, i), parts->type);
+    /* The last begins within memory. */
+    if (!error && !parts->counts)
+        error = check_elements(parts->buf, (size_t)parts->count * size, parts->type);
+    return error;
 }
 
 /* Waits for all; the first error. */
@@ -353,7 +366,8 @@ static int checked_root(const struct parts *parts, void *own, int own_count, MPI
                         bool scatters, MPI_Comm comm, const char *call) {
     struct comm *of = comm_of(comm);
     struct type *layout = own == MPI_IN_PLACE ? parts->type : type_of(own_type);
-    int error = check(of, own == MPI_IN_PLACE ? 0 : own_count, layout, root);
+    /* In place is the root's alone. */
+    int error = check(of, own, own == MPI_IN_PLACE && of && of->rank == root ? 0 : own_count, layout, root);
     if (!error && of->rank == root)
         error = check_parts(parts, of->size);
     if (!error)
@@ -410,7 +424,7 @@ static int checked_allgather(const struct parts *parts, const void *own, int own
     struct comm *of = comm_of(comm);
     bool in_place = own == MPI_IN_PLACE;
     struct type *layout = in_place ? parts->type : type_of(own_type);
-    int error = check(of, in_place ? 0 : own_count, layout, 0);
+    int error = check(of, own, in_place ? 0 : own_count, layout, 0);
     error = error ? error : check_parts(parts, of->size);
     if (!error && !in_place)
         copy_elements(own, own_count, layout, part_at(parts, of->rank), part_count(parts, of->rank), parts->type);
@@ -499,14 +513,19 @@ int MPI_Alltoallv(const void *sendbuf, const int sendcounts[], const int sdispls
 static int reduce_scatter(const void *in, void *out, const int *counts, MPI_Datatype type, MPI_Op op,
                           struct comm *comm) {
     struct type *layout = type_of(type);
-    int *displs = malloc(comm->size * sizeof *displs), total = 0;
-    for (int i = 0; displs && i < comm->size; i++) {
-        displs[i] = total;
+    int *displs = malloc(comm->size * sizeof *displs);
+    size_t total = 0;
+    for (int i = 0; displs && i < comm->size && total <= INT32_MAX; i++) {
+        displs[i] = (int)total;
         total += counts[i];
+    }
+    if (total > INT32_MAX) {
+        free(displs);
+        return MPI_ERR_COUNT;
     }
     void *start = NULL;
     char *all = displs ? make_room(total, layout, &start) : NULL;
-    int error = all ? reduce(in, all, total, type, op, 0, comm) : MPI_ERR_NO_MEM;
+    int error = all ? reduce(in, all, (int)total, type, op, 0, comm) : MPI_ERR_NO_MEM;
     struct parts parts = {all, counts, displs, 0, layout};
     if (!error)
         error = root_with_each(&parts, out, counts[comm->rank], layout, 0, true, comm);
@@ -518,11 +537,14 @@ static int reduce_scatter(const void *in, void *out, const int *counts, MPI_Data
 int MPI_Reduce_scatter(const void *sendbuf, void *recvbuf, const int counts[], MPI_Datatype type, MPI_Op op,
                        MPI_Comm comm) {
     struct comm *of = comm_of(comm);
-    struct parts parts = {NULL, counts, NULL, 0, type_of(type)};
-    int error = of ? check_parts(&parts, of->size) : MPI_ERR_COMM;
+    const void *in = sendbuf == MPI_IN_PLACE ? recvbuf : sendbuf;
+    struct parts parts = {(void *)in, counts, NULL, 0, type_of(type)};
+    int error = !of ? MPI_ERR_COMM : counts ? check_parts(&parts, of->size) : MPI_ERR_ARG;
     error = error ? error : op_check(op, type);
     if (!error)
-        error = reduce_scatter(sendbuf == MPI_IN_PLACE ? recvbuf : sendbuf, recvbuf, counts, type, op, of);
+        error = check_elements(recvbuf, counts[of->rank], type_of(type));
+    if (!error)
+        error = reduce_scatter(in, recvbuf, counts, type, op, of);
     return raise_error(comm, error, "MPI_Reduce_scatter");
 }
 

@@ -31,6 +31,8 @@ struct type {
 };
 /* The type of a handle; NULL: there is none. */
 struct type *type_of(MPI_Datatype handle);
+/* MPI_SUCCESS if so many elements can lie at `at`; nothing lies at NULL but what types made of addresses say. */
+int check_elements(const void *at, size_t count, const struct type *type);
 void type_hold(struct type *type);
 void type_release(struct type *type);
 

@@ -167,6 +167,8 @@ int MPI_Op_free(MPI_Op *op) {
 
 int MPI_Reduce_local(const void *in, void *inout, int count, MPI_Datatype type, MPI_Op op) {
     int error = count < 0 ? MPI_ERR_COUNT : op_check(op, type);
+    error = error ? error : check_elements(in, count, type_of(type));
+    error = error ? error : check_elements(inout, count, type_of(type));
     if (error)
         return raise_error(MPI_COMM_WORLD, error, "MPI_Reduce_local");
     op_apply(op, in, inout, count, type);

@@ -132,7 +132,7 @@ int hm_wait(struct request *request) {
 
 /* ---- checks ---- */
 
-static int check(struct comm *comm, int count, struct type *type, int peer, int tag, bool is_send) {
+static int check(struct comm *comm, const void *buf, int count, struct type *type, int peer, int tag, bool is_send) {
     if (!comm)
         return MPI_ERR_COMM;
     if (count < 0)
@@ -143,7 +143,7 @@ static int check(struct comm *comm, int count, struct type *type, int peer, int 
         return MPI_ERR_RANK;
     if (tag < 0 && (is_send || tag != MPI_ANY_TAG))
         return MPI_ERR_TAG;
-    return MPI_SUCCESS;
+    return peer == MPI_PROC_NULL ? MPI_SUCCESS : check_elements(buf, count, type);
 }
 
 static void no_status(MPI_Status *status) {
@@ -198,7 +198,7 @@ static int send_now(const void *buf, int count, MPI_Datatype type, int dest, int
                     const char *call) {
     struct comm *of = comm_of(comm);
     struct type *layout = type_of(type);
-    int error = check(of, count, layout, dest, tag, true);
+    int error = check(of, buf, count, layout, dest, tag, true);
     if (!error && dest != MPI_PROC_NULL)
         error = hm_wait(hm_isend(buf, count, layout, dest, tag, of->context, is_sync, of));
     return error ? raise_error(comm, error, call) : MPI_SUCCESS;
@@ -236,7 +236,7 @@ int MPI_Buffer_detach(void *buffer, int *bytes) {
 int MPI_Bsend(const void *buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
     struct comm *of = comm_of(comm);
     struct type *layout = type_of(type);
-    int error = check(of, count, layout, dest, tag, true);
+    int error = check(of, buf, count, layout, dest, tag, true);
     if (error || dest == MPI_PROC_NULL)
         return raise_error(comm, error, "MPI_Bsend");
     struct walk walk;
@@ -260,7 +260,7 @@ static int make_request(const void *buf, int count, MPI_Datatype type, int peer,
                         bool is_send, bool is_sync, bool is_persistent, MPI_Request *out, const char *call) {
     struct comm *of = comm_of(comm);
     struct type *layout = type_of(type);
-    int error = check(of, count, layout, peer, tag, is_send);
+    int error = check(of, buf, count, layout, peer, tag, is_send);
     struct request *request = error ? NULL : make(buf, count, layout, peer, tag, of->context, of);
     *out = request ? request->id : MPI_REQUEST_NULL;
     if (!request)
@@ -336,7 +336,7 @@ int MPI_Sendrecv(const void *sendbuf, int sendcount, MPI_Datatype sendtype, int 
     struct comm *of = comm_of(comm);
     struct type *layout = type_of(sendtype);
     MPI_Request receive;
-    int error = check(of, sendcount, layout, dest, sendtag, true);
+    int error = check(of, sendbuf, sendcount, layout, dest, sendtag, true);
     if (error)
         return raise_error(comm, error, "MPI_Sendrecv");
     error = make_request(recvbuf, recvcount, recvtype, source, recvtag, comm, false, false, false, &receive,
@@ -356,16 +356,17 @@ int MPI_Sendrecv_replace(void *buf, int count, MPI_Datatype type, int dest, int 
     struct type *layout = type_of(type);
     if (!layout || count < 0)
         return raise_error(comm, layout ? MPI_ERR_COUNT : MPI_ERR_TYPE, "MPI_Sendrecv_replace");
+    int error = check_elements(buf, count, layout);
+    if (error)
+        return raise_error(comm, error, "MPI_Sendrecv_replace");
     struct walk walk;
     walk_begin(&walk, buf, count, layout);
     size_t bytes = walk.left;
-    char *copy = malloc(bytes + 1);
-    if (!copy || bytes > INT32_MAX) {
-        free(copy);
+    char *copy = bytes > INT32_MAX ? NULL : malloc(bytes + 1);
+    if (!copy)
         return raise_error(comm, MPI_ERR_NO_MEM, "MPI_Sendrecv_replace");
-    }
     walk_read(&walk, copy, bytes);
-    int error = MPI_Sendrecv(copy, (int)bytes, MPI_BYTE, dest, sendtag, buf, count, type, source, recvtag, comm,
+    error = MPI_Sendrecv(copy, (int)bytes, MPI_BYTE, dest, sendtag, buf, count, type, source, recvtag, comm,
                              status);
     free(copy);
     return error;
@@ -556,7 +557,7 @@ int MPI_Test_cancelled(const MPI_Status *status, int *flag) {
 
 static int probe(int source, int tag, MPI_Comm comm, int *flag, MPI_Status *status, bool waits, const char *call) {
     struct comm *of = comm_of(comm);
-    int error = check(of, 0, type_of(MPI_BYTE), source, tag, false);
+    int error = check(of, NULL, 0, type_of(MPI_BYTE), source, tag, false);
     if (error)
         return raise_error(comm, error, call);
     if (source == MPI_PROC_NULL) {

@@ -112,6 +112,15 @@ struct type *type_of(MPI_Datatype handle) {
     return handle > 0 && handle < type_count ? types[handle] : NULL;
 }
 
+int check_elements(const void *at, size_t count, const struct type *type) {
+    size_t extent = type->extent < 0 ? -(size_t)type->extent : (size_t)type->extent;
+    if (count == 0 || type->size == 0)
+        return MPI_SUCCESS;
+    if (type->size > PTRDIFF_MAX / count || extent > PTRDIFF_MAX / count)
+        return MPI_ERR_COUNT;
+    return at == MPI_IN_PLACE || (!at && type->is_dense) ? MPI_ERR_BUFFER : MPI_SUCCESS;
+}
+
 void type_hold(struct type *type) {
     type->holders++;
 }
@@ -142,7 +151,10 @@ static void put(struct type *to, MPI_Aint at, size_t bytes) {
 /* A type of `count` parts. While it is made, `extent` is the upper bound. */
 static int make(size_t count, const int *lengths, int length, MPI_Aint (*place)(size_t, const void *),
                 const void *places, const MPI_Datatype *of, MPI_Datatype one, MPI_Datatype *out) {
-    size_t room = 0;
+    size_t room = 0, bytes, size = 0;
+    MPI_Aint bound;
+    if (count > 0 && !places)
+        return MPI_ERR_ARG;
     for (size_t i = 0; i < count; i++) {
         struct type *part = type_of(of ? of[i] : one);
         int n = lengths ? lengths[i] : length;
@@ -150,6 +162,11 @@ static int make(size_t count, const int *lengths, int length, MPI_Aint (*place)(
             return MPI_ERR_TYPE;
         if (n < 0)
             return MPI_ERR_COUNT;
+        /* The same sums are made below. */
+        if (__builtin_mul_overflow((size_t)n, part->size, &bytes) || __builtin_add_overflow(size, bytes, &size) ||
+            size > PTRDIFF_MAX || __builtin_mul_overflow((MPI_Aint)n, part->extent, &bound) ||
+            __builtin_add_overflow(bound, place(i, places) + part->lb, &bound))
+            return MPI_ERR_ARG;
         room += part->is_dense && n ? 1 : (size_t)n * part->block_count;
         if (room > BLOCKS_MAX)
             return MPI_ERR_TYPE;
@@ -227,7 +244,7 @@ static int indexed(int count, const int *lengths, int length, const int *displs,
                    MPI_Datatype *out, const char *call) {
     struct type *type = type_of(of);
     struct displacements places = {displs, type ? type->extent : 0};
-    int error = count < 0 ? MPI_ERR_COUNT : make(count, lengths, length, by_displacement, &places, NULL, of, out);
+    int error = count < 0 ? MPI_ERR_COUNT : !displs && count ? MPI_ERR_ARG : make(count, lengths, length, by_displacement, &places, NULL, of, out);
     return raise_error(MPI_COMM_WORLD, error, call);
 }
 
@@ -366,24 +383,27 @@ void copy_elements(const void *from, size_t from_count, struct type *from_type, 
 
 int MPI_Pack_size(int count, MPI_Datatype type, MPI_Comm comm, int *bytes) {
     struct type *of = type_of(type);
-    if (!of || count < 0 || count * of->size > INT32_MAX)
+    if (!of || count < 0 || check_elements("", count, of) || count * of->size > INT32_MAX)
         return raise_error(comm, of ? MPI_ERR_COUNT : MPI_ERR_TYPE, "MPI_Pack_size");
     *bytes = (int)(count * of->size);
     return MPI_SUCCESS;
 }
 
 /* The bytes between the position and the end of the packed buffer must hold the elements. */
-static int check_packed(int count, struct type *type, int bytes, int position) {
+static int check_packed(const void *at, int count, struct type *type, int bytes, int position) {
     if (!type)
         return MPI_ERR_TYPE;
     if (count < 0 || position < 0 || position > bytes)
         return MPI_ERR_ARG;
+    int error = check_elements(at, count, type);
+    if (error)
+        return error;
     return count * type->size > (size_t)(bytes - position) ? MPI_ERR_TRUNCATE : MPI_SUCCESS;
 }
 
 int MPI_Pack(const void *in, int count, MPI_Datatype type, void *out, int bytes, int *position, MPI_Comm comm) {
     struct type *of = type_of(type);
-    int error = check_packed(count, of, bytes, *position);
+    int error = check_packed(in, count, of, bytes, *position);
     if (error)
         return raise_error(comm, error, "MPI_Pack");
     struct walk walk;
@@ -394,7 +414,7 @@ int MPI_Pack(const void *in, int count, MPI_Datatype type, void *out, int bytes,
 
 int MPI_Unpack(const void *in, int bytes, int *position, void *out, int count, MPI_Datatype type, MPI_Comm comm) {
     struct type *of = type_of(type);
-    int error = check_packed(count, of, bytes, *position);
+    int error = check_packed(out, count, of, bytes, *position);
     if (error)
         return raise_error(comm, error, "MPI_Unpack");
     struct walk walk;

@@ -143,10 +143,11 @@ int progress(unsigned bytes_max);
 /* What a receive can take now; for FM_extract. */
 unsigned wanted(const struct request *request);
 struct idle {
-    unsigned turns;
+    unsigned turns, busy;
 };
-/* Nothing has come: spins, yields, sleeps. Whether it slept, and the time has come to ask for the dead. */
-bool relax(struct idle *idle);
+/* Nothing has come: spins, yields, sleeps. Whether the time has come to ask for the dead: it slept, or there were many
+ * turns in which something came: others may send without end. */
+bool relax(struct idle *idle, bool has_come);
 /* Whether a rank of the world, or all others of the communicator, have left, and nothing more comes. */
 bool is_dead(const struct comm *comm, int peer);
 /* Completes a request with an error if its peer has left. */

@@ -374,9 +374,10 @@ int MPI_Sendrecv_replace(void *buf, int count, MPI_Datatype type, int dest, int 
 
 /* ---- waiting ---- */
 
-/* A turn of a call that does not wait. Calls without success in a row let others run, and look for the dead. */
-static void turn(struct request *request) {
-    static unsigned empty;
+/* A turn of a call that does not wait. Calls without success in a row let others run. Whether the time has come to ask
+ * for the dead: after a prime number of calls, so that each of several requests that are tested in turns has its. */
+static bool turn(struct request *request) {
+    static unsigned empty, calls;
     for (int i = 0; i < 8 && !(request && request->state == DONE); i++)
         if (progress(request ? wanted(request) : 1) > 0) {
             empty = 0;
@@ -386,8 +387,7 @@ static void turn(struct request *request) {
         }
     if (empty % 64 == 63)
         sched_yield();
-    if (empty % 1024 == 1023 && request && request->state != DONE)
-        fail_if_dead(request);
+    return ++calls % 1021 == 0;
 }
 
 static bool is_inactive(const struct request *request) {
@@ -406,8 +406,8 @@ int MPI_Wait(MPI_Request *handle, MPI_Status *status) {
 int MPI_Test(MPI_Request *handle, int *flag, MPI_Status *status) {
     struct request *request = request_named(*handle);
     MPI_Errhandler handler = MPI_ERRORS_ARE_FATAL;
-    if (!is_inactive(request) && request->state != DONE)
-        turn(request);
+    if (!is_inactive(request) && request->state != DONE && turn(request))
+        fail_if_dead(request);
     *flag = is_inactive(request) || request->state == DONE;
     int error = *flag ? finish(handle, status, &handler) : MPI_SUCCESS;
     return error ? raise_error_by(handler, error, "MPI_Test") : MPI_SUCCESS;
@@ -435,8 +435,8 @@ int MPI_Testall(int count, MPI_Request handles[], int *flag, MPI_Status statuses
     *flag = 1;
     for (int i = 0; i < count && *flag; i++) {
         struct request *request = request_named(handles[i]);
-        if (!is_inactive(request) && request->state != DONE)
-            turn(request);
+        if (!is_inactive(request) && request->state != DONE && turn(request))
+            fail_if_dead(request);
         *flag = is_inactive(request) || request->state == DONE;
     }
     return *flag ? finish_all(count, handles, statuses, "MPI_Testall") : MPI_SUCCESS;
@@ -465,21 +465,16 @@ static int finish_some(int count, MPI_Request handles[], int indices[], MPI_Stat
 static int some(int count, MPI_Request handles[], int indices[], MPI_Status statuses[], int most, bool waits,
                 int *error, MPI_Errhandler *handler) {
     struct idle idle = {0};
-    int done = finish_some(count, handles, indices, statuses, most, error, handler);
-    if (done == 0 && !waits) {
-        turn(NULL);
-        return finish_some(count, handles, indices, statuses, most, error, handler);
-    }
-    while (done == 0) {
-        if (progress(1) > 0)
-            idle.turns = 0;
-        else if (relax(&idle))
-            for (int i = 0; i < count; i++) {
-                struct request *request = request_named(handles[i]);
-                if (!is_inactive(request))
-                    fail_if_dead(request);
-            }
-        done = finish_some(count, handles, indices, statuses, most, error, handler);
+    int done;
+    while ((done = finish_some(count, handles, indices, statuses, most, error, handler)) == 0) {
+        bool asks = waits ? relax(&idle, progress(1) > 0) : turn(NULL);
+        for (int i = 0; i < count && asks; i++) {
+            struct request *request = request_named(handles[i]);
+            if (!is_inactive(request) && request->state != DONE)
+                fail_if_dead(request);
+        }
+        if (!waits)
+            return finish_some(count, handles, indices, statuses, most, error, handler);
     }
     return done;
 }
@@ -569,21 +564,13 @@ static int probe(int source, int tag, MPI_Comm comm, int *flag, MPI_Status *stat
     int world = source < 0 ? source : of->world[source];
     struct idle idle = {0};
     struct message *message = match_message(of, of->context, world, tag, false);
-    if (!message && !waits) {
-        turn(NULL);
+    for (bool first = true; !message && (waits || first); first = false) {
+        bool asks = waits ? relax(&idle, progress(1) > 0) : turn(NULL);
+        bool is_over = asks && is_dead(of, world);
         message = match_message(of, of->context, world, tag, false);
-    }
-    while (!message && waits) {
-        if (progress(1) > 0) {
-            idle.turns = 0;
-        } else if (relax(&idle)) {
-            bool is_over = is_dead(of, world);
-            message = match_message(of, of->context, world, tag, false);
-            if (is_over && !message)
-                return raise_error(comm, MPI_ERR_OTHER, call);
-            continue;
-        }
-        message = match_message(of, of->context, world, tag, false);
+        *flag = 0;
+        if (is_over && !message)
+            return raise_error(comm, MPI_ERR_OTHER, call);
     }
     *flag = message != NULL;
     if (message && status)

@@ -55,6 +55,21 @@ int main(int argc, char **argv) {
         error = MPI_Test(&requests[0], &flag, &status);
     while (!flag);
     CHECK(error == MPI_ERR_OTHER);
+    /* So do those that are polled. */
+    for (int way = 0; way < 3; way++) {
+        MPI_Irecv(&value, 1, MPI_INT, 1, 5, W, &requests[0]);
+        flag = 0;
+        do
+            error = way == 0   ? MPI_Testany(1, requests, &index, &flag, &status)
+                    : way == 1 ? MPI_Testsome(1, requests, &flag, &index, MPI_STATUSES_IGNORE)
+                               : MPI_Testall(1, requests, &flag, MPI_STATUSES_IGNORE);
+        while (!flag);
+        CHECK(error == (way == 0 ? MPI_ERR_OTHER : MPI_ERR_IN_STATUS) && requests[0] == MPI_REQUEST_NULL);
+    }
+    do
+        error = MPI_Iprobe(1, 4, W, &flag, &status);
+    while (!error && !flag);
+    CHECK(error == MPI_ERR_OTHER && !flag);
     CHECK(MPI_Barrier(W) == MPI_ERR_OTHER && MPI_Allreduce(&rank, &value, 1, MPI_INT, MPI_SUM, W) == MPI_ERR_OTHER);
     CHECK(MPI_Finalize() == MPI_SUCCESS);
     free(buf);

@@ -247,7 +247,7 @@ static bool push(struct request *request) {
     if (!request->stream) {
         if (FM_room(request->peer) < (is_long ? peer->packet : bytes))
             return false;
-        if (request->state == READY && request->bytes <= ONE_PIECE) {
+        if (request->state == READY && request->bytes <= ONE_PIECE && !is_long) {
             bool is_sent = send_short(request, &header);
             complete(request, is_sent ? MPI_SUCCESS : MPI_ERR_OTHER);
             return true;

@@ -20,6 +20,8 @@ struct block {
 struct type {
     size_t size;
     MPI_Aint lb, extent;
+    /* The extent of a type made of it is a multiple. */
+    MPI_Aint alignment;
     /* Elements lie one behind the other without gaps, the first at their address. */
     bool is_dense;
     /* The predefined type that it is made of, if there is one only; else 0. */

@@ -80,12 +80,18 @@ static void begin(void) {
     for (size_t i = 0; i < sizeof predefined / sizeof *predefined; i++) {
         /* Those of a value and an int may have a gap between: two blocks. */
         MPI_Datatype of = predefined[i].type;
-        size_t size = predefined[i].size, second = 0;
+        size_t size = predefined[i].size, second = 0, alignment = predefined[i].extent;
         switch (of) {
-        case MPI_DOUBLE_INT: second = offsetof(struct double_int, b); break;
-        case MPI_LONG_INT: second = offsetof(struct long_int, b); break;
-        case MPI_SHORT_INT: second = offsetof(struct short_int, b); break;
-        case MPI_LONG_DOUBLE_INT: second = offsetof(struct long_double_int, b); break;
+        case MPI_FLOAT_INT: case MPI_2INT: alignment = _Alignof(struct float_int); break;
+        case MPI_C_COMPLEX: alignment = _Alignof(float); break;
+        case MPI_C_DOUBLE_COMPLEX: alignment = _Alignof(double); break;
+        case MPI_DOUBLE_INT: second = offsetof(struct double_int, b); alignment = _Alignof(struct double_int); break;
+        case MPI_LONG_INT: second = offsetof(struct long_int, b); alignment = _Alignof(struct long_int); break;
+        case MPI_SHORT_INT: second = offsetof(struct short_int, b); alignment = _Alignof(struct short_int); break;
+        case MPI_LONG_DOUBLE_INT:
+            second = offsetof(struct long_double_int, b);
+            alignment = _Alignof(struct long_double_int);
+            break;
         default: break;
         }
         struct type *type = layout(2);
@@ -93,6 +99,7 @@ static void begin(void) {
             abort();
         type->size = size;
         type->extent = predefined[i].extent;
+        type->alignment = (MPI_Aint)alignment;
         type->base = of;
         type->is_dense = size == predefined[i].extent;
         type->block_count = 1;
@@ -176,6 +183,7 @@ static int make(size_t count, const int *lengths, int length, MPI_Aint (*place)(
         return MPI_ERR_NO_MEM;
     bool is_first = true;
     type->base = count ? type_of(of ? of[0] : one)->base : 0;
+    type->alignment = 1;
     for (size_t i = 0; i < count; i++) {
         const struct type *part = type_of(of ? of[i] : one);
         int n = lengths ? lengths[i] : length;
@@ -193,9 +201,13 @@ static int make(size_t count, const int *lengths, int length, MPI_Aint (*place)(
         type->lb = is_first || low < type->lb ? low : type->lb;
         type->extent = is_first || high > type->extent ? high : type->extent;
         type->size += n * part->size;
+        type->alignment = part->alignment > type->alignment ? part->alignment : type->alignment;
         is_first = false;
     }
     type->extent -= type->lb;
+    /* Elements of an array lie as a compiler lays them: the standard's epsilon. */
+    MPI_Aint beyond = type->extent % type->alignment;
+    type->extent += beyond > 0 ? type->alignment - beyond : 0;
     type->is_dense = type->block_count <= 1 && type->lb == 0 && (size_t)type->extent == type->size &&
                      (type->block_count == 0 || type->blocks[0].at == 0);
     int handle = add(type);
@@ -274,6 +286,7 @@ static int resized(MPI_Datatype of, MPI_Aint lb, MPI_Aint extent, bool keeps, MP
     if (!keeps) {
         type->lb = lb;
         type->extent = extent;
+        type->alignment = 1;
         type->is_dense = from->is_dense && lb == 0 && (size_t)extent == from->size;
     }
     *out = add(type);

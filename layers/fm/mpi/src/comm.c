@@ -252,6 +252,8 @@ int MPI_Errhandler_free(MPI_Errhandler *handler) {
 
 int MPI_Dims_create(int nodes, int ndims, int dims[]) {
     int left = nodes, open = 0;
+    if (nodes < 1 || ndims < 0)
+        return raise_error(MPI_COMM_WORLD, MPI_ERR_DIMS, "MPI_Dims_create");
     for (int i = 0; i < ndims; i++) {
         if (dims[i] < 0 || (dims[i] > 0 && left % dims[i]))
             return raise_error(MPI_COMM_WORLD, MPI_ERR_DIMS, "MPI_Dims_create");
@@ -259,7 +261,7 @@ int MPI_Dims_create(int nodes, int ndims, int dims[]) {
             left /= dims[i];
         open += dims[i] == 0;
     }
-    if (nodes < 1 || (open == 0 && left != 1))
+    if (open == 0 && left != 1)
         return raise_error(MPI_COMM_WORLD, MPI_ERR_DIMS, "MPI_Dims_create");
     for (int i = 0; i < ndims; i++) {
         if (dims[i])
@@ -273,9 +275,19 @@ int MPI_Dims_create(int nodes, int ndims, int dims[]) {
             if (left % factor == 0 && power >= left)
                 break;
         }
-        dims[i] = factor;
+        dims[i] = -factor;
         left /= factor;
         open--;
+    }
+    /* Those that were chosen, not those that were given, in falling order. */
+    for (int i = 0; i < ndims; i++) {
+        for (int k = i + 1; k < ndims && dims[i] < 0; k++)
+            if (dims[k] < dims[i]) {
+                int swap = dims[i];
+                dims[i] = dims[k];
+                dims[k] = swap;
+            }
+        dims[i] = dims[i] < 0 ? -dims[i] : dims[i];
     }
     return MPI_SUCCESS;
 }

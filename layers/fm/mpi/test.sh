@@ -46,7 +46,7 @@ make -s -C "$here" BUILD="$work/lib" FMLIB="$FMLIB"
 for program in mpi_test cg sort stream; do
     compile "$here/examples/$program.c" $program
 done
-for program in death hostile misuse; do
+for program in death hostile misuse intruder; do
     compile "$here/tests/$program.c" $program
 done
 printf '#include <mpi.h>\nint main(int n, char **v) { return MPI_Init(&n, &v) || MPI_Finalize(); }\n' >"$work/small.cpp"
@@ -61,6 +61,8 @@ for n in $ranks; do
     job "$n" "$work/small"
     job "$n" "$work/death"
     job "$n" "$work/misuse"
+    job "$n" "$work/misuse" small
+    job "$n" "$work/intruder"
 done
 # All messages by asking; longer ones without; everything extracted at once.
 for setting in HAMLYN_MPI_EAGER=0 HAMLYN_MPI_EAGER=262144 HAMLYN_MPI_EXTRACT_ALL=1; do

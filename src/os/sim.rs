@@ -92,7 +92,8 @@ std::thread_local! {
 }
 
 fn with<R>(what: impl FnOnce(&mut World) -> R) -> Option<R> {
-    WORLD.with_borrow_mut(|world| world.as_mut().map(what))
+    // Where the thread ends there is no world any more: what a program closes at its exit is real.
+    WORLD.try_with(|world| world.borrow_mut().as_mut().map(what)).ok().flatten()
 }
 
 /// Whether the calling thread runs a task.

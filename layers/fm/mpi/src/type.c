@@ -256,7 +256,9 @@ static int indexed(int count, const int *lengths, int length, const int *displs,
                    MPI_Datatype *out, const char *call) {
     struct type *type = type_of(of);
     struct displacements places = {displs, type ? type->extent : 0};
-    int error = count < 0 ? MPI_ERR_COUNT : !displs && count ? MPI_ERR_ARG : make(count, lengths, length, by_displacement, &places, NULL, of, out);
+    int error = count < 0 ? MPI_ERR_COUNT : !displs && count ? MPI_ERR_ARG : MPI_SUCCESS;
+    if (!error)
+        error = make(count, lengths, length, by_displacement, &places, NULL, of, out);
     return raise_error(MPI_COMM_WORLD, error, call);
 }
 

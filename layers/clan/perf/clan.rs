@@ -179,6 +179,8 @@ pub fn receive(name: &str, size: usize, is_mapped: bool, late: &mut Latencies) -
         false => clan.region(ring.bytes(), 1)?,
     };
     let wire = region.wire(0..ring.bytes(), Trip::Write, Some(target(&events, 0)?))?;
+    // Its pages are there before the clock starts, as those of a mapped region are.
+    region.write(0, &vec![0; ring.bytes() as usize])?;
     let other = exchange(&end, &region)?;
     let (mut message, mut number, mut told) = (vec![0; size], 0, 0);
     loop {
@@ -239,6 +241,7 @@ impl ClanStream {
         let other = exchange(&end, &room)?;
         let (source, queue) =
             (clan.region(ring.bytes(), 0)?, clan.request_queue(REQUESTS, 0, 1 << 20)?);
+        source.write(0, &vec![7; ring.bytes() as usize])?;
         let (data, sent, read, asked) = (vec![7; size + 8], 0, 0, 0);
         #[rustfmt::skip]
         let stream = Self {

@@ -505,9 +505,12 @@ impl Endpoint {
             To::Mapped(aperture)
         } else if rights.writes() {
             let (ticket, with_signal) = handle.tickets().map_err(wrong)?;
-            signal = with_signal.map(|ticket| ticket.with_flags(Flags::all()));
             let ticket = ticket.with_flags(Flags::WAKE | Flags::IN_ORDER);
             let prepared = self.clan.with(|node, _| {
+                if let Some(ticket) = with_signal {
+                    let ticket = ticket.with_flags(Flags::all());
+                    signal = Some((ticket, node.prepare_over(link, &ticket)?));
+                }
                 let prepared = node.prepare_over(link, &ticket)?;
                 Ok::<_, NodeSendError>((prepared, node.fast_bytes_max(link).unwrap_or(LINE_BYTES)))
             });

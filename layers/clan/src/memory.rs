@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
-/// Bytes of a put that may leave as one line, without a look at anything else.
+/// Bytes of one packet of a link that is gone.
 pub(crate) const LINE_BYTES: usize = 16;
 
 pub(crate) enum Memory {
@@ -289,7 +289,7 @@ pub(crate) struct Imported {
     pub number: u32,
     pub to: To,
     /// For puts with a signal; and how many more may leave.
-    pub signal: Option<Ticket>,
+    pub signal: Option<(Ticket, PreparedTicket)>,
     pub signals: AtomicU32,
     pub is_revoked: AtomicBool,
     /// Apertures that are this one: the same handle was imported so often.
@@ -303,8 +303,14 @@ impl Imported {
 
     /// The owner has taken signals.
     pub fn credit(&self, signals: u32) {
-        let sum = self.signals.load(Ordering::Relaxed).saturating_add(signals);
-        self.signals.store(sum, Ordering::Release);
+        let add = |now: u32| Some(now.saturating_add(signals));
+        let _ = self.signals.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
+    }
+
+    /// One more signal may leave, and will.
+    fn take_credit(&self) -> bool {
+        let less = |now: u32| now.checked_sub(1);
+        self.signals.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok()
     }
 
     pub fn is_of(&self, id: ApertureId) -> bool {
@@ -430,8 +436,8 @@ impl Aperture {
     /// [`TimedOut`](Error::TimedOut) and [`Closed`](Error::Closed) leave the first part of a long put.
     #[inline]
     pub fn put(&self, offset: u64, bytes: &[u8], limit: Option<Duration>) -> Result<(), Error> {
-        if let To::Slot(_, prepared, _) = &self.core.to
-            && bytes.len() <= LINE_BYTES
+        if let To::Slot(_, prepared, at_once) = &self.core.to
+            && bytes.len() <= *at_once
             && self.core.check().is_ok()
             && self.clan.manager().send_prepared_now(prepared, offset, bytes, 0)
         {
@@ -473,9 +479,15 @@ impl Aperture {
     ) -> Result<(), Error> {
         let core = &*self.core;
         core.check_access(false, offset, bytes.len() as u64)?;
-        let (Some(signal), To::Slot(_, _, at_once)) = (core.signal, &core.to) else {
+        let (Some((signal, prepared)), To::Slot(_, _, at_once)) = (&core.signal, &core.to) else {
             return Err(Error::Misuse("the region was exported without signals".into()));
         };
+        if bytes.len() <= *at_once && core.take_credit() {
+            if self.clan.manager().send_prepared_now(prepared, offset, bytes, word) {
+                return Ok(());
+            }
+            core.credit(1);
+        }
         let began = Instant::now();
         let first = bytes.len().saturating_sub(1) / at_once * at_once;
         if first > 0 {
@@ -488,12 +500,12 @@ impl Aperture {
             if core.check().is_err() {
                 return Some(Err(NodeSendError::Unreachable(node.id())));
             }
-            if core.signals.load(Ordering::Acquire) == 0 {
+            if !core.take_credit() {
                 return None;
             }
             let sent = node.try_send_fast_over(core.link, &ticket, &bytes[first..], word);
-            if sent.is_ok() {
-                core.signals.fetch_sub(1, Ordering::AcqRel);
+            if sent.is_err() {
+                core.credit(1);
             }
             Some(sent)
         })

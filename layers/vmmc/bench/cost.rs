@@ -30,7 +30,8 @@ fn main() -> Outcome {
     let mut config = Config::from_env()?;
     config.node = config.node.dir(dir.path());
 
-    let mut raw = [Node::with_config(config.node.clone())?, Node::with_config(config.node.clone())?];
+    let mut raw =
+        [Node::with_config(config.node.clone())?, Node::with_config(config.node.clone())?];
     let [there, here] = &mut raw;
     there.serve("raw", Access::SameUser, hamlyn::Accept::Automatic(vec![]))?;
     here.connect("raw", b"", LIMIT)?;
@@ -106,8 +107,9 @@ fn main() -> Outcome {
         row(&format!("one word stored, found and sent, of {pages} pages"), 200, |count| {
             for _ in 0..count {
                 word += 1;
-                // SAFETY: inside of the region, which this thread alone uses.
-                unsafe { start.add(word as usize * 4160 % (pages * PAGE) & !7).cast::<u64>().write_volatile(word) };
+                let at = (word as usize * 4160) % (pages * PAGE);
+                // SAFETY: inside of the region, which this thread alone uses; a multiple of 8.
+                unsafe { start.add(at).cast::<u64>().write_volatile(word) };
                 mirror.flush()?;
             }
             Ok(())

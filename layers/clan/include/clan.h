@@ -43,6 +43,7 @@ typedef struct clan_requests clan_requests_t; /* a queue of requests for the eng
 typedef struct { uint32_t backlog, endpoints_of_peer_max, peers_max, oob_max; } clan_settings_t;
 /* Settings may be NULL. EREFUSED: the system has no room for a node. [ours] */
 int clan_open(const clan_settings_t *settings, clan_t **clan);
+/* Close end points first: their peers hear of an open one only when the program ends. */
 void clan_close(clan_t *clan);
 int clan_start_progress(clan_t *clan); /* a thread of the library's takes turns from now on, also of the engine [ours] */
 typedef struct {
@@ -86,14 +87,15 @@ int clan_endpoint_set_event(clan_endpoint_t *endpoint, clan_events_t *events, ui
 typedef struct { int64_t uid, gid, pid; int is_proved, is_elsewhere; } clan_peer_t;
 int clan_endpoint_peer(clan_endpoint_t *endpoint, clan_peer_t *peer);
 
-/* Out-of-band messages [3.1]: up to so many bytes, filled up with zeros. The receiver throws away those beyond oob_max. */
+/* Out-of-band messages [3.1]: up to so many bytes, filled up with zeros. The receiver throws away those beyond oob_max.
+ * Whatever was sent, CLAN_OOB_BYTES are written to `message`. */
 #define CLAN_OOB_BYTES 128
 int clan_send_oob(clan_endpoint_t *endpoint, const void *bytes, size_t length, int ms); /* ECLOSED */
 int clan_take_oob(clan_endpoint_t *endpoint, void *message); /* 1; none: 0, one load; ECLOSED: and none will come */
 int clan_receive_oob(clan_endpoint_t *endpoint, void *message, int ms); /* waits for one. ECLOSED */
 uint64_t clan_oob_lost(clan_endpoint_t *endpoint);                      /* thrown away here, since the beginning */
 
-/* Regions [2], with up to wires_max wires. Of the first kind, peers' puts are packets, each checked. Of the second, this
+/* Regions [2], with up to wires_max wires, rounded up to a multiple of 64. Of the first kind, peers' puts are packets, each checked. Of the second, this
  * peer maps whole pages, and loads or stores itself; EREFUSED: it is on another host, or of another user. */
 #define CLAN_READ 1
 #define CLAN_WRITE 2 /* CLAN_READ | CLAN_WRITE: both */

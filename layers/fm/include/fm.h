@@ -57,14 +57,15 @@ void FM_finalize(void);
 /* Returns 0; -1: not such a parameter or value, or too late. (the call is from the header, its values are ours) */
 int FM_set_parameter(int parameter, int value);
 
-/* Gives a handler an identifier, the same on all nodes; returns it. FM_ANY_ID: the next one. -1: it is out of
- * range, or used for another. A message for an identifier without a handler is thrown away and counted.
+/* Gives a handler an identifier, after FM_initialize; returns it. FM_ANY_ID: the next one, so that all nodes must
+ * register in the same order, which nothing checks. -1: it is out of range, or used for another. A message for an identifier without a handler is thrown away and counted.
  * (from the header) */
 unsigned long FM_register_handler(unsigned long id, FM_handler *handler);
 
 /* Begins a message of at most `bytes`. NULL: FM_error() says why. */
 FM_stream *FM_begin_message(unsigned long dest, unsigned long bytes, unsigned long handler);
-/* Sends the next piece, which may be used again when the call returns. Returns 0; -1: FM_error(). */
+/* Sends the next piece, which may be used again when the call returns. A short message may not leave before
+ * FM_end_message. Returns 0; -1: FM_error(). */
 int FM_send_piece(FM_stream *stream, const void *buf, unsigned long bytes);
 /* Ends the message. `stream` is no more. Returns 0; -1: FM_error(). */
 int FM_end_message(FM_stream *stream);

@@ -63,7 +63,7 @@ typedef struct {
     int rights;             /* VMMC_READ_WRITE, VMMC_READ: vmmc_get; VMMC_WRITE: sends */
     const uint32_t *list;   /* of VMMC_LIST: user ids */
     size_t count;           /* of the list */
-    uint32_t notifications; /* of one importer that may wait, at most; then its vmmc_send_notify waits. 0: none come */
+    uint32_t notifications; /* of one importer that may wait, at most; then its vmmc_send_notify waits. 0: it fails, VMMC_MISUSE */
 } vmmc_permissions_t;
 /* Exports new memory, zeros, under a name of 1 to 126 bytes. NULL permissions: the same user, for both, 64. */
 vmmc_buffer_t *vmmc_export(vmmc_t *vmmc, const char *name, uint64_t bytes, const vmmc_permissions_t *permissions);
@@ -76,7 +76,8 @@ int vmmc_take_notifications(vmmc_buffer_t *buffer, int takes);
 int vmmc_unexport(vmmc_buffer_t *buffer);
 
 /* Import (2.2): a buffer of the program that serves `program` ([user@]name), or of a rank. Questions of others are
- * answered meanwhile. VMMC_REFUSED: there is no such buffer for this user. */
+ * answered meanwhile. Waits up to ms for the program's name, and not for the buffer, so export before you serve.
+ * VMMC_REFUSED, at once: there is no such buffer for this user. */
 vmmc_proxy_t *vmmc_import(vmmc_t *vmmc, const char *program, const char *buffer, int ms);
 vmmc_proxy_t *vmmc_import_rank(vmmc_t *vmmc, int rank, const char *buffer, int ms);
 int vmmc_unimport(vmmc_proxy_t *proxy);
@@ -100,7 +101,7 @@ int vmmc_wait_sent(vmmc_proxy_t *proxy, int64_t number, int ms);
 
 /* Takes a turn: what has come goes to its buffers, questions are answered. */
 int vmmc_poll(vmmc_t *vmmc);
-/* Waits for more than data: a notification, a question, an end. */
+/* Waits for a notification, a question or an end. Data alone does not wake it: vmmc_wait_until. */
 int vmmc_wait(vmmc_t *vmmc, int ms);
 /* Waits until look(data) is not 0: for words that others send. It is called after each turn with a lock held, and calls
  * nothing here but vmmc_check. Spins, then sleeps. */
@@ -113,7 +114,8 @@ typedef struct {
 } vmmc_notification_t;
 /* 1: there was one; 0: none, or they are blocked. Takes no turn. */
 int vmmc_take_notification(vmmc_t *vmmc, vmmc_notification_t *to);
-/* Starts the library's thread, which takes turns and calls the handler (or NULL), never in a signal. Once. */
+/* Starts the library's thread, which takes turns and calls the handler, never in a signal; with NULL, notifications wait
+ * for vmmc_take_notification. Once. */
 int vmmc_start_thread(vmmc_t *vmmc, void (*handler)(const vmmc_notification_t *, void *data), void *data);
 /* Notifications of all buffers wait, or come again. */
 int vmmc_block(vmmc_t *vmmc);

@@ -453,11 +453,10 @@ calls! {
 
     fn vmmc_start_thread(vmmc: *const CVmmc, handler: Option<Handler>, data: *mut c_void) -> c_int {
         let data = data as usize;
-        done(of(vmmc)?.0.start_thread(move |taken| {
-            if let Some(handler) = handler {
-                handler(&notification(&taken), data as *mut c_void);
-            }
-        })?)
+        let handler = handler.map(|handler| -> crate::vmmc::Handler {
+            Box::new(move |taken| handler(&notification(&taken), data as *mut c_void))
+        });
+        done(of(vmmc)?.0.start(handler)?)
     }
 
     fn vmmc_block(vmmc: *const CVmmc) -> c_int { done(of(vmmc)?.0.block()) }

@@ -73,6 +73,8 @@ pub struct Notification {
     pub word: u32,
 }
 
+pub(crate) type Handler = Box<dyn FnMut(Notification) + Send>;
+
 /// This program's place: the buffers that it exports, and those that it imports. Clones are the same.
 #[derive(Clone)]
 pub struct Vmmc(Arc<Inner>);
@@ -290,8 +292,13 @@ impl Vmmc {
     /// answered; and `handler` gets each notification there. It ends with the last clone, buffer and proxy.
     pub fn start_thread(
         &self,
-        mut handler: impl FnMut(Notification) + Send + 'static,
+        handler: impl FnMut(Notification) + Send + 'static,
     ) -> Result<(), Error> {
+        self.start(Some(Box::new(handler)))
+    }
+
+    /// Without a handler notifications wait to be [taken](Self::take_notification).
+    pub(crate) fn start(&self, mut handler: Option<Handler>) -> Result<(), Error> {
         let mut thread = unpoisoned(&self.0.thread);
         if thread.is_some() {
             return Err(Error::Misuse("the thread has been started already".into()));
@@ -313,7 +320,9 @@ impl Vmmc {
                     Err(Error::TimedOut) => {}
                     Err(_) => return,
                 }
-                while let Some(notification) = vmmc.take_notification() {
+                while let Some(handler) = &mut handler
+                    && let Some(notification) = vmmc.take_notification()
+                {
                     handler(notification);
                 }
             }

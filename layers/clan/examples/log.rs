@@ -44,7 +44,7 @@ fn read(name: &str, slowly: bool) -> Outcome {
     let position = writer.import(&writer.receive_oob(LIMIT)?, LIMIT)?;
     let (mut done, mut record) = (0u64, [0; RECORD]);
     loop {
-        // Armed, then looked at, then asleep. What came before the end is here when the end is seen.
+        // Armed, then looked at, then asleep. All records are here when the end is seen.
         wire.arm();
         let is_over = writer.check().is_err();
         let count = ring.load(0)?;

@@ -10,7 +10,7 @@
  * that work a thread. A program without it that makes no calls stops those who send to it, and nobody else.
  * Tripwires hear clan_put, clan_put_signal, clan_get and requests. They do NOT hear clan_store and clan_load through a
  * mapped aperture: a processor then uses the owner's page itself, and no packet says so. Store, then ring a doorbell:
- * clan_put into a wired word, which trips. What the owner itself writes trips nothing.
+ * clan_put into a wired word, which trips. The owner's own writes trip nothing.
  */
 #ifndef CLAN_H
 #define CLAN_H

@@ -340,7 +340,7 @@ impl Board {
         }
     }
 
-    /// What a waiting caller does next.
+    /// The next step of a caller that waits.
     pub fn wants<R>(&self) -> Look<R> {
         match (self.is_busy, self.blocked) {
             (true, _) => Look::Again,
@@ -657,7 +657,7 @@ impl Protocol for Board {
     }
 
     fn left(&mut self, node: &mut Node, connection: &Connection) {
-        // What it said is handled before its end; others may have yet to join.
+        // Its words are handled before its end; other peers may have yet to join.
         self.sort_signals(node);
         let said = core::mem::take(&mut *unpoisoned(&self.notes.said));
         let of_it = |(link, _): &(LinkId, _)| *link == connection.link();

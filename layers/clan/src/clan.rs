@@ -34,7 +34,7 @@ struct Inner {
     event_loop: OnceLock<EventLoop>,
 }
 
-/// What an event loop sleeps on.
+/// The descriptor for an event loop, and its waker.
 struct EventLoop {
     /// Readable when one of the others is.
     epoll: OwnedFd,
@@ -452,7 +452,7 @@ impl Endpoint {
         self.end.set_target(target);
     }
 
-    /// Who is at the other end, and whether the kernel, or the other host's certificate, has proved it.
+    /// The user and program at the other end, and whether the kernel, or the other host's certificate, has proved them.
     pub fn peer(&self) -> Result<hamlyn::Peer, Error> {
         let connection = |board: &mut Board| {
             board.partners.get(&self.link).map(|partner| partner.connection.peer().clone())

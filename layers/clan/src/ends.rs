@@ -1,4 +1,4 @@
-//! What hooks and the user's threads share with the board: notes for the next turn, and of each end point
+//! Shared by hooks, the user's threads and the board: notes for the next turn, and of each end point
 //! its out-of-band messages and its end.
 //!
 //! Never: a hook does more than note; a queue grows beyond its bound; a peer's messages take another's place.
@@ -18,7 +18,7 @@ pub(crate) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// What hooks and drops leave for the next turn.
+/// Notes of hooks and drops for the next turn.
 #[derive(Default)]
 pub(crate) struct Notes {
     pub said: Mutex<Vec<(LinkId, Box<[u8]>)>>,

@@ -7,7 +7,7 @@
 //! events    the event queue
 //! trips     tripwires
 //! wire      control messages and handles, as bytes
-//! ends      what hooks and the user's threads share without the node's lock
+//! ends      shared by hooks and the user's threads without the node's lock
 //! board     end points and what peers say, at the node: under its lock, after each turn
 //!           board/exports: regions given, taken back, and signals
 //! clan      the calls of a program and its end points

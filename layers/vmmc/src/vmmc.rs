@@ -31,7 +31,11 @@ const GRANTED: u8 = 1;
 const NEWCOMERS: u64 = 0;
 const END: u64 = 1;
 /// Peers and buffers that can be told apart in the queue of events.
-const SOURCES_MAX: u32 = 1 << 16;
+const SOURCES_MAX: u32 = 1 << 17;
+/// End points of one peer: an importer needs one.
+const ENDPOINTS_OF_PEER_MAX: u32 = 64;
+/// Questions, newcomers and signals that are handled before others have their turn.
+const AT_ONCE: usize = 64;
 
 /// The users who may import a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +91,8 @@ struct Inner {
     asking: Mutex<HashMap<String, Endpoint>>,
     is_blocked: AtomicBool,
     thread: Mutex<Option<(JoinHandle<()>, Arc<AtomicBool>)>>,
-    /// For the thread to end.
+    newcomers: EventId,
+    /// For the thread, to look again.
     end: EventId,
 }
 
@@ -97,7 +102,8 @@ struct State {
     names: BTreeMap<u64, String>,
     peers: HashMap<u64, (Endpoint, Target)>,
     next_source: u64,
-    ready: VecDeque<Notification>,
+    /// Buffers with signals that have not been taken: no peer makes more wait than its credit.
+    ready: VecDeque<u64>,
 }
 
 struct Exported {
@@ -107,6 +113,12 @@ struct Exported {
     target: Target,
     /// The receiver's bit.
     takes_notifications: bool,
+}
+
+/// No peer takes the events of all.
+fn bounded(config: Config) -> Config {
+    let endpoints_of_peer_max = config.endpoints_of_peer_max.min(ENDPOINTS_OF_PEER_MAX);
+    Config { endpoints_of_peer_max, ..config }
 }
 
 fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -122,18 +134,18 @@ impl core::fmt::Debug for Vmmc {
 impl Vmmc {
     /// With a node of its own.
     pub fn new(config: Config) -> Result<Self, Error> {
-        Self::with(Clan::new(config)?)
+        Self::with(Clan::new(bounded(config))?)
     }
 
     /// At a manager that other protocols use, too; `config.node` is not looked at.
     pub fn at(manager: &Manager, config: Config) -> Result<Self, Error> {
-        Self::with(Clan::at(manager, config)?)
+        Self::with(Clan::at(manager, bounded(config))?)
     }
 
     fn with(clan: Clan) -> Result<Self, Error> {
         let events = clan.event_queue(SOURCES_MAX)?;
-        let newcomers = Target { queue: events.clone(), event: events.register(NEWCOMERS)? };
-        clan.set_accept_event(Some(newcomers));
+        let newcomers = events.register(NEWCOMERS)?;
+        clan.set_accept_event(Some(Target { queue: events.clone(), event: newcomers }));
         let end = events.register(END)?;
         let inner = Inner {
             clan,
@@ -142,6 +154,7 @@ impl Vmmc {
             asking: Mutex::default(),
             is_blocked: AtomicBool::new(false),
             thread: Mutex::default(),
+            newcomers,
             end,
         };
         Ok(Self(Arc::new(inner)))
@@ -272,7 +285,20 @@ impl Vmmc {
             return None;
         }
         let mut state = unpoisoned(&self.0.state);
-        state.ready.pop_front()
+        while let Some(source) = state.ready.front().copied() {
+            if let Some((name, region, takes)) = state.buffer(source)
+                && let Some(signal) = region.take_signal()
+            {
+                if takes {
+                    // The next one is another buffer's, if there is one.
+                    state.ready.rotate_left(1);
+                    return Some(Notification { buffer: name, word: signal.word });
+                }
+                continue;
+            }
+            state.ready.pop_front();
+        }
+        None
     }
 
     /// From now on notifications wait, of all buffers; senders are stopped when their credit is used.
@@ -283,9 +309,7 @@ impl Vmmc {
     /// Notifications come again, those that waited first.
     pub fn unblock(&self) {
         self.0.is_blocked.store(false, Ordering::Release);
-        self.0.clan.manager().wake();
-        let sources: Vec<_> = unpoisoned(&self.0.state).names.keys().copied().collect();
-        sources.into_iter().for_each(|source| self.handle(source));
+        self.0.events.raise(self.0.end);
     }
 
     /// Starts the library's thread: memory changes when something comes, without a call; questions are
@@ -342,7 +366,8 @@ impl Vmmc {
         let mut state = unpoisoned(&self.0.state);
         match source {
             NEWCOMERS => {
-                while let Ok(endpoint) = self.0.clan.accept(Some(Duration::ZERO)) {
+                for _ in 0..AT_ONCE {
+                    let Ok(endpoint) = self.0.clan.accept(Some(Duration::ZERO)) else { return };
                     state.next_source += 2;
                     let source = state.next_source;
                     // As many as there can be: the others are refused.
@@ -351,21 +376,19 @@ impl Vmmc {
                     endpoint.set_event(Some(target.clone()));
                     state.peers.insert(source, (endpoint, target));
                 }
+                // There may be more, behind what others want.
+                self.0.events.raise(self.0.newcomers);
             }
             END => {}
             source if source.is_multiple_of(2) => self.answer(&mut state, source),
             source => {
-                if self.0.is_blocked.load(Ordering::Acquire) {
-                    return;
+                if !state.ready.contains(&source) {
+                    state.ready.push_back(source);
                 }
-                let Some(name) = state.names.get(&source).cloned() else { return };
-                let Some(exported) = state.buffers.get(&name) else { return };
-                let (region, takes) = (exported.region.upgrade(), exported.takes_notifications);
-                let Some(region) = region else { return };
-                while let Some(signal) = region.take_signal() {
-                    if takes {
-                        let notification = Notification { buffer: name.clone(), word: signal.word };
-                        state.ready.push_back(notification);
+                // Those that nobody wants hold no sender up.
+                if let Some((_, region, false)) = state.buffer(source) {
+                    for _ in 0..AT_ONCE {
+                        region.take_signal();
                     }
                 }
             }
@@ -374,32 +397,42 @@ impl Vmmc {
 
     /// The questions of a peer, or its end.
     fn answer(&self, state: &mut State, source: u64) {
-        let Some((endpoint, _)) = state.peers.get(&source) else { return };
-        let _closed = loop {
-            match endpoint.take_oob() {
+        let Some((endpoint, target)) = state.peers.get(&source) else { return };
+        for _ in 0..AT_ONCE {
+            let question = match endpoint.take_oob() {
                 Ok(None) => return,
-                Ok(Some(question)) => {
-                    let mut answer = [0; OOB_BYTES];
-                    match grant(&state.buffers, endpoint, &question) {
-                        Ok(handle) => {
-                            answer[0] = GRANTED;
-                            answer[8..8 + HANDLE_BYTES].copy_from_slice(&handle);
-                        }
-                        Err(why) => {
-                            let length = why.len().min(OOB_BYTES - 1);
-                            answer[1..=length].copy_from_slice(&why.as_bytes()[..length]);
-                        }
-                    }
-                    // A peer that has no room for an answer gets none, and stops nobody.
-                    let _ = endpoint.send_oob(&answer, Some(Duration::ZERO));
+                Ok(Some(question)) => question,
+                Err(_) => {
+                    target.queue.unregister(target.event);
+                    state.peers.remove(&source);
+                    return;
                 }
-                Err(e) => break e,
+            };
+            let mut answer = [0; OOB_BYTES];
+            match grant(&state.buffers, endpoint, &question) {
+                Ok(handle) => {
+                    answer[0] = GRANTED;
+                    answer[8..8 + HANDLE_BYTES].copy_from_slice(&handle);
+                }
+                Err(why) => {
+                    let length = why.len().min(OOB_BYTES - 1);
+                    answer[1..=length].copy_from_slice(&why.as_bytes()[..length]);
+                }
             }
-        };
-
-        if let Some((_, target)) = state.peers.remove(&source) {
-            target.queue.unregister(target.event);
+            // A peer that has no room for an answer gets none, and stops nobody.
+            let _ = endpoint.send_oob(&answer, Some(Duration::ZERO));
         }
+        // It asks without end: the others come first.
+        target.queue.raise(target.event);
+    }
+}
+
+impl State {
+    /// The buffer of a source: its name, its memory, and the receiver's bit.
+    fn buffer(&self, source: u64) -> Option<(String, Arc<Region>, bool)> {
+        let name = self.names.get(&source)?;
+        let exported = self.buffers.get(name)?;
+        Some((name.clone(), exported.region.upgrade()?, exported.takes_notifications))
     }
 }
 

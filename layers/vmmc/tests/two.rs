@@ -280,3 +280,32 @@ fn a_peer_that_imports_without_end_is_stopped_and_others_are_not() {
     drop(proxies.pop());
     proxies.push(two.importer.import("two", "b", LIMIT).unwrap());
 }
+
+#[test]
+fn notifications_that_nobody_takes_hold_their_sender_and_no_memory() {
+    let two = two();
+    let few = Exporting { notifications: 8, ..Exporting::default() };
+    let _buffer = two.exporter.export("b", 4096, few).unwrap();
+    let proxy = std::thread::scope(|scope| {
+        let importing = scope.spawn(|| two.importer.import("two", "b", LIMIT).unwrap());
+        while !importing.is_finished() {
+            two.exporter.poll().unwrap();
+        }
+        importing.join().unwrap()
+    });
+    for word in 0..8 {
+        proxy.send_notify(0, b"x", word, LIMIT).unwrap();
+    }
+    // The exporter takes turns, and takes none.
+    for _ in 0..100 {
+        two.exporter.poll().unwrap();
+        let now = Some(Duration::ZERO);
+        assert_eq!(proxy.send_notify(0, b"x", 8, now), Err(Error::TimedOut));
+    }
+    for word in 0..8 {
+        assert_eq!(two.exporter.take_notification().unwrap().word, word);
+    }
+    assert_eq!(two.exporter.take_notification(), None);
+    two.exporter.poll().unwrap();
+    proxy.send_notify(0, b"x", 9, LIMIT).unwrap();
+}

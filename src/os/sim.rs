@@ -92,7 +92,7 @@ std::thread_local! {
 }
 
 fn with<R>(what: impl FnOnce(&mut World) -> R) -> Option<R> {
-    // Where the thread ends there is no world any more: what a program closes at its exit is real.
+    // At the exit of a program there is no world any more, and its last calls are real.
     WORLD.try_with(|world| world.borrow_mut().as_mut().map(what)).ok().flatten()
 }
 

@@ -6,7 +6,7 @@
  * Threads: any thread may call anything at any time, except that nothing may be closed while another call uses it.
  * Objects are closed in any order, each once; NULL is ignored. A closed clan_t lives on while one of its objects does.
  * A child made by fork cannot use what its parent has opened. "One load": the call takes no lock and no turn.
- * Turns: what peers send is taken, and what waits here leaves, while a thread waits or polls. clan_start_progress gives
+ * Turns: messages of peers are taken, and those that wait here leave, while a thread waits or polls. clan_start_progress gives
  * that work a thread. A program without it that makes no calls stops those who send to it, and nobody else.
  * Tripwires hear clan_put, clan_put_signal, clan_get and requests. They do NOT hear clan_store and clan_load through a
  * mapped aperture: a processor then uses the owner's page itself, and no packet says so. Store, then ring a doorbell:

@@ -2,7 +2,7 @@
 //! means in the same run. `far` is the other end.
 //!
 //! - [`ends`]: two processes, each pinned to a processor.
-//! - [`clan`], [`sockets`]: what is measured, at both ends.
+//! - [`clan`], [`sockets`]: the two ends of each measurement.
 //! - [`measures`]: which rows there are; [`chart`]: the paper's figures from them.
 
 #![allow(missing_docs)]

@@ -1,4 +1,4 @@
-//! The rows: what is measured, beside what, how often.
+//! The rows: each measurement, its references and its number of runs.
 
 use crate::clan::{ClanClient, ClanStream, Way};
 use crate::ends::{Client, Far, Role, Stream, median, now_ns, pin};

@@ -371,7 +371,7 @@ impl Clan {
 }
 
 /// One end of a connection. Several may share a link. Dropping it closes it: the other end is told, and
-/// what was exported to it is taken back.
+/// its regions are taken back.
 pub struct Endpoint {
     clan: Clan,
     pub(crate) name: u64,
@@ -452,7 +452,8 @@ impl Endpoint {
         self.end.set_target(target);
     }
 
-    /// The user and program at the other end, and whether the kernel, or the other host's certificate, has proved them.
+    /// The user and program at the other end, and whether the kernel, or the other
+    /// host's certificate, has proved them.
     pub fn peer(&self) -> Result<hamlyn::Peer, Error> {
         let connection = |board: &mut Board| {
             board.partners.get(&self.link).map(|partner| partner.connection.peer().clone())

@@ -58,7 +58,7 @@ impl Receiver for Inbox {
     }
 }
 
-/// What the user's threads see of an end point without the node's lock.
+/// The part of an end point that the user's threads see without the node's lock.
 #[derive(Default)]
 pub(crate) struct End {
     /// Why, in words.

@@ -5,8 +5,8 @@
 //!   take    the number out of the ring, clear the flag, and only then look at what the event is about
 //! ```
 //! A flag for each event (the paper's bit), so each is queued once at most, and a ring of their number is
-//! never full. A place of the ring says how often the ring has been gone round, too: what a slow taker has
-//! left in one is not taken again.
+//! never full. A place of the ring also says how often the ring has been gone round, so that a slow
+//! taker takes no old entry again.
 //!
 //! Never: an event that was raised after its flag was cleared is lost; `raise` waits or allocates.
 
@@ -212,7 +212,7 @@ impl EventQueue {
     fn queue(&self, id: EventId, is_in_turn: bool) -> bool {
         let shared = &*self.0;
         let Some(event) = shared.registered(id) else { return false };
-        // An exchange also where it is set: what was written before is seen by the thread that clears it,
+        // An exchange also where it is set: earlier writes are seen by the thread that clears it,
         // and the thread that queued it calls back.
         if event.is_queued.swap(true, Ordering::SeqCst) {
             return true;

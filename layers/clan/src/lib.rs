@@ -45,7 +45,7 @@ pub enum Error {
     /// The region was taken back by its owner.
     #[error("the region was taken back by its owner")]
     Revoked,
-    /// The other end point was closed, or its program has ended. What had arrived is here.
+    /// The other end point was closed, or its program has ended. Its earlier messages are here.
     #[error("the other end is closed: {0}")]
     Closed(String),
     /// Arguments out of range, or a call that is not allowed here.

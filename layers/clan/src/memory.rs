@@ -280,7 +280,7 @@ pub(crate) enum To {
     Nothing,
 }
 
-/// What an aperture is, for the board and the engine.
+/// An aperture, as the board and the engine see it.
 pub(crate) struct Imported {
     pub link: LinkId,
     pub end: Arc<End>,
@@ -409,7 +409,7 @@ impl Aperture {
         self.core.bytes
     }
 
-    /// What the peer allows.
+    /// The rights that the peer gave.
     pub fn rights(&self) -> Rights {
         self.core.rights
     }

@@ -4,7 +4,7 @@
 //!   head: kind, to, from, number, offset, length   40 bytes
 //!   body: of a fixed length for each kind, but for Data
 //! ```
-//! They are in little-endian order. Whatever a peer wrote is copied, checked here, and then used.
+//! They are in little-endian order. A peer's bytes are copied, checked here, and then used.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

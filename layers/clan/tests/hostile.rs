@@ -96,7 +96,7 @@ impl Head {
     }
 }
 
-/// What was said to the hand.
+/// The messages to the hand.
 struct Ear(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl Receiver for Ear {

@@ -1,4 +1,4 @@
-//! What each mechanism costs, both ends in one thread, beside a raw message: `cargo bench -p hamlyn-vmmc
+//! The cost of each mechanism, both ends in one thread, beside a raw message: `cargo bench -p hamlyn-vmmc
 //! --bench cost`. Medians of nine runs, in nanoseconds; no time is asserted anywhere.
 
 use hamlyn::{Access, Node, SlotConfig};

@@ -82,7 +82,7 @@ vmmc_proxy_t *vmmc_import(vmmc_t *vmmc, const char *program, const char *buffer,
 vmmc_proxy_t *vmmc_import_rank(vmmc_t *vmmc, int rank, const char *buffer, int ms);
 int vmmc_unimport(vmmc_proxy_t *proxy);
 uint64_t vmmc_bytes(const vmmc_proxy_t *proxy);
-/* 0, VMMC_REVOKED or VMMC_CLOSED. Loads. What the other had sent before it ended has arrived by then. */
+/* 0, VMMC_REVOKED or VMMC_CLOSED. Loads. The other's updates before that have arrived. */
 int vmmc_check(const vmmc_proxy_t *proxy);
 
 /* Deliberate update (2.2): returns when the source can be used again; waits for room. Updates of one program arrive in
@@ -99,7 +99,7 @@ int64_t vmmc_send_async(vmmc_proxy_t *proxy, uint64_t offset, const vmmc_buffer_
 int vmmc_test(vmmc_proxy_t *proxy, int64_t number);
 int vmmc_wait_sent(vmmc_proxy_t *proxy, int64_t number, int ms);
 
-/* Takes a turn: what has come goes to its buffers, questions are answered. */
+/* Takes a turn: arrivals go to their buffers, questions are answered. */
 int vmmc_poll(vmmc_t *vmmc);
 /* Waits for a notification, a question or an end. Data alone does not wake it: vmmc_wait_until. */
 int vmmc_wait(vmmc_t *vmmc, int ms);

@@ -420,7 +420,7 @@ static int progress(void) {
     int moved = 0, ended = 0;
     for (int node = 0; node < pairs.size; node++) {
         struct peer *peer = &peers[node];
-        /* Looked at first: what was sent before it is here then. */
+        /* Looked at first: earlier messages are here then. */
         int end = pairs_ended(&pairs, node) ? ECONNRESET : 0;
         if (node != pairs.rank && pairs_word(&pairs, node, LEFT)) end = EPIPE;
         if (peer->ended != EPROTO) moved |= parse(node);

@@ -152,7 +152,7 @@ impl Bound {
         Ok(())
     }
 
-    /// The gathered run leaves now: whatever is sent afterwards arrives behind it.
+    /// The gathered run leaves now: later sends arrive behind it.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.flush_until(self.run.end)
     }
@@ -181,7 +181,7 @@ impl Bound {
 }
 
 impl Drop for Bound {
-    /// Unbinds: what was gathered leaves, if it can.
+    /// Unbinds: the gathered run leaves, if it can.
     fn drop(&mut self) {
         let _ = self.flush();
     }

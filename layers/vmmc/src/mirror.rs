@@ -1,4 +1,4 @@
-//! Automatic update of plain memory: what an unchanged program stores is found, and sent.
+//! Automatic update of plain memory: the stores of an unchanged program are found, and sent.
 
 use crate::track::{Tracked, Tracking};
 use crate::{Error, Proxy};

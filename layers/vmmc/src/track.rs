@@ -5,7 +5,7 @@
 //!   them again; a page is copied, and compared with its twin, the copy that was sent last
 //!   no such kernel: all pages are compared
 //! ```
-//! What was overwritten between two scans is lost, and so is the order of stores between them. A store
+//! Bytes that were overwritten between two scans are lost, and so is the order of stores between them. A store
 //! while a scan runs is found by this scan or the next one.
 //!
 //! `unsafe` is here alone in this crate, beside the C face: system calls on memory that the caller owns,
@@ -97,7 +97,7 @@ impl Tracked {
     }
 
     /// Finds what has changed since the last scan, and hands over each run of bytes with its place. An
-    /// error of `take` ends the scan; what it has not taken is found again.
+    /// error of `take` ends the scan; the rest is found again.
     pub fn scan<E: From<io::Error>>(
         &mut self,
         mut take: impl FnMut(usize, &[u8]) -> Result<(), E>,
@@ -351,7 +351,7 @@ mod tests {
             ];
             assert_eq!(found, wanted, "{tracking:?}");
             assert_eq!(changes(&mut tracked), []);
-            // What came from elsewhere is no change.
+            // Bytes from elsewhere are no change.
             pages.store(100, 9);
             tracked.told(100, &[9]);
             assert_eq!(changes(&mut tracked), []);

@@ -51,7 +51,7 @@ pub enum Users {
 /// How a buffer is exported.
 #[derive(Clone, Debug)]
 pub struct Exporting {
-    /// Who may import it.
+    /// The users who may import it.
     pub users: Users,
     /// For what.
     pub rights: Rights,
@@ -243,7 +243,7 @@ impl Vmmc {
         Ok(Proxy { vmmc: self.clone(), aperture: Arc::new(aperture) })
     }
 
-    /// Takes a turn: what has come goes to its buffers, and questions are answered.
+    /// Takes a turn: arrivals go to their buffers, and questions are answered.
     pub fn poll(&self) -> Result<(), Error> {
         while let Some(event) = self.0.clan.poll(&self.0.events)? {
             self.handle(event.user);

@@ -64,6 +64,11 @@ for n in $ranks; do
     job "$n" "$work/misuse" small
     job "$n" "$work/intruder"
 done
+# Of 4.8 MB that a rank forges, its window and as much again are held.
+HAMLYN_MPI_STATS=1 "$hamlyn" run -n 2 -- "$work/intruder" >"$work/held" 2>&1 || { cat "$work/held" >&2; exit 1; }
+most=$(sed -n 's/.*at most \([0-9]*\) held.*/\1/p' "$work/held" | sort -n | tail -n 1)
+[ "${most:-0}" -gt 1000000 ] && [ "$most" -le 2097152 ] || { echo "intruder: at most $most bytes held" >&2; exit 1; }
+echo "ok      intruder, at most $most bytes held"
 # All messages by asking; longer ones without; everything extracted at once.
 for setting in HAMLYN_MPI_EAGER=0 HAMLYN_MPI_EAGER=262144 HAMLYN_MPI_EXTRACT_ALL=1; do
     check "mpi_test, 3 ranks, $setting" env $setting "$hamlyn" run -n 3 -- "$work/mpi_test"

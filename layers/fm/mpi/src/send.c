@@ -25,8 +25,9 @@ enum { EAGER = 101, ASK, TAKE, DATA, CONSUMED };
 /* Bytes that a peer may have here in eager messages that no receive has taken, each with CHARGE more. */
 #define WINDOW (1u << 20)
 #define CHARGE 64
-/* A peer that has more than so many here, of asking messages also, breaks the rules. */
-#define HELD_MAX ((size_t)64 << 20)
+/* A peer that has more than so many here, in eager messages or in asking ones, breaks the rules. A sender counts a
+ * message as taken when a receive claims it, which may be before it is here whole. */
+static const size_t held_max[2] = {2 * WINDOW, (size_t)64 << 20};
 /* Short blocks are gathered, and received, in a buffer of so many bytes. */
 #define GATHER 2048
 /* A message of up to so many bytes is one piece. */
@@ -57,7 +58,7 @@ struct peer {
     unsigned packet;
     uint64_t eager_sent, eager_consumed; /* what was sent to it, and what it said that it has taken */
     uint64_t consumed, told;             /* the same of what it sends */
-    size_t held;
+    size_t held[2]; /* in eager messages, and in those that ask */
 };
 
 struct figures figures;
@@ -108,8 +109,14 @@ int protocol_begin(void) {
 
 void protocol_finish(void) {
     match_finish();
+    for (int i = 0; i < nodes; i++)
+        for (struct answer *answer = peers[i].answers, *next; answer; answer = next) {
+            next = answer->next;
+            free(answer);
+        }
     free(peers);
     peers = NULL;
+    nodes = pending = 0;
 }
 
 /* ---- sending ---- */
@@ -353,15 +360,17 @@ static int refuse(void) {
 }
 
 /* Room for a message before its receive; NULL: the peer has too much here. */
-static struct message *hold(int source, const struct header *header, size_t bytes, size_t room) {
+static struct message *hold(int source, const struct header *header, size_t bytes, bool is_asking) {
     struct peer *peer = &peers[source];
-    if (peer->held + room + CHARGE > HELD_MAX)
+    size_t room = is_asking ? 0 : bytes;
+    if (peer->held[is_asking] + room + CHARGE > held_max[is_asking])
         return NULL;
     struct message *message = malloc(sizeof *message + room);
     if (!message)
         return NULL;
-    *message = (struct message){.context = header->context, .source = source, .tag = header->tag, .bytes = bytes};
-    peer->held += room + CHARGE;
+    *message = (struct message){.context = header->context, .source = source, .tag = header->tag, .bytes = bytes,
+                                .is_asking = is_asking};
+    peer->held[is_asking] += room + CHARGE;
     held += room + CHARGE;
     if (held > figures.held_most)
         figures.held_most = held;
@@ -369,8 +378,9 @@ static struct message *hold(int source, const struct header *header, size_t byte
     return message;
 }
 
-static void let_go(struct message *message, size_t room) {
-    peers[message->source].held -= room + CHARGE;
+static void let_go(struct message *message) {
+    size_t room = message->is_asking ? 0 : message->bytes;
+    peers[message->source].held[message->is_asking] -= room + CHARGE;
     held -= room + CHARGE;
     free(message);
 }
@@ -380,7 +390,7 @@ static void copy_out(struct request *request, struct message *message) {
     size_t bytes = request->bytes < message->arrived ? request->bytes : message->arrived;
     walk_write(&request->walk, message->data, bytes);
     bool is_whole = message->arrived == message->bytes;
-    let_go(message, message->bytes);
+    let_go(message);
     arrived(request, bytes, is_whole);
 }
 
@@ -400,7 +410,7 @@ static int on_eager(FM_stream *stream, unsigned sender) {
         fill(request, stream);
         return FM_CONTINUE;
     }
-    struct message *message = hold((int)sender, &header, bytes, bytes);
+    struct message *message = hold((int)sender, &header, bytes, false);
     if (!message)
         return refuse();
     figures.unexpected++;
@@ -432,11 +442,10 @@ static int on_ask(FM_stream *stream, unsigned sender) {
         accept_data(request, (int)sender, asking.id, true);
         return FM_CONTINUE;
     }
-    struct message *message = hold((int)sender, &asking.header, asking.bytes, 0);
+    struct message *message = hold((int)sender, &asking.header, asking.bytes, true);
     if (!message)
         return refuse();
     figures.late++;
-    message->is_asking = true;
     message->is_whole = true;
     message->remote = asking.id;
     return FM_CONTINUE;
@@ -498,7 +507,7 @@ void receive_start(struct request *request) {
     meet(request, message->source, message->tag, message->bytes);
     if (message->is_asking) {
         accept_data(request, message->source, message->remote, false);
-        let_go(message, 0);
+        let_go(message);
         return;
     }
     consume(message->source, message->bytes, false);

@@ -513,7 +513,8 @@ impl Endpoint {
                     signal = Some((ticket, node.prepare_over(link, &ticket)?));
                 }
                 let prepared = node.prepare_over(link, &ticket)?;
-                Ok::<_, NodeSendError>((prepared, node.fast_bytes_max(link).unwrap_or(LINE_BYTES)))
+                let at_once = node.fast_bytes_max(link).unwrap_or(0).max(LINE_BYTES);
+                Ok::<_, NodeSendError>((prepared, at_once))
             });
             let (prepared, at_once) = prepared.map_err(|e| wrong(e.to_string()))?;
             To::Slot(ticket, prepared, at_once)

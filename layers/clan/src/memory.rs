@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
-/// Bytes of one packet of a link that is gone.
+/// Bytes of one packet at least, on any link.
 pub(crate) const LINE_BYTES: usize = 16;
 
 pub(crate) enum Memory {

@@ -391,6 +391,11 @@ impl Endpoint {
         self.clan.open(self.link, limit)
     }
 
+    /// The link that it is on, which it may share with others.
+    pub fn link(&self) -> LinkId {
+        self.link
+    }
+
     /// [`Error::Closed`] if the other end is closed, or its program has ended. One load. Sends look at it
     /// first; so do receivers of which nothing comes.
     #[inline]

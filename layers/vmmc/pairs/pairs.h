@@ -27,7 +27,6 @@ struct pair {
     vmmc_bound_t *bound; /* with automatic update */
     uint64_t seen[PAIRS_WORDS];
     int error; /* why it is at its end, or 0 */
-    int drained;
 };
 
 struct pairs {

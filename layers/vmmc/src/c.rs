@@ -12,8 +12,8 @@ use crate::{Rights, Tracking, Users, Vmmc};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::ManuallyDrop;
 use core::panic::AssertUnwindSafe;
-use hamlyn::Access;
 use hamlyn::job::{Job, JobError};
+use hamlyn::{Access, NodeId};
 use hamlyn_clan::{Completion, Request, RequestQueue};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -380,7 +380,8 @@ calls! {
     -> *mut CProxy {
         let name = job(of(vmmc)?)?.get(rank as u32, RANK).map_err(refused)?;
         let name = String::from_utf8(name).map_err(refused)?;
-        proxy(of(vmmc)?.0.import(&name, text(buffer)?, limit(ms))?)
+        let node = name.rsplit('.').next().and_then(|id| u64::from_str_radix(id, 16).ok()).map(NodeId);
+        proxy(of(vmmc)?.0.import_of(node, &name, text(buffer)?, limit(ms))?)
     }
 
     fn vmmc_unimport(proxy: *mut CProxy) -> c_int { free(proxy) }

@@ -150,13 +150,7 @@ fn two_programs_without_threads_import_from_one_another_and_wait_for_words() {
             scope.spawn(move || {
                 let buffer = vmmc.export("b", 4096, Exporting::default()).unwrap();
                 // The other may not have exported it yet.
-                let proxy = loop {
-                    match vmmc.import(other, "b", LIMIT) {
-                        Ok(proxy) => break proxy,
-                        Err(Error::Refused(_)) => vmmc.poll().unwrap(),
-                        Err(e) => panic!("{e}"),
-                    }
-                };
+                let proxy = import(vmmc, other, "b");
                 for word in 1..=1000u64 {
                     proxy.send(64, &word.to_ne_bytes(), LIMIT).unwrap();
                     vmmc.wait_until(LIMIT, || buffer.region().load(64).unwrap() >= word).unwrap();
@@ -168,6 +162,86 @@ fn two_programs_without_threads_import_from_one_another_and_wait_for_words() {
             });
         }
     });
+}
+
+fn links(vmmc: &Vmmc) -> usize {
+    vmmc.clan().manager().lock().links().count()
+}
+
+/// Imports until it is exported.
+fn import(vmmc: &Vmmc, program: &str, buffer: &str) -> Proxy {
+    loop {
+        match vmmc.import(program, buffer, LIMIT) {
+            Ok(proxy) => break proxy,
+            Err(Error::Refused(_)) => vmmc.poll().unwrap(),
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+#[test]
+fn two_programs_share_one_link_whichever_asks_first_and_under_all_names() {
+    for is_at_once in [false, true, true, true, true, true, true, true] {
+        let two = two();
+        two.exporter.serve("two.again", Access::SameUser).unwrap();
+        two.importer.serve("other", Access::SameUser).unwrap();
+        let buffers = [&two.exporter, &two.importer]
+            .map(|vmmc| vmmc.export("b", 4096, Exporting::default()).unwrap());
+        for vmmc in [&two.exporter, &two.importer] {
+            vmmc.start_thread(|_| {}).unwrap();
+        }
+        let together = std::sync::Barrier::new(2);
+        let ask = |vmmc: &Vmmc, name: &str| {
+            if is_at_once {
+                together.wait();
+            }
+            import(vmmc, name, "b")
+        };
+        let proxies = if is_at_once {
+            std::thread::scope(|scope| {
+                let here = scope.spawn(|| ask(&two.importer, "two"));
+                [ask(&two.exporter, "other"), here.join().unwrap()]
+            })
+        } else {
+            let here = ask(&two.importer, "two");
+            [ask(&two.exporter, "other"), here]
+        };
+        let again = import(&two.importer, "two.again", "b");
+        until(|| [&two.exporter, &two.importer].map(links) == [1, 1]);
+        for (proxy, buffer) in proxies.iter().zip([&buffers[1], &buffers[0]]) {
+            proxy.send(0, b"over it", LIMIT).unwrap();
+            until(|| bytes_of(buffer, 7) == b"over it");
+        }
+        again.send(0, b"as well", LIMIT).unwrap();
+        until(|| bytes_of(&buffers[0], 7) == b"as well");
+    }
+}
+
+#[test]
+fn an_import_that_timed_out_ends_no_proxy_and_its_late_answer_is_no_other_question_s() {
+    let two = two();
+    let buffers = ["b", "c"].map(|name| {
+        two.exporter.export(name, name.len() as u64 * 64, Exporting::default()).unwrap()
+    });
+    let early = std::thread::scope(|scope| {
+        let importing = scope.spawn(|| import(&two.importer, "two", "b"));
+        until(|| {
+            two.exporter.poll().unwrap();
+            importing.is_finished()
+        });
+        importing.join().unwrap()
+    });
+    for _ in 0..3 {
+        let none = Some(Duration::from_millis(20));
+        assert!(matches!(two.importer.import("two", "b", none), Err(Error::TimedOut)));
+    }
+    two.exporter.start_thread(|_| {}).unwrap();
+    let late = import(&two.importer, "two", "c");
+    late.send(0, b"c", LIMIT).unwrap();
+    until(|| bytes_of(&buffers[1], 1) == b"c");
+    early.send(0, b"b", LIMIT).unwrap();
+    until(|| bytes_of(&buffers[0], 1) == b"b");
+    assert_eq!([&two.exporter, &two.importer].map(links), [1, 1]);
 }
 
 /// A buffer of a program with a thread, and its proxy.

@@ -318,6 +318,7 @@ impl Clan {
             bytes,
             memory,
             wires,
+            observers: Arc::default(),
             notes: self.0.notes.clone(),
             signals: Mutex::default(),
             signal_target: Mutex::default(),

@@ -9,7 +9,7 @@ use crate::board::send_over;
 use crate::clan::{Clan, Endpoint, refused};
 use crate::ends::{End, Notes, unpoisoned};
 use crate::events::Target;
-use crate::trips::{Trip, Tripped, Wire, Wires};
+use crate::trips::{Observers, Trip, Tripped, Wire, Wires};
 use crate::wire::{HANDLE_BYTES, Handle, Head, Rights, TOUCH_BYTES_MAX, kind};
 use crate::{Completion, Error, Request};
 use hamlyn::node::Node;
@@ -37,6 +37,7 @@ pub(crate) struct RegionCore {
     pub bytes: u64,
     pub memory: Memory,
     pub wires: Arc<Wires>,
+    pub observers: Arc<Observers>,
     pub notes: Arc<Notes>,
     /// Those that came and were not taken; the board bounds them by the credit of each export.
     pub signals: Mutex<VecDeque<Signal>>,
@@ -74,13 +75,16 @@ impl RegionCore {
         }
     }
 
-    /// Packets of a slot trip the wires.
+    /// Packets of a slot trip the wires, and are observed.
     pub fn watch(&self, node: &mut Node, slot: SlotId) -> Result<(), String> {
-        if !self.wires.has_room_for_any() {
+        let tripped = Tripped(self.wires.clone(), self.observers.clone());
+        let installed = if !unpoisoned(&self.observers).is_empty() {
+            node.install(slot, tripped)
+        } else if self.wires.has_room_for_any() {
+            node.install_filtered(slot, tripped, self.wires.filter.clone())
+        } else {
             return Ok(());
-        }
-        let tripped = Tripped(self.wires.clone());
-        let installed = node.install_filtered(slot, tripped, self.wires.filter.clone());
+        };
         installed.map(drop).map_err(|e| e.to_string())
     }
 
@@ -220,6 +224,20 @@ impl Region {
             board.unexport_of(node, &self.core, export.number);
             board.turn(node);
         });
+    }
+
+    /// From now on `observer` is called with the place and the bytes of each packet that a peer's put has
+    /// left here, until it answers `false`. It runs in turns, with the node locked, and makes no calls. Not
+    /// for stores into a mapped region, which no packet announces.
+    pub fn observe(
+        &self,
+        observer: impl FnMut(u64, &[u8]) -> bool + Send + 'static,
+    ) -> Result<(), Error> {
+        let observed = self.clan.with(|node, board| {
+            unpoisoned(&self.core.observers).push(Box::new(observer));
+            board.watch_region(node, &self.core)
+        });
+        observed.map_err(|e| refused("observing a region", e))
     }
 
     /// A tripwire on some of its bytes, enabled and armed; `target` is raised when it fires. Costs some

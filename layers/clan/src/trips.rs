@@ -8,6 +8,7 @@
 //! Never: a wire fires for a byte that the packet did not touch; a firing between `arm` and the look at
 //! the bytes is lost; a peer's packet makes the table grow.
 
+use crate::ends::unpoisoned;
 use crate::events::Target;
 use crate::{Clan, Error};
 use hamlyn::{Deposit, Filter, Receiver};
@@ -146,7 +147,7 @@ impl Wires {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(|e| e.into_inner())
+        unpoisoned(&self.table)
     }
 
     /// A peer has written or read bytes.
@@ -210,13 +211,18 @@ impl Wires {
     }
 }
 
+/// Called for each deposit with its place and bytes; `false`: no more.
+pub(crate) type Observer = Box<dyn FnMut(u64, &[u8]) -> bool + Send>;
+pub(crate) type Observers = Mutex<Vec<Observer>>;
+
 /// The receiver of a region's slot.
-pub(crate) struct Tripped(pub Arc<Wires>);
+pub(crate) struct Tripped(pub Arc<Wires>, pub Arc<Observers>);
 
 impl Receiver for Tripped {
-    fn observe(&mut self, deposit: &Deposit<'_>, _: &[u8]) {
+    fn observe(&mut self, deposit: &Deposit<'_>, bytes: &[u8]) {
         let end = deposit.offset.saturating_add(deposit.length.into());
         self.0.touch(deposit.offset..end, Trip::Write);
+        unpoisoned(&self.1).retain_mut(|observer| observer(deposit.offset, bytes));
     }
 }
 

@@ -128,7 +128,8 @@ int vmmc_unblock(vmmc_t *vmmc);
                         * word of it; send that word after the flush. */
 typedef struct {
     int engine;        /* VMMC_STORE, VMMC_TRACKED */
-    void *memory;      /* of VMMC_TRACKED: private, whole pages of 4,096 bytes, as is the length; stays until vmmc_unbind */
+    void *memory;      /* of VMMC_TRACKED: private, whole pages of 4,096 bytes, as is the length; stays until vmmc_unbind.
+                        * It may be of a vmmc_buffer_t (vmmc_address): what importers send there is not sent on */
     int combines;      /* of VMMC_STORE, as the rest: consecutive stores leave together, up to 256 bytes. 0: each at once */
     uint32_t sub_page; /* a run ends at multiples of so many bytes: a power of two, 8 to 4,096; 0: 4,096 */
     uint32_t timer_us; /* a run leaves so many microseconds after its first store, looked at in stores; 0: no timer */
@@ -148,7 +149,8 @@ int vmmc_st64(vmmc_bound_t *bound, size_t offset, uint64_t value);
 int vmmc_au_memcpy(vmmc_bound_t *bound, size_t offset, const void *data, size_t bytes);
 /* What was stored leaves: every later send of this program arrives behind it. */
 int vmmc_flush(vmmc_bound_t *bound);
-/* Of VMMC_TRACKED: these bytes were written here, at the offset, on behalf of others: they are not sent back. */
+/* Of VMMC_TRACKED: these bytes were written here, at the offset, on behalf of others: they are not sent back. Importers'
+ * updates into memory that is exported and tracked are told by themselves. */
 int vmmc_told(vmmc_bound_t *bound, size_t offset, const void *data, size_t bytes);
 /* Flushes, and frees; the flush's result. */
 int vmmc_unbind(vmmc_bound_t *bound);

@@ -21,5 +21,5 @@ mod vmmc;
 pub use bound::{Bound, Combining};
 pub use hamlyn_clan::{Config, Error, Rights};
 pub use mirror::Mirror;
-pub use track::{PAGE, Tracked, Tracking, runs};
+pub use track::{PAGE, Tracked, Tracking, Twin, runs};
 pub use vmmc::{Buffer, Exporting, Notification, Proxy, Users, Vmmc};

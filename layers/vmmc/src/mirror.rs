@@ -1,8 +1,9 @@
 //! Automatic update of plain memory: the stores of an unchanged program are found, and sent.
 
-use crate::track::{Tracked, Tracking};
+use crate::track::{Tracked, Tracking, Twin};
 use crate::{Error, Proxy};
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Memory whose changes go to a part of an imported buffer, byte by byte. The program stores as it likes;
@@ -13,6 +14,8 @@ pub struct Mirror {
     proxy: Proxy,
     at: u64,
     tracked: Tracked,
+    /// Others write it, too.
+    is_exported: bool,
     limit: Option<Duration>,
     flushed: Instant,
     figures: [u64; 3],
@@ -44,6 +47,10 @@ impl Proxy {
     /// most `limit`. Where the kernel cannot track pages (before Linux 6.7), they are compared:
     /// [`Mirror::tracking`] says which.
     ///
+    /// The memory may be that of a [`Buffer`](crate::Buffer) of this program, so that two programs write
+    /// one memory: updates of importers are not sent on, nor back. A byte that both change between two
+    /// flushes may differ afterwards.
+    ///
     /// # Safety
     /// As [`Tracked::new`]: the memory can be read as long as the mirror lives, and is private.
     pub unsafe fn mirror(
@@ -57,6 +64,7 @@ impl Proxy {
             let all = self.bytes();
             return Err(Error::Misuse(format!("{bytes} bytes at {at} of a buffer of {all} bytes")));
         }
+        let exported = self.vmmc().exported_at(start as usize, bytes)?;
         // SAFETY: the caller's promise.
         let tracked = unsafe { Tracked::new(start, bytes, Tracking::Kernel) };
         let tracked = match tracked {
@@ -64,10 +72,22 @@ impl Proxy {
             Err(_) => unsafe { Tracked::new(start, bytes, Tracking::Compare) },
             tracked => tracked,
         };
-        let tracked = tracked.map_err(failed)?;
-        self.send(at, tracked.twin(), limit)?;
+        let mut tracked = tracked.map_err(failed)?;
+        let is_exported = exported.is_some();
+        if let Some((region, offset)) = exported {
+            let twin = tracked.twin().clone();
+            let weak = Arc::downgrade(&twin.0);
+            region.observe(move |at, bytes| {
+                let twin = weak.upgrade().map(Twin);
+                twin.inspect(|twin| twin.tell(at as i64 - offset as i64, bytes)).is_some()
+            })?;
+            // With updates that came before they were observed.
+            let _apart = self.vmmc().clan().manager().lock();
+            tracked.renew();
+        }
+        tracked.all(|offset, bytes| self.send(at + offset as u64, bytes, limit))?;
         let (flushed, figures) = (Instant::now(), [0; 3]);
-        Ok(Mirror { proxy: self.clone(), at, tracked, limit, flushed, figures })
+        Ok(Mirror { proxy: self.clone(), at, tracked, is_exported, limit, flushed, figures })
     }
 }
 
@@ -80,8 +100,11 @@ impl Mirror {
     /// Finds and sends what has changed. Afterwards, whatever this program sends arrives behind it. On an
     /// error the rest is found by the next flush.
     pub fn flush(&mut self) -> Result<(), Error> {
-        let Self { proxy, at, tracked, limit, figures, .. } = self;
-        let sent = tracked.scan(|offset, bytes| {
+        let Self { proxy, at, tracked, is_exported, limit, figures, .. } = self;
+        let manager = proxy.vmmc().clan().manager();
+        // So that no deposit is there whose place is not told.
+        let lock = || is_exported.then(|| manager.lock());
+        let sent = tracked.scan(lock, |offset, bytes| {
             figures[1] += 1;
             figures[2] += bytes.len() as u64;
             proxy.send(*at + offset as u64, bytes, *limit).map_err(Stop::Vmmc)
@@ -106,9 +129,10 @@ impl Mirror {
         Ok(is_due)
     }
 
-    /// Bytes that came from elsewhere were written here: they are not sent back.
+    /// Bytes that came from elsewhere were written here: they are not sent back. Updates of importers into
+    /// an exported buffer are told by themselves.
     pub fn told(&mut self, offset: usize, bytes: &[u8]) {
-        self.tracked.told(offset, bytes);
+        self.tracked.twin().tell(offset as i64, bytes);
     }
 
     /// The time since the last whole flush: the other side's lag at most, beside the way.

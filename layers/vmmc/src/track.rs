@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -33,9 +34,32 @@ pub enum Tracking {
 /// Memory whose changes are found.
 pub struct Tracked {
     start: *mut u8,
-    twin: Box<[u8]>,
+    bytes: usize,
+    twin: Twin,
     kernel: Option<Kernel>,
+    /// A page's bytes, and its twin's before them.
     copy: Box<[u8; PAGE]>,
+    old: Box<[u8; PAGE]>,
+}
+
+/// The bytes as they were last found, or came from elsewhere. Clones are the same.
+#[derive(Clone)]
+pub struct Twin(pub(crate) Arc<Mutex<Box<[u8]>>>);
+
+impl Twin {
+    fn bytes(&self) -> MutexGuard<'_, Box<[u8]>> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Bytes that came from elsewhere have been written at `offset`: they are no change. Those outside of
+    /// the tracked memory are left out.
+    pub fn tell(&self, offset: i64, bytes: &[u8]) {
+        let mut twin = self.bytes();
+        let (skipped, at) = (offset.min(0).unsigned_abs() as usize, offset.max(0) as usize);
+        let (Some(place), Some(bytes)) = (twin.get_mut(at..), bytes.get(skipped..)) else { return };
+        let length = place.len().min(bytes.len());
+        place[..length].copy_from_slice(&bytes[..length]);
+    }
 }
 
 // SAFETY: the memory belongs to the caller of `new`, whichever thread uses this.
@@ -50,7 +74,7 @@ struct Kernel {
 impl core::fmt::Debug for Tracked {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let mut tracked = f.debug_struct("Tracked");
-        tracked.field("bytes", &self.twin.len()).field("tracking", &self.tracking()).finish()
+        tracked.field("bytes", &self.bytes).field("tracking", &self.tracking()).finish()
     }
 }
 
@@ -70,17 +94,21 @@ impl Tracked {
             Tracking::Kernel => Some(Kernel::new(start as usize, bytes)?),
             Tracking::Compare => None,
         };
-        let mut tracked = Self {
-            start,
-            twin: vec![0; bytes].into_boxed_slice(),
-            kernel,
-            copy: Box::new([0; PAGE]),
-        };
-        for page in (0..bytes).step_by(PAGE) {
-            tracked.take_copy(page);
-            tracked.twin[page..page + PAGE].copy_from_slice(&tracked.copy[..]);
-        }
+        let twin = Twin(Arc::new(Mutex::new(vec![0; bytes].into_boxed_slice())));
+        let [copy, old] = [(); 2].map(|()| Box::new([0; PAGE]));
+        let mut tracked = Self { start, bytes, twin, kernel, copy, old };
+        tracked.renew();
         Ok(tracked)
+    }
+
+    /// All bytes as they are now are the twin.
+    pub fn renew(&mut self) {
+        let mut twin = self.twin.bytes();
+        for page in (0..self.bytes).step_by(PAGE) {
+            // SAFETY: inside of the tracked memory, by `new`'s contract.
+            unsafe { take_copy(self.start.add(page), &mut self.copy) };
+            twin[page..page + PAGE].copy_from_slice(&self.copy[..]);
+        }
     }
 
     /// How changes are found.
@@ -92,26 +120,38 @@ impl Tracked {
     }
 
     /// The bytes as they were last found.
-    pub fn twin(&self) -> &[u8] {
+    pub fn twin(&self) -> &Twin {
         &self.twin
     }
 
+    /// Hands over the twin, page by page.
+    pub fn all<E>(&mut self, mut take: impl FnMut(usize, &[u8]) -> Result<(), E>) -> Result<(), E> {
+        for page in (0..self.bytes).step_by(PAGE) {
+            self.copy.copy_from_slice(&self.twin.bytes()[page..page + PAGE]);
+            take(page, &self.copy[..])?;
+        }
+        Ok(())
+    }
+
     /// Finds what has changed since the last scan, and hands over each run of bytes with its place. An
-    /// error of `take` ends the scan; the rest is found again.
-    pub fn scan<E: From<io::Error>>(
+    /// error of `take` ends the scan; the rest is found again. While `lock`'s result lives, nothing comes
+    /// from elsewhere whose place is not [told](Twin::tell) yet: it is taken for the time of one page, and
+    /// not while `take` runs.
+    pub fn scan<E: From<io::Error>, G>(
         &mut self,
+        lock: impl Fn() -> G,
         mut take: impl FnMut(usize, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut from = 0;
-        while from < self.twin.len() {
+        while from < self.bytes {
             let (ranges, end) = match &self.kernel {
-                Some(kernel) => kernel.written(self.start as usize, from..self.twin.len())?,
-                None => (core::iter::once(from..self.twin.len()).collect(), self.twin.len()),
+                Some(kernel) => kernel.written(self.start as usize, from..self.bytes)?,
+                None => (core::iter::once(from..self.bytes).collect(), self.bytes),
             };
             let mut ranges = ranges.into_iter();
             while let Some(range) = ranges.next() {
                 for page in range.clone().step_by(PAGE) {
-                    if let Err(e) = self.compare(page, &mut take) {
+                    if let Err(e) = self.compare(page, &lock, &mut take) {
                         // Their protection was renewed: written, for the next scan.
                         self.touch(page..range.end);
                         ranges.for_each(|range| self.touch(range));
@@ -124,34 +164,38 @@ impl Tracked {
         Ok(())
     }
 
-    /// Bytes that came from elsewhere have been written at `offset`: they are no change.
-    pub fn told(&mut self, offset: usize, bytes: &[u8]) {
-        if let Some(place) = self.twin.get_mut(offset..offset.saturating_add(bytes.len())) {
-            place.copy_from_slice(bytes);
-        }
-    }
-
-    fn compare<E>(
+    fn compare<E, G>(
         &mut self,
         page: usize,
+        lock: &impl Fn() -> G,
         take: &mut impl FnMut(usize, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.take_copy(page);
-        let twin = &mut self.twin[page..page + PAGE];
-        for run in runs(&self.copy[..], twin) {
-            take(page + run.start, &self.copy[run.clone()])?;
-            twin[run.clone()].copy_from_slice(&self.copy[run]);
+        let Self { start, twin, copy, old, .. } = self;
+        let changed = {
+            let _apart = lock();
+            // SAFETY: inside of the tracked memory, by `new`'s contract.
+            unsafe { take_copy(start.add(page), copy) };
+            let mut twin = twin.bytes();
+            let twin = &mut twin[page..page + PAGE];
+            let changed = runs(&copy[..], twin);
+            if !changed.is_empty() {
+                old.copy_from_slice(twin);
+                twin.copy_from_slice(&copy[..]);
+            }
+            changed
+        };
+        for run in changed {
+            if let Err(e) = take(page + run.start, &copy[run.clone()]) {
+                // It is found again; not where something has come meanwhile.
+                let twin = &mut twin.bytes()[page..page + PAGE];
+                for at in (run.start..PAGE).filter(|at| twin[*at] == copy[*at]).collect::<Vec<_>>()
+                {
+                    twin[at] = old[at];
+                }
+                return Err(e);
+            }
         }
         Ok(())
-    }
-
-    /// The page's bytes, as they are while they are copied: word by word, since the program may be storing.
-    fn take_copy(&mut self, page: usize) {
-        let from = self.start.wrapping_add(page).cast::<u64>();
-        for (at, to) in self.copy.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            // SAFETY: inside of the tracked memory, by `new`'s contract; aligned, as pages are.
-            *to = unsafe { from.add(at).read_volatile() }.to_ne_bytes();
-        }
     }
 
     /// Makes pages written again, without a change.
@@ -168,8 +212,18 @@ impl Tracked {
     }
 }
 
-/// The runs of bytes in which two pages differ. Runs with fewer than eight equal bytes between them are
-/// one, where these bytes are the same in both.
+/// A page's bytes, as they are while they are copied: word by word, since the program may be storing.
+///
+/// # Safety
+/// A whole page, aligned, that can be read.
+unsafe fn take_copy(page: *const u8, copy: &mut [u8; PAGE]) {
+    for (at, to) in copy.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        // SAFETY: inside of the page; aligned, as pages are.
+        *to = unsafe { page.cast::<u64>().add(at).read_volatile() }.to_ne_bytes();
+    }
+}
+
+/// The runs of bytes in which two pages differ, and no byte between them.
 pub fn runs<'a>(new: &'a [u8], old: &'a [u8]) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let words = new.as_chunks::<8>().0.iter().zip(old.as_chunks::<8>().0);
@@ -315,10 +369,13 @@ mod tests {
     fn changes(tracked: &mut Tracked) -> Vec<(usize, Vec<u8>)> {
         let mut found = Vec::new();
         tracked
-            .scan(|at, bytes| {
-                found.push((at, bytes.to_vec()));
-                Ok::<_, io::Error>(())
-            })
+            .scan(
+                || (),
+                |at, bytes| {
+                    found.push((at, bytes.to_vec()));
+                    Ok::<_, io::Error>(())
+                },
+            )
             .unwrap();
         found
     }
@@ -353,7 +410,7 @@ mod tests {
             assert_eq!(changes(&mut tracked), []);
             // Bytes from elsewhere are no change.
             pages.store(100, 9);
-            tracked.told(100, &[9]);
+            tracked.twin().tell(100, &[9]);
             assert_eq!(changes(&mut tracked), []);
             pages.store(100, 0);
             assert_eq!(changes(&mut tracked), [(100, vec![0])]);
@@ -373,10 +430,13 @@ mod tests {
                 pages.store(page * PAGE + 3, 7);
             }
             let mut taken = 0;
-            let failed = tracked.scan(|_, _| {
-                taken += 1;
-                if taken > 3 { Err(io::Error::other("no room")) } else { Ok(()) }
-            });
+            let failed = tracked.scan(
+                || (),
+                |_, _| {
+                    taken += 1;
+                    if taken > 3 { Err(io::Error::other("no room")) } else { Ok(()) }
+                },
+            );
             assert!(failed.is_err());
             assert_eq!(changes(&mut tracked).len(), 5, "{tracking:?}");
         }

@@ -19,7 +19,7 @@
 //! Never: a peer gets more than its user may; a question makes anything grow without bound; a program that
 //! has not proved that it is a node is taken for it.
 
-use crate::{Config, Error, Rights};
+use crate::{Config, Error, PAGE, Rights};
 use hamlyn::protocol::Manager;
 use hamlyn::{Access, NodeId};
 use hamlyn_clan::{
@@ -493,6 +493,31 @@ impl Vmmc {
     /// The CLAN of regions and apertures below.
     pub fn clan(&self) -> &Clan {
         &self.0.clan
+    }
+
+    /// The exported buffer that has this memory, and its place in it.
+    pub(crate) fn exported_at(
+        &self,
+        start: usize,
+        bytes: usize,
+    ) -> Result<Option<(Arc<Region>, usize)>, Error> {
+        let regions: Vec<_> = {
+            let state = unpoisoned(&self.0.state);
+            state.buffers.values().filter_map(|exported| exported.region.upgrade()).collect()
+        };
+        for region in regions {
+            let Some(base) = region.address().map(|address| address as usize) else { continue };
+            let end = base + region.bytes() as usize;
+            if start >= end || start + bytes <= base {
+                continue;
+            }
+            // The last page may go on behind the buffer's last byte.
+            if start < base || start + bytes > end.next_multiple_of(PAGE) {
+                return Err(Error::Misuse("memory of which a part is an exported buffer".into()));
+            }
+            return Ok(Some((region, start - base)));
+        }
+        Ok(None)
     }
 
     fn handle(&self, source: u64) {

@@ -326,6 +326,57 @@ fn a_mirror_sends_what_plain_stores_have_changed_and_nothing_else() {
     assert!(unsafe { proxy.mirror(0, start.add(8), PAGE, LIMIT) }.is_err());
 }
 
+/// Two programs write one memory: a tracked binding of an exported buffer in each.
+#[test]
+fn an_update_into_an_exported_buffer_that_is_tracked_is_not_sent_back() {
+    let two = two();
+    two.importer.serve("other", Access::SameUser).unwrap();
+    let both = [&two.exporter, &two.importer];
+    let buffers = both.map(|vmmc| {
+        vmmc.start_thread(|_| {}).unwrap();
+        vmmc.export("b", 4 * PAGE as u64, Exporting::default()).unwrap()
+    });
+    let starts = [0, 1].map(|number| buffers[number].region().address().unwrap());
+    let mut mirrors = [(0, "other"), (1, "two")].map(|(number, other)| {
+        let proxy = import(both[number], other, "b");
+        // SAFETY: the buffer lives longer.
+        unsafe { proxy.mirror(PAGE as u64, starts[number].add(PAGE), 2 * PAGE, LIMIT) }.unwrap()
+    });
+    let store = |number: usize, at: usize, byte: u8| {
+        // SAFETY: inside of the buffer; words of their own.
+        unsafe { starts[number].add(at).write_volatile(byte) }
+    };
+    let load = |number: usize, at: usize| {
+        let mut byte = [0];
+        buffers[number].region().read(at as u64, &mut byte).unwrap();
+        byte[0]
+    };
+    for round in 1..=100 {
+        for number in [0, 1] {
+            // Bytes of the same page, and of the same word.
+            store(number, 2 * PAGE - 3 + 4 * number, round);
+        }
+        for mirror in &mut mirrors {
+            mirror.flush().unwrap();
+        }
+        until(|| {
+            let there = |number: usize| load(1 - number, 2 * PAGE - 3 + 4 * number);
+            [there(0), there(1)] == [round; 2]
+        });
+    }
+    // Each change was sent once, to the byte.
+    for mirror in &mut mirrors {
+        mirror.flush().unwrap();
+        assert_eq!(mirror.counts(), (101, 100, 100), "{:?}", mirror.tracking());
+    }
+    // SAFETY: refused.
+    let part = unsafe {
+        let proxy = import(both[0], "other", "b");
+        proxy.mirror(0, starts[0].add(3 * PAGE), 2 * PAGE, LIMIT).map(drop)
+    };
+    assert!(part.is_err());
+}
+
 #[test]
 fn a_program_that_ends_ends_its_proxies_and_its_imports() {
     let Two { _dir, exporter, importer } = two();

@@ -71,6 +71,14 @@ impl Board {
         Ok((number, [door.map(|door| door.slot), slot]))
     }
 
+    /// The slots that a region has already.
+    pub fn watch_region(&self, node: &mut Node, region: &Arc<RegionCore>) -> Result<(), String> {
+        let of_it = self.exports.values().filter(|export| Arc::ptr_eq(&export.region, region));
+        let slots =
+            of_it.flat_map(|export| [export.door.map(|door| door.slot), export.signals.slot]);
+        slots.flatten().try_for_each(|slot| region.watch(node, slot))
+    }
+
     /// A slot over a region that announces each packet.
     fn signal_slot(
         &mut self,

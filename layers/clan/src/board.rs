@@ -16,7 +16,7 @@ use crate::ends::{Door, End, Inbox, Notes, unpoisoned};
 use crate::events::Target;
 use crate::memory::{Imported, RegionCore};
 use crate::requests::Engine;
-use crate::trips::Trip;
+use crate::trips::{OwnHasher, Trip};
 use crate::wire::{
     DATA_BYTES_MAX, Head, MESSAGE_BYTES_MAX, OOB_BYTES, Rights, TICKET_BYTES, TOUCH_BYTES_MAX,
     VERSION, kind, status,
@@ -122,13 +122,13 @@ pub(crate) struct Board {
     generation: u32,
     pub accepted: VecDeque<u64>,
     pub accept_target: Option<Target>,
-    exports: HashMap<u32, Exported>,
+    exports: HashMap<u32, Exported, OwnHasher>,
     next_export: u32,
     /// Each end point and the numbers of its exports: peers close end points one by one.
     given: BTreeSet<(u64, u32)>,
     signals: Option<QueueId>,
     /// The exports of slots for signals.
-    signalled: HashMap<SlotId, u32>,
+    signalled: HashMap<SlotId, u32, OwnHasher>,
     /// By link and number there.
     pub imports: HashMap<(LinkId, u32), Weak<Imported>>,
     pub engine: Engine,
@@ -176,11 +176,11 @@ impl Board {
             generation: 0,
             accepted: VecDeque::new(),
             accept_target: None,
-            exports: HashMap::new(),
+            exports: HashMap::default(),
             next_export: 0,
             given: BTreeSet::new(),
             signals: None,
-            signalled: HashMap::new(),
+            signalled: HashMap::default(),
             imports: HashMap::new(),
             engine: Engine::default(),
             figures: Figures::default(),
@@ -352,7 +352,10 @@ impl Board {
     /// After each turn of the node.
     pub fn turn(&mut self, node: &mut Node) {
         self.sort_signals(node);
-        if self.notes.has_any.swap(false, Ordering::Acquire) {
+        // A load first, which is all that most turns need.
+        if self.notes.has_any.load(Ordering::Relaxed)
+            && self.notes.has_any.swap(false, Ordering::Acquire)
+        {
             self.notes.turns.fetch_add(1, Ordering::Relaxed);
             let said = core::mem::take(&mut *unpoisoned(&self.notes.said));
             for (link, bytes) in said {

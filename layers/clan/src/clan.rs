@@ -321,7 +321,7 @@ impl Clan {
             observers: Arc::default(),
             notes: self.0.notes.clone(),
             signals: Mutex::default(),
-            signal_target: Mutex::default(),
+            signal_count: AtomicU32::new(0),
         };
         Region { clan: self.clone(), core: Arc::new(core) }
     }

@@ -39,9 +39,16 @@ pub(crate) struct RegionCore {
     pub wires: Arc<Wires>,
     pub observers: Arc<Observers>,
     pub notes: Arc<Notes>,
-    /// Those that came and were not taken; the board bounds them by the credit of each export.
-    pub signals: Mutex<VecDeque<Signal>>,
-    pub signal_target: Mutex<Option<Target>>,
+    pub signals: Mutex<Signals>,
+    /// How many are in it.
+    pub signal_count: AtomicU32,
+}
+
+/// Those that came and were not taken; the board bounds them by the credit of each export.
+#[derive(Default)]
+pub(crate) struct Signals {
+    pub queue: VecDeque<Signal>,
+    pub target: Option<Target>,
 }
 
 /// A peer's [put with a signal](Aperture::put_signal) has arrived.
@@ -202,7 +209,7 @@ impl Region {
 
     /// The next signal of a peer, each once, in the order in which each peer sent them. Takes no turn.
     pub fn take_signal(&self) -> Option<Signal> {
-        if unpoisoned(&self.core.signals).is_empty() {
+        if self.core.signal_count.load(Ordering::Acquire) == 0 {
             return None;
         }
         self.clan.with(|node, board| board.take_signal(node, &self.core))
@@ -210,8 +217,11 @@ impl Region {
 
     /// This event is raised whenever a signal comes.
     pub fn set_signal_event(&self, target: Option<Target>) {
-        unpoisoned(&self.core.signal_target).clone_from(&target);
-        if let (Some(target), false) = (target, unpoisoned(&self.core.signals).is_empty()) {
+        let mut came = unpoisoned(&self.core.signals);
+        came.target.clone_from(&target);
+        let has_any = !came.queue.is_empty();
+        drop(came);
+        if let (Some(target), true) = (target, has_any) {
             target.raise();
         }
     }

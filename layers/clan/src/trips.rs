@@ -44,7 +44,7 @@ struct Table {
     /// A bit for each line with wires that are enabled.
     pages: Box<[u64]>,
     /// Of such a line the first link of its chain.
-    first: HashMap<u64, u32, BuildHasherDefault<LineHasher>>,
+    first: HashMap<u64, u32, OwnHasher>,
     links: slab::Slab<ChainLink>,
 }
 
@@ -58,18 +58,25 @@ struct ChainLink {
 
 const END: u32 = u32::MAX;
 
-/// Lines are chosen by the region's owner, not by peers.
-#[derive(Default)]
-struct LineHasher(u64);
+/// For keys that this program chooses, not peers.
+pub(crate) type OwnHasher = BuildHasherDefault<Multiply>;
 
-impl Hasher for LineHasher {
+#[derive(Default)]
+pub(crate) struct Multiply(u64);
+
+impl Hasher for Multiply {
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
     }
 
     #[inline]
-    fn write_u64(&mut self, line: u64) {
-        self.0 = (self.0 ^ line).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(word.into());
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
     }
 
     #[inline]

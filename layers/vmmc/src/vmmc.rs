@@ -27,7 +27,7 @@ use hamlyn_clan::{
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -83,7 +83,7 @@ impl Default for Exporting {
 #[non_exhaustive]
 pub struct Notification {
     /// The buffer's name.
-    pub buffer: String,
+    pub buffer: Arc<str>,
     /// The sender's word.
     pub word: u32,
 }
@@ -111,8 +111,9 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    buffers: HashMap<String, Exported>,
-    names: BTreeMap<u64, String>,
+    /// By source.
+    buffers: BTreeMap<u64, Exported>,
+    names: HashMap<Arc<str>, u64>,
     peers: HashMap<u64, Asker>,
     /// The end points over which this program asks.
     asked: HashMap<NodeId, Arc<Endpoint>>,
@@ -139,12 +140,14 @@ struct Asking {
 }
 
 struct Exported {
-    region: Weak<Region>,
+    name: Arc<str>,
+    region: Arc<Region>,
     exporting: Exporting,
-    source: u64,
     target: Target,
     /// The receiver's bit.
     takes_notifications: bool,
+    /// It is in `State::ready`.
+    is_ready: bool,
 }
 
 /// No peer takes the events of all.
@@ -208,7 +211,7 @@ impl Vmmc {
         }
         let region = Arc::new(self.0.clan.region(bytes, 0)?);
         let mut state = unpoisoned(&self.0.state);
-        if state.buffers.contains_key(name) {
+        if state.names.contains_key(name) {
             return Err(Error::Misuse(format!("the buffer \"{name}\" is exported already")));
         }
         state.next_source += 2;
@@ -217,16 +220,17 @@ impl Vmmc {
         let target = Target { queue: self.0.events.clone(), event };
         region.set_signal_event(Some(target.clone()));
         let exported = Exported {
-            region: Arc::downgrade(&region),
+            name: name.into(),
+            region: region.clone(),
             takes_notifications: exporting.notifications > 0,
             exporting,
-            source,
             target,
+            is_ready: false,
         };
-        state.names.insert(source, name.into());
-        state.buffers.insert(name.into(), exported);
+        state.names.insert(exported.name.clone(), source);
+        state.buffers.insert(source, exported);
         drop(state);
-        Ok(Buffer { vmmc: self.clone(), name: name.into(), region })
+        Ok(Buffer { vmmc: self.clone(), source, name: name.into(), region })
     }
 
     /// Imports a buffer of the program that serves `program` (`[user@]name`, or on another host); waits at
@@ -378,7 +382,9 @@ impl Vmmc {
 
     /// Takes a turn: arrivals go to their buffers, and questions are answered.
     pub fn poll(&self) -> Result<(), Error> {
-        while let Some(event) = self.0.clan.poll(&self.0.events)? {
+        let turn = self.0.clan.manager().poll();
+        turn.map_err(|e| Error::Refused(format!("a turn: {e}")))?;
+        while let Some(event) = self.0.events.take() {
             self.handle(event.user);
         }
         Ok(())
@@ -418,18 +424,22 @@ impl Vmmc {
             return None;
         }
         let mut state = unpoisoned(&self.0.state);
-        while let Some(source) = state.ready.front().copied() {
-            if let Some((name, region, takes)) = state.buffer(source)
-                && let Some(signal) = region.take_signal()
-            {
-                if takes {
+        let State { ready, buffers, .. } = &mut *state;
+        while let Some(source) = ready.front() {
+            if let Some(exported) = buffers.get_mut(source) {
+                let signal = exported.region.take_signal();
+                if let (Some(signal), true) = (&signal, exported.takes_notifications) {
+                    let taken = Notification { buffer: exported.name.clone(), word: signal.word };
                     // The next one is another buffer's, if there is one.
-                    state.ready.rotate_left(1);
-                    return Some(Notification { buffer: name, word: signal.word });
+                    ready.rotate_left(1);
+                    return Some(taken);
                 }
-                continue;
+                if signal.is_some() {
+                    continue;
+                }
+                exported.is_ready = false;
             }
-            state.ready.pop_front();
+            ready.pop_front();
         }
         None
     }
@@ -503,7 +513,7 @@ impl Vmmc {
     ) -> Result<Option<(Arc<Region>, usize)>, Error> {
         let regions: Vec<_> = {
             let state = unpoisoned(&self.0.state);
-            state.buffers.values().filter_map(|exported| exported.region.upgrade()).collect()
+            state.buffers.values().map(|exported| exported.region.clone()).collect()
         };
         for region in regions {
             let Some(base) = region.address().map(|address| address as usize) else { continue };
@@ -545,14 +555,14 @@ impl Vmmc {
             END => {}
             source if source.is_multiple_of(2) => self.answer(&mut state, source),
             source => {
-                if !state.ready.contains(&source) {
-                    state.ready.push_back(source);
+                let State { ready, buffers, .. } = &mut *state;
+                let Some(exported) = buffers.get_mut(&source) else { return };
+                if !core::mem::replace(&mut exported.is_ready, true) {
+                    ready.push_back(source);
                 }
                 // Those that nobody wants hold no sender up.
-                if let Some((_, region, false)) = state.buffer(source) {
-                    for _ in 0..AT_ONCE {
-                        region.take_signal();
-                    }
+                for _ in 0..if exported.takes_notifications { 0 } else { AT_ONCE } {
+                    exported.region.take_signal();
                 }
             }
         }
@@ -562,7 +572,7 @@ impl Vmmc {
     fn answer(&self, state: &mut State, source: u64) {
         let own = self.0.clan.manager().id();
         for _ in 0..AT_ONCE {
-            let State { peers, asked, buffers, .. } = &mut *state;
+            let State { peers, asked, names, buffers, .. } = &mut *state;
             let Some(Asker { endpoint, target, node, is_answered }) = peers.get_mut(&source) else {
                 return;
             };
@@ -584,7 +594,8 @@ impl Vmmc {
                 answer[0] = ELSEWHERE;
             } else {
                 *is_answered = true;
-                match grant(buffers, endpoint, &question) {
+                let exported = |name: &str| buffers.get(names.get(name)?);
+                match grant(exported, endpoint, &question) {
                     Ok(handle) => {
                         answer[0] = GRANTED;
                         answer[8..8 + HANDLE_BYTES].copy_from_slice(&handle);
@@ -618,18 +629,11 @@ impl State {
         };
         self.peers.values().find(is_it).map(|asker| asker.endpoint.clone())
     }
-
-    /// The buffer of a source: its name, its memory, and the receiver's bit.
-    fn buffer(&self, source: u64) -> Option<(String, Arc<Region>, bool)> {
-        let name = self.names.get(&source)?;
-        let exported = self.buffers.get(name)?;
-        Some((name.clone(), exported.region.upgrade()?, exported.takes_notifications))
-    }
 }
 
 /// The handle for a peer that asks for a buffer.
-fn grant(
-    buffers: &HashMap<String, Exported>,
+fn grant<'a>(
+    exported: impl Fn(&str) -> Option<&'a Exported>,
     endpoint: &Endpoint,
     question: &[u8],
 ) -> Result<[u8; HANDLE_BYTES], String> {
@@ -642,11 +646,10 @@ fn grant(
         Users::These(users) => peer.is_proved && peer.uid.is_some_and(|uid| users.contains(&uid)),
     };
     // The same words for both: a stranger does not learn which buffers there are.
-    let exported = buffers.get(name).filter(is_one_of);
-    let region = exported.and_then(|exported| Some((exported.region.upgrade()?, exported)));
-    let (region, exported) = region.ok_or("there is no such buffer for this user")?;
+    let exported = exported(name).filter(is_one_of);
+    let exported = exported.ok_or("there is no such buffer for this user")?;
     let Exporting { rights, notifications, .. } = exported.exporting;
-    let export = region.export_signalled(endpoint, rights, notifications);
+    let export = exported.region.export_signalled(endpoint, rights, notifications);
     export.map(|export| export.handle).map_err(|e| e.to_string())
 }
 
@@ -671,6 +674,7 @@ impl Drop for Inner {
 /// A receive buffer of this program. Dropping it takes it back from all importers (unexport).
 pub struct Buffer {
     vmmc: Vmmc,
+    source: u64,
     name: String,
     region: Arc<Region>,
 }
@@ -689,7 +693,7 @@ impl Buffer {
 
     /// The receiver's bit: whether notifications of this buffer come. Those that came before are kept.
     pub fn take_notifications(&self, takes: bool) {
-        if let Some(exported) = unpoisoned(&self.vmmc.0.state).buffers.get_mut(&self.name) {
+        if let Some(exported) = unpoisoned(&self.vmmc.0.state).buffers.get_mut(&self.source) {
             exported.takes_notifications = takes;
         }
     }
@@ -698,8 +702,8 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let mut state = unpoisoned(&self.vmmc.0.state);
-        if let Some(exported) = state.buffers.remove(&self.name) {
-            state.names.remove(&exported.source);
+        if let Some(exported) = state.buffers.remove(&self.source) {
+            state.names.remove(&exported.name);
             exported.target.queue.unregister(exported.target.event);
         }
     }

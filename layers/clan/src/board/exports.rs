@@ -10,6 +10,7 @@ use crate::wire::{Head, Rights, kind};
 use hamlyn::node::Node;
 use hamlyn::{AreaId, SlotConfig, SlotId};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Regions given to one peer.
 const EXPORTS_OF_PEER_MAX: u32 = 4096;
@@ -110,15 +111,23 @@ impl Board {
             }
             export.signals.waiting += 1;
             let signal = Signal { word: came.word, export: *number };
-            unpoisoned(&export.region.signals).push_back(signal);
-            if let Some(target) = &*unpoisoned(&export.region.signal_target) {
+            let region = &export.region;
+            let mut came = unpoisoned(&region.signals);
+            came.queue.push_back(signal);
+            region.signal_count.store(came.queue.len() as u32, Ordering::Release);
+            if let Some(target) = &came.target {
                 target.raise_in_turn();
             }
         }
     }
 
     pub fn take_signal(&mut self, node: &mut Node, region: &RegionCore) -> Option<Signal> {
-        let signal = unpoisoned(&region.signals).pop_front()?;
+        let signal = {
+            let mut came = unpoisoned(&region.signals);
+            let signal = came.queue.pop_front()?;
+            region.signal_count.store(came.queue.len() as u32, Ordering::Release);
+            signal
+        };
         if let Some(export) = self.exports.get_mut(&signal.export) {
             let signals = &mut export.signals;
             signals.waiting -= 1;

@@ -130,7 +130,8 @@ typedef struct {
     int engine;        /* VMMC_STORE, VMMC_TRACKED */
     void *memory;      /* of VMMC_TRACKED: private, whole pages of 4,096 bytes, as is the length; stays until vmmc_unbind.
                         * It may be of a vmmc_buffer_t (vmmc_address): what importers send there is not sent on */
-    int combines;      /* of VMMC_STORE, as the rest: consecutive stores leave together, up to 256 bytes. 0: each at once */
+    int combines;      /* of VMMC_STORE, as the rest: consecutive stores leave together, up to 256 bytes. 0: each at once,
+                        * and of vmmc_au_memcpy each 8 bytes */
     uint32_t sub_page; /* a run ends at multiples of so many bytes: a power of two, 8 to 4,096; 0: 4,096 */
     uint32_t timer_us; /* a run leaves so many microseconds after its first store, looked at in stores; 0: no timer */
     int notifies;      /* each run that leaves carries the sender's bit, with the word */

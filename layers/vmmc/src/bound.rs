@@ -12,11 +12,14 @@ use std::time::{Duration, Instant};
 
 /// Bytes of one gathered run.
 const RUN: usize = 256;
+/// Bytes of the longest store of a processor: a copy is a row of such stores.
+const WORD: usize = 8;
 
 /// How stores are gathered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Combining {
-    /// A run ends at multiples of so many bytes, a power of two of 8 to 4,096. 0: each store leaves at once.
+    /// A run ends at multiples of so many bytes, a power of two of 8 to 4,096. 0: each store leaves at once,
+    /// and of longer bytes each 8.
     pub sub_page: u32,
     /// A run leaves so long after its first store. It is looked at in calls of this binding alone.
     pub timer: Option<Duration>,
@@ -137,6 +140,9 @@ impl Bound {
     fn leave_in_part(&mut self, end: usize) -> Result<(), Error> {
         let sub_page = self.combining.sub_page as usize;
         if sub_page == 0 {
+            while self.run.len() > WORD {
+                self.flush_until(self.run.start + WORD)?;
+            }
             return self.flush();
         }
         let boundary = end & !(sub_page - 1);

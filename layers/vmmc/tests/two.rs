@@ -284,6 +284,8 @@ fn bound_stores_happen_here_and_there_and_consecutive_ones_are_combined() {
         bound.store_u64(at, 3).unwrap();
     }
     assert_eq!(bound.counts(), (10, 10));
+    bound.store(100, &[4; 21]).unwrap();
+    assert_eq!(bound.counts(), (11, 13), "a copy leaves in words");
     let timed = Combining { sub_page: 4096, timer: Some(Duration::ZERO) };
     let mut bound = proxy.bind(0, 4096, timed, None, LIMIT).unwrap();
     bound.store_u64(0, 3).unwrap();

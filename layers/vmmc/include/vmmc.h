@@ -150,6 +150,8 @@ int vmmc_st64(vmmc_bound_t *bound, size_t offset, uint64_t value);
 int vmmc_au_memcpy(vmmc_bound_t *bound, size_t offset, const void *data, size_t bytes);
 /* What was stored leaves: every later send of this program arrives behind it. */
 int vmmc_flush(vmmc_bound_t *bound);
+/* Runs that have left, each a message. */
+uint64_t vmmc_runs(const vmmc_bound_t *bound);
 /* Of VMMC_TRACKED: these bytes were written here, at the offset, on behalf of others: they are not sent back. Importers'
  * updates into memory that is exported and tracked are told by themselves. */
 int vmmc_told(vmmc_bound_t *bound, size_t offset, const void *data, size_t bytes);

@@ -4,10 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+static struct pairs_counts sent;
+
 int pairs_open(struct pairs *pairs, const char *name, uint64_t bytes, const char *variable, int ms) {
     const char *update = getenv(variable);
-    int automatic = update && strcmp(update, "automatic") == 0;
-    vmmc_binding_t binding = {.engine = VMMC_STORE, .combines = 1, .ms = -1};
+    int uncombined = update && strcmp(update, "uncombined") == 0;
+    int automatic = uncombined || (update && strcmp(update, "automatic") == 0);
+    vmmc_binding_t binding = {.engine = VMMC_STORE, .combines = !uncombined, .ms = -1};
     memset(pairs, 0, sizeof *pairs);
     pairs->vmmc = vmmc_join(&pairs->rank, &pairs->size, ms);
     if (!pairs->vmmc) return vmmc_error();
@@ -67,7 +70,12 @@ static int put(struct pairs *pairs, int rank, uint64_t at, const void *data, uin
         memcpy(pair->memory + at, data, bytes);
         return 0;
     }
-    if (pair->bound) return done(pair, vmmc_au_memcpy(pair->bound, at, data, bytes));
+    if (pair->bound) {
+        sent.automatic_bytes += bytes;
+        return done(pair, vmmc_au_memcpy(pair->bound, at, data, bytes));
+    }
+    sent.messages++;
+    sent.deliberate_bytes += bytes;
     return done(pair, vmmc_send(pair->proxy, at, data, bytes, -1));
 }
 
@@ -98,7 +106,12 @@ int pairs_put_word(struct pairs *pairs, int rank, int word, uint64_t value) {
         return 0;
     }
     int result = put(pairs, rank, 8 * (uint64_t)word, &value, sizeof value);
-    return result == 0 && pair->bound ? done(pair, vmmc_flush(pair->bound)) : result;
+    if (result < 0 || !pair->bound) return result;
+    result = done(pair, vmmc_flush(pair->bound));
+    uint64_t runs = vmmc_runs(pair->bound);
+    sent.messages += runs - pair->runs;
+    pair->runs = runs;
+    return result;
 }
 
 uint64_t pairs_word(struct pairs *pairs, int rank, int word) {
@@ -134,4 +147,8 @@ int pairs_wait(struct pairs *pairs, int ms) {
 int pairs_poll(struct pairs *pairs) {
     vmmc_poll(pairs->vmmc);
     return look(pairs);
+}
+
+struct pairs_counts pairs_counts(void) {
+    return sent;
 }

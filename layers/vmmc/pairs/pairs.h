@@ -7,7 +7,8 @@
  * one once (pairs_word), checks the copy against its own counts, and uses the copy; so with bytes of a ring.
  *
  * Updates are deliberate, or, with the environment's word `automatic`, stores to a binding of the whole buffer (the
- * store engine, combined), flushed with each control word. Both arrive in order: a word behind the bytes it counts.
+ * store engine, combined), flushed with each control word; with `uncombined` each 8 bytes are a message of their own
+ * (4.5.1). All arrive in order: a word behind the bytes it counts.
  * A rank's pair with itself is plain memory.
  *
  * One thread. Functions return 0 or a negative VMMC_ error.
@@ -25,6 +26,7 @@ struct pair {
     unsigned char *memory; /* of `buffer`: written by the other */
     vmmc_proxy_t *proxy;
     vmmc_bound_t *bound; /* with automatic update */
+    uint64_t runs;       /* of `bound`, that are counted */
     uint64_t seen[PAIRS_WORDS];
     int error; /* why it is at its end, or 0 */
 };
@@ -34,6 +36,11 @@ struct pairs {
     int rank, size;
     uint64_t bytes; /* of the rings of a pair */
     struct pair *of;
+};
+
+/* What this process has sent by pairs, to others. */
+struct pairs_counts {
+    uint64_t messages, notifications, deliberate_bytes, automatic_bytes;
 };
 
 /* Joins the job; makes a buffer `name` for each rank with so many bytes of rings. */
@@ -57,5 +64,7 @@ int pairs_ended(struct pairs *pairs, int rank);
 int pairs_wait(struct pairs *pairs, int ms);
 /* Takes a turn, and looks for ranks that have ended: whether any word has changed. */
 int pairs_poll(struct pairs *pairs);
+/* Runs of automatic update are counted at the next control word. */
+struct pairs_counts pairs_counts(void);
 
 #endif

@@ -5,6 +5,8 @@
  *
  * Node 0 computes all of it by itself, too: the results are the same to the bit.
  */
+#include "counts.h"
+
 #include <nx.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,6 +49,7 @@ int main(int argc, char **argv) {
     double *now = square(rows + 2), *then = square(rows + 2), change = 0, work;
     for (long row = first; row < end; row++) fill(now + (row - first + 1) * n, row);
     gsync();
+    struct pairs_counts before = pairs_counts();
     double began = dclock();
     for (long step = 0; step < steps; step++) {
         long above = me > 0 ? irecvx(step, now, bytes, me - 1, -1, NULL) : 0;
@@ -71,6 +74,9 @@ int main(int argc, char **argv) {
         then = other;
     }
     double took = dclock() - began;
+    struct pairs_counts sent = counts_since(pairs_counts(), before);
+    long ignored[4];
+    gisum((long *)&sent, 4, ignored);
     double *all = square(n);
     long count;
     gcol(now + n, rows * bytes, all, n * bytes, &count);
@@ -92,6 +98,8 @@ int main(int argc, char **argv) {
             return 1;
         }
         printf("grid: %ld rows, %ld steps, %ld nodes: %.1f ms; last change %g\n", n, steps, nodes, 1e3 * took, change);
+        counts_print("grid", (int)nodes, counts_update("NX_UPDATE"), took, sent);
+        printf("\n");
     }
     gsync();
     return 0;

@@ -5,6 +5,8 @@
  *
  * Node 0 computes all of it by itself, too: the results are the same to the bit.
  */
+#include "counts.h"
+
 #include <math.h>
 #include <nx.h>
 #include <stdio.h>
@@ -132,6 +134,7 @@ int main(int argc, char **argv) {
     if (!bodies || !mine || !alone) return 1;
     fill(bodies, n);
     gsync();
+    struct pairs_counts before = pairs_counts();
     double began = dclock();
     for (long i = 0; i < steps; i++) {
         long count;
@@ -140,6 +143,9 @@ int main(int argc, char **argv) {
         if (count != bytes) return 1;
     }
     double took = dclock() - began;
+    struct pairs_counts sent = counts_since(pairs_counts(), before);
+    long ignored[4];
+    gisum((long *)&sent, 4, ignored);
     if (me == 0) {
         fill(alone, n);
         for (long i = 0; i < steps; i++) {
@@ -151,6 +157,8 @@ int main(int argc, char **argv) {
             return 1;
         }
         printf("nbody: %ld bodies, %ld steps, %ld nodes: %.1f ms\n", n, steps, nodes, 1e3 * took);
+        counts_print("nbody", (int)nodes, counts_update("NX_UPDATE"), took, sent);
+        printf("\n");
     }
     gsync();
     return 0;

@@ -6,6 +6,8 @@
  * scatters. Automatic: each key is stored to its place in an array of that rank, by a binding.
  * Each rank sorts all keys by itself, too, and compares its part.
  */
+#include "counts.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,14 +26,22 @@ static int rank, size;
 static vmmc_t *vmmc;
 static vmmc_proxy_t **proxies;
 static unsigned char *memory;
-/* Of the exported buffer: a word and a count of each rank, histograms, two arrays of keys, what each rank gathers here. */
-static uint64_t words_at, counts_at, histograms_at, keys_at[2], gathered_at, bytes;
+/* Of the exported buffer: a word, a count and what was sent of each rank, histograms, two arrays of keys, what each rank
+ * gathers here. */
+static uint64_t words_at, counts_at, sent_at, histograms_at, keys_at[2], gathered_at, bytes;
 static uint64_t step;
+static struct pairs_counts sent;
 
 static void check(int fine, const char *doing) {
     if (fine) return;
     fprintf(stderr, "radix: rank %d: %s: %s\n", rank, doing, vmmc_error_text());
     exit(1);
+}
+
+static int update(int other, uint64_t at, const void *data, uint64_t length) {
+    sent.messages++;
+    sent.deliberate_bytes += length;
+    return vmmc_send(proxies[other], at, data, length, MS);
 }
 
 static uint64_t word_of(int other) {
@@ -54,7 +64,7 @@ static void barrier(void) {
     step++;
     for (int other = 0; other < size; other++)
         if (other != rank)
-            check(vmmc_send(proxies[other], words_at + 8 * (uint64_t)rank, &step, 8, MS) == 0, "sending a word");
+            check(update(other, words_at + 8 * (uint64_t)rank, &step, 8) == 0, "sending a word");
     check(vmmc_wait_until(vmmc, all_came, NULL, MS) == 0, "waiting");
     for (int other = 0; other < size; other++) check(other == rank || word_of(other) >= step, "another rank has died");
 }
@@ -73,7 +83,8 @@ int main(int argc, char **argv) {
     n = (n + 1) & ~1ul;
     words_at = 0;
     counts_at = words_at + 8 * (uint64_t)size;
-    histograms_at = counts_at + 8 * (uint64_t)size;
+    sent_at = counts_at + 8 * (uint64_t)size;
+    histograms_at = sent_at + sizeof sent * (uint64_t)size;
     keys_at[0] = histograms_at + 4 * DIGITS * (uint64_t)size;
     keys_at[1] = keys_at[0] + 4 * n;
     gathered_at = keys_at[1] + 4 * n;
@@ -99,6 +110,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 2; i++) own[i] = (uint32_t *)(void *)(memory + keys_at[i]);
     memcpy(own[0], all + n * (uint64_t)rank, 4 * n);
     barrier();
+    sent = (struct pairs_counts){0, 0, 0, 0};
     struct timespec from, to;
     clock_gettime(CLOCK_MONOTONIC, &from);
     for (int pass = 0; pass < PASSES; pass++) {
@@ -109,7 +121,7 @@ int main(int argc, char **argv) {
         for (uint64_t i = 0; i < n; i++) mine[source[i] >> shift & 255]++;
         for (int other = 0; other < size; other++)
             if (other != rank)
-                check(vmmc_send(proxies[other], histograms_at + 4 * DIGITS * (uint64_t)rank, mine, 4 * DIGITS, MS) == 0,
+                check(update(other, histograms_at + 4 * DIGITS * (uint64_t)rank, mine, 4 * DIGITS) == 0,
                       "sending a histogram");
         barrier();
         /* The place of this rank's first key of each digit. */
@@ -128,6 +140,7 @@ int main(int argc, char **argv) {
                     own[into][at % n] = source[i];
                 else
                     check(vmmc_st32(bound[other][into], 4 * (at % n), source[i]) == 0, "storing");
+                if (other != rank) sent.automatic_bytes += 4;
             }
             for (int other = 0; other < size; other++) check(other == rank || vmmc_flush(bound[other][into]) == 0, "a flush");
             barrier();
@@ -146,8 +159,8 @@ int main(int argc, char **argv) {
             }
             if (other == rank) continue;
             uint64_t there = gathered_at + sizeof *gathered * n * (uint64_t)rank;
-            check(vmmc_send(proxies[other], there, gathered, sizeof *gathered * count, MS) == 0 &&
-                      vmmc_send(proxies[other], counts_at + 8 * (uint64_t)rank, &count, 8, MS) == 0,
+            check(update(other, there, gathered, sizeof *gathered * count) == 0 &&
+                      update(other, counts_at + 8 * (uint64_t)rank, &count, 8) == 0,
                   "sending keys");
         }
         barrier();
@@ -165,13 +178,23 @@ int main(int argc, char **argv) {
         barrier();
     }
     clock_gettime(CLOCK_MONOTONIC, &to);
+    for (int other = 0; automatic && other < size; other++)
+        for (int i = 0; other != rank && i < 2; i++) sent.messages += vmmc_runs(bound[other][i]);
+    struct pairs_counts all_sent = sent;
+    if (rank > 0) check(update(0, sent_at + sizeof sent * (uint64_t)rank, &all_sent, sizeof all_sent) == 0, "sending counts");
     qsort(all, n * (size_t)size, 4, compare);
     check(memcmp(all + n * (uint64_t)rank, own[0], 4 * n) == 0, "the keys are not those of the sequential sort");
     barrier();
-    if (rank == 0)
+    if (rank == 0) {
+        double took = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+        const char *form = automatic ? "automatic" : "deliberate";
         printf("radix: %llu keys, %d ranks, %s update: sorted in %.1f ms\n", (unsigned long long)(n * (uint64_t)size), size,
-               automatic ? "automatic" : "deliberate",
-               1e3 * (double)(to.tv_sec - from.tv_sec) + 1e-6 * (double)(to.tv_nsec - from.tv_nsec));
+               form, 1e3 * took);
+        for (int other = 1; other < size; other++)
+            counts_add(&all_sent, ((struct pairs_counts *)(void *)(memory + sent_at))[other]);
+        counts_print("radix", size, form, took, all_sent);
+        printf("\n");
+    }
     for (int other = 0; other < size; other++) {
         for (int i = 0; i < 2; i++) vmmc_unbind(bound[other][i]);
         vmmc_unimport(proxies[other]);

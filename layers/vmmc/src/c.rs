@@ -502,6 +502,13 @@ calls! {
 
     fn vmmc_flush(bound: *mut CBound) -> c_int { flush(of_mut(bound)?) }
 
+    fn vmmc_runs(bound: *const CBound) -> u64 {
+        Ok(match &of(bound)?.0 {
+            Engine::Store(bound) => bound.counts().1,
+            Engine::Tracked(mirror) => mirror.counts().1,
+        })
+    }
+
     fn vmmc_told(bound: *mut CBound, offset: usize, data: *const c_void, bytes: usize) -> c_int {
         match &mut of_mut(bound)?.0 {
             Engine::Store(_) => misuse("vmmc_told is for tracked memory"),

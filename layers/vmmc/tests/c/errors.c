@@ -120,7 +120,8 @@ int main(void) {
     vmmc_bound_t *tracked = vmmc_bind(proxy, 400000 / 4096 * 4096, 8192, &binding);
     CHECK(tracked && vmmc_st32(tracked, 0, 1) == VMMC_MISUSE && !vmmc_bound_memory(tracked));
     ((unsigned char *)pages)[8191] = 77;
-    CHECK(vmmc_flush(tracked) == 0 && vmmc_told(tracked, 0, "\3", 1) == 0);
+    CHECK(vmmc_runs(NULL) == 0 && vmmc_error() == VMMC_MISUSE);
+    CHECK(vmmc_flush(tracked) == 0 && vmmc_runs(tracked) == 1 && vmmc_told(tracked, 0, "\3", 1) == 0);
     word.at = memory + 400000 / 4096 * 4096 + 8191;
     word.value = 77;
     CHECK(vmmc_wait_until(vmmc, looks, &word, MS) == 0 && word.at[-1] == 3);
@@ -137,7 +138,8 @@ int main(void) {
     CHECK(bound && vmmc_st64(bound, 57, 0) == VMMC_MISUSE && vmmc_told(bound, 0, "", 1) == VMMC_MISUSE);
     CHECK(vmmc_st32(bound, 0, 1) == 0 && vmmc_st64(bound, 4, 2) == 0 && vmmc_au_memcpy(bound, 12, "abc", 3) == 0);
     CHECK(memcmp((const char *)vmmc_bound_memory(bound) + 12, "abc", 3) == 0 && vmmc_set_limit(bound, 0) == 0);
-    CHECK(vmmc_flush(bound) == 0 && vmmc_explain_bound(bound, text, 6) == 0 && strcmp(text, "store") == 0);
+    CHECK(vmmc_runs(bound) == 0 && vmmc_flush(bound) == 0 && vmmc_runs(bound) == 1);
+    CHECK(vmmc_explain_bound(bound, text, 6) == 0 && strcmp(text, "store") == 0);
     word.at = memory + 500014;
     word.value = 'c';
     CHECK(vmmc_wait_until(vmmc, looks, &word, MS) == 0 && vmmc_unbind(bound) == 0 && vmmc_unbind(NULL) == 0);

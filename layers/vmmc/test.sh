@@ -28,6 +28,25 @@ run() {
     }
 }
 
+# says STATUS WORDS RANKS PROGRAM [ARGUMENTS]: its last line has the words. A rank may end with STATUS: its shell hides
+# that from `hamlyn run`, which would end the others.
+says() {
+    status=$1
+    words=$2
+    ranks=$3
+    program=$4
+    shift 4
+    echo "$program $* with $ranks ranks${UPDATE:+, $UPDATE update}"
+    # shellcheck disable=SC2016
+    STREAM_UPDATE=${UPDATE-} timeout 60 "$hamlyn" run -n "$ranks" -- sh -c \
+        'status=$1; shift; "$@" || [ $? = "$status" ]' sh "$status" "$work/$program" "$@" >"$work/said" &&
+        tail -n 1 "$work/said" | grep -q " checked=yes .*$words" || {
+        echo "$program $* with $ranks ranks${UPDATE:+, $UPDATE update} FAILED: not $words" >&2
+        cat "$work/said" >&2
+        exit 1
+    }
+}
+
 # compile COMPILER SOURCE PROGRAM [OTHER SOURCES]: the compiler is for the first source alone
 compile() {
     compiler=$1
@@ -66,6 +85,9 @@ for program in radix grid nbody; do
     # shellcheck disable=SC2086
     compile 'cc -std=gnu11' layers/vmmc/programs/$program.c $program $nx
 done
+streams="layers/vmmc/programs/streams.c $pairs"
+# shellcheck disable=SC2086
+compile 'cc -std=gnu11' layers/vmmc/programs/dfs.c dfs $streams
 for UPDATE in deliberate automatic; do
     run 4 nx
     run 3 bsp
@@ -77,8 +99,15 @@ for UPDATE in deliberate automatic; do
         run $ranks death near
         run $ranks death far
     done
+    # Files larger than a node's cache, all of them in the caches of all.
+    says 0 'remote=[1-9][0-9]* disk=0 lost=0' 4 dfs 2 80 64 2
 done
+UPDATE=uncombined
+says 0 'remote=[1-9][0-9]* disk=0 lost=0' 2 dfs 2 10 16 1
 unset UPDATE
+says 0 'disk=[1-9][0-9]* lost=0' 2 dfs 2 10 8 1
+says 0 'local=80 remote=0 disk=80 lost=0' 1 dfs 1 80 64 1
+says 137 'remote=[1-9][0-9]* disk=0 lost=[1-9]' 4 dfs 2 80 64 2 --die 2
 for seed in 1 2 3 4 5 6; do
     run 2 hostile nx $seed
     echo "hostile bsp $seed"

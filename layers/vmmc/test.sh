@@ -88,6 +88,14 @@ done
 streams="layers/vmmc/programs/streams.c $pairs"
 # shellcheck disable=SC2086
 compile 'cc -std=gnu11' layers/vmmc/programs/dfs.c dfs $streams
+can_render=
+if printf '#include <png.h>\n' | cc -E - >/dev/null 2>&1; then
+    can_render=1
+    # shellcheck disable=SC2086
+    compile 'cc -std=gnu11' layers/vmmc/programs/render.c render $streams -lpng
+else
+    echo 'SKIPPED: render, which needs libpng (libpng-dev)' >&2
+fi
 for UPDATE in deliberate automatic; do
     run 4 nx
     run 3 bsp
@@ -98,6 +106,7 @@ for UPDATE in deliberate automatic; do
         run $ranks nbody 256 3
         run $ranks death near
         run $ranks death far
+        [ -z "$can_render" ] || says 0 'lost_workers=0 again=0' $ranks render 33 20 17 48 --png "$work/image.png"
     done
     # Files larger than a node's cache, all of them in the caches of all.
     says 0 'remote=[1-9][0-9]* disk=0 lost=0' 4 dfs 2 80 64 2
@@ -108,6 +117,12 @@ unset UPDATE
 says 0 'disk=[1-9][0-9]* lost=0' 2 dfs 2 10 8 1
 says 0 'local=80 remote=0 disk=80 lost=0' 1 dfs 1 80 64 1
 says 137 'remote=[1-9][0-9]* disk=0 lost=[1-9]' 4 dfs 2 80 64 2 --die 2
+if [ -n "$can_render" ]; then
+    says 0 'lost_workers=0 again=0' 1 render 33 20 17 48
+    says 137 'lost_workers=1 again=1' 4 render 33 20 17 96 --die 2:1
+    says 137 'lost_workers=1 again=1' 2 render 33 20 17 48 --die 1:2
+    says 1 'lost_workers=1 again=1' 2 render 33 20 17 48 --lie 1:2
+fi
 for seed in 1 2 3 4 5 6; do
     run 2 hostile nx $seed
     echo "hostile bsp $seed"

@@ -25,7 +25,7 @@ void streams_drop(struct streams *streams, int rank, int why) {
     vmmc_unbind(pair->bound);
     vmmc_unimport(pair->proxy);
     vmmc_unexport(pair->buffer);
-    *pair = (struct pair){.error = why, .drained = 1};
+    *pair = (struct pair){.error = why};
 }
 
 /* Whether the count is one that the rank may say now; if not, the rank is dropped. */

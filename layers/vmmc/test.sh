@@ -135,6 +135,19 @@ for seed in 1 2 3 4 5 6; do
     fi
 done
 
+# The paper's experiments, in short: that each of them runs.
+if [ -z "$can_render" ] || [ ! -x "$built/hamlyn-vmmc" ]; then
+    echo 'SKIPPED: hamlyn-vmmc paper, which needs libpng and the command hamlyn-vmmc (feature perf)' >&2
+else
+    echo 'hamlyn-vmmc paper, in short'
+    "$built/hamlyn-vmmc" paper --short --ranks 4 --hamlyn "$hamlyn" --out "$work/rows.jsonl" --chart "$work/rows.svg" \
+        >"$work/said" 2>&1 && grep -q '"Figure 4".*Radix-VMMC' "$work/rows.jsonl" && grep -q '</svg>' "$work/rows.svg" || {
+        echo 'hamlyn-vmmc paper FAILED' >&2
+        cat "$work/said" >&2
+        exit 1
+    }
+fi
+
 # As it is installed.
 PREFIX="$work/prefix" HAMLYN_VMMC_BUILT="$built" layers/vmmc/install.sh install
 export PKG_CONFIG_PATH="$work/prefix/lib/pkgconfig"

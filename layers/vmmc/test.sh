@@ -81,6 +81,8 @@ run 1 bsp
 compile 'cc -std=gnu11' layers/vmmc/tests/c/death.c death $nx
 # shellcheck disable=SC2086
 compile 'cc -std=gnu11' layers/vmmc/tests/c/hostile.c hostile $bsp layers/vmmc/nx/nx.c
+# shellcheck disable=SC2086
+compile 'cc -std=gnu11' layers/vmmc/tests/c/bsp_wrong.c bsp_wrong $bsp
 for program in radix grid nbody; do
     # shellcheck disable=SC2086
     compile 'cc -std=gnu11' layers/vmmc/programs/$program.c $program $nx
@@ -123,17 +125,26 @@ if [ -n "$can_render" ]; then
     says 137 'lost_workers=1 again=1' 2 render 33 20 17 48 --die 1:2
     says 1 'lost_workers=1 again=1' 2 render 33 20 17 48 --lie 1:2
 fi
-for seed in 1 2 3 4 5 6; do
-    run 2 hostile nx $seed
-    echo "hostile bsp $seed"
+# fails SENTENCE PROGRAM [ARGUMENTS]: two ranks of it end with 1, and one says the sentence
+fails() {
+    sentence=$1
+    program=$2
+    shift 2
+    echo "$program $*"
     status=0
-    timeout 60 "$hamlyn" run -n 2 -- "$work/hostile" bsp $seed 2>"$work/said" || status=$?
-    if [ $status != 1 ] || ! grep -q '^bsp_sync: process 0: ' "$work/said"; then
-        echo "hostile bsp $seed FAILED: status $status" >&2
+    timeout 60 "$hamlyn" run -n 2 -- "$work/$program" "$@" 2>"$work/said" || status=$?
+    if [ $status != 1 ] || ! grep -q "^$sentence" "$work/said"; then
+        echo "$program $* FAILED: status $status, not \"$sentence\"" >&2
         cat "$work/said" >&2
         exit 1
     fi
+}
+for seed in 1 2 3 4 5 6; do
+    run 2 hostile nx $seed
+    fails 'bsp_[a-z_/]*: .* (process 0)$' hostile bsp $seed
 done
+"$work/bsp_wrong" >"$work/rules"
+while read -r rule sentence; do fails "$sentence" bsp_wrong "$rule"; done <"$work/rules"
 
 # The paper's experiments, in short: that each of them runs.
 if [ -z "$can_render" ] || [ ! -x "$built/hamlyn-vmmc" ]; then

@@ -1,18 +1,18 @@
 /* BSPlib over pairs of rings: see bsp.h for the promises, pairs.h for the rings.
  *
- *     bsp_sync   1. to each process the gets that it answers     2. its answers, puts and messages
- *                each a stream: its length, then the bytes. The lengths are the counts that end a superstep
+ *     bsp_sync   0. to each process a stream of records: gets, puts, messages, and what all processes call alike
+ *                1. to each process that asked, a stream of answers
  *
- * Streams of later steps may follow in a ring before this process has come so far: it reads no further than a length
- * says. Never: a record of another process is used before it is checked; memory is touched outside of a registration.
+ * A stream is its length and the bytes. The lengths are the counts that end a superstep: a process that has its streams
+ * goes on. Streams of later steps may follow in a ring before this process has come so far: it reads no further than a
+ * length says. Answers are read from memory before the first put is written there.
+ * Never: a record of another process is used before it is checked; memory is touched outside of a registration.
  */
 #include "bsp.h"
 
 #include "../pairs/pairs.h"
 
 #include <limits.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -20,9 +20,12 @@
 #define RING (256ul << 10)
 #define PIECE (32ul << 10)
 #define JOIN_MS 60000
+#define NONE UINT64_MAX
+#define OTHER_POP "Processes %d and %d did not pop the same memory registration"
 
 enum { WRITTEN, FREED };
-enum { PUT, MESSAGE };
+enum { RECORDS, ANSWERS };
+enum { DONE, LENGTH, BYTES };
 
 /* Bytes that will be sent: in the arena, or where they are. */
 struct piece {
@@ -30,26 +33,27 @@ struct piece {
     uint64_t at, bytes;
 };
 
+/* A stream to a process: its first 8 bytes are the length of the others. */
 struct out {
     char *arena;
-    uint64_t used, room, bytes;
+    uint64_t used, room, bytes, in_piece;
     struct piece *pieces;
-    size_t count, pieces_room;
+    size_t piece, count, pieces_room;
 };
 
+/* A stream from a process. */
 struct in {
     char *bytes;
     uint64_t room, length, came;
-    int has_length;
+    int state;
 };
 
-/* A put or a message: the bytes follow, filled up to 8. */
+enum { GET, PUT, MESSAGE, PUSH, POP, TAGSIZE, END, KINDS };
+
+/* PUSH: `registration` is whether it is of NULL. POP: NONE is NULL. MESSAGE: `registration` is the length of the tag.
+ * Behind a PUT are its bytes, behind a MESSAGE its tag and its payload, each filled up to 8. */
 struct record {
     uint64_t kind, registration, offset, bytes;
-};
-
-struct get {
-    uint64_t registration, offset, bytes;
 };
 
 struct wish {
@@ -58,9 +62,9 @@ struct wish {
 };
 
 struct peer {
-    uint64_t written, freed, taken, told;
-    struct out asks, gives;
-    struct in asked, given;
+    uint64_t written, taken, told;
+    struct out out[2];
+    struct in in[2], last; /* `last`: the records of the superstep before, in which its messages lie */
     struct wish *wishes;
     size_t wished, wishes_room;
 };
@@ -68,11 +72,13 @@ struct peer {
 struct registration {
     const char *start;
     uint64_t bytes, number;
+    int has_pop, is_null; /* is_null: in all processes */
 };
 
-struct registrations {
-    struct registration *all;
-    size_t count, room;
+struct pop {
+    const void *start;
+    uint64_t number; /* as the processes before `by` have it, or NONE */
+    int by;
 };
 
 struct message {
@@ -82,25 +88,43 @@ struct message {
 
 static struct pairs pairs;
 static struct peer *peers;
-static int processes, has_joined, has_begun, has_ended;
+static int processes, me = -1, has_init, has_begun, is_ending, has_ended;
 static double began;
-static uint64_t bytes_max = 1ul << 30, next_registration;
-static struct registrations registered, pushed, popped;
+static uint64_t bytes_max = 4ul << 30, next_registration;
+/* The first `active` are of supersteps before, the others become so with bsp_sync. Numbers rise. */
+static struct registration *registered;
+static size_t active, registered_count, registered_room;
+static struct pop *pops;
+static size_t pop_count, pop_room;
 static struct message *messages;
-static size_t message_first, message_count, message_room;
+static size_t message_count, message_room;
 static int tag_bytes, next_tag_bytes, came_tag_bytes;
+static uint64_t tag_sets;
 
-void bsp_abort(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
+void bsp_abort_va(const char *format, va_list arguments) {
     vfprintf(stderr, format, arguments);
-    va_end(arguments);
     fflush(NULL);
     _Exit(1);
 }
 
-static void stop(const char *call, const char *why) {
-    bsp_abort("%s: process %d: %s\n", call, pairs.rank, why);
+void bsp_abort(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    bsp_abort_va(format, arguments);
+    va_end(arguments);
+}
+
+static void stop(const char *call, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
+static void stop(const char *call, const char *format, ...) {
+    char why[256], where[32] = "";
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why, sizeof why, format, arguments);
+    va_end(arguments);
+    if (me >= 0) snprintf(where, sizeof where, " (process %d)", me);
+    fprintf(stderr, "%s: %s%s\n", call, why, where);
+    fflush(NULL);
+    _Exit(1);
 }
 
 /* Room for one more of `size` bytes. */
@@ -116,24 +140,6 @@ static double now(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-static void leave(void) {
-    if (has_joined) pairs_close(&pairs);
-    has_joined = 0;
-}
-
-static void join(void) {
-    if (has_joined) return;
-    if (has_ended) stop("bsp_begin", "a program has one parallel part");
-    if (pairs_open(&pairs, "bsp", RING, "BSP_UPDATE", JOIN_MS) < 0) bsp_abort("bsp_begin: %s\n", vmmc_error_text());
-    peers = calloc((size_t)pairs.size, sizeof *peers);
-    if (!peers) stop("bsp_begin", "no memory");
-    const char *most = getenv("BSP_BYTES");
-    if (most && strtoull(most, NULL, 10) > 0) bytes_max = strtoull(most, NULL, 10);
-    processes = pairs.size;
-    has_joined = 1;
-    atexit(leave);
 }
 
 /* ---- Streams. ---- */
@@ -169,33 +175,33 @@ static void add_padding(struct out *out, uint64_t bytes) {
     add_copy(out, "\0\0\0\0\0\0\0", -bytes & 7);
 }
 
-/* Sends what there is room for; `sent` counts the length's 8 bytes, too. */
-static int send_some(int to, struct out *out, uint64_t *sent, size_t *piece, uint64_t *in_piece) {
+/* Empties it, but for room for its length. */
+static void clear(struct out *out) {
+    uint64_t length = 0;
+    out->used = out->bytes = out->in_piece = 0;
+    out->piece = out->count = 0;
+    add_copy(out, &length, sizeof length);
+}
+
+/* Sends what there is room for. */
+static int send_some(int to, struct out *out) {
     struct peer *peer = &peers[to];
     uint64_t freed = pairs_word(&pairs, to, FREED), before = peer->written;
-    if (peer->written - freed > RING) stop("bsp_sync", "a process broke the protocol");
+    if (peer->written - freed > RING) stop("bsp_sync", "process %d broke the protocol", to);
     uint64_t room = RING - (peer->written - freed);
-    if (*sent == 0) {
-        if (room < 8) return 0;
-        pairs_put_ring(&pairs, to, 0, RING, peer->written, &out->bytes, 8);
-        peer->written += 8;
-        room -= 8;
-        *sent = 8;
-    }
-    while (*piece < out->count && room > 0) {
-        struct piece *of = &out->pieces[*piece];
-        uint64_t bytes = of->bytes - *in_piece;
+    while (out->piece < out->count && room > 0) {
+        struct piece *of = &out->pieces[out->piece];
+        uint64_t bytes = of->bytes - out->in_piece;
         if (bytes > room) bytes = room;
         if (bytes > PIECE) bytes = PIECE;
-        const char *from = (of->from ? of->from : out->arena + of->at) + *in_piece;
+        const char *from = (of->from ? of->from : out->arena + of->at) + out->in_piece;
         pairs_put_ring(&pairs, to, 0, RING, peer->written, from, bytes);
         peer->written += bytes;
-        *sent += bytes;
         room -= bytes;
-        *in_piece += bytes;
-        if (*in_piece == of->bytes) {
-            *in_piece = 0;
-            ++*piece;
+        out->in_piece += bytes;
+        if (out->in_piece == of->bytes) {
+            out->in_piece = 0;
+            ++out->piece;
         }
     }
     if (peer->written == before) return 0;
@@ -206,15 +212,14 @@ static int send_some(int to, struct out *out, uint64_t *sent, size_t *piece, uin
 
 static int receive_some(int from, struct in *in) {
     struct peer *peer = &peers[from];
-    uint64_t written = pairs_word(&pairs, from, WRITTEN), bytes = written - peer->taken;
-    if (written - peer->told > RING || bytes > RING) stop("bsp_sync", "a process broke the protocol");
-    uint64_t before = peer->taken;
-    if (!in->has_length && bytes >= 8) {
+    uint64_t written = pairs_word(&pairs, from, WRITTEN), bytes = written - peer->taken, before = peer->taken;
+    if (written - peer->told > RING || bytes > RING) stop("bsp_sync", "process %d broke the protocol", from);
+    if (in->state == LENGTH && bytes >= 8) {
         pairs_take_ring(&pairs, from, 0, RING, peer->taken, &in->length, 8);
-        if (in->length > bytes_max) stop("bsp_sync", "a process sends more than BSP_BYTES");
+        if (in->length > bytes_max) stop("bsp_sync", "process %d sends more than BSP_BYTES", from);
         peer->taken += 8;
         bytes -= 8;
-        in->has_length = 1;
+        in->state = BYTES;
         in->came = 0;
         if (in->length > in->room) {
             free(in->bytes);
@@ -223,11 +228,12 @@ static int receive_some(int from, struct in *in) {
             if (!in->bytes) stop("bsp_sync", "no memory");
         }
     }
-    if (in->has_length && in->came < in->length && bytes > 0) {
+    if (in->state == BYTES) {
         if (bytes > in->length - in->came) bytes = in->length - in->came;
-        pairs_take_ring(&pairs, from, 0, RING, peer->taken, in->bytes + in->came, bytes);
+        if (bytes) pairs_take_ring(&pairs, from, 0, RING, peer->taken, in->bytes + in->came, bytes);
         in->came += bytes;
         peer->taken += bytes;
+        if (in->came == in->length) in->state = DONE;
     }
     if (peer->taken - peer->told >= RING / 4) {
         peer->told = peer->taken;
@@ -236,163 +242,212 @@ static int receive_some(int from, struct in *in) {
     return peer->taken != before;
 }
 
-/* A stream to each process, and one from each. */
-static void exchange(size_t out_at, size_t in_at, int count) {
-    struct {
-        uint64_t sent, in_piece;
-        size_t piece;
-    } *to = calloc((size_t)count, sizeof *to);
-    if (!to) stop("bsp_sync", "no memory");
-    for (int pid = 0; pid < count; pid++) ((struct in *)((char *)&peers[pid] + in_at))->has_length = 0;
+/* Streams to and from processes: RECORDS with all, ANSWERS with those that asked or were asked. */
+static void exchange(int which, int count) {
+    for (int pid = 0; pid < count; pid++) {
+        struct out *out = &peers[pid].out[which];
+        uint64_t length = out->bytes - 8;
+        memcpy(out->arena, &length, 8);
+        if (which == ANSWERS && length == 0) out->piece = out->count;
+        peers[pid].in[which].length = 0;
+        peers[pid].in[which].state = which == RECORDS || peers[pid].wished ? LENGTH : DONE;
+    }
+    const char *call = has_begun ? "bsp_sync" : "bsp_begin";
     for (;;) {
         int moved = 0, open = 0;
         for (int pid = 0; pid < count; pid++) {
-            struct out *out = (struct out *)((char *)&peers[pid] + out_at);
-            struct in *in = (struct in *)((char *)&peers[pid] + in_at);
+            struct out *out = &peers[pid].out[which];
+            struct in *in = &peers[pid].in[which];
+            if (out->piece == out->count && in->state == DONE) continue;
             int end = pairs_ended(&pairs, pid);
-            if (!to[pid].sent || to[pid].sent < out->bytes + 8) {
-                moved |= send_some(pid, out, &to[pid].sent, &to[pid].piece, &to[pid].in_piece);
-                open |= to[pid].sent < out->bytes + 8;
-                if (end) stop("bsp_sync", "a process has died");
-            }
-            if (!in->has_length || in->came < in->length) {
-                moved |= receive_some(pid, in);
-                int wants = !in->has_length || in->came < in->length;
-                open |= wants;
-                if (end && wants) stop("bsp_sync", "a process has died");
-            }
+            if (out->piece < out->count) moved |= send_some(pid, out);
+            if (in->state != DONE) moved |= receive_some(pid, in);
+            if (out->piece == out->count && in->state == DONE) continue;
+            if (end) stop(call, "process %d has died", pid);
+            open = 1;
         }
         if (!open) break;
-        if (!moved && pairs_wait(&pairs, -1) < 0) stop("bsp_sync", vmmc_error_text());
+        if (!moved && pairs_wait(&pairs, -1) < 0) stop(call, "%s", vmmc_error_text());
     }
-    free(to);
-    for (int pid = 0; pid < count; pid++) {
-        struct out *out = (struct out *)((char *)&peers[pid] + out_at);
-        out->used = out->bytes = out->count = 0;
-    }
+    for (int pid = 0; pid < count; pid++) clear(&peers[pid].out[which]);
 }
-
-#define EXCHANGE(out, in, count) exchange(offsetof(struct peer, out), offsetof(struct peer, in), count)
 
 /* ---- Beginning and end. ---- */
 
+static void leave(void) {
+    if (has_begun && !has_ended) stop("bsp_end", "was not called before end of program");
+    if (me >= 0 && !has_ended) pairs_close(&pairs);
+}
+
+static void join(void) {
+    if (me >= 0) return;
+    if (pairs_open(&pairs, "bsp", RING, "BSP_UPDATE", JOIN_MS) < 0) bsp_abort("bsp_begin: %s\n", vmmc_error_text());
+    peers = calloc((size_t)pairs.size, sizeof *peers);
+    if (!peers) stop("bsp_begin", "no memory");
+    const char *most = getenv("BSP_BYTES");
+    if (most && strtoull(most, NULL, 10) > 0) bytes_max = strtoull(most, NULL, 10);
+    processes = pairs.size;
+    me = pairs.rank;
+    for (int pid = 0; pid < processes; pid++) {
+        clear(&peers[pid].out[RECORDS]);
+        clear(&peers[pid].out[ANSWERS]);
+    }
+    atexit(leave);
+}
+
 void bsp_init(void (*spmd_part)(void), int argc, char *argv[]) {
     (void)argc, (void)argv;
+    if (has_init || has_begun) stop("bsp_init", "May be called only once, before bsp_begin");
+    if (!spmd_part) stop("bsp_init", "Pointer to function must not point to NULL");
+    has_init = 1;
     join();
-    if (pairs.rank == 0) return;
+    if (me == 0) return;
     spmd_part();
+    if (!has_begun) stop("bsp_init", "spmd function did not contain SPMD section");
     exit(0);
 }
 
 void bsp_begin(int maxprocs) {
+    if (has_begun) stop("bsp_begin", "May be called only once");
     join();
-    if (has_begun) stop("bsp_begin", "it was called already");
     int64_t wanted = maxprocs;
-    for (int pid = 0; pairs.rank == 0 && pid < pairs.size; pid++) add_copy(&peers[pid].gives, &wanted, sizeof wanted);
-    EXCHANGE(gives, given, pairs.size);
-    if (peers[0].given.length != sizeof wanted) stop("bsp_begin", "process 0 broke the protocol");
-    memcpy(&wanted, peers[0].given.bytes, sizeof wanted);
-    if (wanted < 1) stop("bsp_begin", "no processes");
+    if (me == 0 && wanted < 1) stop("bsp_begin", "The requested number of processes must be strictly greater than 0");
+    for (int pid = 0; me == 0 && pid < processes; pid++) add_copy(&peers[pid].out[RECORDS], &wanted, sizeof wanted);
+    exchange(RECORDS, processes);
+    struct in *in = &peers[0].in[RECORDS];
+    if (in->length == sizeof wanted) memcpy(&wanted, in->bytes, sizeof wanted);
+    if (in->length != sizeof wanted || wanted < 1) stop("bsp_begin", "process 0 broke the protocol");
     if (wanted < processes) processes = (int)wanted;
-    if (pairs.rank >= processes) exit(0);
+    if (me >= processes) exit(0);
     has_begun = 1;
     began = now();
 }
 
 static void check(const char *call) {
-    if (!has_begun || has_ended) stop(call, "not between bsp_begin and bsp_end");
+    if (!has_begun || has_ended) stop(call, "can only be called within SPMD section");
+}
+
+/* A record of a call that all processes make alike. */
+static void tell(uint64_t kind, uint64_t registration, uint64_t bytes) {
+    struct record record = {kind, registration, 0, bytes};
+    for (int pid = 0; pid < processes; pid++) add_copy(&peers[pid].out[RECORDS], &record, sizeof record);
 }
 
 void bsp_end(void) {
     check("bsp_end");
+    is_ending = 1;
+    tell(END, 0, 0);
     bsp_sync();
     has_ended = 1;
-    leave();
+    pairs_close(&pairs);
 }
 
 int bsp_nprocs(void) {
-    if (!has_ended) join();
+    join();
     return processes;
 }
 
 int bsp_pid(void) {
     check("bsp_pid");
-    return pairs.rank;
+    return me;
 }
 
 double bsp_time(void) {
+    check("bsp_time");
     return now() - began;
 }
 
 /* ---- Registrations. ---- */
 
-static void insert(struct registrations *to, const void *start, uint64_t bytes, uint64_t number) {
-    to->all = grown(to->all, to->count, &to->room, sizeof *to->all);
-    to->all[to->count++] = (struct registration){start, bytes, number};
-}
-
 void bsp_push_reg(const void *ident, int nbytes) {
     check("bsp_push_reg");
-    if (nbytes < 0) stop("bsp_push_reg", "a length of less than 0");
-    insert(&pushed, ident, (uint64_t)nbytes, 0);
+    if (nbytes < 0) stop("bsp_push_reg", "memory size must be positive");
+    registered = grown(registered, registered_count, &registered_room, sizeof *registered);
+    registered[registered_count++] = (struct registration){ident, (uint64_t)nbytes, next_registration++, 0, 1};
+    tell(PUSH, ident == NULL, 0);
 }
 
+/* With NULL, the other processes say which one is meant, or it is one of NULL in all. */
 void bsp_pop_reg(const void *ident) {
     check("bsp_pop_reg");
-    insert(&popped, ident, 0, 0);
+    uint64_t number = NONE;
+    for (size_t i = registered_count; ident && i > 0; i--) {
+        if (registered[i - 1].start != ident || registered[i - 1].has_pop) continue;
+        registered[i - 1].has_pop = 1;
+        number = registered[i - 1].number;
+        break;
+    }
+    if (ident && number == NONE) stop("bsp_pop_reg", "memory at address %p was not registered", ident);
+    pops = grown(pops, pop_count, &pop_room, sizeof *pops);
+    pops[pop_count++] = (struct pop){ident, NONE, 0};
+    tell(POP, number, 0);
 }
 
-/* The last one with this address. */
-static struct registration *find(const char *call, const void *start) {
-    for (size_t i = registered.count; i > 0; i--)
-        if (registered.all[i - 1].start == start) return &registered.all[i - 1];
-    stop(call, "the address is not registered");
-    return NULL;
+/* The last one with this address that a put or a get may use now. */
+static uint64_t find(const char *call, const void *start) {
+    for (size_t i = active; i > 0; i--)
+        if (registered[i - 1].start == start) return registered[i - 1].number;
+    for (size_t i = active; i < registered_count; i++)
+        if (registered[i].start == start) stop(call, "Remote address was just registered: that holds after bsp_sync");
+    stop(call, "Remote address %p was not registered", start);
 }
 
 /* The bytes that another process means. */
-static char *place(uint64_t number, uint64_t offset, uint64_t bytes) {
-    for (size_t i = registered.count; i > 0; i--) {
-        struct registration *of = &registered.all[i - 1];
-        if (of->number != number) continue;
-        if (offset > of->bytes || bytes > of->bytes - offset) stop("bsp_sync", "bytes beyond a registration");
-        return (char *)of->start + offset;
+static char *place(int pid, const struct record *record) {
+    const char *call = record->kind == PUT ? "bsp_put" : "bsp_get", *verb = record->kind == PUT ? "Writes" : "Reads";
+    for (size_t i = active; i > 0; i--) {
+        struct registration *of = &registered[i - 1];
+        if (of->number != record->registration) continue;
+        uint64_t end = record->offset + record->bytes;
+        if (end > of->bytes)
+            stop(call, "%s %llu bytes beyond registered range of %llu, for process %d", verb,
+                 (unsigned long long)(end - of->bytes), (unsigned long long)of->bytes, pid);
+        return (char *)of->start + record->offset;
     }
-    stop("bsp_sync", "a process means a registration that is not here");
-    return NULL;
+    stop("bsp_sync", "process %d broke the protocol", pid);
 }
 
-static void change_registrations(void) {
-    for (size_t i = 0; i < popped.count; i++) {
-        size_t at = (size_t)(find("bsp_pop_reg", popped.all[i].start) - registered.all);
-        memmove(&registered.all[at], &registered.all[at + 1], (--registered.count - at) * sizeof *registered.all);
+static void pop(const struct pop *pop) {
+    const char *call = "bsp_sync/bsp_pop_reg";
+    size_t nulls = 0, at = registered_count;
+    for (size_t i = registered_count; i > 0 && at == registered_count; i--) {
+        struct registration *of = &registered[i - 1];
+        nulls += of->start == NULL;
+        if (pop->number == NONE ? of->is_null : of->number == pop->number) at = i - 1;
     }
-    for (size_t i = 0; i < pushed.count; i++)
-        insert(&registered, pushed.all[i].start, pushed.all[i].bytes, next_registration++);
-    popped.count = pushed.count = 0;
+    if (at == registered_count && pop->number == NONE)
+        stop(call, "Tried to deregister NULL on all processes, but %s",
+             nulls ? "could not find a matching registration" : "NULL was never registered");
+    if (at == registered_count || registered[at].start != pop->start)
+        stop(call, OTHER_POP, me, pop->by);
+    memmove(&registered[at], &registered[at + 1], (--registered_count - at) * sizeof *registered);
 }
 
 /* ---- Puts, gets, messages. ---- */
 
-static struct peer *checked(const char *call, int pid, int offset, int nbytes) {
-    check(call);
-    if (pid < 0 || pid >= processes) stop(call, "no such process");
-    if (offset < 0 || nbytes < 0) stop(call, "a length or an offset of less than 0");
+static struct peer *checked(const char *call, const char *role, int pid, int offset, int nbytes) {
+    if (pid < 0 || pid >= processes) stop(call, "The %s process ID does not exist", role);
+    if (offset < 0) stop(call, "The offset was negative, which is illegal");
+    if (nbytes < 0) stop(call, "The size was negative, which is illegal");
     return &peers[pid];
 }
 
 static void put(const char *call, int pid, const void *src, void *dst, int offset, int nbytes, int copies) {
-    struct peer *to = checked(call, pid, offset, nbytes);
-    struct record record = {PUT, find(call, dst)->number, (uint64_t)offset, (uint64_t)nbytes};
-    add_copy(&to->gives, &record, sizeof record);
-    (copies ? add_copy : add)(&to->gives, src, (uint64_t)nbytes);
-    add_padding(&to->gives, (uint64_t)nbytes);
+    check(call);
+    if (nbytes == 0) return;
+    struct out *out = &checked(call, "destination", pid, offset, nbytes)->out[RECORDS];
+    struct record record = {PUT, find(call, dst), (uint64_t)offset, (uint64_t)nbytes};
+    add_copy(out, &record, sizeof record);
+    (copies ? add_copy : add)(out, src, (uint64_t)nbytes);
+    add_padding(out, (uint64_t)nbytes);
 }
 
 static void get(const char *call, int pid, const void *src, int offset, void *dst, int nbytes) {
-    struct peer *from = checked(call, pid, offset, nbytes);
-    struct get get = {find(call, src)->number, (uint64_t)offset, (uint64_t)nbytes};
-    add_copy(&from->asks, &get, sizeof get);
+    check(call);
+    if (nbytes == 0) return;
+    struct peer *from = checked(call, "source", pid, offset, nbytes);
+    struct record record = {GET, find(call, src), (uint64_t)offset, (uint64_t)nbytes};
+    add_copy(&from->out[RECORDS], &record, sizeof record);
     from->wishes = grown(from->wishes, from->wished, &from->wishes_room, sizeof *from->wishes);
     from->wishes[from->wished++] = (struct wish){dst, (uint64_t)nbytes};
 }
@@ -412,51 +467,62 @@ void bsp_hpget(int pid, const void *src, int offset, void *dst, int nbytes) {
 
 void bsp_set_tagsize(int *tag_nbytes) {
     check("bsp_set_tagsize");
-    int before = tag_bytes;
-    if (*tag_nbytes < 0) stop("bsp_set_tagsize", "a length of less than 0");
+    if (!tag_nbytes) stop("bsp_set_tagsize", "NULL is not allowed");
+    if (*tag_nbytes < 0) stop("bsp_set_tagsize", "Tag size may not be negative");
+    int before = next_tag_bytes;
     next_tag_bytes = *tag_nbytes;
     *tag_nbytes = before;
+    tag_sets++;
+    tell(TAGSIZE, 0, (uint64_t)next_tag_bytes);
 }
 
 void bsp_send(int pid, const void *tag, const void *payload, int payload_nbytes) {
-    struct peer *to = checked("bsp_send", pid, 0, payload_nbytes);
-    uint64_t tags = (uint64_t)tag_bytes;
-    struct record record = {MESSAGE, tags, 0, (uint64_t)payload_nbytes};
-    add_copy(&to->gives, &record, sizeof record);
-    add_copy(&to->gives, tag, tags);
-    add_padding(&to->gives, tags);
-    add_copy(&to->gives, payload, (uint64_t)payload_nbytes);
-    add_padding(&to->gives, (uint64_t)payload_nbytes);
+    check("bsp_send");
+    if (payload_nbytes < 0) stop("bsp_send", "Payload size may not be negative");
+    struct out *out = &checked("bsp_send", "source", pid, 0, payload_nbytes)->out[RECORDS];
+    struct record record = {MESSAGE, (uint64_t)tag_bytes, 0, (uint64_t)payload_nbytes};
+    add_copy(out, &record, sizeof record);
+    add_copy(out, tag, (uint64_t)tag_bytes);
+    add_padding(out, (uint64_t)tag_bytes);
+    add_copy(out, payload, (uint64_t)payload_nbytes);
+    add_padding(out, (uint64_t)payload_nbytes);
 }
 
 void bsp_qsize(int *nmessages, int *accum_nbytes) {
     check("bsp_qsize");
+    if (!nmessages || !accum_nbytes) stop("bsp_qsize", "both arguments may not be NULL");
     uint64_t bytes = 0;
-    for (size_t i = message_first; i < message_count; i++) bytes += (uint64_t)messages[i].bytes;
-    if (nmessages) *nmessages = (int)(message_count - message_first);
-    if (accum_nbytes) *accum_nbytes = bytes > INT_MAX ? INT_MAX : (int)bytes;
+    for (size_t i = 0; i < message_count; i++) bytes += (uint64_t)messages[i].bytes;
+    *nmessages = (int)message_count;
+    *accum_nbytes = bytes > INT_MAX ? INT_MAX : (int)bytes;
 }
 
 void bsp_get_tag(int *status, void *tag) {
     check("bsp_get_tag");
+    if (!status) stop("bsp_get_tag", "first arguments may not be NULL");
     *status = -1;
-    if (message_first == message_count) return;
-    *status = messages[message_first].bytes;
-    if (came_tag_bytes) memcpy(tag, messages[message_first].tag, (size_t)came_tag_bytes);
+    if (message_count == 0) return;
+    *status = messages[message_count - 1].bytes;
+    if (came_tag_bytes && !tag)
+        stop("bsp_get_tag", "tag must point to a block of available memory of at least %d bytes long", came_tag_bytes);
+    if (came_tag_bytes) memcpy(tag, messages[message_count - 1].tag, (size_t)came_tag_bytes);
 }
 
 void bsp_move(void *payload, int reception_nbytes) {
     check("bsp_move");
-    if (message_first == message_count) stop("bsp_move", "there is no message");
-    struct message *message = &messages[message_first++];
+    if (reception_nbytes < 0) stop("bsp_move", "size argument may not be negative");
+    if (!payload && reception_nbytes > 0) stop("bsp_move", "payload may not be NULL if reception_nbytes is non-zero");
+    if (message_count == 0) stop("bsp_move", "Message queue was empty");
+    struct message *message = &messages[--message_count];
     int bytes = message->bytes < reception_nbytes ? message->bytes : reception_nbytes;
     if (bytes > 0) memcpy(payload, message->payload, (size_t)bytes);
 }
 
 int bsp_hpmove(void **tag_ptr, void **payload_ptr) {
     check("bsp_hpmove");
-    if (message_first == message_count) return -1;
-    struct message *message = &messages[message_first++];
+    if (!tag_ptr || !payload_ptr) stop("bsp_hpmove", "pointer arguments may not be NULL");
+    if (message_count == 0) return -1;
+    struct message *message = &messages[--message_count];
     *tag_ptr = (void *)message->tag;
     *payload_ptr = (void *)message->payload;
     return message->bytes;
@@ -464,80 +530,115 @@ int bsp_hpmove(void **tag_ptr, void **payload_ptr) {
 
 /* ---- The end of a superstep. ---- */
 
-static void answer(int pid) {
-    struct peer *peer = &peers[pid];
-    if (peer->asked.length % sizeof(struct get)) stop("bsp_sync", "a process broke the protocol");
-    for (uint64_t at = 0; at < peer->asked.length; at += sizeof(struct get)) {
-        struct get get;
-        memcpy(&get, peer->asked.bytes + at, sizeof get);
-        add(&peer->gives, place(get.registration, get.offset, get.bytes), get.bytes);
-    }
-    add(&peer->gives, "\0\0\0\0\0\0\0", -peer->gives.bytes & 7);
+/* The well formed record at `at` of those of a process, and where its tag or its bytes begin; goes behind it. */
+static struct record next_record(int pid, uint64_t *at, char **bytes) {
+    struct in *in = &peers[pid].in[RECORDS];
+    struct record record = {.kind = KINDS};
+    uint64_t left = in->length - *at;
+    if (left >= sizeof record) memcpy(&record, in->bytes + *at, sizeof record);
+    if (record.kind >= KINDS || record.offset > INT_MAX || record.bytes > INT_MAX ||
+        (record.kind == MESSAGE && record.registration != (uint64_t)tag_bytes))
+        stop("bsp_sync", "process %d broke the protocol", pid);
+    uint64_t tag = record.kind == MESSAGE ? (record.registration + 7) & ~7ul : 0;
+    uint64_t payload = record.kind == PUT || record.kind == MESSAGE ? (record.bytes + 7) & ~7ul : 0;
+    if (tag + payload > left - sizeof record) stop("bsp_sync", "process %d broke the protocol", pid);
+    *bytes = in->bytes + *at + sizeof record;
+    *at += sizeof record + tag + payload;
+    return record;
 }
 
-/* Puts and messages of a process, behind its answers. */
-static void take(int pid, uint64_t at) {
-    struct in *in = &peers[pid].given;
-    while (at < in->length) {
-        struct record is;
-        if (in->length - at < sizeof is) stop("bsp_sync", "a process broke the protocol");
-        memcpy(&is, in->bytes + at, sizeof is);
-        at += sizeof is;
-        uint64_t tags = is.kind == MESSAGE ? (uint64_t)tag_bytes : 0, left = in->length - at;
-        uint64_t tags_padded = (tags + 7) & ~7ul;
-        if (is.kind > MESSAGE || is.bytes > INT_MAX || (is.kind == MESSAGE && is.registration != tags) ||
-            tags_padded > left || ((is.bytes + 7) & ~7ul) > left - tags_padded)
-            stop("bsp_sync", "a process broke the protocol, or set another size of tags");
-        char *payload = in->bytes + at + tags_padded;
-        if (is.kind == PUT) {
-            char *to = place(is.registration, is.offset, is.bytes);
-            if (is.bytes) memcpy(to, payload, is.bytes);
-        } else {
-            messages = grown(messages, message_count, &message_room, sizeof *messages);
-            messages[message_count++] = (struct message){in->bytes + at, payload, (int)is.bytes};
+static void same(uint64_t its, uint64_t mine, const char *call, const char *what, int pid) {
+    if (its != mine)
+        stop(call, "%s: %llu, and in process %d %llu", what, (unsigned long long)mine, pid, (unsigned long long)its);
+}
+
+/* Answers what a process asks; checks that it called what all call alike. */
+static void hear(int pid) {
+    uint64_t pushes = 0, popped = 0, sets = 0, ends = 0, tag = (uint64_t)next_tag_bytes, at = 0;
+    char *bytes;
+    while (at < peers[pid].in[RECORDS].length) {
+        struct record record = next_record(pid, &at, &bytes);
+        if (record.kind == GET) {
+            add(&peers[pid].out[ANSWERS], place(pid, &record), record.bytes);
+        } else if (record.kind == PUSH) {
+            if (active + pushes < registered_count) registered[active + pushes].is_null &= record.registration == 1;
+            pushes++;
+        } else if (record.kind == POP) {
+            struct pop *pop = popped < pop_count ? &pops[popped] : NULL;
+            if (pop && pop->number == NONE) {
+                pop->number = record.registration;
+                pop->by = pid;
+            } else if (pop && record.registration != NONE && record.registration != pop->number) {
+                stop("bsp_sync/bsp_pop_reg", OTHER_POP, pop->by, pid);
+            }
+            popped++;
+        } else if (record.kind == TAGSIZE) {
+            tag = record.bytes;
+            sets++;
+        } else if (record.kind == END) {
+            ends++;
         }
-        at += tags_padded + ((is.bytes + 7) & ~7ul);
     }
+    if (ends != (uint64_t)is_ending)
+        stop("bsp_sync/bsp_end", "Some processes have called bsp_sync, while others have called bsp_end instead");
+    same(pushes, registered_count - active, "bsp_sync/bsp_push_reg",
+         "Not all processes registered the same number of memory blocks", pid);
+    same(popped, pop_count, "bsp_sync/bsp_pop_reg", "Not all processes popped the same number of memory blocks", pid);
+    same(sets, tag_sets, "bsp_sync/bsp_set_tagsize", "Not all processes set the tag size same number of times", pid);
+    same(tag, (uint64_t)next_tag_bytes, "bsp_sync/bsp_set_tagsize", "Not all processes announced the same tag size", pid);
+}
+
+/* Puts and messages of a process. The last message is the first to be moved. */
+static void take(int pid) {
+    size_t first = message_count;
+    char *bytes;
+    for (uint64_t at = 0; at < peers[pid].in[RECORDS].length;) {
+        struct record record = next_record(pid, &at, &bytes);
+        if (record.kind == PUT) {
+            char *to = place(pid, &record);
+            if (record.bytes) memcpy(to, bytes, record.bytes);
+        } else if (record.kind == MESSAGE) {
+            char *payload = bytes + ((record.registration + 7) & ~7ul);
+            messages = grown(messages, message_count, &message_room, sizeof *messages);
+            messages[message_count++] = (struct message){bytes, payload, (int)record.bytes};
+        }
+    }
+    for (size_t last = message_count; first + 1 < last; first++, last--) {
+        struct message message = messages[first];
+        messages[first] = messages[last - 1];
+        messages[last - 1] = message;
+    }
+}
+
+static void take_answers(struct peer *peer) {
+    struct in *in = &peer->in[ANSWERS];
+    uint64_t at = 0;
+    for (size_t i = 0; i < peer->wished; i++) {
+        struct wish *wish = &peer->wishes[i];
+        if (wish->bytes > in->length - at) stop("bsp_sync", "a process answered too little");
+        memcpy(wish->to, in->bytes + at, wish->bytes);
+        at += wish->bytes;
+    }
+    peer->wished = 0;
 }
 
 void bsp_sync(void) {
     check("bsp_sync");
-    message_first = message_count = 0;
-    EXCHANGE(asks, asked, processes);
-    /* Answers go before what is given already. */
     for (int pid = 0; pid < processes; pid++) {
-        struct out given = peers[pid].gives;
-        peers[pid].gives = (struct out){0};
-        answer(pid);
-        struct out *out = &peers[pid].gives;
-        free(out->arena);
-        out->arena = given.arena;
-        out->used = given.used;
-        out->room = given.room;
-        for (size_t i = 0; i < given.count; i++) {
-            add(out, given.pieces[i].from, given.pieces[i].bytes);
-            out->pieces[out->count - 1].at = given.pieces[i].at;
-        }
-        free(given.pieces);
+        struct in last = peers[pid].last;
+        peers[pid].last = peers[pid].in[RECORDS];
+        peers[pid].in[RECORDS] = last;
     }
-    EXCHANGE(gives, given, processes);
-    uint64_t *behind = calloc((size_t)processes, sizeof *behind);
-    if (!behind) stop("bsp_sync", "no memory");
-    for (int pid = 0; pid < processes; pid++) {
-        struct peer *peer = &peers[pid];
-        for (size_t i = 0; i < peer->wished; i++) {
-            struct wish *wish = &peer->wishes[i];
-            if (wish->bytes > peer->given.length - behind[pid]) stop("bsp_sync", "a process answered too little");
-            if (wish->bytes) memcpy(wish->to, peer->given.bytes + behind[pid], wish->bytes);
-            behind[pid] += wish->bytes;
-        }
-        peer->wished = 0;
-        /* Records, and so the program's bytes, lie at multiples of 8. */
-        behind[pid] = (behind[pid] + 7) & ~7ul;
-    }
-    for (int pid = 0; pid < processes; pid++) take(pid, behind[pid]);
-    free(behind);
-    change_registrations();
+    exchange(RECORDS, processes);
+    for (int pid = 0; pid < processes; pid++) hear(pid);
+    exchange(ANSWERS, processes);
+    for (int pid = 0; pid < processes; pid++) take_answers(&peers[pid]);
+    message_count = 0;
+    for (int pid = 0; pid < processes; pid++) take(pid);
+    for (size_t i = 0; i < pop_count; i++) pop(&pops[i]);
+    active = registered_count;
+    pop_count = 0;
+    tag_sets = 0;
     came_tag_bytes = tag_bytes;
     tag_bytes = next_tag_bytes;
 }

@@ -1,7 +1,7 @@
-/* BSPlib: every promise of bsp.h, with any number of ranks. C and C++. */
+/* BSPlib: every promise of bsp.h, with any number of ranks; bsp_wrong.c has the programs that break the rules. C and
+ * C++. */
 #include <bsp.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,8 +39,57 @@ static void puts_and_gets(int me, int n) {
     CHECK(old[3] == (me + n - 1) % n);
     bsp_pop_reg(old);
     bsp_pop_reg(all);
+    bsp_put(next, &other, old, 0, sizeof other); /* A pop holds from the next superstep on. */
     bsp_sync();
+    CHECK(old[0] == (me + n - 1) % n + 50);
     free(all);
+}
+
+/* Registrations end in any order, in the order of the calls, also in the superstep in which they begin. */
+static void registrations(int me, int n) {
+    int a[3] = {0, 0, 0}, b = 0, value = me + 1, from = (me + n - 1) % n, next = (me + 1) % n;
+    bsp_push_reg(a, sizeof a);
+    bsp_push_reg(&b, sizeof b);
+    bsp_pop_reg(&b);
+    bsp_sync();
+    bsp_push_reg(a, 0);
+    bsp_pop_reg(a); /* The one of no bytes. */
+    bsp_push_reg(&b, sizeof b);
+    bsp_put(next, NULL, &value, 0, 0); /* Nothing: it needs no registration. */
+    bsp_sync();
+    bsp_put(next, &value, a, 2 * sizeof(int), sizeof value);
+    bsp_put(next, &value, &b, 0, sizeof value);
+    bsp_pop_reg(a);
+    bsp_sync();
+    CHECK(a[2] == from + 1 && b == from + 1);
+    /* Processes that have no bytes register NULL; those that register something say which is popped. */
+    bsp_push_reg(me ? NULL : a, me ? 0 : sizeof a);
+    bsp_push_reg(NULL, 0);
+    bsp_push_reg(me ? a : NULL, me ? sizeof a : 0);
+    bsp_sync();
+    bsp_pop_reg(NULL);
+    bsp_pop_reg(me ? NULL : a);
+    bsp_pop_reg(me ? a : NULL);
+    bsp_pop_reg(&b);
+    bsp_sync();
+}
+
+/* What a process puts last counts, then the puts of the highest process: those of lower ones are overwritten. */
+static void overlaps(int me, int n) {
+    int a[2] = {-1, -1}, got = -1;
+    bsp_push_reg(a, sizeof a);
+    bsp_sync();
+    for (int to = 0; to < n; to++)
+        for (int i = 0; i < 2; i++) {
+            int value = 10 * me + i;
+            bsp_put(to, &value, a, 0, sizeof value);
+        }
+    bsp_get(n - 1, a, 0, &got, sizeof got);
+    bsp_get(0, a, 0, &a[1], sizeof got);
+    bsp_sync();
+    CHECK(a[0] == 10 * (n - 1) + 1 && a[1] == -1 && got == -1);
+    bsp_pop_reg(a);
+    bsp_sync();
 }
 
 static void large(int me, int n) {
@@ -81,6 +130,10 @@ static void messages(int me, int n) {
     CHECK(status == -1);
     bsp_set_tagsize(&size);
     CHECK(size == 0);
+    bsp_set_tagsize(&size);
+    CHECK(size == sizeof(int)); /* That of the call before. */
+    bsp_set_tagsize(&size);
+    CHECK(size == 0);
     bsp_sync();
     /* To each process as many as its number and one, of growing length. */
     for (int to = 0; to < n; to++)
@@ -93,7 +146,7 @@ static void messages(int me, int n) {
     bsp_sync();
     bsp_qsize(&count, &bytes);
     CHECK(count == n * (me + 1) && bytes == n * me * (me + 1) / 2);
-    for (int from = 0; from < n; from++)
+    for (int from = n - 1; from >= 0; from--)
         for (int i = 0; i <= me; i++) {
             char text[64];
             bsp_get_tag(&status, &tag);
@@ -116,8 +169,20 @@ static void messages(int me, int n) {
     CHECK(size == (int)sizeof(int));
     bsp_sync();
     bsp_sync();
-    bsp_qsize(&count, NULL);
-    CHECK(count == 0);
+    bsp_qsize(&count, &bytes);
+    CHECK(count == 0 && bytes == 0);
+    /* A payload stays where it is until bsp_sync ends: it can be passed on from there. */
+    int value = me, passed = -1, tail = 0;
+    bsp_push_reg(&passed, sizeof passed);
+    bsp_send((me + 1) % n, NULL, &value, sizeof value);
+    bsp_sync();
+    CHECK(bsp_hpmove(&none, &none) == sizeof value);
+    bsp_hpput((me + 1) % n, none, &passed, 0, sizeof passed);
+    bsp_send((me + 1) % n, NULL, &tail, sizeof tail);
+    bsp_sync();
+    CHECK(passed == (me + 2 * n - 2) % n);
+    bsp_pop_reg(&passed);
+    bsp_sync();
 }
 
 static int wanted;
@@ -127,12 +192,15 @@ static void part(void) {
     int me = bsp_pid(), n = bsp_nprocs();
     CHECK(me >= 0 && me < n && bsp_time() >= 0);
     puts_and_gets(me, n);
+    registrations(me, n);
+    overlaps(me, n);
     large(me, n);
     messages(me, n);
     double began = bsp_time();
     for (int i = 0; i < 200; i++) bsp_sync();
     if (me == 0) printf("bsp: %d processes: all as said; a bsp_sync of nothing: %.1f us\n", n, (bsp_time() - began) * 5000);
     bsp_end();
+    if (bsp_nprocs() != n) abort();
 }
 
 int main(int argc, char *argv[]) {

@@ -23,10 +23,10 @@ static void handler(long type, long count, long node, long ptype) {
     (void)type, (void)count, (void)node, (void)ptype;
 }
 
-/* Words near those that an honest rank writes. */
-static void attack(const char *name, uint64_t bytes) {
+/* Words near those that an honest rank of NX writes. */
+static void attack_nx(void) {
     struct pairs pairs;
-    if (pairs_open(&pairs, name, bytes, "NONE", 30000) < 0) exit(3);
+    if (pairs_open(&pairs, "nx", 384 << 10, "NONE", 30000) < 0) exit(3);
     uint64_t at = 0, bulk = 0;
     for (uint64_t i = 0; i < 300; i++) {
         /* Mostly as it should be, so that the lies come late. */
@@ -50,22 +50,73 @@ static void attack(const char *name, uint64_t bytes) {
     exit(0);
 }
 
+/* Supersteps of puts, gets, messages and answers as BSP has them, with a lie in one of twenty, so that it comes late. */
+static void attack_bsp(void) {
+    struct pairs pairs;
+    if (pairs_open(&pairs, "bsp", 256 << 10, "NONE", 30000) < 0) exit(3);
+    uint64_t at = 0;
+    for (int step = 0; step < 400; step++) {
+        /* The first stream is that of bsp_begin; each has its length first; a record and 8 bytes are at least a GET. */
+        uint64_t words[64] = {0}, count = 1;
+        if (step == 1) {
+            uint64_t push[4] = {3, 0, 0, 0};
+            memcpy(&words[count], push, sizeof push);
+            count += 4;
+        }
+        for (uint64_t i = 0; step > 1 && i < next() % 8; i++) {
+            uint64_t kind = next() % 3, put[5] = {kind, 0, kind == 2 ? 0 : 8 * (next() % 4), 8, next()};
+            memcpy(&words[count], put, sizeof put);
+            count += kind == 0 ? 4 : 5;
+        }
+        words[0] = 8 * (count - 1);
+        int lies = next() % 20 == 0;
+        if (lies && count > 1 && next() % 4) words[1 + next() % (count - 1)] = next() % 2 ? next() : next() % 40;
+        if (lies && next() % 4 == 0) words[0] = next() % 2 ? next() : next() % 400;
+        pairs_put_ring(&pairs, 0, 0, 256 << 10, at, words, 8 * count);
+        at += 8 * count;
+        if (step > 1) {
+            uint64_t answer[2] = {lies && next() % 2 ? next() % 16 : 8, next()};
+            pairs_put_ring(&pairs, 0, 0, 256 << 10, at, answer, sizeof answer);
+            at += sizeof answer;
+        }
+        pairs_put_word(&pairs, 0, 0, lies && next() % 3 == 0 ? next() % (2 * at) : at);
+        uint64_t taken = pairs_word(&pairs, 0, 0);
+        pairs_put_word(&pairs, 0, 1, lies && next() % 3 == 0 ? next() : taken);
+        for (int turn = 0; turn < 20; turn++) pairs_poll(&pairs);
+    }
+    pairs_close(&pairs);
+    exit(0);
+}
+
+/* An error of a superstep ends the program: with 1, as bsp.h says. */
+static void suffer_bsp(void) {
+    uint64_t words[6] = {1, 2, 3, 4, 5, 6}, got;
+    bsp_begin(2);
+    bsp_push_reg(&words[1], 4 * sizeof words[0]);
+    bsp_sync();
+    for (;;) {
+        int count, bytes, status;
+        bsp_get(1, &words[1], 0, &got, sizeof got);
+        bsp_send(1, NULL, words, sizeof words);
+        bsp_sync();
+        if (words[0] != 1 || words[5] != 6) bsp_abort("hostile: memory that is not registered was written\n");
+        for (bsp_qsize(&count, &bytes); count > 0; count--) {
+            bsp_get_tag(&status, NULL);
+            if (status < 0 || status > bytes) bsp_abort("hostile: a message of %d bytes\n", status);
+            bsp_move(&got, sizeof got);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     int bsp = argc > 1 && strcmp(argv[1], "bsp") == 0;
     state = 88172645463325252u + 7919 * (argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
     if (strcmp(getenv("HAMLYN_JOB_RANK") ? getenv("HAMLYN_JOB_RANK") : "", "1") == 0) {
         for (int i = 0; i < 10; i++) next();
-        attack(bsp ? "bsp" : "nx", bsp ? 256 << 10 : 384 << 10);
+        if (bsp) attack_bsp();
+        attack_nx();
     }
-    if (bsp) {
-        /* An error of a superstep ends the program: with 1, as bsp.h says. */
-        bsp_begin(2);
-        int word = 0;
-        bsp_push_reg(&word, sizeof word);
-        for (;;) {
-            bsp_sync();
-        }
-    }
+    if (bsp) suffer_bsp();
     static char bytes[1 << 20];
     _hrecv(3, bytes, sizeof bytes, handler);
     long mid = isend(1, bytes, sizeof bytes, 1, 0), received = 0;

@@ -20,33 +20,15 @@
 #define RING (256ul << 10)
 #define PIECE (32ul << 10)
 #define JOIN_MS 60000
+#define SMALL 1024
 #define NONE UINT64_MAX
+#define HAS_CALLS (1ull << 63)
+#define PADDED(bytes) (((bytes) + 7) & ~7ull)
 #define OTHER_POP "Processes %d and %d did not pop the same memory registration"
 
 enum { WRITTEN, FREED };
 enum { RECORDS, ANSWERS };
 enum { DONE, LENGTH, BYTES };
-
-/* Bytes that will be sent: in the arena, or where they are. */
-struct piece {
-    const char *from;
-    uint64_t at, bytes;
-};
-
-/* A stream to a process: its first 8 bytes are the length of the others. */
-struct out {
-    char *arena;
-    uint64_t used, room, bytes, in_piece;
-    struct piece *pieces;
-    size_t piece, count, pieces_room;
-};
-
-/* A stream from a process. */
-struct in {
-    char *bytes;
-    uint64_t room, length, came;
-    int state;
-};
 
 enum { GET, PUT, MESSAGE, PUSH, POP, TAGSIZE, END, KINDS };
 
@@ -54,6 +36,29 @@ enum { GET, PUT, MESSAGE, PUSH, POP, TAGSIZE, END, KINDS };
  * Behind a PUT are its bytes, behind a MESSAGE its tag and its payload, each filled up to 8. */
 struct record {
     uint64_t kind, registration, offset, bytes;
+};
+
+/* Bytes that will be sent: in the arena, or where they are. */
+struct piece {
+    const char *from;
+    uint64_t at, bytes;
+};
+
+/* A stream to a process: its first 8 bytes are the length of the others, and HAS_CALLS if it has more than puts and
+ * messages. */
+struct out {
+    char *arena;
+    uint64_t used, room, bytes, in_piece;
+    struct piece *pieces;
+    size_t piece, count, pieces_room;
+    int has_calls;
+};
+
+/* A stream from a process. */
+struct in {
+    char *bytes;
+    uint64_t room, length, came;
+    int state, has_calls;
 };
 
 struct wish {
@@ -151,15 +156,13 @@ static void add(struct out *out, const void *from, uint64_t bytes) {
     out->bytes += bytes;
 }
 
-/* The same, copied now. */
-static void add_copy(struct out *out, const void *from, uint64_t bytes) {
-    if (bytes == 0) return;
+/* Room for bytes in the arena: at least 1. */
+static char *append(struct out *out, uint64_t bytes) {
     if (out->used + bytes > out->room) {
         out->room = 2 * (out->used + bytes);
         out->arena = realloc(out->arena, out->room);
         if (!out->arena) stop("bsp", "no memory");
     }
-    memcpy(out->arena + out->used, from, bytes);
     struct piece *last = out->count ? &out->pieces[out->count - 1] : NULL;
     if (last && !last->from && last->at + last->bytes == out->used) {
         last->bytes += bytes;
@@ -169,18 +172,28 @@ static void add_copy(struct out *out, const void *from, uint64_t bytes) {
         out->pieces[out->count - 1].at = out->used;
     }
     out->used += bytes;
+    return out->arena + out->used - bytes;
 }
 
-static void add_padding(struct out *out, uint64_t bytes) {
-    add_copy(out, "\0\0\0\0\0\0\0", -bytes & 7);
+/* Copies a record, then its bytes, and fills up to 8. */
+static void add_record(struct out *out, struct record record, const void *tag, uint64_t tag_length, const void *bytes,
+                       uint64_t length) {
+    char *to = append(out, sizeof record + PADDED(tag_length) + PADDED(length));
+    memcpy(to, &record, sizeof record);
+    to += sizeof record;
+    if (tag_length) memcpy(to, tag, tag_length);
+    memset(to + tag_length, 0, -tag_length & 7);
+    to += PADDED(tag_length);
+    if (length) memcpy(to, bytes, length);
+    memset(to + length, 0, -length & 7);
 }
 
 /* Empties it, but for room for its length. */
 static void clear(struct out *out) {
-    uint64_t length = 0;
     out->used = out->bytes = out->in_piece = 0;
     out->piece = out->count = 0;
-    add_copy(out, &length, sizeof length);
+    out->has_calls = 0;
+    memset(append(out, 8), 0, 8);
 }
 
 /* Sends what there is room for. */
@@ -216,6 +229,8 @@ static int receive_some(int from, struct in *in) {
     if (written - peer->told > RING || bytes > RING) stop("bsp_sync", "process %d broke the protocol", from);
     if (in->state == LENGTH && bytes >= 8) {
         pairs_take_ring(&pairs, from, 0, RING, peer->taken, &in->length, 8);
+        in->has_calls = in->length >= HAS_CALLS;
+        in->length &= ~HAS_CALLS;
         if (in->length > bytes_max) stop("bsp_sync", "process %d sends more than BSP_BYTES", from);
         peer->taken += 8;
         bytes -= 8;
@@ -246,7 +261,7 @@ static int receive_some(int from, struct in *in) {
 static void exchange(int which, int count) {
     for (int pid = 0; pid < count; pid++) {
         struct out *out = &peers[pid].out[which];
-        uint64_t length = out->bytes - 8;
+        uint64_t length = (out->bytes - 8) | (out->has_calls ? HAS_CALLS : 0);
         memcpy(out->arena, &length, 8);
         if (which == ANSWERS && length == 0) out->piece = out->count;
         peers[pid].in[which].length = 0;
@@ -312,7 +327,7 @@ void bsp_begin(int maxprocs) {
     join();
     int64_t wanted = maxprocs;
     if (me == 0 && wanted < 1) stop("bsp_begin", "The requested number of processes must be strictly greater than 0");
-    for (int pid = 0; me == 0 && pid < processes; pid++) add_copy(&peers[pid].out[RECORDS], &wanted, sizeof wanted);
+    for (int pid = 0; me == 0 && pid < processes; pid++) memcpy(append(&peers[pid].out[RECORDS], 8), &wanted, 8);
     exchange(RECORDS, processes);
     struct in *in = &peers[0].in[RECORDS];
     if (in->length == sizeof wanted) memcpy(&wanted, in->bytes, sizeof wanted);
@@ -329,8 +344,10 @@ static void check(const char *call) {
 
 /* A record of a call that all processes make alike. */
 static void tell(uint64_t kind, uint64_t registration, uint64_t bytes) {
-    struct record record = {kind, registration, 0, bytes};
-    for (int pid = 0; pid < processes; pid++) add_copy(&peers[pid].out[RECORDS], &record, sizeof record);
+    for (int pid = 0; pid < processes; pid++) {
+        add_record(&peers[pid].out[RECORDS], (struct record){kind, registration, 0, bytes}, NULL, 0, NULL, 0);
+        peers[pid].out[RECORDS].has_calls = 1;
+    }
 }
 
 void bsp_end(void) {
@@ -437,9 +454,10 @@ static void put(const char *call, int pid, const void *src, void *dst, int offse
     if (nbytes == 0) return;
     struct out *out = &checked(call, "destination", pid, offset, nbytes)->out[RECORDS];
     struct record record = {PUT, find(call, dst), (uint64_t)offset, (uint64_t)nbytes};
-    add_copy(out, &record, sizeof record);
-    (copies ? add_copy : add)(out, src, (uint64_t)nbytes);
-    add_padding(out, (uint64_t)nbytes);
+    add_record(out, record, NULL, 0, src, copies ? (uint64_t)nbytes : 0);
+    if (copies) return;
+    add(out, src, (uint64_t)nbytes);
+    if (nbytes % 8) memset(append(out, -(uint64_t)nbytes & 7), 0, -(uint64_t)nbytes & 7);
 }
 
 static void get(const char *call, int pid, const void *src, int offset, void *dst, int nbytes) {
@@ -447,7 +465,8 @@ static void get(const char *call, int pid, const void *src, int offset, void *ds
     if (nbytes == 0) return;
     struct peer *from = checked(call, "source", pid, offset, nbytes);
     struct record record = {GET, find(call, src), (uint64_t)offset, (uint64_t)nbytes};
-    add_copy(&from->out[RECORDS], &record, sizeof record);
+    add_record(&from->out[RECORDS], record, NULL, 0, NULL, 0);
+    from->out[RECORDS].has_calls = 1;
     from->wishes = grown(from->wishes, from->wished, &from->wishes_room, sizeof *from->wishes);
     from->wishes[from->wished++] = (struct wish){dst, (uint64_t)nbytes};
 }
@@ -481,11 +500,7 @@ void bsp_send(int pid, const void *tag, const void *payload, int payload_nbytes)
     if (payload_nbytes < 0) stop("bsp_send", "Payload size may not be negative");
     struct out *out = &checked("bsp_send", "source", pid, 0, payload_nbytes)->out[RECORDS];
     struct record record = {MESSAGE, (uint64_t)tag_bytes, 0, (uint64_t)payload_nbytes};
-    add_copy(out, &record, sizeof record);
-    add_copy(out, tag, (uint64_t)tag_bytes);
-    add_padding(out, (uint64_t)tag_bytes);
-    add_copy(out, payload, (uint64_t)payload_nbytes);
-    add_padding(out, (uint64_t)payload_nbytes);
+    add_record(out, record, tag, (uint64_t)tag_bytes, payload, (uint64_t)payload_nbytes);
 }
 
 void bsp_qsize(int *nmessages, int *accum_nbytes) {
@@ -539,8 +554,8 @@ static struct record next_record(int pid, uint64_t *at, char **bytes) {
     if (record.kind >= KINDS || record.offset > INT_MAX || record.bytes > INT_MAX ||
         (record.kind == MESSAGE && record.registration != (uint64_t)tag_bytes))
         stop("bsp_sync", "process %d broke the protocol", pid);
-    uint64_t tag = record.kind == MESSAGE ? (record.registration + 7) & ~7ul : 0;
-    uint64_t payload = record.kind == PUT || record.kind == MESSAGE ? (record.bytes + 7) & ~7ul : 0;
+    uint64_t tag = record.kind == MESSAGE ? PADDED(record.registration) : 0;
+    uint64_t payload = record.kind == PUT || record.kind == MESSAGE ? PADDED(record.bytes) : 0;
     if (tag + payload > left - sizeof record) stop("bsp_sync", "process %d broke the protocol", pid);
     *bytes = in->bytes + *at + sizeof record;
     *at += sizeof record + tag + payload;
@@ -552,14 +567,22 @@ static void same(uint64_t its, uint64_t mine, const char *call, const char *what
         stop(call, "%s: %llu, and in process %d %llu", what, (unsigned long long)mine, pid, (unsigned long long)its);
 }
 
+/* A piece is a deposit: small answers are gathered. */
+static void answer(struct out *out, const char *from, uint64_t bytes) {
+    if (bytes > SMALL)
+        add(out, from, bytes);
+    else if (bytes)
+        memcpy(append(out, bytes), from, bytes);
+}
+
 /* Answers what a process asks; checks that it called what all call alike. */
 static void hear(int pid) {
     uint64_t pushes = 0, popped = 0, sets = 0, ends = 0, tag = (uint64_t)next_tag_bytes, at = 0;
     char *bytes;
-    while (at < peers[pid].in[RECORDS].length) {
+    while (peers[pid].in[RECORDS].has_calls && at < peers[pid].in[RECORDS].length) {
         struct record record = next_record(pid, &at, &bytes);
         if (record.kind == GET) {
-            add(&peers[pid].out[ANSWERS], place(pid, &record), record.bytes);
+            answer(&peers[pid].out[ANSWERS], place(pid, &record), record.bytes);
         } else if (record.kind == PUSH) {
             if (active + pushes < registered_count) registered[active + pushes].is_null &= record.registration == 1;
             pushes++;
@@ -598,7 +621,7 @@ static void take(int pid) {
             char *to = place(pid, &record);
             if (record.bytes) memcpy(to, bytes, record.bytes);
         } else if (record.kind == MESSAGE) {
-            char *payload = bytes + ((record.registration + 7) & ~7ul);
+            char *payload = bytes + PADDED(record.registration);
             messages = grown(messages, message_count, &message_room, sizeof *messages);
             messages[message_count++] = (struct message){bytes, payload, (int)record.bytes};
         }

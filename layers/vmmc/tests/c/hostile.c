@@ -68,7 +68,8 @@ static void attack_bsp(void) {
             memcpy(&words[count], put, sizeof put);
             count += kind == 0 ? 4 : 5;
         }
-        words[0] = 8 * (count - 1);
+        /* The highest bit: there is more than puts and messages. */
+        words[0] = 8 * (count - 1) | (step ? 1ull << 63 : 0);
         int lies = next() % 20 == 0;
         if (lies && count > 1 && next() % 4) words[1 + next() % (count - 1)] = next() % 2 ? next() : next() % 40;
         if (lies && next() % 4 == 0) words[0] = next() % 2 ? next() : next() % 400;

@@ -98,7 +98,10 @@ if printf '#include <png.h>\n' | cc -E - >/dev/null 2>&1; then
 else
     echo 'SKIPPED: render, which needs libpng (libpng-dev)' >&2
 fi
+# shellcheck disable=SC2086
+compile 'cc -std=gnu11' layers/vmmc/programs/probe.c probe $bsp
 for UPDATE in deliberate automatic; do
+    run 2 probe 20
     run 4 nx
     run 3 bsp
     run 4 bsp 2

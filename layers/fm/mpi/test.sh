@@ -42,6 +42,9 @@ compile() {
     "$here/hamlynmpicc" -std=c11 -O2 -g -Wall -Wextra -Werror -D_GNU_SOURCE -I"$here/../include" "$1" -o "$work/$2" -lm
 }
 
+match=$here/../../match
+cc -std=gnu11 -O1 -g -Wall -Wextra -Werror "$match/test.c" "$match/match.c" -o "$work/match"
+check 'match' "$work/match"
 make -s -C "$here" BUILD="$work/lib" FMLIB="$FMLIB"
 for program in mpi_test cg sort stream; do
     compile "$here/examples/$program.c" $program

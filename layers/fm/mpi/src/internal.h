@@ -1,14 +1,14 @@
 /* Of the library's own files.
  *
  *   mpi.c      starting, ending, errors, time        comm.c   communicators
- *   send.c     the protocol: handlers and what they answer, sending as there is room, waiting
- *   match.c    receives that are posted, messages that came before their receive
+ *   send.c     the protocol: handlers and what they answer, sending as there is room, waiting; over layers/match
  *   request.c  the calls of point to point           coll.c   collectives, over those of request.c
  *   type.c     layouts of types, reading and writing by pieces      op.c   operations of reductions
  */
 #ifndef HAMLYN_MPI_INTERNAL_H
 #define HAMLYN_MPI_INTERNAL_H
 
+#include "match.h"
 #include "mpi.h"
 #include <stdbool.h>
 
@@ -99,13 +99,12 @@ enum state {
     DONE,
 };
 struct request {
+    /* Of a posted receive; or the link of a send. Its peer is in the world, or MPI_ANY_SOURCE. */
+    struct match match;
     int id;
     enum state state;
     bool is_send, is_sync, is_persistent, is_freed, is_cancelled;
     bool is_exact; /* of a collective's receive: a shorter message is an error */
-    int peer;      /* in the world; or MPI_ANY_SOURCE */
-    int tag;
-    unsigned context;
     struct comm *comm;
     void *buf;
     void *copy;    /* of a buffered send: given back with it */
@@ -118,8 +117,7 @@ struct request {
     struct walk walk;
     int error;
     int came_from, came_tag;
-    uint64_t order;
-    struct request *next;
+    struct request *next; /* when it is given back */
 };
 struct request *request_of(MPI_Request handle);
 struct request *request_new(void);
@@ -157,30 +155,20 @@ void fail_if_dead(struct request *request);
 void wait_for(struct request *request);
 void wait_for_sends(void);
 
-/* match.c */
+/* A message that came before its receive. */
 struct message {
-    unsigned context;
-    int source, tag;
+    struct match match;
     size_t bytes;
     bool is_asking;  /* its data is asked for by `remote`; else it is in `data` */
     bool is_whole;   /* it has arrived, or never will: `arrived` bytes are there */
     size_t arrived;
     unsigned remote;
     struct request *claimer;
-    uint64_t order;
-    struct message *next;
     char data[];
 };
-int match_begin(int nodes);
-void match_finish(void);
-void match_post(struct request *request);
-/* Takes a receive out of the list. */
-void match_retract(struct request *request);
-/* The first posted receive for a message, taken out of the list; NULL: none. */
-struct request *match_posted(unsigned context, int source, int tag);
-void match_add(struct message *message);
-/* The first message for a receive, of a member of the communicator; NULL: none. */
-struct message *match_message(const struct comm *comm, unsigned context, int source, int tag, bool takes);
+extern struct matcher matcher;
+/* The first message for a receive, of a member of its communicator; NULL: none. */
+struct message *message_for(struct request *request);
 
 /* request.c, for collectives: ranks are of the communicator, nothing is checked. */
 struct request *hm_isend(const void *buf, size_t count, struct type *type, int dest, int tag, unsigned context,

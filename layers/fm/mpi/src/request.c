@@ -74,9 +74,9 @@ static struct request *make(const void *buf, size_t count, struct type *type, in
     request->state = IDLE;
     request->is_send = request->is_sync = request->is_persistent = request->is_freed = request->is_cancelled = false;
     request->is_exact = false;
-    request->peer = peer < 0 ? peer : comm->world[peer];
-    request->tag = tag;
-    request->context = context;
+    request->match.peer = peer < 0 ? peer : comm->world[peer];
+    request->match.tag = tag;
+    request->match.context = context;
     request->comm = comm;
     request->buf = (void *)buf;
     request->count = count;
@@ -88,7 +88,7 @@ static void start(struct request *request) {
     request->error = MPI_SUCCESS;
     request->is_cancelled = false;
     request->bytes = request->count * request->type->size;
-    if (request->peer == MPI_PROC_NULL) {
+    if (request->match.peer == MPI_PROC_NULL) {
         request->came_from = MPI_PROC_NULL;
         request->came_tag = MPI_ANY_TAG;
         request->moved = 0;
@@ -534,7 +534,7 @@ int MPI_Cancel(MPI_Request *handle) {
     if (is_inactive(request))
         return raise_error(MPI_COMM_WORLD, MPI_ERR_REQUEST, "MPI_Cancel");
     if (request->state == POSTED) {
-        match_retract(request);
+        match_retract(&matcher, &request->match);
         request->is_cancelled = true;
         request->came_from = MPI_ANY_SOURCE;
         request->came_tag = MPI_ANY_TAG;
@@ -563,18 +563,21 @@ static int probe(int source, int tag, MPI_Comm comm, int *flag, MPI_Status *stat
     }
     int world = source < 0 ? source : of->world[source];
     struct idle idle = {0};
-    struct message *message = match_message(of, of->context, world, tag, false);
+    struct request asked;
+    asked.match = (struct match){.context = of->context, .peer = world, .tag = tag};
+    asked.comm = of;
+    struct message *message = message_for(&asked);
     for (bool first = true; !message && (waits || first); first = false) {
         bool asks = waits ? relax(&idle, progress(1) > 0) : turn(NULL);
         bool is_over = asks && is_dead(of, world);
-        message = match_message(of, of->context, world, tag, false);
+        message = message_for(&asked);
         *flag = 0;
         if (is_over && !message)
             return raise_error(comm, MPI_ERR_OTHER, call);
     }
     *flag = message != NULL;
     if (message && status)
-        *status = (MPI_Status){comm_rank_of(of, message->source), message->tag, MPI_SUCCESS, 0, message->bytes};
+        *status = (MPI_Status){comm_rank_of(of, message->match.peer), message->match.tag, MPI_SUCCESS, 0, message->bytes};
     return MPI_SUCCESS;
 }
 

@@ -48,12 +48,9 @@ struct answer {
     uint32_t handler, words[4];
     struct answer *next;
 };
-struct sends {
-    struct request *first, **end;
-};
 struct peer {
     /* Sends that must begin in their order; data that was asked for; answers that had no room. */
-    struct sends ordered, data;
+    struct match_list ordered, data;
     struct answer *answers;
     unsigned packet;
     uint64_t eager_sent, eager_consumed; /* what was sent to it, and what it said that it has taken */
@@ -62,6 +59,7 @@ struct peer {
 };
 
 struct figures figures;
+struct matcher matcher;
 static struct peer *peers;
 static int nodes;
 /* Lists of peers that are not empty: a turn looks at none when there are none. */
@@ -93,11 +91,11 @@ int protocol_begin(void) {
     /* Each turn is some 100 ns; where ranks share processors, others need this one. */
     spins = nodes > sysconf(_SC_NPROCESSORS_ONLN) ? 10 : 500;
     peers = calloc(nodes, sizeof *peers);
-    if (!peers || match_begin(nodes))
+    if (!peers || match_open(&matcher, nodes))
         return -1;
     for (int i = 0; i < nodes; i++) {
-        peers[i].ordered.end = &peers[i].ordered.first;
-        peers[i].data.end = &peers[i].data.first;
+        TAILQ_INIT(&peers[i].ordered);
+        TAILQ_INIT(&peers[i].data);
         peers[i].packet = (unsigned)FM_room(i);
     }
     static FM_handler *const handlers[] = {on_eager, on_ask, on_take, on_data, on_consumed};
@@ -108,12 +106,17 @@ int protocol_begin(void) {
 }
 
 void protocol_finish(void) {
-    match_finish();
-    for (int i = 0; i < nodes; i++)
+    for (int i = 0; i < nodes; i++) {
         for (struct answer *answer = peers[i].answers, *next; answer; answer = next) {
             next = answer->next;
             free(answer);
         }
+        for (struct match *message; (message = TAILQ_FIRST(&matcher.came[i]));) {
+            match_take(&matcher, message);
+            free(message);
+        }
+    }
+    match_close(&matcher);
     free(peers);
     peers = NULL;
     nodes = pending = 0;
@@ -121,22 +124,14 @@ void protocol_finish(void) {
 
 /* ---- sending ---- */
 
-static void enlist(struct sends *list, struct request *request) {
-    pending += !list->first;
-    request->next = NULL;
-    *list->end = request;
-    list->end = &request->next;
+static void enlist(struct match_list *list, struct request *request) {
+    pending += TAILQ_EMPTY(list);
+    TAILQ_INSERT_TAIL(list, &request->match, link);
 }
 
-static void unlist(struct sends *list, struct request *request) {
-    for (struct request **at = &list->first; *at; at = &(*at)->next)
-        if (*at == request) {
-            *at = request->next;
-            if (!*at)
-                list->end = at;
-            pending -= !list->first;
-            return;
-        }
+static void unlist(struct match_list *list, struct request *request) {
+    TAILQ_REMOVE(list, &request->match, link);
+    pending -= TAILQ_EMPTY(list);
 }
 
 /* Completes a request. One that its program has freed is no more. */
@@ -202,7 +197,7 @@ static int send_body(struct request *request, const struct peer *peer, bool is_l
         size_t left = request->bytes - request->moved, piece = left;
         if (is_long) {
             size_t in_packet = request->moved % peer->packet;
-            if (in_packet == 0 && FM_room(request->peer) < (left < peer->packet ? left : peer->packet))
+            if (in_packet == 0 && FM_room(request->match.peer) < (left < peer->packet ? left : peer->packet))
                 return 0;
             piece = left < peer->packet - in_packet ? left : peer->packet - in_packet;
         }
@@ -225,7 +220,7 @@ static bool send_short(struct request *request, const struct header *header) {
     memcpy(all, header, sizeof *header);
     walk_read(&request->walk, all + sizeof *header, request->bytes);
     size_t bytes = sizeof *header + request->bytes;
-    FM_stream *stream = FM_begin_message(request->peer, bytes, EAGER);
+    FM_stream *stream = FM_begin_message(request->match.peer, bytes, EAGER);
     if (!stream)
         return false;
     bool is_sent = FM_send_piece(stream, all, bytes) == 0;
@@ -234,13 +229,13 @@ static bool send_short(struct request *request, const struct header *header) {
 
 /* Sends what there is room for. Returns whether the request leaves its list. */
 static bool push(struct request *request) {
-    struct peer *peer = &peers[request->peer];
-    struct header header = {request->tag, request->context};
+    struct peer *peer = &peers[request->match.peer];
+    struct header header = {request->match.tag, request->match.context};
     if (request->state == ASKS) {
         struct asking asking = {header, request->bytes, (uint32_t)request->id, 0};
-        if (FM_room(request->peer) < sizeof asking)
+        if (FM_room(request->match.peer) < sizeof asking)
             return false;
-        FM_stream *stream = FM_begin_message(request->peer, sizeof asking, ASK);
+        FM_stream *stream = FM_begin_message(request->match.peer, sizeof asking, ASK);
         bool is_sent = stream && FM_send_piece(stream, &asking, sizeof asking) == 0;
         is_sent = stream && FM_end_message(stream) == 0 && is_sent;
         figures.asked++;
@@ -252,7 +247,7 @@ static bool push(struct request *request) {
     size_t bytes = sizeof header + request->bytes;
     bool is_long = bytes > peer->packet;
     if (!request->stream) {
-        if (FM_room(request->peer) < (is_long ? peer->packet : bytes))
+        if (FM_room(request->match.peer) < (is_long ? peer->packet : bytes))
             return false;
         if (request->state == READY && request->bytes <= ONE_PIECE && !is_long) {
             bool is_sent = send_short(request, &header);
@@ -261,7 +256,7 @@ static bool push(struct request *request) {
         }
         if (request->state == SENDS)
             header = (struct header){(int32_t)request->remote, 0};
-        request->stream = FM_begin_message(request->peer, bytes, request->state == SENDS ? DATA : EAGER);
+        request->stream = FM_begin_message(request->match.peer, bytes, request->state == SENDS ? DATA : EAGER);
         if (!request->stream || FM_send_piece(request->stream, &header, sizeof header)) {
             if (request->stream)
                 FM_end_message(request->stream);
@@ -279,22 +274,14 @@ static bool push(struct request *request) {
     return true;
 }
 
-static void push_list(struct sends *list) {
-    while (list->first) {
-        /* Complete, it may be no more. */
-        struct request *request = list->first, *next = request->next;
-        if (!push(request))
-            return;
-        list->first = next;
-        if (!next) {
-            list->end = &list->first;
-            pending--;
-        }
-    }
+static void push_list(struct match_list *list) {
+    /* A request that push() has given back is not another before it has left the list. */
+    for (struct request *first; (first = (struct request *)TAILQ_FIRST(list)) && push(first);)
+        unlist(list, first);
 }
 
 void send_start(struct request *request) {
-    struct peer *peer = &peers[request->peer];
+    struct peer *peer = &peers[request->match.peer];
     walk_begin(&request->walk, request->buf, request->count, request->type);
     request->moved = 0;
     request->stream = NULL;
@@ -305,7 +292,7 @@ void send_start(struct request *request) {
         peer->eager_sent += request->bytes + CHARGE;
         request->state = READY;
     }
-    if (peer->ordered.first || !push(request))
+    if (!TAILQ_EMPTY(&peer->ordered) || !push(request))
         enlist(&peer->ordered, request);
 }
 
@@ -318,9 +305,9 @@ static void arrived(struct request *request, size_t bytes, bool is_whole) {
 }
 
 /* The receive gets a message: how much of it there is room for. */
-static size_t meet(struct request *request, int source, int tag, size_t bytes) {
-    request->came_from = source;
-    request->came_tag = tag;
+static size_t meet(struct request *request, const struct match *message, size_t bytes) {
+    request->came_from = message->peer;
+    request->came_tag = message->tag;
     if (bytes > request->bytes)
         request->error = MPI_ERR_TRUNCATE;
     else
@@ -360,27 +347,26 @@ static int refuse(void) {
 }
 
 /* Room for a message before its receive; NULL: the peer has too much here. */
-static struct message *hold(int source, const struct header *header, size_t bytes, bool is_asking) {
-    struct peer *peer = &peers[source];
+static struct message *hold(const struct match *match, size_t bytes, bool is_asking) {
+    struct peer *peer = &peers[match->peer];
     size_t room = is_asking ? 0 : bytes;
     if (peer->held[is_asking] + room + CHARGE > held_max[is_asking])
         return NULL;
     struct message *message = malloc(sizeof *message + room);
     if (!message)
         return NULL;
-    *message = (struct message){.context = header->context, .source = source, .tag = header->tag, .bytes = bytes,
-                                .is_asking = is_asking};
+    *message = (struct message){.match = *match, .bytes = bytes, .is_asking = is_asking};
     peer->held[is_asking] += room + CHARGE;
     held += room + CHARGE;
     if (held > figures.held_most)
         figures.held_most = held;
-    match_add(message);
+    match_keep(&matcher, &message->match);
     return message;
 }
 
 static void let_go(struct message *message) {
     size_t room = message->is_asking ? 0 : message->bytes;
-    peers[message->source].held[message->is_asking] -= room + CHARGE;
+    peers[message->match.peer].held[message->is_asking] -= room + CHARGE;
     held -= room + CHARGE;
     free(message);
 }
@@ -401,16 +387,17 @@ static int on_eager(FM_stream *stream, unsigned sender) {
     size_t bytes = FM_left(stream);
     if (bytes > WINDOW)
         return refuse();
-    struct request *request = match_posted(header.context, (int)sender, header.tag);
+    struct match match = {.context = header.context, .peer = (int)sender, .tag = header.tag};
+    struct request *request = (struct request *)match_receive(&matcher, &match);
     if (request) {
         figures.expected++;
         figures.expected_bytes += bytes;
         consume((int)sender, bytes, true);
-        meet(request, (int)sender, header.tag, bytes);
+        meet(request, &match, bytes);
         fill(request, stream);
         return FM_CONTINUE;
     }
-    struct message *message = hold((int)sender, &header, bytes, false);
+    struct message *message = hold(&match, bytes, false);
     if (!message)
         return refuse();
     figures.unexpected++;
@@ -436,13 +423,14 @@ static int on_ask(FM_stream *stream, unsigned sender) {
     struct asking asking;
     if (FM_receive(&asking, stream, sizeof asking) != sizeof asking || asking.header.tag < 0)
         return refuse();
-    struct request *request = match_posted(asking.header.context, (int)sender, asking.header.tag);
+    struct match match = {.context = asking.header.context, .peer = (int)sender, .tag = asking.header.tag};
+    struct request *request = (struct request *)match_receive(&matcher, &match);
     if (request) {
-        meet(request, (int)sender, asking.header.tag, asking.bytes);
+        meet(request, &match, asking.bytes);
         accept_data(request, (int)sender, asking.id, true);
         return FM_CONTINUE;
     }
-    struct message *message = hold((int)sender, &asking.header, asking.bytes, true);
+    struct message *message = hold(&match, asking.bytes, true);
     if (!message)
         return refuse();
     figures.late++;
@@ -457,7 +445,7 @@ static int on_take(FM_stream *stream, unsigned sender) {
         return refuse();
     struct request *request = request_of((int)words[0]);
     uint64_t bytes = words[2] | (uint64_t)words[3] << 32;
-    if (!request || request->state != ASKED || request->peer != (int)sender || bytes > request->bytes)
+    if (!request || request->state != ASKED || request->match.peer != (int)sender || bytes > request->bytes)
         return refuse();
     request->bytes = bytes;
     request->remote = words[1];
@@ -494,23 +482,34 @@ static int on_consumed(FM_stream *stream, unsigned sender) {
     return FM_CONTINUE;
 }
 
+/* A rank can say any context: one that is no member of the communicator is not "any source". */
+static bool is_member(const struct match *receive, const struct match *message) {
+    return comm_rank_of(((const struct request *)receive)->comm, message->peer) != MPI_UNDEFINED;
+}
+
+struct message *message_for(struct request *request) {
+    request->match.admits = request->match.peer == MPI_ANY_SOURCE && request->comm->size < nodes ? is_member : NULL;
+    return (struct message *)match_message(&matcher, &request->match);
+}
+
 void receive_start(struct request *request) {
     walk_begin(&request->walk, request->buf, request->count, request->type);
     request->bytes = request->walk.left;
     request->moved = 0;
     request->state = POSTED;
-    struct message *message = match_message(request->comm, request->context, request->peer, request->tag, true);
+    struct message *message = message_for(request);
     if (!message) {
-        match_post(request);
+        match_post(&matcher, &request->match);
         return;
     }
-    meet(request, message->source, message->tag, message->bytes);
+    match_take(&matcher, &message->match);
+    meet(request, &message->match, message->bytes);
     if (message->is_asking) {
-        accept_data(request, message->source, message->remote, false);
+        accept_data(request, message->match.peer, message->remote, false);
         let_go(message);
         return;
     }
-    consume(message->source, message->bytes, false);
+    consume(message->match.peer, message->bytes, false);
     if (message->is_whole) {
         copy_out(request, message);
         return;
@@ -578,14 +577,14 @@ bool is_dead(const struct comm *comm, int peer) {
 }
 
 void fail_if_dead(struct request *request) {
-    if (!is_dead(request->comm, request->state == ACCEPTED ? request->came_from : request->peer))
+    if (!is_dead(request->comm, request->state == ACCEPTED ? request->came_from : request->match.peer))
         return;
     /* A handler completes what it has begun. */
     if (request->state == DONE || request->state == ARRIVES || request->state == CLAIMS)
         return;
-    struct peer *peer = request->is_send ? &peers[request->peer] : NULL;
+    struct peer *peer = request->is_send ? &peers[request->match.peer] : NULL;
     if (request->state == POSTED)
-        match_retract(request);
+        match_retract(&matcher, &request->match);
     if (request->state == READY || request->state == ASKS)
         unlist(&peer->ordered, request);
     if (request->state == SENDS)

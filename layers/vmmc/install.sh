@@ -33,11 +33,13 @@ case ${1-} in
         fi
         work=$(mktemp -d)
         trap 'rm -rf "$work"' EXIT
-        cc -std=gnu11 -O2 -fPIC -Ilayers/vmmc/include -c layers/vmmc/pairs/pairs.c -o "$work/pairs.o"
+        for source in vmmc/pairs/pairs vmmc/nx/nx vmmc/nx/global match/match vmmc/bsp/bsp; do
+            cc -std=gnu11 -O2 -fPIC -Ilayers/vmmc/include -c layers/$source.c -o "$work/$(basename $source).o"
+        done
+        rm -f "$to/lib/libhamlynnx.a" "$to/lib/libhamlynbsp.a"
+        (cd "$work" && ar rcs nx.a nx.o global.o match.o pairs.o && ar rcs bsp.a bsp.o pairs.o)
         for name in nx bsp; do
-            cc -std=gnu11 -O2 -fPIC -Ilayers/vmmc/include -c layers/vmmc/$name/$name.c -o "$work/$name.o"
-            rm -f "$to/lib/libhamlyn$name.a"
-            ar rcs "$to/lib/libhamlyn$name.a" "$work/$name.o" "$work/pairs.o"
+            install -m 644 "$work/$name.a" "$to/lib/libhamlyn$name.a"
             install -m 644 layers/vmmc/$name/$name.h "$to/include/hamlyn-vmmc/"
         done
         pc hamlyn-nx 'NX over VMMC on Hamlyn' '-lhamlynnx -lhamlynvmmc'

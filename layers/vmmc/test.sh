@@ -63,13 +63,13 @@ compile 'cc -std=c11' layers/vmmc/examples/hello.c hello
 run 2 hello
 run 1 hello
 pairs=layers/vmmc/pairs/pairs.c
-nx="layers/vmmc/nx/nx.c $pairs"
+nx="layers/vmmc/nx/nx.c layers/vmmc/nx/global.c layers/match/match.c"
 bsp="layers/vmmc/bsp/bsp.c $pairs"
 for compiler in 'cc -std=gnu11' 'c++ -xc++'; do
     compile "$compiler" layers/vmmc/tests/c/errors.c errors
     run 2 errors
     # shellcheck disable=SC2086
-    compile "$compiler" layers/vmmc/tests/c/nx.c nx $nx
+    compile "$compiler" layers/vmmc/tests/c/nx.c nx $nx $pairs
     # shellcheck disable=SC2086
     compile "$compiler" layers/vmmc/tests/c/bsp.c bsp $bsp
     run 2 nx
@@ -77,15 +77,23 @@ for compiler in 'cc -std=gnu11' 'c++ -xc++'; do
 done
 run 1 nx
 run 1 bsp
+# With little memory for messages that no receive awaits.
+# shellcheck disable=SC2086,SC2030
+(flags="$flags -DNX_HELD=65536" && compile 'cc -std=gnu11' layers/vmmc/tests/c/nx.c nx_held $nx $pairs)
+for ranks in 1 2 3; do run $ranks nx_held; done
+# As programs were written for the Paragon.
 # shellcheck disable=SC2086
-compile 'cc -std=gnu11' layers/vmmc/tests/c/death.c death $nx
+compile 'cc -std=gnu89 -w' layers/vmmc/tests/c/old.c old $nx $pairs
+for ranks in 1 4; do run $ranks old; done
 # shellcheck disable=SC2086
-compile 'cc -std=gnu11' layers/vmmc/tests/c/hostile.c hostile $bsp layers/vmmc/nx/nx.c
+compile 'cc -std=gnu11' layers/vmmc/tests/c/death.c death $nx $pairs
+# shellcheck disable=SC2086
+compile 'cc -std=gnu11' layers/vmmc/tests/c/hostile.c hostile $bsp $nx
 # shellcheck disable=SC2086
 compile 'cc -std=gnu11' layers/vmmc/tests/c/bsp_wrong.c bsp_wrong $bsp
 for program in radix grid nbody; do
     # shellcheck disable=SC2086
-    compile 'cc -std=gnu11' layers/vmmc/programs/$program.c $program $nx
+    compile 'cc -std=gnu11' layers/vmmc/programs/$program.c $program $nx $pairs
 done
 streams="layers/vmmc/programs/streams.c $pairs"
 # shellcheck disable=SC2086

@@ -1,15 +1,16 @@
-/* NX over pairs of rings: see nx.h for the promises, pairs.h for the rings.
+/* NX over pairs of rings, and layers/match: see nx.h for the promises, pairs.h for the rings.
  *
- *     message ring   records in their order: a header, and the bytes of messages of up to EAGER bytes. The receiver
- *                    notes headers, and takes bytes when something asks for them; a record is freed when all before
- *                    it are
- *     bulk ring      bytes of one longer message at a time, that the receiver has granted: they have a place to go,
- *                    so this ring always becomes empty
+ * A ring holds messages in their order: a header, then the bytes. A call that waits takes headers, and the bytes go
+ *
+ *     to the receive that awaits the message, if one does
+ *     else to memory, of which each sender has NX_HELD here; a receive that comes meanwhile gets the rest directly
+ *     else nowhere: they, and what is behind them in the ring, wait until a receive asks for the message
  *
  * Never: a peer's header or word is read twice; memory grows with what peers send.
  */
-#include "nx.h"
+#include "internal.h"
 
+#include "../../match/match.h"
 #include "../pairs/pairs.h"
 
 #include <errno.h>
@@ -18,97 +19,96 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define RING (256ul << 10)
-#define BULK (128ul << 10)
-#define EAGER (64l << 10)
 #define PIECE (32ul << 10)
-#define ENTRIES 1024
+#ifndef NX_HELD /* a test has less */
+#define NX_HELD (64ul << 20)
+#endif
 #define REQUESTS 4096
 #define JOIN_MS 60000
+#define EXIT_S 10
 
-/* Control words: counts of the writer's bytes in the rings, and of the reader's that it has taken. */
-enum { WRITTEN, FREED, GRANTED, BULK_WRITTEN, BULK_FREED, LEFT };
-enum { WHOLE, ANNOUNCED };
+/* Control words: counts of the writer's bytes in the ring, and of the reader's that it has taken. */
+enum { WRITTEN, FREED, LEFT };
 enum { OF_USER, OF_LIBRARY };
 
 struct header {
-    uint32_t kind, context;
-    int64_t type, ptype;
-    uint64_t bytes, number, sequence;
+    uint32_t context;
+    int32_t type, ptype, zero;
+    uint64_t bytes;
 };
 
-/* A message that nobody has taken. */
-struct entry {
-    struct header is;
-    uint64_t at, end, stamp;
-    int taken;
+/* A message that has come, from its header on. */
+struct message {
+    struct match match;
+    int32_t ptype;
+    uint64_t bytes, came;
+    struct request *to; /* the receive that it goes to; else to `data`, when there is memory */
+    char *data;
+};
+
+/* What calls a handler when a request is done. */
+struct handling {
+    nx_handler *handler;
+    nx_xhandler *xhandler;
+    long param;
+    int dies; /* the program, if the message breaks off */
 };
 
 struct request {
+    struct match match; /* its peer is the node, or -1; its link: of a posted receive, in `sends`, `called`, `unused` */
     enum { FREE, SEND, RECEIVE } what;
-    int done, error, ignored, context;
-    long type, node, ptype, count, info[4]; /* info: type, count, node, ptype */
+    int has_begun, done, error, ignored, merged;
+    long ptype, count, info[4], *about; /* info: type, count, node, ptype; copied to `about` at the end */
     char *buf;
-    uint64_t number, moved, left; /* of a longer message: its number, bytes moved, bytes left */
-    nx_handler *handler;
-    struct request *next; /* in one list */
-};
-
-struct list {
-    struct request *first, **end;
+    uint64_t moved; /* of a send: bytes in the ring */
+    struct handling how;
+    struct request *with; /* the next one of a merged id */
 };
 
 struct peer {
-    uint64_t parsed, freed, told, sequence_in, bulk_taken; /* as receiver */
-    struct entry *entries;
-    uint32_t first, next; /* of entries, modulo ENTRIES */
-    struct request *receiving; /* what was granted */
-    struct list grants;        /* and what will be */
-    uint64_t written, its_freed, sequence_out, number, bulk_written; /* as sender */
-    struct list sends, announced;
-    struct request *sending;
+    uint64_t taken, told, held; /* as receiver; held: bytes of its messages in memory */
+    struct message *incoming, direct; /* whose bytes come now; where it is if a receive awaited it */
+    uint64_t written; /* as sender */
+    struct match_list sends;
     int ended; /* why, as errno */
 };
 
+long msginfo[8];
 static struct pairs pairs;
 static struct peer *peers;
-static struct request requests[REQUESTS], *unused;
-static struct list posted, called;
-static uint64_t stamps;
-static long info[4];
-static int has_joined, traps_wait, in_handler;
-
-static void append(struct list *list, struct request *request) {
-    request->next = NULL;
-    if (!list->first) list->end = &list->first;
-    *list->end = request;
-    list->end = &request->next;
-}
-
-static void remove_from(struct list *list, struct request *request) {
-    for (struct request **at = &list->first; *at; at = &(*at)->next) {
-        if (*at != request) continue;
-        *at = request->next;
-        if (list->end == &request->next) list->end = at;
-        return;
-    }
-}
+static struct matcher matcher;
+static struct request requests[REQUESTS];
+static struct match_list unused = TAILQ_HEAD_INITIALIZER(unused), called = TAILQ_HEAD_INITIALIZER(called);
+static const struct handling none;
+static int has_joined, has_failed, traps_wait, in_handler, handlers;
+static int32_t own_ptype;
 
 static int fail(int error) {
     errno = error;
     return -1;
 }
 
-static void die(const char *call) {
+long nx_checked(long result, const char *call) {
+    if (result >= 0) return result;
+    has_failed = 1;
     fprintf(stderr, "nx: node %d: %s: %s", pairs.rank, call, strerror(errno));
     fprintf(stderr, errno == EIO ? ": %s\n" : "\n", vmmc_error_text());
     exit(1);
 }
 
+static int progress(const struct request *awaited);
+
 static void leave(void) {
     if (!has_joined) return;
+    /* What is sent in the background, and was never waited for, goes on until nothing moves. */
+    for (int node = 0, waits = 0; !has_failed && node < pairs.size && waits < EXIT_S;) {
+        if (TAILQ_EMPTY(&peers[node].sends))
+            node++;
+        else if (!progress(NULL))
+            waits = pairs_wait(&pairs, 1000) < 0 ? waits + 1 : 0;
+    }
     for (int node = 0; node < pairs.size; node++) pairs_put_word(&pairs, node, LEFT, 1);
     pairs_close(&pairs);
     has_joined = 0;
@@ -117,344 +117,311 @@ static void leave(void) {
 static int join(void) {
     if (has_joined) return 0;
     if (pairs.of) return fail(EIO);
-    if (pairs_open(&pairs, "nx", RING + BULK, "NX_UPDATE", JOIN_MS) < 0) return fail(EIO);
+    if (pairs_open(&pairs, "nx", RING, "NX_UPDATE", JOIN_MS) < 0) return fail(EIO);
     peers = calloc((size_t)pairs.size, sizeof *peers);
-    for (int node = 0; peers && node < pairs.size; node++)
-        if (!(peers[node].entries = calloc(ENTRIES, sizeof(struct entry)))) return fail(ENOMEM);
-    if (!peers) return fail(ENOMEM);
-    for (int i = 0; i < REQUESTS; i++) {
-        requests[i].next = unused;
-        unused = &requests[i];
-    }
+    if (!peers || match_open(&matcher, pairs.size) < 0) return fail(ENOMEM);
+    for (int node = 0; node < pairs.size; node++) TAILQ_INIT(&peers[node].sends);
+    for (int i = 0; i < REQUESTS; i++) TAILQ_INSERT_TAIL(&unused, &requests[i].match, link);
     has_joined = 1;
     atexit(leave);
     return 0;
-}
-
-static uint64_t padded(uint64_t bytes) {
-    return (bytes + 15) & ~15ul;
-}
-
-static void broken(int node) {
-    if (!peers[node].ended) peers[node].ended = EPROTO;
 }
 
 /* ---- Requests. ---- */
 
 static void release(struct request *request) {
     memset(request, 0, sizeof *request);
-    request->next = unused;
-    unused = request;
+    TAILQ_INSERT_HEAD(&unused, &request->match, link);
+}
+
+static int is_handled(const struct request *request) {
+    return request->how.handler || request->how.xhandler;
 }
 
 static void complete(struct request *request, int error) {
     request->done = 1;
     request->error = error;
-    if (request->handler)
-        append(&called, request);
+    handlers -= is_handled(request);
+    if (is_handled(request))
+        TAILQ_INSERT_TAIL(&called, &request->match, link);
     else if (request->ignored)
         release(request);
 }
 
-static struct request *request(int what, long type, const void *buf, long count, long node, long ptype, int context) {
+static bool has_ptype(const struct match *receive, const struct match *message) {
+    return ((const struct request *)receive)->ptype == ((const struct message *)message)->ptype;
+}
+
+static struct request *make(int what, const void *buf, long count, struct handling how) {
+    struct request *made = (struct request *)TAILQ_FIRST(&unused);
     if (count < 0 || (count > 0 && !buf)) return fail(EINVAL), NULL;
-    if (!unused) return fail(ENOMEM), NULL;
-    struct request *request = unused;
-    unused = request->next;
-    memset(request, 0, sizeof *request);
-    request->what = what;
-    request->type = type;
-    request->buf = (char *)buf;
-    request->count = count;
-    request->node = node;
-    request->ptype = ptype;
-    request->context = context;
-    return request;
+    if (!made) return fail(ENOMEM), NULL;
+    TAILQ_REMOVE(&unused, &made->match, link);
+    made->what = what;
+    made->buf = (char *)buf;
+    made->count = count;
+    made->how = how;
+    handlers += is_handled(made);
+    return made;
+}
+
+/* One id for both. */
+static struct request *merge(struct request *first, struct request *second) {
+    struct request **end = &first->with;
+    while (*end) end = &(*end)->with;
+    *end = second;
+    second->merged = 1;
+    return first;
+}
+
+static int ignore(struct request *request) {
+    for (struct request *next; request; request = next) {
+        next = request->with;
+        request->ignored = 1;
+        if (request->done) release(request);
+    }
+    return 0;
 }
 
 /* ---- The receiver's side. ---- */
 
-static int matches(const struct request *request, const struct header *header, int node) {
-    return (uint32_t)request->context == header->context && (request->type == -1 || request->type == header->type) &&
-           (request->node == -1 || request->node == node) && (request->ptype == -1 || request->ptype == header->ptype);
+static void tell_about(long info[4], const struct message *message) {
+    memcpy(info, (long[4]){message->match.tag, (long)message->bytes, message->match.peer, message->ptype}, 4 * sizeof *info);
 }
 
-static void tell_about(long to[4], const struct header *header, int node) {
-    to[0] = (long)header->type;
-    to[1] = (long)header->bytes;
-    to[2] = node;
-    to[3] = (long)header->ptype;
+static void let_go(struct message *message) {
+    struct peer *peer = &peers[message->match.peer];
+    if (message->data) peer->held -= message->bytes + sizeof *message;
+    free(message->data);
+    if (message != &peer->direct) free(message);
 }
 
-/* Room for the sender, when all before it was taken. */
-static void free_entries(int node) {
-    struct peer *peer = &peers[node];
-    while (peer->first != peer->next && peer->entries[peer->first % ENTRIES].taken)
-        peer->freed = peer->entries[peer->first++ % ENTRIES].end;
-    if (peer->freed - peer->told < RING / 8) return;
-    peer->told = peer->freed;
-    pairs_put_word(&pairs, node, FREED, peer->told);
-}
-
-static void grant(int node) {
-    struct peer *peer = &peers[node];
-    if (peer->receiving || !peer->grants.first) return;
-    peer->receiving = peer->grants.first;
-    remove_from(&peer->grants, peer->receiving);
-    pairs_put_word(&pairs, node, GRANTED, peer->receiving->number);
-}
-
-/* A request gets a message; it is in no list. */
-static void take(struct request *request, struct entry *entry, int node) {
-    tell_about(request->info, &entry->is, node);
-    if (entry->is.bytes > (uint64_t)request->count) {
-        complete(request, EMSGSIZE);
-        return;
-    }
-    entry->taken = 1;
-    if (entry->is.kind == WHOLE) {
-        pairs_take_ring(&pairs, node, 0, RING, entry->at, request->buf, entry->is.bytes);
-        complete(request, 0);
-    } else {
-        request->number = entry->is.number;
-        request->left = entry->is.bytes;
-        append(&peers[node].grants, request);
-        grant(node);
-    }
-    free_entries(node);
-}
-
-/* Headers that have come. */
-static int parse(int node) {
-    struct peer *peer = &peers[node];
-    uint64_t written = pairs_word(&pairs, node, WRITTEN);
-    int moved = 0;
-    if (written - peer->told > RING || written < peer->parsed) {
-        broken(node);
-        return 0;
-    }
-    while (written - peer->parsed >= sizeof(struct header) && peer->next - peer->first < ENTRIES) {
-        struct entry *entry = &peer->entries[peer->next % ENTRIES];
-        struct header *is = &entry->is;
-        pairs_take_ring(&pairs, node, 0, RING, peer->parsed, is, sizeof *is);
-        uint64_t bytes = is->kind == WHOLE ? is->bytes : 0;
-        if (is->kind > ANNOUNCED || is->context > OF_LIBRARY || is->sequence != peer->sequence_in || is->type < 0 ||
-            is->bytes > LONG_MAX || bytes > EAGER || sizeof *is + padded(bytes) > written - peer->parsed) {
-            broken(node);
-            return moved;
-        }
-        peer->sequence_in++;
-        entry->at = peer->parsed + sizeof *is;
-        entry->end = peer->parsed = entry->at + padded(bytes);
-        entry->stamp = stamps++;
-        entry->taken = 0;
-        peer->next++;
-        moved = 1;
-        struct request *after;
-        for (struct request *request = posted.first; request && !entry->taken; request = after) {
-            after = request->next;
-            if (!matches(request, is, node)) continue;
-            remove_from(&posted, request);
-            take(request, entry, node);
-        }
-    }
-    if (written != peer->parsed && written - peer->parsed < sizeof(struct header)) broken(node);
-    return moved;
-}
-
-/* Bytes of the longer message that was granted. */
-static int receive_bulk(int node) {
-    struct peer *peer = &peers[node];
-    uint64_t bytes = pairs_word(&pairs, node, BULK_WRITTEN) - peer->bulk_taken;
-    struct request *request = peer->receiving;
-    if (bytes == 0) return 0;
-    if (!request || bytes > BULK || bytes > request->left) {
-        broken(node);
-        return 0;
-    }
-    pairs_take_ring(&pairs, node, RING, BULK, peer->bulk_taken, request->buf + request->moved, bytes);
-    peer->bulk_taken += bytes;
-    request->moved += bytes;
-    request->left -= bytes;
-    pairs_put_word(&pairs, node, BULK_FREED, peer->bulk_taken);
-    if (request->left == 0) {
-        peer->receiving = NULL;
-        complete(request, 0);
-        grant(node);
-    }
+/* Memory for a message's bytes, in the bound or, where the sender sends no more, beyond it. */
+static int has_room(struct message *message, int is_last) {
+    struct peer *peer = &peers[message->match.peer];
+    uint64_t room = message->bytes + sizeof *message;
+    if (message->data) return 1;
+    if (!is_last && (peer->held > NX_HELD || room > NX_HELD - peer->held)) return 0;
+    if (!(message->data = malloc(message->bytes + 1))) return 0;
+    peer->held += room;
     return 1;
 }
 
-/* The oldest message that a request asks for. */
-static struct entry *find(const struct request *request, int *from) {
-    struct entry *found = NULL;
-    for (int node = 0; node < pairs.size; node++) {
-        struct peer *peer = &peers[node];
-        if (request->node != -1 && request->node != node) continue;
-        for (uint32_t at = peer->first; at != peer->next; at++) {
-            struct entry *entry = &peer->entries[at % ENTRIES];
-            if (entry->taken || !matches(request, &entry->is, node)) continue;
-            if (!found || entry->stamp < found->stamp) {
-                found = entry;
-                *from = node;
-            }
-            break;
+/* The receive that awaits a message, which is then `to`, or the message is kept. NULL: there is no memory. */
+static struct message *meet(int node, const struct header *header) {
+    struct message *message = &peers[node].direct;
+    *message = (struct message){.match = {.context = header->context, .peer = node, .tag = header->type},
+                                .ptype = header->ptype, .bytes = header->bytes};
+    for (struct request *to; (to = (struct request *)match_receive(&matcher, &message->match));) {
+        tell_about(to->info, message);
+        to->has_begun = 1;
+        message->to = to;
+        if (message->bytes <= (uint64_t)to->count) return message;
+        message->to = NULL;
+        complete(to, EMSGSIZE);
+    }
+    struct message *kept = malloc(sizeof *kept);
+    if (!kept) return NULL;
+    *kept = *message;
+    match_keep(&matcher, &kept->match);
+    return kept;
+}
+
+/* A receive, which is in no list, gets a message that was kept. */
+static void take(struct request *request, struct message *message) {
+    tell_about(request->info, message);
+    if (message->bytes > (uint64_t)request->count) {
+        complete(request, EMSGSIZE);
+        return;
+    }
+    match_take(&matcher, &message->match);
+    if (message->came) memcpy(request->buf, message->data, message->came);
+    request->has_begun = 1;
+    message->to = request;
+    if (peers[message->match.peer].incoming == message) return;
+    complete(request, 0);
+    let_go(message);
+}
+
+/* Takes what a node has sent: until what is awaited is done, or, at its end, all. Whether something came. */
+static int receive(int node, const struct request *awaited, int end) {
+    struct peer *peer = &peers[node];
+    uint64_t written = pairs_word(&pairs, node, WRITTEN), began = peer->taken;
+    if (written - peer->taken > RING) return peer->ended = EPROTO;
+    for (;;) {
+        uint64_t here = written - peer->taken;
+        struct message *message = peer->incoming;
+        if (!message) {
+            struct header header;
+            if (here == 0 || (awaited && awaited->done && !handlers && !end)) break;
+            if (here < sizeof header) return peer->ended = EPROTO;
+            pairs_take_ring(&pairs, node, 0, RING, peer->taken, &header, sizeof header);
+            if (header.context > OF_LIBRARY || header.type < 0 || header.bytes > LONG_MAX) return peer->ended = EPROTO;
+            if (!(message = peer->incoming = meet(node, &header))) return peer->ended = ENOMEM;
+            peer->taken += sizeof header;
+            here -= sizeof header;
+        }
+        uint64_t left = message->bytes - message->came, bytes = left < here ? left : here;
+        if (!message->to && !has_room(message, end && left <= here)) break;
+        char *to = message->to ? message->to->buf : message->data;
+        if (bytes) pairs_take_ring(&pairs, node, 0, RING, peer->taken, to + message->came, bytes);
+        peer->taken += bytes;
+        message->came += bytes;
+        if (bytes < left) break;
+        peer->incoming = NULL;
+        if (message->to) {
+            complete(message->to, 0);
+            let_go(message);
         }
     }
-    return found;
+    if (peer->taken - peer->told >= RING / 8) {
+        peer->told = peer->taken;
+        pairs_put_word(&pairs, node, FREED, peer->told);
+    }
+    return peer->taken != began;
 }
 
 /* ---- The sender's side. ---- */
 
-/* The next message of a node, if there is room. */
+/* The next bytes of the first send to a node, if there is room. */
 static int send_next(int node) {
     struct peer *peer = &peers[node];
-    struct request *request = peer->sends.first;
-    uint64_t freed = pairs_word(&pairs, node, FREED);
-    if (freed < peer->its_freed || freed > peer->written) {
-        broken(node);
-        return 0;
-    }
-    peer->its_freed = freed;
-    int is_whole = request->count <= EAGER;
-    struct header header = {is_whole ? WHOLE : ANNOUNCED, (uint32_t)request->context, request->type, request->ptype,
-                            (uint64_t)request->count, 0, peer->sequence_out};
-    uint64_t bytes = is_whole ? (uint64_t)request->count : 0, length = sizeof header + padded(bytes);
-    if (peer->written + length - freed > RING) return 0;
-    if (!is_whole) header.number = request->number = ++peer->number;
+    struct request *request = (struct request *)TAILQ_FIRST(&peer->sends);
+    uint64_t used = peer->written - pairs_word(&pairs, node, FREED), left = (uint64_t)request->count - request->moved;
     struct {
         struct header header;
-        char bytes[464];
-    } together = {.header = header};
-    uint64_t at = peer->written + sizeof header;
-    int result;
-    if (bytes <= sizeof together.bytes) {
-        if (bytes) memcpy(together.bytes, request->buf, bytes);
-        result = pairs_put_ring(&pairs, node, 0, RING, peer->written, &together, sizeof header + bytes);
-    } else {
-        result = pairs_put_ring(&pairs, node, 0, RING, peer->written, &header, sizeof header);
-        if (result == 0) result = pairs_put_ring(&pairs, node, 0, RING, at, request->buf, bytes);
+        char bytes[488];
+    } together;
+    if (used > RING) return peer->ended = EPROTO;
+    uint64_t head = request->has_begun ? 0 : sizeof together.header, bytes = left < PIECE ? left : PIECE;
+    if (RING - used < head + bytes) return 0;
+    if (head) {
+        uint64_t first = bytes < sizeof together.bytes ? bytes : sizeof together.bytes;
+        together.header = (struct header){request->match.context, request->match.tag, own_ptype, 0, (uint64_t)request->count};
+        if (first) memcpy(together.bytes, request->buf, first);
+        pairs_put_ring(&pairs, node, 0, RING, peer->written, &together, head + first);
+        peer->written += head + first;
+        request->moved = first;
+        bytes -= first;
+        request->has_begun = 1;
     }
-    peer->written += length;
-    if (result == 0) result = pairs_put_word(&pairs, node, WRITTEN, peer->written);
-    if (result < 0) return 0; /* The pair is at its end: see look_at_ends. */
-    peer->sequence_out++;
-    remove_from(&peer->sends, request);
-    if (is_whole)
+    if (bytes) pairs_put_ring(&pairs, node, 0, RING, peer->written, request->buf + request->moved, bytes);
+    peer->written += bytes;
+    request->moved += bytes;
+    if (pairs_put_word(&pairs, node, WRITTEN, peer->written) < 0) return 0; /* The pair is at its end: see progress. */
+    if (request->moved == (uint64_t)request->count) {
+        TAILQ_REMOVE(&peer->sends, &request->match, link);
         complete(request, 0);
-    else
-        append(&peer->announced, request);
+    }
     return 1;
 }
 
-/* Bytes of the longer message that the receiver wants. */
-static int send_bulk(int node) {
-    struct peer *peer = &peers[node];
-    if (!peer->sending) {
-        uint64_t number = pairs_word(&pairs, node, GRANTED);
-        for (struct request *request = peer->announced.first; request && !peer->sending; request = request->next)
-            if (request->number == number) peer->sending = request;
-        if (!peer->sending) return 0;
-        remove_from(&peer->announced, peer->sending);
+/* To this node itself. */
+static void send_here(struct request *request) {
+    struct header header = {request->match.context, request->match.tag, own_ptype, 0, (uint64_t)request->count};
+    struct message *message = meet(pairs.rank, &header);
+    if (!message || (!message->to && !has_room(message, 1))) {
+        if (message) {
+            match_take(&matcher, &message->match);
+            let_go(message);
+        }
+        complete(request, ENOMEM);
+        return;
     }
-    struct request *request = peer->sending;
-    uint64_t freed = pairs_word(&pairs, node, BULK_FREED), left = (uint64_t)request->count - request->moved;
-    if (peer->bulk_written - freed > BULK) {
-        broken(node);
-        return 0;
+    message->came = message->bytes;
+    if (message->came) memmove(message->to ? message->to->buf : message->data, request->buf, message->came);
+    if (message->to) {
+        complete(message->to, 0);
+        let_go(message);
     }
-    uint64_t room = BULK - (peer->bulk_written - freed), bytes = left < PIECE ? left : PIECE;
-    if (room < bytes) return 0;
-    if (pairs_put_ring(&pairs, node, RING, BULK, peer->bulk_written, request->buf + request->moved, bytes) < 0) return 0;
-    peer->bulk_written += bytes;
-    if (pairs_put_word(&pairs, node, BULK_WRITTEN, peer->bulk_written) < 0) return 0;
-    request->moved += bytes;
-    if (bytes == left) {
-        peer->sending = NULL;
-        complete(request, 0);
-    }
-    return 1;
+    complete(request, 0);
 }
 
 /* ---- Turns. ---- */
 
-static void fail_all(struct list *list, int error) {
-    while (list->first) {
-        struct request *request = list->first;
-        remove_from(list, request);
-        complete(request, error);
+/* Why nothing comes from a node any more, or, of -1, from any: the first that died, or all have left. Or 0. */
+static int ended(long node) {
+    int left = 0;
+    if (node >= 0) return peers[node].ended;
+    for (int other = 0; other < pairs.size; other++) {
+        if (peers[other].ended == EPIPE)
+            left++;
+        else if (peers[other].ended)
+            return peers[other].ended;
+    }
+    return left > 0 && left == pairs.size - 1 ? EPIPE : 0;
+}
+
+static void fail_all(struct match_list *list, int error) {
+    for (struct match *first; (first = TAILQ_FIRST(list));) {
+        TAILQ_REMOVE(list, first, link);
+        complete((struct request *)first, error);
     }
 }
 
 /* Whatever waits for a node that has ended gets an error. */
 static void look_at_ends(void) {
-    int died = 0, left = 0;
     for (int node = 0; node < pairs.size; node++) {
         struct peer *peer = &peers[node];
+        struct message *message = peer->incoming;
         if (!peer->ended) continue;
-        if (peer->ended == EPIPE)
-            left++;
-        else
-            died = peer->ended;
         fail_all(&peer->sends, peer->ended);
-        fail_all(&peer->announced, peer->ended);
-        fail_all(&peer->grants, peer->ended);
-        struct request *of[] = {peer->sending, peer->receiving};
-        peer->sending = peer->receiving = NULL;
-        for (int i = 0; i < 2; i++)
-            if (of[i]) complete(of[i], peer->ended);
+        fail_all(&matcher.posted[node], peer->ended);
+        if (!message) continue;
+        peer->incoming = NULL;
+        if (message->to)
+            complete(message->to, peer->ended);
+        else
+            match_take(&matcher, &message->match);
+        let_go(message);
     }
-    if (!died && !left) return;
-    struct request *next;
-    for (struct request *request = posted.first; request; request = next) {
-        next = request->next;
-        int error = request->node != -1 ? peers[request->node].ended : died ? died : left >= pairs.size - 1 ? EPIPE : 0;
+    struct match *next;
+    int error = ended(-1);
+    for (struct match *at = TAILQ_FIRST(&matcher.posted[pairs.size]); error && at; at = next) {
+        next = TAILQ_NEXT(at, link);
         /* A handler's message may never come. */
-        if (!error || (request->node == -1 && request->handler)) continue;
-        remove_from(&posted, request);
-        complete(request, error);
+        if (is_handled((struct request *)at)) continue;
+        match_retract(&matcher, at);
+        complete((struct request *)at, error);
     }
 }
 
-static int progress(void) {
-    int moved = 0, ended = 0;
-    for (int node = 0; node < pairs.size; node++) {
+/* Moves what can be moved; `awaited`: of which the caller needs no more than that this is done. */
+static int progress(const struct request *awaited) {
+    int moved = 0, some_ended = 0, first = awaited && awaited->match.peer > 0 ? awaited->match.peer : 0;
+    for (int i = 0; i < pairs.size; i++) {
+        int node = (first + i) % pairs.size;
         struct peer *peer = &peers[node];
+        if (node == pairs.rank) continue;
         /* Looked at first: earlier messages are here then. */
         int end = pairs_ended(&pairs, node) ? ECONNRESET : 0;
-        if (node != pairs.rank && pairs_word(&pairs, node, LEFT)) end = EPIPE;
-        if (peer->ended != EPROTO) moved |= parse(node);
+        if (pairs_word(&pairs, node, LEFT)) end = EPIPE;
+        while (!peer->ended && !pairs.of[node].error && !TAILQ_EMPTY(&peer->sends) && send_next(node)) moved = 1;
         if (!peer->ended) {
-            moved |= receive_bulk(node);
+            moved |= receive(node, awaited, end);
             if (!peer->ended) peer->ended = end;
         }
-        while (!peer->ended && !pairs.of[node].error && peer->sends.first && send_next(node)) moved = 1;
-        while (!peer->ended && !pairs.of[node].error && (peer->sending || peer->announced.first) && send_bulk(node))
-            moved = 1;
         if (pairs.of[node].error && !peer->ended) moved = 1;
-        ended |= peer->ended;
+        some_ended |= peer->ended;
     }
-    if (ended) look_at_ends();
+    if (some_ended) look_at_ends();
     return moved;
 }
 
 static int run_handlers(void) {
     int ran = 0;
-    while (called.first && !traps_wait && !in_handler) {
-        struct request *request = called.first;
-        remove_from(&called, request);
-        nx_handler *handler = request->handler;
-        long now[4];
-        memcpy(now, request->info, sizeof now);
-        int error = request->error, dies = !request->ignored;
-        release(request);
-        if (error) {
-            errno = error;
-            if (dies) die("hrecv");
-            continue;
-        }
+    while (!TAILQ_EMPTY(&called) && !traps_wait && !in_handler) {
+        struct request *first = (struct request *)TAILQ_FIRST(&called), now = *first;
+        TAILQ_REMOVE(&called, &first->match, link);
+        release(first);
+        errno = now.error;
+        if (now.error && now.how.dies) nx_checked(-1, now.what == SEND ? "hsend" : "hrecv");
+        if (now.error) continue;
         in_handler = 1;
-        handler(now[0], now[1], now[2], now[3]);
+        if (now.how.handler)
+            now.how.handler(now.info[0], now.info[1], now.info[2], now.info[3]);
+        else
+            now.how.xhandler(now.info[0], now.info[1], now.info[2], now.info[3], now.how.param);
         in_handler = 0;
         ran = 1;
     }
@@ -462,337 +429,270 @@ static int run_handlers(void) {
 }
 
 /* Whether something moved. */
-static int turn(void) {
-    int moved = progress();
-    return run_handlers() || moved ? 1 : 0;
+static int turn(const struct request *awaited) {
+    int moved = progress(awaited);
+    return run_handlers() || moved;
 }
 
-/* Waits for one, and frees it. */
+/* Waits for all of an id, and frees it. NULL: it could not be made, as errno says. */
 static int finish(struct request *request) {
-    while (!request->done)
-        if (!turn() && !request->done && pairs_wait(&pairs, -1) < 0) return fail(EIO);
-    int error = request->error;
-    memcpy(info, request->info, sizeof info);
-    release(request);
-    return error ? fail(error) : 0;
-}
-
-static struct request *start_send(long type, const void *buf, long count, long node, long ptype, int context) {
-    if (join() < 0) return NULL;
-    if (type < 0 || node < 0 || node >= pairs.size) return fail(EINVAL), NULL;
-    struct request *made = request(SEND, type, buf, count, node, ptype, context);
-    if (!made) return NULL;
-    append(&peers[node].sends, made);
-    progress();
-    return made;
-}
-
-static struct request *start_receive(long typesel, void *buf, long count, long node, long ptype, int context,
-                                     nx_handler *handler) {
-    if (join() < 0) return NULL;
-    if (typesel < -1 || node < -1 || node >= pairs.size) return fail(EINVAL), NULL;
-    struct request *made = request(RECEIVE, typesel, buf, count, node, ptype, context);
-    if (!made) return NULL;
-    made->handler = handler;
-    progress();
-    int from = 0;
-    struct entry *entry = find(made, &from);
-    if (entry)
-        take(made, entry, from);
-    else
-        append(&posted, made);
-    return made;
-}
-
-/* ---- NX. ---- */
-
-long mynode(void) {
-    if (join() < 0) die("mynode");
-    return pairs.rank;
-}
-
-long numnodes(void) {
-    if (join() < 0) die("numnodes");
-    return pairs.size;
-}
-
-long myptype(void) {
-    return 0;
-}
-
-static long send_to(long type, const void *buf, long count, long node, long ptype, int context) {
-    if (node != -1) {
-        struct request *made = start_send(type, buf, count, node, ptype, context);
-        return made ? finish(made) : -1;
-    }
-    if (join() < 0) return -1;
-    struct request **all = calloc((size_t)pairs.size, sizeof *all);
-    if (!all) return fail(ENOMEM);
     int error = 0;
-    for (int other = 0; other < pairs.size; other++)
-        if (other != pairs.rank && !(all[other] = start_send(type, buf, count, other, ptype, context))) error = errno;
-    for (int other = 0; other < pairs.size; other++)
-        if (all[other] && finish(all[other]) < 0) error = errno;
-    free(all);
+    if (!request) return -1;
+    for (struct request *next; request; request = next) {
+        while (!request->done)
+            if (!turn(request) && !request->done && pairs_wait(&pairs, -1) < 0) return fail(EIO);
+        next = request->with;
+        if (request->error) error = request->error;
+        if (request->what == RECEIVE) memcpy(request->about ? request->about : msginfo, request->info, sizeof request->info);
+        release(request);
+    }
     return error ? fail(error) : 0;
 }
 
-long _csend(long type, const void *buf, long count, long node, long ptype) {
-    return send_to(type, buf, count, node, ptype, OF_USER);
+static struct request *send_one(long type, const void *buf, long count, long node, long ptype, uint32_t context,
+                                struct handling how) {
+    if (join() < 0) return NULL;
+    if (type < 0 || type > INT32_MAX || node < 0 || node >= pairs.size) return fail(EINVAL), NULL;
+    struct request *made = make(SEND, buf, count, how);
+    if (!made) return NULL;
+    made->match = (struct match){.context = context, .peer = (int32_t)node, .tag = (int32_t)type};
+    memcpy(made->info, (long[4]){type, count, node, ptype}, sizeof made->info);
+    if (node == pairs.rank)
+        send_here(made);
+    else
+        TAILQ_INSERT_TAIL(&peers[node].sends, &made->match, link);
+    progress(made);
+    return made;
 }
 
-long _crecvx(long typesel, void *buf, long count, long nodesel, long ptypesel, long about[8]) {
-    struct request *made = start_receive(typesel, buf, count, nodesel, ptypesel, OF_USER, NULL);
-    if (!made || finish(made) < 0) return -1;
-    if (about) memcpy(about, info, sizeof info);
-    return 0;
+/* One id for sends to the nodes of a list; NULL: to all others. */
+static struct request *send_all(long type, const void *buf, long count, const long *nodes, long n) {
+    struct request *all = NULL, *one;
+    for (long i = 0; i < n; i++) {
+        if (!nodes && i == pairs.rank) continue;
+        if (!(one = send_one(type, buf, count, nodes ? nodes[i] : i, 0, OF_USER, none))) return ignore(all), NULL;
+        all = all ? merge(one, all) : one;
+    }
+    if (!all && (all = make(SEND, buf, count, none))) complete(all, 0);
+    return all;
 }
 
-long _crecv(long typesel, void *buf, long count) {
-    return _crecvx(typesel, buf, count, -1, -1, NULL);
+static struct request *start_send(long type, const void *buf, long count, long node, long ptype, struct handling how) {
+    if (join() < 0) return NULL;
+    if (node != -1) return send_one(type, buf, count, node, ptype, OF_USER, how);
+    struct request *all = send_all(type, buf, count, NULL, pairs.size);
+    if (!all || !(how.handler || how.xhandler)) return all;
+    if (finish(all) < 0 || !(all = make(SEND, buf, count, how))) return NULL;
+    memcpy(all->info, (long[4]){type, count, node, ptype}, sizeof all->info);
+    complete(all, 0);
+    return all;
+}
+
+static struct message *find(struct request *receive, long typesel, long node, long ptype, uint32_t context) {
+    receive->match = (struct match){.context = context, .peer = (int32_t)node, .tag = (int32_t)typesel};
+    receive->match.admits = ptype == -1 ? NULL : has_ptype;
+    receive->ptype = ptype;
+    return (struct message *)match_message(&matcher, &receive->match);
+}
+
+/* Selectors are numbers of 32 bits, also where long has 64: 0x80000001 is a set. */
+static int is_selector(long typesel, long node) {
+    return typesel >= INT32_MIN && typesel <= UINT32_MAX && node >= -1 && node < pairs.size;
+}
+
+static struct request *start_receive(long typesel, void *buf, long count, long node, long ptype, uint32_t context,
+                                     struct handling how) {
+    if (join() < 0) return NULL;
+    if (!is_selector(typesel, node)) return fail(EINVAL), NULL;
+    struct request *made = make(RECEIVE, buf, count, how);
+    if (!made) return NULL;
+    struct message *message = find(made, typesel, node, ptype, context);
+    if (message)
+        take(made, message);
+    else
+        match_post(&matcher, &made->match);
+    return made;
 }
 
 static long id(struct request *made) {
     return made ? made - requests + 1 : -1;
 }
 
+/* NULL: there is none, which errno says. */
 static struct request *of_id(long mid) {
-    if (mid < 1 || mid > REQUESTS || requests[mid - 1].what == FREE || requests[mid - 1].ignored) return NULL;
-    return &requests[mid - 1];
+    struct request *of = mid < 1 || mid > REQUESTS ? NULL : &requests[mid - 1];
+    if (!of || of->what == FREE || of->ignored || of->merged || is_handled(of)) return fail(EINVAL), NULL;
+    return of;
 }
 
-long _isend(long type, const void *buf, long count, long node, long ptype) {
-    return id(start_send(type, buf, count, node, ptype, OF_USER));
-}
-
-long _irecv(long typesel, void *buf, long count) {
-    return id(start_receive(typesel, buf, count, -1, -1, OF_USER, NULL));
-}
-
-long irecvx(long typesel, void *buf, long count, long nodesel, long ptypesel, long about[8]) {
-    (void)about; /* msgwait tells. */
-    long mid = id(start_receive(typesel, buf, count, nodesel, ptypesel, OF_USER, NULL));
-    if (mid < 0) die("irecvx");
-    return mid;
-}
-
-long _msgwait(long mid) {
-    struct request *of = of_id(mid);
-    return of ? finish(of) : fail(EINVAL);
-}
-
-long _msgdone(long mid) {
-    struct request *of = of_id(mid);
-    if (!of) return fail(EINVAL);
-    pairs_poll(&pairs);
-    turn();
-    if (!of->done) return 0;
-    return finish(of) < 0 ? -1 : 1;
-}
-
-void msgignore(long mid) {
-    struct request *of = of_id(mid);
-    if (!of) return;
-    of->ignored = 1;
-    if (of->done) release(of);
-}
-
-static struct entry *probe(long typesel) {
-    struct request asked = {.type = typesel, .node = -1, .ptype = -1};
-    int from;
-    struct entry *entry = find(&asked, &from);
-    if (entry) tell_about(info, &entry->is, from);
-    return entry;
-}
-
-long _iprobe(long typesel) {
-    if (join() < 0) return -1;
-    pairs_poll(&pairs);
-    turn();
-    return probe(typesel) != NULL;
-}
-
-long _cprobe(long typesel) {
-    if (join() < 0) return -1;
-    for (;;) {
-        int moved = turn();
-        if (probe(typesel)) return 0;
-        int left = 0;
-        for (int node = 0; node < pairs.size; node++) {
-            if (peers[node].ended && peers[node].ended != EPIPE) return fail(peers[node].ended);
-            left += peers[node].ended != 0;
+static int cancel(struct request *request) {
+    for (struct request *next; request; request = next) {
+        int is_over = request->done || request->has_begun;
+        next = request->with;
+        request->with = NULL;
+        if (is_over && is_handled(request)) continue; /* Its handler comes. */
+        if (is_over) {
+            finish(request);
+            continue;
         }
-        if (left && left == pairs.size - 1) return fail(EPIPE);
-        if (!moved && pairs_wait(&pairs, -1) < 0) return fail(EIO);
+        if (request->what == SEND)
+            TAILQ_REMOVE(&peers[request->match.peer].sends, &request->match, link);
+        else
+            match_retract(&matcher, &request->match);
+        handlers -= is_handled(request);
+        release(request);
+    }
+    return 0;
+}
+
+static struct request *about(struct request *receive, long *info) {
+    if (receive) receive->about = info;
+    return receive;
+}
+
+/* A send beside a receive. */
+static struct request *with_send(struct request *receive, long type, const void *buf, long count, long node,
+                                 long ptype) {
+    struct request *send = receive ? start_send(type, buf, count, node, ptype, none) : NULL;
+    if (receive && !send) {
+        int error = errno;
+        cancel(receive);
+        return fail(error), NULL;
+    }
+    if (!send || !is_handled(receive)) return send ? merge(receive, send) : NULL;
+    ignore(send);
+    return receive;
+}
+
+/* ---- NX. ---- */
+
+CALL(long, mynode, (void), (), join() < 0 ? -1 : pairs.rank)
+CALL(long, numnodes, (void), (), join() < 0 ? -1 : pairs.size)
+CALL(long, myptype, (void), (), own_ptype)
+CALL(void, setptype, (long ptype), (ptype), ptype < 0 || ptype > INT32_MAX ? fail(EINVAL) : (own_ptype = (int32_t)ptype, 0))
+
+CALL(void, csend, (long type, const void *buf, long count, long node, long ptype), (type, buf, count, node, ptype),
+     finish(start_send(type, buf, count, node, ptype, none)))
+CALL(void, gsendx, (long type, const void *buf, long count, const long nodes[], long n), (type, buf, count, nodes, n),
+     join() < 0 ? -1 : nodes ? finish(send_all(type, buf, count, nodes, n)) : fail(EINVAL))
+CALL(void, crecvx, (long typesel, void *buf, long count, long node, long ptype, long info[8]),
+     (typesel, buf, count, node, ptype, info),
+     finish(about(start_receive(typesel, buf, count, node, ptype, OF_USER, none), info)))
+CALL(void, crecv, (long typesel, void *buf, long count), (typesel, buf, count), _crecvx(typesel, buf, count, -1, -1, NULL))
+CALL(long, isend, (long type, const void *buf, long count, long node, long ptype), (type, buf, count, node, ptype),
+     id(start_send(type, buf, count, node, ptype, none)))
+CALL(long, irecvx, (long typesel, void *buf, long count, long node, long ptype, long info[8]),
+     (typesel, buf, count, node, ptype, info),
+     id(about(start_receive(typesel, buf, count, node, ptype, OF_USER, none), info)))
+CALL(long, irecv, (long typesel, void *buf, long count), (typesel, buf, count), _irecvx(typesel, buf, count, -1, -1, NULL))
+CALL(long, isendrecv, (long type, const void *sbuf, long scount, long node, long ptype, long typesel, void *rbuf,
+     long rcount), (type, sbuf, scount, node, ptype, typesel, rbuf, rcount),
+     id(with_send(start_receive(typesel, rbuf, rcount, -1, -1, OF_USER, none), type, sbuf, scount, node, ptype)))
+CALL(long, csendrecv, (long type, const void *sbuf, long scount, long node, long ptype, long typesel, void *rbuf,
+     long rcount), (type, sbuf, scount, node, ptype, typesel, rbuf, rcount),
+     finish(with_send(start_receive(typesel, rbuf, rcount, -1, -1, OF_USER, none), type, sbuf, scount, node, ptype)) < 0
+         ? -1 : msginfo[1])
+
+static int is_done(const struct request *request) {
+    pairs_poll(&pairs);
+    turn(NULL);
+    while (request && request->done) request = request->with;
+    return !request;
+}
+
+/* The id -1 is no request, and done. */
+#define OF_ID(of_none, result) mid == -1 ? (of_none) : of_id(mid) ? (result) : -1
+CALL(void, msgwait, (long mid), (mid), OF_ID(0, finish(of_id(mid))))
+CALL(long, msgdone, (long mid), (mid), OF_ID(1, !is_done(of_id(mid)) ? 0 : finish(of_id(mid)) < 0 ? -1 : 1))
+CALL(void, msgignore, (long mid), (mid), OF_ID(0, ignore(of_id(mid))))
+CALL(void, msgcancel, (long mid), (mid), OF_ID(0, cancel(of_id(mid))))
+
+long _msgmerge(long mid, long mid2) {
+    if (mid == -1 || mid2 == -1) return mid == -1 ? mid2 : mid;
+    struct request *first = of_id(mid), *second = of_id(mid2);
+    if (first && first == second) return fail(EINVAL);
+    return first && second ? id(merge(first, second)) : -1;
+}
+
+long msgmerge(long mid, long mid2) {
+    return mid == -1 && mid2 == -1 ? -1 : nx_checked(_msgmerge(mid, mid2), "msgmerge");
+}
+
+static long probe(long typesel, long nodesel, long ptypesel, long *info) {
+    struct request asked;
+    if (join() < 0) return -1;
+    if (!is_selector(typesel, nodesel)) return fail(EINVAL);
+    pairs_poll(&pairs);
+    turn(NULL);
+    struct message *message = find(&asked, typesel, nodesel, ptypesel, OF_USER);
+    if (message) tell_about(info ? info : msginfo, message);
+    return message != NULL;
+}
+
+static long wait_for_message(long typesel, long nodesel, long ptypesel, long *info) {
+    for (;;) {
+        int error = has_joined && is_selector(typesel, nodesel) ? ended(nodesel) : 0;
+        long found = probe(typesel, nodesel, ptypesel, info);
+        if (found) return found < 0 ? -1 : 0;
+        if (error) return fail(error);
+        if (!turn(NULL) && pairs_wait(&pairs, -1) < 0) return fail(EIO);
     }
 }
 
-long infocount(void) {
-    return info[1];
-}
-long infonode(void) {
-    return info[2];
-}
-long infotype(void) {
-    return info[0];
-}
-long infoptype(void) {
-    return info[3];
-}
-
-static int handle(long typesel, void *buf, long count, nx_handler *handler, int dies) {
-    if (!handler) return fail(EINVAL);
-    struct request *made = start_receive(typesel, buf, count, -1, -1, OF_USER, handler);
-    if (made) made->ignored = !dies;
-    run_handlers();
-    return made ? 0 : -1;
-}
-
-long _hrecv(long typesel, void *buf, long count, nx_handler *handler) {
-    return handle(typesel, buf, count, handler, 0);
-}
-
-long masktrap(long state) {
+static long mask(long state) {
     long before = traps_wait;
     traps_wait = state != 0;
     if (has_joined) run_handlers();
     return before;
 }
 
-/* ---- All nodes. ---- */
+CALL(long, iprobex, (long typesel, long node, long ptype, long info[8]), (typesel, node, ptype, info),
+     probe(typesel, node, ptype, info))
+CALL(long, iprobe, (long typesel), (typesel), probe(typesel, -1, -1, NULL))
+CALL(void, cprobex, (long typesel, long node, long ptype, long info[8]), (typesel, node, ptype, info),
+     wait_for_message(typesel, node, ptype, info))
+CALL(void, cprobe, (long typesel), (typesel), wait_for_message(typesel, -1, -1, NULL))
+CALL(long, masktrap, (long state), (state), mask(state))
+CALL(void, flick, (void), (), join() < 0 ? -1 : (is_done(NULL), sched_yield()))
 
-static int get(void *buf, long count, long node) {
-    struct request *made = start_receive(-1, buf, count, node, -1, OF_LIBRARY, NULL);
-    return made ? finish(made) : -1;
+/* With a handler, in place of an id. */
+static int begun(struct request *made) {
+    run_handlers();
+    return made ? 0 : -1;
 }
 
-static int give(const void *buf, long count, long node) {
-    return (int)send_to(0, buf, count, node, 0, OF_LIBRARY);
-}
-
-/* Up a tree to node 0: a node has nodes `mask` behind it. */
-static int up(void *x, void *work, long bytes, void (*combine)(void *, const void *, long), long n) {
-    for (int mask = 1; mask < pairs.size; mask <<= 1) {
-        if (pairs.rank & mask) return give(x, bytes, pairs.rank - mask);
-        if (pairs.rank + mask >= pairs.size) continue;
-        if (get(work, bytes, pairs.rank + mask) < 0) return -1;
-        if (infocount() != bytes) return fail(EPROTO);
-        if (combine) combine(x, work, n);
+#define HANDLED(name, parameters, ...)                                   \
+    long _##name parameters {                                            \
+        const int dies = 0;                                              \
+        return handler ? begun(__VA_ARGS__) : fail(EINVAL);              \
+    }                                                                    \
+    void name parameters {                                               \
+        const int dies = 1;                                              \
+        nx_checked(handler ? begun(__VA_ARGS__) : fail(EINVAL), #name);  \
     }
-    return 0;
+#define BY (struct handling){handler, NULL, 0, dies}
+#define BY_X (struct handling){NULL, handler, param, dies}
+
+HANDLED(hrecv, (long typesel, void *buf, long count, nx_handler *handler),
+        start_receive(typesel, buf, count, -1, -1, OF_USER, BY))
+HANDLED(hrecvx, (long typesel, void *buf, long count, long node, long ptype, nx_xhandler *handler, long param),
+        start_receive(typesel, buf, count, node, ptype, OF_USER, BY_X))
+HANDLED(hsend, (long type, const void *buf, long count, long node, long ptype, nx_handler *handler),
+        start_send(type, buf, count, node, ptype, BY))
+HANDLED(hsendx, (long type, const void *buf, long count, long node, long ptype, nx_xhandler *handler, long param),
+        start_send(type, buf, count, node, ptype, BY_X))
+HANDLED(hsendrecv, (long type, const void *sbuf, long scount, long node, long ptype, long typesel, void *rbuf, long rcount,
+        nx_handler *handler),
+        with_send(start_receive(typesel, rbuf, rcount, -1, -1, OF_USER, BY), type, sbuf, scount, node, ptype))
+
+/* ---- For global.c. ---- */
+
+long nx_get(void *buf, long count, long node) {
+    long is[8];
+    struct request *made = about(start_receive(-1, buf, count, node, -1, OF_LIBRARY, none), is);
+    return finish(made) < 0 ? -1 : is[1];
 }
 
-static int down(void *x, long bytes) {
-    int mask = 1;
-    while (mask < pairs.size && !(pairs.rank & mask)) mask <<= 1;
-    if (pairs.rank && get(x, bytes, pairs.rank - mask) < 0) return -1;
-    if (pairs.rank && infocount() != bytes) return fail(EPROTO);
-    for (mask >>= 1; mask; mask >>= 1)
-        if (pairs.rank + mask < pairs.size && give(x, bytes, pairs.rank + mask) < 0) return -1;
-    return 0;
-}
-
-static int all(void *x, void *work, long bytes, void (*combine)(void *, const void *, long), long n) {
-    if (join() < 0) return -1;
-    return up(x, work, bytes, combine, n) < 0 ? -1 : down(x, bytes);
-}
-
-long _gsync(void) {
-    return all(NULL, NULL, 0, NULL, 0);
-}
-
-#define REDUCTION(name, T, x, y, result)                                    \
-    static void combine_##name(void *to, const void *from, long n) {        \
-        for (long i = 0; i < n; i++) {                                      \
-            T x = ((T *)to)[i], y = ((const T *)from)[i];                   \
-            ((T *)to)[i] = result;                                          \
-        }                                                                   \
-    }                                                                       \
-    void name(T data[], long n, T work[]) {                                 \
-        if (n < 0) n = 0;                                                   \
-        if (all(data, work, n * (long)sizeof(T), combine_##name, n) < 0) die(#name); \
-    }
-
-REDUCTION(gdsum, double, x, y, x + y)
-REDUCTION(gdhigh, double, x, y, x > y ? x : y)
-REDUCTION(gdlow, double, x, y, x < y ? x : y)
-REDUCTION(gisum, long, x, y, (long)((unsigned long)x + (unsigned long)y))
-REDUCTION(gihigh, long, x, y, x > y ? x : y)
-REDUCTION(gilow, long, x, y, x < y ? x : y)
-
-static int collect(const void *x, long xlen, void *y, long ylen, long *ncnt) {
-    long total = xlen;
-    if (join() < 0) return -1;
-    if (pairs.rank) {
-        if (give(x, xlen, 0) < 0) return -1;
-    } else {
-        if (xlen < 0 || xlen > ylen) return fail(EMSGSIZE);
-        if (xlen) memmove(y, x, (size_t)xlen);
-        for (int node = 1; node < pairs.size; node++) {
-            if (get((char *)y + total, ylen - total, node) < 0) return -1;
-            total += infocount();
-        }
-    }
-    if (down(&total, sizeof total) < 0) return -1;
-    if (total < 0 || total > ylen) return fail(EMSGSIZE);
-    if (ncnt) *ncnt = total;
-    return down(y, total);
-}
-
-void gcol(const void *x, long xlen, void *y, long ylen, long *ncnt) {
-    if (collect(x, xlen, y, ylen, ncnt) < 0) die("gcol");
-}
-
-double dclock(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-void flick(void) {
-    if (join() < 0) die("flick");
-    pairs_poll(&pairs);
-    turn();
-    sched_yield();
-}
-
-/* ---- The calls that end the program. ---- */
-
-static long checked(long result, const char *call) {
-    if (result < 0) die(call);
-    return result;
-}
-
-void csend(long type, const void *buf, long count, long node, long ptype) {
-    checked(_csend(type, buf, count, node, ptype), "csend");
-}
-void crecv(long typesel, void *buf, long count) {
-    checked(_crecv(typesel, buf, count), "crecv");
-}
-void crecvx(long typesel, void *buf, long count, long nodesel, long ptypesel, long about[8]) {
-    checked(_crecvx(typesel, buf, count, nodesel, ptypesel, about), "crecvx");
-}
-long isend(long type, const void *buf, long count, long node, long ptype) {
-    return checked(_isend(type, buf, count, node, ptype), "isend");
-}
-long irecv(long typesel, void *buf, long count) {
-    return checked(_irecv(typesel, buf, count), "irecv");
-}
-void msgwait(long mid) {
-    checked(_msgwait(mid), "msgwait");
-}
-long msgdone(long mid) {
-    return checked(_msgdone(mid), "msgdone");
-}
-long iprobe(long typesel) {
-    return checked(_iprobe(typesel), "iprobe");
-}
-void cprobe(long typesel) {
-    checked(_cprobe(typesel), "cprobe");
-}
-void hrecv(long typesel, void *buf, long count, nx_handler *handler) {
-    checked(handle(typesel, buf, count, handler, 1), "hrecv");
-}
-void gsync(void) {
-    checked(_gsync(), "gsync");
+long nx_give(const void *buf, long count, long node) {
+    return finish(send_one(0, buf, count, node, 0, OF_LIBRARY, none));
 }

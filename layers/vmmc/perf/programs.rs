@@ -35,7 +35,7 @@ pub const PROGRAMS: [Program; 5] = [
     Program {
         name: "Barnes-NX",
         source: "nbody.c",
-        with: &["nx/nx.c", "pairs/pairs.c"],
+        with: &["nx/nx.c", "nx/global.c", "../match/match.c", "pairs/pairs.c"],
         arguments: "4096 20",
         short: "256 2",
         size: "4K bodies, 20 iterations",
@@ -45,7 +45,7 @@ pub const PROGRAMS: [Program; 5] = [
     Program {
         name: "Ocean-NX",
         source: "grid.c",
-        with: &["nx/nx.c", "pairs/pairs.c"],
+        with: &["nx/nx.c", "nx/global.c", "../match/match.c", "pairs/pairs.c"],
         arguments: "514 2000",
         short: "66 20",
         size: "514 x 514",

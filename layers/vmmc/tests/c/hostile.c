@@ -26,24 +26,26 @@ static void handler(long type, long count, long node, long ptype) {
 /* Words near those that an honest rank of NX writes. */
 static void attack_nx(void) {
     struct pairs pairs;
-    if (pairs_open(&pairs, "nx", 384 << 10, "NONE", 30000) < 0) exit(3);
-    uint64_t at = 0, bulk = 0;
+    if (pairs_open(&pairs, "nx", 256 << 10, "NONE", 30000) < 0) exit(3);
+    uint64_t at = 0;
     for (uint64_t i = 0; i < 300; i++) {
         /* Mostly as it should be, so that the lies come late. */
-        uint64_t announced = next() % 4 == 0;
-        uint64_t header[6] = {announced, next() % 4, 0, announced ? next() % 100000 : next() % 600, announced ? i : 0, i};
         struct {
-            uint32_t kind, context;
-            uint64_t rest[5];
-        } record = {(uint32_t)header[0], 0, {header[1], header[2], header[3], header[4], header[5]}};
-        if (next() % 40 == 0) record.rest[next() % 5] = next() % 2 ? next() : next() % 300000;
-        if (next() % 80 == 0) record.kind = (uint32_t)(next() % 4);
-        if (next() % 80 == 0) record.context = (uint32_t)(next() % 4);
+            uint32_t context;
+            int32_t type, ptype, zero;
+            uint64_t bytes;
+        } record = {0, (int32_t)(next() % 4), 0, 0, next() % 600};
+        if (next() % 20 == 0) record.bytes = next() % 10000;
+        uint64_t follow = record.bytes;
+        if (i > 20 && next() % 40 == 0) record.bytes = next() % 2 ? next() : next() % 300000;
+        if (i > 20 && next() % 80 == 0) record.type = (int32_t)next();
+        if (i > 20 && next() % 80 == 0) record.context = (uint32_t)(next() % 4);
         pairs_put_ring(&pairs, 0, 0, 256 << 10, at, &record, sizeof record);
-        at += sizeof record + (announced ? 0 : (header[3] + 15) / 16 * 16);
-        pairs_put_word(&pairs, 0, 0, next() % 60 ? at : next() % (2 * at));
-        if (next() % 20 == 0) pairs_put_word(&pairs, 0, (int)(next() % PAIRS_WORDS), next() % 2 ? next() : next() % 400000);
-        if (next() % 3 == 0) pairs_put_word(&pairs, 0, 3, bulk += next() % 9000);
+        at += sizeof record + follow;
+        pairs_put_word(&pairs, 0, 0, i < 50 || next() % 60 ? at : next() % (2 * at));
+        /* The word 1 ends all at once. */
+        int word = (int)(next() % PAIRS_WORDS);
+        if (next() % 40 == 0 && (word != 1 || i > 200)) pairs_put_word(&pairs, 0, word, next() % 2 ? next() : next() % 400000);
         for (int turn = 0; turn < 20; turn++) pairs_poll(&pairs);
     }
     pairs_close(&pairs);

@@ -8,6 +8,7 @@
 //! bound    automatic update by stores of this library's, combined or not
 //! mirror   automatic update by plain stores, which are tracked
 //! track    which bytes of plain memory have changed
+//! userfault which of its pages, by the kernel
 //! c        the same for C: include/vmmc.h
 //! ```
 #![warn(missing_docs)]
@@ -16,10 +17,14 @@ mod bound;
 mod c;
 mod mirror;
 mod track;
+#[doc(hidden)]
+pub mod userfault;
 mod vmmc;
 
 pub use bound::{Bound, Combining};
 pub use hamlyn_clan::{Config, Error, Rights};
 pub use mirror::Mirror;
+#[doc(hidden)]
+pub use track::each_run;
 pub use track::{PAGE, Tracked, Tracking, Twin, runs};
 pub use vmmc::{Buffer, Exporting, Notification, Proxy, Users, Vmmc};

@@ -8,19 +8,16 @@
 //! Bytes that were overwritten between two scans are lost, and so is the order of stores between them. A store
 //! while a scan runs is found by this scan or the next one.
 //!
-//! `unsafe` is here alone in this crate, beside the C face: system calls on memory that the caller owns,
-//! and its copies.
+//! `unsafe` is here and in `userfault` alone in this crate, beside the C face: system calls on memory that
+//! the caller owns, and its copies.
 
-use std::fs::File;
+use crate::userfault::{Userfault, Watch};
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
-/// Ranges of pages of one call.
-const RANGES: usize = 256;
 
 /// How changes are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +33,7 @@ pub struct Tracked {
     start: *mut u8,
     bytes: usize,
     twin: Twin,
-    kernel: Option<Kernel>,
+    kernel: Option<Userfault>,
     /// A page's bytes, and its twin's before them.
     copy: Box<[u8; PAGE]>,
     old: Box<[u8; PAGE]>,
@@ -65,12 +62,6 @@ impl Twin {
 // SAFETY: the memory belongs to the caller of `new`, whichever thread uses this.
 unsafe impl Send for Tracked {}
 
-struct Kernel {
-    /// The registration lives as long as it.
-    _userfaultfd: OwnedFd,
-    pagemap: File,
-}
-
 impl core::fmt::Debug for Tracked {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let mut tracked = f.debug_struct("Tracked");
@@ -91,7 +82,10 @@ impl Tracked {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, said));
         }
         let kernel = match wanted {
-            Tracking::Kernel => Some(Kernel::new(start as usize, bytes)?),
+            // SAFETY: by this function's contract.
+            Tracking::Kernel => {
+                Some(unsafe { Userfault::new(start as usize, bytes, Watch::Stores) }?)
+            }
             Tracking::Compare => None,
         };
         let twin = Twin(Arc::new(Mutex::new(vec![0; bytes].into_boxed_slice())));
@@ -144,9 +138,19 @@ impl Tracked {
     ) -> Result<(), E> {
         let mut from = 0;
         while from < self.bytes {
-            let (ranges, end) = match &self.kernel {
-                Some(kernel) => kernel.written(self.start as usize, from..self.bytes)?,
-                None => (core::iter::once(from..self.bytes).collect(), self.bytes),
+            let mut ranges = Vec::new();
+            let end = match &self.kernel {
+                Some(kernel) => {
+                    let base = self.start as usize;
+                    let take = |range: Range<usize>| {
+                        ranges.push(range.start - base..range.end - base);
+                    };
+                    kernel.written(base + from..base + self.bytes, take)? - base
+                }
+                None => {
+                    ranges.push(from..self.bytes);
+                    self.bytes
+                }
             };
             let mut ranges = ranges.into_iter();
             while let Some(range) = ranges.next() {
@@ -223,119 +227,41 @@ unsafe fn take_copy(page: *const u8, copy: &mut [u8; PAGE]) {
     }
 }
 
-/// The runs of bytes in which two pages differ, and no byte between them.
-pub fn runs<'a>(new: &'a [u8], old: &'a [u8]) -> Vec<Range<usize>> {
-    let mut found: Vec<Range<usize>> = Vec::new();
-    let words = new.as_chunks::<8>().0.iter().zip(old.as_chunks::<8>().0);
-    for (at, _) in words.enumerate().filter(|(_, (new, old))| new != old) {
-        for byte in (8 * at..8 * at + 8).filter(|byte| new[*byte] != old[*byte]) {
-            match found.last_mut() {
-                Some(last) if last.end == byte => last.end += 1,
-                _ => found.push(byte..byte + 1),
-            }
-        }
-    }
+/// The runs of bytes in which two pages of whole words differ, to the byte.
+pub fn runs(new: &[u8], old: &[u8]) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    each_run(new, old, |run| found.push(run));
     found
 }
 
-/// `struct pm_scan_arg` of Linux.
-#[repr(C)]
-#[derive(Default)]
-struct ScanArguments {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vector: u64,
-    vector_length: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
+/// Bytes that are compared at once, by the system's `memcmp`, which takes the widest vectors of the machine.
+const LINE: usize = 128;
 
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct PageRegion {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-const PAGEMAP_SCAN: libc::c_ulong = 0xC060_6610;
-const PM_SCAN_WP_MATCHING: u64 = 1;
-const PM_SCAN_CHECK_WPASYNC: u64 = 2;
-const PAGE_IS_WRITTEN: u64 = 2;
-
-const UFFD_USER_MODE_ONLY: libc::c_int = 1;
-const UFFDIO_API: libc::c_ulong = 0xC018_AA3F;
-const UFFDIO_REGISTER: libc::c_ulong = 0xC020_AA00;
-const UFFDIO_WRITEPROTECT: libc::c_ulong = 0xC018_AA06;
-const UFFD_API: u64 = 0xAA;
-const UFFD_FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
-const UFFD_FEATURE_WP_ASYNC: u64 = 1 << 15;
-const UFFDIO_REGISTER_MODE_WP: u64 = 2;
-
-fn checked(result: libc::c_int, doing: &str) -> io::Result<libc::c_int> {
-    if result >= 0 {
-        return Ok(result);
+/// [`runs`], handed over one by one, without an allocation.
+#[doc(hidden)]
+pub fn each_run(new: &[u8], old: &[u8], mut take: impl FnMut(Range<usize>)) {
+    let mut open = 0..0;
+    let mut close = |run: Range<usize>| {
+        if !run.is_empty() {
+            take(run);
+        }
+    };
+    for (line, (new, old)) in new.chunks(LINE).zip(old.chunks(LINE)).enumerate() {
+        if new == old {
+            continue;
+        }
+        let words = new.as_chunks::<8>().0.iter().zip(old.as_chunks::<8>().0);
+        for (at, (new, old)) in words.enumerate().filter(|(_, (new, old))| new != old) {
+            for byte in (0..8).filter(|byte| new[*byte] != old[*byte]) {
+                let byte_at = LINE * line + 8 * at + byte;
+                if open.end != byte_at {
+                    close(core::mem::replace(&mut open, byte_at..byte_at));
+                }
+                open.end += 1;
+            }
+        }
     }
-    let error = io::Error::last_os_error();
-    Err(io::Error::new(error.kind(), format!("{doing}: {error}")))
-}
-
-impl Kernel {
-    fn new(start: usize, bytes: usize) -> io::Result<Self> {
-        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | UFFD_USER_MODE_ONLY;
-        // SAFETY: a new descriptor, or an error.
-        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as libc::c_int;
-        let fd = checked(fd, "userfaultfd")?;
-        // SAFETY: it was just made, and belongs to nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let control = |request, words: &mut [u64; 4], doing| {
-            // SAFETY: each request reads and writes at most four words; its ranges are the caller's memory.
-            let done = unsafe { libc::ioctl(fd.as_raw_fd(), request, words.as_mut_ptr()) };
-            checked(done, doing).map(drop)
-        };
-        let features = UFFD_FEATURE_WP_ASYNC | UFFD_FEATURE_WP_UNPOPULATED;
-        let asynchronous = "userfaultfd's asynchronous write protection (Linux 6.7)";
-        control(UFFDIO_API, &mut [UFFD_API, features, 0, 0], asynchronous)?;
-        let (start, bytes) = (start as u64, bytes as u64);
-        let mut register = [start, bytes, UFFDIO_REGISTER_MODE_WP, 0];
-        control(UFFDIO_REGISTER, &mut register, "registering memory to be tracked")?;
-        control(UFFDIO_WRITEPROTECT, &mut [start, bytes, 1, 0], "write protection")?;
-        let pagemap = File::open("/proc/self/pagemap")?;
-        let kernel = Self { _userfaultfd: fd, pagemap };
-        // So that a kernel without it is known now.
-        kernel.written(start as usize, 0..PAGE)?;
-        Ok(kernel)
-    }
-
-    /// Pages that were written, in a part of the memory, which are protected again; and the end of the part
-    /// that was looked at.
-    fn written(&self, base: usize, part: Range<usize>) -> io::Result<(Vec<Range<usize>>, usize)> {
-        let mut regions = [PageRegion::default(); RANGES];
-        let mut arguments = ScanArguments {
-            size: size_of::<ScanArguments>() as u64,
-            flags: PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC,
-            start: (base + part.start) as u64,
-            end: (base + part.end) as u64,
-            vector: regions.as_mut_ptr() as u64,
-            vector_length: RANGES as u64,
-            category_mask: PAGE_IS_WRITTEN,
-            return_mask: PAGE_IS_WRITTEN,
-            ..Default::default()
-        };
-        // SAFETY: the arguments name an array that is here until the call has returned.
-        let count =
-            unsafe { libc::ioctl(self.pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments) };
-        let count = checked(count, "the scan of written pages (Linux 6.7)")? as usize;
-        let found = regions.iter().take(count);
-        let found = found.map(|region| region.start as usize - base..region.end as usize - base);
-        Ok((found.collect(), arguments.walk_end as usize - base))
-    }
+    close(open);
 }
 
 #[cfg(test)]

@@ -144,7 +144,8 @@ vmmc_bound_t *vmmc_bind(vmmc_proxy_t *proxy, uint64_t at, size_t bytes, const vm
 int vmmc_set_limit(vmmc_bound_t *bound, int ms);
 /* Of VMMC_STORE: the local bytes, to be read. */
 const void *vmmc_bound_memory(vmmc_bound_t *bound);
-/* On an error other than VMMC_MISUSE the bytes are stored here, and leave with the next flush. */
+/* VMMC_TIMED_OUT: earlier stores wait for room, and nothing of this one has happened. A store that finds no room itself
+ * leaves with the next store or flush. */
 int vmmc_st32(vmmc_bound_t *bound, size_t offset, uint32_t value);
 int vmmc_st64(vmmc_bound_t *bound, size_t offset, uint64_t value);
 int vmmc_au_memcpy(vmmc_bound_t *bound, size_t offset, const void *data, size_t bytes);

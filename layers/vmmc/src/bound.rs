@@ -8,6 +8,7 @@
 //! Never: a deliberate update of the same program overtakes a store that was flushed.
 
 use crate::{Error, PAGE, Proxy};
+use core::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Bytes of one gathered run.
@@ -32,24 +33,106 @@ impl Default for Combining {
     }
 }
 
+/// The run of consecutive stores that has not left yet, by its place.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Gather {
+    combining: Combining,
+    run: Range<usize>,
+    began: Option<Instant>,
+}
+
+impl Gather {
+    /// Without a run; [`Error::Misuse`] for a sub-page that is not allowed.
+    pub fn new(combining: Combining) -> Result<Self, Error> {
+        let sub_page = combining.sub_page;
+        if sub_page != 0 && !(sub_page.is_power_of_two() && (8..=PAGE as u32).contains(&sub_page)) {
+            return Err(Error::Misuse(format!(
+                "a sub-page of {sub_page} bytes: 0 and the powers of two from 8 to {PAGE} are allowed"
+            )));
+        }
+        Ok(Self { combining, run: 0..0, began: None })
+    }
+
+    /// Before a store: a run that it does not continue, or that is full, leaves before its bytes can change.
+    /// On an error of `leave` the run stays.
+    #[inline]
+    pub fn begin<E>(
+        &mut self,
+        offset: usize,
+        leave: impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if offset != self.run.end || self.run.is_empty() || self.run.len() >= RUN {
+            self.flush(leave)?;
+            self.run = offset..offset;
+        }
+        Ok(())
+    }
+
+    /// After a store that ends at `end`: what is to leave by now leaves; on an error of `leave` later.
+    #[inline]
+    pub fn end<E>(
+        &mut self,
+        end: usize,
+        mut leave: impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.run.end = end;
+        let sub_page = self.combining.sub_page as usize;
+        if sub_page == 0 {
+            while self.run.len() > WORD {
+                self.leave_until(self.run.start + WORD, &mut leave)?;
+            }
+            return self.flush(leave);
+        }
+        let boundary = end & !(sub_page - 1);
+        if self.run.len() >= RUN || boundary > self.run.start {
+            return self.leave_until(if self.run.len() >= RUN { end } else { boundary }, leave);
+        }
+        if let Some(timer) = self.combining.timer {
+            let began = *self.began.get_or_insert_with(Instant::now);
+            if began.elapsed() >= timer {
+                return self.flush(leave);
+            }
+        }
+        Ok(())
+    }
+
+    /// The run leaves now.
+    pub fn flush<E>(&mut self, leave: impl FnMut(Range<usize>) -> Result<(), E>) -> Result<(), E> {
+        self.leave_until(self.run.end, leave)
+    }
+
+    #[inline(never)]
+    fn leave_until<E>(
+        &mut self,
+        end: usize,
+        mut leave: impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.began = None;
+        if !self.run.is_empty() {
+            leave(self.run.start..end)?;
+            self.run.start = end;
+        }
+        Ok(())
+    }
+}
+
 /// Local memory that is bound to a part of an imported buffer: its stores happen here and there.
 pub struct Bound {
     proxy: Proxy,
     at: u64,
     local: Box<[u8]>,
-    combining: Combining,
     notifies: Option<u32>,
     limit: Option<Duration>,
-    /// The bytes of the run are those of `local`.
-    run: core::ops::Range<usize>,
-    began: Option<Instant>,
+    /// The bytes of its run are those of `local`.
+    gather: Gather,
     figures: [u64; 2],
 }
 
 impl core::fmt::Debug for Bound {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let mut bound = f.debug_struct("Bound");
-        bound.field("bytes", &self.local.len()).field("combining", &self.combining);
+        bound.field("bytes", &self.local.len()).field("combining", &self.gather.combining);
         bound.finish_non_exhaustive()
     }
 }
@@ -66,29 +149,13 @@ impl Proxy {
         limit: Option<Duration>,
     ) -> Result<Bound, Error> {
         let inside = at.checked_add(bytes as u64).is_some_and(|end| end <= self.bytes());
-        let sub_page = combining.sub_page;
         if !inside || !at.is_multiple_of(8) {
             let all = self.bytes();
             return Err(Error::Misuse(format!("{bytes} bytes at {at} of a buffer of {all} bytes")));
         }
-        if sub_page != 0 && !(sub_page.is_power_of_two() && (8..=PAGE as u32).contains(&sub_page)) {
-            return Err(Error::Misuse(format!(
-                "a sub-page of {sub_page} bytes: 0 and the powers of two from 8 to {PAGE} are allowed"
-            )));
-        }
-        let (local, run) = (vec![0; bytes].into_boxed_slice(), 0..0);
-        let (began, figures) = (None, [0; 2]);
-        Ok(Bound {
-            proxy: self.clone(),
-            at,
-            local,
-            combining,
-            notifies,
-            limit,
-            run,
-            began,
-            figures,
-        })
+        let gather = Gather::new(combining)?;
+        let (local, figures) = (vec![0; bytes].into_boxed_slice(), [0; 2]);
+        Ok(Bound { proxy: self.clone(), at, local, notifies, limit, gather, figures })
     }
 }
 
@@ -115,69 +182,48 @@ impl Bound {
         self.store(offset, &value.to_ne_bytes())
     }
 
-    /// Stores bytes, one behind the other. On an error they are stored here, and will leave with the next
-    /// [`flush`](Self::flush).
+    /// Stores bytes, one behind the other. [`Error::TimedOut`]: earlier stores wait for room, and nothing of
+    /// this one has happened. A store that finds no room itself leaves with the next store or flush.
     #[inline]
     pub fn store(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let end = offset.saturating_add(bytes.len());
-        // A run that this store does not continue leaves before its bytes can change.
-        if offset != self.run.end || self.run.is_empty() {
-            self.flush()?;
-            self.run = offset..offset;
-        }
+        self.gather(|gather, leave| gather.begin(offset, leave))?;
         let Some(place) = self.local.get_mut(offset..end) else {
             let (length, all) = (bytes.len(), self.local.len());
-            self.run = 0..0;
+            self.gather.run = 0..0;
             return Err(Error::Misuse(format!("{length} bytes at {offset} of {all} bound bytes")));
         };
         place.copy_from_slice(bytes);
         self.figures[0] += 1;
-        self.run.end = end;
-        self.leave_in_part(end)
-    }
-
-    #[inline]
-    fn leave_in_part(&mut self, end: usize) -> Result<(), Error> {
-        let sub_page = self.combining.sub_page as usize;
-        if sub_page == 0 {
-            while self.run.len() > WORD {
-                self.flush_until(self.run.start + WORD)?;
-            }
-            return self.flush();
+        match self.gather(|gather, leave| gather.end(end, leave)) {
+            Err(Error::TimedOut) => Ok(()),
+            left => left,
         }
-        let boundary = end & !(sub_page - 1);
-        if self.run.len() >= RUN || boundary > self.run.start {
-            return self.flush_until(if self.run.len() >= RUN { end } else { boundary });
-        }
-        if let Some(timer) = self.combining.timer {
-            let began = *self.began.get_or_insert_with(Instant::now);
-            if began.elapsed() >= timer {
-                return self.flush();
-            }
-        }
-        Ok(())
     }
 
     /// The gathered run leaves now: later sends arrive behind it.
     pub fn flush(&mut self) -> Result<(), Error> {
-        self.flush_until(self.run.end)
+        self.gather(|gather, leave| gather.flush(leave))
     }
 
-    #[inline(never)]
-    fn flush_until(&mut self, end: usize) -> Result<(), Error> {
-        self.began = None;
-        if self.run.is_empty() {
-            return Ok(());
-        }
-        let bytes = &self.local[self.run.start..end];
-        let to = self.at + self.run.start as u64;
-        match self.notifies {
-            None => self.proxy.send(to, bytes, self.limit)?,
-            Some(word) => self.proxy.send_notify(to, bytes, word, self.limit)?,
-        }
-        self.figures[1] += 1;
-        self.run.start = end;
-        Ok(())
+    #[inline(always)]
+    fn gather(
+        &mut self,
+        act: impl FnOnce(
+            &mut Gather,
+            &mut dyn FnMut(Range<usize>) -> Result<(), Error>,
+        ) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Self { proxy, at, local, notifies, limit, gather, figures } = self;
+        act(gather, &mut |run| {
+            let (to, bytes) = (*at + run.start as u64, &local[run]);
+            match *notifies {
+                None => proxy.send(to, bytes, *limit)?,
+                Some(word) => proxy.send_notify(to, bytes, word, *limit)?,
+            }
+            figures[1] += 1;
+            Ok(())
+        })
     }
 
     /// Stores, and runs that have left.

@@ -21,6 +21,8 @@ mod track;
 pub mod userfault;
 mod vmmc;
 
+#[doc(hidden)]
+pub use bound::Gather;
 pub use bound::{Bound, Combining};
 pub use hamlyn_clan::{Config, Error, Rights};
 pub use mirror::Mirror;

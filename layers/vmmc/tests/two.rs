@@ -253,6 +253,61 @@ fn bound(two: &Two, bytes: u64) -> (hamlyn_vmmc::Buffer, Proxy) {
 }
 
 #[test]
+fn a_store_that_finds_no_room_has_not_happened_and_those_before_it_arrive() {
+    let two = two();
+    let (asks, go) = mpsc::channel();
+    let exporter = two.exporter.clone();
+    let buffer = two.exporter.export("b", 4096, Exporting::default()).unwrap();
+    // Its turns are taken until the import is done, and then no more: the ring fills.
+    let turns = std::thread::spawn(move || {
+        while go.try_recv().is_err() {
+            exporter.poll().unwrap();
+        }
+    });
+    let proxy = two.importer.import("two", "b", LIMIT).unwrap();
+    asks.send(()).unwrap();
+    turns.join().unwrap();
+    for sub_page in [0, 4096] {
+        let combining = Combining { sub_page, timer: None };
+        let mut bound = proxy.bind(0, 4096, combining, None, Some(Duration::ZERO)).unwrap();
+        // Scattered: each is a run of its own.
+        let places = || (0..4096).step_by(16).cycle();
+        let (mut stored, mut refused) = (Vec::new(), None);
+        for (value, at) in (1..100_000).zip(places()) {
+            match bound.store_u64(at, value) {
+                Ok(()) => stored.push((at, value)),
+                Err(e) => {
+                    assert_eq!(e, Error::TimedOut);
+                    refused = Some(at);
+                    break;
+                }
+            }
+        }
+        let refused = refused.expect("the ring has an end");
+        let mut local = vec![0; 4096];
+        for (at, value) in stored {
+            local[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+        }
+        assert!(local == bound.bytes(), "the store at {refused} has happened in part");
+        assert_eq!(bound.flush(), Err(Error::TimedOut));
+        until(|| {
+            two.exporter.poll().unwrap();
+            bound.flush().is_ok()
+        });
+        until(|| {
+            two.exporter.poll().unwrap();
+            bytes_of(&buffer, 4096) == local
+        });
+        drop(bound);
+        let zeros = [0; 4096];
+        until(|| {
+            two.exporter.poll().unwrap();
+            proxy.send(0, &zeros, Some(Duration::ZERO)).is_ok()
+        });
+    }
+}
+
+#[test]
 fn bound_stores_happen_here_and_there_and_consecutive_ones_are_combined() {
     let two = two();
     let (buffer, proxy) = bound(&two, 65_536);

@@ -1,195 +1,25 @@
 //! CLAN for C: `include/clan.h`, whose comments are the contract.
 //!
-//! ```text
-//!   clan_x(..)   `calls!` puts each body into `guard`; `get` finds null pointers, of a result first
-//!   result       what the body returns, 0 or a count; or the number of an `Error`, and its text
-//! ```
-//! Never: a panic goes to the caller's frames; a call that fails writes a result.
+//! Never: a call that fails writes a result.
 
 // A body that does nothing but call is one line.
 #![allow(missing_docs, clippy::unit_arg)]
 
+use crate::face::{Given, In, Kept, Many, New, Out, limit, misuse, number_of, put, put_some, text};
 use crate::{
     Aperture, Clan, Completion, Config, Done, Endpoint, Error, Event, EventId, EventQueue, Export,
     Figures, HANDLE_BYTES, OOB_BYTES, Region, Request, RequestQueue, Rights, Signal, Target, Trip,
-    Wire,
+    Wire, calls,
 };
-use core::mem::MaybeUninit;
-use core::ptr::NonNull;
 use hamlyn::Access;
-use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicU64;
-use std::time::Duration;
-
-thread_local! {
-    static TEXT: RefCell<CString> = RefCell::new(CString::default());
-}
-
-fn tell(text: &str) {
-    let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
-    // A thread that is ending has no text any more.
-    let _ = TEXT.try_with(|at| at.replace(text));
-}
-
-#[cold]
-fn number_of(error: &Error) -> c_int {
-    tell(&error.to_string());
-    match error {
-        Error::Full(_) => -1,
-        Error::Revoked => -2,
-        Error::Closed(_) => -3,
-        Error::Misuse(_) => -4,
-        Error::Refused(_) => -5,
-        Error::TimedOut => -6,
-    }
-}
-
-/// What C gets for a body's result, or for an error's number.
-trait Answer<V> {
-    fn of(result: Result<V, c_int>) -> Self;
-}
-
-macro_rules! answers {
-    ($($value:ty => $type:ty: $done:expr, $failed:expr;)*) => {$(
-        impl Answer<$value> for $type {
-            #[inline]
-            fn of(result: Result<$value, c_int>) -> Self {
-                result.map_or_else($failed, $done)
-            }
-        }
-    )*};
-}
-
-answers! {
-    () => c_int: |()| 0, |number| number;
-    bool => c_int: c_int::from, |number| number;
-    c_int => c_int: |count| count, |number| number;
-    () => (): |()| (), |_| ();
-    u64 => u64: |value| value, |_| 0;
-    *mut u8 => *mut c_void: |address| address.cast(), |_| core::ptr::null_mut();
-}
-
-#[inline]
-fn guard<V, R: Answer<V>>(body: impl FnOnce() -> Result<V, Error>) -> R {
-    // Unwind safety: the locks behind the body's objects take a panic for a state between two steps.
-    R::of(match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(result) => result.map_err(|error| number_of(&error)),
-        Err(payload) => {
-            // Its destructor might panic again.
-            core::mem::forget(payload);
-            tell("a mistake of the library: it panicked");
-            Err(-7)
-        }
-    })
-}
-
-macro_rules! calls {
-    ($result:ty: $(fn $name:ident($($at:ident: $type:ty),*) $body:block)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($at: $type),*) -> $result {
-            guard(|| $body)
-        }
-    )*};
-}
 
 macro_rules! structures {
     ($($name:ident { $($field:ident: $type:ty),* })*) => {$(
         #[repr(C)]
         pub struct $name { $($field: $type),* }
     )*};
-}
-
-/// An object or a structure. By the header a pointer that is not null points to what its type says, which
-/// nothing closes or writes meanwhile; only callers in C make one.
-type In<'a, T> = Option<&'a T>;
-/// The place of a result, ..
-type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
-/// .. and of an object, whose pointer is its box.
-type New<'a, T> = Out<'a, Box<T>>;
-
-trait Given<T> {
-    fn get(self) -> Result<T, Error>;
-}
-
-impl<T> Given<T> for Option<T> {
-    #[inline]
-    fn get(self) -> Result<T, Error> {
-        self.map_or_else(|| misuse("a null pointer"), Ok)
-    }
-}
-
-fn put<T>(to: &mut MaybeUninit<T>, value: T) -> Result<(), Error> {
-    to.write(value);
-    Ok(())
-}
-
-fn put_some<T>(to: &mut MaybeUninit<T>, value: Option<T>) -> Result<bool, Error> {
-    Ok(value.map(|value| to.write(value)).is_some())
-}
-
-fn misuse<T>(text: impl Into<String>) -> Result<T, Error> {
-    Err(Error::Misuse(text.into()))
-}
-
-/// So many of the caller's things, which are read, or room for them.
-#[repr(transparent)]
-pub struct Many<T>(*mut T);
-
-impl<T> Many<T> {
-    fn start(&self, count: usize) -> Result<*mut T, Error> {
-        if count == 0 {
-            return Ok(NonNull::dangling().as_ptr());
-        }
-        if self.0.is_null() || count > isize::MAX as usize / size_of::<T>() {
-            return misuse(format!("{count} of {} bytes at {:p}", size_of::<T>(), self.0));
-        }
-        Ok(self.0)
-    }
-
-    #[inline]
-    fn of<'a>(&self, count: usize) -> Result<&'a [T], Error> {
-        // SAFETY: so many of them, by the header.
-        Ok(unsafe { core::slice::from_raw_parts(self.start(count)?, count) })
-    }
-}
-
-impl Many<u8> {
-    #[inline]
-    fn room<'a>(&self, length: usize) -> Result<&'a mut [u8], Error> {
-        // SAFETY: so many bytes, by the header.
-        Ok(unsafe { core::slice::from_raw_parts_mut(self.start(length)?, length) })
-    }
-}
-
-impl Many<c_char> {
-    fn text<'a>(&self) -> Result<&'a str, Error> {
-        // SAFETY: it ends with a zero, by the header.
-        let text = unsafe { CStr::from_ptr(self.start(1)?) };
-        text.to_str().map_err(|e| Error::Misuse(format!("a text that is not UTF-8: {e}")))
-    }
-}
-
-/// A pointer of the program's that the library keeps: the word of a group, or what a call-back gets.
-#[derive(Clone, Debug)]
-pub struct Kept<T>(*mut T);
-
-// SAFETY: by the header it may be used by any thread, for as long as it is kept.
-unsafe impl<T> Send for Kept<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for Kept<T> {}
-
-impl Kept<u64> {
-    pub(crate) fn word(&self) -> &AtomicU64 {
-        // SAFETY: not null and aligned, as `clan_requests_submit` has checked; atomic at both ends.
-        unsafe { AtomicU64::from_ptr(self.0) }
-    }
-}
-
-fn limit(ms: c_int) -> Option<Duration> {
-    u64::try_from(ms).ok().map(Duration::from_millis)
 }
 
 fn rights(number: c_int) -> Result<Rights, Error> {
@@ -245,7 +75,7 @@ fn event_of(Event { id, user }: Event) -> CEvent {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn clan_error_text() -> *const c_char {
-    TEXT.try_with(|text| text.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    text()
 }
 
 calls! { (): // An object is closed by being dropped.

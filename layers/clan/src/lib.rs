@@ -13,7 +13,7 @@
 //! clan      the calls of a program and its end points
 //! memory    regions and apertures
 //! requests  request queues, and the engine that serves them
-//! c         the same for C: include/clan.h
+//! c         the same for C: include/clan.h; face: for it, and for the layers over this one
 //! ```
 #![warn(missing_docs)]
 
@@ -22,6 +22,8 @@ mod c;
 mod clan;
 mod ends;
 mod events;
+#[doc(hidden)]
+pub mod face;
 mod memory;
 mod requests;
 mod trips;

@@ -78,7 +78,7 @@ pub enum Completion {
     Word(Arc<AtomicU64>),
     /// The same, of a program in C.
     #[doc(hidden)]
-    WordOfC(crate::c::Kept<u64>),
+    WordOfC(crate::face::Kept<u64>),
 }
 
 impl Completion {

@@ -140,14 +140,17 @@ typedef struct {
 } vmmc_binding_t;
 /* Binds so many bytes to the buffer from `at` on, a multiple of 8. VMMC_TRACKED sends all of them once. */
 vmmc_bound_t *vmmc_bind(vmmc_proxy_t *proxy, uint64_t at, size_t bytes, const vmmc_binding_t *binding);
-/* How long stores wait from now on (0: they fail at once with VMMC_TIMED_OUT). */
+/* How long stores and flushes wait for room from now on. */
 int vmmc_set_limit(vmmc_bound_t *bound, int ms);
 /* Of VMMC_STORE: the local bytes, to be read. */
 const void *vmmc_bound_memory(vmmc_bound_t *bound);
-/* VMMC_TIMED_OUT: earlier stores wait for room, and nothing of this one has happened. A store that finds no room itself
- * leaves with the next store or flush. */
+/* Stores here, and there: a word in the processor's order, at any offset; or bytes. VMMC_TIMED_OUT: earlier stores wait for
+ * room, and nothing of this one has happened. A store that finds no room itself leaves with the next store or flush. */
 int vmmc_st32(vmmc_bound_t *bound, size_t offset, uint32_t value);
 int vmmc_st64(vmmc_bound_t *bound, size_t offset, uint64_t value);
+/* The same, but a full ring fails at once: VMMC_FULL. */
+int vmmc_try_st32(vmmc_bound_t *bound, size_t offset, uint32_t value);
+int vmmc_try_st64(vmmc_bound_t *bound, size_t offset, uint64_t value);
 int vmmc_au_memcpy(vmmc_bound_t *bound, size_t offset, const void *data, size_t bytes);
 /* What was stored leaves: every later send of this program arrives behind it. */
 int vmmc_flush(vmmc_bound_t *bound);
@@ -159,7 +162,10 @@ int vmmc_told(vmmc_bound_t *bound, size_t offset, const void *data, size_t bytes
 /* Flushes, and frees; the flush's result. */
 int vmmc_unbind(vmmc_bound_t *bound);
 
-/* The path of a proxy's updates, and the engine of a binding, in words of at most `size` bytes with their 0. */
+/* The path of a proxy's updates, and the engine of a binding with its path, in words, cut to `size` bytes with their 0:
+ * "store, combined: ..", "store, not combined: ..", "tracked by the kernel ..", "tracked by comparing all pages .." with
+ * the reason: a kernel before Linux 6.7, or memory that is tracked by another binding or another userfaultfd already. No
+ * engine stores through an aperture: an exported buffer has many importers, and pages that are mapped have one. */
 int vmmc_explain(const vmmc_proxy_t *proxy, char *to, size_t size);
 int vmmc_explain_bound(const vmmc_bound_t *bound, char *to, size_t size);
 

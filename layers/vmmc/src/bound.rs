@@ -201,6 +201,18 @@ impl Bound {
         }
     }
 
+    /// [`store`](Self::store) that does not wait: [`Error::Full`], if earlier stores wait for room.
+    #[inline]
+    pub fn try_store(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        let limit = self.limit.replace(Duration::ZERO);
+        let stored = self.store(offset, bytes);
+        self.limit = limit;
+        stored.map_err(|error| match error {
+            Error::TimedOut => Error::Full("the link to the buffer's program is full".into()),
+            other => other,
+        })
+    }
+
     /// The gathered run leaves now: later sends arrive behind it.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.gather(|gather, leave| gather.flush(leave))
@@ -224,6 +236,19 @@ impl Bound {
             figures[1] += 1;
             Ok(())
         })
+    }
+
+    /// The engine and its path, in words.
+    pub fn explain(&self) -> Result<String, Error> {
+        let Combining { sub_page, timer } = self.gather.combining;
+        let engine = match (sub_page, timer) {
+            (0, _) => "not combined: each leaves at once".into(),
+            (_, None) => format!("combined: up to {RUN} bytes, and to multiples of {sub_page}"),
+            (_, Some(timer)) => {
+                format!("combined: up to {RUN} bytes, to multiples of {sub_page}, for {timer:?}")
+            }
+        };
+        Ok(format!("store, {engine}; {}", self.proxy.explain()?))
     }
 
     /// Stores, and runs that have left.

@@ -1,47 +1,31 @@
-//! VMMC for C: `include/vmmc.h`, whose comments are the contract.
-//!
-//! Objects are boxes that the program frees. Each call goes through `call`, which keeps its error for the
-//! thread. `unsafe`: the program's pointers are what the header demands.
-//!
-//! Never: a panic goes to the caller's frames.
-#![expect(clippy::unit_arg, reason = "calls that have no result")]
-#![allow(missing_docs, clippy::too_many_arguments)]
+//! VMMC for C: `include/vmmc.h`, whose comments are the contract. Objects are boxes that the program frees.
+
+// A body that does nothing but call is one line.
+#![allow(missing_docs, clippy::unit_arg)]
 
 use crate::{Bound, Buffer, Combining, Config, Error, Exporting, Mirror, Notification, Proxy};
-use crate::{Rights, Tracking, Users, Vmmc};
-use core::ffi::{CStr, c_char, c_int, c_void};
-use core::mem::ManuallyDrop;
-use core::panic::AssertUnwindSafe;
+use crate::{Rights, Sends, Users, Vmmc};
+use core::ffi::{c_char, c_int, c_void};
 use hamlyn::job::{Job, JobError};
 use hamlyn::{Access, NodeId};
-use hamlyn_clan::{Completion, Request, RequestQueue};
-use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::ffi::CString;
-use std::sync::{Mutex, PoisonError};
+use hamlyn_clan::calls;
+use hamlyn_clan::face::{self, Given, In, Kept, Many, limit, misuse};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// The name under which a rank's name is put.
 const RANK: &str = "vmmc";
-/// Asynchronous sends of one proxy.
-const SENDS: u32 = 64;
+
+/// A pointer to the program's structure; null is found by `get`.
+type InOut<'a, T> = Option<&'a mut T>;
 
 pub struct CVmmc(Vmmc, Option<Job>);
 pub struct CBuffer(Buffer, usize);
-pub struct CProxy(Proxy, Mutex<Sends>);
-pub struct CBound(Engine);
+pub struct CProxy(Proxy, OnceLock<Sends>);
 
-enum Engine {
+pub enum CBound {
     Store(Bound),
     Tracked(Mirror),
-}
-
-/// Sends that go on by themselves; they complete in their order.
-#[derive(Default)]
-struct Sends {
-    queue: Option<RequestQueue>,
-    done: u64,
-    failed: VecDeque<(u64, Error)>,
 }
 
 #[repr(C)]
@@ -54,7 +38,7 @@ pub struct CNotification {
 pub struct CPermissions {
     users: c_int,
     rights: c_int,
-    list: *const u32,
+    list: Many<u32>,
     count: usize,
     notifications: u32,
 }
@@ -74,170 +58,23 @@ pub struct CBinding {
 type Look = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Handler = unsafe extern "C" fn(*const CNotification, *mut c_void);
 
-thread_local! {
-    /// Not dropped at the thread's end: functions of `atexit` call, too.
-    static ERROR: RefCell<ManuallyDrop<(c_int, CString)>> = RefCell::default();
-}
-
-/// A call's result where it failed.
-trait Failed {
-    fn failed(code: c_int) -> Self;
-}
-
-impl Failed for c_int {
-    fn failed(code: c_int) -> Self {
-        code
+impl CNotification {
+    fn put(&mut self, from: &Notification) {
+        self.word = from.word;
+        let name = Many(self.buffer.as_mut_ptr()).put_text(&from.buffer, self.buffer.len());
+        debug_assert!(name.is_ok());
     }
-}
-
-impl Failed for i64 {
-    fn failed(code: c_int) -> Self {
-        code.into()
-    }
-}
-
-impl Failed for u64 {
-    fn failed(_: c_int) -> Self {
-        0
-    }
-}
-
-impl<T> Failed for *mut T {
-    fn failed(_: c_int) -> Self {
-        core::ptr::null_mut()
-    }
-}
-
-#[cold]
-fn keep(code: c_int, text: String) -> c_int {
-    let text = CString::new(text.replace('\0', "")).unwrap_or_default();
-    ERROR.with(|error| **error.borrow_mut() = (code, text));
-    code
-}
-
-/// The one place where errors and panics end.
-#[inline]
-fn call<R: Failed>(act: impl FnOnce() -> Result<R, Error>) -> R {
-    let error = match std::panic::catch_unwind(AssertUnwindSafe(act)) {
-        Ok(Ok(result)) => return result,
-        Ok(Err(error)) => error,
-        Err(_) => return R::failed(keep(-7, "a fault of the library: see standard error".into())),
-    };
-    let code = match error {
-        Error::Full(_) => -1,
-        Error::Revoked => -2,
-        Error::Closed(_) => -3,
-        Error::Misuse(_) => -4,
-        Error::Refused(_) => -5,
-        Error::TimedOut => -6,
-        _ => -7,
-    };
-    R::failed(keep(code, error.to_string()))
-}
-
-/// Functions of the header; in their bodies `unsafe` stands for its contract.
-macro_rules! calls {
-    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty $body:block)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-            #[allow(unused_unsafe)]
-            // SAFETY: the header's contract; null is found by `of`, `text` and `values`.
-            call(|| unsafe { $body })
-        }
-    )*};
-}
-
-fn made<T>(object: T) -> Result<*mut T, Error> {
-    Ok(Box::into_raw(Box::new(object)))
-}
-
-fn done((): ()) -> Result<c_int, Error> {
-    Ok(0)
-}
-
-fn misuse<T>(text: &str) -> Result<T, Error> {
-    Err(Error::Misuse(text.into()))
 }
 
 fn refused(e: impl core::fmt::Display) -> Error {
     Error::Refused(e.to_string())
 }
 
-#[inline]
-fn limit(ms: c_int) -> Option<Duration> {
-    u64::try_from(ms).ok().map(Duration::from_millis)
-}
-
-/// An object of the program's: not freed, or null.
-#[inline]
-unsafe fn of<'a, T>(object: *const T) -> Result<&'a T, Error> {
-    // SAFETY: by this function's contract.
-    unsafe { object.as_ref() }.ok_or_else(|| Error::Misuse("a null pointer".into()))
-}
-
-/// One that nobody else uses now.
-#[inline]
-unsafe fn of_mut<'a, T>(object: *mut T) -> Result<&'a mut T, Error> {
-    // SAFETY: by this function's contract.
-    unsafe { object.as_mut() }.ok_or_else(|| Error::Misuse("a null pointer".into()))
-}
-
-/// Frees what `made` has made, once; null is allowed.
-unsafe fn free<T>(object: *mut T) -> Result<c_int, Error> {
-    if !object.is_null() {
-        // SAFETY: by this function's contract.
-        drop(unsafe { Box::from_raw(object) });
-    }
-    Ok(0)
-}
-
-/// A string that ends with 0, or null.
-unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Error> {
-    if text.is_null() {
-        return misuse("a null string");
-    }
-    // SAFETY: by this function's contract.
-    let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map_err(|_| Error::Misuse("a name that is not UTF-8".into()))
-}
-
-/// `count` values at `start`, or none.
-#[inline]
-unsafe fn values<'a, T>(start: *const T, count: usize) -> Result<&'a [T], Error> {
-    match (start.is_null(), count) {
-        (_, 0) => Ok(&[]),
-        (true, _) => misuse("a null pointer"),
-        // SAFETY: by this function's contract.
-        (false, _) => Ok(unsafe { core::slice::from_raw_parts(start, count) }),
-    }
-}
-
-/// Copies a text to `size` bytes, cut, with its 0.
-unsafe fn put_text(text: &str, to: *mut c_char, size: usize) -> Result<c_int, Error> {
-    let length = text.len().min(size.saturating_sub(1));
-    if !to.is_null() && size > 0 {
-        // SAFETY: by this function's contract.
-        unsafe {
-            core::ptr::copy_nonoverlapping(text.as_ptr(), to.cast(), length);
-            to.add(length).write(0);
-        }
-    }
-    Ok(0)
-}
-
-fn notification(from: &Notification) -> CNotification {
-    let mut to = CNotification { buffer: [0; 128], word: from.word };
-    let bytes = from.buffer.bytes().take(127);
-    to.buffer.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte as c_char);
-    to
-}
-
 fn exporting(said: &CPermissions) -> Result<Exporting, Error> {
     let users = match said.users {
         0 => Users::Same,
         1 => Users::All,
-        // SAFETY: so many are there, by the header.
-        2 => Users::These(unsafe { values(said.list, said.count) }?.to_vec()),
+        2 => Users::These(said.list.of(said.count)?.to_vec()),
         _ => return misuse("users: VMMC_SAME, VMMC_ALL or VMMC_LIST"),
     };
     let rights = match said.rights {
@@ -249,75 +86,53 @@ fn exporting(said: &CPermissions) -> Result<Exporting, Error> {
     Ok(Exporting { users, rights, notifications: said.notifications })
 }
 
-fn proxy(proxy: Proxy) -> Result<*mut CProxy, Error> {
-    made(CProxy(proxy, Mutex::default()))
+impl CVmmc {
+    fn job(&self) -> Result<&Job, Error> {
+        self.1.as_ref().map_or_else(|| misuse("a call for vmmc_join's"), Ok)
+    }
 }
 
-fn job(vmmc: &CVmmc) -> Result<&Job, Error> {
-    vmmc.1.as_ref().ok_or_else(|| Error::Misuse("a call for vmmc_join's".into()))
-}
-
-impl Sends {
-    /// `None`: the send is not complete.
-    fn result(&mut self, number: i64) -> Option<Result<(), Error>> {
-        while let Some(done) = self.queue.as_ref().and_then(RequestQueue::take_done) {
-            self.done = done.group;
-            self.failed.extend(done.result.err().map(|e| (done.group, e)));
-            if self.failed.len() > SENDS as usize {
-                self.failed.pop_front();
-            }
+impl CProxy {
+    fn sends(&self) -> Result<&Sends, Error> {
+        if self.1.get().is_none() {
+            let _ = self.1.set(self.0.sends()?);
         }
-        let failed = self.failed.iter().find(|(failed, _)| *failed as i64 == number);
-        let result = failed.map_or(Ok(()), |(_, error)| Err(error.clone()));
-        (number <= self.done as i64).then_some(result)
+        self.1.get().map_or_else(|| misuse("no sends"), Ok)
     }
 }
 
-fn sends(proxy: &CProxy) -> std::sync::MutexGuard<'_, Sends> {
-    proxy.1.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn store(bound: &mut CBound) -> Result<&mut Bound, Error> {
-    match &mut bound.0 {
-        Engine::Store(bound) => Ok(bound),
-        Engine::Tracked(_) => misuse("tracked memory is stored to by the program itself"),
+impl CBound {
+    #[inline]
+    fn store(&mut self) -> Result<&mut Bound, Error> {
+        match self {
+            Self::Store(bound) => Ok(bound),
+            Self::Tracked(_) => misuse("tracked memory is stored to by the program itself"),
+        }
     }
-}
 
-fn flush(bound: &mut CBound) -> Result<c_int, Error> {
-    done(match &mut bound.0 {
-        Engine::Store(bound) => bound.flush()?,
-        Engine::Tracked(mirror) => mirror.flush()?,
-    })
-}
-
-fn explain(bound: &CBound) -> String {
-    match &bound.0 {
-        Engine::Store(bound) => format!("store: {bound:?}"),
-        Engine::Tracked(mirror) => match mirror.tracking() {
-            Tracking::Kernel => "tracked: the kernel says which pages were written".into(),
-            Tracking::Compare => "tracked: all pages are compared (no Linux 6.7)".into(),
-        },
+    fn flush(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Store(bound) => bound.flush(),
+            Self::Tracked(mirror) => mirror.flush(),
+        }
     }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_error() -> c_int {
-    ERROR.with(|error| error.borrow().0)
+    face::number()
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_error_text() -> *const c_char {
-    ERROR.with(|error| error.borrow().1.as_ptr())
+    face::text()
 }
 
-calls! {
-    fn vmmc_open() -> *mut CVmmc {
-        made(CVmmc(Vmmc::new(Config::from_env()?)?, None))
-    }
+calls! { Option<Box<CVmmc>>:
+    fn vmmc_open() { Ok(CVmmc(Vmmc::new(Config::from_env()?)?, None)) }
 
-    fn vmmc_join(rank: *mut c_int, size: *mut c_int, ms: c_int) -> *mut CVmmc {
-        let (rank, size) = (of_mut(rank)?, of_mut(size)?);
+    fn vmmc_join(rank: InOut<c_int>, size: InOut<c_int>, ms: c_int) {
+        let (rank, size) = (rank.get()?, size.get()?);
         let job = Job::from_env().map_err(refused)?;
         let vmmc = Vmmc::at(job.manager(), Config::from_env()?)?;
         // With the node's id, which nobody can guess and take first.
@@ -326,146 +141,38 @@ calls! {
         job.put(RANK, name.as_bytes()).map_err(refused)?;
         job.fence(limit(ms)).map_err(refused)?;
         (*rank, *size) = (job.rank() as c_int, job.size() as c_int);
-        made(CVmmc(vmmc, Some(job)))
+        Ok(CVmmc(vmmc, Some(job)))
     }
+}
 
-    fn vmmc_fence(vmmc: *const CVmmc, ms: c_int) -> c_int {
-        let (vmmc, began) = (of(vmmc)?, Instant::now());
-        let job = job(vmmc)?;
-        loop {
-            // Others may import meanwhile, and are answered here.
-            vmmc.0.poll()?;
-            match job.fence(Some(Duration::from_millis(2))) {
-                Ok(()) => return Ok(0),
-                Err(JobError::Missing { .. })
-                    if limit(ms).is_none_or(|limit| began.elapsed() < limit) => {}
-                Err(e) => return Err(refused(e)),
-            }
-        }
-    }
-
-    fn vmmc_close(vmmc: *mut CVmmc) -> c_int { free(vmmc) }
-
-    fn vmmc_serve(vmmc: *const CVmmc, name: *const c_char, users: c_int) -> c_int {
-        let access = match users {
-            0 => Access::SameUser,
-            1 => Access::Anyone,
-            _ => return misuse("users: VMMC_SAME or VMMC_ALL"),
-        };
-        done(of(vmmc)?.0.serve(text(name)?, access)?)
-    }
-
-    fn vmmc_export(vmmc: *const CVmmc, name: *const c_char, bytes: u64, permissions: *const CPermissions)
-    -> *mut CBuffer {
-        let exporting = permissions.as_ref().map_or(Ok(Exporting::default()), exporting)?;
-        let buffer = of(vmmc)?.0.export(text(name)?, bytes, exporting)?;
+calls! { Option<Box<CBuffer>>:
+    fn vmmc_export(vmmc: In<CVmmc>, name: Many<c_char>, bytes: u64, permissions: In<CPermissions>) {
+        let exporting = permissions.map_or(Ok(Exporting::default()), exporting)?;
+        let buffer = vmmc.get()?.0.export(name.text()?, bytes, exporting)?;
         let address = buffer.region().address().map_or(0, |address| address as usize);
-        made(CBuffer(buffer, address))
+        Ok(CBuffer(buffer, address))
+    }
+}
+
+calls! { Option<Box<CProxy>>:
+    fn vmmc_import(vmmc: In<CVmmc>, program: Many<c_char>, buffer: Many<c_char>, ms: c_int) {
+        let proxy = vmmc.get()?.0.import(program.text()?, buffer.text()?, limit(ms))?;
+        Ok(CProxy(proxy, OnceLock::new()))
     }
 
-    fn vmmc_address(buffer: *const CBuffer) -> *mut c_void { Ok(of(buffer)?.1 as *mut c_void) }
-
-    fn vmmc_take_notifications(buffer: *const CBuffer, takes: c_int) -> c_int {
-        done(of(buffer)?.0.take_notifications(takes != 0))
-    }
-
-    fn vmmc_unexport(buffer: *mut CBuffer) -> c_int { free(buffer) }
-
-    fn vmmc_import(vmmc: *const CVmmc, program: *const c_char, buffer: *const c_char, ms: c_int)
-    -> *mut CProxy {
-        proxy(of(vmmc)?.0.import(text(program)?, text(buffer)?, limit(ms))?)
-    }
-
-    fn vmmc_import_rank(vmmc: *const CVmmc, rank: c_int, buffer: *const c_char, ms: c_int)
-    -> *mut CProxy {
-        let name = job(of(vmmc)?)?.get(rank as u32, RANK).map_err(refused)?;
+    fn vmmc_import_rank(vmmc: In<CVmmc>, rank: c_int, buffer: Many<c_char>, ms: c_int) {
+        let vmmc = vmmc.get()?;
+        let name = vmmc.job()?.get(rank as u32, RANK).map_err(refused)?;
         let name = String::from_utf8(name).map_err(refused)?;
-        let node = name.rsplit('.').next().and_then(|id| u64::from_str_radix(id, 16).ok()).map(NodeId);
-        proxy(of(vmmc)?.0.import_of(node, &name, text(buffer)?, limit(ms))?)
+        let node = name.strip_prefix("vmmc.").and_then(|id| u64::from_str_radix(id, 16).ok());
+        let proxy = vmmc.0.import_of(node.map(NodeId), &name, buffer.text()?, limit(ms))?;
+        Ok(CProxy(proxy, OnceLock::new()))
     }
+}
 
-    fn vmmc_unimport(proxy: *mut CProxy) -> c_int { free(proxy) }
-
-    fn vmmc_bytes(proxy: *const CProxy) -> u64 { Ok(of(proxy)?.0.bytes()) }
-
-    fn vmmc_check(proxy: *const CProxy) -> c_int { done(of(proxy)?.0.check()?) }
-
-    fn vmmc_send(proxy: *const CProxy, offset: u64, data: *const c_void, bytes: usize, ms: c_int) -> c_int {
-        done(of(proxy)?.0.send(offset, values(data.cast(), bytes)?, limit(ms))?)
-    }
-
-    fn vmmc_send_notify(proxy: *const CProxy, offset: u64, data: *const c_void, bytes: usize,
-                        word: u32, ms: c_int) -> c_int {
-        done(of(proxy)?.0.send_notify(offset, values(data.cast(), bytes)?, word, limit(ms))?)
-    }
-
-    fn vmmc_get(proxy: *const CProxy, offset: u64, to: *mut c_void, bytes: usize, ms: c_int) -> c_int {
-        // Checked as if they were read; they are the call's alone.
-        let to = match values(to.cast::<u8>(), bytes)?.len() {
-            0 => &mut [],
-            bytes => core::slice::from_raw_parts_mut(to.cast::<u8>(), bytes),
-        };
-        done(of(proxy)?.0.get(offset, to, limit(ms))?)
-    }
-
-    fn vmmc_send_async(proxy: *const CProxy, offset: u64, buffer: *const CBuffer, at: u64, bytes: u64)
-    -> i64 {
-        let (proxy, from) = (of(proxy)?, of(buffer)?.0.region());
-        let mut sends = sends(proxy);
-        // Results that nobody asks for take no room.
-        let _ = sends.result(0);
-        let queue = match sends.queue.take() {
-            Some(queue) => queue,
-            None => proxy.0.vmmc().clan().request_queue(SENDS, 0, 64 << 10)?,
-        };
-        let put = Request::Put { from, offset: at, to: proxy.0.aperture(), at: offset, length: bytes };
-        Ok(sends.queue.insert(queue).submit(&[put], Completion::None)? as i64)
-    }
-
-    fn vmmc_test(proxy: *const CProxy, number: i64) -> c_int {
-        of(proxy)?.0.vmmc().poll()?;
-        sends(of(proxy)?).result(number).map_or(Ok(0), |result| result.map(|()| 1))
-    }
-
-    fn vmmc_wait_sent(proxy: *const CProxy, number: i64, ms: c_int) -> c_int {
-        let (proxy, mut result) = (of(proxy)?, None);
-        let look = || {
-            result = sends(proxy).result(number);
-            result.is_some()
-        };
-        proxy.0.vmmc().wait_until(limit(ms), look)?;
-        done(result.unwrap_or(Ok(()))?)
-    }
-
-    fn vmmc_poll(vmmc: *const CVmmc) -> c_int { done(of(vmmc)?.0.poll()?) }
-
-    fn vmmc_wait(vmmc: *const CVmmc, ms: c_int) -> c_int { done(of(vmmc)?.0.wait(limit(ms))?) }
-
-    fn vmmc_wait_until(vmmc: *const CVmmc, look: Option<Look>, data: *mut c_void, ms: c_int) -> c_int {
-        let Some(look) = look else { return misuse("no function") };
-        done(of(vmmc)?.0.wait_until(limit(ms), || look(data) != 0)?)
-    }
-
-    fn vmmc_take_notification(vmmc: *const CVmmc, to: *mut CNotification) -> c_int {
-        let (vmmc, to) = (of(vmmc)?, of_mut(to)?);
-        let taken = vmmc.0.take_notification();
-        Ok(taken.map_or(0, |taken| { *to = notification(&taken); 1 }))
-    }
-
-    fn vmmc_start_thread(vmmc: *const CVmmc, handler: Option<Handler>, data: *mut c_void) -> c_int {
-        let data = data as usize;
-        let handler = handler.map(|handler| -> crate::vmmc::Handler {
-            Box::new(move |taken| handler(&notification(&taken), data as *mut c_void))
-        });
-        done(of(vmmc)?.0.start(handler)?)
-    }
-
-    fn vmmc_block(vmmc: *const CVmmc) -> c_int { done(of(vmmc)?.0.block()) }
-
-    fn vmmc_unblock(vmmc: *const CVmmc) -> c_int { done(of(vmmc)?.0.unblock()) }
-
-    fn vmmc_bind(proxy: *const CProxy, at: u64, bytes: usize, binding: *const CBinding) -> *mut CBound {
-        let (proxy, said) = (&of(proxy)?.0, of(binding)?);
+calls! { Option<Box<CBound>>:
+    fn vmmc_bind(proxy: In<CProxy>, at: u64, bytes: usize, binding: In<CBinding>) {
+        let (proxy, said) = (&proxy.get()?.0, binding.get()?);
         let timer = (said.timer_us > 0).then(|| Duration::from_micros(said.timer_us.into()));
         let sub_page = match (said.combines, said.sub_page) {
             (0, _) => 0,
@@ -474,59 +181,165 @@ calls! {
         };
         let notifies = (said.notifies != 0).then_some(said.word);
         let combining = Combining { sub_page, timer };
-        made(CBound(match said.engine {
-            0 => Engine::Store(proxy.bind(at, bytes, combining, notifies, limit(said.ms))?),
+        Ok(match said.engine {
+            0 => CBound::Store(proxy.bind(at, bytes, combining, notifies, limit(said.ms))?),
             1 if said.memory.is_null() => return misuse("no memory to be tracked"),
-            1 => Engine::Tracked(proxy.mirror(at, said.memory.cast(), bytes, limit(said.ms))?),
+            // SAFETY: the memory stays until vmmc_unbind, by the header.
+            1 => CBound::Tracked(unsafe {
+                proxy.mirror(at, said.memory.cast(), bytes, limit(said.ms))
+            }?),
             _ => return misuse("engine: VMMC_STORE or VMMC_TRACKED"),
-        }))
-    }
-
-    fn vmmc_set_limit(bound: *mut CBound, ms: c_int) -> c_int { done(store(of_mut(bound)?)?.set_limit(limit(ms))) }
-
-    fn vmmc_bound_memory(bound: *mut CBound) -> *mut c_void {
-        Ok(store(of_mut(bound)?)?.bytes().as_ptr().cast_mut().cast())
-    }
-
-    fn vmmc_st32(bound: *mut CBound, offset: usize, value: u32) -> c_int {
-        done(store(of_mut(bound)?)?.store_u32(offset, value)?)
-    }
-
-    fn vmmc_st64(bound: *mut CBound, offset: usize, value: u64) -> c_int {
-        done(store(of_mut(bound)?)?.store_u64(offset, value)?)
-    }
-
-    fn vmmc_au_memcpy(bound: *mut CBound, offset: usize, data: *const c_void, bytes: usize) -> c_int {
-        done(store(of_mut(bound)?)?.store(offset, values(data.cast(), bytes)?)?)
-    }
-
-    fn vmmc_flush(bound: *mut CBound) -> c_int { flush(of_mut(bound)?) }
-
-    fn vmmc_runs(bound: *const CBound) -> u64 {
-        Ok(match &of(bound)?.0 {
-            Engine::Store(bound) => bound.counts().1,
-            Engine::Tracked(mirror) => mirror.counts().1,
         })
     }
+}
 
-    fn vmmc_told(bound: *mut CBound, offset: usize, data: *const c_void, bytes: usize) -> c_int {
-        match &mut of_mut(bound)?.0 {
-            Engine::Store(_) => misuse("vmmc_told is for tracked memory"),
-            Engine::Tracked(mirror) => done(mirror.told(offset, values(data.cast(), bytes)?)),
+calls! { *mut c_void:
+    fn vmmc_address(buffer: In<CBuffer>) { Ok(buffer.get()?.1 as *mut u8) }
+    fn vmmc_bound_memory(bound: InOut<CBound>) { Ok(bound.get()?.store()?.bytes().as_ptr().cast_mut()) }
+}
+
+calls! { u64:
+    fn vmmc_bytes(proxy: In<CProxy>) { Ok(proxy.get()?.0.bytes()) }
+
+    fn vmmc_runs(bound: In<CBound>) {
+        Ok(match bound.get()? {
+            CBound::Store(bound) => bound.counts().1,
+            CBound::Tracked(mirror) => mirror.counts().1,
+        })
+    }
+}
+
+calls! { i64:
+    fn vmmc_send_async(to: In<CProxy>, offset: u64, buffer: In<CBuffer>, at: u64, bytes: u64) {
+        to.get()?.sends()?.start(offset, &buffer.get()?.0, at, bytes)
+    }
+}
+
+calls! { c_int: // An object is freed by being dropped.
+    fn vmmc_close(vmmc: Option<Box<CVmmc>>) { Ok(drop(vmmc)) }
+    fn vmmc_unexport(buffer: Option<Box<CBuffer>>) { Ok(drop(buffer)) }
+    fn vmmc_unimport(proxy: Option<Box<CProxy>>) { Ok(drop(proxy)) }
+    fn vmmc_unbind(bound: Option<Box<CBound>>) { bound.map_or(Ok(()), |mut bound| bound.flush()) }
+
+    fn vmmc_fence(vmmc: In<CVmmc>, ms: c_int) {
+        let (vmmc, began) = (vmmc.get()?, Instant::now());
+        let job = vmmc.job()?;
+        loop {
+            // Others may import meanwhile, and are answered here.
+            vmmc.0.poll()?;
+            match job.fence(Some(Duration::from_millis(2))) {
+                Ok(()) => return Ok(()),
+                Err(JobError::Missing { .. })
+                    if limit(ms).is_none_or(|limit| began.elapsed() < limit) => {}
+                Err(e) => return Err(refused(e)),
+            }
         }
     }
 
-    fn vmmc_unbind(bound: *mut CBound) -> c_int {
-        let flushed = bound.as_mut().map_or(Ok(0), flush);
-        free(bound)?;
-        flushed
+    fn vmmc_serve(vmmc: In<CVmmc>, name: Many<c_char>, users: c_int) {
+        vmmc.get()?.0.serve(name.text()?, match users {
+            0 => Access::SameUser,
+            1 => Access::Anyone,
+            _ => return misuse("users: VMMC_SAME or VMMC_ALL"),
+        })
     }
 
-    fn vmmc_explain(proxy: *const CProxy, to: *mut c_char, size: usize) -> c_int {
-        put_text(&format!("packets, over {}", of(proxy)?.0.aperture().explain()?), to, size)
+    fn vmmc_take_notifications(buffer: In<CBuffer>, takes: c_int) {
+        Ok(buffer.get()?.0.take_notifications(takes != 0))
     }
 
-    fn vmmc_explain_bound(bound: *const CBound, to: *mut c_char, size: usize) -> c_int {
-        put_text(&explain(of(bound)?), to, size)
+    fn vmmc_check(proxy: In<CProxy>) { proxy.get()?.0.check() }
+
+    fn vmmc_send(to: In<CProxy>, offset: u64, data: Many<u8>, bytes: usize, ms: c_int) {
+        to.get()?.0.send(offset, data.of(bytes)?, limit(ms))
+    }
+
+    fn vmmc_send_notify(to: In<CProxy>, offset: u64, data: Many<u8>, bytes: usize, word: u32, ms: c_int) {
+        to.get()?.0.send_notify(offset, data.of(bytes)?, word, limit(ms))
+    }
+
+    fn vmmc_get(from: In<CProxy>, offset: u64, to: Many<u8>, bytes: usize, ms: c_int) {
+        from.get()?.0.get(offset, to.room(bytes)?, limit(ms))
+    }
+
+    fn vmmc_test(proxy: In<CProxy>, number: i64) {
+        let proxy = proxy.get()?;
+        proxy.0.vmmc().poll()?;
+        let result = proxy.sends()?.result(number.cast_unsigned());
+        result.map_or(Ok(false), |result| result.map(|()| true))
+    }
+
+    fn vmmc_wait_sent(proxy: In<CProxy>, number: i64, ms: c_int) {
+        proxy.get()?.sends()?.wait(number.cast_unsigned(), limit(ms))
+    }
+
+    fn vmmc_poll(vmmc: In<CVmmc>) { vmmc.get()?.0.poll() }
+    fn vmmc_wait(vmmc: In<CVmmc>, ms: c_int) { vmmc.get()?.0.wait(limit(ms)) }
+
+    fn vmmc_wait_until(vmmc: In<CVmmc>, look: Option<Look>, data: *mut c_void, ms: c_int) {
+        let look = look.get()?;
+        // SAFETY: the program's function, by the header.
+        vmmc.get()?.0.wait_until(limit(ms), || unsafe { look(data) } != 0)
+    }
+
+    fn vmmc_take_notification(vmmc: In<CVmmc>, to: InOut<CNotification>) {
+        let (vmmc, to) = (vmmc.get()?, to.get()?);
+        Ok(vmmc.0.take_notification().map(|taken| to.put(&taken)).is_some())
+    }
+
+    fn vmmc_start_thread(vmmc: In<CVmmc>, handler: Option<Handler>, data: *mut c_void) {
+        let data = Kept(data);
+        let handler = handler.map(|handler| -> crate::vmmc::Handler {
+            Box::new(move |taken| {
+                let data: &Kept<c_void> = &data;
+                let mut told = CNotification { buffer: [0; 128], word: 0 };
+                told.put(&taken);
+                // SAFETY: the program's function, by the header.
+                unsafe { handler(&raw const told, data.0) }
+            })
+        });
+        vmmc.get()?.0.start(handler)
+    }
+
+    fn vmmc_block(vmmc: In<CVmmc>) { Ok(vmmc.get()?.0.block()) }
+    fn vmmc_unblock(vmmc: In<CVmmc>) { Ok(vmmc.get()?.0.unblock()) }
+
+    fn vmmc_set_limit(bound: InOut<CBound>, ms: c_int) {
+        Ok(bound.get()?.store()?.set_limit(limit(ms)))
+    }
+
+    fn vmmc_st32(to: InOut<CBound>, offset: usize, value: u32) { to.get()?.store()?.store_u32(offset, value) }
+    fn vmmc_st64(to: InOut<CBound>, offset: usize, value: u64) { to.get()?.store()?.store_u64(offset, value) }
+
+    fn vmmc_try_st32(to: InOut<CBound>, offset: usize, value: u32) {
+        to.get()?.store()?.try_store(offset, &value.to_ne_bytes())
+    }
+
+    fn vmmc_try_st64(to: InOut<CBound>, offset: usize, value: u64) {
+        to.get()?.store()?.try_store(offset, &value.to_ne_bytes())
+    }
+
+    fn vmmc_au_memcpy(to: InOut<CBound>, offset: usize, data: Many<u8>, bytes: usize) {
+        to.get()?.store()?.store(offset, data.of(bytes)?)
+    }
+
+    fn vmmc_flush(bound: InOut<CBound>) { bound.get()?.flush() }
+
+    fn vmmc_told(bound: InOut<CBound>, offset: usize, data: Many<u8>, bytes: usize) {
+        match bound.get()? {
+            CBound::Store(_) => misuse("vmmc_told is for tracked memory"),
+            CBound::Tracked(mirror) => Ok(mirror.told(offset, data.of(bytes)?)),
+        }
+    }
+
+    fn vmmc_explain(proxy: In<CProxy>, to: Many<c_char>, size: usize) {
+        to.put_text(&proxy.get()?.0.explain()?, size)
+    }
+
+    fn vmmc_explain_bound(bound: In<CBound>, to: Many<c_char>, size: usize) {
+        to.put_text(&match bound.get()? {
+            CBound::Store(bound) => bound.explain()?,
+            CBound::Tracked(mirror) => mirror.explain()?,
+        }, size)
     }
 }

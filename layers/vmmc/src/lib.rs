@@ -4,7 +4,9 @@
 //! # The parts
 //!
 //! ```text
-//! vmmc     export, import, deliberate update, notifications
+//! vmmc     export, deliberate update, notifications
+//! import   questions for buffers, and the link that two programs share
+//! sends    deliberate update that goes on by itself
 //! bound    automatic update by stores of this library's, combined or not
 //! mirror   automatic update by plain stores, which are tracked
 //! track    which bytes of plain memory have changed
@@ -15,7 +17,9 @@
 
 mod bound;
 mod c;
+mod import;
 mod mirror;
+mod sends;
 mod track;
 #[doc(hidden)]
 pub mod userfault;
@@ -26,6 +30,7 @@ pub use bound::Gather;
 pub use bound::{Bound, Combining};
 pub use hamlyn_clan::{Config, Error, Rights};
 pub use mirror::Mirror;
+pub use sends::Sends;
 #[doc(hidden)]
 pub use track::each_run;
 pub use track::{PAGE, Tracked, Tracking, Twin, runs};

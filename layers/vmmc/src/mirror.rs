@@ -14,6 +14,8 @@ pub struct Mirror {
     proxy: Proxy,
     at: u64,
     tracked: Tracked,
+    /// The kernel does not track.
+    why: String,
     /// Others write it, too.
     is_exported: bool,
     limit: Option<Duration>,
@@ -67,11 +69,12 @@ impl Proxy {
         let exported = self.vmmc().exported_at(start as usize, bytes)?;
         // SAFETY: the caller's promise.
         let tracked = unsafe { Tracked::new(start, bytes, Tracking::Kernel) };
-        let tracked = match tracked {
+        let mut why = String::new();
+        let tracked = tracked.or_else(|e| {
+            why = e.to_string();
             // SAFETY: the caller's promise.
-            Err(_) => unsafe { Tracked::new(start, bytes, Tracking::Compare) },
-            tracked => tracked,
-        };
+            unsafe { Tracked::new(start, bytes, Tracking::Compare) }
+        });
         let mut tracked = tracked.map_err(failed)?;
         let is_exported = exported.is_some();
         if let Some((region, offset)) = exported {
@@ -87,7 +90,7 @@ impl Proxy {
         }
         tracked.all(|offset, bytes| self.send(at + offset as u64, bytes, limit))?;
         let (flushed, figures) = (Instant::now(), [0; 3]);
-        Ok(Mirror { proxy: self.clone(), at, tracked, is_exported, limit, flushed, figures })
+        Ok(Mirror { proxy: self.clone(), at, tracked, why, is_exported, limit, flushed, figures })
     }
 }
 
@@ -95,6 +98,15 @@ impl Mirror {
     /// How changes are found.
     pub fn tracking(&self) -> Tracking {
         self.tracked.tracking()
+    }
+
+    /// The engine and its path, in words.
+    pub fn explain(&self) -> Result<String, Error> {
+        let path = self.proxy.explain()?;
+        Ok(match self.tracking() {
+            Tracking::Kernel => format!("tracked by the kernel (PAGEMAP_SCAN); {path}"),
+            Tracking::Compare => format!("tracked by comparing all pages ({}); {path}", self.why),
+        })
     }
 
     /// Finds and sends what has changed. Afterwards, whatever this program sends arrives behind it. On an

@@ -9,22 +9,13 @@
 //! Questions are answered in calls of [`Vmmc::poll`] and [`Vmmc::wait`], or by the
 //! [thread](Vmmc::start_thread).
 //!
-//! Two programs share one link, over which both ask. A program that asks for the first time connects, and
-//! then looks for a link that the other has made. Where both have connected at the same time, the link of
-//! the lower node stays, unless the higher one has had an answer over its own:
-//! ```text
-//!   lower   has connected, and is asked over the other's link: answers ELSEWHERE, while it uses its own
-//!   higher  waits for the lower one's link, asks over it, and ends its own
-//! ```
-//! Never: a peer gets more than its user may; a question makes anything grow without bound; a program that
-//! has not proved that it is a node is taken for it.
+//! Never: a notification is lost within its sender's credit; a peer makes more wait than that.
 
+use crate::import::{Asker, Asking};
 use crate::{Config, Error, PAGE, Rights};
 use hamlyn::protocol::Manager;
 use hamlyn::{Access, NodeId};
-use hamlyn_clan::{
-    Aperture, Clan, Endpoint, EventId, EventQueue, HANDLE_BYTES, OOB_BYTES, Region, Target,
-};
+use hamlyn_clan::{Aperture, Clan, Endpoint, EventId, EventQueue, OOB_BYTES, Region, Target};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,12 +23,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Bytes of a buffer's name.
-const NAME_MAX: usize = OOB_BYTES - 2;
-/// The first byte of an answer, behind which the question's number comes; anything else: it is refused,
-/// with the reason in words.
-const GRANTED: u8 = 1;
-/// The answer to a question over a link that the two programs do not share.
-const ELSEWHERE: u8 = 2;
+pub(crate) const NAME_MAX: usize = OOB_BYTES - 2;
 /// The user's word of the event of newcomers; those of peers and of buffers are even and odd, from 2 on.
 const NEWCOMERS: u64 = 0;
 const END: u64 = 1;
@@ -45,7 +31,7 @@ const END: u64 = 1;
 const SOURCES_MAX: u32 = 1 << 17;
 /// End points of one peer: an importer needs one.
 const ENDPOINTS_OF_PEER_MAX: u32 = 64;
-/// Questions, newcomers and signals that are handled before others have their turn.
+/// Newcomers and signals that are handled before others have their turn.
 const AT_ONCE: usize = 64;
 
 /// The users who may import a buffer.
@@ -92,16 +78,16 @@ pub(crate) type Handler = Box<dyn FnMut(Notification) + Send>;
 
 /// This program's place: the buffers that it exports, and those that it imports. Clones are the same.
 #[derive(Clone)]
-pub struct Vmmc(Arc<Inner>);
+pub struct Vmmc(pub(crate) Arc<Inner>);
 
-struct Inner {
-    clan: Clan,
+pub(crate) struct Inner {
+    pub clan: Clan,
     events: EventQueue,
-    state: Mutex<State>,
+    pub state: Mutex<State>,
     /// Imports ask one at a time.
-    asking: Mutex<Asking>,
+    pub asking: Mutex<Asking>,
     /// Peers that have come.
-    met: AtomicU64,
+    pub met: AtomicU64,
     is_blocked: AtomicBool,
     thread: Mutex<Option<(JoinHandle<()>, Arc<AtomicBool>)>>,
     newcomers: EventId,
@@ -110,39 +96,22 @@ struct Inner {
 }
 
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     /// By source.
-    buffers: BTreeMap<u64, Exported>,
-    names: HashMap<Arc<str>, u64>,
-    peers: HashMap<u64, Asker>,
+    pub buffers: BTreeMap<u64, Exported>,
+    pub names: HashMap<Arc<str>, u64>,
+    pub peers: HashMap<u64, Asker>,
     /// The end points over which this program asks.
-    asked: HashMap<NodeId, Arc<Endpoint>>,
+    pub asked: HashMap<NodeId, Arc<Endpoint>>,
     next_source: u64,
     /// Buffers with signals that have not been taken: no peer makes more wait than its credit.
     ready: VecDeque<u64>,
 }
 
-/// An end point over which another program asks.
-struct Asker {
-    endpoint: Arc<Endpoint>,
-    target: Target,
-    /// `None`: it has not proved which it is.
-    node: Option<NodeId>,
-    /// It has had an answer, and stays on this link.
-    is_answered: bool,
-}
-
-/// For questions.
-#[derive(Default)]
-struct Asking {
-    nodes: HashMap<String, NodeId>,
-    number: u8,
-}
-
-struct Exported {
+pub(crate) struct Exported {
     name: Arc<str>,
-    region: Arc<Region>,
-    exporting: Exporting,
+    pub region: Arc<Region>,
+    pub exporting: Exporting,
     target: Target,
     /// The receiver's bit.
     takes_notifications: bool,
@@ -156,7 +125,7 @@ fn bounded(config: Config) -> Config {
     Config { endpoints_of_peer_max, ..config }
 }
 
-fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
@@ -242,142 +211,6 @@ impl Vmmc {
         limit: Option<Duration>,
     ) -> Result<Proxy, Error> {
         self.import_of(None, program, buffer, limit)
-    }
-
-    /// [`import`](Self::import) of a program whose node is known.
-    pub(crate) fn import_of(
-        &self,
-        node: Option<NodeId>,
-        program: &str,
-        buffer: &str,
-        limit: Option<Duration>,
-    ) -> Result<Proxy, Error> {
-        if buffer.is_empty() || buffer.len() > NAME_MAX {
-            return Err(Error::Misuse(format!("a buffer's name of {} bytes", buffer.len())));
-        }
-        let began = Instant::now();
-        let left = || limit.map(|limit| limit.saturating_sub(began.elapsed()));
-        let mut asking = unpoisoned(&self.0.asking);
-        if let Some(node) = node {
-            asking.nodes.insert(program.into(), node);
-        }
-        let mut endpoint = self.end_for(&mut asking.nodes, program, left())?;
-        let mut answer = self.ask(&mut asking, &endpoint, buffer, left())?;
-        if answer[0] == ELSEWHERE {
-            endpoint = self.move_to_shared(endpoint, left())?;
-            answer = self.ask(&mut asking, &endpoint, buffer, left())?;
-        }
-        if answer[0] != GRANTED {
-            let text = String::from_utf8_lossy(&answer[2..]);
-            let text = text.trim_end_matches('\0');
-            let text: String = text.chars().filter(|char| !char.is_control()).collect();
-            return Err(Error::Refused(format!("importing \"{buffer}\": {text}")));
-        }
-        let aperture = endpoint.import(&answer[8..], left())?;
-        Ok(Proxy { vmmc: self.clone(), aperture: Arc::new(aperture) })
-    }
-
-    /// One question, and its answer.
-    fn ask(
-        &self,
-        asking: &mut Asking,
-        endpoint: &Endpoint,
-        buffer: &str,
-        limit: Option<Duration>,
-    ) -> Result<[u8; OOB_BYTES], Error> {
-        let began = Instant::now();
-        asking.number = asking.number.wrapping_add(1);
-        let number = asking.number;
-        // Answers to questions that were given up.
-        while endpoint.take_oob()?.is_some() {}
-        let question = [&[buffer.len() as u8, number], buffer.as_bytes()].concat();
-        endpoint.send_oob(&question, limit)?;
-        let mut answer = Ok(None);
-        let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
-        self.wait_until(left, || {
-            loop {
-                answer = endpoint.take_oob();
-                match &answer {
-                    Ok(Some(late)) if late[1] != number => {}
-                    Ok(None) => return false,
-                    _ => return true,
-                }
-            }
-        })?;
-        answer?.ok_or(Error::TimedOut)
-    }
-
-    /// The end point over which this program asks another, which is connected if no link is there.
-    fn end_for(
-        &self,
-        nodes: &mut HashMap<String, NodeId>,
-        program: &str,
-        limit: Option<Duration>,
-    ) -> Result<Arc<Endpoint>, Error> {
-        let own = self.0.clan.manager().id();
-        if let Some(node) = nodes.get(program).copied() {
-            let (asked, asker) = {
-                let state = unpoisoned(&self.0.state);
-                (state.asked(node), state.asker(node, |_| true))
-            };
-            if let Some(endpoint) = asked {
-                return Ok(endpoint);
-            }
-            // It may end meanwhile.
-            if let Some(Ok(endpoint)) = asker.map(|asker| asker.open(limit)) {
-                return Ok(self.asks_over(node, endpoint));
-            }
-        }
-        let endpoint = self.0.clan.connect(program, limit)?;
-        let peer = endpoint.peer()?;
-        if !peer.is_proved {
-            return Err(Error::Refused(format!("\"{program}\" has not proved which node it is")));
-        }
-        nodes.insert(program.into(), peer.node);
-        let asker = {
-            let mut state = unpoisoned(&self.0.state);
-            if let Some(endpoint) = state.asked(peer.node) {
-                return Ok(endpoint);
-            }
-            match state.asker(peer.node, |asker| own > peer.node || asker.is_answered) {
-                Some(asker) => asker,
-                None => {
-                    let endpoint = Arc::new(endpoint);
-                    state.asked.insert(peer.node, endpoint.clone());
-                    return Ok(endpoint);
-                }
-            }
-        };
-        Ok(self.asks_over(peer.node, asker.open(limit)?))
-    }
-
-    fn asks_over(&self, node: NodeId, endpoint: Endpoint) -> Arc<Endpoint> {
-        let endpoint = Arc::new(endpoint);
-        unpoisoned(&self.0.state).asked.insert(node, endpoint.clone());
-        endpoint
-    }
-
-    /// The other program asks over a link of its own, which is on its way here: it is the one that stays.
-    fn move_to_shared(
-        &self,
-        endpoint: Arc<Endpoint>,
-        limit: Option<Duration>,
-    ) -> Result<Arc<Endpoint>, Error> {
-        let began = Instant::now();
-        let left = || limit.map(|limit| limit.saturating_sub(began.elapsed()));
-        let (node, link) = (endpoint.peer()?.node, endpoint.link());
-        let asker = loop {
-            let met = self.0.met.load(Ordering::Acquire);
-            let asker =
-                unpoisoned(&self.0.state).asker(node, |asker| asker.endpoint.link() != link);
-            if let Some(asker) = asker {
-                break asker;
-            }
-            let look = || met != self.0.met.load(Ordering::Acquire) || endpoint.check().is_err();
-            self.wait_until(left(), look)?;
-            endpoint.check()?;
-        };
-        Ok(self.asks_over(node, asker.open(left())?))
     }
 
     /// Takes a turn: arrivals go to their buffers, and questions are answered.
@@ -567,94 +400,6 @@ impl Vmmc {
             }
         }
     }
-
-    /// The questions of a peer, or its end.
-    fn answer(&self, state: &mut State, source: u64) {
-        let own = self.0.clan.manager().id();
-        for _ in 0..AT_ONCE {
-            let State { peers, asked, names, buffers, .. } = &mut *state;
-            let Some(Asker { endpoint, target, node, is_answered }) = peers.get_mut(&source) else {
-                return;
-            };
-            let question = match endpoint.take_oob() {
-                Ok(None) => return,
-                Ok(Some(question)) => question,
-                Err(_) => {
-                    target.queue.unregister(target.event);
-                    state.peers.remove(&source);
-                    return;
-                }
-            };
-            let mut answer = [0; OOB_BYTES];
-            answer[1] = question[1];
-            let shared = node.filter(|node| own < *node).and_then(|node| asked.get(&node));
-            let is_elsewhere = shared
-                .is_some_and(|shared| shared.link() != endpoint.link() && shared.check().is_ok());
-            if is_elsewhere && !*is_answered {
-                answer[0] = ELSEWHERE;
-            } else {
-                *is_answered = true;
-                let exported = |name: &str| buffers.get(names.get(name)?);
-                match grant(exported, endpoint, &question) {
-                    Ok(handle) => {
-                        answer[0] = GRANTED;
-                        answer[8..8 + HANDLE_BYTES].copy_from_slice(&handle);
-                    }
-                    Err(why) => {
-                        let length = why.len().min(OOB_BYTES - 2);
-                        answer[2..2 + length].copy_from_slice(&why.as_bytes()[..length]);
-                    }
-                }
-            }
-            // A peer that has no room for an answer gets none, and stops nobody.
-            let _ = endpoint.send_oob(&answer, Some(Duration::ZERO));
-        }
-        // It asks without end: the others come first.
-        if let Some(Asker { target, .. }) = state.peers.get(&source) {
-            target.queue.raise(target.event);
-        }
-    }
-}
-
-impl State {
-    /// The end point over which this program asks a node, if it is open.
-    fn asked(&self, node: NodeId) -> Option<Arc<Endpoint>> {
-        self.asked.get(&node).filter(|endpoint| endpoint.check().is_ok()).cloned()
-    }
-
-    /// One over which the node asks here.
-    fn asker(&self, node: NodeId, which: impl Fn(&Asker) -> bool) -> Option<Arc<Endpoint>> {
-        let is_it = |asker: &&Asker| {
-            asker.node == Some(node) && which(asker) && asker.endpoint.check().is_ok()
-        };
-        self.peers.values().find(is_it).map(|asker| asker.endpoint.clone())
-    }
-}
-
-/// The handle for a peer that asks for a buffer.
-fn grant<'a>(
-    exported: impl Fn(&str) -> Option<&'a Exported>,
-    endpoint: &Endpoint,
-    question: &[u8],
-) -> Result<[u8; HANDLE_BYTES], String> {
-    let name = question.get(2..).and_then(|rest| rest.get(..question[0] as usize));
-    let name = name.and_then(|name| core::str::from_utf8(name).ok()).ok_or("no name")?;
-    let peer = endpoint.peer().map_err(|e| e.to_string())?;
-    let is_one_of = |exported: &&Exported| match &exported.exporting.users {
-        Users::All => true,
-        Users::Same => peer.is_proved && peer.uid == Some(own_user()),
-        Users::These(users) => peer.is_proved && peer.uid.is_some_and(|uid| users.contains(&uid)),
-    };
-    // The same words for both: a stranger does not learn which buffers there are.
-    let exported = exported(name).filter(is_one_of);
-    let exported = exported.ok_or("there is no such buffer for this user")?;
-    let Exporting { rights, notifications, .. } = exported.exporting;
-    let export = exported.region.export_signalled(endpoint, rights, notifications);
-    export.map(|export| export.handle).map_err(|e| e.to_string())
-}
-
-fn own_user() -> u32 {
-    rustix::process::geteuid().as_raw()
 }
 
 impl Drop for Inner {
@@ -713,8 +458,8 @@ impl Drop for Buffer {
 /// last, and all that is bound to it, unimports it.
 #[derive(Clone, Debug)]
 pub struct Proxy {
-    vmmc: Vmmc,
-    aperture: Arc<Aperture>,
+    pub(crate) vmmc: Vmmc,
+    pub(crate) aperture: Arc<Aperture>,
 }
 
 impl Proxy {
@@ -754,8 +499,12 @@ impl Proxy {
         self.aperture.check()
     }
 
-    /// The aperture below, for [requests](Clan::request_queue) that go on by themselves: the asynchronous
-    /// deliberate update.
+    /// The path that updates take, and the reason, in words.
+    pub fn explain(&self) -> Result<String, Error> {
+        Ok(format!("packets, over {}", self.aperture.explain()?))
+    }
+
+    /// The aperture below.
     pub fn aperture(&self) -> &Aperture {
         &self.aperture
     }

@@ -1,7 +1,9 @@
 //! Two programs, here two nodes of one process: everything that the README promises.
 
 use hamlyn::Access;
-use hamlyn_vmmc::{Combining, Config, Error, Exporting, PAGE, Proxy, Rights, Users, Vmmc};
+use hamlyn_vmmc::{
+    Combining, Config, Error, Exporting, PAGE, Proxy, Rights, Tracking, Users, Vmmc,
+};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -223,14 +225,7 @@ fn an_import_that_timed_out_ends_no_proxy_and_its_late_answer_is_no_other_questi
     let buffers = ["b", "c"].map(|name| {
         two.exporter.export(name, name.len() as u64 * 64, Exporting::default()).unwrap()
     });
-    let early = std::thread::scope(|scope| {
-        let importing = scope.spawn(|| import(&two.importer, "two", "b"));
-        until(|| {
-            two.exporter.poll().unwrap();
-            importing.is_finished()
-        });
-        importing.join().unwrap()
-    });
+    let early = import_polled(&two, "b");
     for _ in 0..3 {
         let none = Some(Duration::from_millis(20));
         assert!(matches!(two.importer.import("two", "b", none), Err(Error::TimedOut)));
@@ -348,6 +343,86 @@ fn bound_stores_happen_here_and_there_and_consecutive_ones_are_combined() {
     for wrong in [(1, 8), (65_536, 8), (0, 65_537), (u64::MAX - 7, 8)] {
         assert!(proxy.bind(wrong.0, wrong.1, Combining::default(), None, LIMIT).is_err());
     }
+}
+
+/// Imports from a program without a thread.
+fn import_polled(two: &Two, buffer: &str) -> Proxy {
+    std::thread::scope(|scope| {
+        let importing = scope.spawn(|| import(&two.importer, "two", buffer));
+        until(|| {
+            two.exporter.poll().unwrap();
+            importing.is_finished()
+        });
+        importing.join().unwrap()
+    })
+}
+
+#[test]
+fn a_store_that_may_not_wait_fails_while_the_ring_is_full_and_loses_nothing() {
+    let two = two();
+    let buffer = two.exporter.export("b", 1 << 20, Exporting::default()).unwrap();
+    let proxy = import_polled(&two, "b");
+    let mut bound = proxy.bind(0, 1 << 20, Combining::default(), None, LIMIT).unwrap();
+    let mut failed = 0;
+    for number in 0..40_000 {
+        // Each leaves when the next one comes.
+        while let Err(e) = bound.try_store(number * 24, &[number as u8; 8]) {
+            assert!(matches!(e, Error::Full(_)), "{e}");
+            failed += 1;
+            two.exporter.poll().unwrap();
+        }
+    }
+    assert!(failed > 2, "{failed}");
+    bound.flush().unwrap();
+    until(|| {
+        two.exporter.poll().unwrap();
+        buffer.region().load(39_999 * 24).unwrap() != 0
+    });
+    assert!(bytes_of(&buffer, 1 << 20) == bound.bytes());
+}
+
+#[test]
+fn each_engine_is_explained_and_a_second_tracker_of_one_memory_compares() {
+    let two = two();
+    let (buffer, proxy) = bound(&two, 8 * PAGE as u64);
+    let explained =
+        |combining| proxy.bind(0, 64, combining, None, LIMIT).unwrap().explain().unwrap();
+    let path = proxy.explain().unwrap();
+    assert!(path.starts_with("packets, over shared-memory ring"), "{path}");
+    assert_eq!(
+        explained(Combining::default()),
+        format!("store, combined: up to 256 bytes, and to multiples of 4096; {path}")
+    );
+    let timed = Combining { sub_page: 64, timer: Some(Duration::from_micros(5)) };
+    assert!(explained(timed).contains("to multiples of 64, for 5"));
+    let single = Combining { sub_page: 0, timer: None };
+    assert!(explained(single).starts_with("store, not combined: each leaves at once; packets"));
+    let source = two.importer.clan().region(2 * PAGE as u64, 0).unwrap();
+    let start = source.address().unwrap();
+    // SAFETY: it lives longer.
+    let mut mirrors = [0, 4]
+        .map(|page| unsafe { proxy.mirror(page * PAGE as u64, start, 2 * PAGE, LIMIT).unwrap() });
+    let said = [0, 1].map(|number: usize| mirrors[number].explain().unwrap());
+    match mirrors[0].tracking() {
+        Tracking::Kernel => {
+            assert!(said[0].starts_with("tracked by the kernel (PAGEMAP_SCAN); "), "{}", said[0]);
+        }
+        Tracking::Compare => {
+            eprintln!("\x1b[1;33m!! SKIPPED the kernel's engine: {}\x1b[0m", said[0])
+        }
+    }
+    assert!(said[1].starts_with("tracked by comparing all pages ("), "{}", said[1]);
+    // Both find the change.
+    // SAFETY: inside of the region.
+    unsafe { start.add(PAGE + 7).write_volatile(7) };
+    for mirror in &mut mirrors {
+        mirror.flush().unwrap();
+        assert_eq!(mirror.counts(), (1, 1, 1));
+    }
+    until(|| {
+        let there = bytes_of(&buffer, 8 * PAGE);
+        [PAGE + 7, 5 * PAGE + 7].iter().all(|at| there[*at] == 7)
+    });
 }
 
 #[test]
@@ -468,13 +543,7 @@ fn notifications_that_nobody_takes_hold_their_sender_and_no_memory() {
     let two = two();
     let few = Exporting { notifications: 8, ..Exporting::default() };
     let _buffer = two.exporter.export("b", 4096, few).unwrap();
-    let proxy = std::thread::scope(|scope| {
-        let importing = scope.spawn(|| two.importer.import("two", "b", LIMIT).unwrap());
-        while !importing.is_finished() {
-            two.exporter.poll().unwrap();
-        }
-        importing.join().unwrap()
-    });
+    let proxy = import_polled(&two, "b");
     for word in 0..8 {
         proxy.send_notify(0, b"x", word, LIMIT).unwrap();
     }

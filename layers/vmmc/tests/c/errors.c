@@ -126,7 +126,7 @@ int main(void) {
     word.value = 77;
     CHECK(vmmc_wait_until(vmmc, looks, &word, MS) == 0 && word.at[-1] == 3);
     char text[256];
-    CHECK(vmmc_explain_bound(tracked, text, sizeof text) == 0 && strncmp(text, "tracked", 7) == 0);
+    CHECK(vmmc_explain_bound(tracked, text, sizeof text) == 0 && strncmp(text, "tracked by ", 11) == 0);
     CHECK(vmmc_unbind(tracked) == 0);
     free(pages);
     binding.engine = VMMC_STORE;
@@ -136,10 +136,13 @@ int main(void) {
     binding.sub_page = 0;
     vmmc_bound_t *bound = vmmc_bind(proxy, 500000, 64, &binding);
     CHECK(bound && vmmc_st64(bound, 57, 0) == VMMC_MISUSE && vmmc_told(bound, 0, "", 1) == VMMC_MISUSE);
+    CHECK(vmmc_try_st32(bound, 64, 1) == VMMC_MISUSE && vmmc_try_st64(NULL, 0, 1) == VMMC_MISUSE);
+    CHECK(vmmc_try_st32(bound, 0, 9) == 0 && vmmc_try_st64(bound, 8, 9) == 0);
     CHECK(vmmc_st32(bound, 0, 1) == 0 && vmmc_st64(bound, 4, 2) == 0 && vmmc_au_memcpy(bound, 12, "abc", 3) == 0);
     CHECK(memcmp((const char *)vmmc_bound_memory(bound) + 12, "abc", 3) == 0 && vmmc_set_limit(bound, 0) == 0);
     CHECK(vmmc_runs(bound) == 0 && vmmc_flush(bound) == 0 && vmmc_runs(bound) == 1);
     CHECK(vmmc_explain_bound(bound, text, 6) == 0 && strcmp(text, "store") == 0);
+    CHECK(vmmc_explain_bound(bound, NULL, 0) == 0 && vmmc_explain_bound(bound, NULL, 1) == VMMC_MISUSE);
     word.at = memory + 500014;
     word.value = 'c';
     CHECK(vmmc_wait_until(vmmc, looks, &word, MS) == 0 && vmmc_unbind(bound) == 0 && vmmc_unbind(NULL) == 0);

@@ -352,10 +352,7 @@ impl Board {
     /// After each turn of the node.
     pub fn turn(&mut self, node: &mut Node) {
         self.sort_signals(node);
-        // A load first, which is all that most turns need.
-        if self.notes.has_any.load(Ordering::Relaxed)
-            && self.notes.has_any.swap(false, Ordering::Acquire)
-        {
+        if self.notes.take_has_any() {
             self.notes.turns.fetch_add(1, Ordering::Relaxed);
             let said = core::mem::take(&mut *unpoisoned(&self.notes.said));
             for (link, bytes) in said {

@@ -30,6 +30,11 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
+    /// Whether there are any since the last call. One load, if not, as in most turns.
+    pub fn take_has_any(&self) -> bool {
+        self.has_any.load(Ordering::Relaxed) && self.has_any.swap(false, Ordering::Acquire)
+    }
+
     /// An area that nothing uses any more.
     pub fn leave(&self, area: AreaId) {
         unpoisoned(&self.areas).push(area);

@@ -51,7 +51,8 @@ impl Proxy {
     ///
     /// The memory may be that of a [`Buffer`](crate::Buffer) of this program, so that two programs write
     /// one memory: updates of importers are not sent on, nor back. A byte that both change between two
-    /// flushes may differ afterwards.
+    /// flushes may differ afterwards, and so may one that the other stores before the first copy of all has
+    /// arrived: [`get`](Self::get) a byte to know that it has.
     ///
     /// # Safety
     /// As [`Tracked::new`]: the memory can be read as long as the mirror lives, and is private.

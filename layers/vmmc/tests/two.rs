@@ -472,7 +472,12 @@ fn an_update_into_an_exported_buffer_that_is_tracked_is_not_sent_back() {
     let mut mirrors = [(0, "other"), (1, "two")].map(|(number, other)| {
         let proxy = import(both[number], other, "b");
         // SAFETY: the buffer lives longer.
-        unsafe { proxy.mirror(PAGE as u64, starts[number].add(PAGE), 2 * PAGE, LIMIT) }.unwrap()
+        let mirror = unsafe {
+            proxy.mirror(PAGE as u64, starts[number].add(PAGE), 2 * PAGE, LIMIT).unwrap()
+        };
+        // All of it has arrived, and overwrites no store there.
+        proxy.get(0, &mut [0], LIMIT).unwrap();
+        mirror
     });
     let store = |number: usize, at: usize, byte: u8| {
         // SAFETY: inside of the buffer; words of their own.

@@ -140,7 +140,8 @@ int main(void) {
     CHECK(vmmc_try_st32(bound, 0, 9) == 0 && vmmc_try_st64(bound, 8, 9) == 0);
     CHECK(vmmc_st32(bound, 0, 1) == 0 && vmmc_st64(bound, 4, 2) == 0 && vmmc_au_memcpy(bound, 12, "abc", 3) == 0);
     CHECK(memcmp((const char *)vmmc_bound_memory(bound) + 12, "abc", 3) == 0 && vmmc_set_limit(bound, 0) == 0);
-    CHECK(vmmc_runs(bound) == 0 && vmmc_flush(bound) == 0 && vmmc_runs(bound) == 1);
+    uint64_t runs = vmmc_runs(bound); /* Scattered stores before this one. */
+    CHECK(runs > 0 && vmmc_flush(bound) == 0 && vmmc_runs(bound) == runs + 1);
     CHECK(vmmc_explain_bound(bound, text, 6) == 0 && strcmp(text, "store") == 0);
     CHECK(vmmc_explain_bound(bound, NULL, 0) == 0 && vmmc_explain_bound(bound, NULL, 1) == VMMC_MISUSE);
     word.at = memory + 500014;

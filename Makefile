@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help run test deep build prepare c-library install uninstall deb docs peers
 
-# The file that `make run` sends; the hamlyn binary itself unless given.
+# The file that `make run` sends; the program itself unless given.
 FILE ?=
 
 help:
@@ -22,13 +22,13 @@ prepare:
 	@scripts/prepare.sh
 
 build: prepare
-	@. scripts/common.sh && say 'cargo build --release' && cargo build --release --workspace --exclude hamlyn-python
+	@. scripts/common.sh && say 'cargo build --release' && cargo build --release --workspace --exclude hamlyn-python --exclude hamlyn-tour
 
-# The command alone, in a profile that compiles quickly: it is what a newcomer waits for.
+# The tour and the command alone, in a profile that compiles quickly: it is what a newcomer waits for.
 run: prepare
-	@. scripts/common.sh && say 'cargo build --profile tour -p hamlyn-cli' && \
-		cargo build --profile tour -p hamlyn-cli
-	@exec "$${CARGO_TARGET_DIR:-target}/tour/hamlyn" tour $(FILE)
+	@. scripts/common.sh && say 'cargo build --profile tour -p hamlyn-tour -p hamlyn-cli' && \
+		cargo build --profile tour -p hamlyn-tour -p hamlyn-cli
+	@exec "$${CARGO_TARGET_DIR:-target}/tour/hamlyn-tour" $(FILE)
 
 # STEPS='unit loom' runs only those steps, of either; see scripts/test.sh for their names.
 test: prepare

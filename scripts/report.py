@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Renders a report of `hamlyn tour` in a headless Chromium, and checks the visible page.
+"""Renders a report of `hamlyn-tour` in a headless Chromium, and checks the visible page.
 
     scripts/report.py REPORT.html [FOLDER]    with a folder: screenshots are saved there
 

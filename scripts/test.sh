@@ -230,7 +230,7 @@ http() (
 # them in the dev profile.
 release() {
     cargo build --release --workspace --exclude hamlyn-python --exclude hamlyn-fm --exclude hamlyn-clan \
-        --exclude hamlyn-vmmc "$@"
+        --exclude hamlyn-vmmc --exclude hamlyn-tour "$@"
 }
 
 # The C library, installed: each program compiled as C and as C++, against the dev build ..
@@ -277,10 +277,11 @@ budgets() {
     cargo bench --quiet --bench budgets -- --rust
 }
 
-# A newcomer's first command, with measurements of a moment.
+# A newcomer's first command, with measurements of a moment: the dev build.
 tour() {
-    release --quiet || return 1
-    limit 300 "$TARGET/release/hamlyn" tour --quick --report "$TARGET/tour.html" </dev/null || return
+    # shellcheck disable=SC2086
+    cargo build --quiet $WITH --bins || return 1
+    limit 300 "$TARGET/debug/hamlyn-tour" --quick --report "$TARGET/tour.html" </dev/null || return
     python3 scripts/report.py "$TARGET/tour.html"
     looked=$?
     [ "$looked" != 99 ] || cannot 'it has run; there is no Chromium to look at its report with'
@@ -645,7 +646,7 @@ describe() {
         layers) echo 'the layers in C: CLAN; VMMC with NX and BSP; Fast Messages with MPI, sockets, shmem and global arrays' ;;
         python) echo 'the Python package: types, tests, examples' ;;
         release) echo 'the release build' ;;
-        tour) echo 'hamlyn tour, quickly' ;;
+        tour) echo 'the tour, quickly' ;;
         bench) echo 'the measuring tool runs' ;;
         readme) echo 'the programs and commands of README.md and python/README.md do what they say' ;;
         site) echo 'the documentation as a site; no link in the Markdown leads nowhere' ;;

@@ -3,12 +3,9 @@
 use crate::allow::{Allow, allow};
 use crate::help::*;
 use crate::look::PAUSE_MIN;
-use crate::perf::baseline::PeerArguments;
 use crate::perf::curve;
-use crate::perf::ends::EndArguments;
 use crate::perf::pin::Cores;
-use crate::perf::protocols;
-use crate::tour::actor::Role;
+use crate::perf::{FarEndCommand, protocols};
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hamlyn::control::ServiceName;
@@ -21,7 +18,6 @@ use std::time::Duration;
 /// Protected messages between programs that do not trust one another, at the speed of memory.
 #[derive(Debug, Parser)]
 #[command(name = "hamlyn", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Start with `hamlyn tour`.")]
 pub struct Cli {
     #[command(flatten)]
     pub all: ForAll,
@@ -39,20 +35,12 @@ pub struct ForAll {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show what Hamlyn does, in about a minute: send a file, attack the receiver, measure
-    ///
-    /// First, it starts a receiver and a sender as separate processes (as different users if it has
-    /// the right to), sends FILE as messages and uses each protocol once. A stranger then attacks
-    /// through everything that a process can reach, and the tour shows how each attempt was
-    /// refused.
-    ///
-    /// Second, it makes two hosts (network namespaces, or loopback if namespaces are not permitted)
-    /// and sends a message between them over TLS. An attacker on the wire reads, changes, repeats,
-    /// drops and replays the traffic.
-    ///
-    /// Third, it measures latency, rate and bandwidth against a Unix socket, TCP and a pipe. The
-    /// report contains all results.
-    Tour(TourArguments),
+    /// A program of its own: only its name is known here
+    #[command(hide = true)]
+    Tour {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        _words: Vec<OsString>,
+    },
     /// Receive from one `hamlyn send`, to standard output or a file
     ///
     /// If the sender dies midway or the digest is wrong, the command reports it and exits with a
@@ -165,21 +153,8 @@ pub enum Command {
         #[arg(last = true, required = true)]
         program: Vec<OsString>,
     },
-    /// The far end of a measurement of sockets and pipes
-    #[command(hide = true)]
-    PerfPeer(PeerArguments),
-    /// One of the processes of a tour
-    #[command(hide = true)]
-    TourActor { role: Role },
-    /// The far end of `perf idle`, until standard input ends
-    #[command(hide = true)]
-    PerfIdleEnd { name: String, core: usize, links: u32 },
-    /// The far end of a measurement, until standard input ends
-    #[command(hide = true)]
-    PerfEnd(EndArguments),
-    /// One of the two ends of `perf protocols`
-    #[command(hide = true)]
-    PerfProtocolEnd(protocols::ends::EndArguments),
+    #[command(flatten)]
+    FarEnd(FarEndCommand),
 }
 
 impl Command {
@@ -187,31 +162,9 @@ impl Command {
     pub fn is_internal(&self) -> bool {
         matches!(
             self,
-            Self::Limits { .. }
-                | Self::RunAgent
-                | Self::RunRank { .. }
-                | Self::PerfPeer(_)
-                | Self::TourActor { .. }
-                | Self::PerfIdleEnd { .. }
-                | Self::PerfEnd(_)
-                | Self::PerfProtocolEnd(_)
+            Self::Limits { .. } | Self::RunAgent | Self::RunRank { .. } | Self::FarEnd(_)
         )
     }
-}
-
-#[derive(Args, Debug)]
-pub struct TourArguments {
-    /// The file to send [default: this command itself]
-    pub file: Option<PathBuf>,
-    /// The second part alone: two hosts, and an attacker on the wire between them
-    #[arg(long)]
-    pub hosts: bool,
-    /// The path of the report
-    #[arg(long, value_name = "PATH", default_value = "hamlyn-tour.html")]
-    pub report: PathBuf,
-    /// Measure for moments only, to check that everything runs; the figures mean little
-    #[arg(long)]
-    pub quick: bool,
 }
 
 #[derive(Args, Debug)]

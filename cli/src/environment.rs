@@ -13,7 +13,7 @@ const JOB: [&str; 4] = ["HAMLYN_JOB_FD", "HAMLYN_JOB_HOST", "HAMLYN_JOB_RANK", "
 /// The variables of this project's own builds, tests, measurements, layers and examples.
 const OWN: [&str; 10] = [
     "HAMLYN_BENCH_",
-    // Cargo also sets it for a program that it runs: see build.rs.
+    // Cargo also sets it for a program that it runs: see tour/build.rs.
     "HAMLYN_COMMIT",
     "HAMLYN_COMPILER",
     "HAMLYN_EXAMPLE_",

@@ -8,8 +8,8 @@ fn hamlyn(line: &str) -> Output {
 }
 
 /// Subcommands that the command starts itself are hidden from users.
-const INTERNAL: [&str; 6] =
-    ["limits", "perf-peer", "tour-actor", "perf-idle-end", "perf-end", "perf-protocol-end"];
+const INTERNAL: [&str; 5] =
+    ["limits", "perf-peer", "perf-idle-end", "perf-end", "perf-protocol-end"];
 
 fn error_of(line: &str) -> String {
     let output = hamlyn(line);
@@ -19,11 +19,10 @@ fn error_of(line: &str) -> String {
 }
 
 #[test]
-fn help_names_every_command_and_starts_with_the_tour() {
+fn help_names_every_command_and_the_tour_is_a_program_of_its_own() {
     let output = hamlyn("--help");
     let text = String::from_utf8(output.stdout).unwrap();
     let commands = [
-        "tour",
         "recv",
         "send",
         "relay",
@@ -44,7 +43,10 @@ fn help_names_every_command_and_starts_with_the_tour() {
     for command in INTERNAL {
         assert!(!text.contains(command), "{command}: {text}");
     }
-    assert!(output.status.success() && text.contains("Start with `hamlyn tour`"));
+    assert!(output.status.success() && !text.contains("tour"), "{text}");
+    let output = hamlyn("tour --quick");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("hamlyn-tour"), "{output:?}");
 }
 
 #[test]
@@ -85,7 +87,7 @@ fn a_wrong_value_is_an_error_that_names_it_and_what_is_allowed() {
         ("exporter --listen here", "here", "--listen"),
         ("stat --output x", "--prometheus", "Usage"),
         ("recv", "<NAME>", "Usage"),
-        ("tuor", "tuor", "tour"),
+        ("nmaes", "nmaes", "names"),
     ] {
         let text = error_of(line);
         assert!(text.contains(wrong) && text.contains(allowed), "{line}: {text}");
@@ -105,7 +107,6 @@ fn manual_pages_are_generated_for_every_command() {
     std::fs::remove_file(path.join("others.1")).unwrap();
     let pages = [
         "hamlyn.1",
-        "hamlyn-tour.1",
         "hamlyn-perf.1",
         "hamlyn-perf-latency.1",
         "hamlyn-top.1",
@@ -186,7 +187,7 @@ fn completions_are_generated() {
         for command in ["perf", "top", "exporter", "man", "completions"] {
             assert!(text.contains(command), "{shell}: {command}");
         }
-        for command in ["tour-actor", "perf-peer", "perf-idle-end", "perf-protocol-end"] {
+        for command in ["perf-peer", "perf-idle-end", "perf-protocol-end"] {
             assert!(!text.contains(command), "{shell}: {command}");
         }
     }

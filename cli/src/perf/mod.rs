@@ -64,6 +64,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use tempfile::TempDir;
 
+/// The processes that a measurement starts: its own program again, with one of these subcommands.
+#[derive(Debug, clap::Subcommand)]
+pub enum FarEndCommand {
+    /// The far end of a measurement of sockets and pipes
+    #[command(hide = true)]
+    PerfPeer(baseline::PeerArguments),
+    /// The far end of `perf idle`, until standard input ends
+    #[command(hide = true)]
+    PerfIdleEnd { name: String, core: usize, links: u32 },
+    /// The far end of a measurement, until standard input ends
+    #[command(hide = true)]
+    PerfEnd(ends::EndArguments),
+    /// One of the two ends of `perf protocols`
+    #[command(hide = true)]
+    PerfProtocolEnd(protocols::ends::EndArguments),
+}
+
+impl FarEndCommand {
+    /// Plays that end.
+    pub fn run(self) -> Result<()> {
+        match self {
+            Self::PerfPeer(arguments) => baseline::run_peer(arguments),
+            Self::PerfIdleEnd { name, core, links } => idle::run_end(&name, core, links),
+            Self::PerfEnd(arguments) => ends::run_end(arguments),
+            Self::PerfProtocolEnd(arguments) => protocols::ends::run_end(&arguments),
+        }
+    }
+}
+
 /// `hamlyn perf latency|rate|bandwidth`.
 pub fn run(test: Test, arguments: &PerfArguments) -> Result<()> {
     let bar = progress::steps(arguments.runs as u64, "");

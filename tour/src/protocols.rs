@@ -9,9 +9,9 @@
 
 use super::actor::{Actor, Role, Stage};
 use super::{host, peer};
-use crate::perf::row;
 use crate::report::Section;
 use anyhow::{Result, bail, ensure};
+use hamlyn_cli::perf::row;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::process::Stdio;

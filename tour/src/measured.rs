@@ -3,20 +3,21 @@
 
 use super::show;
 use super::terminal::{heading, say};
-use crate::arguments::{Mode, Over, PerfArguments, TourArguments};
-use crate::perf;
-use crate::perf::baseline::{Channel, Patience};
-use crate::perf::compare::{self, Compared, Effort, Measured};
-use crate::perf::curve;
-use crate::perf::ends::Test;
-use crate::perf::others::{self, Others};
-use crate::perf::pin::{self, Cores};
-use crate::perf::placement::{Placement, agree, commonest_line_ns};
-use crate::perf::row::{self, Row};
-use crate::progress;
+use crate::TourArguments;
 use crate::report::{Chart, Curves, Finding, Section};
 use anyhow::Result;
 use bytesize::ByteSize;
+use hamlyn_cli::arguments::{Mode, Over, PerfArguments};
+use hamlyn_cli::perf;
+use hamlyn_cli::perf::baseline::{Channel, Patience};
+use hamlyn_cli::perf::compare::{self, Compared, Effort, Measured};
+use hamlyn_cli::perf::curve;
+use hamlyn_cli::perf::ends::Test;
+use hamlyn_cli::perf::others::{self, Others};
+use hamlyn_cli::perf::pin::{self, Cores};
+use hamlyn_cli::perf::placement::{Placement, agree, commonest_line_ns};
+use hamlyn_cli::perf::row::{self, Row};
+use hamlyn_cli::progress;
 use indicatif::ProgressBar;
 
 /// Repeats of two figures that cannot be compared.

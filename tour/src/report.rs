@@ -7,8 +7,8 @@ mod curves;
 
 pub use curves::Curves;
 
-use crate::output;
 use anyhow::{Context, Result, anyhow, ensure};
+use hamlyn_cli::output;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use plotters::coord::ranged1d::{SegmentedCoord, ValueFormatter};
 use plotters::coord::types::RangedCoordi32;
@@ -393,7 +393,7 @@ impl Chart {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::row::ns;
+    use hamlyn_cli::perf::row::ns;
 
     #[test]
     fn what_is_alike_begins_at_zero() {

@@ -1,7 +1,7 @@
 //! The two hosts: far serves, near calls.
 
 use super::own_directory;
-use crate::tour::actor::Orders;
+use crate::actor::Orders;
 use anyhow::{Context, Result, ensure};
 use hamlyn::Config;
 use hamlyn::config::Local;

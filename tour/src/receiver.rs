@@ -3,12 +3,12 @@
 
 use super::actor::Orders;
 use super::host::access;
-use crate::tickets::ticket_of;
 use anyhow::{Context, Result, anyhow};
 use hamlyn::control::{Accept, RequestId};
 use hamlyn::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
 use hamlyn::node::{Event, Node};
 use hamlyn::wire::{MetadataIndex, Ticket};
+use hamlyn_cli::tickets::ticket_of;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};

@@ -96,7 +96,7 @@ impl Curves {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::row::ns;
+    use hamlyn_cli::perf::row::ns;
 
     #[test]
     fn each_channel_is_a_line_with_its_name() {

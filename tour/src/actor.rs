@@ -1,12 +1,12 @@
-//! The processes of the tour: this command again, with a hidden subcommand, as another user if this
+//! The processes of the tour: this program again, with a hidden subcommand, as another user if this
 //! one has the right to.
 //!
 //! An actor's standard input is its material. Its standard output is a socket for orders and
 //! answers, one line of JSON each. An actor ends when its orders end.
 
-use crate::ending;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::ValueEnum;
+use hamlyn_cli::ending;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -176,7 +176,7 @@ impl Actor {
         let patience = if role == Role::Wire { PATIENCE_WITH_WIRE } else { PATIENCE };
         here.set_read_timeout(Some(patience))?;
         command
-            .args(["tour-actor", &role.to_string()])
+            .args(["actor", &role.to_string()])
             .stdin(input)
             .stdout(Stdio::from(std::os::fd::OwnedFd::from(there)));
         let child = command.spawn().with_context(|| format!("cannot start the {role}"))?;

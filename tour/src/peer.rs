@@ -7,8 +7,6 @@ use super::protocols::{
     LONG_RECORDS, PART_BYTES, PATIENCE, PLACES, Place, Protocol, RECORDS, THREADS, Told, WORDS,
     WORDS_AT, WRITE_BYTES, WRITES, inverted, pattern, record_bytes, word,
 };
-use crate::perf::{clock, row};
-use crate::tickets::ticket_of;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hamlyn::Aperture;
 use hamlyn::node::{ApertureEvent, Event, Node};
@@ -16,6 +14,8 @@ use hamlyn::protocol::{
     ApertureStreamSender, CallError, Client, DatagramReceiver, DatagramSender, GroupHelper,
     GroupMember, Manager, Part, Seed, SeedError, StreamSender, TaggedSender,
 };
+use hamlyn_cli::perf::{clock, row};
+use hamlyn_cli::tickets::ticket_of;
 use serde::{Deserialize, Serialize};
 use std::thread;
 use std::time::Instant;

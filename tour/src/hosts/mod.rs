@@ -22,8 +22,8 @@ pub use wire::run as wire;
 
 use super::actor::{Actor, Role};
 use super::attack::{Outcome, Row};
-use crate::{ending, keys};
 use anyhow::{Context, Result, bail};
+use hamlyn_cli::{ending, keys};
 use serde::{Deserialize, Serialize};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;

@@ -1,11 +1,11 @@
 //! The tour's output while it plays: the headings, sentences, facts and tables of its report, and
 //! at the end its findings.
 
-use crate::output::{self, ReaderGone};
-use crate::perf::row;
 use crate::report::{Finding, Section, class, pieces};
 use anyhow::Result;
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, TableComponent, Width};
+use hamlyn_cli::output::{self, ReaderGone};
+use hamlyn_cli::perf::row;
 use std::fmt;
 
 /// Characters of a line if neither a terminal nor `COLUMNS` sets them.
@@ -13,7 +13,7 @@ const WIDTH: usize = 120;
 /// Blanks that a table puts around a cell.
 const PADDING: usize = 2;
 
-/// Prints a line. If the reader has left (`hamlyn tour | grep -q`) the tour goes on, for its
+/// Prints a line. If the reader has left (`hamlyn-tour | grep -q`) the tour goes on, for its
 /// report.
 pub fn say(text: impl fmt::Display) -> Result<()> {
     match output::line(text) {

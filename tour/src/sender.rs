@@ -3,12 +3,12 @@
 
 use super::actor::Orders;
 use super::receiver::{ANSWER_DIGEST, ANSWER_ECHO, Hello, Welcome, messages_of};
-use crate::perf::clock;
-use crate::tickets::ticket_of;
 use anyhow::{Context, Result, ensure};
 use hamlyn::interface::{AreaId, LinkId, QueueId, SlotConfig};
 use hamlyn::node::Node;
 use hamlyn::wire::{MetadataIndex, TICKET_BYTES, Ticket};
+use hamlyn_cli::perf::clock;
+use hamlyn_cli::tickets::ticket_of;
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `hamlyn tour`: shows Hamlyn on a real file, under attack, and against the clock.
+//! `hamlyn-tour`: shows Hamlyn on a real file, under attack, and against the clock.
 //!
 //! ```text
 //!   this process   orders, counts before and after, tables, report
@@ -12,7 +12,7 @@
 //! Each is a process of its own, and a user of its own if this process has the right to. An attempt
 //! counts as refused only if the receiver's counter for it rose and the file's bytes are unchanged.
 
-pub mod actor;
+mod actor;
 mod attack;
 mod by_hand;
 mod guarded;
@@ -24,33 +24,102 @@ mod measured;
 mod peer;
 mod protocols;
 mod receiver;
+mod report;
 mod rogue;
 mod sender;
 mod siege;
 mod stranger;
 mod terminal;
 
-use crate::arguments::TourArguments;
-use crate::perf::row;
-use crate::progress;
-use crate::report::{self, Finding, Section};
 use actor::{Actor, Orders, Role, Stage};
 use anyhow::{Context, Result, ensure};
 use attack::Attack;
 use bytesize::ByteSize;
+use clap::{Args, Parser, Subcommand};
 use hamlyn::node::Node;
+use hamlyn_cli::arguments::ForAll;
+use hamlyn_cli::perf::FarEndCommand;
+use hamlyn_cli::perf::row;
+use hamlyn_cli::progress;
 use protocols::Protocol;
+use report::{Finding, Section};
 use sender::{Beats, Sent};
 use serde::{Deserialize, Serialize};
 use siege::Siege;
 use std::fs::File;
-use std::process::Stdio;
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use terminal::{heading, say};
 
-/// The hidden subcommand: plays one role.
-pub fn play(role: Role) -> Result<()> {
+/// Show what Hamlyn does, in about a minute: send a file, attack the receiver, measure
+///
+/// First, it starts a receiver and a sender as separate processes (as different users if it has
+/// the right to), sends FILE as messages and uses each protocol once. A stranger then attacks
+/// through everything that a process can reach, and the tour shows how each attempt was
+/// refused.
+///
+/// Second, it makes two hosts (network namespaces, or loopback if namespaces are not permitted)
+/// and sends a message between them over TLS. An attacker on the wire reads, changes, repeats,
+/// drops and replays the traffic.
+///
+/// Third, it measures latency, rate and bandwidth against a Unix socket, TCP and a pipe. The
+/// report contains all results.
+#[derive(Debug, Parser)]
+#[command(
+    name = "hamlyn-tour",
+    version,
+    max_term_width = 100,
+    args_conflicts_with_subcommands = true
+)]
+struct Cli {
+    #[command(flatten)]
+    all: ForAll,
+    #[command(flatten)]
+    tour: TourArguments,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+/// The processes that the tour starts: this program again.
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// One of the processes of a tour
+    #[command(hide = true)]
+    Actor { role: Role },
+    #[command(flatten)]
+    FarEnd(FarEndCommand),
+}
+
+#[derive(Args, Debug)]
+struct TourArguments {
+    /// The file to send [default: this program itself]
+    file: Option<PathBuf>,
+    /// The second part alone: two hosts, and an attacker on the wire between them
+    #[arg(long)]
+    hosts: bool,
+    /// The path of the report
+    #[arg(long, value_name = "PATH", default_value = "hamlyn-tour.html")]
+    report: PathBuf,
+    /// Measure for moments only, to check that everything runs; the figures mean little
+    #[arg(long)]
+    quick: bool,
+}
+
+fn main() -> ExitCode {
+    hamlyn_cli::main(|cli: Cli| match cli.part {
+        None => {
+            hamlyn_cli::begin(&cli.all);
+            run(&cli.tour)
+        }
+        Some(Part::Actor { role }) => play(role),
+        Some(Part::FarEnd(end)) => end.run(),
+    })
+}
+
+/// Plays one role.
+fn play(role: Role) -> Result<()> {
     let orders = Orders::new()?;
     match role {
         Role::Receiver => receiver::run(orders),
@@ -75,8 +144,8 @@ pub fn play(role: Role) -> Result<()> {
     }
 }
 
-/// `hamlyn tour`.
-pub fn run(arguments: &TourArguments) -> Result<()> {
+/// The tour.
+fn run(arguments: &TourArguments) -> Result<()> {
     report::check_place(&arguments.report)?;
     let began = Instant::now();
     let (mut sections, mut findings) = (Vec::new(), Vec::new());

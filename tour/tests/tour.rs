@@ -1,6 +1,7 @@
 //! The tour, in short: the file arrives, each protocol works, every attempt is refused, the report
 //! is complete.
 
+#[path = "../../cli/tests/support/mod.rs"]
 mod support;
 
 use std::os::unix::process::ExitStatusExt;
@@ -28,8 +29,8 @@ fn the_tour_refuses_every_attempt_and_leaves_a_report() {
     }
     let directory = tempfile::tempdir().unwrap();
     let report = directory.path().join("report.html");
-    let output = Command::new(env!("CARGO_BIN_EXE_hamlyn"))
-        .args(["tour", "--quick", "--report", report.to_str().unwrap(), "/proc/self/exe"])
+    let output = Command::new(env!("CARGO_BIN_EXE_hamlyn-tour"))
+        .args(["--quick", "--report", report.to_str().unwrap(), "/proc/self/exe"])
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -90,8 +91,8 @@ fn the_tour_refuses_every_attempt_and_leaves_a_report() {
 fn two_hosts(path: Option<&str>) -> String {
     let directory = tempfile::tempdir().unwrap();
     let report = directory.path().join("report.html");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn"));
-    command.args(["tour", "--hosts", "--report", report.to_str().unwrap()]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hamlyn-tour"));
+    command.args(["--hosts", "--report", report.to_str().unwrap()]);
     // Settings of the user who runs the tour are not those of the hosts.
     command.env("HAMLYN_RING_BYTES", "512").env("HAMLYN_SECRET", "/none/such");
     if let Some(path) = path {
@@ -148,8 +149,8 @@ fn the_tour_leaves_no_keys_when_a_signal_ends_it() {
     let temporary = directory.path().join("temporary");
     std::fs::create_dir(&temporary).unwrap();
     let report = directory.path().join("report.html");
-    let mut tour = Command::new(env!("CARGO_BIN_EXE_hamlyn"))
-        .args(["tour", "--hosts", "--report", report.to_str().unwrap()])
+    let mut tour = Command::new(env!("CARGO_BIN_EXE_hamlyn-tour"))
+        .args(["--hosts", "--report", report.to_str().unwrap()])
         .env("TMPDIR", &temporary)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -176,8 +177,8 @@ fn the_tour_leaves_no_directory_when_a_signal_ends_its_first_act() {
     for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM] {
         let temporary = tempfile::tempdir().unwrap();
         let report = temporary.path().join("report.html");
-        let mut tour = Command::new(env!("CARGO_BIN_EXE_hamlyn"))
-            .args(["tour", "--report", report.to_str().unwrap()])
+        let mut tour = Command::new(env!("CARGO_BIN_EXE_hamlyn-tour"))
+            .args(["--report", report.to_str().unwrap()])
             .env("TMPDIR", temporary.path())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -206,8 +207,8 @@ fn the_tour_leaves_no_directory_when_a_signal_ends_its_first_act() {
 fn a_tour_that_nobody_reads_on_leaves_its_report_all_the_same() {
     let directory = tempfile::tempdir().unwrap();
     let report = directory.path().join("report.html");
-    let mut tour = Command::new(env!("CARGO_BIN_EXE_hamlyn"))
-        .args(["tour", "--hosts", "--report", report.to_str().unwrap()])
+    let mut tour = Command::new(env!("CARGO_BIN_EXE_hamlyn-tour"))
+        .args(["--hosts", "--report", report.to_str().unwrap()])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -220,8 +221,8 @@ fn a_tour_that_nobody_reads_on_leaves_its_report_all_the_same() {
 
 #[test]
 fn a_report_in_a_folder_that_is_not_there_is_an_error_before_anything_is_shown() {
-    let output = Command::new(env!("CARGO_BIN_EXE_hamlyn"))
-        .args(["tour", "--hosts", "--report", "/none/such/report.html"])
+    let output = Command::new(env!("CARGO_BIN_EXE_hamlyn-tour"))
+        .args(["--hosts", "--report", "/none/such/report.html"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -232,7 +233,7 @@ fn a_report_in_a_folder_that_is_not_there_is_an_error_before_anything_is_shown()
 #[test]
 fn a_file_that_is_not_there_is_an_error_that_names_it() {
     let output =
-        Command::new(env!("CARGO_BIN_EXE_hamlyn")).args(["tour", "/none/such"]).output().unwrap();
+        Command::new(env!("CARGO_BIN_EXE_hamlyn-tour")).args(["/none/such"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("/none/such"));
 }

@@ -7,7 +7,6 @@ use super::protocols::{
     PART_BYTES, PATIENCE, PLACES, Place, Protocol, RECORDS, THREADS, Told, WORDS, WORDS_AT,
     WRITE_BYTES, WRITES, inverted, pattern, record_bytes, word,
 };
-use crate::perf::{clock, row};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::control::{Accept, Access};
 use hamlyn::node::{CloseReason, Event, Node};
@@ -18,6 +17,7 @@ use hamlyn::protocol::{
     TaggedReceiver,
 };
 use hamlyn::{ApertureAccess, MetadataIndex, SlotConfig};
+use hamlyn_cli::perf::{clock, row};
 use serde::{Deserialize, Serialize};
 use std::thread;
 use std::time::Instant;

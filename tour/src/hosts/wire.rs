@@ -4,11 +4,11 @@
 use super::ends::{Begin, Done, FarOrder, LIMIT, NearOrder, PHRASE, Report, SERVICE, config, plug};
 use super::relay::{Direction, PATIENCE, Relay, Trick};
 use super::{Attempt, Told, actor_command, run as run_words};
-use crate::perf::row;
-use crate::tour::actor::{Actor, Orders, Role};
+use crate::actor::{Actor, Orders, Role};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::control::Access;
 use hamlyn::protocol::{Client, Manager, Server, ServerConfig};
+use hamlyn_cli::perf::row;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -158,7 +158,7 @@ impl core::fmt::Debug for AdmitUnknown {
 pub use crate::wire::TOKEN_BYTES_MAX;
 
 /// A type of setting: parses it, states the allowed values, prints it.
-trait Value: Sized {
+trait SettingValue: Sized {
     type Allowed;
     fn parse(text: &str) -> Option<Self>;
     fn is_allowed(&self, allowed: &Self::Allowed) -> bool;
@@ -203,7 +203,7 @@ fn parse_number(text: &str) -> Option<u64> {
 
 macro_rules! number {
     ($type:ty) => {
-        impl Value for $type {
+        impl SettingValue for $type {
             type Allowed = Whole;
             fn parse(text: &str) -> Option<Self> {
                 parse_number(text)?.try_into().ok()
@@ -228,7 +228,7 @@ macro_rules! number {
 number!(u32);
 number!(u64);
 
-impl Value for bool {
+impl SettingValue for bool {
     type Allowed = ();
     fn parse(text: &str) -> Option<Self> {
         match text.trim().to_ascii_lowercase().as_str() {
@@ -248,7 +248,7 @@ impl Value for bool {
     }
 }
 
-impl Value for Option<PathBuf> {
+impl SettingValue for Option<PathBuf> {
     type Allowed = ();
     fn parse(text: &str) -> Option<Self> {
         Some((!text.is_empty()).then(|| text.into()))
@@ -264,7 +264,7 @@ impl Value for Option<PathBuf> {
     }
 }
 
-impl Value for Option<SocketAddr> {
+impl SettingValue for Option<SocketAddr> {
     type Allowed = ();
     fn parse(text: &str) -> Option<Self> {
         if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
@@ -280,7 +280,7 @@ impl Value for Option<SocketAddr> {
     }
 }
 
-impl Value for PathBuf {
+impl SettingValue for PathBuf {
     type Allowed = ();
     fn parse(text: &str) -> Option<Self> {
         Some(text.into())
@@ -298,7 +298,7 @@ impl Value for PathBuf {
 
 macro_rules! choice {
     ($type:ident: $($variant:ident = $word:literal),+) => {
-        impl Value for $type {
+        impl SettingValue for $type {
             type Allowed = ();
             fn parse(text: &str) -> Option<Self> {
                 match text.trim() { $($word => Some(Self::$variant),)+ _ => None }
@@ -324,7 +324,7 @@ choice!(Local: Ring = "ring", Tls = "tls");
 const PROVIDER_BYTES_MAX: usize = 64;
 
 /// A provider's name.
-impl Value for Option<String> {
+impl SettingValue for Option<String> {
     type Allowed = ();
     fn parse(text: &str) -> Option<Self> {
         Some((!text.is_empty()).then(|| text.into()))
@@ -348,7 +348,7 @@ impl Value for Option<String> {
 const HOST_NAMES_MAX: usize = 64;
 const IDENTITY_BYTES_MAX: usize = 253;
 
-impl Value for HostNames {
+impl SettingValue for HostNames {
     type Allowed = ();
     fn parse(text: &str) -> Option<Self> {
         let names = text.split(',').map(|name| name.trim().into());
@@ -379,7 +379,7 @@ const DNS_PORT: u16 = 53;
 /// Longest name in the DNS, in bytes (RFC 1035), as text without the dot at its end.
 const DNS_NAME_BYTES_MAX: usize = 253;
 
-impl Value for Option<ServiceDirectory> {
+impl SettingValue for Option<ServiceDirectory> {
     type Allowed = ();
     fn parse(text: &str) -> Option<Self> {
         let Some(rest) = text.strip_prefix("dns:") else {
@@ -424,7 +424,7 @@ impl Value for Option<ServiceDirectory> {
     }
 }
 
-impl Value for AdmitUnknown {
+impl SettingValue for AdmitUnknown {
     type Allowed = ();
     fn parse(text: &str) -> Option<Self> {
         match text {
@@ -500,12 +500,12 @@ macro_rules! settings {
             ) -> Result<Self, ConfigError> {
                 let mut config = Self::default();
                 $(if let Some(text) = lookup($variable) {
-                    let value = <$type as Value>::parse(&text).filter(|value| value.is_allowed(&$allowed));
+                    let value = <$type as SettingValue>::parse(&text).filter(|value| value.is_allowed(&$allowed));
                     config.$name = value.ok_or_else(|| ConfigError {
                         name: stringify!($name),
                         variable: $variable,
                         value: text,
-                        allowed: <$type as Value>::allowed(&$allowed),
+                        allowed: <$type as SettingValue>::allowed(&$allowed),
                     })?;
                 })+
                 Ok(config)
@@ -518,7 +518,7 @@ macro_rules! settings {
                         name: stringify!($name),
                         variable: $variable,
                         value: self.$name.show(),
-                        allowed: <$type as Value>::allowed(&$allowed),
+                        allowed: <$type as SettingValue>::allowed(&$allowed),
                     });
                 })+
                 Ok(())
@@ -542,7 +542,7 @@ macro_rules! settings {
                     name: stringify!($name),
                     variable: $variable,
                     value: self.$name.show(),
-                    allowed: <$type as Value>::allowed(&$allowed),
+                    allowed: <$type as SettingValue>::allowed(&$allowed),
                     meaning: $meaning,
                 }),+]
             }

@@ -44,7 +44,7 @@ pub enum Level {
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub enum Kind {
+pub enum NoteKind {
     /// A link has been opened.
     Connected,
     /// This process refused a peer.
@@ -67,7 +67,7 @@ pub enum Kind {
     LeftOut,
 }
 
-impl Kind {
+impl NoteKind {
     /// Its severity.
     ///
     /// ```
@@ -107,7 +107,7 @@ impl Kind {
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct Entry {
     /// The kind of event.
-    pub kind: Kind,
+    pub kind: NoteKind,
     /// The peer's user, from the kernel; `None`: a user of another user namespace, or no user.
     pub user: Option<u32>,
     /// The peer's process; `None` if it cannot be seen from here.
@@ -116,12 +116,12 @@ pub struct Entry {
     pub service: String,
     /// The reason, or further details; may be empty.
     pub reason: String,
-    pub(crate) of: Account,
+    pub(crate) of: LogAccount,
 }
 
 /// The account that an entry counts against; each has a limit a second.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Account {
+pub(crate) enum LogAccount {
     /// A user of this host; `None`: a user that cannot be seen from here.
     User(Option<u32>),
     /// Another host, by its proven identity in printable form.
@@ -134,7 +134,7 @@ pub(crate) enum Account {
     Others,
 }
 
-impl Account {
+impl LogAccount {
     /// The account in words, for entries that name no user.
     fn text(&self) -> String {
         match self {
@@ -242,16 +242,16 @@ fn trace(entry: &Entry) {
 /// Entries that wait for the sink, and each account's count within this second. Pure: time is an
 /// argument.
 #[derive(Debug, Default)]
-pub(crate) struct Log {
+pub(crate) struct NoteLog {
     waiting: VecDeque<Entry>,
     since_ns: u64,
     /// Entries of each account within this second, including the ones left out.
-    counts: BTreeMap<Account, u32>,
+    counts: BTreeMap<LogAccount, u32>,
     /// Entries that were left out because too many waited.
     dropped: u64,
 }
 
-impl Log {
+impl NoteLog {
     /// Keeps an entry unless its account has reached its limit. `true`: it is the first that waits.
     pub fn add(&mut self, now_ns: u64, entry: Entry) -> bool {
         let was_empty = self.waiting.is_empty();
@@ -259,9 +259,9 @@ impl Log {
             self.begin(now_ns);
         }
         let mut account = &entry.of;
-        let is_one_of_many = matches!(account, Account::User(_) | Account::Host(_));
+        let is_one_of_many = matches!(account, LogAccount::User(_) | LogAccount::Host(_));
         if is_one_of_many && self.counts.len() >= USERS_MAX && !self.counts.contains_key(account) {
-            account = &Account::Others;
+            account = &LogAccount::Others;
         }
         let count = self.counts.entry(account.clone()).or_default();
         *count = count.saturating_add(1);
@@ -303,7 +303,7 @@ impl Log {
         let dropped = core::mem::take(&mut self.dropped);
         if dropped > 0 {
             taken.push_back(left_out(
-                Account::Others,
+                LogAccount::Others,
                 dropped.to_string() + " entries that nobody took in time",
             ));
         }
@@ -311,9 +311,9 @@ impl Log {
     }
 }
 
-fn left_out(of: Account, reason: String) -> Entry {
-    let user = if let Account::User(user) = of { user } else { None };
-    Entry { kind: Kind::LeftOut, user, process: None, service: String::new(), reason, of }
+fn left_out(of: LogAccount, reason: String) -> Entry {
+    let user = if let LogAccount::User(user) = of { user } else { None };
+    Entry { kind: NoteKind::LeftOut, user, process: None, service: String::new(), reason, of }
 }
 
 #[cfg(test)]
@@ -322,17 +322,17 @@ mod tests {
 
     fn of(user: u32) -> Entry {
         let (service, reason) = (String::new(), String::new());
-        let (user, of) = (Some(user), Account::User(Some(user)));
-        Entry { kind: Kind::Refused, user, process: None, service, reason, of }
+        let (user, of) = (Some(user), LogAccount::User(Some(user)));
+        Entry { kind: NoteKind::Refused, user, process: None, service, reason, of }
     }
 
-    fn of_account(of: Account) -> Entry {
+    fn of_account(of: LogAccount) -> Entry {
         Entry { user: None, of, ..super::tests::of(0) }
     }
 
     #[test]
     fn one_user_who_is_refused_again_and_again_pushes_no_other_out() {
-        let mut log = Log::default();
+        let mut log = NoteLog::default();
         assert!(log.add(5, of(1)) && !log.add(5, of(1)));
         (0..10_000).for_each(|_| assert!(!log.add(6, of(1))));
         assert!(!log.add(7, of(2)));
@@ -342,30 +342,30 @@ mod tests {
         // The next second reports that, and the user has a full allowance again.
         assert!(log.add(5 + WINDOW_NS, of(1)));
         let told: alloc::vec::Vec<_> = log.take(6 + WINDOW_NS).into();
-        assert_eq!((told[0].kind, told[0].user, told.len()), (Kind::LeftOut, Some(1), 2));
+        assert_eq!((told[0].kind, told[0].user, told.len()), (NoteKind::LeftOut, Some(1), 2));
         assert!(told[0].reason.starts_with("9938 entries"), "{}", told[0].reason);
     }
 
     #[test]
     fn hosts_that_prove_nothing_push_out_neither_those_that_do_nor_what_this_process_cannot_do() {
-        let mut log = Log::default();
-        let host = |name: &str| Account::Host(name.into());
-        (0..10_000).for_each(|_| _ = log.add(1, of_account(Account::Strangers)));
+        let mut log = NoteLog::default();
+        let host = |name: &str| LogAccount::Host(name.into());
+        (0..10_000).for_each(|_| _ = log.add(1, of_account(LogAccount::Strangers)));
         // Nor do hosts with a proven identity push out one another, or strangers.
         (0..10_000).for_each(|_| _ = log.add(1, of_account(host("evil"))));
         (0..10_000).for_each(|i| _ = log.add(1, of_account(host(&i.to_string()))));
         let told = log.take(2);
-        let count = |of: &Account| told.iter().filter(|entry| entry.of == *of).count();
-        assert_eq!(count(&Account::Strangers), PER_USER_MAX as usize);
+        let count = |of: &LogAccount| told.iter().filter(|entry| entry.of == *of).count();
+        assert_eq!(count(&LogAccount::Strangers), PER_USER_MAX as usize);
         assert_eq!((count(&host("evil")), count(&host("7"))), (PER_USER_MAX as usize, 1));
-        for of in [Account::Own, Account::Strangers] {
-            let mut log = Log::default();
+        for of in [LogAccount::Own, LogAccount::Strangers] {
+            let mut log = NoteLog::default();
             (0..10_000).for_each(|i| _ = log.add(1, of_account(host(&i.to_string()))));
             log.add(1, of_account(of.clone()));
             assert_eq!(log.take(2).back().unwrap().of, of);
         }
         // The report of entries left out names their account.
-        log.add(WINDOW_NS + 1, of_account(Account::Own));
+        log.add(WINDOW_NS + 1, of_account(LogAccount::Own));
         let told = log.take(WINDOW_NS + 2);
         let text: alloc::vec::Vec<_> = told.iter().map(Entry::to_string).collect();
         let says = |what: &str| text.iter().any(|text| text.contains(what));
@@ -375,17 +375,17 @@ mod tests {
 
     #[test]
     fn what_was_left_out_is_told_also_when_nothing_more_happens() {
-        let mut log = Log::default();
+        let mut log = NoteLog::default();
         (0..100).for_each(|_| _ = log.add(1, of(1)));
         assert_eq!(log.take(2).len(), PER_USER_MAX as usize);
         let told = log.take(2 * WINDOW_NS);
-        assert!(told.len() == 1 && told[0].kind == Kind::LeftOut);
+        assert!(told.len() == 1 && told[0].kind == NoteKind::LeftOut);
         assert!(log.take(3 * WINDOW_NS).is_empty());
     }
 
     #[test]
     fn very_many_users_and_a_listener_that_takes_nothing_cost_a_bounded_amount() {
-        let mut log = Log::default();
+        let mut log = NoteLog::default();
         for second in 1..100 {
             for user in 0..10_000 {
                 log.add(second * WINDOW_NS, of(user));

@@ -45,10 +45,10 @@ fn seeds() -> Vec<u64> {
 }
 
 /// The participants of a run, each a process of its own.
-type Hosts = Vec<Box<dyn FnOnce()>>;
+type Participants = Vec<Box<dyn FnOnce()>>;
 
 /// Runs them, and one more that stops others for a while, and kills `victim`.
-fn run(seed: u64, mut hosts: Hosts, victim: Option<usize>) -> Ran {
+fn run(seed: u64, mut hosts: Participants, victim: Option<usize>) -> Ran {
     let (count, mut rng) = (hosts.len() as u64, Rng::new(!seed));
     hosts.push(Box::new(move || {
         let mut wait = |most: u64| thread::sleep(Duration::from_nanos(rng.below(most)));
@@ -114,7 +114,7 @@ const CLIENTS: u64 = 3;
 const MEETING: Option<Duration> = Some(Duration::from_millis(100));
 
 /// The name of a service, and the time limit for finding it.
-type Place<'a> = (&'a str, Option<Duration>);
+type NameAndLimit<'a> = (&'a str, Option<Duration>);
 
 fn stream_receiver(manager: &Manager, patience: Option<Duration>) -> Result<(), String> {
     let config =
@@ -136,7 +136,7 @@ fn stream_receiver(manager: &Manager, patience: Option<Duration>) -> Result<(), 
 
 fn stream_sender(
     manager: &Manager,
-    (name, meeting): Place<'_>,
+    (name, meeting): NameAndLimit<'_>,
     rng: &mut Rng,
 ) -> Result<(), String> {
     let mut sender = StreamSender::connect(manager, name, meeting).map_err(|e| e.to_string())?;
@@ -166,7 +166,11 @@ fn call_server(manager: &Manager, calls: u64, patience: Option<Duration>) -> Res
     Ok(())
 }
 
-fn call_client(manager: &Manager, (name, meeting): Place<'_>, seed: u64) -> Result<(), String> {
+fn call_client(
+    manager: &Manager,
+    (name, meeting): NameAndLimit<'_>,
+    seed: u64,
+) -> Result<(), String> {
     let client = Client::connect(manager, name, meeting).map_err(|e| e.to_string())?;
     for number in 0..CALLS {
         let request = bytes(seed + number, 3000);

@@ -9,7 +9,7 @@ use control_help::*;
 use hamlyn::control::frame::{Frame, Hello, Memory, MemoryWord, Purpose, Welcome};
 use hamlyn::control::*;
 use hamlyn::node::Event;
-use hamlyn::os::aperture::{Ledger, Limits, Owned, Reservation};
+use hamlyn::os::aperture::{ExportLimits, Ledger, Owned, Reservation};
 use hamlyn::os::memory::{self, RegionLines, SEALS_READ_ONLY, SEALS_SIZE, region_bytes};
 use hamlyn::os::{socket, sys};
 use hamlyn::{AccessError, ApertureAccess, Config, Node};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 const PAGE: u64 = 4096;
 const RW: ApertureAccess = ApertureAccess::ReadWrite;
 const RO: ApertureAccess = ApertureAccess::ReadOnly;
-const LIMITS: Limits = Limits { all: u64::MAX, user: u64::MAX };
+const LIMITS: ExportLimits = ExportLimits { all: u64::MAX, user: u64::MAX };
 const NO: MemoryWord = MemoryWord::Refused(Reason::Apertures);
 
 fn served(config: &Config) -> Control {

@@ -18,7 +18,7 @@ use hamlyn::control::frame::{
     Credential, Frame, Hello, MemoryWord, Purpose, VERSION_MAJOR, Welcome,
 };
 use hamlyn::control::{ControlEvent, Identity, LinkEnd, Reason, ServiceName};
-use hamlyn::os::aperture::{Ledger, Limits, Owned};
+use hamlyn::os::aperture::{ExportLimits, Ledger, Owned};
 use hamlyn::os::memory::{self, Region, RegionLines, region_bytes};
 use hamlyn::os::socket;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -319,7 +319,7 @@ fn an_aperture_is_taken_back_while_its_holder_holds_the_inodes_lock() {
     let mut peer = attacker("locked-aperture", &dir, ATTACKER);
     let ControlEvent::Connected(link) = next(&server) else { panic!() };
     let ledger = Arc::new(Ledger::default());
-    let limits = Limits { all: 1 << 20, user: 1 << 20 };
+    let limits = ExportLimits { all: 1 << 20, user: 1 << 20 };
     let (owned, file) = Owned::make(
         ApertureAccess::ReadWrite,
         ledger.reserve(4096, link.peer.uid, limits).unwrap(),

@@ -19,7 +19,7 @@ use hamlyn::control::{
     Accept, Access, Control, ControlEvent, LinkFeatures, Reason, ServiceName, Wait, list_services,
     stat_of,
 };
-use hamlyn::os::aperture::{Ledger, Limits, Owned};
+use hamlyn::os::aperture::{ExportLimits, Ledger, Owned};
 use hamlyn::os::memory::{self, region_bytes};
 use hamlyn::protocol::{Manager, TaggedConfig, TaggedReceiver};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -34,7 +34,7 @@ const READ_WRITE: ApertureAccess = ApertureAccess::ReadWrite;
 
 fn aperture_file() -> (Owned, OwnedFd) {
     let ledger = Arc::new(Ledger::default());
-    let limits = Limits { all: 1 << 20, user: 1 << 20 };
+    let limits = ExportLimits { all: 1 << 20, user: 1 << 20 };
     Owned::make(READ_WRITE, ledger.reserve(4096, None, limits).unwrap()).unwrap()
 }
 
@@ -428,8 +428,8 @@ fn role() {
                         random.below(u64::from(next_number) + 1) as u32
                     };
                     let memory = match random.below(6) {
-                        0 => Memory::Bulk(hamlyn::control::frame::End::Client),
-                        1 => Memory::Bulk(hamlyn::control::frame::End::Server),
+                        0 => Memory::Bulk(hamlyn::control::frame::LinkSide::Client),
+                        1 => Memory::Bulk(hamlyn::control::frame::LinkSide::Server),
                         2 if random.below(8) == 0 => RING,
                         _ => Memory::Aperture(number),
                     };

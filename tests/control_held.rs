@@ -15,7 +15,7 @@ use control_help::{
 use hamlyn::control::frame::{Frame, Hello, Memory, MemoryWord, Purpose, Welcome};
 use hamlyn::control::{Accept, Access, LinkFeatures, Reason};
 use hamlyn::node::{CloseReason, Event};
-use hamlyn::os::aperture::{Ledger, Limits, Owned};
+use hamlyn::os::aperture::{ExportLimits, Ledger, Owned};
 use hamlyn::os::memory::{Region, region_bytes};
 use hamlyn::os::socket;
 use hamlyn::{ApertureAccess, Config, Node};
@@ -62,7 +62,7 @@ fn come_and_go(link: &ByHand) -> usize {
             Some((Frame::Memory { word: MemoryWord::Take { .. }, .. }, _)) => {}
             _ => return i as usize,
         }
-        let limits = Limits { all: 1 << 20, user: 1 << 20 };
+        let limits = ExportLimits { all: 1 << 20, user: 1 << 20 };
         let ledger = Arc::new(Ledger::default());
         let (owned, file) =
             Owned::make(access, ledger.reserve(4096, None, limits).unwrap()).unwrap();

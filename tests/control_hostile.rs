@@ -553,7 +553,7 @@ fn a_bulk_ring_is_cut_to_what_is_allowed_and_refused_beyond_the_quota() {
     server.request_bulk(new.token);
     expect_word(
         &link.fd,
-        hamlyn::control::frame::Memory::Bulk(hamlyn::control::frame::End::Server),
+        hamlyn::control::frame::Memory::Bulk(hamlyn::control::frame::LinkSide::Server),
         ring_offer(1 << 20),
     );
     say(&link.fd, BULK, ring_offer(1 << 20));

@@ -3,11 +3,12 @@
 
 use hamlyn::control::LinkFeatures;
 use hamlyn::control::frame::{
-    Credential, End, Frame, FrameError, Hello, Memory, MemoryWord, Purpose, Reason,
+    Credential, Frame, FrameError, Hello, LinkSide, Memory, MemoryWord, Purpose, Reason,
 };
 use hamlyn::control::machine::{
-    Accept, Action, Admission, ConnectionId, Event, Failure, Limits, LinkEnd, Machine, NotNow,
-    RefusedBy, ServiceId, Taken, Touched, UnknownUsers, Verdict, Wait, Who,
+    Accept, Action, Admission, ConnectFailure, ConnectionId, LinkEnd, Machine, MachineEvent,
+    MachineLimits, MemoryOutcome, NotNow, RefusedBy, ServiceId, Touched, UnknownUsers, Verdict,
+    Wait, Who,
 };
 use hamlyn::wire::{ApertureAccess, NodeId};
 
@@ -15,8 +16,8 @@ const SECOND: u64 = 1_000_000_000;
 const OWN: u32 = 1000;
 const OTHER: u32 = 2000;
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> MachineLimits {
+    MachineLimits {
         uid: OWN,
         features: LinkFeatures::all(),
         unknown: UnknownUsers::Token([7; 32]),
@@ -77,7 +78,7 @@ struct Server {
 }
 
 impl Server {
-    fn new(change: impl FnOnce(&mut Limits)) -> Self {
+    fn new(change: impl FnOnce(&mut MachineLimits)) -> Self {
         let mut limits = limits();
         change(&mut limits);
         let mut machine = Machine::new(limits);
@@ -131,10 +132,10 @@ impl Server {
     /// Its ring is taken.
     fn paid(&mut self, uid: u32) -> ConnectionId {
         let id = self.greeted(uid, hello());
-        let ring = Memory::Ring(End::Client);
+        let ring = Memory::Ring(LinkSide::Client);
         let access = ApertureAccess::ReadOnly;
         self.memory(id, ring, MemoryWord::Offer { bytes: 4096, access });
-        self.machine.taken(self.now, id, ring, Taken::Mapped);
+        self.machine.taken(self.now, id, ring, MemoryOutcome::Mapped);
         self.machine.receiver_ended(self.now, id, Some(uid));
         id
     }
@@ -142,7 +143,7 @@ impl Server {
     /// A link.
     fn linked(&mut self, uid: u32) -> ConnectionId {
         let id = self.paid(uid);
-        let ring = Memory::Ring(End::Server);
+        let ring = Memory::Ring(LinkSide::Server);
         let cookie = self.actions().into_iter().find_map(|action| match action {
             Action::Send { frame: Frame::Welcome(welcome), to } if to == id => Some(welcome.cookie),
             _ => None,
@@ -156,7 +157,7 @@ impl Server {
         self.machine.touched(self.now, id, ring, Touched::Yes);
         self.machine.receiver_ended(self.now, id, Some(uid));
         assert!(self.actions().iter().any(|action| {
-            matches!(action, Action::Tell(Event::Connected(agreed)) if agreed.link == id)
+            matches!(action, Action::Tell(MachineEvent::Connected(agreed)) if agreed.link == id)
         }));
         id
     }
@@ -179,7 +180,7 @@ impl Server {
     fn closed(&mut self) -> Vec<LinkEnd> {
         let all = self.actions().into_iter();
         all.filter_map(|action| match action {
-            Action::Tell(Event::Closed { reason, .. }) => Some(reason),
+            Action::Tell(MachineEvent::Closed { reason, .. }) => Some(reason),
             _ => None,
         })
         .collect()
@@ -248,9 +249,9 @@ fn each_refusal_of_a_connection_raises_its_counter_and_says_why() {
         }),
         ("refused_memory", Reason::Memory, |s| {
             let id = s.greeted(OTHER, hello());
-            let (ring, access) = (Memory::Ring(End::Client), ApertureAccess::ReadOnly);
+            let (ring, access) = (Memory::Ring(LinkSide::Client), ApertureAccess::ReadOnly);
             s.memory(id, ring, MemoryWord::Offer { bytes: 4096, access });
-            s.machine.taken(s.now, id, ring, Taken::Wrong);
+            s.machine.taken(s.now, id, ring, MemoryOutcome::Wrong);
         }),
         ("refused_identity", Reason::Identity, |s| {
             let id = s.accept(OTHER);
@@ -268,8 +269,8 @@ fn each_refusal_of_a_connection_raises_its_counter_and_says_why() {
         }),
         ("refused_exhausted", Reason::Unavailable, |s| {
             let id = s.paid(OTHER);
-            s.memory(id, Memory::Ring(End::Server), MemoryWord::Take { bytes: 4096 });
-            s.machine.made(id, Memory::Ring(End::Server), Err("it is full".into()));
+            s.memory(id, Memory::Ring(LinkSide::Server), MemoryWord::Take { bytes: 4096 });
+            s.machine.made(id, Memory::Ring(LinkSide::Server), Err("it is full".into()));
         }),
     ];
     for (name, reason, act) in cases {
@@ -294,7 +295,7 @@ fn what_a_link_asks_for_in_vain_is_counted_and_the_link_lives() {
     let id = server.linked(OTHER);
     let access = ApertureAccess::ReadOnly;
     // A bulk ring for which there is no quota.
-    let bulk = Memory::Bulk(End::Client);
+    let bulk = Memory::Bulk(LinkSide::Client);
     server.machine.request_bulk(id);
     server.memory(id, bulk, MemoryWord::Offer { bytes: 65536, access });
     assert_eq!(server.counted("refused_bulk"), 1);
@@ -380,7 +381,7 @@ fn each_way_out_of_a_link_is_told_once_and_counted() {
         server.service = server.machine.serve("x".into(), Admission::Anyone, Accept::Ask);
         server.greeted(OTHER, hello());
         let asked = server.actions().into_iter().find_map(|action| match action {
-            Action::Tell(Event::Request { id, .. }) => Some(id),
+            Action::Tell(MachineEvent::Request { id, .. }) => Some(id),
             _ => None,
         });
         server.machine.refuse_request(asked.unwrap(), by, "not today").unwrap();
@@ -411,10 +412,10 @@ fn unknown_users_share_one_account_and_show_a_token() {
 
 #[test]
 fn a_receiver_that_never_ends_is_no_reason_to_hear_nothing_of_a_death() {
-    for mapped in [Taken::Mapped, Taken::Withdrawn] {
+    for mapped in [MemoryOutcome::Mapped, MemoryOutcome::Withdrawn] {
         let mut s = plain();
         let id = s.linked(OTHER);
-        let bulk = Memory::Bulk(End::Client);
+        let bulk = Memory::Bulk(LinkSide::Client);
         let access = ApertureAccess::ReadOnly;
         s.memory(id, bulk, MemoryWord::Offer { bytes: 4096, access });
         // It says what it got, and is stopped by what came behind it.
@@ -432,7 +433,7 @@ fn a_receiver_that_never_ends_is_no_reason_to_hear_nothing_of_a_death() {
 fn whoever_is_welcomed_has_the_whole_time_to_pay() {
     let mut s = Server::new(|limits| limits.unpaid_per_user_max = 1);
     let first = s.greeted(OTHER, hello());
-    let ring = Memory::Ring(End::Client);
+    let ring = Memory::Ring(LinkSide::Client);
     let access = ApertureAccess::ReadOnly;
     s.memory(first, ring, MemoryWord::Offer { bytes: 4096, access });
     s.now += SECOND / 2;
@@ -440,7 +441,7 @@ fn whoever_is_welcomed_has_the_whole_time_to_pay() {
     s.actions();
     // The first makes room late in the time of the second.
     s.now += SECOND / 4;
-    s.machine.taken(s.now, first, ring, Taken::Wrong);
+    s.machine.taken(s.now, first, ring, MemoryOutcome::Wrong);
     let welcomed = |action: &Action| matches!(action, Action::Send { to, frame: Frame::Welcome(_) } if *to == second);
     assert!(s.actions().iter().any(welcomed));
     assert_eq!(s.machine.deadline_ns(), Some(s.now + SECOND));
@@ -489,7 +490,7 @@ fn apertures_of_links_that_have_ended_are_counted_until_they_have_been_taken() {
     let aperture = |s: &mut Server, id: ConnectionId, number| {
         let (memory, access) = (Memory::Aperture(number), ApertureAccess::ReadOnly);
         s.memory(id, memory, MemoryWord::Offer { bytes: 4096, access });
-        s.machine.taken(s.now, id, memory, Taken::Mapped);
+        s.machine.taken(s.now, id, memory, MemoryOutcome::Mapped);
         s.machine.receiver_ended(s.now, id, Some(OTHER));
         s.actions();
     };
@@ -522,7 +523,7 @@ fn whoever_closes_a_link_and_makes_a_new_one_is_heard_in_that_order() {
         let mut s = Server::new(|_| {});
         let old = s.linked(OTHER);
         let offer = MemoryWord::Offer { bytes: 4096, access: ApertureAccess::ReadOnly };
-        s.memory(old, Memory::Bulk(End::Client), offer);
+        s.memory(old, Memory::Bulk(LinkSide::Client), offer);
         // A receiver reads its socket from here on, and has yet to read how it ends.
         let new = s.greeted(OTHER, hello());
         // Another node's is no matter of that.
@@ -531,7 +532,7 @@ fn whoever_closes_a_link_and_makes_a_new_one_is_heard_in_that_order() {
         let heard = |s: &mut Server| -> Vec<(&'static str, ConnectionId)> {
             let actions = s.actions().into_iter();
             let heard = actions.filter_map(|action| match action {
-                Action::Tell(Event::Closed { link, .. }) => Some(("closed", link)),
+                Action::Tell(MachineEvent::Closed { link, .. }) => Some(("closed", link)),
                 Action::Send { to, frame: Frame::Welcome(_) } => Some(("welcome", to)),
                 _ => None,
             });
@@ -555,7 +556,7 @@ fn whoever_follows_waits_for_what_its_node_said_before_and_for_nothing_later() {
     let links = [s.linked(OTHER), s.linked(OTHER)];
     let offer = MemoryWord::Offer { bytes: 4096, access: ApertureAccess::ReadOnly };
     for link in links {
-        s.memory(link, Memory::Bulk(End::Client), offer);
+        s.memory(link, Memory::Bulk(LinkSide::Client), offer);
     }
     let new = s.greeted(OTHER, hello());
     let is_welcome = |s: &mut Server| {
@@ -564,7 +565,7 @@ fn whoever_follows_waits_for_what_its_node_said_before_and_for_nothing_later() {
         )
     };
     let ended = |s: &mut Server, link| {
-        s.machine.taken(s.now, link, Memory::Bulk(End::Client), Taken::Mapped);
+        s.machine.taken(s.now, link, Memory::Bulk(LinkSide::Client), MemoryOutcome::Mapped);
         s.machine.receiver_ended(s.now, link, Some(OTHER));
     };
     ended(&mut s, links[0]);
@@ -587,7 +588,7 @@ fn apertures_of_very_many_users_leave_mappings_to_the_application_and_to_those_w
         for number in [1, 3] {
             let memory = Memory::Aperture(number);
             s.memory(id, memory, MemoryWord::Offer { bytes: 4096, access });
-            s.machine.taken(s.now, id, memory, Taken::Mapped);
+            s.machine.taken(s.now, id, memory, MemoryOutcome::Mapped);
             s.machine.receiver_ended(s.now, id, Some(user));
         }
         s.actions();
@@ -644,7 +645,7 @@ fn a_step_costs_the_same_however_many_wait_and_who_waits_is_not_looked_into() {
         let links: Vec<_> = (0..many / 10).map(|_| s.linked(OTHER)).collect();
         let offer = MemoryWord::Offer { bytes: 4096, access: ApertureAccess::ReadOnly };
         for id in &links {
-            s.memory(*id, Memory::Bulk(End::Client), offer);
+            s.memory(*id, Memory::Bulk(LinkSide::Client), offer);
         }
         let at = s.machine.looked_at();
         s.memory(links[0], Memory::Aperture(1), offer);
@@ -669,7 +670,7 @@ fn requests_of_one_user_leave_the_application_to_others() {
         .actions()
         .into_iter()
         .filter_map(|action| match action {
-            Action::Tell(Event::Request { id, peer, .. }) => Some((id, peer.uid)),
+            Action::Tell(MachineEvent::Request { id, peer, .. }) => Some((id, peer.uid)),
             _ => None,
         })
         .collect();
@@ -678,7 +679,8 @@ fn requests_of_one_user_leave_the_application_to_others() {
     // A connection that got its answer makes room for the next of its user.
     s.machine.refuse_request(asked[0].0, RefusedBy::Application, "no").unwrap();
     let told = s.actions();
-    let is_request = |action: &&Action| matches!(action, Action::Tell(Event::Request { .. }));
+    let is_request =
+        |action: &&Action| matches!(action, Action::Tell(MachineEvent::Request { .. }));
     assert_eq!(told.iter().filter(is_request).count(), 1);
 }
 
@@ -704,9 +706,10 @@ fn a_name_that_is_not_there_is_looked_for_until_the_limit_ever_more_rarely_and_o
     assert!(pauses[..pauses.len() - 1].windows(2).all(|two| two[0] <= two[1]), "{pauses:?}");
     assert!(pauses.iter().all(|pause| *pause <= 20_000_000) && pauses.len() < 70, "{pauses:?}");
     // Then it ends, for the reason found by the look.
-    machine.connect_failed(id, Failure::Unavailable("nothing is called x".into()));
+    machine.connect_failed(id, ConnectFailure::Unavailable("nothing is called x".into()));
     let told = std::iter::from_fn(|| machine.poll_action());
-    let failed = |action: &Action| matches!(action, Action::Tell(Event::ConnectFailed { .. }));
+    let failed =
+        |action: &Action| matches!(action, Action::Tell(MachineEvent::ConnectFailed { .. }));
     assert_eq!(told.filter(failed).count(), 1);
 }
 

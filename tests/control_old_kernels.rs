@@ -12,7 +12,7 @@ use attackers::*;
 use control_help::{
     RING, half_way, hello_of, link_by_hand, receive, send, start, stranger, until_taken, word,
 };
-use hamlyn::control::frame::{End, Frame, Hello, Memory, MemoryWord, Purpose, Welcome};
+use hamlyn::control::frame::{Frame, Hello, LinkSide, Memory, MemoryWord, Purpose, Welcome};
 use hamlyn::control::{Accept, Access, Identity, stat_of};
 use hamlyn::os::socket;
 use hamlyn::{ApertureAccess, Node};
@@ -183,7 +183,7 @@ fn attack_client(listener: &OwnedFd, place: &str, other_end: SocketAddr) -> Vec<
                 let second = next_of(listener);
                 (0..3).for_each(|_| lingering(&second, &[1]));
                 let offer = MemoryWord::Offer { bytes: 4096, access: ApertureAccess::ReadOnly };
-                let bulk = Memory::Bulk(End::Server);
+                let bulk = Memory::Bulk(LinkSide::Server);
                 // Out of turn: the client ends the connection, with what is in its queues.
                 lingering(&first, &word(bulk, offer).to_bytes());
                 return vec![first, second];

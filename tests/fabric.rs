@@ -15,14 +15,14 @@ mod with;
 use hamlyn::config::Fabric;
 use hamlyn::control::Reason;
 use hamlyn::control::hosts::channel::Channel;
-use hamlyn::control::hosts::fabric::credit::{HEAD_BYTES, Head};
+use hamlyn::control::hosts::fabric::credit::{CreditHead, HEAD_BYTES};
 use hamlyn::control::hosts::fabric::station::Station;
-use hamlyn::control::hosts::fabric::words::{self, Opened, Word};
-use hamlyn::control::hosts::hello::{Offer, Reply};
+use hamlyn::control::hosts::fabric::words::{self, FabricWord, OpenedMemory};
+use hamlyn::control::hosts::hello::{FabricOffer, OfferReply};
 use hamlyn::control::hosts::path::Path as _;
 use hamlyn::log::set_sink;
 use hamlyn::node::{CloseReason, Event};
-use hamlyn::os::fabric::{self, EndPoint, Library, Peer as Address, Sent};
+use hamlyn::os::fabric::{self, FabricEndPoint, FabricPeer as Address, Library, SendOutcome};
 use hamlyn::protocol::{
     CallError, Client, Manager, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender,
     TaggedConfig, TaggedReceiver, TaggedSender,
@@ -570,17 +570,17 @@ fn waits_for_a_slow_receiver(provider: &str, rails: u32) {
 /// A host that has the secret and an end point, and speaks by hand.
 struct Liar {
     channel: Channel,
-    end: EndPoint,
+    end: FabricEndPoint,
     /// The other end's offer, and its address.
-    told: Offer,
+    told: FabricOffer,
     to: Address,
 }
 
 /// An end point whose messages are longer than those of a link.
-fn end_point(provider: &str) -> EndPoint {
+fn end_point(provider: &str) -> FabricEndPoint {
     let library = Library::open(named("HAMLYN_FABRIC_LIBRARY").as_deref()).unwrap();
     let choice = library.choose(Some(provider), Some(HERE)).unwrap();
-    let mut end = EndPoint::open(choice, 128 << 10).unwrap();
+    let mut end = FabricEndPoint::open(choice, 128 << 10).unwrap();
     end.grow(16, 8).unwrap();
     end
 }
@@ -589,14 +589,14 @@ impl Liar {
     fn link(at: SocketAddr, dir: &Dir, provider: &str) -> Self {
         let mut end = end_point(provider);
         let (channel, reply) = offer(at, dir, &offer_of(&end));
-        let Some(Reply::Yes(told)) = reply else { panic!("{reply:?}") };
+        let Some(OfferReply::Yes(told)) = reply else { panic!("{reply:?}") };
         let to = end.insert(&told.address).unwrap();
         Self { channel, end, told, to }
     }
 
     /// The client's end sends first, a message of no data.
     fn first(&mut self) {
-        let head = Head { token: self.told.token, before: 0, granted: 8 };
+        let head = CreditHead { token: self.told.token, before: 0, granted: 8 };
         until("it has left", || {
             let sent = self.end.send(self.to, 1, &[&head.to_bytes()]).unwrap();
             leaves(sent).then_some(())
@@ -679,7 +679,7 @@ fn messages_with_another_token_are_dropped_and_counted_and_the_link_goes_on() {
         });
         assert!(heard.explain().contains(" 0 messages dropped"), "{}", heard.explain());
         let (window, token) = (u64::from(liar.told.window), liar.told.token);
-        let foreign = |token: u64| Head { token, before: 0, granted: 8 }.to_bytes();
+        let foreign = |token: u64| CreditHead { token, before: 0, granted: 8 }.to_bytes();
         // More than all buffers that there are; each is given back.
         let mut sent = 0;
         for i in 0..100u64 {
@@ -693,7 +693,7 @@ fn messages_with_another_token_are_dropped_and_counted_and_the_link_goes_on() {
             });
             sent += 1;
         }
-        let has_dropped = |heard: &mut Heard, third: &mut EndPoint, sent: u32| {
+        let has_dropped = |heard: &mut Heard, third: &mut FabricEndPoint, sent: u32| {
             let end = Instant::now() + Duration::from_secs(10);
             let all = format!(" {sent} messages dropped");
             while !heard.explain().contains(&all) && Instant::now() < end {
@@ -728,7 +728,7 @@ fn messages_with_another_token_are_dropped_and_counted_and_the_link_goes_on() {
         assert!((1..=parts).contains(&dropped(&heard)), "{}", heard.explain());
         // The link does what it did: all of its window.
         for before in 0..window {
-            let head = Head { token, before, granted: 8 }.to_bytes();
+            let head = CreditHead { token, before, granted: 8 }.to_bytes();
             let (end, to) = (&mut liar.end, liar.to);
             // A notice of a ticket that is none: 48 bytes.
             let mut frame = [0; 48];
@@ -752,11 +752,11 @@ fn of_links_that_were_left_with_something_on_its_way_there_are_few() {
         let mut host = end_point(provider);
         let there = offer_of(&host);
         let mut events = Vec::new();
-        let mut takes = |host: &mut EndPoint| {
+        let mut takes = |host: &mut FabricEndPoint| {
             host.poll(&mut events).unwrap();
             let mut any = false;
             for event in events.drain(..) {
-                if let fabric::Event::Came(received) = event {
+                if let fabric::FabricEvent::Came(received) = event {
                     any = true;
                     host.give_back(received);
                 }
@@ -824,7 +824,7 @@ fn what_no_host_sends_ends_its_link_and_nothing_else() {
             heard.turn();
             heard.node.links().next().map(drop)
         });
-        type Lie = fn(&mut Head);
+        type Lie = fn(&mut CreditHead);
         let lies: [(&str, bool, Lie); 4] = [
             ("a message beyond the window", true, |head| head.before = 8),
             ("a grant of what it does not have", true, |head| head.granted = u64::MAX),
@@ -834,7 +834,7 @@ fn what_no_host_sends_ends_its_link_and_nothing_else() {
         for (what, has_data, lie) in lies {
             eprintln!("{what}");
             let mut liar = Liar::link(heard.at, &dir, provider);
-            let mut head = Head { token: liar.told.token, before: 0, granted: 8 };
+            let mut head = CreditHead { token: liar.told.token, before: 0, granted: 8 };
             lie(&mut head);
             let data: &[u8] = if has_data { &[0xff; 48] } else { &[] };
             let reason = liar.send(&mut heard, &[&head.to_bytes(), data]);
@@ -843,7 +843,7 @@ fn what_no_host_sends_ends_its_link_and_nothing_else() {
         }
         // One message twice.
         let mut liar = Liar::link(heard.at, &dir, provider);
-        let head = Head { token: liar.told.token, before: 1, granted: 8 }.to_bytes();
+        let head = CreditHead { token: liar.told.token, before: 1, granted: 8 }.to_bytes();
         let reason = (0..2).find_map(|_| liar.send(&mut heard, &[&head, &[0; 16]]));
         let reason = reason.unwrap_or_else(|| liar.ends(&mut heard, "one came twice"));
         assert!(matches!(reason, CloseReason::Misbehaved(_)), "{reason:?}");
@@ -890,7 +890,7 @@ fn a_frame_that_lies_in_several_messages_is_read_as_one() {
             [&frames[..10], &frames[10..40], &frames[40..50], &frames[50..95], &frames[95..]];
         for (before, part) in (0..).zip(parts) {
             assert_eq!(reason, None, "{provider}: the end is in the last part");
-            let head = Head { token: liar.told.token, before, granted: 8 }.to_bytes();
+            let head = CreditHead { token: liar.told.token, before, granted: 8 }.to_bytes();
             reason = liar.send(&mut heard, &[&head, part]);
         }
         let reason = reason.unwrap_or_else(|| liar.ends(&mut heard, "it has said goodbye"));
@@ -905,7 +905,7 @@ fn an_offer_that_cannot_be_is_declined_with_the_reason() {
     let mut heard = Heard::new(provider);
     let dir = Dir::new("offers", &[]);
     let end = end_point(provider);
-    type Change = fn(&mut Offer);
+    type Change = fn(&mut FabricOffer);
     let changes: [(&str, Change); 7] = [
         ("protocol", |offer| offer.protocol.0 ^= 1),
         ("protocol", |offer| offer.format ^= 1),
@@ -919,15 +919,15 @@ fn an_offer_that_cannot_be_is_declined_with_the_reason() {
         let mut lie = offer_of(&end);
         change(&mut lie);
         let (_channel, reply) = offer(heard.at, &dir, &lie);
-        let Some(Reply::No(text)) = reply else { panic!("{why}: {reply:?}") };
+        let Some(OfferReply::No(text)) = reply else { panic!("{why}: {reply:?}") };
         assert!(text.contains(why), "{why}: {text}");
         heard.turn();
     }
     // Its own address.
     let (_channel, reply) = offer(heard.at, &dir, &offer_of(&end));
-    let Some(Reply::Yes(own)) = reply else { panic!("{reply:?}") };
+    let Some(OfferReply::Yes(own)) = reply else { panic!("{reply:?}") };
     let (_channel, reply) = offer(heard.at, &dir, &own);
-    assert!(matches!(&reply, Some(Reply::No(text)) if text.contains("this one")), "{reply:?}");
+    assert!(matches!(&reply, Some(OfferReply::No(text)) if text.contains("this one")), "{reply:?}");
 }
 
 /// A host's answer to the question how many messages have come, from the true number.
@@ -968,19 +968,19 @@ fn asked(
         }
         host.end.poll(&mut events).unwrap();
         for event in events.drain(..) {
-            if let hamlyn::os::fabric::Event::Came(message) = event {
+            if let hamlyn::os::fabric::FabricEvent::Came(message) = event {
                 came += u64::from(message.bytes().len() > HEAD_BYTES);
                 host.end.give_back(message);
             }
         }
         host.channel.receive(64);
         while let Ok(Some((word, bytes))) = words::read(host.channel.plain()) {
-            assert_eq!(word, Word::Asks(false));
+            assert_eq!(word, FabricWord::Asks(false));
             host.channel.take(bytes);
             asked += 1;
             if let Some(came) = answer(came) {
                 let mut said = Vec::new();
-                words::put(&mut said, &Word::Came(came));
+                words::put(&mut said, &FabricWord::Came(came));
                 host.channel.put(&said);
                 host.channel.flush();
             }
@@ -1050,7 +1050,7 @@ fn whatever_another_host_says_of_a_fabric_or_over_it_no_more_is_kept_or_sent_tha
         {
             for (number, message) in (0u64..).zip(messages.chunks_exact_mut(HEAD_BYTES + 1)) {
                 let before = (number + random.below(2)).saturating_sub(random.below(2));
-                let head = Head { token: 0, before, granted: random.below(3) };
+                let head = CreditHead { token: 0, before, granted: random.below(3) };
                 message[..HEAD_BYTES].copy_from_slice(&head.to_bytes());
             }
         }
@@ -1069,14 +1069,14 @@ fn whatever_another_host_says_beside_a_link_is_read_as_it_is_written_and_holds_n
             let number = if random.one_in(8) { random.below(9) as u32 } else { number };
             let size = if random.one_in(16) { random.next() } else { 4096 << random.below(8) };
             let word = match random.below(16) {
-                0 => Word::Count(random.next()),
-                1 => Word::Held(number),
-                2 => Word::Refused(number, Reason::Apertures),
-                3 => Word::Revoked(number),
-                4 => Word::Released(number),
-                5 => Word::Asks(random.one_in(2)),
-                6 => Word::Came(random.next()),
-                _ => Word::Offer(Opened {
+                0 => FabricWord::Count(random.next()),
+                1 => FabricWord::Held(number),
+                2 => FabricWord::Refused(number, Reason::Apertures),
+                3 => FabricWord::Revoked(number),
+                4 => FabricWord::Released(number),
+                5 => FabricWord::Asks(random.one_in(2)),
+                6 => FabricWord::Came(random.next()),
+                _ => FabricWord::Offer(OpenedMemory {
                     number,
                     bytes: size,
                     base: random.next() >> 20,
@@ -1132,6 +1132,6 @@ fn role() {
 }
 
 /// Whether a message is the library's.
-fn leaves(sent: Sent) -> bool {
-    matches!(sent, Sent::Leaves(_))
+fn leaves(sent: SendOutcome) -> bool {
+    matches!(sent, SendOutcome::Leaves(_))
 }

@@ -12,12 +12,12 @@ mod with;
 use hamlyn::config::Fabric;
 use hamlyn::control::Reason;
 use hamlyn::control::hosts::channel::Channel;
-use hamlyn::control::hosts::fabric::words::{self, Opened, Word};
-use hamlyn::control::hosts::hello::Reply;
+use hamlyn::control::hosts::fabric::words::{self, FabricWord, OpenedMemory};
+use hamlyn::control::hosts::hello::OfferReply;
 use hamlyn::control::hosts::path::Path as _;
 use hamlyn::node::{ApertureEvent, CloseReason, Event};
-use hamlyn::os::fabric::endpoint::Kept;
-use hamlyn::os::fabric::{EndPoint, FarMemory, Library, Peer as Address};
+use hamlyn::os::fabric::endpoint::OperationMemory;
+use hamlyn::os::fabric::{FabricEndPoint, FabricPeer as Address, FarMemory, Library};
 use hamlyn::os::memory::RegionLines;
 use hamlyn::protocol::{
     ApertureStreamReceiver, ApertureStreamSender, Manager, RecordBytes, StreamConfig,
@@ -262,17 +262,17 @@ fn an_aperture_that_is_taken_back_while_it_is_written_ends_nothing_else() {
 struct Hand {
     channel: Channel,
     /// For the link's messages, of which it sends none.
-    _end: EndPoint,
+    _end: FabricEndPoint,
 }
 
 impl Hand {
     fn new(at: SocketAddr, dir: &Dir, provider: &str) -> Self {
         let library = Library::open(named("HAMLYN_FABRIC_LIBRARY").as_deref()).unwrap();
         let choice = library.choose(Some(provider), Some(HERE)).unwrap();
-        let mut end = EndPoint::open(choice, 32 << 10).unwrap();
+        let mut end = FabricEndPoint::open(choice, 32 << 10).unwrap();
         end.grow(8, 8).unwrap();
         let (channel, reply) = offer(at, dir, &offer_of(&end));
-        assert!(matches!(reply, Some(Reply::Yes(_))), "{reply:?}");
+        assert!(matches!(reply, Some(OfferReply::Yes(_))), "{reply:?}");
         Self { channel, _end: end }
     }
 
@@ -281,14 +281,14 @@ impl Hand {
         self.channel.flush();
     }
 
-    fn say(&mut self, word: &Word) {
+    fn say(&mut self, word: &FabricWord) {
         let mut bytes = Vec::new();
         words::put(&mut bytes, word);
         self.says(&bytes);
     }
 
     /// The next word of the other end, which takes its turns.
-    fn hears(&mut self, heard: &mut Heard) -> Word {
+    fn hears(&mut self, heard: &mut Heard) -> FabricWord {
         until("it says something", || {
             heard.turn();
             self.channel.receive(400);
@@ -301,8 +301,8 @@ impl Hand {
 
 /// An end point of a hand's, for memory, with memory of its own in which every byte is 7.
 struct Writer {
-    end: EndPoint,
-    own: Kept,
+    end: FabricEndPoint,
+    own: OperationMemory,
     bytes: usize,
 }
 
@@ -310,7 +310,7 @@ impl Writer {
     fn new(provider: &str, bytes: usize) -> Self {
         let library = Library::open(named("HAMLYN_FABRIC_LIBRARY").as_deref()).unwrap();
         let choice = library.choose_for_memory(provider, Some(HERE)).unwrap();
-        let mut end = EndPoint::open_for_memory(choice).unwrap();
+        let mut end = FabricEndPoint::open_for_memory(choice).unwrap();
         let lines = RegionLines::private(bytes).unwrap();
         hamlyn::link::cells::write_at(
             hamlyn::link::cells::Lines::lines(&lines),
@@ -321,7 +321,7 @@ impl Writer {
         Self { end, own, bytes }
     }
 
-    fn find(&mut self, opened: &Opened) -> (Address, FarMemory) {
+    fn find(&mut self, opened: &OpenedMemory) -> (Address, FarMemory) {
         let peer = self.end.insert(&opened.address).unwrap();
         (peer, FarMemory { base: opened.base, key: opened.key })
     }
@@ -355,7 +355,7 @@ impl Writer {
         let mut events = Vec::new();
         let _ = self.end.poll(&mut events);
         events.into_iter().find_map(|event| match event {
-            hamlyn::os::fabric::Event::Far { ended, .. } => Some(ended),
+            hamlyn::os::fabric::FabricEvent::Far { ended, .. } => Some(ended),
             _ => None,
         })
     }
@@ -411,19 +411,19 @@ impl Heard {
         hand: &mut Hand,
         bytes: u64,
         access: ApertureAccess,
-    ) -> (ApertureId, Opened) {
+    ) -> (ApertureId, OpenedMemory) {
         let link = self.link();
         let id = self.node.export(link, bytes, access).unwrap();
         let opened = loop {
             match hand.hears(self) {
-                Word::Offer(opened) => break opened,
+                FabricWord::Offer(opened) => break opened,
                 // Of an earlier one, which this hand never lets go of.
-                Word::Revoked(_) => {}
+                FabricWord::Revoked(_) => {}
                 word => panic!("{word:?}"),
             }
         };
         assert_eq!((opened.number, opened.bytes, opened.access), (id.number, bytes, access));
-        hand.say(&Word::Held(id.number));
+        hand.say(&FabricWord::Held(id.number));
         until("it is held", || {
             self.turn();
             self.apertures.contains(&(id, ApertureEvent::Ready)).then_some(())
@@ -505,7 +505,7 @@ fn a_wrong_key_a_place_outside_and_memory_that_is_to_be_read_are_not_written() {
         let (writable, opened) = heard.exports(&mut hand, 8192, RW);
         let (readable, to_read) = heard.exports(&mut hand, 8192, RO);
         assert!(opened.key != to_read.key && opened.address != to_read.address);
-        type Change = fn(&mut Opened, &Opened);
+        type Change = fn(&mut OpenedMemory, &OpenedMemory);
         let tries: [(&str, bool, u64, Change); 6] = [
             ("a key that differs by a bit", true, 0, |opened, _| opened.key ^= 1),
             ("no key", true, 0, |opened, _| opened.key = 0),
@@ -549,7 +549,7 @@ fn words_about_memory_that_no_host_says_end_the_link_and_those_that_ask_too_much
             [("APERTURE_MAP_MAX", "65536"), ("APERTURES_PER_LINK_MAX", "2"), ("SECRET", "")];
         let mut heard = Heard::new(provider, &settings[..2]);
         let of_memory = Writer::new(provider, 4096);
-        let opened = |number: u32| Opened {
+        let opened = |number: u32| OpenedMemory {
             number,
             bytes: 4096,
             base: 0,
@@ -559,29 +559,29 @@ fn words_about_memory_that_no_host_says_end_the_link_and_those_that_ask_too_much
         };
         let mut hand = Hand::new(heard.at, &dir, provider);
         heard.link();
-        let mut asks = |opened: Opened| {
+        let mut asks = |opened: OpenedMemory| {
             let number = opened.number;
-            hand.say(&Word::Offer(opened));
+            hand.say(&FabricWord::Offer(opened));
             match hand.hears(&mut heard) {
-                Word::Held(n) if n == number => None,
-                Word::Refused(n, why) if n == number => Some(why),
+                FabricWord::Held(n) if n == number => None,
+                FabricWord::Refused(n, why) if n == number => Some(why),
                 word => panic!("{word:?}"),
             }
         };
-        let too_long = Opened { bytes: 69632, ..opened(1) };
+        let too_long = OpenedMemory { bytes: 69632, ..opened(1) };
         assert_eq!(asks(too_long), Some(Reason::Apertures));
-        let elsewhere = Opened { address: vec![0xff; 16], ..opened(3) };
+        let elsewhere = OpenedMemory { address: vec![0xff; 16], ..opened(3) };
         assert_eq!(asks(elsewhere), Some(Reason::Malformed));
-        let unknown = Opened { address: vec![2, 0, 9], ..opened(5) };
+        let unknown = OpenedMemory { address: vec![2, 0, 9], ..opened(5) };
         assert_eq!(asks(unknown), Some(Reason::Malformed));
         assert_eq!((asks(opened(7)), asks(opened(9))), (None, None));
         assert_eq!(asks(opened(11)), Some(Reason::Apertures), "a third");
         // Revoked memory makes room again, and is reported once.
-        hand.say(&Word::Revoked(7));
-        assert_eq!(hand.hears(&mut heard), Word::Released(7));
-        hand.say(&Word::Revoked(11));
-        hand.say(&Word::Offer(opened(13)));
-        assert_eq!(hand.hears(&mut heard), Word::Held(13));
+        hand.say(&FabricWord::Revoked(7));
+        assert_eq!(hand.hears(&mut heard), FabricWord::Released(7));
+        hand.say(&FabricWord::Revoked(11));
+        hand.say(&FabricWord::Offer(opened(13)));
+        assert_eq!(hand.hears(&mut heard), FabricWord::Held(13));
         drop(hand);
         until("it is gone", || {
             heard.turn();
@@ -589,31 +589,42 @@ fn words_about_memory_that_no_host_says_end_the_link_and_those_that_ask_too_much
         });
         assert_eq!(heard.node.apertures_held().count(), 0);
 
-        type Lie = Box<dyn Fn() -> Vec<Word>>;
+        type Lie = Box<dyn Fn() -> Vec<FabricWord>>;
         let lies: Vec<(&str, Lie)> = vec![
-            ("a number of this end's", Box::new(move || vec![Word::Held(2)])),
-            ("memory with this end's number", Box::new(move || vec![Word::Revoked(2)])),
-            ("what was never offered", Box::new(|| vec![Word::Released(2)])),
-            ("a refusal of nothing", Box::new(|| vec![Word::Refused(2, Reason::Bytes)])),
-            ("a word behind the last", Box::new(|| vec![Word::Count(0), Word::Held(2)])),
+            ("a number of this end's", Box::new(move || vec![FabricWord::Held(2)])),
+            ("memory with this end's number", Box::new(move || vec![FabricWord::Revoked(2)])),
+            ("what was never offered", Box::new(|| vec![FabricWord::Released(2)])),
+            ("a refusal of nothing", Box::new(|| vec![FabricWord::Refused(2, Reason::Bytes)])),
+            (
+                "a word behind the last",
+                Box::new(|| vec![FabricWord::Count(0), FabricWord::Held(2)]),
+            ),
             ("one taken back twice", {
                 let offer = opened(1);
                 Box::new(move || {
-                    vec![Word::Offer(offer.clone()), Word::Revoked(1), Word::Revoked(1)]
+                    vec![
+                        FabricWord::Offer(offer.clone()),
+                        FabricWord::Revoked(1),
+                        FabricWord::Revoked(1),
+                    ]
                 })
             }),
             ("one number twice", {
                 let offer = opened(1);
-                Box::new(move || vec![Word::Offer(offer.clone()), Word::Offer(offer.clone())])
+                Box::new(move || {
+                    vec![FabricWord::Offer(offer.clone()), FabricWord::Offer(offer.clone())]
+                })
             }),
             ("a number of the wrong end", {
                 let offer = opened(2);
-                Box::new(move || vec![Word::Offer(offer.clone())])
+                Box::new(move || vec![FabricWord::Offer(offer.clone())])
             }),
             ("more than there may ever be", {
-                let offer = Opened { bytes: 1 << 40, ..opened(1) };
+                let offer = OpenedMemory { bytes: 1 << 40, ..opened(1) };
                 Box::new(move || {
-                    let of = |i: u32| Word::Offer(Opened { number: 2 * i + 1, ..offer.clone() });
+                    let of = |i: u32| {
+                        FabricWord::Offer(OpenedMemory { number: 2 * i + 1, ..offer.clone() })
+                    };
                     (0..257).map(of).collect()
                 })
             }),
@@ -672,7 +683,7 @@ fn what_is_written_to_memory_where_nothing_arrives_ends_the_link_though_its_owne
         let address = of_memory.end.address().to_vec();
         let mut hand = Hand::new(heard.at, &dir, provider);
         heard.link();
-        hand.say(&Word::Offer(Opened {
+        hand.say(&FabricWord::Offer(OpenedMemory {
             number: 1,
             bytes: 4096,
             base: 0,
@@ -680,7 +691,7 @@ fn what_is_written_to_memory_where_nothing_arrives_ends_the_link_though_its_owne
             access: RW,
             address,
         }));
-        assert_eq!(hand.hears(&mut heard), Word::Held(1));
+        assert_eq!(hand.hears(&mut heard), FabricWord::Held(1));
         let aperture = until("it is held", || {
             heard.turn();
             heard.node.aperture(heard.apertures.first()?.0).ok()
@@ -692,8 +703,8 @@ fn what_is_written_to_memory_where_nothing_arrives_ends_the_link_though_its_owne
             hand.channel.receive(400);
             while let Ok(Some((word, bytes))) = words::read(hand.channel.plain()) {
                 hand.channel.take(bytes);
-                assert_eq!(word, Word::Asks(true));
-                hand.say(&Word::Came(0));
+                assert_eq!(word, FabricWord::Asks(true));
+                hand.say(&FabricWord::Came(0));
                 asked += 1;
             }
             heard.closed.take()

@@ -13,8 +13,8 @@ mod hand;
 mod support;
 
 use hamlyn::control::hosts::channel::Channel;
-use hamlyn::control::hosts::hello::{self, Wants, Who};
-use hamlyn::control::hosts::keys::End;
+use hamlyn::control::hosts::hello::{self, HelloIdentity, Wants};
+use hamlyn::control::hosts::keys::TlsEnd;
 use hamlyn::control::hosts::path::Path;
 use hamlyn::control::{Accept, Reason};
 use hamlyn::node::{ConnectError, Event, HostError, MeetingError};
@@ -219,10 +219,10 @@ fn stand(hand: &Hand, mut ends: [Channel; 2], passes: [Passes; 2], heard: &Heard
 
 /// The first words of an end, as he passes them on; `None`: they are not whole yet.
 fn pass(hand: &Hand, said: &[u8], passes: Passes, from: usize, to: &Channel) -> Option<Vec<u8>> {
-    let own = if from == 0 { End::Client } else { End::Server };
-    let change = |who: Who| match passes {
+    let own = if from == 0 { TlsEnd::Client } else { TlsEnd::Server };
+    let change = |who: HelloIdentity| match passes {
         Passes::All => who,
-        Passes::Node => Who { proof: hand.proof(own, to), ..who },
+        Passes::Node => HelloIdentity { proof: hand.proof(own, to), ..who },
         Passes::Himself => hand.who(own, to),
     };
     if from == 0 {
@@ -231,7 +231,7 @@ fn pass(hand: &Hand, said: &[u8], passes: Passes, from: usize, to: &Channel) -> 
         assert_eq!(used, said.len());
         Some(hello::to_bytes_with(&wants, behind))
     } else {
-        let (who, behind, used) = hello::from_bytes_with::<Who>(said).unwrap()?;
+        let (who, behind, used) = hello::from_bytes_with::<HelloIdentity>(said).unwrap()?;
         assert_eq!(used, said.len());
         Some(hello::to_bytes_with(&change(who), behind))
     }
@@ -239,7 +239,7 @@ fn pass(hand: &Hand, said: &[u8], passes: Passes, from: usize, to: &Channel) -> 
 
 /// Whether that is all that he has heard of the server: who it is.
 fn is_who(said: &[u8], there: &There) {
-    let (who, used) = hello::from_bytes::<Who>(said).unwrap().unwrap();
+    let (who, used) = hello::from_bytes::<HelloIdentity>(said).unwrap().unwrap();
     assert_eq!((who.node, used), (there.node.id().0, said.len()));
 }
 
@@ -268,7 +268,7 @@ fn what_shows_a_client_s_secret_on_one_connection_shows_it_on_no_other() {
     });
     is_who(channel.plain(), &there);
     channel.take(channel.plain().len());
-    let who = hand.who(End::Client, &channel);
+    let who = hand.who(TlsEnd::Client, &channel);
     channel.put(&hello::to_bytes(&Wants { who, service: "x".into(), greeting: Vec::new() }));
     until("it has its answer", || {
         channel.receive(1 << 16);

@@ -8,10 +8,12 @@ mod support;
 
 use hamlyn::config::HostNames;
 use hamlyn::control::hosts::HostName;
-use hamlyn::control::hosts::figures::{ANSWERS_OF_ONE_MAX, BYTES_MAX, FiguresError, Told, ask};
+use hamlyn::control::hosts::figures::{
+    ANSWERS_OF_ONE_MAX, BYTES_MAX, FiguresError, HostFigures, ask,
+};
 use hamlyn::control::hosts::hello::{Answer, Wants, to_bytes_with};
-use hamlyn::control::hosts::keys::{End, Keys};
-use hamlyn::control::hosts::meeting::{Meeting, Own, Step};
+use hamlyn::control::hosts::keys::{Keys, TlsEnd};
+use hamlyn::control::hosts::meeting::{Meeting, MeetingStep, OwnData};
 use hamlyn::control::hosts::path::Path as _;
 use hamlyn::control::hosts::rails::said::Said;
 use hamlyn::control::stat_of;
@@ -43,7 +45,7 @@ fn server(config: &Config, to: &str) -> (Node, SocketAddr) {
     (node, at)
 }
 
-fn asked(config: &Config, at: SocketAddr, service: &str) -> Result<Told, FiguresError> {
+fn asked(config: &Config, at: SocketAddr, service: &str) -> Result<HostFigures, FiguresError> {
     let name: HostName = format!("hamlyn://{at}/{service}").parse().unwrap();
     ask(config, &name, LONG)
 }
@@ -99,8 +101,9 @@ fn many_who_ask_cost_few_texts_and_who_takes_nothing_keeps_out_none_but_himself(
     let config = config(&dir);
     let (node, at) = server(&config, "secret");
     // A repeated question gets the same answer: the time in it does not go on.
-    let uptime =
-        |told: Told| told.text.lines().find(|l| l.starts_with("uptime_ms")).map(str::to_owned);
+    let uptime = |told: HostFigures| {
+        told.text.lines().find(|l| l.starts_with("uptime_ms")).map(str::to_owned)
+    };
     let ask_twice = || {
         let ask = || uptime(asked(&config, at, "x").unwrap());
         (ask(), ask())
@@ -120,7 +123,7 @@ fn many_who_ask_cost_few_texts_and_who_takes_nothing_keeps_out_none_but_himself(
             channel.is_open()
         });
         let wants = Wants {
-            who: hand.who(End::Client, &channel),
+            who: hand.who(TlsEnd::Client, &channel),
             service: "x".into(),
             greeting: Vec::new(),
         };
@@ -156,12 +159,12 @@ fn lie(says: &Says, within: Duration) -> String {
         let liar = scope.spawn(|| {
             let (tcp, _) = listener.accept().unwrap();
             let (keys, identity) = (Keys::load(&config).unwrap(), hand.identity.clone());
-            let own = Own { keys, identity, packet_bytes: 4096 };
+            let own = OwnData { keys, identity, packet_bytes: 4096 };
             let mut meeting = Meeting::of_server(hand.server(tcp));
             loop {
                 match meeting.turn(&own) {
-                    Step::Wants(..) => break,
-                    Step::Waits => std::thread::sleep(Duration::from_micros(200)),
+                    MeetingStep::Wants(..) => break,
+                    MeetingStep::Waits => std::thread::sleep(Duration::from_micros(200)),
                     step => panic!("{step:?}"),
                 }
             }

@@ -12,9 +12,9 @@ mod support;
 
 use hamlyn::control::Identity;
 use hamlyn::control::hosts::channel::Channel;
-use hamlyn::control::hosts::hello::{self, VERSION, Wants, Who};
-use hamlyn::control::hosts::keys::{End, Keys};
-use hamlyn::control::hosts::meeting::{Meeting, Own, Step};
+use hamlyn::control::hosts::hello::{self, HelloIdentity, VERSION, Wants};
+use hamlyn::control::hosts::keys::{Keys, TlsEnd};
+use hamlyn::control::hosts::meeting::{Meeting, MeetingStep, OwnData};
 use hamlyn::control::hosts::path::Path;
 use hamlyn::node::{CloseReason, ConnectError, Event, HostError, MeetingError};
 use hamlyn::protocol::{Client, Manager, Server, ServerConfig};
@@ -138,16 +138,16 @@ fn strangers_at_the_port_keep_nobody_else_out() {
 struct Liar {
     channel: Channel,
     /// The slot and key that it could write to are not known to it.
-    own: Own,
+    own: OwnData,
 }
 
-fn connected(at: SocketAddr, dir: &Dir) -> (Channel, Own) {
+fn connected(at: SocketAddr, dir: &Dir) -> (Channel, OwnData) {
     let (keys, identity) = (Keys::load(&secret(dir)).unwrap(), Identity::new().unwrap());
     let tcp = TcpStream::connect(at).unwrap();
     tcp.set_nonblocking(true).unwrap();
     let tls = rustls::ClientConnection::new(keys.client.clone(), "127.0.0.1".try_into().unwrap());
     let channel = Channel::new(tcp, tls.unwrap().into());
-    (channel, Own { keys, identity, packet_bytes: 4096 })
+    (channel, OwnData { keys, identity, packet_bytes: 4096 })
 }
 
 fn until<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
@@ -166,8 +166,8 @@ impl Liar {
         let (channel, own) = connected(at, dir);
         let mut meeting = Meeting::of_client(channel, "x", Vec::new());
         until("there is a link", || match meeting.turn(&own) {
-            Step::Waits => None,
-            Step::Link(..) => Some(()),
+            MeetingStep::Waits => None,
+            MeetingStep::Link(..) => Some(()),
             step => panic!("{step:?}"),
         });
         Self { channel: meeting.channel, own }
@@ -263,8 +263,8 @@ fn a_host_that_was_refused_and_stays_keeps_no_process_from_ending() {
     let (channel, own) = connected(node.listens_at().unwrap(), &Dir::new("stays", &[]));
     let mut meeting = Meeting::of_client(channel, "nothing", Vec::new());
     until("it is refused", || match meeting.turn(&own) {
-        Step::Waits => None,
-        Step::Failed(MeetingError::NoService) => Some(()),
+        MeetingStep::Waits => None,
+        MeetingStep::Failed(MeetingError::NoService) => Some(()),
         step => panic!("{step:?}"),
     });
     let began = Instant::now();
@@ -373,7 +373,7 @@ fn a_host_that_wants_an_answer_waits_for_it() {
     let own_dir = Dir::new("asks", &[]);
     let (mut meeting, own) = asks(&own_dir);
     until("it is asked for", || {
-        assert!(matches!(meeting.turn(&own), Step::Waits));
+        assert!(matches!(meeting.turn(&own), MeetingStep::Waits));
         events(&mut node, &mut requests);
         (requests.len() == 1).then_some(())
     });
@@ -385,8 +385,8 @@ fn a_host_that_wants_an_answer_waits_for_it() {
     let mut refused = 0;
     until("all are asked for or refused", || {
         all.retain_mut(|(meeting, own)| match meeting.turn(own) {
-            Step::Waits => true,
-            Step::Failed(_) => {
+            MeetingStep::Waits => true,
+            MeetingStep::Failed(_) => {
                 refused += 1;
                 false
             }
@@ -438,7 +438,7 @@ fn packets_of_another_host_are_checked_as_any_others() {
 fn who_cannot_prove_what_it_says_is_told_so() {
     let there = doubles("proofs", &[], secret);
     let dir = Dir::new("prover", &[]);
-    type Change = fn(&mut Who);
+    type Change = fn(&mut HelloIdentity);
     let changes: [(&str, Change); 5] = [
         ("cannot prove that it is the node", |who| who.node ^= 1),
         ("cannot prove that it is the node", |who| who.signature[0] ^= 1),
@@ -456,12 +456,12 @@ fn who_cannot_prove_what_it_says_is_told_so() {
         let key = channel.key().unwrap();
         let statement = [b"hamlyn host 1 \x01".as_slice(), &*key].concat();
         let (public_key, signature) = own.identity.sign(&statement);
-        let mut who = Who {
+        let mut who = HelloIdentity {
             version: VERSION,
             node: own.identity.node().0,
             public_key,
             signature: signature.to_vec(),
-            proof: own.keys.proof(End::Client, &key),
+            proof: own.keys.proof(TlsEnd::Client, &key),
             packet_bytes: 4096,
         };
         change(&mut who);
@@ -482,7 +482,7 @@ fn a_client_is_told_what_is_wrong_with_a_server_and_tells_it_nothing() {
     let own = Hand::new(&secret(&dir));
     let here = Dir::new("its-client", &[]);
     let mut node = Node::with_config(secret(&here)).unwrap();
-    type Change = fn(&mut Who);
+    type Change = fn(&mut HelloIdentity);
     let newer = (VERSION.0 + 1, 0);
     let changes: [(MeetingError, Change); 6] = [
         (MeetingError::Version(newer), |who| who.version = (VERSION.0 + 1, 0)),
@@ -503,7 +503,7 @@ fn a_client_is_told_what_is_wrong_with_a_server_and_tells_it_nothing() {
                 channel.flush();
                 channel.is_open().then_some(())
             });
-            let mut who = own.who(End::Server, &channel);
+            let mut who = own.who(TlsEnd::Server, &channel);
             change(&mut who);
             channel.put(&hello::to_bytes(&who));
             until("the client has gone", || {

@@ -10,8 +10,8 @@ use hamlyn::control::Identity;
 use hamlyn::control::frame::Credential;
 use hamlyn::control::hosts::hello::Answer;
 use hamlyn::control::hosts::keys::Keys;
-use hamlyn::control::hosts::meeting::{Meeting, Own, Step};
-use hamlyn::control::hosts::rails::said::{Here, Said};
+use hamlyn::control::hosts::meeting::{Meeting, MeetingStep, OwnData};
+use hamlyn::control::hosts::rails::said::{Said, ServiceHere};
 use hamlyn::node::{ApertureEvent, ConnectError, Event};
 use hamlyn::protocol::{
     Client, Manager, Server, ServerConfig, TaggedConfig, TaggedReceiver, TaggedSender,
@@ -361,9 +361,9 @@ enum Says {
     Credential(Credential),
 }
 
-fn here_of(credential: &Credential) -> Here {
+fn here_of(credential: &Credential) -> ServiceHere {
     let (first, second) = credential.signature.split_at(32);
-    Here {
+    ServiceHere {
         shared: None,
         process: (credential.process, credential.pid_namespace, credential.pid),
         boot: credential.boot,
@@ -375,7 +375,7 @@ fn here_of(credential: &Credential) -> Here {
 /// Accepts questions, and then requests for a link; returns the number of questions.
 fn lie(listener: &TcpListener, config: &Config, says: Says) -> (Vec<bool>, Meeting) {
     let hand = hand::Hand::new(config);
-    let own = Own {
+    let own = OwnData {
         keys: Keys::load(config).unwrap(),
         identity: hand.identity.clone(),
         packet_bytes: 4096,
@@ -386,8 +386,8 @@ fn lie(listener: &TcpListener, config: &Config, says: Says) -> (Vec<bool>, Meeti
         let mut meeting = Meeting::of_server(hand.server(tcp));
         let wants = loop {
             match meeting.turn(&own) {
-                Step::Wants(wants, _) => break wants,
-                Step::Waits => std::thread::sleep(Duration::from_micros(200)),
+                MeetingStep::Wants(wants, _) => break wants,
+                MeetingStep::Waits => std::thread::sleep(Duration::from_micros(200)),
                 step => panic!("{step:?}"),
             }
         };

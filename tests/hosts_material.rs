@@ -8,7 +8,7 @@ mod support;
 
 use hamlyn::control::hosts::channel::Channel;
 use hamlyn::control::hosts::keys::Keys;
-use hamlyn::control::hosts::meeting::{Meeting, Own, Step};
+use hamlyn::control::hosts::meeting::{Meeting, MeetingStep, OwnData};
 use hamlyn::control::{Accept, Identity};
 use hamlyn::node::{ConnectError, HostError};
 use hamlyn::{Access, Config, Node};
@@ -450,7 +450,7 @@ fn what_the_two_ends_say_of_certificates_names_this_ends_files_and_what_to_do() 
     let error = error_of(both.clone(), at);
     holds(&error, &[&own("server-only.pem"), "without clientAuth", "wanted", "hamlyn keys"]);
     // One that does hears it from the other end, which logs it.
-    let own_keys = Own {
+    let own_keys = OwnData {
         keys: Keys::load(&both).unwrap(),
         identity: Identity::new().unwrap(),
         packet_bytes: 4096,
@@ -462,8 +462,8 @@ fn what_the_two_ends_say_of_certificates_names_this_ends_files_and_what_to_do() 
     let mut meeting = Meeting::of_client(Channel::new(tcp, tls.into()), "x", Vec::new());
     let mut failed = None;
     until("it is refused", || match meeting.turn(&own_keys) {
-        Step::Waits => false,
-        Step::Failed(error) => {
+        MeetingStep::Waits => false,
+        MeetingStep::Failed(error) => {
             failed = Some(error.to_string());
             true
         }

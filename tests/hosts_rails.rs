@@ -16,10 +16,10 @@ use cable::Cable;
 use hamlyn::Ticket;
 use hamlyn::control::hosts::channel::Channel;
 use hamlyn::control::hosts::keys::Keys;
-use hamlyn::control::hosts::meeting::{Meeting, MeetingError, Own, Step};
+use hamlyn::control::hosts::meeting::{Meeting, MeetingError, MeetingStep, OwnData};
 use hamlyn::control::hosts::path::Path as _;
-use hamlyn::control::hosts::rails::numbers::{Head, Kind, WINDOW};
-use hamlyn::control::hosts::rails::said::{Said, Secret};
+use hamlyn::control::hosts::rails::numbers::{RailHead, RailKind, WINDOW};
+use hamlyn::control::hosts::rails::said::{RailsSecret, Said};
 use hamlyn::control::{Identity, Reason};
 use hamlyn::interface::terminus::Piece;
 use hamlyn::node::{CloseReason, Event};
@@ -452,25 +452,25 @@ fn a_host_that_wants_one_rail_has_one() {
 /// A host that has the secret and speaks by hand.
 struct Liar {
     channel: Channel,
-    own: Own,
+    own: OwnData,
     number: u64,
 }
 
-fn connected(at: SocketAddr, dir: &Dir) -> (Channel, Own) {
+fn connected(at: SocketAddr, dir: &Dir) -> (Channel, OwnData) {
     let (keys, identity) = (Keys::load(&secret(dir)).unwrap(), Identity::new().unwrap());
     let tcp = TcpStream::connect(at).unwrap();
     tcp.set_nonblocking(true).unwrap();
     let tls = rustls::ClientConnection::new(keys.client.clone(), "127.0.0.1".try_into().unwrap());
-    (Channel::new(tcp, tls.unwrap().into()), Own { keys, identity, packet_bytes: 4096 })
+    (Channel::new(tcp, tls.unwrap().into()), OwnData { keys, identity, packet_bytes: 4096 })
 }
 
-fn meet(mut meeting: Meeting, own: &Own) -> Result<Meeting, MeetingError> {
+fn meet(mut meeting: Meeting, own: &OwnData) -> Result<Meeting, MeetingError> {
     let mut met = None;
     until("it is answered", || {
         met = match meeting.turn(own) {
-            Step::Waits => None,
-            Step::Link(..) => Some(Ok(())),
-            Step::Failed(error) => Some(Err(error)),
+            MeetingStep::Waits => None,
+            MeetingStep::Link(..) => Some(Ok(())),
+            MeetingStep::Failed(error) => Some(Err(error)),
             step => panic!("{step:?}"),
         };
         met.is_some()
@@ -489,15 +489,15 @@ impl Liar {
         Self { channel: meeting.channel, own, number: 0 }
     }
 
-    fn say(&mut self, head: Head, bytes: &[u8]) {
+    fn say(&mut self, head: RailHead, bytes: &[u8]) {
         self.channel.put(&[&head.to_bytes()[..], bytes].concat());
         let channel = &mut self.channel;
         until("it has left", || channel.flush() || channel.ended().is_some());
     }
 
     /// A batch of one frame that says that a ticket was revoked, which harms nobody.
-    fn batch(&mut self, change: impl FnOnce(&mut Head)) {
-        let mut head = head(Kind::Short, self.number);
+    fn batch(&mut self, change: impl FnOnce(&mut RailHead)) {
+        let mut head = head(RailKind::Short, self.number);
         head.length = 48;
         change(&mut head);
         self.number += 1;
@@ -505,14 +505,14 @@ impl Liar {
     }
 }
 
-fn head(kind: Kind, number: u64) -> Head {
-    Head { kind, length: 0, number, place: number, had: 0, freed: 0 }
+fn head(kind: RailKind, number: u64) -> RailHead {
+    RailHead { kind, length: 0, number, place: number, had: 0, freed: 0 }
 }
 
 fn stale() -> Vec<u8> {
-    use hamlyn::control::hosts::frames::{Frame, put};
+    use hamlyn::control::hosts::frames::{HostFrame, put};
     let mut bytes = Vec::new();
-    put(&mut bytes, &Frame::Stale { slot: 1, index: 2 });
+    put(&mut bytes, &HostFrame::Stale { slot: 1, index: 2 });
     bytes
 }
 
@@ -537,23 +537,23 @@ fn a_host_that_lies_about_batches_is_sent_away_and_counted_and_nobody_else_is_ha
             liar.batch(|head| head.place = 0);
         }),
         ("that it has what was not sent", "what was not sent", |liar| {
-            liar.say(Head { had: 1000, ..head(Kind::Report, 0) }, &[]);
+            liar.say(RailHead { had: 1000, ..head(RailKind::Report, 0) }, &[]);
         }),
         ("that it freed what was not sent", "what was not sent", |liar| {
-            liar.say(Head { freed: 1 << 40, ..head(Kind::Report, 0) }, &[]);
+            liar.say(RailHead { freed: 1 << 40, ..head(RailKind::Report, 0) }, &[]);
         }),
         ("an answer to no question", "what was not asked", |liar| {
-            liar.say(Head { length: 128, ..head(Kind::Answer, 7) }, &[0; 128]);
+            liar.say(RailHead { length: 128, ..head(RailKind::Answer, 7) }, &[0; 128]);
         }),
         ("more behind the last", "behind what it said was the last", |liar| {
-            liar.batch(|head| (head.kind, head.number) = (Kind::Last, 1));
+            liar.batch(|head| (head.kind, head.number) = (RailKind::Last, 1));
             liar.batch(|head| (head.number, head.place) = (2, 0));
         }),
         ("a batch of 4 GiB", "a length that none has", |liar| {
             liar.batch(|head| head.length = u32::MAX);
         }),
         ("a part of a frame", "ends within a frame", |liar| {
-            let head = Head { length: 20, ..head(Kind::Short, 0) };
+            let head = RailHead { length: 20, ..head(RailKind::Short, 0) };
             liar.say(head, &stale()[..20]);
         }),
     ];
@@ -614,8 +614,8 @@ fn nobody_joins_a_link_that_is_not_his() {
     let at = there.node.listens_at().unwrap();
     let (mine, other) = (Dir::new("mine", &[]), Dir::new("other", &[]));
     let liar = Liar::link(at, &mine);
-    let secret = Secret::of(&liar.channel).unwrap();
-    let join = |own: Own, channel: Channel, place: u8, secret: Secret| {
+    let secret = RailsSecret::of(&liar.channel).unwrap();
+    let join = |own: OwnData, channel: Channel, place: u8, secret: RailsSecret| {
         let mut meeting = Meeting::of_client(channel, "x", Vec::new());
         meeting.joins = Some((place, secret));
         meet(meeting, &own)
@@ -627,10 +627,10 @@ fn nobody_joins_a_link_that_is_not_his() {
     // The link's own end, with keys of another connection, and at a place that there is not.
     let again = || {
         let (channel, own) = connected(at, &mine);
-        (Own { identity: liar.own.identity.clone(), ..own }, channel)
+        (OwnData { identity: liar.own.identity.clone(), ..own }, channel)
     };
     let (own, channel) = again();
-    let wrong = Secret::of(&Liar::link(at, &other).channel).unwrap();
+    let wrong = RailsSecret::of(&Liar::link(at, &other).channel).unwrap();
     let error = join(own, channel, 1, wrong).unwrap_err().to_string();
     assert!(error.contains("no such link"), "{error}");
     let (own, channel) = again();
@@ -668,9 +668,9 @@ fn a_link_that_is_being_left_counts_as_many_connections_as_it_has() {
     let mine = Dir::new("mine", &[]);
     // One that never says that it has what was sent, so that it is waited for.
     let first = Liar::link(at, &mine);
-    let secret = Secret::of(&first.channel).unwrap();
+    let secret = RailsSecret::of(&first.channel).unwrap();
     let (channel, own) = connected(at, &mine);
-    let own = Own { identity: first.own.identity.clone(), ..own };
+    let own = OwnData { identity: first.own.identity.clone(), ..own };
     let mut meeting = Meeting::of_client(channel, "x", Vec::new());
     meeting.joins = Some((1, secret));
     let _second = meet(meeting, &own).unwrap();

@@ -5,9 +5,9 @@
 mod support;
 
 use hamlyn::control::hosts::channel::Channel;
-use hamlyn::control::hosts::hello::{self, VERSION, Wants, Who};
-use hamlyn::control::hosts::keys::{End, Keys};
-use hamlyn::control::hosts::meeting::{Meeting, MeetingError, Own, Step};
+use hamlyn::control::hosts::hello::{self, HelloIdentity, VERSION, Wants};
+use hamlyn::control::hosts::keys::{Keys, TlsEnd};
+use hamlyn::control::hosts::meeting::{Meeting, MeetingError, MeetingStep, OwnData};
 use hamlyn::control::hosts::path::Path;
 use hamlyn::control::{Accept, Identity, Reason, stat_of};
 use hamlyn::{Access, Config, Event, GREETING_BYTES_MAX, Node};
@@ -69,17 +69,17 @@ impl There {
 }
 
 /// The ways in which a client's host speaks by hand, with the secret.
-fn connected(at: SocketAddr, dir: &Dir) -> (Channel, Own) {
+fn connected(at: SocketAddr, dir: &Dir) -> (Channel, OwnData) {
     let keys = Keys::load(&secret(dir, "secret", "7f")).unwrap();
     let identity = Identity::new().unwrap();
     let tcp = TcpStream::connect(at).unwrap();
     tcp.set_nonblocking(true).unwrap();
     let tls = rustls::ClientConnection::new(keys.client.clone(), "127.0.0.1".try_into().unwrap());
-    (Channel::new(tcp, tls.unwrap().into()), Own { keys, identity, packet_bytes: 4096 })
+    (Channel::new(tcp, tls.unwrap().into()), OwnData { keys, identity, packet_bytes: 4096 })
 }
 
 /// A meeting that goes on until it waits for the application, or has come to something.
-fn meets(at: SocketAddr, dir: &Dir, service: &str, greeting: Vec<u8>) -> (Meeting, Own) {
+fn meets(at: SocketAddr, dir: &Dir, service: &str, greeting: Vec<u8>) -> (Meeting, OwnData) {
     let (channel, own) = connected(at, dir);
     (Meeting::of_client(channel, service, greeting), own)
 }
@@ -88,8 +88,8 @@ fn fails(at: SocketAddr, dir: &Dir, service: &str, greeting: Vec<u8>) -> Meeting
     let (mut meeting, own) = meets(at, dir, service, greeting);
     let mut error = None;
     until("it is refused", || match meeting.turn(&own) {
-        Step::Waits => false,
-        Step::Failed(failed) => {
+        MeetingStep::Waits => false,
+        MeetingStep::Failed(failed) => {
             error = Some(failed);
             true
         }
@@ -99,7 +99,7 @@ fn fails(at: SocketAddr, dir: &Dir, service: &str, greeting: Vec<u8>) -> Meeting
 }
 
 /// A host that says who it is by hand.
-fn says(at: SocketAddr, dir: &Dir, change: fn(&mut Who)) -> Channel {
+fn says(at: SocketAddr, dir: &Dir, change: fn(&mut HelloIdentity)) -> Channel {
     let (mut channel, own) = connected(at, dir);
     until("keys are agreed on", || {
         channel.receive(1);
@@ -109,12 +109,12 @@ fn says(at: SocketAddr, dir: &Dir, change: fn(&mut Who)) -> Channel {
     let key = channel.key().unwrap();
     let statement = [b"hamlyn host 1 \x01".as_slice(), &*key].concat();
     let (public_key, signature) = own.identity.sign(&statement);
-    let mut who = Who {
+    let mut who = HelloIdentity {
         version: VERSION,
         node: own.identity.node().0,
         public_key,
         signature: signature.to_vec(),
-        proof: own.keys.proof(End::Client, &key),
+        proof: own.keys.proof(TlsEnd::Client, &key),
         packet_bytes: 4096,
     };
     change(&mut who);
@@ -152,7 +152,7 @@ fn what_a_host_says_wrong_is_counted_by_what_it_is() {
     // Also a client that sends more before its answer.
     let (mut meeting, own) = meets(at, &dir, "ask", Vec::new());
     until("it is asked for", || {
-        assert!(matches!(meeting.turn(&own), Step::Waits));
+        assert!(matches!(meeting.turn(&own), MeetingStep::Waits));
         matches!(there.node.next_event(), Some(Event::Request { .. }))
     });
     meeting.channel.put(&[0; 6000]);
@@ -179,7 +179,7 @@ fn what_a_host_says_wrong_is_counted_by_what_it_is() {
         if let Some(Event::Request { id, .. }) = there.node.next_event() {
             there.node.refuse(id, "not on the list").unwrap();
         }
-        matches!(step, Step::Failed(_))
+        matches!(step, MeetingStep::Failed(_))
     });
     there.counts("hosts_refused_application", 1);
 
@@ -208,7 +208,7 @@ fn hosts_beyond_the_limits_are_counted() {
     let links: Vec<_> = (0..2)
         .map(|_| {
             let (mut meeting, own) = meets(at, &dir, "x", Vec::new());
-            until("there is a link", || matches!(meeting.turn(&own), Step::Link(..)));
+            until("there is a link", || matches!(meeting.turn(&own), MeetingStep::Link(..)));
             meeting
         })
         .collect();
@@ -218,7 +218,7 @@ fn hosts_beyond_the_limits_are_counted() {
 
     let mut there = There::new(&[("LINKS_MAX", "1")]);
     let (mut meeting, own) = meets(there.at, &dir, "x", Vec::new());
-    until("there is a link", || matches!(meeting.turn(&own), Step::Link(..)));
+    until("there is a link", || matches!(meeting.turn(&own), MeetingStep::Link(..)));
     let error = fails(there.at, &dir, "x", Vec::new());
     let said = |error: &MeetingError| match error {
         MeetingError::Refused(reason, why) => *reason == Reason::Links && why.contains("links_max"),

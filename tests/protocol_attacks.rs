@@ -11,7 +11,7 @@ use attackers::*;
 use control_help::{hello_of, link_with, pass_with, receive, say as speak, send, stranger};
 use hamlyn::control::LinkFeatures;
 use hamlyn::control::frame::{Frame, Hello, Memory, MemoryWord, Purpose};
-use hamlyn::os::aperture::{Ledger, Limits, Owned};
+use hamlyn::os::aperture::{ExportLimits, Ledger, Owned};
 use hamlyn::protocol::*;
 use hamlyn::{
     Accept, Access, ApertureAccess, Config, Flags, Key, LinkId, MetadataIndex, Node, Share,
@@ -153,7 +153,7 @@ fn role() {
                         break;
                     };
                     let (ledger, limits) =
-                        (Arc::new(Ledger::default()), Limits { all: 1 << 20, user: 1 << 20 });
+                        (Arc::new(Ledger::default()), ExportLimits { all: 1 << 20, user: 1 << 20 });
                     let bytes = ledger.reserve(4096, None, limits).unwrap();
                     let (_owned, file) = Owned::make(access, bytes).unwrap();
                     pass_with(&link.fd, memory, &[&file]).unwrap();

@@ -9,7 +9,7 @@ mod support;
 
 use hamlyn::interface::terminus::Segmenter;
 use hamlyn::interface::{Interface, LinkId, QueueId, SlotConfig, SlotId};
-use hamlyn::link::sim::{Fabric, SimLink, Trouble};
+use hamlyn::link::sim::{SimFabric, SimLink, Trouble};
 use hamlyn::wire::{MetadataIndex, NodeId, Ticket};
 use std::collections::HashMap;
 use support::{Costs, alone};
@@ -35,7 +35,7 @@ struct Host {
 }
 
 struct World {
-    fabric: Fabric,
+    fabric: SimFabric,
     hosts: Vec<Host>,
     /// Made when first used.
     links: HashMap<(usize, usize), SimLink>,
@@ -55,7 +55,7 @@ impl World {
             let (exchanged, below) = ([0; 2], [0; 2]);
             Host { interface, queue, slot, exchanged, below, reported: 0, released: 0 }
         };
-        let fabric = Fabric::new(11, count, trouble);
+        let fabric = SimFabric::new(11, count, trouble);
         Self { fabric, hosts: (0..count).map(host).collect(), links: HashMap::new(), messages: 0 }
     }
 
@@ -197,8 +197,8 @@ fn star(count: usize) -> (usize, usize) {
     // The others are from 0 on, and the one in the middle is behind them.
     let mut world = World::new(count);
     let middle = world.hosts.len();
-    world.fabric = Fabric::new(12, count + 1, Trouble { delay_max_ns: 50, ..Trouble::REORDER });
-    let send = |fabric: &mut Fabric, ticket: &Ticket, to: usize| {
+    world.fabric = SimFabric::new(12, count + 1, Trouble { delay_max_ns: 50, ..Trouble::REORDER });
+    let send = |fabric: &mut SimFabric, ticket: &Ticket, to: usize| {
         let link = fabric.connect(to, 4, PACKET_BYTES);
         let data = [7; BYTES];
         let mut message = Segmenter::new(ticket, BYTES as u64, 0, 0, PACKET_BYTES).unwrap();

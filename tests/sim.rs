@@ -14,7 +14,7 @@ use hamlyn::interface::terminus::{
 use hamlyn::interface::{
     AreaId, Interface, LinkId, Mode, Notification, QueueId, Refusal, SlotConfig, SlotId,
 };
-use hamlyn::link::sim::{Fabric, Rng, SimLink, Trouble};
+use hamlyn::link::sim::{Rng, SimFabric, SimLink, Trouble};
 use hamlyn::wire::{Flags, Header, METADATA_MAX, MetadataIndex, NodeId, Share, Ticket};
 use std::collections::HashMap;
 
@@ -103,7 +103,7 @@ struct Message {
 
 struct World {
     rng: Rng,
-    fabric: Fabric,
+    fabric: SimFabric,
     nodes: Vec<SimNode>,
     /// `links[from][to]`, from a node to itself included.
     links: Vec<Vec<SimLink>>,
@@ -125,7 +125,7 @@ fn to_node(to: usize) -> LinkId {
 impl World {
     fn new(seed: u64, shape: &Shape) -> Self {
         let mut rng = Rng::new(seed);
-        let mut fabric = Fabric::new(rng.number(), shape.nodes, shape.trouble);
+        let mut fabric = SimFabric::new(rng.number(), shape.nodes, shape.trouble);
         let secret: [u8; 16] = std::array::from_fn(|_| rng.number() as u8);
         let mut node = |id: usize| {
             let mut interface =

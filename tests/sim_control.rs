@@ -12,11 +12,12 @@
 
 use hamlyn::control::LinkFeatures;
 use hamlyn::control::frame::{
-    Credential, End, Frame, FrameError, Hello, Memory, MemoryWord, Purpose, Reason, Welcome,
+    Credential, Frame, FrameError, Hello, LinkSide, Memory, MemoryWord, Purpose, Reason, Welcome,
 };
 use hamlyn::control::machine::{
-    Accept, AcceptError, Action, Admission, ConnectionId, Event, Failure, Limits, LinkEnd, Machine,
-    Places, RefusedBy, RequestId, ServiceId, Taken, Touched, UnknownUsers, Verdict, Wait, Who,
+    Accept, AcceptError, Action, Admission, ChargedPlaces, ConnectFailure, ConnectionId, LinkEnd,
+    Machine, MachineEvent, MachineLimits, MemoryOutcome, RefusedBy, RequestId, ServiceId, Touched,
+    UnknownUsers, Verdict, Wait, Who,
 };
 use hamlyn::wire::ApertureAccess;
 use hamlyn::wire::NodeId;
@@ -47,8 +48,8 @@ impl Random {
     }
 }
 
-fn limits(uid: u32, node: u64) -> Limits {
-    Limits {
+fn limits(uid: u32, node: u64) -> MachineLimits {
+    MachineLimits {
         uid,
         features: LinkFeatures::all(),
         unknown: UnknownUsers::Admitted,
@@ -278,7 +279,7 @@ impl World {
                 let Some(socket) = self.hosts[host].sockets.get(&of) else { return };
                 let Some(to) = socket.other else { return };
                 if self.random.one_in(40) {
-                    let why = Failure::Unavailable("no descriptor".into());
+                    let why = ConnectFailure::Unavailable("no descriptor".into());
                     return self.hosts[host].machine.connect_failed(of, why);
                 }
                 if self.hosts[to.host].is_liar {
@@ -316,7 +317,12 @@ impl World {
                     // No thread can be had.
                     let user = self.behind(port);
                     let machine = &mut self.hosts[host].machine;
-                    machine.taken(now, from, expected.memory, Taken::Unavailable("none".into()));
+                    machine.taken(
+                        now,
+                        from,
+                        expected.memory,
+                        MemoryOutcome::Unavailable("none".into()),
+                    );
                     return machine.receiver_ended(now, from, user);
                 }
                 if let Some(socket) = self.hosts[host].sockets.get_mut(&from) {
@@ -350,22 +356,22 @@ impl World {
     }
 
     /// The application's events match the simulation's.
-    fn told(&mut self, host: usize, event: Event) {
+    fn told(&mut self, host: usize, event: MachineEvent) {
         let is_liar = self.hosts[host].is_liar;
         let h = &mut self.hosts[host];
         h.inbox.push_back(match &event {
-            Event::Connected(agreed) => Some(agreed.link),
-            Event::BulkOutgoing { link }
-            | Event::BulkIncoming { link }
-            | Event::ApertureHeld { link, .. }
-            | Event::Closed { link, .. } => Some(*link),
+            MachineEvent::Connected(agreed) => Some(agreed.link),
+            MachineEvent::BulkOutgoing { link }
+            | MachineEvent::BulkIncoming { link }
+            | MachineEvent::ApertureHeld { link, .. }
+            | MachineEvent::Closed { link, .. } => Some(*link),
             _ => None,
         });
         match event {
-            Event::Connected(agreed) => {
+            MachineEvent::Connected(agreed) => {
                 assert!(h.links.insert(agreed.link), "told twice");
                 assert!(!h.disproved.contains(&agreed.link), "its credential was another's");
-                for end in [End::Client, End::Server] {
+                for end in [LinkSide::Client, LinkSide::Server] {
                     let ring = (agreed.link, Memory::Ring(end));
                     assert!(!h.unpaid.contains(&ring), "nobody has paid for its ring");
                 }
@@ -375,33 +381,33 @@ impl World {
                 }
                 self.connected += 1;
             }
-            Event::ConnectFailed { id, .. } => {
+            MachineEvent::ConnectFailed { id, .. } => {
                 assert!(h.connecting.remove(&id).is_some(), "nobody connects");
             }
-            Event::Closed { link, reason } => {
+            MachineEvent::Closed { link, reason } => {
                 assert!(h.links.remove(&link), "{link:?} was not there");
                 if reason == LinkEnd::Violation && !is_liar {
                     self.violations += 1;
                 }
             }
-            Event::Request { id, .. } => {
+            MachineEvent::Request { id, .. } => {
                 assert!(h.requests.insert(id));
             }
-            Event::RequestGone { id } => {
+            MachineEvent::RequestGone { id } => {
                 assert!(h.requests.remove(&id), "{id:?} was not asked about");
             }
-            Event::ApertureHeld { link, number } => {
+            MachineEvent::ApertureHeld { link, number } => {
                 assert!(h.links.contains(&link));
                 h.held.push((link, number));
             }
-            Event::ApertureReady { link, .. }
-            | Event::ApertureRefused { link, .. }
-            | Event::ApertureReleased { link, .. }
-            | Event::ApertureRevoked { link, .. }
-            | Event::BulkOutgoing { link }
-            | Event::BulkIncoming { link }
-            | Event::BulkRefused { link, .. }
-            | Event::TicketRevoked { link, .. } => {
+            MachineEvent::ApertureReady { link, .. }
+            | MachineEvent::ApertureRefused { link, .. }
+            | MachineEvent::ApertureReleased { link, .. }
+            | MachineEvent::ApertureRevoked { link, .. }
+            | MachineEvent::BulkOutgoing { link }
+            | MachineEvent::BulkIncoming { link }
+            | MachineEvent::BulkRefused { link, .. }
+            | MachineEvent::TicketRevoked { link, .. } => {
                 assert!(h.links.contains(&link), "news of a link that is not there");
             }
         }
@@ -459,9 +465,9 @@ impl World {
                     _ => false,
                 };
                 let taken = match (is_pass, has_descriptor) {
-                    (true, true) => Some(Taken::Mapped),
-                    (true, false) | (false, true) => Some(Taken::Wrong),
-                    _ if is_withdrawn => Some(Taken::Withdrawn),
+                    (true, true) => Some(MemoryOutcome::Mapped),
+                    (true, false) | (false, true) => Some(MemoryOutcome::Wrong),
+                    _ if is_withdrawn => Some(MemoryOutcome::Withdrawn),
                     _ => None,
                 };
                 if let Some(taken) = taken {
@@ -477,7 +483,7 @@ impl World {
     }
 
     /// A receiver says what became of the memory; it ends a little later.
-    fn end_window(&mut self, port: Port, memory: Memory, taken: Taken) {
+    fn end_window(&mut self, port: Port, memory: Memory, taken: MemoryOutcome) {
         let user = self.behind(port);
         let now = self.now;
         let host = &mut self.hosts[port.host];
@@ -542,7 +548,7 @@ impl World {
                 self.hosts[host].machine.connected(id, who);
             }
             (None, Some(_)) => {
-                let why = Failure::Unavailable("nobody listens".into());
+                let why = ConnectFailure::Unavailable("nobody listens".into());
                 self.hosts[host].machine.connect_failed(id, why);
             }
             _ => {}
@@ -584,7 +590,7 @@ impl World {
                 .filter(|(_, (_, until))| *until <= self.now)
                 .collect();
             for (id, (memory, _)) in late {
-                self.end_window(Port { host, id }, memory, Taken::TooSlow);
+                self.end_window(Port { host, id }, memory, MemoryOutcome::TooSlow);
                 self.perform_all(host);
             }
             self.end_receivers();
@@ -669,7 +675,7 @@ impl World {
         let ids: Vec<_> = self.hosts[host].sockets.keys().copied().collect();
         let r = &mut self.random;
         let number = 1 + r.below(12) as u32;
-        let end = [End::Client, End::Server][r.below(2)];
+        let end = [LinkSide::Client, LinkSide::Server][r.below(2)];
         let memory = [Memory::Ring(end), Memory::Bulk(end), Memory::Aperture(number)][r.below(3)];
         let bytes = [0, 4096, 4096, 1 << 16, 1 << 40, 4097][r.below(6)];
         let access = [ApertureAccess::ReadOnly, ApertureAccess::ReadWrite][r.below(2)];
@@ -880,7 +886,7 @@ impl World {
             self.take(host, usize::MAX);
         }
         for host in self.hosts.iter().filter(|host| host.is_alive) {
-            assert_eq!(host.machine.places(), Places::default(), "{:#?}", host.machine);
+            assert_eq!(host.machine.places(), ChargedPlaces::default(), "{:#?}", host.machine);
             assert!(host.connecting.is_empty() && host.requests.is_empty());
         }
     }

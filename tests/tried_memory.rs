@@ -5,7 +5,9 @@
 
 mod support;
 
-use hamlyn::os::memory::{self, DescriptorError, Region, SEALS_READ_ONLY, Wanted, region_bytes};
+use hamlyn::os::memory::{
+    self, DescriptorError, Region, SEALS_READ_ONLY, WantedDescriptor, region_bytes,
+};
 use hamlyn::os::socket;
 use hamlyn::protocol::{Manager, PublishConfig, Publisher};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
@@ -29,8 +31,8 @@ macro_rules! skipped {
 
 const MIB: usize = 1 << 20;
 
-fn wanted(bytes: usize) -> Wanted {
-    Wanted {
+fn wanted(bytes: usize) -> WantedDescriptor {
+    WantedDescriptor {
         seals: SEALS_READ_ONLY,
         seals_refused: SealFlags::WRITE,
         bytes,
@@ -132,7 +134,7 @@ fn a_memory_file_of_huge_pages_is_refused_unless_agreed() {
     memory::seal(&fd, SEALS_READ_ONLY).unwrap();
     let error = memory::check(&fd, &wanted(2 << 20)).unwrap_err();
     assert!(matches!(error, DescriptorError::FileSystem { found: 0x9584_58f6 }), "{error}");
-    memory::check(&fd, &Wanted { huge: true, ..wanted(2 << 20) }).unwrap();
+    memory::check(&fd, &WantedDescriptor { huge: true, ..wanted(2 << 20) }).unwrap();
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use crate::boundary::{Done, Failure, h_status, h_status::*, limit};
 use crate::node::h_node_t;
 use hamlyn::os::memory::ForkGuard;
-use hamlyn::protocol::{EndPoint, Exclusive, Held, Manager, ReceiveError, SendError};
+use hamlyn::protocol::{EndPoint, Exclusive, ExclusiveGuard, Manager, ReceiveError, SendError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ fn busy() -> Failure {
 impl<T> One<T> {
     /// The end point, for a call that does not wait. Another thread may be waiting in a call for
     /// room or for a group; so there is a limit here, too.
-    pub fn lock(&self) -> Done<Held<'_, T>> {
+    pub fn lock(&self) -> Done<ExclusiveGuard<'_, T>> {
         self.manager()?;
         self.inner.lock_within(Some(BUSY_MAX)).ok_or_else(busy)
     }
@@ -66,7 +66,7 @@ impl<T> One<T> {
         &self,
         timeout_ns: i64,
         not_now: h_status,
-    ) -> Done<(Held<'_, T>, Option<Duration>)> {
+    ) -> Done<(ExclusiveGuard<'_, T>, Option<Duration>)> {
         self.manager()?;
         let limit = limit(timeout_ns);
         if let Some(held) = self.inner.try_lock() {

@@ -11,7 +11,8 @@ use crate::seeds::h_seed_t;
 use core::ffi::c_void;
 use core::time::Duration;
 use hamlyn::protocol::{
-    Exclusive, Group, GroupConfig, GroupError, GroupHelper, GroupMember, Held, PART_BYTES, Part,
+    Exclusive, ExclusiveGuard, Group, GroupConfig, GroupError, GroupHelper, GroupMember,
+    PART_BYTES, Part,
 };
 use std::collections::BTreeMap;
 
@@ -43,7 +44,7 @@ wrapped!(Root);
 impl h_group_t {
     /// For one call alone, with the rest of its time limit. Forgets the member that made the last
     /// call fail.
-    fn enter(&self, timeout_ns: i64) -> Done<(Held<'_, Root>, Option<Duration>)> {
+    fn enter(&self, timeout_ns: i64) -> Done<(ExclusiveGuard<'_, Root>, Option<Duration>)> {
         let (mut root, left) = self.0.enter(timeout_ns, H_TIMED_OUT)?;
         (root.lost, root.missing) = (None, Vec::new());
         Ok((root, left))

@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use hamlyn::Access;
 use hamlyn::protocol::{
-    Connected, Connection, EndPoint, Exclusive, Grown, Held, Offered, ReceiveError,
+    Connected, Connection, EndPoint, Exclusive, ExclusiveGuard, Grown, Offered, ReceiveError,
 };
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -91,7 +91,7 @@ impl<T: Send + 'static> End<T> {
         py.detach(|| self.lock().as_mut().map(use_it)).ok_or_else(closed)
     }
 
-    fn lock(&self) -> Held<'_, Option<T>> {
+    fn lock(&self) -> ExclusiveGuard<'_, Option<T>> {
         self.state.lock()
     }
 

@@ -96,7 +96,7 @@ pub(super) struct Running {
 }
 
 /// A running look, until it is dropped.
-struct One(&'static Running);
+struct RunningLook(&'static Running);
 
 impl Running {
     pub const fn new(max: usize) -> Self {
@@ -109,7 +109,7 @@ impl Running {
         limit: Duration,
         look: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<Option<T>> {
-        let one = One(self);
+        let one = RunningLook(self);
         if self.count.fetch_add(1, Ordering::Relaxed) >= self.max {
             return Ok(None);
         }
@@ -120,7 +120,7 @@ impl Running {
     }
 }
 
-impl Drop for One {
+impl Drop for RunningLook {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::Relaxed);
     }

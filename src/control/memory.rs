@@ -22,10 +22,10 @@
 //! and touches every page of the server's.
 
 use super::frame::Memory;
-use super::machine::{Expected, Taken, Touched};
+use super::machine::{Expected, MemoryOutcome, Touched};
 use crate::os::aperture::Pages;
 use crate::os::memory::{
-    self, DescriptorError, Region, RegionLines, SEALS_READ_ONLY, Wanted, region_bytes,
+    self, DescriptorError, Region, RegionLines, SEALS_READ_ONLY, WantedDescriptor, region_bytes,
 };
 use rustix::fs::SealFlags;
 use std::io;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 /// Memory that this process has made for the other end to map.
 #[derive(Clone, Debug)]
-pub(super) enum Made {
+pub(super) enum MadeMemory {
     /// A ring, and its file until it is paid for.
     Ring(Region, Arc<OwnedFd>),
     /// A bulk ring, likewise.
@@ -53,8 +53,14 @@ pub(super) enum Mapped {
 }
 
 /// The requirements on a file that the other end writes.
-fn wanted(bytes: usize, filled: bool) -> Wanted {
-    Wanted { seals: SEALS_READ_ONLY, seals_refused: SealFlags::WRITE, bytes, filled, huge: false }
+fn wanted(bytes: usize, filled: bool) -> WantedDescriptor {
+    WantedDescriptor {
+        seals: SEALS_READ_ONLY,
+        seals_refused: SealFlags::WRITE,
+        bytes,
+        filled,
+        huge: false,
+    }
 }
 
 /// Checks a stranger's file.
@@ -63,7 +69,7 @@ fn check(file: &OwnedFd, bytes: usize, filled: bool) -> Result<(), DescriptorErr
     if filled { memory::check_pages(file, bytes) } else { Ok(()) }
 }
 
-impl Made {
+impl MadeMemory {
     /// A ring that this process writes. `fill`: it pays for it.
     pub(super) fn make(memory: Memory, bytes: u32, fill: bool) -> io::Result<Self> {
         let is_bulk = matches!(memory, Memory::Bulk(_));
@@ -131,7 +137,7 @@ impl Made {
 impl Mapped {
     /// Checks a stranger's file, which is tmpfs if its seals are there, and maps it. A ring is then to be
     /// [pinned](Self::pin), and [looked at](Self::check_size) again.
-    pub(super) fn map(file: &OwnedFd, expected: &Expected) -> Result<Self, Taken> {
+    pub(super) fn map(file: &OwnedFd, expected: &Expected) -> Result<Self, MemoryOutcome> {
         let result = match expected.memory {
             Memory::Ring(_) => {
                 let size = region_bytes(expected.bytes as usize);
@@ -173,7 +179,7 @@ impl Mapped {
     }
 
     /// Whether a ring has the pages that were agreed and no more, once they are pinned.
-    pub(super) fn check_size(file: &OwnedFd, expected: &Expected) -> Result<(), Taken> {
+    pub(super) fn check_size(file: &OwnedFd, expected: &Expected) -> Result<(), MemoryOutcome> {
         let bytes = match expected.memory {
             Memory::Ring(_) => region_bytes(expected.bytes as usize),
             Memory::Bulk(_) => expected.bytes as usize,
@@ -184,9 +190,9 @@ impl Mapped {
 }
 
 /// The answer about memory that has this fault.
-fn taken(error: DescriptorError) -> Taken {
+fn taken(error: DescriptorError) -> MemoryOutcome {
     match error {
-        DescriptorError::Map(why) => Taken::Unavailable(why.to_string()),
-        _ => Taken::Wrong,
+        DescriptorError::Map(why) => MemoryOutcome::Unavailable(why.to_string()),
+        _ => MemoryOutcome::Wrong,
     }
 }

@@ -41,8 +41,8 @@ pub mod shell;
 
 pub use frame::{LinkFeatures, Reason};
 pub use machine::{
-    Accept, AcceptError, ApertureError, ConnectionId, Event, Failure, HostPeer, LinkEnd, Peer,
-    PeerUser, RefusedBy, RequestId, Wait,
+    Accept, AcceptError, ApertureError, ConnectFailure, ConnectionId, HostPeer, LinkEnd,
+    MachineEvent, Peer, PeerUser, RefusedBy, RequestId, Wait,
 };
 #[cfg(feature = "os")]
 use text::printable_line;
@@ -60,8 +60,8 @@ pub use names::{
 };
 #[cfg(feature = "os")]
 pub use shell::{
-    Answered, BuildError, ConnectError, Control, ControlEvent, Inbox, LinkToken, NewLink,
-    Statistics, Way, read_statistics, stat_of, statistics_of,
+    Answered, BuildError, ConnectError, Control, ControlEvent, Inbox, LinkToken, LinkWay, NewLink,
+    Statistics, read_statistics, stat_of, statistics_of,
 };
 
 #[cfg(feature = "os")]

@@ -28,7 +28,7 @@ use super::lookups::{self, Running};
 use crate::config::Config;
 use crate::os::call::told;
 use crate::os::socket;
-use crate::os::socket::Connection;
+use crate::os::socket::SocketConnection;
 use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
@@ -277,16 +277,16 @@ pub enum ServeError {
 
 /// A name that this process serves; it is removed when dropped.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(super) struct NameListener {
     pub(super) fd: OwnedFd,
     pub(super) access: Access,
     /// Until it is removed.
-    name: Option<Taken>,
+    name: Option<TakenName>,
     /// The process that took the name: a forked child must not remove its parent's name.
     pid: u32,
 }
 
-impl Listener {
+impl NameListener {
     /// The name; empty if it has been given up.
     pub(super) fn name(&self) -> &str {
         self.name.as_ref().map_or("", |taken| &taken.name)
@@ -295,7 +295,7 @@ impl Listener {
 
 /// A name that this process has taken.
 #[derive(Debug)]
-struct Taken {
+struct TakenName {
     directory: Directory,
     name: String,
     /// Device and inode of the socket's name.
@@ -315,7 +315,7 @@ pub(super) fn listen(
     config: &Config,
     service: &ServiceName,
     access: Access,
-) -> Result<Listener, ServeError> {
+) -> Result<NameListener, ServeError> {
     let path = || match access {
         Access::SameUser => private_dir(config),
         Access::Group(_) | Access::Anyone => config.shared_dir.clone(),
@@ -337,7 +337,7 @@ fn try_listen(
     config: &Config,
     service: &ServiceName,
     access: Access,
-) -> Result<Listener, ServeError> {
+) -> Result<NameListener, ServeError> {
     if let Some(user) = &service.user {
         let uid = uid_of(user)?;
         if uid != euid() {
@@ -376,7 +376,7 @@ fn try_listen(
         Err(rustix::io::Errno::NOENT) => {}
         Err(e) => return Err(os(told("newfstatat", e.into()))),
         Ok(stat) if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket() => {
-            match socket::try_connect(&address).map(Connection::from) {
+            match socket::try_connect(&address).map(SocketConnection::from) {
                 // No process listens: it is dead, or has not begun; under the lock, dead.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
                     rustix::fs::unlinkat(&directory.fd, &*service.name, AtFlags::empty())
@@ -424,8 +424,8 @@ fn try_listen(
     match prepare() {
         Ok(identity) => {
             drop(lock);
-            let name = Some(Taken { directory, name: service.name.clone(), identity });
-            Ok(Listener { fd, access, name, pid: std::process::id() })
+            let name = Some(TakenName { directory, name: service.name.clone(), identity });
+            Ok(NameListener { fd, access, name, pid: std::process::id() })
         }
         Err(e) => {
             let _ = rustix::fs::unlinkat(&directory.fd, &*service.name, AtFlags::empty());
@@ -434,7 +434,7 @@ fn try_listen(
     }
 }
 
-impl Drop for Listener {
+impl Drop for NameListener {
     fn drop(&mut self) {
         if self.pid != std::process::id() {
             return;
@@ -449,7 +449,7 @@ impl Drop for Listener {
     }
 }
 
-impl Taken {
+impl TakenName {
     fn give_up(&self) {
         // Under the lock, so that a name which another process has taken over meanwhile stays.
         if let Ok(Some(_lock)) = self.directory.lock() {
@@ -463,7 +463,7 @@ impl Taken {
 }
 
 /// The place where a service may be found, and the user that it must belong to.
-pub(super) struct Place {
+pub(super) struct ServicePlace {
     directory: Directory,
     name: String,
     /// The user who must serve it.
@@ -538,7 +538,7 @@ fn others(name: &str, namesakes: &[String]) -> String {
     }
 }
 
-impl Place {
+impl ServicePlace {
     pub(super) fn address(&self) -> Result<PathBuf, FindError> {
         let too_long = |e: PathTooLong| FindError::PathTooLong { path: e.address, bytes: e.bytes };
         self.directory.address(&self.name).map_err(too_long)
@@ -551,7 +551,7 @@ impl Place {
 
 /// Finds a service: this user's own first in the private directory, then in the shared one. With
 /// its user's name, as others write it: first in the shared one.
-pub(super) fn find(config: &Config, service: &ServiceName) -> Result<Place, FindError> {
+pub(super) fn find(config: &Config, service: &ServiceName) -> Result<ServicePlace, FindError> {
     let uid = match &service.user {
         Some(user) => uid_of(user)?,
         None => euid(),
@@ -569,7 +569,9 @@ pub(super) fn find(config: &Config, service: &ServiceName) -> Result<Place, Find
             Ok(directory) => {
                 let name = &*service.name;
                 match rustix::fs::statat(&directory.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-                    Ok(_) => return Ok(Place { directory, name: service.name.clone(), uid }),
+                    Ok(_) => {
+                        return Ok(ServicePlace { directory, name: service.name.clone(), uid });
+                    }
                     // It may exist or not.
                     Err(rustix::io::Errno::ACCESS) => {
                         unusable = unusable.or(Some(directory.no_way()));

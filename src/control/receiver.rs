@@ -24,9 +24,9 @@
 //! reference).
 
 use super::frame::{FRAME_BYTES_MAX, Frame, FrameError, Memory, MemoryWord};
-use super::machine::{ConnectionId, Expected, Taken, Touched};
-use super::memory::{Made, Mapped};
-use crate::os::strangers::Strangers;
+use super::machine::{ConnectionId, Expected, MemoryOutcome, Touched};
+use super::memory::{MadeMemory, Mapped};
+use crate::os::strangers::StrangerThreads;
 use crate::os::{socket, sys, thread};
 use std::boxed::Box;
 use std::io;
@@ -43,13 +43,13 @@ const LONG: core::time::Duration = core::time::Duration::from_secs(3600);
 
 /// The messages of a receiver, in this order.
 #[derive(Debug)]
-pub(super) enum Message {
+pub(super) enum ReceiverMessage {
     /// A frame; whether a descriptor came with it, which is not allowed.
     Frame(Result<Frame, FrameError>, bool),
     /// The socket has ended.
     HungUp,
     /// The result for the expected memory.
-    Taken(Memory, Taken, Option<Mapped>),
+    Taken(Memory, MemoryOutcome, Option<Mapped>),
     /// The result for memory of this process.
     Touched(Memory, Touched),
     /// The thread has ended; the socket is read in the usual way again.
@@ -57,22 +57,22 @@ pub(super) enum Message {
 }
 
 /// A message from the thread in the strangers' table to the thread in the program's.
-enum Said {
-    Message(Message),
+enum ThreadMessage {
+    Message(ReceiverMessage),
     /// This is to be kept for the message that says that it is there, and its pages pinned now: by
     /// descriptors, of the program's table.
     Mapped(Mapped, Sender<io::Result<()>>),
 }
 
 /// Where it hands them on.
-pub(super) type Post = Box<dyn Fn(ConnectionId, Message) + Send>;
+pub(super) type MessagePost = Box<dyn Fn(ConnectionId, ReceiverMessage) + Send>;
 
 /// In the strangers' table: reads the socket.
-struct Receiver<'a> {
+struct SocketReceiver<'a> {
     socket: BorrowedFd<'a>,
     expected: Expected,
     until_ns: u64,
-    say: &'a Sender<Said>,
+    say: &'a Sender<ThreadMessage>,
     frames: usize,
 }
 
@@ -80,22 +80,22 @@ struct Receiver<'a> {
 /// any way, or without ever running.
 pub(super) struct Ending {
     connection: ConnectionId,
-    post: Post,
+    post: MessagePost,
 }
 
 impl Ending {
-    pub(super) fn new(connection: ConnectionId, post: Post) -> Self {
+    pub(super) fn new(connection: ConnectionId, post: MessagePost) -> Self {
         Self { connection, post }
     }
 
-    fn hand_on(&self, message: Message) {
+    fn hand_on(&self, message: ReceiverMessage) {
         (self.post)(self.connection, message);
     }
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.hand_on(Message::Ended);
+        self.hand_on(ReceiverMessage::Ended);
     }
 }
 
@@ -103,13 +103,13 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::spawn("hamlyn-receive", 128 << 10, run).map(drop)
 }
 
-/// Starts a receiver. [`Message::Ended`] follows even if it could not be started.
+/// Starts a receiver. [`ReceiverMessage::Ended`] follows even if it could not be started.
 pub(super) fn start(
     socket: Arc<OwnedFd>,
     expected: Expected,
     until_ns: u64,
     ending: Ending,
-    strangers: Arc<Strangers>,
+    strangers: Arc<StrangerThreads>,
 ) -> io::Result<()> {
     spawn(move || receive(socket, expected, until_ns, &ending, &strangers))
 }
@@ -120,13 +120,14 @@ fn receive(
     expected: Expected,
     until_ns: u64,
     ending: &Ending,
-    strangers: &Strangers,
+    strangers: &StrangerThreads,
 ) {
     let (say, said) = channel();
     let (release, released) = channel::<()>();
     let read = move |socket: OwnedFd| {
         let fd = socket.as_fd();
-        let has_ended = Receiver { socket: fd, expected, until_ns, say: &say, frames: 0 }.run();
+        let has_ended =
+            SocketReceiver { socket: fd, expected, until_ns, say: &say, frames: 0 }.run();
         if !has_ended {
             drop(socket);
             drop(say);
@@ -142,16 +143,17 @@ fn receive(
     if started.is_ok() {
         loop {
             match thread::receive(&said, LONG) {
-                Ok(Said::Mapped(mapped, pinned)) => {
+                Ok(ThreadMessage::Mapped(mapped, pinned)) => {
                     let _ = pinned.send(mapped.pin());
                     held = Some(mapped);
                 }
-                Ok(Said::Message(mut message)) => {
-                    if let Message::Taken(_, Taken::Mapped, mapped) = &mut message {
+                Ok(ThreadMessage::Message(mut message)) => {
+                    if let ReceiverMessage::Taken(_, MemoryOutcome::Mapped, mapped) = &mut message {
                         *mapped = held.take();
                     }
-                    has_ended |= matches!(message, Message::HungUp);
-                    is_told |= matches!(message, Message::HungUp | Message::Taken(..));
+                    has_ended |= matches!(message, ReceiverMessage::HungUp);
+                    is_told |=
+                        matches!(message, ReceiverMessage::HungUp | ReceiverMessage::Taken(..));
                     ending.hand_on(message);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -161,7 +163,11 @@ fn receive(
     }
     if !is_told {
         let why = started.err().map_or("its receiver ended".into(), |e| e.to_string());
-        ending.hand_on(Message::Taken(expected.memory, Taken::Unavailable(why), None));
+        ending.hand_on(ReceiverMessage::Taken(
+            expected.memory,
+            MemoryOutcome::Unavailable(why),
+            None,
+        ));
     }
     // Until its connection is over, or will be at its deadline.
     let mut pause_ms = 1;
@@ -177,41 +183,43 @@ fn receive(
 
 /// Checks whether the other end has paid for memory of this process, and touches all of it, so that
 /// it is locked in memory from then on: pages in swap take as long as the other end's control group
-/// likes. [`Message::Ended`] follows as it does in [`start`].
-pub(super) fn start_touching(memory: Memory, made: Made, ending: Ending) -> io::Result<()> {
+/// likes. [`ReceiverMessage::Ended`] follows as it does in [`start`].
+pub(super) fn start_touching(memory: Memory, made: MadeMemory, ending: Ending) -> io::Result<()> {
     spawn(move || {
         let touched = made.touch();
         drop(made);
-        ending.hand_on(Message::Touched(memory, touched));
+        ending.hand_on(ReceiverMessage::Touched(memory, touched));
     })
 }
 
 /// The result of one read.
-enum Read {
+enum ReadOutcome {
     Frame(Result<Frame, FrameError>),
     WithDescriptor(Result<Frame, FrameError>, OwnedFd, bool),
     End,
     Nothing,
 }
 
-impl Receiver<'_> {
-    fn hand_on(&self, message: Message) {
+impl SocketReceiver<'_> {
+    fn hand_on(&self, message: ReceiverMessage) {
         // Whoever posts them is there as long as this says something.
-        let _ = self.say.send(Said::Message(message));
+        let _ = self.say.send(ThreadMessage::Message(message));
     }
 
-    fn done(&self, taken: Taken) {
-        self.hand_on(Message::Taken(self.expected.memory, taken, None));
+    fn done(&self, taken: MemoryOutcome) {
+        self.hand_on(ReceiverMessage::Taken(self.expected.memory, taken, None));
     }
 
     /// Hands on what was mapped, and waits until its pages are pinned.
-    fn pin(&self, mapped: Mapped) -> Result<(), Taken> {
+    fn pin(&self, mapped: Mapped) -> Result<(), MemoryOutcome> {
         let (pinned, is_pinned) = channel();
-        let _ = self.say.send(Said::Mapped(mapped, pinned));
+        let _ = self.say.send(ThreadMessage::Mapped(mapped, pinned));
         match thread::receive(&is_pinned, LONG) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(e)) => Err(Taken::Unavailable(e.to_string())),
-            Err(_) => Err(Taken::Unavailable("the thread that pins its pages has ended".into())),
+            Ok(Err(e)) => Err(MemoryOutcome::Unavailable(e.to_string())),
+            Err(_) => {
+                Err(MemoryOutcome::Unavailable("the thread that pins its pages has ended".into()))
+            }
         }
     }
 
@@ -224,33 +232,33 @@ impl Receiver<'_> {
         let mut has_ended = false;
         while said.is_ok() && !has_ended {
             match self.read() {
-                Read::Nothing => {
+                ReadOutcome::Nothing => {
                     let ready = sys::wait_for(&[(self.socket, false)], self.until_ns);
                     if !matches!(ready, Ok(true)) {
-                        self.done(Taken::TooSlow);
+                        self.done(MemoryOutcome::TooSlow);
                         break;
                     }
                 }
-                Read::End => {
-                    self.hand_on(Message::HungUp);
+                ReadOutcome::End => {
+                    self.hand_on(ReceiverMessage::HungUp);
                     has_ended = true;
                 }
-                Read::WithDescriptor(frame, file, is_alone) => {
+                ReadOutcome::WithDescriptor(frame, file, is_alone) => {
                     self.take(frame, file, is_alone);
                     break;
                 }
-                Read::Frame(frame) => {
+                ReadOutcome::Frame(frame) => {
                     if self.is_pass(&frame) || self.frames >= FRAMES_MAX {
                         // Without its descriptor; or the other end only talks.
-                        self.done(Taken::Wrong);
+                        self.done(MemoryOutcome::Wrong);
                         break;
                     }
                     let is_withdrawn = self.is_withdrawal(&frame);
                     if is_withdrawn {
-                        self.done(Taken::Withdrawn);
+                        self.done(MemoryOutcome::Withdrawn);
                     }
                     self.frames += 1;
-                    self.hand_on(Message::Frame(frame, false));
+                    self.hand_on(ReceiverMessage::Frame(frame, false));
                     if is_withdrawn {
                         break;
                     }
@@ -261,7 +269,7 @@ impl Receiver<'_> {
         socket::settle(self.socket);
         has_ended |= self.drain();
         if said.is_err() && !has_ended {
-            self.done(Taken::TooSlow);
+            self.done(MemoryOutcome::TooSlow);
         }
         has_ended
     }
@@ -284,12 +292,12 @@ impl Receiver<'_> {
         }
     }
 
-    fn read(&self) -> Read {
+    fn read(&self) -> ReadOutcome {
         let mut buffer = std::vec![0; FRAME_BYTES_MAX];
         let mut received = match socket::receive_one(self.socket, &mut buffer) {
             Ok(received) => received,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Read::Nothing,
-            Err(_) => return Read::End,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return ReadOutcome::Nothing,
+            Err(_) => return ReadOutcome::End,
         };
         let is_alone = received.descriptors.len() == 1 && !received.is_truncated;
         let descriptor = received.descriptors.pop();
@@ -299,9 +307,9 @@ impl Receiver<'_> {
             false => Frame::from_bytes(&buffer[..received.bytes]),
         };
         match descriptor {
-            Some(file) => Read::WithDescriptor(frame, file, is_alone),
-            None if received.bytes == 0 => Read::End,
-            None => Read::Frame(frame),
+            Some(file) => ReadOutcome::WithDescriptor(frame, file, is_alone),
+            None if received.bytes == 0 => ReadOutcome::End,
+            None => ReadOutcome::Frame(frame),
         }
     }
 
@@ -326,14 +334,14 @@ impl Receiver<'_> {
     fn take(&self, frame: Result<Frame, FrameError>, file: OwnedFd, is_alone: bool) {
         let mapped = match is_alone && self.is_pass(&frame) {
             true => Mapped::map(&file, &self.expected),
-            false => Err(Taken::Wrong),
+            false => Err(MemoryOutcome::Wrong),
         };
         let pinned = mapped.and_then(|mapped| self.pin(mapped));
         match pinned.and_then(|()| Mapped::check_size(&file, &self.expected)) {
             Ok(()) => {
                 // A memory file, as its seals say: closing it waits for nobody.
                 drop(file);
-                self.done(Taken::Mapped);
+                self.done(MemoryOutcome::Mapped);
             }
             Err(why) => {
                 self.done(why);
@@ -347,21 +355,21 @@ impl Receiver<'_> {
     fn drain(&mut self) -> bool {
         loop {
             let (frame, file) = match self.read() {
-                Read::Nothing => return false,
-                Read::End => {
-                    self.hand_on(Message::HungUp);
+                ReadOutcome::Nothing => return false,
+                ReadOutcome::End => {
+                    self.hand_on(ReceiverMessage::HungUp);
                     return true;
                 }
-                Read::Frame(frame) => (frame, None),
-                Read::WithDescriptor(frame, file, _) => (frame, Some(file)),
+                ReadOutcome::Frame(frame) => (frame, None),
+                ReadOutcome::WithDescriptor(frame, file, _) => (frame, Some(file)),
             };
             self.frames += 1;
             if self.frames <= FRAMES_MAX {
-                self.hand_on(Message::Frame(frame, file.is_some()));
+                self.hand_on(ReceiverMessage::Frame(frame, file.is_some()));
             } else if self.frames == FRAMES_MAX + 1 {
                 // The sender decides how much a queue holds. Nothing is added to this one.
                 socket::end_incoming(self.socket);
-                self.hand_on(Message::Frame(Err(FrameError::WrongLength), file.is_some()));
+                self.hand_on(ReceiverMessage::Frame(Err(FrameError::WrongLength), file.is_some()));
             }
             drop(file);
         }

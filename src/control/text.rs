@@ -24,15 +24,15 @@ pub fn printable(text: &str) -> String {
     let mut marks = MARKS_MAX;
     for c in text.chars() {
         let is_kept = match kind(c) {
-            Kind::Printable => {
+            CharacterKind::Printable => {
                 marks = 0;
                 true
             }
-            Kind::Mark => {
+            CharacterKind::Mark => {
                 marks += 1;
                 marks <= MARKS_MAX
             }
-            Kind::Other => false,
+            CharacterKind::Other => false,
         };
         if is_kept {
             out.push(c);
@@ -95,28 +95,28 @@ pub(super) fn printable_lines(text: &[u8]) -> String {
     lines
 }
 
-enum Kind {
+enum CharacterKind {
     Printable,
     /// It stands on the character before it.
     Mark,
     Other,
 }
 
-fn kind(c: char) -> Kind {
+fn kind(c: char) -> CharacterKind {
     if c == ' ' || c.is_ascii_graphic() {
-        return Kind::Printable;
+        return CharacterKind::Printable;
     }
     if c.is_ascii() || is_blank(c) {
-        return Kind::Other;
+        return CharacterKind::Other;
     }
     match c.general_category_group() {
         GeneralCategoryGroup::Letter
         | GeneralCategoryGroup::Number
         | GeneralCategoryGroup::Punctuation
-        | GeneralCategoryGroup::Symbol => Kind::Printable,
-        GeneralCategoryGroup::Mark => Kind::Mark,
+        | GeneralCategoryGroup::Symbol => CharacterKind::Printable,
+        GeneralCategoryGroup::Mark => CharacterKind::Mark,
         // Spaces other than the usual one, line ends, controls, formats, unassigned characters.
-        GeneralCategoryGroup::Separator | GeneralCategoryGroup::Other => Kind::Other,
+        GeneralCategoryGroup::Separator | GeneralCategoryGroup::Other => CharacterKind::Other,
     }
 }
 
@@ -188,7 +188,7 @@ mod tests {
         #[test]
         fn nothing_else_comes_out_and_twice_is_once(text in any::<String>()) {
             let once = printable(&text);
-            prop_assert!(once.chars().all(|c| !c.is_control() && !matches!(kind(c), Kind::Other)));
+            prop_assert!(once.chars().all(|c| !c.is_control() && !matches!(kind(c), CharacterKind::Other)));
             prop_assert_eq!(printable(&once), once);
         }
     }

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 
 /// A link's entry.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct LinkEntry {
     /// Messages that wait for it. It is in the list while there are any.
     waiting: usize,
     position: u32,
@@ -32,13 +32,13 @@ pub(crate) struct Queued {
     /// Links for which messages wait. The links before `next` have had their turn.
     links: Vec<u32>,
     next: usize,
-    places: Vec<Place>,
+    places: Vec<LinkEntry>,
     total: usize,
 }
 
 /// The way of a message that does not wait over a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum SendWay {
     /// Nothing waits for the link: the whole message leaves at once.
     Alone,
     /// Packet by packet, alternating with waiting messages.
@@ -68,7 +68,7 @@ impl Queued {
     /// A message has been put into a work queue for a link.
     pub fn posted(&mut self, link: u32) {
         if self.places.len() <= link as usize {
-            self.places.resize(link as usize + 1, Place::default());
+            self.places.resize(link as usize + 1, LinkEntry::default());
         }
         let place = &mut self.places[link as usize];
         if place.waiting == 0 {
@@ -134,11 +134,11 @@ impl Queued {
     /// The way of a message that does not wait; `is_behind`: whether messages of its own terminus,
     /// or of one of higher priority, wait for the link.
     #[inline]
-    pub fn way(&self, link: u32, is_behind: impl FnOnce() -> bool) -> Way {
+    pub fn way(&self, link: u32, is_behind: impl FnOnce() -> bool) -> SendWay {
         match self.of(link) {
-            0 => Way::Alone,
-            _ if is_behind() => Way::Behind,
-            _ => Way::Between,
+            0 => SendWay::Alone,
+            _ if is_behind() => SendWay::Behind,
+            _ => SendWay::Between,
         }
     }
 }
@@ -167,11 +167,11 @@ pub(crate) trait SendsQueued {
 
     /// Sends the packets that go before a message to `link` that does not wait and would go this
     /// `way`.
-    fn send_ahead(&mut self, link: u32, way: Way) {
+    fn send_ahead(&mut self, link: u32, way: SendWay) {
         match way {
-            Way::Alone => {}
-            Way::Between => self.transmit_queued(link, 1),
-            Way::Behind => self.transmit_queued(link, self.packets_per_turn()),
+            SendWay::Alone => {}
+            SendWay::Between => self.transmit_queued(link, 1),
+            SendWay::Behind => self.transmit_queued(link, self.packets_per_turn()),
         }
         if let Some(other) = self.queued_mut().next_in_turn(link) {
             self.transmit_queued(other, 1);
@@ -246,7 +246,7 @@ mod tests {
         }
 
         /// The number of packets that left ahead of a message to `link`.
-        fn ahead(&mut self, link: usize, way: Way) -> usize {
+        fn ahead(&mut self, link: usize, way: SendWay) -> usize {
             self.in_call = 0;
             self.send_ahead(link as u32, way);
             self.in_call
@@ -283,7 +283,7 @@ mod tests {
                     4 => {
                         let behind = rng.below(2) == 1;
                         let way = node.queued.way(link as u32, || behind);
-                        assert_eq!(way == Way::Alone, node.messages[link].is_empty());
+                        assert_eq!(way == SendWay::Alone, node.messages[link].is_empty());
                         node.ahead(link, way);
                     }
                     _ => {
@@ -321,13 +321,13 @@ mod tests {
         let mut node = Node::new(9);
         (0..9).for_each(|link| node.post(link, 1000));
         for _ in 0..50 {
-            assert_eq!(node.ahead(0, Way::Between), 2);
+            assert_eq!(node.ahead(0, SendWay::Between), 2);
         }
         // A turn's packets if it has to come behind them; none of its own link if none waits.
-        assert_eq!(node.ahead(0, Way::Behind), PER_TURN + 1);
+        assert_eq!(node.ahead(0, SendWay::Behind), PER_TURN + 1);
         node.messages[0].clear();
         node.queued.drop_link(0);
-        assert_eq!(node.ahead(0, Way::Alone), 1);
+        assert_eq!(node.ahead(0, SendWay::Alone), 1);
     }
 
     #[test]

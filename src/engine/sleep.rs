@@ -113,7 +113,7 @@ impl Naps {
 
 /// The step required between an announcement on a link and the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Announced {
+pub(crate) enum AnnounceStep {
     /// Nothing: the other side knows already.
     Already,
     /// A fence: the other side fences, too.
@@ -122,7 +122,7 @@ pub(crate) enum Announced {
     NeedsBarrier,
 }
 
-impl Announced {
+impl AnnounceStep {
     /// After an announcement of this sleeper.
     pub fn by<W: Word>(sleep: &Sleeper<W>) -> Self {
         if sleep.needs_barrier() { Self::NeedsBarrier } else { Self::NeedsFence }
@@ -152,23 +152,23 @@ impl Arming {
     }
 
     /// This side is about to sleep; announces it if the sender does not know it.
-    pub fn arm<W: Word>(&mut self, sleep: &mut Sleeper<W>, by: WakeBy) -> Announced {
+    pub fn arm<W: Word>(&mut self, sleep: &mut Sleeper<W>, by: WakeBy) -> AnnounceStep {
         if !self.is_used && self.by == by {
-            return Announced::Already;
+            return AnnounceStep::Already;
         }
         sleep.arm(by);
         *self = Self { awake_turns: 0, is_used: false, by };
-        Announced::by(sleep)
+        AnnounceStep::by(sleep)
     }
 
     /// This side does not look until the sender signals any packet. `None`: the sender would not
     /// understand that, and nothing was announced.
-    pub fn arm_for_any<W: Word>(&mut self, sleep: &mut Sleeper<W>) -> Option<Announced> {
+    pub fn arm_for_any<W: Word>(&mut self, sleep: &mut Sleeper<W>) -> Option<AnnounceStep> {
         if !sleep.arm_for_any() {
             return None;
         }
         *self = Self { awake_turns: 0, is_used: false, by: WakeBy::Byte };
-        Some(Announced::by(sleep))
+        Some(AnnounceStep::by(sleep))
     }
 
     /// A long turn has passed: a sender need not fence any more for a receiver that has not slept
@@ -201,11 +201,11 @@ pub(crate) fn signal<W: Word>(
 /// A node, or another owner of links that falls asleep over them.
 pub(crate) trait FallsAsleep: TakesTurns {
     /// Tells a link's sender that this side is about to sleep: [`Arming::arm`].
-    fn announce(&mut self, link: u32, by: WakeBy) -> Announced;
+    fn announce(&mut self, link: u32, by: WakeBy) -> AnnounceStep;
     /// Tells a link's receiver that this side is about to sleep until there is room.
-    fn announce_for_room(&mut self, link: u32, by: WakeBy) -> Announced;
+    fn announce_for_room(&mut self, link: u32, by: WakeBy) -> AnnounceStep;
     /// Tells a link's sender that this side does not look until a signal: [`Arming::arm_for_any`].
-    fn announce_for_any(&mut self, link: u32) -> Option<Announced>;
+    fn announce_for_any(&mut self, link: u32) -> Option<AnnounceStep>;
     /// The sender may have used its signal.
     fn has_taken(&mut self, link: u32);
     /// Makes the barrier that reaches all processors; `false`: the kernel refuses it.
@@ -242,7 +242,7 @@ pub(crate) trait FallsAsleep: TakesTurns {
                 self.look_again(link);
             }
         }
-        let mut announced = Announced::Already;
+        let mut announced = AnnounceStep::Already;
         let mut i = 0;
         while let Some(link) = self.turns().looked_at(i) {
             announced = announced.max(self.announce(link, by));
@@ -252,9 +252,9 @@ pub(crate) trait FallsAsleep: TakesTurns {
             announced = announced.max(self.announce_for_room(link, by));
         }
         match announced {
-            Announced::Already => {}
-            Announced::NeedsFence => self.fence(),
-            Announced::NeedsBarrier if self.barrier() => {
+            AnnounceStep::Already => {}
+            AnnounceStep::NeedsFence => self.fence(),
+            AnnounceStep::NeedsBarrier if self.barrier() => {
                 let mut i = 0;
                 while let Some(link) = self.turns().looked_at(i) {
                     self.barrier_made(link);
@@ -263,7 +263,7 @@ pub(crate) trait FallsAsleep: TakesTurns {
                 full.iter().for_each(|link| self.barrier_made_for_room(*link));
                 self.naps().barrier_made();
             }
-            Announced::NeedsBarrier => {
+            AnnounceStep::NeedsBarrier => {
                 // Enough if the senders fence, too.
                 self.fence();
                 self.naps().barrier_refused();
@@ -300,7 +300,7 @@ pub(crate) trait FallsAsleep: TakesTurns {
         for (link, announced) in some.iter().zip(&mut announced) {
             *announced = self.announce_for_any(*link);
         }
-        let needs_barrier = announced.contains(&Some(Announced::NeedsBarrier));
+        let needs_barrier = announced.contains(&Some(AnnounceStep::NeedsBarrier));
         let is_made = needs_barrier && self.barrier();
         if !is_made {
             self.fence();
@@ -310,7 +310,7 @@ pub(crate) trait FallsAsleep: TakesTurns {
             if is_made {
                 self.barrier_made(link);
             }
-            if announced == Announced::NeedsBarrier && !is_made {
+            if announced == AnnounceStep::NeedsBarrier && !is_made {
                 // Its sender may not see it: the kernel refuses the barrier that was agreed.
                 self.has_taken(link);
             } else if self.is_ready(link) {
@@ -540,16 +540,16 @@ mod tests {
     }
 
     impl FallsAsleep for Node {
-        fn announce(&mut self, link: u32, by: WakeBy) -> Announced {
+        fn announce(&mut self, link: u32, by: WakeBy) -> AnnounceStep {
             self.line(link, |line| line.arming.arm(&mut line.packets.sleep, by))
         }
-        fn announce_for_room(&mut self, link: u32, by: WakeBy) -> Announced {
+        fn announce_for_room(&mut self, link: u32, by: WakeBy) -> AnnounceStep {
             self.line(link, |line| {
                 line.room.sleep.arm(by);
-                Announced::by(&line.room.sleep)
+                AnnounceStep::by(&line.room.sleep)
             })
         }
-        fn announce_for_any(&mut self, link: u32) -> Option<Announced> {
+        fn announce_for_any(&mut self, link: u32) -> Option<AnnounceStep> {
             self.line(link, |line| line.arming.arm_for_any(&mut line.packets.sleep))
         }
         fn has_taken(&mut self, link: u32) {
@@ -690,7 +690,7 @@ mod tests {
     }
 
     fn is_told_again(arming: &mut Arming, sleep: &mut Sleeper<OneWord>, by: WakeBy) -> bool {
-        arming.arm(sleep, by) != Announced::Already
+        arming.arm(sleep, by) != AnnounceStep::Already
     }
 
     #[test]
@@ -717,7 +717,7 @@ mod tests {
             line.packets = Side::new(Barrier::Asymmetric, true);
             assert_eq!(
                 line.arming.arm(&mut line.packets.sleep, WakeBy::Bell),
-                Announced::NeedsBarrier
+                AnnounceStep::NeedsBarrier
             );
             line.arming.has_taken();
         }
@@ -727,7 +727,7 @@ mod tests {
             line.arming.has_taken();
             assert_eq!(
                 line.arming.arm(&mut line.packets.sleep, WakeBy::Bell),
-                Announced::NeedsFence
+                AnnounceStep::NeedsFence
             );
         }
         // A receiver that is awake for long, and takes something, no longer asks for fences.

@@ -19,14 +19,14 @@
 
 /// The progress of events that others may wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Moved {
+pub(crate) struct EventProgress {
     /// Counts packets that were deposited, and links that came or went.
     pub arrived: u64,
     /// Messages that wait for room.
     pub queued: usize,
 }
 
-impl Moved {
+impl EventProgress {
     /// Whether more has come than before, or more has to leave.
     #[inline]
     fn is_beyond(self, before: Self) -> bool {
@@ -36,7 +36,7 @@ impl Moved {
 
 /// The place where a thread sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SleepPlace {
     /// On the node's links, for all.
     Leads,
     /// Until the leader, or a former one, wakes it.
@@ -49,17 +49,17 @@ pub(crate) enum Place {
 /// A thread that sleeps, until it is [woken](Threads::wake).
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "whoever sleeps is counted until it wakes"]
-pub(crate) struct Asleep(Place);
+pub(crate) struct Asleep(SleepPlace);
 
 impl Asleep {
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> SleepPlace {
         self.0
     }
 }
 
 /// The threads to wake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct ThreadsToWake {
     pub followers: bool,
     pub leader: bool,
 }
@@ -96,11 +96,11 @@ impl Threads {
     }
 
     /// The place of a thread that would fall asleep now; `for_room`: it waits for room on a link.
-    pub fn place(&self, for_room: bool) -> Place {
+    pub fn place(&self, for_room: bool) -> SleepPlace {
         match (self.has_leader(), for_room) {
-            (false, _) => Place::Leads,
-            (true, false) => Place::Follows,
-            (true, true) => Place::Beside,
+            (false, _) => SleepPlace::Leads,
+            (true, false) => SleepPlace::Follows,
+            (true, true) => SleepPlace::Beside,
         }
     }
 
@@ -110,20 +110,20 @@ impl Threads {
     pub fn fall_asleep(
         &mut self,
         for_room: bool,
-        before: Moved,
-        moved: Moved,
+        before: EventProgress,
+        moved: EventProgress,
         own_waits: bool,
-    ) -> (Asleep, Told) {
+    ) -> (Asleep, ThreadsToWake) {
         let place = self.place(for_room);
-        if place == Place::Leads {
+        if place == SleepPlace::Leads {
             self.asleep += 1;
         }
         let told = self.told(before, moved, own_waits);
         match place {
             // It has looked for itself.
-            Place::Leads => (Asleep(place), Told { leader: false, ..told }),
-            Place::Beside => (Asleep(place), told),
-            Place::Follows => {
+            SleepPlace::Leads => (Asleep(place), ThreadsToWake { leader: false, ..told }),
+            SleepPlace::Beside => (Asleep(place), told),
+            SleepPlace::Follows => {
                 self.asleep += 2;
                 (Asleep(place), told)
             }
@@ -133,16 +133,21 @@ impl Threads {
     /// A thread that slept has the lock again.
     pub fn wake(&mut self, asleep: Asleep) {
         self.asleep -= match asleep.0 {
-            Place::Leads => 1,
-            Place::Follows => 2,
-            Place::Beside => 0,
+            SleepPlace::Leads => 1,
+            SleepPlace::Follows => 2,
+            SleepPlace::Beside => 0,
         };
     }
 
     /// The threads that must be woken by a thread that releases the lock.
-    pub fn told(&self, before: Moved, moved: Moved, own_waits: bool) -> Told {
+    pub fn told(
+        &self,
+        before: EventProgress,
+        moved: EventProgress,
+        own_waits: bool,
+    ) -> ThreadsToWake {
         let has_moved = moved.is_beyond(before) || own_waits;
-        Told {
+        ThreadsToWake {
             followers: self.has_followers() && (has_moved || !self.has_leader()),
             leader: self.has_leader() && has_moved,
         }
@@ -176,7 +181,7 @@ mod tests {
         has_come: Vec<bool>,
         /// Messages in the links, each for a thread.
         in_links: Vec<usize>,
-        moved: Moved,
+        moved: EventProgress,
         turns: usize,
         /// `false`, a planted fault: threads notify no other.
         tells: bool,
@@ -190,7 +195,7 @@ mod tests {
                 states,
                 has_come: alloc::vec![false; threads],
                 in_links: Vec::new(),
-                moved: Moved::default(),
+                moved: EventProgress::default(),
                 turns: 0,
                 tells: true,
             }
@@ -204,7 +209,7 @@ mod tests {
             }
         }
 
-        fn wake_all(&mut self, place: Place) {
+        fn wake_all(&mut self, place: SleepPlace) {
             for thread in 0..self.states.len() {
                 let sleeps =
                     matches!(&self.states[thread], State::Asleep(at) if at.place() == place);
@@ -214,12 +219,12 @@ mod tests {
             }
         }
 
-        fn tell(&mut self, told: Told) {
+        fn tell(&mut self, told: ThreadsToWake) {
             if told.followers && self.tells {
-                self.wake_all(Place::Follows);
+                self.wake_all(SleepPlace::Follows);
             }
             if told.leader && self.tells {
-                self.wake_all(Place::Leads);
+                self.wake_all(SleepPlace::Leads);
             }
         }
 
@@ -244,8 +249,7 @@ mod tests {
         /// A message comes, and wakes one of the threads that sleep on the links.
         fn arrive(&mut self, to: usize, rng: &mut Rng) {
             self.in_links.push(to);
-            let on_links =
-                |state: &State| matches!(state, State::Asleep(at) if at.place() != Place::Follows);
+            let on_links = |state: &State| matches!(state, State::Asleep(at) if at.place() != SleepPlace::Follows);
             let sleep: Vec<usize> =
                 (0..self.states.len()).filter(|i| on_links(&self.states[*i])).collect();
             if !sleep.is_empty() {
@@ -253,7 +257,7 @@ mod tests {
             }
         }
 
-        fn count(&self, place: Place) -> usize {
+        fn count(&self, place: SleepPlace) -> usize {
             let at = |state: &&State| matches!(state, State::Asleep(at) if at.place() == place);
             self.states.iter().filter(at).count()
         }
@@ -264,7 +268,8 @@ mod tests {
         }
 
         fn check(&self) {
-            let (leaders, followers) = (self.count(Place::Leads), self.count(Place::Follows));
+            let (leaders, followers) =
+                (self.count(SleepPlace::Leads), self.count(SleepPlace::Follows));
             assert!(leaders <= 1, "{leaders} lead");
             assert_eq!(self.threads.others(), 2 * followers + leaders);
             if self.awake().is_empty() {
@@ -296,7 +301,7 @@ mod tests {
             node.run(thread, false);
         }
         // Room came: a thread beside the leader looks again by itself.
-        node.wake_all(Place::Beside);
+        node.wake_all(SleepPlace::Beside);
         while let Some(&thread) = node.awake().first() {
             node.run(thread, false);
         }
@@ -317,7 +322,7 @@ mod tests {
         let mut rng = Rng::new(1);
         let mut node = Node::new(50);
         (0..50).for_each(|thread| node.run(thread, false));
-        assert_eq!((node.count(Place::Leads), node.count(Place::Follows)), (1, 49));
+        assert_eq!((node.count(SleepPlace::Leads), node.count(SleepPlace::Follows)), (1, 49));
         node.turns = 0;
         node.arrive(0, &mut rng);
         assert_eq!(node.awake(), [0], "the leader");
@@ -325,36 +330,39 @@ mod tests {
         // It leads no more, so all are woken; one of them leads, and the others follow again.
         assert_eq!(node.awake().len(), 49);
         (1..50).for_each(|thread| node.run(thread, false));
-        assert_eq!((node.turns, node.count(Place::Leads), node.count(Place::Follows)), (50, 1, 48));
+        assert_eq!(
+            (node.turns, node.count(SleepPlace::Leads), node.count(SleepPlace::Follows)),
+            (50, 1, 48)
+        );
     }
 
     #[test]
     fn nobody_is_woken_by_a_thread_that_moved_nothing() {
         let mut threads = Threads::default();
-        let still = Moved { arrived: 7, queued: 1 };
+        let still = EventProgress { arrived: 7, queued: 1 };
         let (leads, told) = threads.fall_asleep(false, still, still, false);
-        assert_eq!((leads.place(), told), (Place::Leads, Told::default()));
+        assert_eq!((leads.place(), told), (SleepPlace::Leads, ThreadsToWake::default()));
         let (follows, told) = threads.fall_asleep(false, still, still, false);
-        assert_eq!((follows.place(), told), (Place::Follows, Told::default()));
-        assert_eq!(threads.told(still, still, false), Told::default());
+        assert_eq!((follows.place(), told), (SleepPlace::Follows, ThreadsToWake::default()));
+        assert_eq!(threads.told(still, still, false), ThreadsToWake::default());
         // No thread waits for messages that have left.
-        let fewer = Moved { queued: 0, ..still };
-        assert_eq!(threads.told(still, fewer, false), Told::default());
-        let both = Told { followers: true, leader: true };
+        let fewer = EventProgress { queued: 0, ..still };
+        assert_eq!(threads.told(still, fewer, false), ThreadsToWake::default());
+        let both = ThreadsToWake { followers: true, leader: true };
         for (moved, own_waits) in [
-            (Moved { arrived: 8, ..still }, false),
-            (Moved { queued: 2, ..still }, false),
+            (EventProgress { arrived: 8, ..still }, false),
+            (EventProgress { queued: 2, ..still }, false),
             (still, true),
         ] {
             assert_eq!(threads.told(still, moved, own_waits), both);
             let (beside, told) = threads.fall_asleep(true, still, moved, own_waits);
-            assert_eq!((beside.place(), told), (Place::Beside, both));
+            assert_eq!((beside.place(), told), (SleepPlace::Beside, both));
             threads.wake(beside);
         }
         threads.wake(leads);
         // No thread leads: one of the followers must, for any progress.
         let told = threads.told(still, still, false);
-        assert_eq!(told, Told { followers: true, leader: false });
+        assert_eq!(told, ThreadsToWake { followers: true, leader: false });
         threads.wake(follows);
         assert!(threads.is_alone());
     }

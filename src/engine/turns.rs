@@ -108,7 +108,7 @@ enum List {
 
 /// A link's place in the lists, and its figures.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct TurnEntry {
     list: List,
     position: u32,
     /// Turns in a row in which nothing was found.
@@ -123,7 +123,7 @@ pub(crate) struct Turns {
     active: Vec<u32>,
     idle: Vec<u32>,
     armed: Vec<u32>,
-    places: Vec<Place>,
+    places: Vec<TurnEntry>,
     /// The links before it in `active` have had their turn, if there are many.
     next_active: usize,
     next_idle: usize,
@@ -204,9 +204,9 @@ impl Turns {
     pub fn add(&mut self, link: u32) {
         self.remove(link);
         if self.places.len() <= link as usize {
-            self.places.resize(link as usize + 1, Place::default());
+            self.places.resize(link as usize + 1, TurnEntry::default());
         }
-        self.places[link as usize] = Place::default();
+        self.places[link as usize] = TurnEntry::default();
         self.put(link, List::Active);
         self.call_attention();
     }
@@ -214,7 +214,7 @@ impl Turns {
     /// A link no longer takes part.
     pub fn remove(&mut self, link: u32) {
         let Some(place) = self.places.get_mut(link as usize) else { return };
-        let Place { list, position, .. } = core::mem::take(place);
+        let TurnEntry { list, position, .. } = core::mem::take(place);
         let mut position = position as usize;
         let list = match list {
             List::None => return,
@@ -878,7 +878,7 @@ mod tests {
             node.waiting[links / 2] = 1;
             (0..TURNS_PER_LONG_TURN).for_each(|_| turn(&mut node));
             assert_eq!(node.waiting[links / 2], 0);
-            let capacity = node.turns.places.capacity() * size_of::<Place>()
+            let capacity = node.turns.places.capacity() * size_of::<TurnEntry>()
                 + [&node.turns.active, &node.turns.idle, &node.turns.armed]
                     .map(|list| list.capacity() * size_of::<u32>())
                     .iter()

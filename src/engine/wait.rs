@@ -96,7 +96,7 @@ pub(crate) struct Backoff {
 
 /// The next step of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum WaitStep {
     /// Look again at once.
     Spin,
     /// Let others run, then look again.
@@ -157,9 +157,9 @@ impl Backoff {
 
     /// The next step, at `now_ns` of the monotonic clock. `peer_may_run`: some peer was last seen
     /// on another processor than this thread's.
-    pub fn decide(&mut self, now_ns: u64, peer_may_run: bool, learnt: &mut Learnt) -> Step {
+    pub fn decide(&mut self, now_ns: u64, peer_may_run: bool, learnt: &mut Learnt) -> WaitStep {
         if self.is_past(now_ns) {
-            return Step::TimedOut;
+            return WaitStep::TimedOut;
         }
         let begins = self.started_ns == 0;
         if begins {
@@ -167,7 +167,7 @@ impl Backoff {
         }
         let since_ns = now_ns - core::mem::replace(&mut self.looked_ns, now_ns);
         learnt.is_alone = !peer_may_run;
-        let sleep = Step::Sleep { deadline_ns: self.deadline_ns };
+        let sleep = WaitStep::Sleep { deadline_ns: self.deadline_ns };
         let (spin_ns, yields) = match self.manner {
             Manner::Polled { spin_ns } => (spin_ns, None),
             Manner::Adaptive { spin_ns, yields } => (spin_ns, Some(yields)),
@@ -183,30 +183,30 @@ impl Backoff {
         let spins = now_ns - self.started_ns < spin_ns;
         match yields {
             // A polling thread still lets others run if it only takes the processor from them.
-            None if !peer_may_run => Step::Yield,
+            None if !peer_may_run => WaitStep::Yield,
             None if learnt.pause > 0 => {
                 learnt.pause -= 1;
                 self.yielded += 1;
-                Step::Yield
+                WaitStep::Yield
             }
             None if spins => {
                 (learnt.spins, self.yielded) = (true, 0);
-                Step::Spin
+                WaitStep::Spin
             }
             None => {
                 (self.started_ns, self.yielded) = (now_ns, 1);
-                Step::Yield
+                WaitStep::Yield
             }
             // A thread that yields waits behind all others; one that sleeps runs before them when
             // it wakes.
             _ if !peer_may_run || learnt.pause > 0 => sleep,
             _ if spins => {
                 learnt.spins = true;
-                Step::Spin
+                WaitStep::Spin
             }
             Some(yields) if self.yielded < yields => {
                 self.yielded += 1;
-                Step::Yield
+                WaitStep::Yield
             }
             _ => sleep,
         }
@@ -247,10 +247,10 @@ impl Looks {
     pub fn after_turn(
         &mut self,
         came: bool,
-        decide: impl FnOnce() -> Step,
-    ) -> (bool, Option<Step>) {
+        decide: impl FnOnce() -> WaitStep,
+    ) -> (bool, Option<WaitStep>) {
         let step = if came || self.must() { None } else { Some(decide()) };
-        let looks = matches!(step, None | Some(Step::Sleep { .. } | Step::TimedOut));
+        let looks = matches!(step, None | Some(WaitStep::Sleep { .. } | WaitStep::TimedOut));
         self.turns_to_look = if looks { TURNS_WITHOUT_LOOK } else { self.turns_to_look } - 1;
         (looks, step)
     }
@@ -287,40 +287,43 @@ mod tests {
 
     /// One wait from `now`, a microsecond for each decision, until it sleeps or `found_ns` are
     /// over. Returns the steps that were not spins.
-    fn wait(manner: Manner, learnt: &mut Learnt, elsewhere: bool, found_ns: u64) -> Vec<Step> {
+    fn wait(manner: Manner, learnt: &mut Learnt, elsewhere: bool, found_ns: u64) -> Vec<WaitStep> {
         let (mut backoff, mut steps) = (backoff(manner), Vec::new());
         for now in (1_000_000..1_000_000 + found_ns).step_by(1000) {
             match backoff.decide(now, elsewhere, learnt) {
-                Step::Spin => {}
+                WaitStep::Spin => {}
                 step => steps.push(step),
             }
-            if matches!(steps.last(), Some(Step::Sleep { .. } | Step::TimedOut)) {
+            if matches!(steps.last(), Some(WaitStep::Sleep { .. } | WaitStep::TimedOut)) {
                 break;
             }
         }
         steps
     }
 
-    fn sleeps(steps: &[Step]) -> bool {
-        matches!(steps.last(), Some(Step::Sleep { .. }))
+    fn sleeps(steps: &[WaitStep]) -> bool {
+        matches!(steps.last(), Some(WaitStep::Sleep { .. }))
     }
 
     #[test]
     fn an_adaptive_wait_spins_then_yields_then_sleeps() {
         let steps = wait(ADAPTIVE, &mut Learnt::default(), true, 10 * SPIN_NS);
         assert_eq!(steps.len(), 3);
-        assert_eq!(steps[..2], [Step::Yield, Step::Yield]);
+        assert_eq!(steps[..2], [WaitStep::Yield, WaitStep::Yield]);
         assert!(sleeps(&steps));
     }
 
     #[test]
     fn whoever_shares_the_processor_with_its_peers_sleeps_at_once_and_if_polled_yields() {
         let mut learnt = Learnt::default();
-        assert!(matches!(wait(ADAPTIVE, &mut learnt, false, SPIN_NS)[..], [Step::Sleep { .. }]));
+        assert!(matches!(
+            wait(ADAPTIVE, &mut learnt, false, SPIN_NS)[..],
+            [WaitStep::Sleep { .. }]
+        ));
         // Nor does the next wait begin with turns that cannot help.
         assert!(!backoff(ADAPTIVE).spins_on(&learnt));
         let steps = wait(POLLED, &mut learnt, false, 10_000);
-        assert_eq!(steps, [Step::Yield; 10]);
+        assert_eq!(steps, [WaitStep::Yield; 10]);
         assert!(wait(ADAPTIVE, &mut learnt, true, 10_000).is_empty());
         assert!(backoff(ADAPTIVE).spins_on(&learnt));
     }
@@ -365,17 +368,17 @@ mod tests {
     fn one_that_lost_the_processor_while_it_spun_gives_it_up_for_a_while() {
         for manner in [ADAPTIVE, POLLED] {
             let (mut learnt, mut backoff) = (Learnt::default(), backoff(manner));
-            assert_eq!(backoff.decide(1_000, true, &mut learnt), Step::Spin);
+            assert_eq!(backoff.decide(1_000, true, &mut learnt), WaitStep::Spin);
             let step = backoff.decide(1_000 + 4_000_000, true, &mut learnt);
-            assert_ne!(step, Step::Spin, "{manner:?}");
-            assert_ne!(backoff.decide(4_002_000, true, &mut learnt), Step::Spin, "{manner:?}");
+            assert_ne!(step, WaitStep::Spin, "{manner:?}");
+            assert_ne!(backoff.decide(4_002_000, true, &mut learnt), WaitStep::Spin, "{manner:?}");
         }
     }
 
     #[test]
     fn one_that_polls_yields_once_for_each_spin_and_never_sleeps() {
         let steps = wait(POLLED, &mut Learnt::default(), true, 10 * SPIN_NS);
-        assert!(steps.iter().all(|step| *step == Step::Yield));
+        assert!(steps.iter().all(|step| *step == WaitStep::Yield));
         assert!((8..=10).contains(&steps.len()), "{steps:?}");
     }
 
@@ -392,13 +395,13 @@ mod tests {
                 for turn in 0.. {
                     now_ns += if turn == turns { 4_000_000 } else { 10 };
                     let mut step = || match backoff.spins_on(&learnt) {
-                        true => Step::Spin,
+                        true => WaitStep::Spin,
                         false => backoff.decide(now_ns, true, &mut learnt),
                     };
                     let (looked, decided) = looks.after_turn(false, &mut step);
                     match decided.unwrap_or_else(step) {
-                        Step::Spin => {}
-                        Step::Yield => looks.look_next(),
+                        WaitStep::Spin => {}
+                        WaitStep::Yield => looks.look_next(),
                         last => {
                             assert!(looked, "{last:?} in turn {turn}, that of the pause {turns}");
                             break;
@@ -413,7 +416,7 @@ mod tests {
     #[test]
     fn a_thread_that_spins_looks_where_something_came_and_once_in_a_number_of_turns() {
         let mut looks = Looks::default();
-        let looked = (0..200).filter(|turn| looks.after_turn(*turn == 10, || Step::Spin).0);
+        let looked = (0..200).filter(|turn| looks.after_turn(*turn == 10, || WaitStep::Spin).0);
         assert_eq!(looked.collect::<Vec<_>>(), [0, 10, 74, 138]);
     }
 
@@ -422,9 +425,9 @@ mod tests {
         for manner in [ADAPTIVE, POLLED, Manner::Blocking] {
             for elsewhere in [false, true] {
                 let (mut learnt, mut backoff) = (Learnt::default(), backoff(manner));
-                assert_ne!(backoff.decide(5, elsewhere, &mut learnt), Step::TimedOut);
+                assert_ne!(backoff.decide(5, elsewhere, &mut learnt), WaitStep::TimedOut);
                 let over = backoff.decide(5 + 1_000_000_000, elsewhere, &mut learnt);
-                assert_eq!(over, Step::TimedOut);
+                assert_eq!(over, WaitStep::TimedOut);
             }
         }
     }
@@ -467,8 +470,8 @@ mod tests {
                     continue;
                 }
                 match backoff.decide(now_ns, true, &mut learnt) {
-                    Step::TimedOut => break,
-                    step => assert_eq!(step, Step::Spin),
+                    WaitStep::TimedOut => break,
+                    step => assert_eq!(step, WaitStep::Spin),
                 }
             }
             // The time begins with the first look.

@@ -60,7 +60,7 @@ impl Cipher {
 }
 
 /// The keys of an interface.
-pub(super) struct Keys {
+pub(super) struct InterfaceKeys {
     cipher: Cipher,
     /// Keys made with this secret.
     made: u64,
@@ -74,7 +74,7 @@ fn block(slot: u32, entry: Option<u32>, number: u64) -> u64 {
     (mark as u64) << NUMBER_BITS | number
 }
 
-impl Keys {
+impl InterfaceKeys {
     pub fn new(secret: [u8; SECRET_BYTES]) -> Self {
         let (words, _) = secret.as_chunks::<4>();
         Self {
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn each_key_is_another_and_is_known_for_its_place_alone() {
-        let mut keys = Keys::new([7; SECRET_BYTES]);
+        let mut keys = InterfaceKeys::new([7; SECRET_BYTES]);
         let mut all = BTreeSet::from([keys.nobodys().0]);
         for number in 0..1000_u32 {
             let (slot, entry) = (number % 5, (number % 3).checked_sub(1));
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn when_the_numbers_are_used_up_keys_go_on_under_another_secret() {
-        let mut keys = Keys::new([7; SECRET_BYTES]);
+        let mut keys = InterfaceKeys::new([7; SECRET_BYTES]);
         let first = keys.make(3, None);
         keys.made = (1 << NUMBER_BITS) - 1;
         let next = keys.make(3, None);

@@ -38,49 +38,49 @@ pub struct MetadataEntry {
     pub(crate) user_len: u8,
     pub(crate) state: EntryState,
     /// Only of a shared entry.
-    pub(crate) senders: Option<Box<Senders>>,
+    pub(crate) senders: Option<Box<EntrySenders>>,
 }
 
 /// The packets that several senders of one entry, each on its own link, have sent of their messages
 /// of several packets. So a message that one sender leaves unfinished, or sends too early, does not
 /// spoil another's. Nothing here depends on the order in which packets arrive.
 #[derive(Clone, Debug)]
-pub(crate) struct Senders {
+pub(crate) struct EntrySenders {
     /// The link whose message the accumulator counts, if that is not zero.
     begun_by: LinkId,
     /// By the index of the link.
-    links: Vec<Sent>,
+    links: Vec<SentSum>,
 }
 
 /// The sum of the deltas, modulo 2^32, that a link has sent to an entry, refused ones included:
 /// zero between two messages (2.5).
 #[derive(Clone, Copy, Debug, Default)]
-struct Sent {
+struct SentSum {
     sum: u32,
     generation: u16,
 }
 
-impl Senders {
+impl EntrySenders {
     pub(crate) fn new(links: usize) -> Self {
-        Self { begun_by: LinkId::SELF, links: alloc::vec![Sent::default(); links] }
+        Self { begun_by: LinkId::SELF, links: alloc::vec![SentSum::default(); links] }
     }
 
     /// Makes room for links with indices below `links`.
     pub(crate) fn reserve(&mut self, links: usize) {
         if links > self.links.len() {
-            self.links.resize(links, Sent::default());
+            self.links.resize(links, SentSum::default());
         }
     }
 
     /// The key is another from now on: nothing that was sent before counts.
     fn clear(&mut self) {
-        self.links.fill(Sent::default());
+        self.links.fill(SentSum::default());
     }
 
-    fn of(&mut self, link: LinkId) -> Option<&mut Sent> {
+    fn of(&mut self, link: LinkId) -> Option<&mut SentSum> {
         let sent = self.links.get_mut(link.index as usize)?;
         if sent.generation != link.generation {
-            *sent = Sent { sum: 0, generation: link.generation };
+            *sent = SentSum { sum: 0, generation: link.generation };
         }
         Some(sent)
     }

@@ -38,7 +38,7 @@ pub use metadata::{EntryState, MetadataEntry};
 #[cfg(feature = "os")]
 pub(crate) use notification::QUEUE_ENTRIES_MAX;
 pub use notification::{Notification, QueueError, QueueId};
-pub use receive::{Arrival, Discard, Flow, Handed, NotDeposited, Taken};
+pub use receive::{Arrival, Discard, Flow, Handed, NotDeposited, TakenMessage};
 #[cfg(feature = "os")]
 pub(crate) use receiver::guarded;
 pub use receiver::{Deposit, Message, Receiver, Then};

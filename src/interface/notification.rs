@@ -165,11 +165,11 @@ pub struct Consumer {
 /// A read-only view of a queue, for any thread. Its counts are a moment old: notifications that are
 /// taken during a look may count as waiting or not.
 #[derive(Clone, Debug)]
-pub struct Waiting {
+pub struct QueueView {
     cells: Arc<Cells>,
 }
 
-impl Waiting {
+impl QueueView {
     /// The number of notifications that wait, and of those that were taken.
     pub fn count(&self) -> (u64, u64) {
         let (waiting, _, taken) = self.sum(|_, _| 0);
@@ -215,8 +215,8 @@ pub fn queue(entries: u32) -> Result<(Producer, Consumer), QueueError> {
 
 impl Producer {
     /// A view for a reader that takes no notification.
-    pub(crate) fn watch(&self) -> Waiting {
-        Waiting { cells: self.cells.clone() }
+    pub(crate) fn watch(&self) -> QueueView {
+        QueueView { cells: self.cells.clone() }
     }
 
     /// Entries of a share that have been written and not been taken.

@@ -1,6 +1,6 @@
 //! The handling of an arriving packet (Hamlyn, Figure 2).
 
-use super::keys::Keys;
+use super::keys::InterfaceKeys;
 use super::notification::Consumer;
 use super::receiver::Checked;
 use super::tables::Interface;
@@ -70,13 +70,13 @@ pub struct Flow {
 /// The contents of a message that was taken past its queue. Everything else belongs to its flow,
 /// and need not be kept meanwhile.
 #[derive(Clone, Copy, Debug)]
-pub struct Taken {
+pub struct TakenMessage {
     word: u32,
     length: u32,
     body: [u64; 2],
 }
 
-impl Taken {
+impl TakenMessage {
     /// The message, which came over `link` and is of `flow`.
     #[inline(always)]
     pub fn handed(self, flow: &Flow, link: LinkId) -> Handed {
@@ -189,7 +189,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         body: &impl Body,
         queue: QueueId,
         consumer: Option<&Consumer>,
-    ) -> Option<Taken> {
+    ) -> Option<TakenMessage> {
         // Of a flow that is valid there is the slot, and with it the slot's queue, which had credit
         // for it, and has again when it is empty.
         if (self.epoch != flow.epoch && !self.is_let_by(flow, varying))
@@ -200,7 +200,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         }
         let at = flow.place(varying)?;
         let body = self.deposit(flow, at, varying.length, body, true)?;
-        Some(Taken { word: varying.word, length: varying.length, body })
+        Some(TakenMessage { word: varying.word, length: varying.length, body })
     }
 
     /// As [`take_again`](Self::take_again), for any request of the packet. False: nothing was done,
@@ -501,7 +501,7 @@ fn deposit_short(body: [u64; 2], to: &mut [u8]) {
 
 /// Why a packet is refused whose key is not the one that counts now.
 #[cold]
-fn wrong_key(keys: &Keys, header: &Header) -> Refusal {
+fn wrong_key(keys: &InterfaceKeys, header: &Header) -> Refusal {
     match keys.has_made(header.slot, header.metadata_index, header.key) {
         true => Refusal::StaleKey,
         false => Refusal::WrongKey,

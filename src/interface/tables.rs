@@ -1,8 +1,8 @@
 //! The state of an interface, and the calls that prepare it for messages: areas, notification
 //! queues, slots and their metadata entries. `receive.rs` handles arrivals.
 
-use super::keys::{Keys, SECRET_BYTES};
-use super::metadata::Senders;
+use super::keys::{InterfaceKeys, SECRET_BYTES};
+use super::metadata::EntrySenders;
 use super::notification::{self, Consumer, Producer};
 use super::slot::{ENTRIES_MAX, Slot};
 use super::{
@@ -19,7 +19,7 @@ pub(super) struct Area<M> {
     pub(super) generation: u32,
 }
 
-pub(super) struct Queue {
+pub(super) struct TableQueue {
     pub producer: Producer,
     pub consumer: Option<Consumer>,
     generation: u32,
@@ -47,12 +47,12 @@ pub struct Interface<M> {
     watchdog_reset_ns: u64,
     pub(super) slots: Vec<Option<Slot>>,
     pub(super) areas: Vec<Option<Area<M>>>,
-    pub(super) queues: Vec<Option<Queue>>,
+    pub(super) queues: Vec<Option<TableQueue>>,
     /// For each queue: its generation and, in the lower half, the number of notifications that
     /// wait. All ones there: another thread takes them, and only it knows the number.
     pub(super) waiting: Vec<u64>,
     retired: Vec<Retired>,
-    pub(super) keys: Keys,
+    pub(super) keys: InterfaceKeys,
     generation: u32,
     /// Links have indices below this.
     links: usize,
@@ -75,7 +75,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             queues: Vec::new(),
             waiting: Vec::new(),
             retired: Vec::new(),
-            keys: Keys::new(secret),
+            keys: InterfaceKeys::new(secret),
             generation: 0,
             links: LINKS_MIN,
             epoch: 1,
@@ -223,7 +223,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     pub fn create_queue(&mut self, entries: u32) -> Result<QueueId, QueueError> {
         let (producer, consumer) = notification::queue(entries)?;
         let generation = self.next_generation();
-        let queue = Queue { producer, consumer: Some(consumer), generation };
+        let queue = TableQueue { producer, consumer: Some(consumer), generation };
         let index = insert(&mut self.queues, queue);
         self.waiting.resize(self.queues.len(), ELSEWHERE);
         self.waiting[index as usize] = (generation as u64) << 32;
@@ -280,7 +280,10 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
     }
 
     /// A view of a queue, for a reader that takes nothing from it.
-    pub(crate) fn watch_queue(&mut self, id: QueueId) -> Result<notification::Waiting, QueueError> {
+    pub(crate) fn watch_queue(
+        &mut self,
+        id: QueueId,
+    ) -> Result<notification::QueueView, QueueError> {
         Ok(self.queue_mut(id)?.producer.watch())
     }
 
@@ -295,7 +298,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
         }
     }
 
-    fn queue_mut(&mut self, id: QueueId) -> Result<&mut Queue, QueueError> {
+    fn queue_mut(&mut self, id: QueueId) -> Result<&mut TableQueue, QueueError> {
         match self.queues.get_mut(id.index() as usize) {
             Some(Some(queue)) if queue.generation == id.generation() => Ok(queue),
             _ => Err(QueueError::NoSuchQueue(id)),
@@ -505,7 +508,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Interface<M> {
             .entries
             .get_mut(index.0 as usize)
             .ok_or(SlotError::NoSuchEntry { index, entries })?;
-        entry.senders = Some(Box::new(Senders::new(links)));
+        entry.senders = Some(Box::new(EntrySenders::new(links)));
         if entry.state != EntryState::Closed {
             entry.open();
         }

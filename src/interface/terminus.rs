@@ -11,7 +11,7 @@
 //! the number of its packets; an allocation once a queue has been used.
 
 use super::LinkId;
-use crate::link::{Full, Parts, Source, Transmit};
+use crate::link::{Full, MessageParts, Source, Transmit};
 use crate::wire::{Header, METADATA_MAX, MetadataIndex, ShareError, Ticket};
 use alloc::{collections::VecDeque, vec::Vec};
 use core::ops::Range;
@@ -285,7 +285,7 @@ impl Segmenter {
     pub fn advance<T: Transmit>(
         &mut self,
         link: &mut T,
-        data: impl Parts,
+        data: impl MessageParts,
         metadata: &[u8],
     ) -> Result<(), Full> {
         while !self.done {
@@ -299,7 +299,7 @@ impl Segmenter {
     pub fn advance_one<T: Transmit>(
         &mut self,
         link: &mut T,
-        data: impl Parts,
+        data: impl MessageParts,
         metadata: &[u8],
     ) -> Result<(), Full> {
         if !self.done {
@@ -321,7 +321,7 @@ enum WorkData {
 }
 
 #[derive(Clone, Debug)]
-struct Work {
+struct QueuedWork {
     segmenter: Segmenter,
     metadata: [u8; METADATA_MAX],
     data: WorkData,
@@ -331,7 +331,7 @@ struct Work {
 #[derive(Debug)]
 struct LinkQueue {
     link: LinkId,
-    entries: VecDeque<Work>,
+    entries: VecDeque<QueuedWork>,
     /// Messages accepted since the link was made.
     posted: u64,
     /// The completion word: messages whose bytes have all been copied out.
@@ -374,7 +374,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
     /// Takes a send buffer area back. Refused while a queued message needs it.
     pub fn remove_buffer(&mut self, tag: BufferTag) -> Result<M, PostError> {
         self.buffer(tag)?;
-        let needs = |work: &Work| match &work.data {
+        let needs = |work: &QueuedWork| match &work.data {
             WorkData::Gather { pieces, count } => {
                 pieces[..*count as usize].iter().any(|piece| piece.tag == tag)
             }
@@ -439,7 +439,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
         self.queue(link).entries.len()
     }
 
-    fn post(&mut self, link: LinkId, work: Work) -> Result<SendHandle, PostError> {
+    fn post(&mut self, link: LinkId, work: QueuedWork) -> Result<SendHandle, PostError> {
         let (terminus, limit) = (self.index, self.work_queue_entries);
         let queue = self.queue(link);
         if queue.entries.len() >= limit {
@@ -458,7 +458,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
         &mut self,
         link: LinkId,
         segmenter: Segmenter,
-        data: impl Parts,
+        data: impl MessageParts,
         metadata: &[u8],
     ) -> Result<SendHandle, PostError> {
         let length = data.bytes();
@@ -471,7 +471,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
             .for_each(|at, piece| bytes[at..at + piece.len()].copy_from_slice(piece));
         self.post(
             link,
-            Work { segmenter, metadata: pad(metadata), data: WorkData::Immediate(bytes) },
+            QueuedWork { segmenter, metadata: pad(metadata), data: WorkData::Immediate(bytes) },
         )
     }
 
@@ -501,7 +501,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
         let mut pieces = [Piece { tag: BufferTag(0), offset: 0, length: 0 }; PIECES_MAX];
         pieces[..gather.len()].copy_from_slice(gather);
         let data = WorkData::Gather { pieces, count: gather.len() as u8 };
-        self.post(link, Work { segmenter, metadata: pad(metadata), data })
+        self.post(link, QueuedWork { segmenter, metadata: pad(metadata), data })
     }
 
     // ---- completion
@@ -534,7 +534,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
         &mut self,
         link_id: LinkId,
         link: &mut T,
-    ) -> Result<Option<Sent>, Full> {
+    ) -> Result<Option<SentPacket>, Full> {
         let Some(queue) = self.queues.get_mut(link_id.index as usize) else { return Ok(None) };
         if queue.link != link_id {
             return Ok(None);
@@ -549,7 +549,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
             }
             WorkData::Gather { pieces, count } => {
                 let pieces = &pieces[..*count as usize];
-                let source = Gathered { pieces, buffers: &self.buffers, range: range.clone() };
+                let source =
+                    GatheredPieces { pieces, buffers: &self.buffers, range: range.clone() };
                 link.transmit(&header, metadata, source)?;
             }
         }
@@ -559,7 +560,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Terminus<M> {
             queue.entries.pop_front();
             queue.completed += 1;
         }
-        Ok(Some(Sent { bytes: header.length, flags: header.flags, is_last }))
+        Ok(Some(SentPacket { bytes: header.length, flags: header.flags, is_last }))
     }
 }
 
@@ -571,7 +572,7 @@ fn pad(metadata: &[u8]) -> [u8; METADATA_MAX] {
 
 /// A packet that a link took.
 #[derive(Clone, Copy, Debug)]
-pub struct Sent {
+pub struct SentPacket {
     /// Data bytes.
     pub bytes: u32,
     /// The message's flags.
@@ -582,13 +583,13 @@ pub struct Sent {
 
 /// Bytes `range` of a message that lies in pieces. Each piece was checked when it was posted, and
 /// an area does not shrink or go while a message needs it.
-struct Gathered<'a, M> {
+struct GatheredPieces<'a, M> {
     pieces: &'a [Piece],
     buffers: &'a [Option<M>],
     range: Range<u64>,
 }
 
-impl<M: AsRef<[u8]>> Source for Gathered<'_, M> {
+impl<M: AsRef<[u8]>> Source for GatheredPieces<'_, M> {
     fn for_each(&self, mut put: impl FnMut(usize, &[u8])) {
         let mut start = 0;
         for piece in self.pieces {
@@ -629,7 +630,7 @@ pub fn transmit_turn<T: Transmit, M: AsRef<[u8]> + AsMut<[u8]>>(
     link: &mut T,
     next: &mut usize,
     budget: usize,
-    mut sent: impl FnMut(Sent),
+    mut sent: impl FnMut(SentPacket),
 ) -> bool {
     for _ in 0..budget {
         let count = termini.len();

@@ -157,24 +157,24 @@ impl Listener {
 /// The [module](self) shows both ends.
 #[derive(Debug)]
 pub struct Connection {
-    inner: Inner,
+    inner: ConnectionInner,
 }
 
 /// The half that reads.
 #[derive(Debug)]
 pub struct ReadHalf {
-    inner: Arc<Inner>,
+    inner: Arc<ConnectionInner>,
 }
 
 /// The half that writes. Dropping it shuts this direction: the peer reads the written bytes, and
 /// then the end, which is sent as soon as the link has room for it.
 #[derive(Debug)]
 pub struct WriteHalf {
-    inner: Arc<Inner>,
+    inner: Arc<ConnectionInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ConnectionInner {
     stream: ByteStream,
     manager: AsyncManager,
 }
@@ -255,7 +255,7 @@ impl Connection {
     /// An existing stream, in tasks. It must belong to the same manager.
     pub fn new(manager: &AsyncManager, stream: ByteStream) -> Self {
         manager.driver();
-        Self { inner: Inner { stream, manager: manager.clone() } }
+        Self { inner: ConnectionInner { stream, manager: manager.clone() } }
     }
 
     /// The identity of the other end, from the kernel.
@@ -298,7 +298,7 @@ impl Drop for WriteHalf {
     }
 }
 
-impl Inner {
+impl ConnectionInner {
     fn poll_read(&self, context: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let max = to.remaining();
         if max == 0 {

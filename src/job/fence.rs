@@ -14,7 +14,7 @@
 //! Never: two calls take the end of one fence for theirs; the launcher or another thread makes a
 //! call wait beyond its time limit.
 
-use super::space::{ANSWER, Space};
+use super::space::{ANSWER, JobSpace};
 use super::turn::{Turn, Within};
 use super::{JobError, Launcher};
 use crate::os::{sys, thread};
@@ -37,7 +37,7 @@ const SELDOM_MAX: Duration = Duration::from_secs(2);
 /// The launcher's space, used by one thread at a time.
 pub struct SharedSpace {
     launcher: Launcher,
-    space: Turn<Space>,
+    space: Turn<JobSpace>,
     fence: Turn<Fence>,
 }
 
@@ -64,7 +64,7 @@ impl Fence {
 
 impl SharedSpace {
     /// The space, without a fence begun.
-    pub fn new(space: Space) -> Self {
+    pub fn new(space: JobSpace) -> Self {
         Self { launcher: space.launcher(), space: Turn::new(space), fence: Turn::default() }
     }
 
@@ -99,9 +99,9 @@ impl SharedSpace {
         let Some(mut fence) = self.fence.take(within) else { return Err(missing(Vec::new())) };
         let ended = loop {
             match self.look(&mut fence, within, for_names) {
-                Ok(Look::Ended) => break Ok(()),
-                Ok(Look::Begun) => {}
-                Ok(Look::Missing(ranks)) => return Err(missing(ranks)),
+                Ok(FenceLook::Ended) => break Ok(()),
+                Ok(FenceLook::Begun) => {}
+                Ok(FenceLook::Missing(ranks)) => return Err(missing(ranks)),
                 Err(e) => break Err(e),
             }
             if let Some(manager) = manager {
@@ -119,9 +119,9 @@ impl SharedSpace {
         fence: &mut Fence,
         within: Within,
         for_names: Duration,
-    ) -> Result<Look, JobError> {
+    ) -> Result<FenceLook, JobError> {
         let is_last = within.is_over();
-        let unknown = Look::Missing(Vec::new());
+        let unknown = FenceLook::Missing(Vec::new());
         let Some(mut space) = self.space.take(within) else { return Ok(unknown) };
         match space.begin_fence(within.at_most(ANSWER)) {
             // Not even the question was sent.
@@ -130,22 +130,22 @@ impl SharedSpace {
         }
         fence.begun_ns.get_or_insert_with(sys::monotonic_ns);
         if space.end_fence(within.left().min(TURN))? {
-            return Ok(Look::Ended);
+            return Ok(FenceLook::Ended);
         }
         let lead = within.limit().map_or(Duration::ZERO, |limit| LEAD.min(limit / 2));
         if within.limit().is_some() && within.left() <= lead && fence.asks() {
             space.ask_missing()?;
         }
         if !is_last {
-            return Ok(Look::Begun);
+            return Ok(FenceLook::Begun);
         }
         let named = Within::new(Some(for_names));
         while space.asks_missing() && !named.is_over() {
             if space.end_fence(named.left().min(TURN))? {
-                return Ok(Look::Ended);
+                return Ok(FenceLook::Ended);
             }
         }
-        Ok(Look::Missing(space.missing()?))
+        Ok(FenceLook::Missing(space.missing()?))
     }
 
     /// This rank no longer needs the launcher.
@@ -154,7 +154,7 @@ impl SharedSpace {
     }
 }
 
-enum Look {
+enum FenceLook {
     Ended,
     Begun,
     /// The time limit has passed; these ranks are missing, by the launcher's last answer.

@@ -15,11 +15,11 @@ const WORDS_MAX: usize = 32;
 
 /// One line, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct JobLine {
     words: Vec<(String, String)>,
 }
 
-impl Line {
+impl JobLine {
     /// `cmd=command`.
     pub fn new(command: &str) -> Self {
         Self { words: [("cmd".to_string(), command.to_string())].into() }
@@ -121,9 +121,9 @@ mod tests {
 
     #[test]
     fn a_line_is_what_it_was_after_the_way_there() {
-        let line = Line::new("put").with("key", "a").with("value", "x=y");
+        let line = JobLine::new("put").with("key", "a").with("value", "x=y");
         assert_eq!(line.to_bytes(), b"cmd=put key=a value=x=y\n");
-        let read = Line::parse(&line.to_bytes()).unwrap();
+        let read = JobLine::parse(&line.to_bytes()).unwrap();
         assert_eq!((read.command(), read.get("value"), read.get("b")), ("put", Some("x=y"), None));
     }
 
@@ -133,10 +133,10 @@ mod tests {
         for text in
             ["", " ", "x", "key=a cmd=put", "cmd=put key", "cmd=a\tb", "cmd=\u{e9}", "cmd=a\nb=c"]
         {
-            assert_eq!(Line::parse(text.as_bytes()), None, "{text:?}");
+            assert_eq!(JobLine::parse(text.as_bytes()), None, "{text:?}");
         }
-        assert_eq!(Line::parse(format!("cmd=x {long}").as_bytes()), None);
-        assert_eq!(Line::parse(b"cmd=\xff"), None);
+        assert_eq!(JobLine::parse(format!("cmd=x {long}").as_bytes()), None);
+        assert_eq!(JobLine::parse(b"cmd=\xff"), None);
     }
 
     #[test]
@@ -154,8 +154,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_line_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            if let Some(line) = Line::parse(&bytes) {
-                prop_assert_eq!(Line::parse(&line.to_bytes()), Some(line));
+            if let Some(line) = JobLine::parse(&bytes) {
+                prop_assert_eq!(JobLine::parse(&line.to_bytes()), Some(line));
             }
         }
 

@@ -69,7 +69,7 @@ use core::fmt;
 use core::time::Duration;
 use fence::SharedSpace;
 use sha2::{Digest, Sha256};
-use space::{Space, own_name};
+use space::{JobSpace, own_name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::format;
 use std::string::{String, ToString};
@@ -116,10 +116,10 @@ impl fmt::Display for Launcher {
 /// that this rank no longer needs it.
 #[derive(Clone)]
 pub struct Job {
-    shared: Arc<Shared>,
+    shared: Arc<JobState>,
 }
 
-struct Shared {
+struct JobState {
     rank: u32,
     size: u32,
     launcher: Launcher,
@@ -158,7 +158,7 @@ impl Card {
 }
 
 /// The job of this process; the launcher sends its contents only once.
-static CURRENT: Mutex<Weak<Shared>> = Mutex::new(Weak::new());
+static CURRENT: Mutex<Weak<JobState>> = Mutex::new(Weak::new());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -184,8 +184,8 @@ impl Job {
             return Ok(Self { shared });
         }
         let library = config.pmix_library.clone();
-        let space = Space::find(environment::text, library.as_deref())?;
-        let shared = Arc::new(Shared::come(space, config)?);
+        let space = JobSpace::find(environment::text, library.as_deref())?;
+        let shared = Arc::new(JobState::come(space, config)?);
         *current = Arc::downgrade(&shared);
         Ok(Self { shared })
     }
@@ -433,9 +433,9 @@ fn own_host(config: &Config) -> [u8; HOST_BYTES] {
     host
 }
 
-impl Shared {
+impl JobState {
     /// Comes together with the other ranks.
-    fn come(space: Space, config: Config) -> Result<Self, JobError> {
+    fn come(space: JobSpace, config: Config) -> Result<Self, JobError> {
         config.validate()?;
         let (rank, size, launcher) = (space.rank, space.size, space.launcher());
         let found = &space.found;
@@ -558,7 +558,7 @@ fn nonsense(launcher: Launcher, doing: &'static str, bytes: &[u8]) -> JobError {
     JobError::Launcher { launcher, doing, text }
 }
 
-impl Drop for Shared {
+impl Drop for JobState {
     fn drop(&mut self) {
         // A forked child is no rank.
         if !self.manager.is_forked() {
@@ -613,12 +613,12 @@ fn meet(
 }
 
 /// A rank, the job's secret, and the hosts of all ranks.
-type Place<'a> = (u32, &'a [u8; 32], &'a [[u8; HOST_BYTES]]);
+type RankAndHosts<'a> = (u32, &'a [u8; 32], &'a [[u8; HOST_BYTES]]);
 
 /// This rank's manager, and its address for the others.
 fn manager(
     config: Config,
-    place: Place<'_>,
+    place: RankAndHosts<'_>,
     host_name: Option<String>,
 ) -> Result<(Manager, Card), JobError> {
     let (node, at) = node_of(config, place, host_name)?;
@@ -631,7 +631,7 @@ fn manager(
 /// A node of this rank's, and the `host:port` at which it listens, if the job has several hosts.
 fn node_of(
     config: Config,
-    (rank, secret, hosts): Place<'_>,
+    (rank, secret, hosts): RankAndHosts<'_>,
     host_name: Option<String>,
 ) -> Result<(Node, Option<String>), JobError> {
     let other = hosts.iter().position(|host| *host != hosts[rank as usize]);

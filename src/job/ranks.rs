@@ -46,7 +46,7 @@ pub struct Ranks {
     rank: u32,
     service: String,
     greeting: Vec<u8>,
-    rows: Vec<Row>,
+    rows: Vec<RankNode>,
     by_node: HashMap<NodeId, u32>,
     /// Events for the layer that came while a call waited.
     events: VecDeque<Event>,
@@ -55,7 +55,7 @@ pub struct Ranks {
 
 /// The node of one rank.
 #[derive(Debug)]
-struct Row {
+struct RankNode {
     /// The service that it is asked through.
     service: String,
     /// This rank's own request.
@@ -157,7 +157,7 @@ impl Job {
             let service = shared.service_at(rank, service_of(card.node), card.at.as_deref())?;
             ranks.by_node.insert(card.node, rank);
             let (asked, accepted, crossed_ns, link) = (None, None, None, None);
-            ranks.rows.push(Row { service, asked, accepted, crossed_ns, link });
+            ranks.rows.push(RankNode { service, asked, accepted, crossed_ns, link });
         }
         Ok((node, ranks))
     }

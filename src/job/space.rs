@@ -1,7 +1,7 @@
 //! The key-value space of any launcher: names and bytes that one rank puts, a fence to which all
 //! come, and the bytes that the others get then.
 
-use super::lines::{LINE_BYTES_MAX, Line, from_hex, to_hex};
+use super::lines::{JobLine, LINE_BYTES_MAX, from_hex, to_hex};
 use super::talk::{Fenced, Talk};
 use super::turn::Within;
 use super::{JobError, Launcher};
@@ -30,7 +30,7 @@ pub const RANKS_MAX: u32 = 1 << 20;
 
 /// The variable by which the launcher was found, and those that were looked for before it.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundLauncher {
     /// The variable.
     pub variable: &'static str,
     /// Variables that were looked for in vain.
@@ -39,8 +39,8 @@ pub struct Found {
 
 /// The space, and the launcher's first answers.
 #[derive(Debug)]
-pub struct Space {
-    way: Way,
+pub struct JobSpace {
+    way: SpaceWay,
     /// The names of the values that this rank has put.
     names: BTreeSet<String>,
     /// This rank.
@@ -54,11 +54,11 @@ pub struct Space {
     /// This host's name for other hosts, if the launcher gives it.
     pub host: Option<String>,
     /// The way in which it was found.
-    pub found: Found,
+    pub found: FoundLauncher,
 }
 
 #[derive(Debug)]
-enum Way {
+enum SpaceWay {
     Run(Talk),
     Pmix(Box<Pmix>),
     Pmi1 { talk: Talk, space: String },
@@ -75,7 +75,7 @@ fn number(variable: &'static str, text: &str, min: u32, below: u32) -> Result<u3
     })
 }
 
-impl Space {
+impl JobSpace {
     /// The space of the launcher that started this process.
     pub fn find(
         lookup: impl Fn(&str) -> Option<String>,
@@ -83,12 +83,12 @@ impl Space {
     ) -> Result<Self, JobError> {
         let mut not = Vec::new();
         if let Some(number) = lookup("HAMLYN_JOB_FD") {
-            return Self::of_run(&number, Found { variable: "HAMLYN_JOB_FD", not });
+            return Self::of_run(&number, FoundLauncher { variable: "HAMLYN_JOB_FD", not });
         }
         not.push("hamlyn run (HAMLYN_JOB_FD)");
         if let Some(namespace) = lookup("PMIX_NAMESPACE") {
             let rank = lookup("PMIX_RANK").unwrap_or_default();
-            let found = Found { variable: "PMIX_NAMESPACE", not };
+            let found = FoundLauncher { variable: "PMIX_NAMESPACE", not };
             return Self::of_pmix(pmix_library, &namespace, &rank, found);
         }
         not.push("PMIx (PMIX_NAMESPACE)");
@@ -96,25 +96,25 @@ impl Space {
             let text = |variable| lookup(variable).unwrap_or_default();
             let size = number("PMI_SIZE", &text("PMI_SIZE"), 1, RANKS_MAX + 1)?;
             let rank = number("PMI_RANK", &text("PMI_RANK"), 0, size)?;
-            return Self::of_pmi1(&fd, rank, size, Found { variable: "PMI_FD", not });
+            return Self::of_pmi1(&fd, rank, size, FoundLauncher { variable: "PMI_FD", not });
         }
         not.push("PMI-1 (PMI_FD)");
         Ok(Self {
-            way: Way::Alone(BTreeMap::new()),
+            way: SpaceWay::Alone(BTreeMap::new()),
             names: BTreeSet::new(),
             rank: 0,
             size: 1,
             value_bytes_max: LINE_VALUE_BYTES_MAX,
             secret: None,
             host: None,
-            found: Found { variable: "", not },
+            found: FoundLauncher { variable: "", not },
         })
     }
 
-    fn of_run(fd: &str, found: Found) -> Result<Self, JobError> {
+    fn of_run(fd: &str, found: FoundLauncher) -> Result<Self, JobError> {
         let doing = "asking for the rank";
         let mut talk = Talk::new(Launcher::Run, found.variable, fd)?;
-        let line = Line::new("init").with("hamlyn", env!("CARGO_PKG_VERSION"));
+        let line = JobLine::new("init").with("hamlyn", env!("CARGO_PKG_VERSION"));
         let answer = talk.ask(&line, "response_to_init", doing)?;
         if answer.is_refusal() {
             return Err(talk.nonsense(doing, &answer));
@@ -122,22 +122,22 @@ impl Space {
         let word = |name: &str| answer.number(name).and_then(|number| u32::try_from(number).ok());
         let (Some(rank), Some(size)) = (word("rank"), word("size")) else {
             // The text must not be in the error here either, because it has the secret.
-            let answer = Line::new("response_to_init");
+            let answer = JobLine::new("response_to_init");
             return Err(talk.nonsense(doing, &answer));
         };
         let secret = answer.get("secret").and_then(from_hex);
         let Some(secret) = secret.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok()) else {
             // Without the text, which may hold most of the secret.
-            let answer = Line::new("response_to_init");
+            let answer = JobLine::new("response_to_init");
             return Err(talk.nonsense("asking for the job's secret", &answer));
         };
         if size > RANKS_MAX || rank >= size {
-            let answer = Line::new("response_to_init").with("rank", rank).with("size", size);
+            let answer = JobLine::new("response_to_init").with("rank", rank).with("size", size);
             return Err(talk.nonsense(doing, &answer));
         }
         talk.set_size(size);
         Ok(Self {
-            way: Way::Run(talk),
+            way: SpaceWay::Run(talk),
             names: BTreeSet::new(),
             rank,
             size,
@@ -152,7 +152,7 @@ impl Space {
         library: Option<&Path>,
         namespace: &str,
         rank: &str,
-        found: Found,
+        found: FoundLauncher,
     ) -> Result<Self, JobError> {
         let rank = number("PMIX_RANK", rank, 0, RANKS_MAX)?;
         let doing = "connecting to it";
@@ -172,7 +172,7 @@ impl Space {
         mut pmix: Pmix,
         namespace: &str,
         rank: u32,
-        found: Found,
+        found: FoundLauncher,
     ) -> Result<Self, JobError> {
         let doing = "asking for the number of ranks";
         let checked = match pmix.size(ANSWER) {
@@ -190,7 +190,7 @@ impl Space {
         });
         match checked {
             Ok(size) => Ok(Self {
-                way: Way::Pmix(Box::new(pmix)),
+                way: SpaceWay::Pmix(Box::new(pmix)),
                 names: BTreeSet::new(),
                 rank,
                 size,
@@ -206,17 +206,17 @@ impl Space {
         }
     }
 
-    fn of_pmi1(fd: &str, rank: u32, size: u32, found: Found) -> Result<Self, JobError> {
+    fn of_pmi1(fd: &str, rank: u32, size: u32, found: FoundLauncher) -> Result<Self, JobError> {
         let mut talk = Talk::new(Launcher::Pmi1, found.variable, fd)?;
         talk.set_size(size);
         let doing = "asking for its version";
-        let line = Line::new("init").with("pmi_version", 1).with("pmi_subversion", 1);
+        let line = JobLine::new("init").with("pmi_version", 1).with("pmi_subversion", 1);
         let answer = talk.ask(&line, "response_to_init", doing)?;
         if answer.is_refusal() || answer.number("pmi_version") != Some(1) {
             return Err(talk.nonsense(doing, &answer));
         }
         let doing = "asking how long a value may be";
-        let answer = talk.ask(&Line::new("get_maxes"), "maxes", doing)?;
+        let answer = talk.ask(&JobLine::new("get_maxes"), "maxes", doing)?;
         let (Some(value), Some(key)) = (answer.number("vallen_max"), answer.number("keylen_max"))
         else {
             return Err(talk.nonsense(doing, &answer));
@@ -227,11 +227,11 @@ impl Space {
         }
         let value_bytes_max = (value as usize - 1).min(2 * LINE_VALUE_BYTES_MAX) / 2;
         let doing = "asking for the name of its key-value space";
-        let answer = talk.ask(&Line::new("get_my_kvsname"), "my_kvsname", doing)?;
+        let answer = talk.ask(&JobLine::new("get_my_kvsname"), "my_kvsname", doing)?;
         let Some(space) = answer.get("kvsname").map(String::from) else {
             return Err(talk.nonsense(doing, &answer));
         };
-        let way = Way::Pmi1 { talk, space };
+        let way = SpaceWay::Pmi1 { talk, space };
         let names = BTreeSet::new();
         Ok(Self { way, names, rank, size, value_bytes_max, secret: None, host: None, found })
     }
@@ -239,9 +239,9 @@ impl Space {
     /// The launcher.
     pub fn launcher(&self) -> Launcher {
         match &self.way {
-            Way::Run(talk) | Way::Pmi1 { talk, .. } => talk.launcher(),
-            Way::Pmix(_) => Launcher::Pmix,
-            Way::Alone(_) => Launcher::None,
+            SpaceWay::Run(talk) | SpaceWay::Pmi1 { talk, .. } => talk.launcher(),
+            SpaceWay::Pmix(_) => Launcher::Pmix,
+            SpaceWay::Alone(_) => Launcher::None,
         }
     }
 
@@ -257,22 +257,24 @@ impl Space {
         }
         let key = key(self.rank, name);
         let doing = "putting a value";
-        let line = Line::new("put");
+        let line = JobLine::new("put");
         let put = match &mut self.way {
-            Way::Run(talk) => {
+            SpaceWay::Run(talk) => {
                 let line = line.with("key", &key).with("value", to_hex(value));
                 let answer = talk.ask(&line, "put_result", doing)?;
                 refused(talk, doing, &answer)
             }
-            Way::Pmix(pmix) => pmix.put(&text(&key), value).map_err(|e| of_pmix_error(e, doing)),
-            Way::Pmi1 { talk, space } => {
+            SpaceWay::Pmix(pmix) => {
+                pmix.put(&text(&key), value).map_err(|e| of_pmix_error(e, doing))
+            }
+            SpaceWay::Pmi1 { talk, space } => {
                 let line = line.with("kvsname", &*space).with("key", &key);
                 // Hydra of MPICH 5 takes an empty value for no command, and ends the job.
                 let said = if value.is_empty() { EMPTY.into() } else { to_hex(value) };
                 let answer = talk.ask(&line.with("value", said), "put_result", doing)?;
                 refused(talk, doing, &answer)
             }
-            Way::Alone(put) => {
+            SpaceWay::Alone(put) => {
                 put.insert(key, value.to_vec());
                 Ok(())
             }
@@ -287,7 +289,7 @@ impl Space {
         let key = key(rank, name);
         let doing = "getting a value";
         let nothing = || JobError::NothingPut { rank, found: name.into() };
-        let read = |talk: &Talk, answer: &Line| {
+        let read = |talk: &Talk, answer: &JobLine| {
             if answer.is_refusal() {
                 return Err(nothing());
             }
@@ -298,12 +300,12 @@ impl Space {
             value.ok_or_else(|| talk.nonsense(doing, answer))
         };
         match &mut self.way {
-            Way::Run(talk) => {
-                let line = Line::new("get").with("key", &key);
+            SpaceWay::Run(talk) => {
+                let line = JobLine::new("get").with("key", &key);
                 let answer = talk.ask_within(&line, "get_result", doing, within)?;
                 read(talk, &answer)
             }
-            Way::Pmix(pmix) => {
+            SpaceWay::Pmix(pmix) => {
                 let got = pmix.get(rank, &text(&key), within.left());
                 got.map_err(|e| match e {
                     PmixError::Silent => {
@@ -314,42 +316,42 @@ impl Space {
                 })?
                 .ok_or_else(nothing)
             }
-            Way::Pmi1 { talk, space } => {
-                let line = Line::new("get").with("kvsname", &*space).with("key", &key);
+            SpaceWay::Pmi1 { talk, space } => {
+                let line = JobLine::new("get").with("kvsname", &*space).with("key", &key);
                 let answer = talk.ask_within(&line, "get_result", doing, within)?;
                 read(talk, &answer)
             }
-            Way::Alone(put) => put.get(&key).cloned().ok_or_else(nothing),
+            SpaceWay::Alone(put) => put.get(&key).cloned().ok_or_else(nothing),
         }
     }
 
     /// Comes to a fence, or goes on with the one that was begun.
     pub fn begin_fence(&mut self, within: Within) -> Result<(), JobError> {
         match &mut self.way {
-            Way::Run(talk) | Way::Pmi1 { talk, .. } => talk.begin_fence(within),
-            Way::Pmix(pmix) => {
+            SpaceWay::Run(talk) | SpaceWay::Pmi1 { talk, .. } => talk.begin_fence(within),
+            SpaceWay::Pmix(pmix) => {
                 pmix.begin_fence().map_err(|e| of_pmix_error(e, "coming to a fence"))
             }
-            Way::Alone(_) => Ok(()),
+            SpaceWay::Alone(_) => Ok(()),
         }
     }
 
     /// Whether the fence has ended, after waiting for at most `limit`.
     pub fn end_fence(&mut self, limit: Duration) -> Result<bool, JobError> {
         let fenced = match &mut self.way {
-            Way::Run(talk) | Way::Pmi1 { talk, .. } => match talk.end_fence()? {
+            SpaceWay::Run(talk) | SpaceWay::Pmi1 { talk, .. } => match talk.end_fence()? {
                 None => {
                     talk.wait_for_word(limit);
                     talk.end_fence()?
                 }
                 fenced => fenced,
             },
-            Way::Pmix(pmix) => {
+            SpaceWay::Pmix(pmix) => {
                 let ended = pmix.end_fence(limit);
                 let ended = ended.map_err(|e| of_pmix_error(e, "waiting for all ranks"))?;
                 ended.then_some(Fenced::All)
             }
-            Way::Alone(_) => Some(Fenced::All),
+            SpaceWay::Alone(_) => Some(Fenced::All),
         };
         match fenced {
             None => Ok(false),
@@ -361,37 +363,37 @@ impl Space {
     /// Asks for the ranks that have not come to this rank's fence, if the launcher can tell.
     pub fn ask_missing(&mut self) -> Result<(), JobError> {
         match &mut self.way {
-            Way::Run(talk) => talk.ask_missing(),
-            Way::Pmix(_) | Way::Pmi1 { .. } | Way::Alone(_) => Ok(()),
+            SpaceWay::Run(talk) => talk.ask_missing(),
+            SpaceWay::Pmix(_) | SpaceWay::Pmi1 { .. } | SpaceWay::Alone(_) => Ok(()),
         }
     }
 
     /// Whether the answer to that is on its way; the wait for the fence receives it.
     pub fn asks_missing(&self) -> bool {
-        matches!(&self.way, Way::Run(talk) if talk.asks_missing())
+        matches!(&self.way, SpaceWay::Run(talk) if talk.asks_missing())
     }
 
     /// The missing ranks of the last answer; empty without an answer.
     pub fn missing(&self) -> Result<Vec<u32>, JobError> {
         match &self.way {
-            Way::Run(talk) => talk.missing(),
-            Way::Pmix(_) | Way::Pmi1 { .. } | Way::Alone(_) => Ok(Vec::new()),
+            SpaceWay::Run(talk) => talk.missing(),
+            SpaceWay::Pmix(_) | SpaceWay::Pmi1 { .. } | SpaceWay::Alone(_) => Ok(Vec::new()),
         }
     }
 
     /// This rank no longer needs the launcher. A launcher that has gone is not told.
     pub fn finish(&mut self) {
         match &mut self.way {
-            Way::Run(_) | Way::Alone(_) => {}
-            Way::Pmix(pmix) => pmix.finish(ANSWER),
-            Way::Pmi1 { talk, .. } => {
-                let _ = talk.ask(&Line::new("finalize"), "finalize_ack", "saying goodbye");
+            SpaceWay::Run(_) | SpaceWay::Alone(_) => {}
+            SpaceWay::Pmix(pmix) => pmix.finish(ANSWER),
+            SpaceWay::Pmi1 { talk, .. } => {
+                let _ = talk.ask(&JobLine::new("finalize"), "finalize_ack", "saying goodbye");
             }
         }
     }
 }
 
-fn refused(talk: &Talk, doing: &'static str, answer: &Line) -> Result<(), JobError> {
+fn refused(talk: &Talk, doing: &'static str, answer: &JobLine) -> Result<(), JobError> {
     match answer.is_refusal() {
         true => Err(talk.nonsense(doing, answer)),
         false => Ok(()),
@@ -443,9 +445,9 @@ pub fn check_name(name: &str) -> Result<(), JobError> {
 mod tests {
     use super::*;
 
-    fn find(variables: &[(&str, &str)]) -> Result<Space, JobError> {
+    fn find(variables: &[(&str, &str)]) -> Result<JobSpace, JobError> {
         let look = |name: &str| variables.iter().find(|row| row.0 == name);
-        Space::find(|name| look(name).map(|row| row.1.to_string()), None)
+        JobSpace::find(|name| look(name).map(|row| row.1.to_string()), None)
     }
 
     #[test]

@@ -24,7 +24,7 @@
 //! Never: an answer is believed before it is checked; more than one line is kept; a wait has no
 //! end; a question gets the answer to another.
 
-use super::lines::{LINE_BYTES_MAX, Line, ranks_of_word};
+use super::lines::{JobLine, LINE_BYTES_MAX, ranks_of_word};
 use super::turn::Within;
 use super::{JobError, Launcher};
 use crate::os::descriptor::Descriptor;
@@ -68,7 +68,7 @@ pub struct Talk {
     /// Whether an answer about the missing ranks of this fence is on its way.
     asks_missing: bool,
     /// The last such answer.
-    missing: Option<Line>,
+    missing: Option<JobLine>,
     /// The fence's end, which came before another answer.
     fenced: Option<Fenced>,
     /// The commands of late answers.
@@ -191,7 +191,7 @@ impl Talk {
 
     /// Sends a line. On an error no part of it was sent. If a part of it has left in time, the rest
     /// leaves later, before anything else.
-    fn say(&mut self, line: &Line, doing: &'static str, within: Within) -> Result<(), JobError> {
+    fn say(&mut self, line: &JobLine, doing: &'static str, within: Within) -> Result<(), JobError> {
         if let Some(why) = self.over {
             return Err(JobError::LauncherLost { launcher: self.launcher, doing, why });
         }
@@ -209,7 +209,7 @@ impl Talk {
 
     /// A whole line, if one has come that is neither a late answer nor the fence's end, which is
     /// kept.
-    fn try_hear(&mut self, doing: &'static str) -> Result<Option<Line>, JobError> {
+    fn try_hear(&mut self, doing: &'static str) -> Result<Option<JobLine>, JobError> {
         while let Some(line) = self.try_hear_any(doing)? {
             if self.late.front().is_some_and(|late| line.command() == late) {
                 self.late.pop_front();
@@ -228,11 +228,11 @@ impl Talk {
         Ok(None)
     }
 
-    fn try_hear_any(&mut self, doing: &'static str) -> Result<Option<Line>, JobError> {
+    fn try_hear_any(&mut self, doing: &'static str) -> Result<Option<JobLine>, JobError> {
         loop {
             if let Some(end) = self.came.iter().position(|byte| *byte == b'\n') {
                 let bytes: Vec<u8> = self.came.drain(..=end).collect();
-                let line = Line::parse(&bytes).ok_or_else(|| self.error(doing, &bytes))?;
+                let line = JobLine::parse(&bytes).ok_or_else(|| self.error(doing, &bytes))?;
                 return Ok(Some(line));
             }
             if self.came.len() >= LINE_BYTES_MAX {
@@ -253,21 +253,21 @@ impl Talk {
     /// refusal.
     pub fn ask(
         &mut self,
-        line: &Line,
+        line: &JobLine,
         answer: &str,
         doing: &'static str,
-    ) -> Result<Line, JobError> {
+    ) -> Result<JobLine, JobError> {
         self.ask_within(line, answer, doing, Within::new(Some(ANSWER)))
     }
 
     /// The same, within a time limit.
     pub fn ask_within(
         &mut self,
-        line: &Line,
+        line: &JobLine,
         answer: &str,
         doing: &'static str,
         within: Within,
-    ) -> Result<Line, JobError> {
+    ) -> Result<JobLine, JobError> {
         // It answers in turn, and too many answers are late.
         while self.late.len() >= LATE_MAX {
             if let Some(line) = self.try_hear(doing)? {
@@ -301,12 +301,12 @@ impl Talk {
     }
 
     /// The next answer may belong to this question, or to another.
-    fn no_answer(&mut self, doing: &'static str, line: &Line) -> JobError {
+    fn no_answer(&mut self, doing: &'static str, line: &JobLine) -> JobError {
         self.over = Some("it has said what was no answer");
         self.error(doing, &line.to_bytes())
     }
 
-    fn read_fence(&self, line: &Line) -> Result<Fenced, JobError> {
+    fn read_fence(&self, line: &JobLine) -> Result<Fenced, JobError> {
         let refused = || self.error("waiting for all ranks", &line.to_bytes());
         if !line.is_refusal() {
             return Ok(Fenced::All);
@@ -318,7 +318,7 @@ impl Talk {
     /// Begins a fence, or goes on with the current one.
     pub fn begin_fence(&mut self, within: Within) -> Result<(), JobError> {
         if !self.is_fencing && self.fenced.is_none() {
-            self.say(&Line::new("barrier_in"), "coming to a fence", within)?;
+            self.say(&JobLine::new("barrier_in"), "coming to a fence", within)?;
             self.is_fencing = true;
         }
         Ok(())
@@ -343,7 +343,7 @@ impl Talk {
             return Ok(());
         }
         let at_once = Within::new(Some(Duration::ZERO));
-        match self.say(&Line::new("missing"), "asking who is missing", at_once) {
+        match self.say(&JobLine::new("missing"), "asking who is missing", at_once) {
             // The socket has no room for it now.
             Err(JobError::LauncherSilent { .. }) => return Ok(()),
             said => said?,
@@ -366,7 +366,7 @@ impl Talk {
     }
 
     /// An error for an incomplete answer.
-    pub fn nonsense(&self, doing: &'static str, line: &Line) -> JobError {
+    pub fn nonsense(&self, doing: &'static str, line: &JobLine) -> JobError {
         self.error(doing, &line.to_bytes())
     }
 }
@@ -392,11 +392,11 @@ mod tests {
         (talk, launcher)
     }
 
-    fn ask(says: &[u8]) -> Result<Line, JobError> {
+    fn ask(says: &[u8]) -> Result<JobLine, JobError> {
         let (mut talk, mut launcher) = talk();
         launcher.write_all(says).unwrap();
         drop(launcher.shutdown(std::net::Shutdown::Write));
-        talk.ask(&Line::new("get"), "get_result", DOING)
+        talk.ask(&JobLine::new("get"), "get_result", DOING)
     }
 
     #[test]
@@ -424,7 +424,7 @@ mod tests {
             // Fails when the other end has gone.
             while launcher.write_all(&[b'x'; 4096]).is_ok() {}
         });
-        let asked = talk.ask(&Line::new("get"), "get_result", DOING);
+        let asked = talk.ask(&JobLine::new("get"), "get_result", DOING);
         assert!(matches!(asked, Err(JobError::Launcher { .. })));
         assert!(talk.came.len() <= LINE_BYTES_MAX + 4096);
         // The inherited number stays open in this process, as it would in a rank: it is closed with
@@ -439,7 +439,7 @@ mod tests {
         talk.begin_fence(Within::new(None)).unwrap();
         assert_eq!(talk.end_fence().unwrap(), None);
         launcher.write_all(b"cmd=barrier_out\ncmd=missing_result ranks=\n").unwrap();
-        talk.ask(&Line::new("missing"), "missing_result", DOING).unwrap();
+        talk.ask(&JobLine::new("missing"), "missing_result", DOING).unwrap();
         // A second begin goes on with the same fence.
         talk.begin_fence(Within::new(None)).unwrap();
         assert_eq!(talk.end_fence().unwrap(), Some(Fenced::All));
@@ -452,7 +452,7 @@ mod tests {
     fn an_answer_that_comes_too_late_is_not_that_to_the_next_question() {
         let (mut talk, mut launcher) = talk();
         let soon = || Within::new(Some(Duration::from_millis(1)));
-        let get = Line::new("get");
+        let get = JobLine::new("get");
         for _ in 0..2 {
             let asked = talk.ask_within(&get, "get_result", DOING, soon());
             assert!(matches!(asked, Err(JobError::LauncherSilent { limit_ms: 1, .. })));
@@ -489,7 +489,7 @@ mod tests {
     #[test]
     fn a_line_that_was_cut_off_is_said_to_its_end_before_another() {
         let (mut talk, mut launcher) = talk();
-        let long = Line::new("put").with("value", "7".repeat(LINE_BYTES_MAX - 100));
+        let long = JobLine::new("put").with("value", "7".repeat(LINE_BYTES_MAX - 100));
         let soon = || Within::new(Some(Duration::from_millis(1)));
         // A part of the line has left, once there is room for only a part.
         let mut lines = 0;
@@ -506,13 +506,13 @@ mod tests {
             }
         }
         // As long as there is no room, no other line is sent.
-        let said = talk.say(&Line::new("get"), DOING, soon());
+        let said = talk.say(&JobLine::new("get"), DOING, soon());
         assert!(matches!(said, Err(JobError::LauncherSilent { .. })));
         let reader = std::thread::spawn(move || {
             launcher.read_to_end(&mut heard).unwrap();
             heard
         });
-        talk.say(&Line::new("get"), DOING, Within::new(None)).unwrap();
+        talk.say(&JobLine::new("get"), DOING, Within::new(None)).unwrap();
         // For both copies of the descriptor; the test has one.
         rustix::net::shutdown(&talk.socket, rustix::net::Shutdown::Write).unwrap();
         let wanted = [long.to_bytes().repeat(lines), b"cmd=get\n".to_vec()].concat();

@@ -73,7 +73,7 @@ impl<T> Turn<T> {
 
     /// The value as soon as it is free; `None`: not within the time limit. A free one needs no
     /// time.
-    pub fn take(&self, within: Within) -> Option<Taken<'_, T>> {
+    pub fn take(&self, within: Within) -> Option<TurnGuard<'_, T>> {
         let guard = lock(&self.is_taken);
         let waited = self.freed.wait_timeout_while(guard, within.left(), |is_taken| *is_taken);
         let (mut is_taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -83,11 +83,11 @@ impl<T> Turn<T> {
         *is_taken = true;
         drop(is_taken);
         // Its previous user is at most about to unlock it.
-        Some(Taken { turn: self, value: lock(&self.value) })
+        Some(TurnGuard { turn: self, value: lock(&self.value) })
     }
 
     /// The value as soon as it is free, without a limit.
-    pub fn lock(&self) -> Taken<'_, T> {
+    pub fn lock(&self) -> TurnGuard<'_, T> {
         loop {
             if let Some(taken) = self.take(Within::new(None)) {
                 return taken;
@@ -98,12 +98,12 @@ impl<T> Turn<T> {
 
 /// A turn, until it is dropped.
 #[derive(Debug)]
-pub struct Taken<'a, T> {
+pub struct TurnGuard<'a, T> {
     turn: &'a Turn<T>,
     value: MutexGuard<'a, T>,
 }
 
-impl<T> Deref for Taken<'_, T> {
+impl<T> Deref for TurnGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -111,13 +111,13 @@ impl<T> Deref for Taken<'_, T> {
     }
 }
 
-impl<T> DerefMut for Taken<'_, T> {
+impl<T> DerefMut for TurnGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.value
     }
 }
 
-impl<T> Drop for Taken<'_, T> {
+impl<T> Drop for TurnGuard<'_, T> {
     fn drop(&mut self) {
         *lock(&self.turn.is_taken) = false;
         self.turn.freed.notify_one();

@@ -45,14 +45,14 @@ impl Source for &[u8] {
 }
 
 /// The data of a message, of which each packet carries a part.
-pub trait Parts: Copy {
+pub trait MessageParts: Copy {
     /// All bytes.
     fn bytes(self) -> u64;
     /// The bytes of this range, which lies inside.
     fn part(self, range: Range<u64>) -> impl Source;
 }
 
-impl Parts for &[u8] {
+impl MessageParts for &[u8] {
     #[inline(always)]
     fn bytes(self) -> u64 {
         self.len() as u64
@@ -74,7 +74,7 @@ struct SlicesPart<'a> {
     range: Range<u64>,
 }
 
-impl Parts for Slices<'_> {
+impl MessageParts for Slices<'_> {
     fn bytes(self) -> u64 {
         self.0.iter().fold(0, |sum, slice| sum.saturating_add(slice.len() as u64))
     }

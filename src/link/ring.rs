@@ -46,7 +46,7 @@ const SHORT_BYTES_MAX: u32 = (1 << FLOW_SHIFT) - 1;
 const TELL_SHIFT: u32 = 16;
 /// What a writer remembers, by the numbers of flows.
 #[derive(Debug)]
-struct Told {
+struct ToldFlows {
     /// The flow that the reader was told.
     flows: [FlowWords; FLOWS],
     /// A digest of the one that last sent a whole header. If two have the same, one is told early.
@@ -153,7 +153,7 @@ pub struct RingWriter<L, W> {
     stamp: u32,
     /// Before this position, a line may begin with the bytes of a body.
     body_until: u64,
-    flows: Option<Box<Told>>,
+    flows: Option<Box<ToldFlows>>,
     violation: Option<RingViolation>,
 }
 
@@ -335,7 +335,7 @@ impl<L: Lines, W: Word> RingWriter<L, W> {
         let (header, _) = Header::of_flow(&flow, &Varying { offset, length, word });
         let number = number_of(&flow);
         let digest = key ^ places.rotate_left(16) ^ entry.rotate_left(32) ^ rest.rotate_left(48);
-        let new = || Box::new(Told { flows: [NO_FLOW; FLOWS], last: [0; FLOWS] });
+        let new = || Box::new(ToldFlows { flows: [NO_FLOW; FLOWS], last: [0; FLOWS] });
         let told = self.flows.get_or_insert_with(new);
         let tells = told.last[number] == digest && told.flows[number] != flow;
         let [_, w1, w2, w3, w4, w5] = header.to_words();

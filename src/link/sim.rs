@@ -6,7 +6,7 @@
 //!                                                     advance(): time moves to the next arrival
 //! ```
 //! A link is one direction. It is bounded: a packet counts until it has been taken by
-//! [`Fabric::arrive`], and until then the sender sees [`Full`], so that back-pressure is exercised
+//! [`SimFabric::arrive`], and until then the sender sees [`Full`], so that back-pressure is exercised
 //! like that of a ring. Order within a link is as the delays have it; the interface must not care.
 //!
 //! Never: a packet that is delivered twice (a hostile peer apart, see [`Trouble::duplicate`]), or
@@ -119,7 +119,7 @@ impl Body for SimPacket {
 }
 
 #[derive(Debug)]
-struct Link {
+struct SimRing {
     to: usize,
     capacity: usize,
     packet_bytes: u32,
@@ -130,17 +130,17 @@ struct Link {
 
 /// Several interfaces, named 0, 1, .., and the links between them.
 #[derive(Debug)]
-pub struct Fabric {
+pub struct SimFabric {
     rng: Rng,
     trouble: Trouble,
     now_ns: u64,
     sent: u64,
-    links: Vec<Link>,
+    links: Vec<SimRing>,
     /// By destination: packets in order of arrival; those that arrive together, of sending.
     flights: Vec<BTreeMap<(u64, u64), SimPacket>>,
 }
 
-impl Fabric {
+impl SimFabric {
     /// A fabric between `interfaces` interfaces, without links, all of whose choices follow from
     /// `seed`.
     pub fn new(seed: u64, interfaces: usize, trouble: Trouble) -> Self {
@@ -152,13 +152,13 @@ impl Fabric {
     /// `packet_bytes` bytes (at least a line, as the metadata must fit into the first).
     pub fn connect(&mut self, to: usize, capacity: usize, packet_bytes: u32) -> SimLink {
         assert!(to < self.flights.len() && capacity > 0 && packet_bytes as usize >= LINE_BYTES);
-        self.links.push(Link { to, capacity, packet_bytes, used: 0, is_cut: false });
+        self.links.push(SimRing { to, capacity, packet_bytes, used: 0, is_cut: false });
         SimLink(self.links.len() - 1)
     }
 
     /// The sending half of a link.
-    pub fn outgoing(&mut self, link: SimLink) -> Outgoing<'_> {
-        Outgoing { fabric: self, link }
+    pub fn outgoing(&mut self, link: SimLink) -> SimOutgoing<'_> {
+        SimOutgoing { fabric: self, link }
     }
 
     /// Loses a link, and all that is on its way there. Its sender sees [`Full`] from now on.
@@ -238,12 +238,12 @@ impl Fabric {
 
 /// The sending half of a simulated link.
 #[derive(Debug)]
-pub struct Outgoing<'a> {
-    fabric: &'a mut Fabric,
+pub struct SimOutgoing<'a> {
+    fabric: &'a mut SimFabric,
     link: SimLink,
 }
 
-impl Transmit for Outgoing<'_> {
+impl Transmit for SimOutgoing<'_> {
     fn packet_bytes(&self) -> u32 {
         self.fabric.links[self.link.0].packet_bytes
     }
@@ -313,7 +313,7 @@ mod tests {
     }
 
     fn run(seed: u64, trouble: Trouble) -> Vec<SimPacket> {
-        let mut fabric = Fabric::new(seed, 2, trouble);
+        let mut fabric = SimFabric::new(seed, 2, trouble);
         let link = fabric.connect(1, 40, 64);
         for i in 0..20 {
             let data = [i as u8; 3];
@@ -345,9 +345,9 @@ mod tests {
 
     #[test]
     fn a_link_is_full_until_a_packet_is_taken_and_forever_when_it_is_cut() {
-        let mut fabric = Fabric::new(0, 2, Trouble::NONE);
+        let mut fabric = SimFabric::new(0, 2, Trouble::NONE);
         let (link, other) = (fabric.connect(1, 1, 64), fabric.connect(1, 1, 64));
-        let send = |fabric: &mut Fabric, link| {
+        let send = |fabric: &mut SimFabric, link| {
             fabric.outgoing(link).transmit(&header(0, 1), &[], &[1u8][..])
         };
         assert_eq!(send(&mut fabric, link), Ok(()));

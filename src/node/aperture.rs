@@ -33,8 +33,8 @@ use super::{Forked, LinkError, MemoryError, Node};
 use crate::control::{self, LinkToken, Reason};
 use crate::interface::{AreaId, LinkId};
 use crate::os::aperture::{
-    AccessError, ApertureAccess, Exceeded, Ledger, Limits, Owned, PAGE_BYTES, Pages, Reservation,
-    Stores,
+    AccessError, ApertureAccess, Exceeded, ExportLimits, Ledger, Owned, PAGE_BYTES, Pages,
+    Reservation, Stores,
 };
 use crate::os::pool::{Layout, Pool};
 use std::collections::HashMap;
@@ -290,7 +290,7 @@ impl Exported {
 
 /// The holder of an export.
 #[derive(Clone, Copy, Debug)]
-enum To {
+enum ExportTarget {
     /// A process of this host.
     Process(LinkToken),
     /// One of another host.
@@ -299,7 +299,7 @@ enum To {
 
 /// All apertures of a node.
 #[derive(Debug, Default)]
-pub(super) struct Apertures {
+pub(super) struct NodeApertures {
     ledger: Arc<Ledger>,
     exported: HashMap<ApertureId, Exported>,
     held: HashMap<ApertureId, Aperture>,
@@ -307,7 +307,7 @@ pub(super) struct Apertures {
     refused: HashMap<LinkId, String>,
 }
 
-impl Apertures {
+impl NodeApertures {
     fn link_bytes(&self, link: LinkId) -> (usize, u64) {
         let of = self.exported.iter().filter(|row| row.0.link == link);
         of.fold((0, 0), |(count, bytes), row| (count + 1, bytes + row.1.bytes))
@@ -408,19 +408,23 @@ impl Node {
         }
         let (to, uid) = self.check_export(link, bytes)?;
         let (all, user) = (self.config.aperture_bytes_max, self.config.aperture_user_bytes_max);
-        let reserved = self.apertures.ledger.reserve(bytes, uid, Limits { all, user });
+        let reserved = self.apertures.ledger.reserve(bytes, uid, ExportLimits { all, user });
         let reservation = reserved.map_err(|exceeded| self.exceeded(bytes, exceeded))?;
         let (owned, file) = make(reservation).map_err(|error| ExportError::Os { bytes, error })?;
         self.offer(link, to, access, bytes, file, Exports::Own(Arc::new(owned)))
     }
 
     /// The other end of a link over which this many bytes may be exported.
-    fn check_export(&self, link: LinkId, bytes: u64) -> Result<(To, Option<u32>), ExportError> {
+    fn check_export(
+        &self,
+        link: LinkId,
+        bytes: u64,
+    ) -> Result<(ExportTarget, Option<u32>), ExportError> {
         let found = self.link(link)?;
         let (token, uid) = (found.token.ok_or(ExportError::ToSelf)?, found.peer.uid);
         let to = match found.host_can_lend() {
-            None => To::Process(token),
-            Some(can) => can.map(|()| To::Host).map_err(ExportError::OtherHost)?,
+            None => ExportTarget::Process(token),
+            Some(can) => can.map(|()| ExportTarget::Host).map_err(ExportError::OtherHost)?,
         };
         let limit = self.config.aperture_link_bytes_max;
         let (_, used) = self.apertures.link_bytes(link);
@@ -447,15 +451,17 @@ impl Node {
     fn offer(
         &mut self,
         link: LinkId,
-        to: To,
+        to: ExportTarget,
         access: ApertureAccess,
         bytes: u64,
         file: OwnedFd,
         memory: Exports,
     ) -> Result<ApertureId, ExportError> {
         let number = match to {
-            To::Process(token) => self.control().export_aperture(token, access, bytes, file)?,
-            To::Host => {
+            ExportTarget::Process(token) => {
+                self.control().export_aperture(token, access, bytes, file)?
+            }
+            ExportTarget::Host => {
                 let lent = self.link(link)?.lend_to_host(file, bytes, access);
                 lent.map_err(ExportError::OtherHost)?
             }
@@ -528,7 +534,7 @@ impl Node {
         self.check_fork()?;
         let bytes = pool.bytes();
         let (to, uid) = self.check_export(link, bytes)?;
-        if matches!(to, To::Host) {
+        if matches!(to, ExportTarget::Host) {
             let why = "a publisher's pool is memory of one host";
             return Err(ExportError::OtherHost(why.into()));
         }

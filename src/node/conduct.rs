@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 /// The charge against the sender of a refused packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum RefusalCharge {
     /// No ticket ever had its key.
     Guess,
     /// Its ticket has been revoked.
@@ -22,10 +22,10 @@ pub(super) enum Refused {
 
 /// Refused packets of a peer: mostly none.
 #[derive(Debug, Default)]
-pub(crate) struct Conduct(Option<Box<Record>>);
+pub(crate) struct Conduct(Option<Box<ConductRecord>>);
 
 #[derive(Debug, Default)]
-struct Record {
+struct ConductRecord {
     wrong_keys: u32,
     /// Of either ring: lines that were accepted when wrong keys were last forgiven, and lines
     /// refused.
@@ -65,7 +65,7 @@ impl Conduct {
     pub fn refused(
         &mut self,
         config: &Config,
-        refusal: Refused,
+        refusal: RefusalCharge,
         is_bulk: bool,
         lines: Range<u64>,
         now_ns: impl FnOnce() -> u64,
@@ -75,13 +75,13 @@ impl Conduct {
         let accepted = lines.start - record.refused[ring];
         record.refused[ring] += lines.end - lines.start;
         record.packets += 1;
-        if refusal == Refused::Stale {
+        if refusal == RefusalCharge::Stale {
             record.stale += 1;
             if !record.stale.is_multiple_of(STALE_PER_REFUSAL) {
                 return None;
             }
         }
-        if refusal == Refused::Guess {
+        if refusal == RefusalCharge::Guess {
             let forgiven = (accepted - record.forgiven_at[ring]) / FORGIVEN_AFTER;
             record.forgiven_at[ring] += forgiven * FORGIVEN_AFTER;
             let forgiven = u32::try_from(forgiven).unwrap_or(u32::MAX);

@@ -169,7 +169,7 @@ const EARLY_EVENTS_MAX: usize = 1024;
 
 /// A link that a caller here is connecting.
 #[derive(Debug, Default)]
-pub(super) struct Connecting {
+pub(super) struct ConnectingLink {
     /// The result, until the caller takes it.
     ended: Option<Result<LinkId, ConnectError>>,
     /// Later events of the link: the caller hears of the link first.
@@ -374,7 +374,7 @@ impl Node {
         let name: ServiceName = name.parse()?;
         let begun = self.control().begin_connect(&name, greeting, timeout, wait);
         if let Ok(token) = begun {
-            self.connecting.insert(token, Connecting::default());
+            self.connecting.insert(token, ConnectingLink::default());
         }
         begun
     }
@@ -394,7 +394,7 @@ impl Node {
             error: e.into(),
         })?;
         let token = self.control().begin_connect_host(&host, greeting, timeout, wait)?;
-        self.connecting.insert(token, Connecting::default());
+        self.connecting.insert(token, ConnectingLink::default());
         Ok(token)
     }
 
@@ -422,7 +422,7 @@ impl Node {
         Some(ended)
     }
 
-    fn forget_connecting(&mut self, token: LinkToken) -> Option<Connecting> {
+    fn forget_connecting(&mut self, token: LinkToken) -> Option<ConnectingLink> {
         self.asked.retain(|_, asked| *asked != token);
         self.connecting.remove(&token)
     }

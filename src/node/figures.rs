@@ -10,7 +10,7 @@
 //! Never: the node waits for a reader of figures; a peer's word is used other than for printing.
 
 use super::Node;
-use super::kept::{Kept, Shown};
+use super::kept::{BoundedResource, Shown};
 use super::link::Link;
 use super::room_waits::RoomWaits;
 use crate::control::{Peer, printable};
@@ -32,14 +32,14 @@ const LINKS_LISTED_MAX: usize = 1000;
 
 /// Counts the requests of a link that were received and have no reply yet.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct UnansweredRequests {
     /// One for each call; its server alone stores it.
     pub states: Arc<[AtomicU8]>,
     /// Whether a request in this state was received and has no reply yet.
     pub is_held: fn(u8) -> bool,
 }
 
-impl Held {
+impl UnansweredRequests {
     fn count(&self) -> u64 {
         let states = self.states.iter().map(|state| state.load(Ordering::Relaxed));
         states.filter(|state| (self.is_held)(*state)).count() as u64
@@ -56,7 +56,7 @@ pub(super) struct Figures {
     node: NodeId,
     /// The time when it was made, by the monotonic clock.
     made_ns: u64,
-    links: Mutex<BTreeMap<u32, Arc<OfLink>>>,
+    links: Mutex<BTreeMap<u32, Arc<LinkFigures>>>,
     /// Long turns of the node.
     turns: AtomicU64,
     /// The time since when it sleeps in a call, or in its event loop, as last reported; 0: it does
@@ -75,7 +75,7 @@ pub(super) struct Figures {
 
 /// Of one link.
 #[derive(Debug)]
-pub(super) struct OfLink {
+pub(super) struct LinkFigures {
     id: LinkId,
     peer: Peer,
     is_ours: bool,
@@ -110,7 +110,7 @@ pub(super) struct OfLink {
     gave_up_since_ns: AtomicU64,
     gave_up_ns: AtomicU64,
     /// Of a server's link.
-    held: OnceLock<Held>,
+    held: OnceLock<UnansweredRequests>,
     /// Records that came over it, and that the program here keeps.
     kept: OnceLock<Vec<Shown>>,
     /// For a publisher's link: samples that its subscriber did not get.
@@ -177,10 +177,10 @@ impl Figures {
     }
 
     /// A link was made.
-    pub fn add(&self, link: &Link, is_ours: bool, words: Words) -> Arc<OfLink> {
+    pub fn add(&self, link: &Link, is_ours: bool, words: Words) -> Arc<LinkFigures> {
         let Words { taken, given, peer_room } = words;
         let capacity = link.tx.as_ref().map_or(0, |tx| tx.ring.capacity());
-        let of_link = Arc::new(OfLink {
+        let of_link = Arc::new(LinkFigures {
             id: link.id,
             peer: link.peer.clone(),
             is_ours,
@@ -213,14 +213,14 @@ impl Figures {
     }
 
     /// Requests come over a link; `held` counts those without a reply.
-    pub fn show_held(&self, index: u32, held: Held) {
+    pub fn show_held(&self, index: u32, held: UnansweredRequests) {
         if let Some(link) = locked(&self.links).get(&index) {
             let _ = link.held.set(held);
         }
     }
 
     /// The program may keep records that come over a link.
-    pub fn show_kept(&self, index: u32, kept: Vec<(&'static str, Arc<dyn Kept>)>) {
+    pub fn show_kept(&self, index: u32, kept: Vec<(&'static str, Arc<dyn BoundedResource>)>) {
         if let Some(link) = locked(&self.links).get(&index) {
             let shown = kept.into_iter().map(|(what, kept)| Shown::new(what, kept));
             let _ = link.kept.set(shown.collect());
@@ -323,7 +323,7 @@ impl Figures {
             ms_since(since_ns),
         );
         // Links come and go while this is written: they do not wait for it.
-        let (links, gone): (Vec<Arc<OfLink>>, u64) = {
+        let (links, gone): (Vec<Arc<LinkFigures>>, u64) = {
             let links = locked(&self.links);
             // The counts of a link that goes meanwhile are in one of the two.
             (links.values().cloned().collect(), self.samples_dropped.load(Ordering::Relaxed))
@@ -345,12 +345,16 @@ impl Figures {
 
 impl Node {
     /// For a link over which requests come: the counter of requests without a reply.
-    pub(crate) fn show_held(&self, id: LinkId, held: Held) {
+    pub(crate) fn show_held(&self, id: LinkId, held: UnansweredRequests) {
         self.figures.show_held(id.index, held);
     }
 
     /// For a link to a receiver: counters of the records it keeps, by name.
-    pub(crate) fn show_kept(&self, id: LinkId, kept: Vec<(&'static str, Arc<dyn Kept>)>) {
+    pub(crate) fn show_kept(
+        &self,
+        id: LinkId,
+        kept: Vec<(&'static str, Arc<dyn BoundedResource>)>,
+    ) {
         self.figures.show_kept(id.index, kept);
     }
 
@@ -368,7 +372,7 @@ impl Node {
     }
 }
 
-impl OfLink {
+impl LinkFigures {
     /// Stores the current figures. Seven stores.
     pub fn publish(&self, now: Moment) {
         self.written.store(now.written, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 //!
 //! Never: the reader takes a lock that the program takes on its way.
 
-use crate::interface::notification::Waiting;
+use crate::interface::notification::QueueView;
 use crate::os::sys;
 use core::fmt::{Debug, Write};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub(crate) struct KeptNow {
 }
 
 /// A resource of which a receiver has a bounded number, or size.
-pub(crate) trait Kept: Send + Sync + Debug {
+pub(crate) trait BoundedResource: Send + Sync + Debug {
     fn now(&self) -> KeptNow;
 }
 
@@ -32,14 +32,14 @@ pub(crate) trait Kept: Send + Sync + Debug {
 #[derive(Debug)]
 pub(super) struct Shown {
     what: &'static str,
-    kept: Arc<dyn Kept>,
+    kept: Arc<dyn BoundedResource>,
     /// The released count when a look first found the current held count, and the time of that
     /// look; 0: no resource is held.
     since: Mutex<(u64, u64)>,
 }
 
 impl Shown {
-    pub fn new(what: &'static str, kept: Arc<dyn Kept>) -> Self {
+    pub fn new(what: &'static str, kept: Arc<dyn BoundedResource>) -> Self {
         Self { what, kept, since: Mutex::default() }
     }
 
@@ -101,7 +101,7 @@ impl BuffersHeld {
     }
 }
 
-impl Kept for BuffersHeld {
+impl BoundedResource for BuffersHeld {
     fn now(&self) -> KeptNow {
         KeptNow {
             held: self.held.load(Ordering::Relaxed).into(),
@@ -124,7 +124,7 @@ pub(crate) struct SamplesHeld {
     pub max: u32,
 }
 
-impl Kept for SamplesHeld {
+impl BoundedResource for SamplesHeld {
     fn now(&self) -> KeptNow {
         let held = self.leases.load(Ordering::Relaxed).count_ones();
         KeptNow {
@@ -139,11 +139,11 @@ impl Kept for SamplesHeld {
 /// Places of a subscriber with samples that its program has not received.
 #[derive(Debug)]
 pub(crate) struct PlacesHeld {
-    pub waiting: Waiting,
+    pub waiting: QueueView,
     pub depth: u32,
 }
 
-impl Kept for PlacesHeld {
+impl BoundedResource for PlacesHeld {
     fn now(&self) -> KeptNow {
         let (held, received) = self.waiting.count();
         let max = self.depth.into();
@@ -156,13 +156,13 @@ impl Kept for PlacesHeld {
 /// buffers, or small ones, which have places of their own.
 #[derive(Debug)]
 pub(crate) struct MessagesHeld {
-    pub waiting: Waiting,
+    pub waiting: QueueView,
     pub small: bool,
     /// Most such messages.
     pub max: u64,
 }
 
-impl Kept for MessagesHeld {
+impl BoundedResource for MessagesHeld {
     fn now(&self) -> KeptNow {
         let (_, held, received) = self.waiting.sum(|is_fast, _| u64::from(is_fast == self.small));
         // The sender's asks come in the same way as small messages.
@@ -176,7 +176,7 @@ impl Kept for MessagesHeld {
 /// Bytes in the window of a byte stream that its program has not read.
 #[derive(Debug)]
 pub(crate) struct WindowHeld {
-    pub waiting: Waiting,
+    pub waiting: QueueView,
     /// The byte count in a packet's word.
     pub bytes_of: fn(u32) -> u64,
     pub packets: u32,
@@ -186,7 +186,7 @@ pub(crate) struct WindowHeld {
     pub read: AtomicU64,
 }
 
-impl Kept for WindowHeld {
+impl BoundedResource for WindowHeld {
     fn now(&self) -> KeptNow {
         let (packets, bytes, _) = self.waiting.sum(|_, word| (self.bytes_of)(word));
         let held = (bytes + self.unread.load(Ordering::Relaxed)).min(self.window);

@@ -9,7 +9,7 @@ use super::wait::{Look, WaitError};
 use super::{Node, NodeReceiveError, NodeSendError, PreparedTicket, TerminusId};
 use crate::interface::terminus::{PIECES_MAX, PostError};
 use crate::interface::{Handed, LinkId, Notification, QueueId};
-use crate::link::{Parts, Slices};
+use crate::link::{MessageParts, Slices};
 use crate::wire::Ticket;
 use core::time::Duration;
 

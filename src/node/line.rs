@@ -8,7 +8,7 @@
 use super::link::BULK_PACKET_MIN;
 use super::{Node, NodeSendError};
 use crate::interface::LinkId;
-use crate::link::{Parts, Source, Transmit};
+use crate::link::{MessageParts, Source, Transmit};
 #[cfg(feature = "unstable-internals")]
 use crate::wire::TicketBytes;
 use crate::wire::{
@@ -78,7 +78,7 @@ impl Node {
         &mut self,
         index: usize,
         ticket: &Ticket,
-        data: impl Parts,
+        data: impl MessageParts,
         metadata: &[u8],
         word: u32,
     ) -> bool {
@@ -93,7 +93,7 @@ impl Node {
         &mut self,
         index: usize,
         ticket: &Ticket,
-        data: impl Parts,
+        data: impl MessageParts,
         metadata: &[u8],
         word: u32,
     ) -> bool {

@@ -14,12 +14,12 @@
 //! the bell, a word of the waker's page; one in an event loop, by a byte on the socket.
 
 use super::conduct::Conduct;
-use super::figures::{Moment, OfLink};
+use super::figures::{LinkFigures, Moment};
 #[cfg(feature = "tls")]
 use crate::control::hosts::{self, HostLink, Moved};
 use crate::control::{LinkToken, Peer};
 use crate::engine::routes::Route;
-use crate::engine::sleep::{self, Announced, Arming};
+use crate::engine::sleep::{self, AnnounceStep, Arming};
 use crate::interface::terminus::Segmenter;
 use crate::interface::{Counters, Flow, LinkId};
 use crate::link::cells::Word;
@@ -27,7 +27,7 @@ use crate::link::ring::{FLOWS, RingReader, RingViolation, RingWriter, packet_lin
 use crate::link::sleep::{Barrier, Ear, Signaller, Sleeper, WakeBy, ring};
 use crate::link::{Full, Source, Transmit};
 use crate::os::memory::{RegionLines, RegionWord, close_elsewhere};
-use crate::os::socket::{self, Connection};
+use crate::os::socket::{self, SocketConnection};
 use crate::os::sys;
 use crate::wire::{Flags, Header, NodeId};
 use core::sync::atomic::Ordering;
@@ -35,8 +35,8 @@ use std::boxed::Box;
 use std::sync::Arc;
 use std::vec::Vec;
 
-type Writer = RingWriter<RegionLines, RegionWord>;
-type Reader = RingReader<RegionLines, RegionWord>;
+type LinkWriter = RingWriter<RegionLines, RegionWord>;
+type LinkReader = RingReader<RegionLines, RegionWord>;
 
 /// From this many data bytes on, a packet goes into the bulk ring if there is one, unless it has to
 /// stay in order.
@@ -44,7 +44,7 @@ pub(super) const BULK_PACKET_MIN: u32 = 2048;
 
 /// Whether a message can be taken at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum SendRoom {
     /// Now.
     Now,
     /// When the receiver has read more.
@@ -58,7 +58,7 @@ pub(crate) enum Room {
 
 /// The packets that have left over a link in one go.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct SentPackets {
     pub packets: u64,
     /// Their data bytes.
     pub bytes: u64,
@@ -73,8 +73,8 @@ pub(crate) struct Left {
 /// The sending half of a link.
 #[derive(Debug)]
 pub(crate) struct SendHalf {
-    pub ring: Writer,
-    pub bulk: Option<Writer>,
+    pub ring: LinkWriter,
+    pub bulk: Option<LinkWriter>,
     /// The receiver's word for a bulk ring.
     pub bulk_freed: RegionWord,
     /// The ring that was full when a packet was last refused.
@@ -99,7 +99,7 @@ pub(crate) struct SendHalf {
 
 impl SendHalf {
     pub fn new(
-        ring: Writer,
+        ring: LinkWriter,
         bulk_freed: RegionWord,
         peer_sleep: RegionWord,
         own_room: RegionWord,
@@ -170,7 +170,7 @@ impl SendHalf {
     /// Packets of cut messages were committed: counts them, and wakes the receiver if their flags
     /// say so. Returns whether to consider asking for a bulk ring.
     #[inline(always)]
-    pub fn have_left(&mut self, left: &Left) -> bool {
+    pub fn have_left(&mut self, left: &SentPackets) -> bool {
         self.cut_messages += left.messages;
         self.signal_if_asleep(|| left.flags);
         self.counters.packets_sent.add(left.packets);
@@ -195,7 +195,7 @@ impl SendHalf {
 
     /// Whether all packets of a message would be taken now, each by the ring that
     /// [`transmit`](Transmit::transmit) would choose for it.
-    pub fn room_for(&mut self, segmenter: &Segmenter) -> Room {
+    pub fn room_for(&mut self, segmenter: &Segmenter) -> SendRoom {
         let mut rest = segmenter.clone();
         let packet_bytes = self.packet_bytes_with(segmenter.flags());
         let (mut in_base, mut in_bulk) = (0, 0);
@@ -204,22 +204,22 @@ impl SendHalf {
             let is_bulk = self.bulk.is_some() && self.is_bulk_packet(&header);
             let lines = if is_bulk { &mut in_bulk } else { &mut in_base };
             *lines += header.layout().lines;
-            let capacity = |ring: &Writer| ring.capacity() - 1;
+            let capacity = |ring: &LinkWriter| ring.capacity() - 1;
             let ring = match &self.bulk {
                 Some(bulk) if !segmenter.flags().contains(Flags::IN_ORDER) => bulk,
                 _ => &self.ring,
             };
             if in_base > capacity(&self.ring) || in_bulk > capacity(ring) {
                 let packets = capacity(ring) / packet_lines_max(packet_bytes);
-                return Room::Never { at_once: packets * packet_bytes as u64 };
+                return SendRoom::Never { at_once: packets * packet_bytes as u64 };
             }
             rest.taken(&range);
         }
         let bulk_free = self.bulk.as_mut().map_or(0, |bulk| bulk.free_lines());
         if in_base <= self.ring.free_lines() && in_bulk <= bulk_free {
-            Room::Now
+            SendRoom::Now
         } else {
-            Room::NotNow
+            SendRoom::NotNow
         }
     }
 
@@ -282,7 +282,7 @@ impl Transmit for SendHalf {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waker {
     /// `None`: a link of a node to itself, on which no thread sleeps.
-    pub socket: Option<Arc<Connection>>,
+    pub socket: Option<Arc<SocketConnection>>,
     /// This process's own word; `None`: the other end knows bytes only.
     pub bell: Option<RegionWord>,
     /// The transport to the other end, if that is on another host.
@@ -339,8 +339,8 @@ impl Waker {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ReceiveHalf {
-    pub ring: Reader,
-    pub bulk: Option<Reader>,
+    pub ring: LinkReader,
+    pub bulk: Option<LinkReader>,
     /// This process's word for a bulk ring.
     pub bulk_freed: RegionWord,
     /// This process's sleep generation, which the sender reads.
@@ -365,7 +365,7 @@ pub(crate) struct ReceiveHalf {
 
 impl ReceiveHalf {
     pub fn new(
-        ring: Reader,
+        ring: LinkReader,
         bulk_freed: RegionWord,
         own_sleep: RegionWord,
         peer_room: RegionWord,
@@ -436,9 +436,9 @@ impl ReceiveHalf {
     }
 
     /// This process is about to sleep: announces it to the sender, unless it knows.
-    pub fn arm(&mut self, by: WakeBy) -> Announced {
+    pub fn arm(&mut self, by: WakeBy) -> AnnounceStep {
         let announced = self.arming.arm(&mut self.sleep, by);
-        if announced != Announced::Already {
+        if announced != AnnounceStep::Already {
             self.signals_due = self.signals_due.saturating_add(1);
         }
         announced
@@ -446,7 +446,7 @@ impl ReceiveHalf {
 
     /// This process looks no more until the sender signals any packet. `None`: the sender does not
     /// know how.
-    pub fn arm_for_any(&mut self) -> Option<Announced> {
+    pub fn arm_for_any(&mut self) -> Option<AnnounceStep> {
         let announced = self.arming.arm_for_any(&mut self.sleep);
         if announced.is_some() {
             self.signals_due = self.signals_due.saturating_add(1);
@@ -468,7 +468,7 @@ impl ReceiveHalf {
     }
 
     /// The socket over which either side wakes the other.
-    pub fn wake(&self) -> Option<&Arc<Connection>> {
+    pub fn wake(&self) -> Option<&Arc<SocketConnection>> {
         self.waker.socket.as_ref()
     }
 
@@ -556,7 +556,7 @@ pub(crate) struct Link {
     /// A caller gave up waiting for room, and may wait for it in a task, outside the node's view.
     pub awaits_room: bool,
     /// Its public figures; `None`: a link of the node to itself.
-    pub figures: Option<Arc<OfLink>>,
+    pub figures: Option<Arc<LinkFigures>>,
     pub origin: Box<Origin>,
 }
 

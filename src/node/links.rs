@@ -7,7 +7,8 @@ use super::receive::Misbehaviour;
 use super::wait::{Look, WaitError};
 use super::{Forked, Node};
 use crate::control::{
-    AcceptError, ConnectError, LinkFeatures, LinkToken, NewLink, Peer, RefusedBy, RequestId, Way,
+    AcceptError, ConnectError, LinkFeatures, LinkToken, LinkWay, NewLink, Peer, RefusedBy,
+    RequestId,
 };
 use crate::engine::turns::{Budget, TakesTurns};
 use crate::interface::{Counters, LinkId};
@@ -41,7 +42,7 @@ pub(super) struct Departed {
 
 /// A link whose peer is gone.
 #[derive(Debug)]
-pub(super) struct Leaving {
+pub(super) struct LeavingLink {
     link: LinkId,
     /// Nothing more is taken once this many lines of its rings have been taken in all.
     until: u64,
@@ -355,12 +356,12 @@ impl Node {
         self.queued.drop_link(index);
         let unsent = self.termini.iter_mut().map(|terminus| terminus.drop_link(id)).sum();
         // Links that are drained within one turn are reported in the order of their ends.
-        self.drain(Leaving { link: id, until, reason, unsent });
+        self.drain(LeavingLink { link: id, until, reason, unsent });
     }
 
     /// One turn of a link whose peer is gone; reports the link once all its packets have been
     /// taken. Returns how many packets were taken.
-    fn drain(&mut self, leaving: Leaving) -> usize {
+    fn drain(&mut self, leaving: LeavingLink) -> usize {
         // If many links end at once, the others' turn comes first.
         let taken = match self.leaving_budget.is_spent() {
             true => 0,
@@ -378,7 +379,7 @@ impl Node {
             self.turns.call_attention();
             return taken;
         }
-        let Leaving { link, reason, unsent, .. } = leaving;
+        let LeavingLink { link, reason, unsent, .. } = leaving;
         self.remove_link(link.index);
         self.push_event(Event::Closed { link, reason, unsent });
         taken
@@ -649,7 +650,7 @@ fn split(new: NewLink, counters: &Arc<Counters>) -> Link {
         if features.contains(LinkFeatures::BARRIER) { Barrier::Asymmetric } else { Barrier::Fence };
     #[cfg(feature = "tls")]
     assert!(
-        barrier == Barrier::Fence || matches!(way, Way::Memory(_)),
+        barrier == Barrier::Fence || matches!(way, LinkWay::Memory(_)),
         "what carries a link to another host makes no barrier on behalf of the node"
     );
     let writer = RingWriter::new(outgoing.lines(), incoming.freed(), packet_bytes);
@@ -657,7 +658,7 @@ fn split(new: NewLink, counters: &Arc<Counters>) -> Link {
     let rings = features.contains(LinkFeatures::BELL);
     let bell = |region: &Region| rings.then(|| region.bell());
     let waker = match way {
-        Way::Memory(wake) => {
+        LinkWay::Memory(wake) => {
             socket::refuse_descriptors(&wake);
             let (socket, bell) = (Some(Arc::new(wake)), bell(&outgoing));
             Waker {
@@ -668,7 +669,7 @@ fn split(new: NewLink, counters: &Arc<Counters>) -> Link {
             }
         }
         #[cfg(feature = "tls")]
-        Way::Host(host) => Waker { host: Some(host), ..Waker::default() },
+        LinkWay::Host(host) => Waker { host: Some(host), ..Waker::default() },
     };
     let mut rx = ReceiveHalf::new(
         reader,

@@ -58,8 +58,10 @@ pub use aperture::{
 };
 pub(crate) use events::keep_event;
 pub use events::{CloseReason, Event};
-pub(crate) use figures::Held;
-pub(crate) use kept::{BuffersHeld, Kept, MessagesHeld, PlacesHeld, SamplesHeld, WindowHeld};
+pub(crate) use figures::UnansweredRequests;
+pub(crate) use kept::{
+    BoundedResource, BuffersHeld, MessagesHeld, PlacesHeld, SamplesHeld, WindowHeld,
+};
 pub use layers::{Envelope, ReceivedLine};
 pub use line::PreparedTicket;
 pub use links::LinkError;
@@ -173,7 +175,7 @@ pub struct Node {
     /// The link that leads to each node.
     routes: Routes<NodeId>,
     /// Links whose peers are gone, with committed packets still to be taken.
-    leaving: Vec<links::Leaving>,
+    leaving: Vec<links::LeavingLink>,
     /// The remaining budget for those in this turn.
     leaving_budget: Budget,
     /// Packets with changed keys of which their senders are to be told.
@@ -188,12 +190,12 @@ pub struct Node {
     figures: Arc<figures::Figures>,
     /// See `wake`.
     wakes_of_waiters: u64,
-    apertures: aperture::Apertures,
+    apertures: aperture::NodeApertures,
     events: VecDeque<Event>,
     /// At this number of waiting events, those without a result are dropped.
     events_room: usize,
     /// Links that a caller here is connecting.
-    connecting: HashMap<LinkToken, events::Connecting>,
+    connecting: HashMap<LinkToken, events::ConnectingLink>,
     /// Former names of links of this host among those, for links that were to lead to another host.
     asked: HashMap<LinkToken, LinkToken>,
     /// The other ends of the links that ended last.
@@ -290,7 +292,7 @@ impl Node {
             next_to_publish: 0,
             figures,
             wakes_of_waiters: 0,
-            apertures: aperture::Apertures::default(),
+            apertures: aperture::NodeApertures::default(),
             events: VecDeque::new(),
             events_room: 0,
             connecting: HashMap::new(),

@@ -5,7 +5,7 @@
 //! areas, slots or bytes than the settings allow; a key is used twice.
 
 use super::{Forked, NoSuchAperture, Node, TerminusId};
-use crate::interface::notification::{Consumer, Waiting};
+use crate::interface::notification::{Consumer, QueueView};
 use crate::interface::terminus::{BufferTag, PostError, Terminus};
 use crate::interface::{
     AreaError, AreaId, Filter, MetadataEntry, QueueError, QueueId, Receiver, SlotConfig, SlotError,
@@ -290,7 +290,7 @@ impl Node {
     }
 
     /// The waiting notifications of a queue, for a reader that takes none of them.
-    pub(crate) fn watch_queue(&mut self, queue: QueueId) -> Result<Waiting, QueueError> {
+    pub(crate) fn watch_queue(&mut self, queue: QueueId) -> Result<QueueView, QueueError> {
         self.interface.watch_queue(queue)
     }
 

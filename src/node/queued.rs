@@ -2,11 +2,11 @@
 //! that found no room; they leave in the node's turns, in an order that
 //! [`engine::queued`](crate::engine::queued) decides.
 
-use super::link::Left;
+use super::link::SentPackets;
 use super::send::NodeSendError;
 use super::wait::{Look, WaitError};
 use super::{Node, TerminusId};
-use crate::engine::queued::{Queued, SendsQueued, Way};
+use crate::engine::queued::{Queued, SendWay, SendsQueued};
 use crate::interface::LinkId;
 use crate::interface::terminus::{Piece, PostError, SendHandle, comes_behind, transmit_turn};
 use crate::wire::{Flags, Ticket};
@@ -132,7 +132,7 @@ impl Node {
 
     /// The way of a terminus's message over a link now.
     #[inline]
-    pub(super) fn way(&mut self, terminus: TerminusId, link: LinkId) -> Way {
+    pub(super) fn way(&mut self, terminus: TerminusId, link: LinkId) -> SendWay {
         let Self { queued, termini, .. } = self;
         queued.way(link.index, || comes_behind(termini, terminus.0 as usize, link))
     }
@@ -165,7 +165,7 @@ impl SendsQueued for Node {
         let Some(Some(link)) = self.links.get_mut(index as usize) else { return };
         let Some(tx) = &mut link.tx else { return };
         let flags = Flags::empty();
-        let mut left = Left { packets: 0, bytes: 0, messages: 0, flags, is_long: false };
+        let mut left = SentPackets { packets: 0, bytes: 0, messages: 0, flags, is_long: false };
         let next = &mut link.next_terminus;
         transmit_turn(&mut self.termini, link.id, tx, next, packets, |sent| {
             left.packets += 1;

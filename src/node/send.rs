@@ -5,12 +5,12 @@
 //! arrivals whenever the ring is full; or it is gathered from send buffer areas and leaves in later
 //! calls.
 
-use super::link::{BULK_PACKET_MIN, Left, Room};
+use super::link::{BULK_PACKET_MIN, SendRoom, SentPackets};
 use super::{Forked, Node, TerminusId};
-use crate::engine::queued::{SendsQueued, Way};
+use crate::engine::queued::{SendWay, SendsQueued};
 use crate::interface::LinkId;
 use crate::interface::terminus::{IMMEDIATE_MAX, PostError, Segmenter};
-use crate::link::{Parts, Transmit};
+use crate::link::{MessageParts, Transmit};
 use crate::wire::{Flags, NodeId, Ticket};
 use core::time::Duration;
 
@@ -78,7 +78,7 @@ impl Unfinished {
 }
 
 /// The result of beginning a message.
-pub(crate) enum Begun {
+pub(crate) enum BegunSend {
     /// It has left.
     Sent,
     /// No packet has left.
@@ -229,7 +229,7 @@ impl Node {
         terminus: TerminusId,
         index: usize,
         ticket: &Ticket,
-        data: impl Parts,
+        data: impl MessageParts,
         metadata: &[u8],
         word: u32,
         may_queue: bool,
@@ -249,16 +249,16 @@ impl Node {
         let t = &mut self.termini[terminus.0 as usize];
         let mut segmenter =
             Segmenter::new(ticket, data.bytes(), metadata.len(), word, tx.packet_bytes_min())?;
-        if way != Way::Behind {
+        if way != SendWay::Behind {
             // All or nothing: a slice cannot be kept for later.
             let packet_bytes = tx.packet_bytes_with(ticket.flags) as u64;
             let is_one = data.bytes() + metadata.len() as u64 <= packet_bytes;
-            let room = if is_one { Room::Now } else { tx.room_for(&segmenter) };
-            if let Room::Never { at_once } = room {
+            let room = if is_one { SendRoom::Now } else { tx.room_for(&segmenter) };
+            if let SendRoom::Never { at_once } = room {
                 return Err(NodeSendError::TooLongToTry { length: data.bytes() as usize, at_once });
             }
-            if room == Room::Now && segmenter.advance(tx, data, metadata).is_ok() {
-                let left = Left {
+            if room == SendRoom::Now && segmenter.advance(tx, data, metadata).is_ok() {
+                let left = SentPackets {
                     packets: segmenter.packets(),
                     bytes: data.bytes(),
                     messages: 1,
@@ -399,14 +399,14 @@ impl Node {
         terminus: TerminusId,
         index: usize,
         ticket: &Ticket,
-        data: impl Parts,
+        data: impl MessageParts,
         metadata: &[u8],
         word: u32,
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
         match self.begin_over(terminus, index, ticket, data, metadata, word)? {
-            Begun::Sent => Ok(()),
-            Begun::Waits(unfinished) => self.go_on(unfinished, data, metadata, timeout),
+            BegunSend::Sent => Ok(()),
+            BegunSend::Waits(unfinished) => self.go_on(unfinished, data, metadata, timeout),
         }
     }
 
@@ -417,13 +417,13 @@ impl Node {
         terminus: TerminusId,
         index: usize,
         ticket: &Ticket,
-        data: impl Parts,
+        data: impl MessageParts,
         metadata: &[u8],
         word: u32,
-    ) -> Result<Begun, NodeSendError> {
+    ) -> Result<BegunSend, NodeSendError> {
         match self.try_send_general(terminus, index, ticket, data, metadata, word, true) {
             Err(NodeSendError::Full | NodeSendError::TooLongToTry { .. }) => {}
-            sent => return sent.map(|()| Begun::Sent),
+            sent => return sent.map(|()| BegunSend::Sent),
         }
         let Some(Some(link)) = self.links.get(index) else {
             return Err(NodeSendError::Unreachable(ticket.destination));
@@ -431,7 +431,7 @@ impl Node {
         let link = link.id;
         let unfinished =
             self.prepare_on(terminus, link, ticket, data.bytes(), metadata.len(), word)?;
-        Ok(Begun::Waits(unfinished))
+        Ok(BegunSend::Waits(unfinished))
     }
 
     /// Goes on with a message that timed out, with the same data. Its metadata has left with the
@@ -476,7 +476,7 @@ impl Node {
     fn go_on(
         &mut self,
         mut unfinished: Unfinished,
-        data: impl Parts,
+        data: impl MessageParts,
         metadata: &[u8],
         timeout: Option<Duration>,
     ) -> Result<(), NodeSendError> {
@@ -496,7 +496,7 @@ impl Node {
         data: &[u8],
         metadata: &[u8],
         word: u32,
-    ) -> Result<Begun, NodeSendError> {
+    ) -> Result<BegunSend, NodeSendError> {
         self.check_fork()?;
         let index = self.route(ticket.destination)?;
         self.begin_over(self.primary(), index, ticket, data, metadata, word)
@@ -541,7 +541,7 @@ impl Node {
     pub(crate) fn advance_send(
         &mut self,
         unfinished: &mut Unfinished,
-        data: impl Parts,
+        data: impl MessageParts,
         metadata: &[u8],
     ) -> Result<Advanced, NodeSendError> {
         self.check_fork()?;
@@ -560,10 +560,10 @@ impl Node {
             _ => return Err(NodeSendError::LinkEnded(destination)),
         };
         let Some(tx) = &mut link.tx else { return Err(NodeSendError::Unreachable(destination)) };
-        if way == Way::Behind {
+        if way == SendWay::Behind {
             return Ok(Advanced::Blocked);
         }
-        let shares = way == Way::Between;
+        let shares = way == SendWay::Between;
         let (packets, bytes) = (segmenter.packets(), segmenter.bytes());
         let _ = if shares {
             segmenter.advance_one(tx, data, metadata)
@@ -573,7 +573,7 @@ impl Node {
         let (done, moved) = (segmenter.is_done(), segmenter.packets() > packets);
         let mut asks = false;
         if moved {
-            asks = tx.have_left(&Left {
+            asks = tx.have_left(&SentPackets {
                 packets: segmenter.packets() - packets,
                 bytes: segmenter.bytes() - bytes,
                 messages: u64::from(done),

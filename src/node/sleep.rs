@@ -18,7 +18,7 @@ use super::link::{SIGNALS_PER_TURN, Signals};
 use super::receive::Misbehaviour;
 use crate::config::WaitMode;
 use crate::control::Inbox;
-use crate::engine::sleep::{Announced, FallsAsleep, Naps, Others};
+use crate::engine::sleep::{AnnounceStep, FallsAsleep, Naps, Others};
 use crate::interface::LinkId;
 use crate::link::sleep::WakeBy;
 use crate::os::memory::RegionWord;
@@ -467,32 +467,32 @@ impl Node {
 }
 
 impl FallsAsleep for Node {
-    fn announce(&mut self, index: u32, by: WakeBy) -> Announced {
+    fn announce(&mut self, index: u32, by: WakeBy) -> AnnounceStep {
         let Some(Some(link)) = self.links.get_mut(index as usize) else {
-            return Announced::Already;
+            return AnnounceStep::Already;
         };
         link.publish(self.queued.of(index));
         // No thread sleeps on a link of the node to itself.
-        if link.token.is_none() { Announced::Already } else { link.rx.arm(by) }
+        if link.token.is_none() { AnnounceStep::Already } else { link.rx.arm(by) }
     }
 
-    fn announce_for_room(&mut self, index: u32, by: WakeBy) -> Announced {
+    fn announce_for_room(&mut self, index: u32, by: WakeBy) -> AnnounceStep {
         match self.links.get_mut(index as usize) {
             Some(Some(link)) if link.token.is_some() => {
-                let Some(tx) = &mut link.tx else { return Announced::Already };
+                let Some(tx) = &mut link.tx else { return AnnounceStep::Already };
                 if let Some(figures) = &link.figures {
                     figures.waits_for_room();
                 }
                 tx.room.arm(by);
-                let announced = Announced::by(&tx.room);
+                let announced = AnnounceStep::by(&tx.room);
                 link.rx.room_signal_is_due();
                 announced
             }
-            _ => Announced::Already,
+            _ => AnnounceStep::Already,
         }
     }
 
-    fn announce_for_any(&mut self, index: u32) -> Option<Announced> {
+    fn announce_for_any(&mut self, index: u32) -> Option<AnnounceStep> {
         let link = self.links.get_mut(index as usize)?.as_mut()?;
         link.token?;
         link.publish(self.queued.of(index));
@@ -568,7 +568,7 @@ impl FallsAsleep for Node {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::control::{ConnectionId, LinkFeatures, NewLink, Peer, Way};
+    use crate::control::{ConnectionId, LinkFeatures, LinkWay, NewLink, Peer};
     use crate::interface::{QueueId, SlotConfig};
     use crate::link::cells::{AtomicU64, Word};
     use crate::link::sleep::ring;
@@ -623,7 +623,7 @@ mod tests {
             greeting: Vec::new(),
             outgoing,
             incoming,
-            way: Way::Memory(wake.into()),
+            way: LinkWay::Memory(wake.into()),
             packet_bytes: 1024,
             features,
             initiated_by_us: false,

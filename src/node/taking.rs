@@ -1,6 +1,6 @@
 //! One packet, taken from a ring and given to the interface; and the consequence of a refusal.
 
-use super::conduct::Refused;
+use super::conduct::RefusalCharge;
 use super::link::Link;
 use super::receive::Misbehaviour;
 use crate::config::Config;
@@ -13,7 +13,7 @@ use std::boxed::Box;
 use std::vec::Vec;
 
 /// The result of one packet.
-pub(super) struct Step {
+pub(super) struct PacketOutcome {
     pub lines: u64,
     pub freed: bool,
     pub ended: Option<Misbehaviour>,
@@ -29,17 +29,17 @@ pub(super) struct Taking<'a> {
 impl Taking<'_> {
     /// Takes the next packet of a ring, of any kind. Its flow is kept, if it is of one.
     #[inline(never)]
-    pub fn packet(self, link: &mut Link, is_bulk: bool) -> Step {
+    pub fn packet(self, link: &mut Link, is_bulk: bool) -> PacketOutcome {
         let ring = match &mut link.rx.bulk {
             Some(bulk) if is_bulk => bulk,
             _ => &mut link.rx.ring,
         };
         let packet = match ring.peek() {
             Ok(Some(packet)) => packet,
-            Ok(None) => return Step { lines: 0, freed: false, ended: None },
+            Ok(None) => return PacketOutcome { lines: 0, freed: false, ended: None },
             Err(violation) => {
                 let ended = Some(Misbehaviour::Violation(violation));
-                return Step { lines: 0, freed: false, ended };
+                return PacketOutcome { lines: 0, freed: false, ended };
             }
         };
         // A bulk ring has numbers of its own, and is not worth it.
@@ -55,15 +55,15 @@ impl Taking<'_> {
         if let Err(NotDeposited::Refused(refusal)) = result {
             let position = ring.position();
             let refused = match refusal {
-                Refusal::WrongKey => Refused::Guess,
-                Refusal::StaleKey => Refused::Stale,
+                Refusal::WrongKey => RefusalCharge::Guess,
+                Refusal::StaleKey => RefusalCharge::Stale,
                 // The slot has gone, or another of its index has fewer entries, or another mode.
                 Refusal::NoSuchSlot | Refusal::NoSuchEntry | Refusal::FastIntoParanoid
                     if self.interface.had_ticket(&header) =>
                 {
-                    Refused::Stale
+                    RefusalCharge::Stale
                 }
-                _ => Refused::Other,
+                _ => RefusalCharge::Other,
             };
             ended = link.conduct.refused(
                 self.config,
@@ -72,20 +72,20 @@ impl Taking<'_> {
                 position..position + lines,
                 sys::monotonic_ns,
             );
-            if refused == Refused::Stale
+            if refused == RefusalCharge::Stale
                 && link.conduct.is_to_be_told(header.key, sys::monotonic_ns)
             {
                 self.stale.push((link.id, header.slot, header.metadata_index));
             }
         }
-        Step { lines, freed: ring.release(lines), ended }
+        PacketOutcome { lines, freed: ring.release(lines), ended }
     }
 
     /// Takes a turn's packets from the bulk ring: a share of its own, so that a busy base ring does
     /// not starve it.
     #[inline(never)]
-    pub fn bulk(self, link: &mut Link, budget: usize, lines_max: u64) -> (usize, Step) {
-        let mut sum = Step { lines: 0, freed: false, ended: None };
+    pub fn bulk(self, link: &mut Link, budget: usize, lines_max: u64) -> (usize, PacketOutcome) {
+        let mut sum = PacketOutcome { lines: 0, freed: false, ended: None };
         let mut taken = 0;
         while taken < budget && sum.lines < lines_max {
             let Some(bulk) = &mut link.rx.bulk else { break };

@@ -6,7 +6,7 @@
 
 use super::{Forked, Node, NodeReceiveError, NodeSendError, Unfinished};
 use crate::config::{Config, WaitMode};
-use crate::engine::wait::{self, Backoff, Manner, Step};
+use crate::engine::wait::{self, Backoff, Manner, WaitStep};
 use crate::interface::LinkId;
 use crate::os::sys;
 use crate::os::thread;
@@ -131,8 +131,8 @@ impl Node {
                 Look::Room(link) => Some(link),
             };
             match self.step(&mut backoff) {
-                Step::Spin => {}
-                Step::Yield => {
+                WaitStep::Spin => {}
+                WaitStep::Yield => {
                     // A caller that never sleeps shows here that it waits.
                     if let Some(Ok(link)) = room.map(|id| self.link(id))
                         && let Some(figures) = &link.figures
@@ -141,22 +141,22 @@ impl Node {
                     }
                     thread::yield_now();
                 }
-                Step::Sleep { deadline_ns } => {
+                WaitStep::Sleep { deadline_ns } => {
                     self.sleep(deadline_ns, room).map_err(WaitError::Os)?;
                 }
-                Step::TimedOut => return Err(WaitError::TimedOut),
+                WaitStep::TimedOut => return Err(WaitError::TimedOut),
             }
         }
     }
 
     /// The next step of a waiting caller.
     #[inline]
-    pub(super) fn step(&mut self, backoff: &mut Backoff) -> Step {
-        if backoff.spins_on(&self.learnt) { Step::Spin } else { self.decide(backoff) }
+    pub(super) fn step(&mut self, backoff: &mut Backoff) -> WaitStep {
+        if backoff.spins_on(&self.learnt) { WaitStep::Spin } else { self.decide(backoff) }
     }
 
     #[cold]
-    fn decide(&mut self, backoff: &mut Backoff) -> Step {
+    fn decide(&mut self, backoff: &mut Backoff) -> WaitStep {
         let here = sys::processor();
         let links = &mut self.links;
         // This tells each peer, too, on which processor this thread runs.

@@ -26,7 +26,7 @@ pub use stores::{AreaView, Stores};
 use super::descriptor::Descriptor;
 use super::memory::{
     self, AperturePages, DescriptorError, ForkGuard, RegionLines, SEALS_READ_ONLY, SEALS_SIZE,
-    Wanted,
+    WantedDescriptor,
 };
 use crate::link::cells::{self, Lines};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -96,7 +96,7 @@ pub enum AccessError {
 }
 
 /// The pages of an owner on another host. Ranges have been checked.
-pub trait Far: core::fmt::Debug + Send + Sync {
+pub trait FarPages: core::fmt::Debug + Send + Sync {
     /// Copies `from`, which is then on its way to `offset`.
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), AccessError>;
 
@@ -111,31 +111,31 @@ pub struct Pages {
     may_write: bool,
     is_far: bool,
     /// `None`: released.
-    memory: RwLock<Option<Memory>>,
+    memory: RwLock<Option<PageMemory>>,
     guard: ForkGuard,
 }
 
 /// The place of the pages.
 #[derive(Clone, Debug)]
-enum Memory {
+enum PageMemory {
     Here(RegionLines),
-    OtherHost(Arc<dyn Far>),
+    OtherHost(Arc<dyn FarPages>),
 }
 
 impl Pages {
     fn new(lines: RegionLines, bytes: u64, may_write: bool) -> io::Result<Self> {
-        let memory = RwLock::new(Some(Memory::Here(lines)));
+        let memory = RwLock::new(Some(PageMemory::Here(lines)));
         Ok(Self { bytes, may_write, is_far: false, memory, guard: ForkGuard::new()? })
     }
 
     /// The holder's side, of an owner on another host.
     pub fn of_other_host(
-        far: Arc<dyn Far>,
+        far: Arc<dyn FarPages>,
         bytes: u64,
         access: ApertureAccess,
     ) -> io::Result<Self> {
         let may_write = access == ApertureAccess::ReadWrite;
-        let memory = RwLock::new(Some(Memory::OtherHost(far)));
+        let memory = RwLock::new(Some(PageMemory::OtherHost(far)));
         Ok(Self { bytes, may_write, is_far: true, memory, guard: ForkGuard::new()? })
     }
 
@@ -185,8 +185,8 @@ impl Pages {
         }
         let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
         match memory.as_ref() {
-            Some(Memory::Here(lines)) => Ok(body(lines)),
-            Some(Memory::OtherHost(_)) => Err(AccessError::Word),
+            Some(PageMemory::Here(lines)) => Ok(body(lines)),
+            Some(PageMemory::OtherHost(_)) => Err(AccessError::Word),
             None => Err(AccessError::Revoked),
         }
     }
@@ -194,18 +194,18 @@ impl Pages {
     /// The other host's pages, if the owner is on one. A release does not wait for operations on
     /// them.
     #[inline(always)]
-    fn far(&self) -> Result<Option<Arc<dyn Far>>, AccessError> {
+    fn far(&self) -> Result<Option<Arc<dyn FarPages>>, AccessError> {
         if self.is_far { self.find_far().map(Some) } else { Ok(None) }
     }
 
     #[cold]
-    fn find_far(&self) -> Result<Arc<dyn Far>, AccessError> {
+    fn find_far(&self) -> Result<Arc<dyn FarPages>, AccessError> {
         if !self.guard.is_parent() {
             return Err(AccessError::Forked);
         }
         let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
         match memory.as_ref() {
-            Some(Memory::OtherHost(far)) => Ok(far.clone()),
+            Some(PageMemory::OtherHost(far)) => Ok(far.clone()),
             _ => Err(AccessError::Revoked),
         }
     }
@@ -294,10 +294,10 @@ fn pieces(length: usize) -> impl Iterator<Item = core::ops::Range<usize>> {
     (0..count).map(move |i| i * COPY_BYTES_MAX..((i + 1) * COPY_BYTES_MAX).min(length))
 }
 
-fn wanted(bytes: u64, seals: SealFlags, may_write: bool, filled: bool) -> Wanted {
+fn wanted(bytes: u64, seals: SealFlags, may_write: bool, filled: bool) -> WantedDescriptor {
     let refused =
         if may_write { SealFlags::WRITE | SealFlags::FUTURE_WRITE } else { SealFlags::WRITE };
-    Wanted { seals, seals_refused: refused, bytes: bytes as usize, filled, huge: false }
+    WantedDescriptor { seals, seals_refused: refused, bytes: bytes as usize, filled, huge: false }
 }
 
 /// The same file through a description of its own, so that the kernel can tell whether another
@@ -322,12 +322,12 @@ pub struct Owned {
     access: ApertureAccess,
     /// Though it is read-write, it may have several holders.
     is_shared: AtomicBool,
-    rest: Mutex<Option<Rest>>,
+    rest: Mutex<Option<OwnedPages>>,
 }
 
 /// The parts that the owner needs to take its memory back.
 #[derive(Debug)]
-struct Rest {
+struct OwnedPages {
     file: OwnedFd,
     reservation: Reservation,
 }
@@ -369,11 +369,11 @@ impl Owned {
         let lines = RegionLines::map_aperture(&file, reservation.bytes as usize, true)?;
         lines.fill_by_writing()?;
         memory::seal(&file, seals(access))?;
-        let rest = Rest { file, reservation: reservation.counted(counted) };
+        let rest = OwnedPages { file, reservation: reservation.counted(counted) };
         Ok((Self::new(lines, access, rest)?, theirs))
     }
 
-    fn new(lines: RegionLines, access: ApertureAccess, rest: Rest) -> io::Result<Self> {
+    fn new(lines: RegionLines, access: ApertureAccess, rest: OwnedPages) -> io::Result<Self> {
         let pages = Pages::new(lines, rest.reservation.bytes, true)?;
         let is_shared = AtomicBool::new(access == ApertureAccess::ReadOnly);
         Ok(Self { pages, access, is_shared, rest: Mutex::new(Some(rest)) })
@@ -400,7 +400,7 @@ impl Owned {
     ) -> Result<io::Result<(OwnedFd, bool)>, Exceeded> {
         debug_assert!(self.is_shared());
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Rest { file, reservation }) = &mut *rest else {
+        let Some(OwnedPages { file, reservation }) = &mut *rest else {
             return Ok(Err(io::ErrorKind::NotFound.into()));
         };
         reservation.descriptor_for(file, flags_of(self.access), user, limit)
@@ -409,7 +409,7 @@ impl Owned {
     /// A user who got no descriptor after all does not pay for it.
     pub fn unshare(&self, user: Option<u32>) {
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Rest { reservation, .. }) = &mut *rest {
+        if let Some(OwnedPages { reservation, .. }) = &mut *rest {
             reservation.unshare(user);
         }
     }
@@ -433,12 +433,12 @@ impl Owned {
         }
         let mut memory = self.pages.memory.write().unwrap_or_else(PoisonError::into_inner);
         let Some(mapped) = memory.take() else { return false };
-        if let (Some(keep), Memory::Here(lines)) = (keep, &mapped) {
+        if let (Some(keep), PageMemory::Here(lines)) = (keep, &mapped) {
             cells::read_at(lines.lines(), 0, keep);
         }
         drop((mapped, memory));
         let rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Rest { file, reservation }) = rest {
+        if let Some(OwnedPages { file, reservation }) = rest {
             // The pages are given back when no process has the file any more. Punching them out of
             // it would take the inode's lock, which the holder of a writable descriptor can keep.
             reservation.orphan(file);
@@ -494,7 +494,7 @@ impl Rows {
 
 /// Bytes that may be exported.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ExportLimits {
     /// To all holders together.
     pub all: u64,
     /// To holders of one user.
@@ -532,7 +532,7 @@ impl Ledger {
         self: &Arc<Self>,
         bytes: u64,
         user: Option<u32>,
-        limits: Limits,
+        limits: ExportLimits,
     ) -> Result<Reservation, Exceeded> {
         let mut reservation = self.reserve_for_many(bytes, limits.all)?;
         reservation.share(user, limits.user)?;
@@ -703,7 +703,7 @@ mod tests {
     use std::vec;
 
     const BYTES: u64 = 3 * PAGE_BYTES;
-    const LIMITS: Limits = Limits { all: BYTES, user: BYTES };
+    const LIMITS: ExportLimits = ExportLimits { all: BYTES, user: BYTES };
 
     fn made(access: ApertureAccess) -> (Arc<Ledger>, Owned, OwnedFd) {
         let ledger = Arc::new(Ledger::default());
@@ -818,7 +818,7 @@ mod tests {
     #[test]
     fn a_user_who_keeps_what_was_revoked_takes_nothing_from_another() {
         let ledger = Arc::new(Ledger::default());
-        let limits = Limits { all: 4 * PAGE_BYTES, user: 2 * PAGE_BYTES };
+        let limits = ExportLimits { all: 4 * PAGE_BYTES, user: 2 * PAGE_BYTES };
         let reserve = |pages, user| ledger.reserve(pages * PAGE_BYTES, user, limits);
         let own = reserve(2, Some(7)).unwrap();
         let (owned, kept) = Owned::make(ApertureAccess::ReadOnly, own).unwrap();
@@ -832,7 +832,7 @@ mod tests {
         until_settled(&ledger);
         reserve(2, Some(7)).unwrap();
         // Nor do many small ones take all descriptors.
-        let limits = Limits { all: u64::MAX, user: u64::MAX };
+        let limits = ExportLimits { all: u64::MAX, user: u64::MAX };
         let mut kept = Vec::new();
         for _ in 0..ORPHANS_PER_USER_MAX {
             let one = ledger.reserve(PAGE_BYTES, Some(7), limits).unwrap();

@@ -9,7 +9,7 @@ use std::string::String;
 /// A system call that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{call}: {error}{}", because(call, error))]
-struct CallError {
+struct SystemCallError {
     call: &'static str,
     error: io::Error,
 }
@@ -73,7 +73,7 @@ impl<T, E: Into<io::Error>> OfCall<T> for Result<T, E> {
 
 /// The error, with the call's name, and the limit behind it.
 pub fn told(call: &'static str, error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), CallError { call, error })
+    io::Error::new(error.kind(), SystemCallError { call, error })
 }
 
 /// The soft limit on the size of a file. `None`: there is none, or a sandbox hides it.

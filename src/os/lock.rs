@@ -51,7 +51,7 @@ struct Candidate {
 #[derive(Debug)]
 pub struct LockGuard<'a, T> {
     lock: &'a Lock<T>,
-    held: Held<'a>,
+    held: LockHold<'a>,
     /// A guard is the value, borrowed exclusively. Without this two threads that share a guard
     /// would share a `T` that is not `Sync`, because `lock` alone may be shared.
     value: PhantomData<&'a mut T>,
@@ -69,7 +69,7 @@ pub struct AloneGuard<'a, T> {
 /// The way in which a guard has its lock. A `MutexGuard` stays in its thread, and so does this: a
 /// bias belongs to a thread as well.
 #[derive(Debug)]
-enum Held<'a> {
+enum LockHold<'a> {
     Bias(&'a Bias),
     Mutex(MutexGuard<'a, Candidate>),
     /// The guard has gone on as another.
@@ -122,7 +122,7 @@ impl<T> Lock<T> {
     pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
         let bias = self.latest();
         if bias.enter(this_thread(), Barrier::Asymmetric) {
-            return Some(LockGuard::new(self, Held::Bias(bias)));
+            return Some(LockGuard::new(self, LockHold::Bias(bias)));
         }
         self.try_lock_mutex()
     }
@@ -217,18 +217,18 @@ impl<T> Lock<T> {
         }
         held.turns += 1;
         if held.turns < TURNS_TO_BIAS || held.owners == OWNERS_MAX || thread == u64::MAX {
-            return LockGuard::new(self, Held::Mutex(held));
+            return LockGuard::new(self, LockHold::Mutex(held));
         }
         held.turns = 0;
         if !sys::barrier() {
             held.owners = OWNERS_MAX;
-            return LockGuard::new(self, Held::Mutex(held));
+            return LockGuard::new(self, LockHold::Mutex(held));
         }
         self.latest.store(held.owners, Ordering::Relaxed);
         let bias = &self.biases[held.owners];
         held.owners += 1;
         bias.set(thread);
-        LockGuard::new(self, Held::Bias(bias))
+        LockGuard::new(self, LockHold::Bias(bias))
     }
 
     /// The value, which no other thread can have meanwhile.
@@ -244,26 +244,26 @@ impl<T> Lock<T> {
 
 impl<'a, T> LockGuard<'a, T> {
     #[inline(always)]
-    fn new(lock: &'a Lock<T>, held: Held<'a>) -> Self {
+    fn new(lock: &'a Lock<T>, held: LockHold<'a>) -> Self {
         Self { lock, held, value: PhantomData }
     }
 
     /// Waits on a condition variable without the lock, at most `timeout`. May return early. A bias
     /// ends: the notifying thread takes the lock.
     pub fn wait(mut self, condition: &Condvar, timeout: Duration) -> Self {
-        let held = match core::mem::replace(&mut self.held, Held::No) {
-            Held::Bias(bias) => match self.lock.exchange(bias) {
+        let held = match core::mem::replace(&mut self.held, LockHold::No) {
+            LockHold::Bias(bias) => match self.lock.exchange(bias) {
                 Some(held) => held,
                 None => {
                     // Another thread waits for this one to go: it has the mutex, or is about to.
-                    self.held = Held::Bias(bias);
+                    self.held = LockHold::Bias(bias);
                     let lock = self.lock;
                     drop(self);
                     return lock.lock();
                 }
             },
-            Held::Mutex(held) => held,
-            Held::No => return self,
+            LockHold::Mutex(held) => held,
+            LockHold::No => return self,
         };
         let lock = self.lock;
         // This guard has become empty: the mutex goes on with `held`.
@@ -272,7 +272,7 @@ impl<'a, T> LockGuard<'a, T> {
         let (held, _) = waited.unwrap_or_else(PoisonError::into_inner);
         // Another thread may have become the owner of the bias meanwhile.
         lock.wait_for_owner();
-        Self::new(lock, Held::Mutex(held))
+        Self::new(lock, LockHold::Mutex(held))
     }
 }
 
@@ -296,7 +296,7 @@ impl<T> DerefMut for LockGuard<'_, T> {
 impl<T> Drop for LockGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Held::Bias(bias) = self.held {
+        if let LockHold::Bias(bias) = self.held {
             bias.leave();
         }
     }
@@ -396,7 +396,7 @@ mod tests {
         for _ in 0..TURNS_TO_BIAS {
             drop(lock.lock());
         }
-        let is_biased = |lock: &Lock<()>| matches!(lock.lock().held, Held::Bias(_));
+        let is_biased = |lock: &Lock<()>| matches!(lock.lock().held, LockHold::Bias(_));
         assert_eq!(is_biased(&lock), sys::barrier());
         let held = lock.lock();
         let other = lock.clone();
@@ -442,7 +442,7 @@ mod tests {
                 guard
             };
             let mut guard = own();
-            assert_eq!(matches!(guard.held, Held::Bias(_)), sys::barrier());
+            assert_eq!(matches!(guard.held, LockHold::Bias(_)), sys::barrier());
             std::thread::scope(|scope| {
                 for _ in 0..others {
                     scope.spawn(|| {

@@ -63,7 +63,7 @@ struct Proc {
 /// `pmix_byte_object_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Bytes {
+struct PmixBytes {
     at: *mut c_char,
     length: usize,
 }
@@ -74,13 +74,13 @@ union Data {
     flag: bool,
     integer: c_int,
     number: u32,
-    bytes: Bytes,
+    bytes: PmixBytes,
     words: [u64; 3],
 }
 
 /// `pmix_value_t`.
 #[repr(C)]
-struct Value {
+struct PmixValue {
     kind: u16,
     data: Data,
 }
@@ -90,18 +90,18 @@ struct Value {
 struct Info {
     key: [c_char; KEY_BYTES],
     flags: u32,
-    value: Value,
+    value: PmixValue,
 }
 
 type OnDone = unsafe extern "C" fn(c_int, *mut c_void);
-type OnValue = unsafe extern "C" fn(c_int, *mut Value, *mut c_void);
+type OnValue = unsafe extern "C" fn(c_int, *mut PmixValue, *mut c_void);
 
 /// The functions that are used. The library stays in the process: it has a thread of its own.
 #[derive(Clone, Copy)]
-struct Calls {
+struct PmixCalls {
     init: unsafe extern "C" fn(*mut Proc, *mut Info, usize) -> c_int,
     finalize: unsafe extern "C" fn(*const Info, usize) -> c_int,
-    put: unsafe extern "C" fn(u8, *const c_char, *mut Value) -> c_int,
+    put: unsafe extern "C" fn(u8, *const c_char, *mut PmixValue) -> c_int,
     commit: unsafe extern "C" fn() -> c_int,
     fence: unsafe extern "C" fn(
         *const Proc,
@@ -197,7 +197,7 @@ pub struct PmixFence(Arc<Pending<c_int>>);
 
 /// The launcher's server, through the library.
 pub struct Pmix {
-    calls: Calls,
+    calls: PmixCalls,
     own: Proc,
     fence: Option<PmixFence>,
     value_bytes_max: usize,
@@ -219,7 +219,7 @@ unsafe extern "C" fn on_done(status: c_int, pending: *mut c_void) {
 ///
 /// # Safety
 /// `value` is null or the library's, whole, until this returns.
-unsafe fn copy(status: c_int, value: *const Value, bytes_max: usize) -> Got {
+unsafe fn copy(status: c_int, value: *const PmixValue, bytes_max: usize) -> Got {
     if status != SUCCESS {
         return Got::Failed(status);
     }
@@ -231,7 +231,7 @@ unsafe fn copy(status: c_int, value: *const Value, bytes_max: usize) -> Got {
         match (*value).kind {
             UINT32 => Got::Number((*value).data.number),
             BYTE_OBJECT => {
-                let Bytes { at, length } = (*value).data.bytes;
+                let PmixBytes { at, length } = (*value).data.bytes;
                 match length {
                     0 => Got::Bytes(Vec::new()),
                     length if length > bytes_max => Got::TooLong(length),
@@ -247,7 +247,7 @@ unsafe fn copy(status: c_int, value: *const Value, bytes_max: usize) -> Got {
 /// Most bytes that are copied of any value: no name's bound is above it.
 const COPIED_BYTES_MAX: usize = 64 << 10;
 
-unsafe extern "C" fn on_value(status: c_int, value: *mut Value, pending: *mut c_void) {
+unsafe extern "C" fn on_value(status: c_int, value: *mut PmixValue, pending: *mut c_void) {
     // SAFETY: the pointer was made from such an `Arc` for this one call; the value is the library's
     // until it returns.
     let (pending, got) = unsafe {
@@ -257,7 +257,7 @@ unsafe extern "C" fn on_value(status: c_int, value: *mut Value, pending: *mut c_
     pending.answer(got);
 }
 
-fn info(key: &CStr, value: Value) -> Info {
+fn info(key: &CStr, value: PmixValue) -> Info {
     let mut info = Info { key: [0; KEY_BYTES], flags: 0, value };
     for (to, from) in info.key.iter_mut().zip(key.to_bytes()) {
         *to = *from as c_char;
@@ -265,16 +265,16 @@ fn info(key: &CStr, value: Value) -> Info {
     info
 }
 
-fn yes() -> Value {
+fn yes() -> PmixValue {
     let mut data = Data { words: [0; 3] };
     data.flag = true;
-    Value { kind: BOOL, data }
+    PmixValue { kind: BOOL, data }
 }
 
-fn seconds(limit: Duration) -> Value {
+fn seconds(limit: Duration) -> PmixValue {
     let mut data = Data { words: [0; 3] };
     data.integer = limit.as_secs().clamp(1, 86_400) as c_int;
-    Value { kind: INT, data }
+    PmixValue { kind: INT, data }
 }
 
 /// Runs a call that may block for ever on a thread of its own, which is left behind if it does.
@@ -292,7 +292,7 @@ fn on_thread(what: impl FnOnce() + Send + 'static) -> Result<(), PmixError> {
     started.map(drop).map_err(|e| PmixError::Said(format!("no thread: {e}")))
 }
 
-impl Calls {
+impl PmixCalls {
     fn load(path: Option<&Path>) -> Result<Self, PmixError> {
         let file = path.unwrap_or(Path::new(NAME));
         let none = |why| PmixError::NoLibrary { name: file.display().to_string(), why };
@@ -370,11 +370,11 @@ impl Pmix {
         value_bytes_max: usize,
         limit: Duration,
     ) -> Result<Self, PmixError> {
-        Self::with_calls(Calls::load(path)?, value_bytes_max, limit)
+        Self::with_calls(PmixCalls::load(path)?, value_bytes_max, limit)
     }
 
     fn with_calls(
-        calls: Calls,
+        calls: PmixCalls,
         value_bytes_max: usize,
         limit: Duration,
     ) -> Result<Self, PmixError> {
@@ -423,8 +423,8 @@ impl Pmix {
     /// Puts bytes, which the others get after the next fence.
     pub fn put(&mut self, key: &CStr, bytes: &[u8]) -> Result<(), PmixError> {
         let mut data = Data { words: [0; 3] };
-        data.bytes = Bytes { at: bytes.as_ptr().cast_mut().cast(), length: bytes.len() };
-        let mut value = Value { kind: BYTE_OBJECT, data };
+        data.bytes = PmixBytes { at: bytes.as_ptr().cast_mut().cast(), length: bytes.len() };
+        let mut value = PmixValue { kind: BYTE_OBJECT, data };
         // SAFETY: a text with a terminator and a value; the call copies both, and does not write to
         // the bytes.
         self.calls.check(unsafe { (self.calls.put)(SCOPE_GLOBAL, key.as_ptr(), &mut value) })
@@ -516,8 +516,8 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(5);
     const LONG: Duration = Duration::from_secs(60);
 
-    fn value(kind: u16, words: [u64; 3]) -> Value {
-        Value { kind, data: Data { words } }
+    fn value(kind: u16, words: [u64; 3]) -> PmixValue {
+        PmixValue { kind, data: Data { words } }
     }
 
     unsafe extern "C" fn init(own: *mut Proc, _: *mut Info, _: usize) -> c_int {
@@ -543,7 +543,7 @@ mod tests {
         SUCCESS
     }
 
-    unsafe extern "C" fn put(scope: u8, key: *const c_char, value: *mut Value) -> c_int {
+    unsafe extern "C" fn put(scope: u8, key: *const c_char, value: *mut PmixValue) -> c_int {
         // SAFETY: the caller's text and value.
         let (key, value) = unsafe { (CStr::from_ptr(key), &*value) };
         // SAFETY: it is bytes, by its type.
@@ -666,8 +666,8 @@ mod tests {
         SUCCESS
     }
 
-    fn calls(fence: Fence) -> Calls {
-        Calls { init, finalize: finalize_never, put, commit, fence, get, text }
+    fn calls(fence: Fence) -> PmixCalls {
+        PmixCalls { init, finalize: finalize_never, put, commit, fence, get, text }
     }
 
     fn pmix(fence: Fence) -> Pmix {
@@ -714,7 +714,7 @@ mod tests {
         pmix.begin_fence().unwrap();
         assert_eq!(pmix.end_fence(SHORT), Ok(false));
         pmix.finish(SHORT);
-        let of = |init| Calls { init, ..pmix.calls };
+        let of = |init| PmixCalls { init, ..pmix.calls };
         let error = Pmix::with_calls(of(init_never), MAX, SHORT).unwrap_err();
         assert_eq!(error, PmixError::Silent);
         let error = Pmix::with_calls(of(init_refused), MAX, LONG).unwrap_err();
@@ -726,7 +726,7 @@ mod tests {
     #[test]
     fn a_launcher_that_does_not_take_what_was_put_ends_no_fence() {
         let of = |commit| {
-            let calls = Calls { commit, ..calls(fence!(SUCCESS, Some(SUCCESS))) };
+            let calls = PmixCalls { commit, ..calls(fence!(SUCCESS, Some(SUCCESS))) };
             Pmix::with_calls(calls, MAX, LONG).unwrap()
         };
         let mut silent = of(commit_never);
@@ -773,11 +773,11 @@ mod tests {
         let rows = [
             ("sizeof(pmix_proc_t)", size_of::<Proc>()),
             ("offsetof(pmix_proc_t, rank)", offset_of!(Proc, rank)),
-            ("sizeof(pmix_byte_object_t)", size_of::<Bytes>()),
-            ("offsetof(pmix_byte_object_t, size)", offset_of!(Bytes, length)),
-            ("sizeof(pmix_value_t)", size_of::<Value>()),
-            ("_Alignof(pmix_value_t)", align_of::<Value>()),
-            ("offsetof(pmix_value_t, data)", offset_of!(Value, data)),
+            ("sizeof(pmix_byte_object_t)", size_of::<PmixBytes>()),
+            ("offsetof(pmix_byte_object_t, size)", offset_of!(PmixBytes, length)),
+            ("sizeof(pmix_value_t)", size_of::<PmixValue>()),
+            ("_Alignof(pmix_value_t)", align_of::<PmixValue>()),
+            ("offsetof(pmix_value_t, data)", offset_of!(PmixValue, data)),
             ("sizeof(pmix_info_t)", size_of::<Info>()),
             ("offsetof(pmix_info_t, flags)", offset_of!(Info, flags)),
             ("offsetof(pmix_info_t, value)", offset_of!(Info, value)),

@@ -6,7 +6,7 @@
 //!            -------- a descriptor for each -----> `aperture::Pages`, read-only
 //!   Place: taken, written, published, given back   read, by copies
 //! ```
-//! The pool is cut into places of one size. A [`Place`] is the right to write one, and there is at
+//! The pool is cut into places of one size. A [`PoolPlace`] is the right to write one, and there is at
 //! most one of it at a time; so its holder may borrow its bytes as a slice. No other process can
 //! write them: the file is sealed against every writable mapping but the one that is here
 //! (`FUTURE_WRITE`), and no forked child has that one.
@@ -54,11 +54,11 @@ pub struct Pool {
     /// Places that are not out.
     free: Mutex<Vec<u32>>,
     /// `None` only while this is dropped.
-    rest: Mutex<Option<Rest>>,
+    rest: Mutex<Option<PoolRest>>,
 }
 
 #[derive(Debug)]
-struct Rest {
+struct PoolRest {
     file: OwnedFd,
     reservation: Reservation,
 }
@@ -85,7 +85,7 @@ impl Pool {
         memory::seal(&file, seals(ApertureAccess::ReadOnly))?;
         // The lowest is taken first.
         let free = (0..layout.places).rev().collect();
-        let rest = Rest { file, reservation: reservation.counted(counted) };
+        let rest = PoolRest { file, reservation: reservation.counted(counted) };
         Ok(Arc::new(Self {
             layout,
             lines,
@@ -113,7 +113,7 @@ impl Pool {
         limit: u64,
     ) -> Result<io::Result<(OwnedFd, bool)>, Exceeded> {
         let mut rest = lock(&self.rest);
-        let Some(Rest { file, reservation }) = &mut *rest else {
+        let Some(PoolRest { file, reservation }) = &mut *rest else {
             return Ok(Err(io::ErrorKind::NotFound.into()));
         };
         reservation.descriptor_for(file, OFlags::RDONLY, user, limit)
@@ -121,18 +121,18 @@ impl Pool {
 
     /// As [`Owned::unshare`](super::aperture::Owned::unshare).
     pub fn unshare(&self, user: Option<u32>) {
-        if let Some(Rest { reservation, .. }) = &mut *lock(&self.rest) {
+        if let Some(PoolRest { reservation, .. }) = &mut *lock(&self.rest) {
             reservation.unshare(user);
         }
     }
 
     /// The right to write a free place; `None`: all are out.
-    pub fn take(self: &Arc<Self>) -> Option<Place> {
+    pub fn take(self: &Arc<Self>) -> Option<PoolPlace> {
         if !self.guard.is_parent() {
             return None;
         }
         let index = lock(&self.free).pop()?;
-        Some(Place { pool: Arc::clone(self), index })
+        Some(PoolPlace { pool: Arc::clone(self), index })
     }
 }
 
@@ -144,7 +144,7 @@ impl Drop for Pool {
             // The account may be locked for ever, by a thread that the child does not have.
             return core::mem::forget(rest);
         }
-        if let Some(Rest { file, reservation }) = rest {
+        if let Some(PoolRest { file, reservation }) = rest {
             reservation.orphan(file);
         }
     }
@@ -152,12 +152,12 @@ impl Drop for Pool {
 
 /// The right to write one place of a pool, given back when dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct PoolPlace {
     pool: Arc<Pool>,
     index: u32,
 }
 
-impl Place {
+impl PoolPlace {
     /// The index of the place.
     pub fn index(&self) -> u32 {
         self.index
@@ -194,7 +194,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for PoolPlace {
     fn drop(&mut self) {
         // In a forked child the lock may be held for ever.
         if self.pool.guard.is_parent() {
@@ -228,7 +228,7 @@ mod tests {
     fn what_is_written_in_a_place_every_holder_reads_there_and_none_can_write() {
         let (_, pool) = made();
         let holders = [hold(&pool, 1), hold(&pool, 2)];
-        let mut places: Vec<Place> = (0..3).map(|_| pool.take().unwrap()).collect();
+        let mut places: Vec<PoolPlace> = (0..3).map(|_| pool.take().unwrap()).collect();
         assert!(pool.take().is_none(), "there are three");
         for (i, place) in places.iter_mut().enumerate() {
             place.bytes_mut().fill(i as u8 + 1);
@@ -270,7 +270,11 @@ mod tests {
         assert_eq!((ledger.bytes(), ledger.orphan_bytes()), (bytes, bytes));
         assert!(
             ledger
-                .reserve(1, Some(2), crate::os::aperture::Limits { all: u64::MAX, user: bytes })
+                .reserve(
+                    1,
+                    Some(2),
+                    crate::os::aperture::ExportLimits { all: u64::MAX, user: bytes }
+                )
                 .is_err()
         );
         second.let_go();
@@ -282,7 +286,11 @@ mod tests {
         }
         assert!(
             ledger
-                .reserve(bytes, Some(2), crate::os::aperture::Limits { all: bytes, user: bytes })
+                .reserve(
+                    bytes,
+                    Some(2),
+                    crate::os::aperture::ExportLimits { all: bytes, user: bytes }
+                )
                 .is_ok()
         );
     }

@@ -53,7 +53,7 @@ struct Started {
     run: Box<dyn FnOnce()>,
 }
 
-struct Row {
+struct SimRow {
     id: u64,
     host: usize,
     name: String,
@@ -360,7 +360,7 @@ pub fn run(seed: u64, hosts: Vec<Box<dyn FnOnce()>>) -> Result<Ran, Stuck> {
 }
 
 fn run_tasks(begun_ns: u64) -> Result<Ran, Stuck> {
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<SimRow> = Vec::new();
     let mut ran = Ran { turns: 0, ns: 0, trace: 0 };
     loop {
         for started in with(|world| core::mem::take(&mut world.started)).unwrap_or_default() {
@@ -370,7 +370,7 @@ fn run_tasks(begun_ns: u64) -> Result<Ran, Stuck> {
                 run();
                 YIELDER.set(core::ptr::null());
             });
-            rows.push(Row { id, host, name, coroutine, runs: true, until_ns: None });
+            rows.push(SimRow { id, host, name, coroutine, runs: true, until_ns: None });
         }
         let can_be_killed = |world: &mut World| {
             let World { killed, locked, .. } = world;
@@ -439,7 +439,7 @@ fn run_tasks(begun_ns: u64) -> Result<Ran, Stuck> {
 
 /// The task with the next turn: any that may find its event. If none may, the clock advances;
 /// `None`: there is no deadline either.
-fn choose(rows: &mut [Row]) -> Option<usize> {
+fn choose(rows: &mut [SimRow]) -> Option<usize> {
     with(|world| {
         loop {
             let now_ns = world.now_ns;
@@ -468,7 +468,7 @@ fn choose(rows: &mut [Row]) -> Option<usize> {
     .flatten()
 }
 
-fn kill_now(host: usize, rows: &mut Vec<Row>) {
+fn kill_now(host: usize, rows: &mut Vec<SimRow>) {
     with(|world| (world.is_killing, world.host) = (true, host));
     #[cfg(feature = "tls")]
     net::sever(host);
@@ -494,6 +494,6 @@ fn kill_now(host: usize, rows: &mut Vec<Row>) {
 }
 
 /// The values on the stacks stay there: the run has failed.
-fn forget(rows: Vec<Row>) {
+fn forget(rows: Vec<SimRow>) {
     rows.into_iter().for_each(core::mem::forget);
 }

@@ -91,9 +91,9 @@ pub fn settle(fd: impl AsFd) {
 /// A connection on which a stranger may have sent descriptors that no call has received: dropping
 /// it waits for no stranger.
 #[derive(Debug)]
-pub struct Connection(Option<OwnedFd>);
+pub struct SocketConnection(Option<OwnedFd>);
 
-impl Connection {
+impl SocketConnection {
     /// The descriptor; from now on its owner must not close it on a thread that others wait for.
     pub fn into_fd(mut self) -> OwnedFd {
         match self.0.take() {
@@ -103,13 +103,13 @@ impl Connection {
     }
 }
 
-impl From<OwnedFd> for Connection {
+impl From<OwnedFd> for SocketConnection {
     fn from(fd: OwnedFd) -> Self {
         Self(Some(fd))
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for SocketConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.0 {
             Some(fd) => fd.as_fd(),
@@ -118,7 +118,7 @@ impl AsFd for Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for SocketConnection {
     fn drop(&mut self) {
         // A socket that refuses descriptors holds none.
         if !has_pass_rights() {
@@ -240,7 +240,7 @@ pub fn send(fd: impl AsFd, frame: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::
 
 /// A frame that has arrived.
 #[derive(Debug, Default)]
-pub struct Received {
+pub struct ReceivedFrame {
     /// Bytes of it; 0 when the other end is gone, or has sent an empty frame, behind which there
     /// may be others.
     pub bytes: usize,
@@ -252,7 +252,7 @@ pub struct Received {
 }
 
 /// Takes the next frame into `buffer`. `WouldBlock`: there is none.
-pub fn receive(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
+pub fn receive(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<ReceivedFrame> {
     let mut space =
         [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX), ScmCredentials(1))];
     receive_into(fd, buffer, &mut space)
@@ -260,11 +260,11 @@ pub fn receive(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
 
 /// The same, with room for one descriptor: the kernel drops any others inside the call, which waits
 /// as long as the stranger who sent them likes; then the frame is truncated.
-pub fn receive_one(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
+pub fn receive_one(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<ReceivedFrame> {
     const PADDED: usize = rustix::cmsg_space!(ScmRights(1));
     #[repr(align(8))]
-    struct Space([MaybeUninit<u8>; PADDED]);
-    let mut space = Space([MaybeUninit::uninit(); PADDED]);
+    struct AncillarySpace([MaybeUninit<u8>; PADDED]);
+    let mut space = AncillarySpace([MaybeUninit::uninit(); PADDED]);
     // Without the padding behind the one, which has room for another.
     // SAFETY: a calculation with a number.
     let length = unsafe { libc::CMSG_LEN(size_of::<libc::c_int>() as u32) } as usize;
@@ -275,7 +275,7 @@ fn receive_into(
     fd: impl AsFd,
     buffer: &mut [u8],
     space: &mut [MaybeUninit<u8>],
-) -> io::Result<Received> {
+) -> io::Result<ReceivedFrame> {
     let mut resets = 0;
     loop {
         let mut control = RecvAncillaryBuffer::new(space);
@@ -290,10 +290,10 @@ fn receive_into(
                 resets = 1;
                 continue;
             }
-            Err(rustix::io::Errno::CONNRESET) => return Ok(Received::default()),
+            Err(rustix::io::Errno::CONNRESET) => return Ok(ReceivedFrame::default()),
             Err(e) => return Err(e.into()),
         };
-        let mut received = Received {
+        let mut received = ReceivedFrame {
             bytes: message.bytes,
             descriptors: Vec::new(),
             is_truncated: message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC),
@@ -313,7 +313,7 @@ fn receive_into(
 /// A number that the kernel could not express in this process's user namespace is `None`:
 /// *unknown*, not a user called nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Identity {
+pub struct SocketIdentity {
     /// Effective user.
     pub uid: Option<u32>,
     /// Effective group.
@@ -323,7 +323,7 @@ pub struct Identity {
 }
 
 /// The identity of the other end.
-pub fn identity(fd: impl AsFd) -> io::Result<Identity> {
+pub fn identity(fd: impl AsFd) -> io::Result<SocketIdentity> {
     let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: pointer and size are those of a live `ucred`, which any bytes are a value of.
@@ -339,7 +339,7 @@ pub fn identity(fd: impl AsFd) -> io::Result<Identity> {
     if rc != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(Identity {
+    Ok(SocketIdentity {
         uid: known_uid(found.uid),
         gid: known_gid(found.gid),
         pid: u32::try_from(found.pid).ok().filter(|pid| *pid != 0),

@@ -27,24 +27,24 @@ const STACK_BYTES: usize = 128 << 10;
 /// file of a file system that hangs can delay that.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-type Work = Box<dyn FnOnce(OwnedFd) + Send>;
+type StrangerWork = Box<dyn FnOnce(OwnedFd) + Send>;
 
 /// The threads of one control plane that have it.
 #[derive(Debug, Default)]
-pub(crate) struct Strangers(OnceLock<Option<Keeper>>);
+pub(crate) struct StrangerThreads(OnceLock<Option<Keeper>>);
 
 /// Starts these threads. It ends with the other end of its socket.
 #[derive(Debug)]
 struct Keeper {
-    to: Mutex<To>,
+    to: Mutex<StrangerChannel>,
     process: u32,
 }
 
 /// A socket over one channel, its work over the other: under one lock, and with the same number.
 #[derive(Debug)]
-struct To {
+struct StrangerChannel {
     socket: Descriptor,
-    work: Sender<(u64, Work)>,
+    work: Sender<(u64, StrangerWork)>,
     number: u64,
 }
 
@@ -58,7 +58,7 @@ impl Drop for Keeper {
     }
 }
 
-impl Strangers {
+impl StrangerThreads {
     /// Makes the second table, which a filter of the program's calls may forbid later. `false`:
     /// this kernel (before Linux 5.9), or a filter, does not allow one, and the threads have the
     /// program's.
@@ -83,7 +83,7 @@ impl Strangers {
         socket: BorrowedFd<'_>,
         work: impl FnOnce(OwnedFd) + Send + 'static,
     ) -> io::Result<()> {
-        let work: Work = Box::new(work);
+        let work: StrangerWork = Box::new(work);
         #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
         if super::sim::is_running() {
             return start(socket.try_clone_to_owned()?, work);
@@ -103,7 +103,7 @@ impl Strangers {
 /// A thread with the caller's table. Not inlined: `valgrind.supp` knows such threads by their
 /// module's name.
 #[inline(never)]
-fn start(socket: OwnedFd, work: Work) -> io::Result<()> {
+fn start(socket: OwnedFd, work: StrangerWork) -> io::Result<()> {
     thread::spawn("hamlyn-take", STACK_BYTES, move || work(socket)).map(drop)
 }
 
@@ -132,7 +132,7 @@ impl Keeper {
             }
         })?;
         let keeper = Self {
-            to: Mutex::new(To { socket: to.into(), work, number: 0 }),
+            to: Mutex::new(StrangerChannel { socket: to.into(), work, number: 0 }),
             process: std::process::id(),
         };
         match said.recv_timeout(PATIENCE) {
@@ -146,7 +146,7 @@ impl Keeper {
     }
 
     /// Returns the work if that is impossible.
-    fn run(&self, socket: BorrowedFd<'_>, work: Work) -> Result<(), Work> {
+    fn run(&self, socket: BorrowedFd<'_>, work: StrangerWork) -> Result<(), StrangerWork> {
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         to.number += 1;
         let number = to.number;
@@ -195,7 +195,7 @@ unsafe fn only(number: RawFd) -> io::Result<OwnedFd> {
 }
 
 /// Starts a thread, with this one's table, for each socket that comes.
-fn keep(from: &OwnedFd, works: &Receiver<(u64, Work)>) {
+fn keep(from: &OwnedFd, works: &Receiver<(u64, StrangerWork)>) {
     let mut next = None;
     loop {
         let mut number = [0; 8];
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn what_a_stranger_passes_is_in_no_table_that_forks_copy() {
-        let strangers = Strangers::default();
+        let strangers = StrangerThreads::default();
         if !strangers.prepare().unwrap() {
             return std::eprintln!("SKIPPED: there is no second table of descriptors here");
         }
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn work_is_done_with_the_socket_that_it_came_with() {
-        let strangers = Strangers::default();
+        let strangers = StrangerThreads::default();
         let (say, said) = channel();
         let pairs: Vec<_> = (0..50u8).map(|_| socket::pair().unwrap()).collect();
         for (i, (ours, theirs)) in pairs.iter().enumerate() {

@@ -180,9 +180,9 @@ const PIECES_MAX: usize = 8;
 
 /// Writes to a connection, and reports a lost peer as an error. `TcpStream` itself writes several
 /// slices with `writev`, which raises SIGPIPE in that case, and that ends a C program.
-pub struct Writer<'a>(pub &'a TcpStream);
+pub struct TcpWriter<'a>(pub &'a TcpStream);
 
-impl io::Write for Writer<'_> {
+impl io::Write for TcpWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(bytes)])
     }

@@ -21,7 +21,7 @@
 use super::credit::{CreditReturn, CreditWord};
 use super::ends::{Deadline, ended, grown, offered};
 use super::manager::Target;
-use super::records::{Far, Space};
+use super::records::{ApertureSpace, FarRecord};
 use super::stream::THROUGH_AN_APERTURE;
 use super::tickets::fast_ticket_from;
 use super::{
@@ -99,7 +99,7 @@ impl FarOffer {
 #[must_use = "a record that was kept is to be released"]
 pub struct ApertureRecord {
     record: Record,
-    far: Option<Far>,
+    far: Option<FarRecord>,
 }
 
 impl ApertureRecord {
@@ -361,11 +361,11 @@ impl ApertureStreamReceiver {
         Ok(ApertureRecordGuard { receiver: self, record })
     }
 
-    fn receive_far(&mut self, record: &Record) -> Result<Far, ReceiveError> {
-        let far = Far::from_bytes(self.inner.bytes(record)?);
+    fn receive_far(&mut self, record: &Record) -> Result<FarRecord, ReceiveError> {
+        let far = FarRecord::from_bytes(self.inner.bytes(record)?);
         let bytes = self.view().map_or(0, ApertureView::bytes);
         let longest = self.inner.record_bytes_max();
-        let fits = |far: &Far| {
+        let fits = |far: &FarRecord| {
             far.offset < bytes
                 && far.length as u64 <= bytes - far.offset
                 && far.length as usize <= longest
@@ -391,7 +391,7 @@ impl ApertureStreamReceiver {
         let still = self.inner.bytes(&record.record)?;
         match (record.far, self.view()) {
             (None, _) => Ok(RecordBytes::Still(still)),
-            (Some(Far { offset, length }), Some(view)) => {
+            (Some(FarRecord { offset, length }), Some(view)) => {
                 let length = length as usize;
                 let pages = view.pages();
                 Ok(RecordBytes::Volatile(VolatileBytes { pages, offset, length }))
@@ -486,7 +486,7 @@ pub struct ApertureStreamSender {
     credit: CreditWord,
     /// Long records announced.
     sent: u64,
-    aperture: Option<(Aperture, Space)>,
+    aperture: Option<(Aperture, ApertureSpace)>,
     far_bytes_min: usize,
 }
 
@@ -522,7 +522,7 @@ impl ApertureStreamSender {
             let held = node.apertures_held().find(|id| id.link == link);
             let found = held.and_then(|id| node.aperture(id).ok());
             self.aperture = found.map(|aperture| {
-                let space = Space::new(aperture.bytes());
+                let space = ApertureSpace::new(aperture.bytes());
                 (aperture, space)
             });
         }
@@ -585,7 +585,7 @@ impl ApertureStreamSender {
                 return inner.send(record, deadline.left());
             }
         }
-        inner.announce(Far { offset, length: record.len() as u32 }, deadline)?;
+        inner.announce(FarRecord { offset, length: record.len() as u32 }, deadline)?;
         space.take(place, length);
         *sent += 1;
         Ok(())

@@ -58,7 +58,7 @@ pub struct Datagram {
 
 /// The receiver's state at its manager.
 #[derive(Debug)]
-struct Senders {
+struct DatagramSenders {
     ticket: Ticket,
     here: HashSet<LinkId>,
     area: AreaId,
@@ -66,7 +66,7 @@ struct Senders {
     slot: SlotId,
 }
 
-impl Protocol for Senders {
+impl Protocol for DatagramSenders {
     fn admit(
         &mut self,
         _: &mut Node,
@@ -126,7 +126,7 @@ impl Protocol for Senders {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct DatagramReceiver {
-    seat: Seat<Senders>,
+    seat: Seat<DatagramSenders>,
     consumer: Consumer,
     area: AreaId,
     queue: QueueId,
@@ -135,7 +135,7 @@ pub struct DatagramReceiver {
     is_open: bool,
     serial: u64,
     /// Replies that a time limit cut off.
-    replies: HashMap<LinkId, (Arc<Connection>, Rest)>,
+    replies: HashMap<LinkId, (Arc<Connection>, DatagramRest)>,
 }
 
 impl DatagramReceiver {
@@ -171,7 +171,7 @@ impl DatagramReceiver {
                 }
             }
         };
-        let senders = Senders { ticket, here: HashSet::new(), area, queue, slot };
+        let senders = DatagramSenders { ticket, here: HashSet::new(), area, queue, slot };
         Ok(Self {
             seat: manager.seat(Kind::DATAGRAM, senders),
             consumer,
@@ -311,7 +311,8 @@ impl DatagramReceiver {
             return Err(SendError::NoReplyWanted);
         };
         self.forget_replies();
-        let (_, rest) = self.replies.entry(link).or_insert((connection.clone(), Rest(None)));
+        let (_, rest) =
+            self.replies.entry(link).or_insert((connection.clone(), DatagramRest(None)));
         let to = (self.seat.manager(), &*connection, ticket);
         let sent = send(to, rest, data, 0, None, timeout);
         self.forget_replies();
@@ -392,9 +393,9 @@ fn read(
 
 /// The rest of a datagram that a time limit cut off. The receiver counts packets, so it must follow,
 /// or the entry never comes out at zero (Hamlyn 2.5); it goes on first in the next call.
-struct Rest(Option<(Unfinished, Vec<u8>)>);
+struct DatagramRest(Option<(Unfinished, Vec<u8>)>);
 
-impl Rest {
+impl DatagramRest {
     /// Waits at most `timeout` until it has left.
     fn flush(
         &mut self,
@@ -437,7 +438,7 @@ impl Rest {
 
 fn send(
     (manager, connection, ticket): (&Manager, &Connection, Ticket),
-    rest: &mut Rest,
+    rest: &mut DatagramRest,
     data: &[u8],
     offset: u64,
     reply: Option<&Ticket>,
@@ -488,7 +489,7 @@ pub struct DatagramSender {
     seat: Seat<()>,
     connection: Arc<Connection>,
     ticket: Ticket,
-    rest: Rest,
+    rest: DatagramRest,
 }
 
 impl DatagramSender {
@@ -500,7 +501,7 @@ impl DatagramSender {
         let (connection, answer) = connect(&seat, &[])?;
         let ticket = message_ticket_from(&answer, connection.peer(), 0);
         let ticket = ticket.map_err(|_| GrowError::Answer("no ticket for a message"))?;
-        Ok(Self { seat, connection, ticket, rest: Rest(None) })
+        Ok(Self { seat, connection, ticket, rest: DatagramRest(None) })
     }
 
     /// Bytes of the receiver's area.

@@ -28,12 +28,12 @@ const TURNS: u32 = 32;
 
 /// Ends its task when it is dropped.
 pub(crate) struct Driver {
-    shared: Arc<Shared>,
+    shared: Arc<DriverState>,
     task: AbortHandle,
     process: u32,
 }
 
-struct Shared {
+struct DriverState {
     is_asleep: AtomicBool,
     /// The task's.
     waker: OnceLock<Waker>,
@@ -48,7 +48,7 @@ impl Driver {
         runtime: &tokio::runtime::Handle,
     ) -> Self {
         let (is_asleep, waker, ended) = (AtomicBool::new(false), OnceLock::new(), OnceLock::new());
-        let shared = Arc::new(Shared { is_asleep, waker, ended });
+        let shared = Arc::new(DriverState { is_asleep, waker, ended });
         let driving = drive(manager.clone(), fd.clone(), shared.clone());
         Self { task: runtime.spawn(driving).abort_handle(), shared, process: std::process::id() }
     }
@@ -70,7 +70,7 @@ impl Driver {
     }
 }
 
-impl Shared {
+impl DriverState {
     #[inline]
     fn kick(&self) {
         if self.is_asleep.load(Ordering::Acquire)
@@ -82,7 +82,7 @@ impl Shared {
     }
 }
 
-impl Wake for Shared {
+impl Wake for DriverState {
     fn wake(self: Arc<Self>) {
         self.kick();
     }
@@ -102,14 +102,14 @@ impl Drop for Driver {
 }
 
 /// Notifies the waiting tasks of the driver's end, however it ends.
-struct Told {
+struct EndNotice {
     manager: Manager,
-    shared: Arc<Shared>,
+    shared: Arc<DriverState>,
     kick: Waker,
     why: String,
 }
 
-impl Drop for Told {
+impl Drop for EndNotice {
     fn drop(&mut self) {
         let _ = self.shared.ended.set(core::mem::take(&mut self.why));
         if !self.manager.is_forked() {
@@ -121,7 +121,7 @@ impl Drop for Told {
     }
 }
 
-async fn drive(manager: Manager, fd: Arc<Registered>, shared: Arc<Shared>) {
+async fn drive(manager: Manager, fd: Arc<Registered>, shared: Arc<DriverState>) {
     let why = "the runtime in which the manager was registered has shut down".into();
     poll_fn(|context| {
         let _ = shared.waker.set(context.waker().clone());
@@ -130,7 +130,7 @@ async fn drive(manager: Manager, fd: Arc<Registered>, shared: Arc<Shared>) {
     .await;
     let kick = Waker::from(shared.clone());
     manager.shared.lock().parts().1.sleepers.push(kick.clone());
-    let mut told = Told { manager: manager.clone(), shared: shared.clone(), kick, why };
+    let mut told = EndNotice { manager: manager.clone(), shared: shared.clone(), kick, why };
     let mut patience = Patience::default();
     loop {
         let mut next = NextTurn::Soon;

@@ -57,13 +57,13 @@ pub struct Exclusive<T> {
 }
 
 /// The end point, for this thread alone.
-pub struct Held<'a, T> {
+pub struct ExclusiveGuard<'a, T> {
     of: &'a Exclusive<T>,
     /// `None` only while this is dropped.
     state: Option<MutexGuard<'a, T>>,
 }
 
-impl<T> Deref for Held<'_, T> {
+impl<T> Deref for ExclusiveGuard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
@@ -71,14 +71,14 @@ impl<T> Deref for Held<'_, T> {
     }
 }
 
-impl<T> DerefMut for Held<'_, T> {
+impl<T> DerefMut for ExclusiveGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         self.state.as_mut().expect("taken only while dropping")
     }
 }
 
-impl<T> Drop for Held<'_, T> {
+impl<T> Drop for ExclusiveGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         drop(self.state.take());
@@ -106,9 +106,9 @@ impl<T, F: Fn(&T, &Node) -> bool> EndPoint for Probe<'_, T, F> {
 }
 
 /// The one thread that waits for an arrival.
-struct Waiting<'a, T>(&'a Exclusive<T>);
+struct ExclusiveWait<'a, T>(&'a Exclusive<T>);
 
-impl<T> Drop for Waiting<'_, T> {
+impl<T> Drop for ExclusiveWait<'_, T> {
     fn drop(&mut self) {
         *self.0.is_waited_for.lock().unwrap_or_else(PoisonError::into_inner) = false;
         self.0.waited.notify_one();
@@ -138,20 +138,20 @@ impl<T> Exclusive<T> {
     }
 
     /// The end point; waits as long as other threads have it.
-    pub fn lock(&self) -> Held<'_, T> {
+    pub fn lock(&self) -> ExclusiveGuard<'_, T> {
         self.held(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The end point, unless another thread has it.
     #[inline]
-    pub fn try_lock(&self) -> Option<Held<'_, T>> {
+    pub fn try_lock(&self) -> Option<ExclusiveGuard<'_, T>> {
         self.try_state().map(|state| self.held(state))
     }
 
     /// The end point; waits at most `timeout` (`None`: without limit) while other threads have it.
     /// `None`: one had it all the time.
     #[inline]
-    pub fn lock_within(&self, timeout: Option<Duration>) -> Option<Held<'_, T>> {
+    pub fn lock_within(&self, timeout: Option<Duration>) -> Option<ExclusiveGuard<'_, T>> {
         match self.try_lock() {
             None => self.lock_by(Deadline::new(timeout)),
             held => held,
@@ -159,7 +159,7 @@ impl<T> Exclusive<T> {
     }
 
     #[cold]
-    fn lock_by(&self, deadline: Deadline) -> Option<Held<'_, T>> {
+    fn lock_by(&self, deadline: Deadline) -> Option<ExclusiveGuard<'_, T>> {
         if deadline.left().is_none() {
             return Some(self.lock());
         }
@@ -180,8 +180,8 @@ impl<T> Exclusive<T> {
     }
 
     #[inline]
-    fn held<'a>(&'a self, state: MutexGuard<'a, T>) -> Held<'a, T> {
-        Held { of: self, state: Some(state) }
+    fn held<'a>(&'a self, state: MutexGuard<'a, T>) -> ExclusiveGuard<'a, T> {
+        ExclusiveGuard { of: self, state: Some(state) }
     }
 
     #[inline]
@@ -306,7 +306,7 @@ impl<T> Exclusive<T> {
     }
 
     /// Waits until no other thread waits for an arrival; `None`: one did until the deadline.
-    fn wait_alone(&self, deadline: Deadline) -> Option<Waiting<'_, T>> {
+    fn wait_alone(&self, deadline: Deadline) -> Option<ExclusiveWait<'_, T>> {
         let mut is_waited_for = self.is_waited_for.lock().unwrap_or_else(PoisonError::into_inner);
         while *is_waited_for {
             is_waited_for = match deadline.left() {
@@ -319,6 +319,6 @@ impl<T> Exclusive<T> {
             };
         }
         *is_waited_for = true;
-        Some(Waiting(self))
+        Some(ExclusiveWait(self))
     }
 }

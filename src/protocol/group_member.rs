@@ -14,7 +14,7 @@ use super::group::{
     ANSWER_BYTES, CELL_BYTES, DATA, GroupError, HELPER, MEMBER, NO_ROUND, RELEASE, misuse,
 };
 use super::manager::Target;
-use super::outgoing::{Message, Outgoing};
+use super::outgoing::{Outgoing, OutgoingMessage};
 use super::tickets::{fast_ticket_from, message_ticket_from};
 use super::{Connection, GrowError, Kind, Manager, SendError};
 use crate::control::Peer;
@@ -78,20 +78,20 @@ impl Part {
             return Err(GroupError::Length { length: data.len(), allowed: self.length() });
         }
         let whole = self.whole.to_le_bytes();
-        let message = Message::new(self.ticket, data, &whole);
+        let message = OutgoingMessage::new(self.ticket, data, &whole);
         outgoing.send(manager, connection, message, timeout).map_err(GroupError::from_send)
     }
 }
 
 /// A member's memory: the cell for its tickets, and the area for the root's messages.
 #[derive(Debug, Default)]
-struct Memory {
+struct MemberMemory {
     areas: Vec<AreaId>,
     queues: Vec<QueueId>,
     slots: Vec<SlotId>,
 }
 
-impl Memory {
+impl MemberMemory {
     fn remove(&self, node: &mut Node) {
         for slot in &self.slots {
             let _ = node.remove_slot(*slot);
@@ -137,7 +137,7 @@ impl Memory {
 pub struct GroupMember {
     manager: Manager,
     connection: Arc<Connection>,
-    memory: Memory,
+    memory: MemberMemory,
     consumer: Consumer,
     number: u32,
     members: u32,
@@ -167,11 +167,12 @@ impl GroupMember {
         receive_bytes: usize,
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
-        let mut memory = Memory::default();
+        let mut memory = MemberMemory::default();
         let made = memory.make(&mut manager.lock(), receive_bytes).map_err(GrowError::SetUp);
         let grown = made.and_then(|(consumer, body)| {
-            let read =
-                |connection: &Arc<Connection>, answer: &_| Answer::read(answer, connection.peer());
+            let read = |connection: &Arc<Connection>, answer: &_| {
+                RootAnswer::read(answer, connection.peer())
+            };
             let grown = manager.grow(target, Kind::GROUP, &body, timeout, NO_GROUP, read)?;
             Ok((consumer, grown))
         });
@@ -231,7 +232,7 @@ impl GroupMember {
         let deadline = Deadline::new(timeout);
         let ticket = self.wait_for_ticket(timeout)?;
         let whole = (length as u64).to_le_bytes();
-        let message = Message::new(ticket, part, &whole);
+        let message = OutgoingMessage::new(ticket, part, &whole);
         let Self { manager, connection, outgoing, .. } = self;
         let sent = outgoing.send(manager, connection, message, deadline.left());
         // After another error the ticket is still valid.
@@ -450,7 +451,7 @@ fn read_cell(cell: &[u8], peer: &Peer) -> Option<(u64, Ticket)> {
     Some((u64::from_le_bytes(*round), message_ticket_from(ticket, peer, 0).ok()?))
 }
 
-fn read_down(node: &Node, memory: &Memory) -> Option<(u64, usize)> {
+fn read_down(node: &Node, memory: &MemberMemory) -> Option<(u64, usize)> {
     let user = node.metadata(memory.slots[1], ENTRY).ok()?.user();
     let (kind, length) = user.split_first_chunk::<8>()?;
     let kind = u64::from_le_bytes(*kind);
@@ -460,7 +461,7 @@ fn read_down(node: &Node, memory: &Memory) -> Option<(u64, usize)> {
 }
 
 /// The root's answer to a member.
-struct Answer {
+struct RootAnswer {
     number: u32,
     members: u32,
     part_bytes: usize,
@@ -468,7 +469,7 @@ struct Answer {
     word: Ticket,
 }
 
-impl Answer {
+impl RootAnswer {
     fn read(bytes: &[u8], peer: &Peer) -> Option<Self> {
         let bytes: &[u8; ANSWER_BYTES] = bytes.try_into().ok()?;
         let u32_at =

@@ -44,7 +44,7 @@ struct HalfJoined {
 }
 
 /// The requests of one user at one end point, in the order of arrival.
-struct Queue {
+struct JoinQueue {
     offer: OfferId,
     user: PeerUser,
     asking: VecDeque<Asking>,
@@ -57,7 +57,7 @@ pub(super) struct Joining {
     half_joined: HashMap<RequestId, HalfJoined>,
     counts: HashMap<(OfferId, PeerUser), u32>,
     /// No queue is empty. Queues of users without a half-joined peer come first.
-    queues: VecDeque<Queue>,
+    queues: VecDeque<JoinQueue>,
     /// Requests that gave way, and may yet become links.
     displaced: HashSet<RequestId>,
 }
@@ -101,7 +101,7 @@ impl Joining {
         self.half_joined.insert(id, half);
         *self.counts.entry((offer, user.clone())).or_default() += 1;
         // Other users' turn comes first now.
-        let is_its = |queue: &Queue| queue.offer == offer && queue.user == user;
+        let is_its = |queue: &JoinQueue| queue.offer == offer && queue.user == user;
         if let Some(queue) =
             self.queues.iter().position(is_its).and_then(|at| self.queues.remove(at))
         {
@@ -135,7 +135,7 @@ impl Joining {
     /// A request waits for its turn. Returned: as many of its user wait as may.
     pub fn wait(&mut self, asking: Asking, offer: OfferId) -> Result<(), Asking> {
         let user = asking.peer.user();
-        let is_its = |queue: &&mut Queue| queue.offer == offer && queue.user == user;
+        let is_its = |queue: &&mut JoinQueue| queue.offer == offer && queue.user == user;
         if let Some(queue) = self.queues.iter_mut().find(is_its) {
             if queue.asking.len() >= WAITING_MAX {
                 return Err(asking);
@@ -143,8 +143,8 @@ impl Joining {
             queue.asking.push_back(asking);
             return Ok(());
         }
-        let queue = Queue { offer, user, asking: VecDeque::from([asking]) };
-        let has_half = |queue: &Queue| self.count(queue.offer, &queue.user) > 0;
+        let queue = JoinQueue { offer, user, asking: VecDeque::from([asking]) };
+        let has_half = |queue: &JoinQueue| self.count(queue.offer, &queue.user) > 0;
         let at = match has_half(&queue) {
             true => self.queues.len(),
             false => self.queues.iter().position(has_half).unwrap_or(self.queues.len()),
@@ -195,7 +195,7 @@ impl Joining {
                 queue.asking.push_front(asking);
             }
             _ => {
-                let queue = Queue { offer, user, asking: VecDeque::from([asking]) };
+                let queue = JoinQueue { offer, user, asking: VecDeque::from([asking]) };
                 self.queues.insert(*before, queue);
             }
         }
@@ -227,7 +227,7 @@ impl Joining {
     pub fn withdraw(&mut self, offer: OfferId) -> Vec<RequestId> {
         let (gone, kept) = self.queues.drain(..).partition(|queue| queue.offer == offer);
         self.queues = kept;
-        let gone: VecDeque<Queue> = gone;
+        let gone: VecDeque<JoinQueue> = gone;
         gone.into_iter().flat_map(|queue| queue.asking).map(|asking| asking.id).collect()
     }
 }

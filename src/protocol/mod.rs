@@ -128,7 +128,7 @@ pub use call::{
 #[cfg(feature = "os")]
 pub use datagram::{Datagram, DatagramReceiver, DatagramSender};
 #[cfg(all(feature = "os", feature = "unstable-internals"))]
-pub use exclusive::{Exclusive, Held, Probe};
+pub use exclusive::{Exclusive, ExclusiveGuard, Probe};
 #[cfg(feature = "os")]
 pub use group::{Group, GroupConfig, GroupError, Parts};
 #[cfg(feature = "os")]

@@ -19,14 +19,14 @@ pub(crate) struct Outgoing {
 }
 
 /// A message that is on its way out; lives as long as one call.
-pub(crate) struct Message<'a> {
+pub(crate) struct OutgoingMessage<'a> {
     pub ticket: Ticket,
     pub data: &'a [u8],
     pub metadata: &'a [u8],
     begun: Option<Unfinished>,
 }
 
-impl<'a> Message<'a> {
+impl<'a> OutgoingMessage<'a> {
     pub fn new(ticket: Ticket, data: &'a [u8], metadata: &'a [u8]) -> Self {
         Self { ticket, data, metadata, begun: None }
     }
@@ -39,13 +39,13 @@ impl Outgoing {
         &mut self,
         node: &mut Node,
         connection: &Connection,
-        message: &mut Message<'_>,
+        message: &mut OutgoingMessage<'_>,
     ) -> Look<Result<(), SendError>> {
         match self.look_at_rest(node, connection) {
             Look::Found(Ok(())) => {}
             other => return other,
         }
-        let Message { ticket, data, metadata, begun } = message;
+        let OutgoingMessage { ticket, data, metadata, begun } = message;
         let unfinished = match begun {
             Some(unfinished) => unfinished,
             None => {
@@ -100,7 +100,7 @@ impl Outgoing {
         &mut self,
         manager: &Manager,
         connection: &Connection,
-        mut message: Message<'_>,
+        mut message: OutgoingMessage<'_>,
         timeout: Option<Duration>,
     ) -> Result<(), SendError> {
         let sent =
@@ -133,7 +133,7 @@ impl Outgoing {
 
     /// Call it after the time limit has passed: keeps a message that has left in part. `true`: do
     /// not send the message again.
-    pub fn keep(&mut self, message: Message<'_>) -> bool {
+    pub fn keep(&mut self, message: OutgoingMessage<'_>) -> bool {
         match message.begun {
             Some(unfinished) if unfinished.has_begun() => {
                 self.rest = Some((unfinished, message.data.to_vec()));

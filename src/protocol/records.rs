@@ -32,7 +32,7 @@ pub(crate) const TICKETS_MAX: u32 = 256;
 
 /// Coalesced records that make no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum FrameError {
+pub(crate) enum RecordsError {
     /// A record that reaches beyond its message.
     #[error("a record of {length} bytes at {at} reaches beyond its message of {message} bytes")]
     Record { at: usize, length: usize, message: usize },
@@ -66,10 +66,13 @@ pub(crate) fn alone(buffer: &[u8], fill: usize) -> Option<&[u8]> {
 /// The record at `at` of a message of coalesced ones, and the offset of the next one; `None` at the
 /// end.
 #[inline(always)]
-pub(crate) fn next(message: &[u8], at: usize) -> Result<Option<(Range<usize>, usize)>, FrameError> {
+pub(crate) fn next(
+    message: &[u8],
+    at: usize,
+) -> Result<Option<(Range<usize>, usize)>, RecordsError> {
     let rest = message.get(at..).unwrap_or(&[]);
     let Some((head, rest)) = rest.split_first_chunk::<HEAD_BYTES>() else {
-        return if rest.is_empty() { Ok(None) } else { Err(FrameError::Rest(rest.len())) };
+        return if rest.is_empty() { Ok(None) } else { Err(RecordsError::Rest(rest.len())) };
     };
     let length = u32::from_le_bytes(*head) as usize;
     // 2^32 and a little fits into 64 bits; on smaller machines the record does not fit either.
@@ -78,7 +81,7 @@ pub(crate) fn next(message: &[u8], at: usize) -> Result<Option<(Range<usize>, us
             let start = at + HEAD_BYTES;
             Ok(Some((start..start + length, start + padded)))
         }
-        _ => Err(FrameError::Record { at, length, message: message.len() }),
+        _ => Err(RecordsError::Record { at, length, message: message.len() }),
     }
 }
 
@@ -89,13 +92,13 @@ const FAR_BYTES: usize = 12;
 
 /// The position of a record's bytes in an aperture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Far {
+pub(crate) struct FarRecord {
     pub offset: u64,
     pub length: u32,
 }
 
 /// [`put`] for a record in an aperture.
-pub(crate) fn put_far(buffer: &mut [u8], fill: usize, far: Far) -> Option<usize> {
+pub(crate) fn put_far(buffer: &mut [u8], fill: usize, far: FarRecord) -> Option<usize> {
     let mut bytes = [0; FAR_BYTES];
     bytes[..8].copy_from_slice(&far.offset.to_le_bytes());
     bytes[8..].copy_from_slice(&far.length.to_le_bytes());
@@ -113,7 +116,7 @@ pub(crate) fn next_far(message: &[u8], at: usize) -> Option<(Range<usize>, usize
     (is_far && rest.len() >= FAR_BYTES).then_some((start..start + FAR_BYTES, start + FAR_BYTES))
 }
 
-impl Far {
+impl FarRecord {
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (offset, length) = bytes.split_first_chunk::<8>()?;
         let offset = u64::from_le_bytes(*offset);
@@ -124,7 +127,7 @@ impl Far {
 /// The sender's plan of an aperture: records one behind the other, each in one piece, as a ring.
 /// The receiver reports how many it has released.
 #[derive(Debug)]
-pub(crate) struct Space {
+pub(crate) struct ApertureSpace {
     bytes: u64,
     /// Positions count on; the offset is the position modulo `bytes`.
     head: u64,
@@ -134,7 +137,7 @@ pub(crate) struct Space {
     released: u64,
 }
 
-impl Space {
+impl ApertureSpace {
     pub fn new(bytes: u64) -> Self {
         Self { bytes, head: 0, tail: 0, ends: VecDeque::new(), released: 0 }
     }
@@ -258,7 +261,7 @@ impl Small {
 /// The small messages that have come, and the places that are still in use. Messages `freed..freed
 /// + PLACES` each have a place of their own, their number modulo the places.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct MessagePlaces {
     freed: u64,
     taken: u64,
     /// One bit for each place.
@@ -270,7 +273,7 @@ pub(crate) struct Places {
     due_at: u64,
 }
 
-impl Places {
+impl MessagePlaces {
     pub fn new() -> Self {
         let words = [0; PLACES as usize];
         Self { freed: 0, taken: 0, arrived: 0, words, told: 0, due_at: PLACES / 2 }
@@ -369,7 +372,7 @@ impl Places {
 /// The part of a ticket that differs from one to the next. It arrives whole: 16 bytes are one
 /// packet, one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
+pub(crate) struct TicketGrant {
     pub key: u64,
     /// Low half of the ticket's number.
     pub number: u32,
@@ -381,7 +384,7 @@ pub(crate) struct Grant {
 
 pub(crate) const GRANT_BYTES: usize = 16;
 
-impl Grant {
+impl TicketGrant {
     pub fn to_bytes(self) -> [u8; GRANT_BYTES] {
         let size = self.size as u64 | (self.refused as u64) << 31;
         let word = self.number as u64 | size << 32;
@@ -529,10 +532,10 @@ mod tests {
         assert_eq!(put(&mut message, 0, b"12345678"), Some(12));
         assert_eq!(next(&message, 0), Ok(Some((4..12, 12))));
         assert_eq!(next(&message, 12), Ok(None));
-        assert!(matches!(next(&message[..8], 0), Err(FrameError::Record { length: 8, .. })));
-        assert_eq!(next(&message[..3], 0), Err(FrameError::Rest(3)));
+        assert!(matches!(next(&message[..8], 0), Err(RecordsError::Record { length: 8, .. })));
+        assert_eq!(next(&message[..3], 0), Err(RecordsError::Rest(3)));
         message[..4].fill(0xff);
-        assert!(matches!(next(&message, 0), Err(FrameError::Record { .. })));
+        assert!(matches!(next(&message, 0), Err(RecordsError::Record { .. })));
         assert_eq!(put(&mut message, 0, b"123456789"), None);
     }
 
@@ -547,7 +550,7 @@ mod tests {
             let more = put(&mut buffer, fill, b"").unwrap();
             assert_eq!((alone(&buffer, more), alone(&buffer, fill)), (None, Some(record)));
         }
-        let far = put_far(&mut buffer, 0, Far { offset: 0, length: 0 }).unwrap();
+        let far = put_far(&mut buffer, 0, FarRecord { offset: 0, length: 0 }).unwrap();
         assert_eq!(alone(&buffer, far), None);
     }
 
@@ -570,7 +573,7 @@ mod tests {
 
     #[test]
     fn a_small_message_is_not_taken_into_a_place_in_use_nor_beyond_the_tickets() {
-        let mut places = Places::new();
+        let mut places = MessagePlaces::new();
         let small = |place, tickets_before| {
             Small { length: 1, framed: false, place, tickets_before }.to_word()
         };
@@ -592,8 +595,8 @@ mod tests {
 
     #[test]
     fn the_sender_is_told_of_free_places_by_halves_and_when_it_has_none() {
-        let mut places = Places::new();
-        let take = |places: &mut Places| {
+        let mut places = MessagePlaces::new();
+        let take = |places: &mut MessagePlaces| {
             let place = (places.taken() % PLACES) as u32;
             let small = Small { length: 0, framed: false, place, tickets_before: 0 };
             assert!(places.arrive(small.to_word(), 0, 1) && places.take(0).is_some());
@@ -618,11 +621,11 @@ mod tests {
     #[test]
     fn a_record_in_an_aperture_is_none_of_a_plain_stream() {
         let mut message = [0; 16];
-        let far = Far { offset: 1 << 33, length: 7 };
+        let far = FarRecord { offset: 1 << 33, length: 7 };
         assert_eq!(put_far(&mut message, 0, far), Some(16));
         assert!(next(&message, 0).is_err());
         assert_eq!(next_far(&message, 0), Some((4..16, 16)));
-        assert_eq!(Far::from_bytes(&message[4..16]), Some(far));
+        assert_eq!(FarRecord::from_bytes(&message[4..16]), Some(far));
         assert_eq!(next_far(&message[..15], 0), None);
         assert_eq!(put_far(&mut message, 1, far), None);
     }
@@ -636,7 +639,7 @@ mod tests {
                 if cfg!(miri) { 40 } else { 200 },
             )
         ) {
-            let mut space = Space::new(8192);
+            let mut space = ApertureSpace::new(8192);
             let mut there: VecDeque<(u64, u64)> = VecDeque::new();
             let mut released = 0;
             for (puts, length) in steps {
@@ -700,14 +703,14 @@ mod tests {
             let mark = Mark { small_before: word | 1, ..mark };
             prop_assert_eq!((Mark::from_bytes(&mark.to_bytes()), mark.len()), (Some(mark), 8));
             prop_assert_eq!(Small::from_word(word).to_word(), word);
-            prop_assert_eq!(Grant::from_bytes(bytes).to_bytes(), bytes);
+            prop_assert_eq!(TicketGrant::from_bytes(bytes).to_bytes(), bytes);
         }
 
         // For any reordering by a link: small messages and those with tickets are taken in the
         // order of sending, each once.
         #[test]
         fn both_kinds_are_taken_in_one_order(slots in 1u32..5, choices in proptest::collection::vec(any::<u16>(), 600)) {
-            let (mut window, mut places) = (Window::new(slots), Places::new());
+            let (mut window, mut places) = (Window::new(slots), MessagePlaces::new());
             // The sender's tickets, and its count of sent messages of each kind.
             let (mut armed, mut next, mut small) = (slots as u64, 0, 0);
             // Its messages in order, and those on the way: their place in that, and a word or not.

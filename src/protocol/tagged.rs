@@ -66,7 +66,7 @@ struct Sender {
 
 /// The receiver's state at its manager.
 #[derive(Debug)]
-struct Senders {
+struct TaggedSenders {
     area: AreaId,
     queue: QueueId,
     tags: u32,
@@ -75,7 +75,7 @@ struct Senders {
     requests: HashMap<RequestId, SlotIndex>,
 }
 
-impl Protocol for Senders {
+impl Protocol for TaggedSenders {
     fn check_place(&self, peer: &Peer, _: &[u8]) -> Result<(), String> {
         let holders = self.here.values().map(|sender| &sender.peer);
         peer.check_place(holders, self.senders_max as usize, "senders", "senders_max")
@@ -140,16 +140,16 @@ impl Protocol for Senders {
 /// have in the queue. A sender that connects again and again must neither fill the receiver with
 /// tags that are never taken, nor keep others from connecting.
 #[derive(Default)]
-struct Kept {
+struct PassedTags {
     tags: VecDeque<Notification>,
     /// The count of tags of each link; a link belongs to one sender alone.
     of_link: HashMap<LinkId, u32>,
     dropped: u64,
 }
 
-impl Kept {
+impl PassedTags {
     /// Keeps a tag for later; an error is the sender's violation.
-    fn keep(&mut self, at: &Senders, notification: Notification) -> Result<(), String> {
+    fn keep(&mut self, at: &TaggedSenders, notification: Notification) -> Result<(), String> {
         let (slot, link) = (notification.slot.index(), notification.link);
         // The link of a sender that has gone is no longer known.
         if at.here.get(&slot).is_some_and(|sender| sender.link != Some(link)) {
@@ -172,7 +172,7 @@ impl Kept {
     }
 
     /// Drops all tags of the gone sender whose tag is the oldest.
-    fn drop_gone(&mut self, at: &Senders) -> bool {
+    fn drop_gone(&mut self, at: &TaggedSenders) -> bool {
         let here: HashSet<LinkId> = at.here.values().filter_map(|s| s.link).collect();
         let Some(gone) = self.tags.iter().map(|kept| kept.link).find(|link| !here.contains(link))
         else {
@@ -227,13 +227,13 @@ impl Kept {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct TaggedReceiver {
-    seat: Seat<Senders>,
+    seat: Seat<TaggedSenders>,
     area: AreaId,
     queue: QueueId,
     consumer: Consumer,
     /// Tags of each sender.
     tags: u32,
-    kept: Kept,
+    kept: PassedTags,
     returns: HashMap<SlotIndex, CreditReturn>,
     /// The sender whose tag came last.
     last: Option<(SlotIndex, CreditReturn)>,
@@ -274,7 +274,7 @@ impl TaggedReceiver {
             consumer?
         };
         let (area, queue, consumer) = made;
-        let state = Senders {
+        let state = TaggedSenders {
             area,
             queue,
             tags: config.tags,
@@ -288,7 +288,7 @@ impl TaggedReceiver {
             queue,
             consumer,
             tags: config.tags,
-            kept: Kept::default(),
+            kept: PassedTags::default(),
             returns: HashMap::new(),
             last: None,
             untold: false,

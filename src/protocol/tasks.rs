@@ -84,7 +84,7 @@ struct Untaken {
     users: Mutex<HashMap<Option<PeerUser>, OfUser>>,
     refused: AtomicU64,
     /// By client.
-    lines: Mutex<HashMap<u64, Line>>,
+    lines: Mutex<HashMap<u64, ClientReplies>>,
     /// A copy was dropped.
     freed: Notify,
 }
@@ -103,16 +103,16 @@ const AT_A_TIME: usize = 4;
 
 /// The long replies of one client.
 #[derive(Default)]
-struct Line {
+struct ClientReplies {
     on_their_way: usize,
     /// Bytes of its copies.
     copied: u64,
-    waiting: VecDeque<Arc<Mutex<Waits>>>,
+    waiting: VecDeque<Arc<Mutex<TurnWait>>>,
 }
 
 /// A reply that waits for its turn.
 #[derive(Default)]
-struct Waits {
+struct TurnWait {
     is_its_turn: bool,
     waker: Option<Waker>,
 }
@@ -121,17 +121,17 @@ struct Waits {
 struct InLine {
     client: u64,
     of: Arc<Untaken>,
-    waits: Arc<Mutex<Waits>>,
+    waits: Arc<Mutex<TurnWait>>,
 }
 
 /// A long reply is on its way until this is dropped; then it is the next one's turn.
-struct Turn {
+struct ReplyTurn {
     client: u64,
     of: Arc<Untaken>,
 }
 
 impl Untaken {
-    fn lines(&self) -> MutexGuard<'_, HashMap<u64, Line>> {
+    fn lines(&self) -> MutexGuard<'_, HashMap<u64, ClientReplies>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -141,15 +141,15 @@ impl Untaken {
 
     /// Waits until a long reply to this client may be on its way. Dropped before, it gives its turn
     /// up.
-    async fn turn(self: &Arc<Self>, client: u64) -> Turn {
+    async fn turn(self: &Arc<Self>, client: u64) -> ReplyTurn {
         let in_line = {
             let mut lines = self.lines();
             let line = lines.entry(client).or_default();
             if line.on_their_way < AT_A_TIME {
                 line.on_their_way += 1;
-                return Turn { client, of: self.clone() };
+                return ReplyTurn { client, of: self.clone() };
             }
-            let waits = Arc::<Mutex<Waits>>::default();
+            let waits = Arc::<Mutex<TurnWait>>::default();
             line.waiting.push_back(waits.clone());
             InLine { client, of: self.clone(), waits }
         };
@@ -163,11 +163,15 @@ impl Untaken {
             Poll::Pending
         })
         .await;
-        Turn { client, of: self.clone() }
+        ReplyTurn { client, of: self.clone() }
     }
 
     /// Counts a reply that is to wait; one reply may always wait.
-    fn wait(self: &Arc<Self>, user: Option<PeerUser>, length: u64) -> Result<Waiting, CallError> {
+    fn wait(
+        self: &Arc<Self>,
+        user: Option<PeerUser>,
+        length: u64,
+    ) -> Result<WaitingReply, CallError> {
         let mut all = self.users();
         let of = all.entry(user.clone()).or_default();
         let (held, max) = (of.waiting, self.waiting_max);
@@ -176,13 +180,18 @@ impl Untaken {
             return Err(CallError::Untaken { length, held, max });
         }
         of.waiting += length;
-        Ok(Waiting { length, user, of: self.clone() })
+        Ok(WaitingReply { length, user, of: self.clone() })
     }
 
     /// A copy of a reply, if there is room. A client may have as many of its user's bytes as remain
     /// free after it, so that a client that takes no replies leaves room for the others; it may
     /// always have one copy.
-    fn copy(self: &Arc<Self>, turn: Turn, waiting: &Waiting, data: &[u8]) -> Result<Copied, Turn> {
+    fn copy(
+        self: &Arc<Self>,
+        turn: ReplyTurn,
+        waiting: &WaitingReply,
+        data: &[u8],
+    ) -> Result<Copied, ReplyTurn> {
         let mut lines = self.lines();
         let mut all = self.users();
         let of = all.entry(waiting.user.clone()).or_default();
@@ -210,7 +219,7 @@ impl Untaken {
     }
 }
 
-fn lock(waits: &Mutex<Waits>) -> MutexGuard<'_, Waits> {
+fn lock(waits: &Mutex<TurnWait>) -> MutexGuard<'_, TurnWait> {
     waits.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -224,12 +233,12 @@ impl Drop for InLine {
         let is_its_turn = lock(&self.waits).is_its_turn;
         drop(lines);
         if is_its_turn {
-            drop(Turn { client: self.client, of: self.of.clone() });
+            drop(ReplyTurn { client: self.client, of: self.of.clone() });
         }
     }
 }
 
-impl Drop for Turn {
+impl Drop for ReplyTurn {
     fn drop(&mut self) {
         let mut lines = self.of.lines();
         let Some(line) = lines.get_mut(&self.client) else { return };
@@ -251,13 +260,13 @@ impl Drop for Turn {
 }
 
 /// A waiting reply, until it is dropped.
-struct Waiting {
+struct WaitingReply {
     length: u64,
     user: Option<PeerUser>,
     of: Arc<Untaken>,
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingReply {
     fn drop(&mut self) {
         self.of.less(&self.user, |of| of.waiting -= self.length);
     }
@@ -268,7 +277,7 @@ struct Copied {
     data: Vec<u8>,
     user: Option<PeerUser>,
     of: Arc<Untaken>,
-    turn: Turn,
+    turn: ReplyTurn,
 }
 
 impl Drop for Copied {

@@ -2,7 +2,9 @@
 //! (`os::sim::net`) delays, splits, is cut and mended, while hosts stop, are killed and lose their
 //! power.
 
-use super::{CALLS, Place, Ran, call_client, call_server, run_all, stream_receiver, stream_sender};
+use super::{
+    CALLS, NameAndLimit, Ran, call_client, call_server, run_all, stream_receiver, stream_sender,
+};
 use crate::config::{Config, WaitMode};
 use crate::control::{Accept, Access, ConnectError};
 use crate::interface::{SlotConfig, SlotId};
@@ -37,7 +39,7 @@ const SENDER: usize = 1;
 const SERVER: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Trouble {
+enum HostTrouble {
     /// Hosts stop, and cables are cut, for less than the time after which a host is gone; with two
     /// rails one of them for longer.
     Passing,
@@ -107,7 +109,7 @@ fn disturb(rng: &mut Rng, hosts: u64, connect: &[usize], rails: u32, longest: Du
 
 /// The results of a run that came to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Came {
+struct RunResults {
     ran: Ran,
     connections: u32,
     /// Pieces of data that had to wait until a cable was mended.
@@ -117,10 +119,10 @@ struct Came {
 }
 
 /// A stream, and a server with its clients.
-fn hosts(seed: u64, dir: &Path, trouble: Trouble) -> Came {
+fn hosts(seed: u64, dir: &Path, trouble: HostTrouble) -> RunResults {
     let mut rng = Rng::new(seed);
     let count = 3 + CLIENTS as usize;
-    let victim = (trouble != Trouble::Passing).then(|| rng.below(count as u64) as usize);
+    let victim = (trouble != HostTrouble::Passing).then(|| rng.below(count as u64) as usize);
     let rails = 1 + rng.below(2) as u32;
     shared(dir, &[("stream", RECEIVER), ("calls", SERVER)]);
     let ended = Rc::new(Cell::new(0));
@@ -134,7 +136,7 @@ fn hosts(seed: u64, dir: &Path, trouble: Trouble) -> Came {
         let run = move || {
             let manager = Manager::with_config(config(&dir, me, rails, &mut rng)).unwrap();
             let patience = victim.and(PATIENCE);
-            let place = |name| -> Place<'_> { (name, PATIENCE) };
+            let place = |name| -> NameAndLimit<'_> { (name, PATIENCE) };
             let result = match me {
                 RECEIVER => stream_receiver(&manager, patience),
                 SENDER => stream_sender(&manager, place("hamlyn://stream"), &mut rng),
@@ -176,7 +178,7 @@ fn hosts(seed: u64, dir: &Path, trouble: Trouble) -> Came {
         if ended.get() < count {
             lost_ns.set(Some(monotonic_ns()));
             match trouble {
-                Trouble::Loss => net::lose(victim),
+                HostTrouble::Loss => net::lose(victim),
                 _ => sim::kill(victim),
             }
         }
@@ -184,7 +186,7 @@ fn hosts(seed: u64, dir: &Path, trouble: Trouble) -> Came {
     match sim::run(seed, all) {
         Ok(ran) => {
             let (connections, held) = network.get();
-            Came { ran, connections, held, told: told.get() }
+            RunResults { ran, connections, held, told: told.get() }
         }
         Err(stuck) => panic!("{stuck:?}"),
     }
@@ -357,7 +359,7 @@ fn a_service_that_is_not_there_yet_is_waited_for_though_another_of_its_places_sa
 }
 
 /// Runs all seeds; returns their results.
-fn each(trouble: Trouble) -> Vec<Came> {
+fn each(trouble: HostTrouble) -> Vec<RunResults> {
     let all = RefCell::new(Vec::new());
     run_all(|seed, dir| {
         let came = hosts(seed, dir, trouble);
@@ -369,32 +371,32 @@ fn each(trouble: Trouble) -> Vec<Came> {
 }
 
 /// Asserts that most runs of all seeds have seen `what`; one seed alone may not.
-fn is_seen(all: &[Came], what: &str, count: impl Fn(&Came) -> usize) {
+fn is_seen(all: &[RunResults], what: &str, count: impl Fn(&RunResults) -> usize) {
     let seen = all.iter().filter(|came| count(came) > 0).count();
     assert!(all.len() < 20 || seen >= all.len() / 8, "{what} in {seen} of {} runs", all.len());
 }
 
 #[test]
 fn hosts_that_stop_and_are_cut_off_for_a_while_lose_nothing_and_none_waits_for_ever() {
-    let all = each(Trouble::Passing);
+    let all = each(HostTrouble::Passing);
     is_seen(&all, "what was sent had to wait for a cable", |came| came.held as usize);
 }
 
 #[test]
 fn whoever_streams_to_or_calls_a_host_whose_process_is_killed_is_told() {
-    is_seen(&each(Trouble::Death), "a death was told", |came| came.told);
+    is_seen(&each(HostTrouble::Death), "a death was told", |came| came.told);
 }
 
 #[test]
 fn whoever_streams_to_or_calls_a_host_that_loses_its_power_is_told_within_the_bound() {
-    is_seen(&each(Trouble::Loss), "a death was told", |came| came.told);
+    is_seen(&each(HostTrouble::Loss), "a death was told", |came| came.told);
 }
 
 #[test]
 fn the_same_seed_is_the_same_run_between_hosts() {
     let base = tempfile::tempdir().unwrap();
     for (number, trouble) in
-        [Trouble::Passing, Trouble::Death, Trouble::Loss].into_iter().enumerate()
+        [HostTrouble::Passing, HostTrouble::Death, HostTrouble::Loss].into_iter().enumerate()
     {
         for seed in 1..4 {
             let ran = [0, 1].map(|i| {

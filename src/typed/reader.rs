@@ -5,7 +5,7 @@
 //! take.
 //!
 //! Memory is charged where it is taken. A value pays for its own size, unless the value that holds it has
-//! paid for that already ([`Reader::enter`]: it has not where a pointer is between them); a sequence or a
+//! paid for that already ([`ValueReader::enter`]: it has not where a pointer is between them); a sequence or a
 //! map pays for the room of its elements, which doubles as a `Vec`'s does; a text pays for its bytes.
 //!
 //! Never: an element is read for which no byte is left and no memory was charged; a collection is told
@@ -29,7 +29,7 @@ pub(super) fn read<T: DeserializeOwned>(
     bytes: &[u8],
     memory_bytes_max: usize,
 ) -> core::result::Result<T, String> {
-    let mut reader = Reader {
+    let mut reader = ValueReader {
         bytes,
         memory_bytes_max,
         memory_left: memory_bytes_max,
@@ -49,7 +49,7 @@ pub(super) fn read<T: DeserializeOwned>(
     }
 }
 
-struct Reader<'de> {
+struct ValueReader<'de> {
     /// Those that are left.
     bytes: &'de [u8],
     memory_bytes_max: usize,
@@ -69,7 +69,7 @@ fn stack() -> usize {
     core::hint::black_box(&raw const here).addr()
 }
 
-impl<'de> Reader<'de> {
+impl<'de> ValueReader<'de> {
     #[cold]
     fn refuse<T>(&mut self, why: String) -> Result<T> {
         self.refusal.get_or_insert(why);
@@ -141,7 +141,7 @@ impl<'de> Reader<'de> {
 
 /// The elements of something.
 struct Elements<'a, 'de> {
-    reader: &'a mut Reader<'de>,
+    reader: &'a mut ValueReader<'de>,
     left: usize,
     /// Those for which memory has been charged. `None`: they lie in the value that holds them.
     room: Option<usize>,
@@ -149,12 +149,12 @@ struct Elements<'a, 'de> {
 }
 
 impl<'a, 'de> Elements<'a, 'de> {
-    fn counted(reader: &'a mut Reader<'de>) -> Result<Self> {
+    fn counted(reader: &'a mut ValueReader<'de>) -> Result<Self> {
         let left = reader.length()?;
         Ok(Self { reader, left, room: Some(0), read: 0 })
     }
 
-    fn within(reader: &'a mut Reader<'de>, left: usize) -> Self {
+    fn within(reader: &'a mut ValueReader<'de>, left: usize) -> Self {
         Self { reader, left, room: None, read: 0 }
     }
 
@@ -225,7 +225,7 @@ macro_rules! leaves {
     )*};
 }
 
-impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
+impl<'de> de::Deserializer<'de> for &mut ValueReader<'de> {
     type Error = Error;
 
     leaves! {
@@ -324,7 +324,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
     }
 }
 
-impl<'de> de::EnumAccess<'de> for &mut Reader<'de> {
+impl<'de> de::EnumAccess<'de> for &mut ValueReader<'de> {
     type Error = Error;
     type Variant = Self;
 
@@ -334,7 +334,7 @@ impl<'de> de::EnumAccess<'de> for &mut Reader<'de> {
     }
 }
 
-impl<'de> de::VariantAccess<'de> for &mut Reader<'de> {
+impl<'de> de::VariantAccess<'de> for &mut ValueReader<'de> {
     type Error = Error;
 
     fn unit_variant(self) -> Result<()> {

@@ -3,7 +3,7 @@
 
 use hamlyn::ApertureAccess;
 use hamlyn::config::Config;
-use hamlyn::control::frame::{self, End, Frame, Hello, Memory, MemoryWord, Purpose, Welcome};
+use hamlyn::control::frame::{self, Frame, Hello, LinkSide, Memory, MemoryWord, Purpose, Welcome};
 use hamlyn::control::*;
 use hamlyn::os::memory::{self, Region, SEALS_READ_ONLY, region_bytes};
 use hamlyn::os::{socket, sys};
@@ -167,9 +167,9 @@ pub fn expect_refusal(fd: &OwnedFd, wanted: Reason) -> String {
 
 // ---- a client that speaks by hand
 
-pub const RING: Memory = Memory::Ring(End::Client);
-pub const THEIR_RING: Memory = Memory::Ring(End::Server);
-pub const BULK: Memory = Memory::Bulk(End::Client);
+pub const RING: Memory = Memory::Ring(LinkSide::Client);
+pub const THEIR_RING: Memory = Memory::Ring(LinkSide::Server);
+pub const BULK: Memory = Memory::Bulk(LinkSide::Client);
 
 pub fn word(memory: Memory, word: MemoryWord) -> Frame {
     Frame::Memory { memory, word }

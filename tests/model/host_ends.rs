@@ -2,13 +2,13 @@
 //! frames made from bytes. By chance under `cargo test`, by search under a fuzzer (`fuzz/`).
 
 use hamlyn::control::hosts::channel::Channel;
-use hamlyn::control::hosts::frames::{Frame, HEADER_BYTES, Read, put, read};
-use hamlyn::control::hosts::hello::{self, Answer, VERSION, Wants, Who};
-use hamlyn::control::hosts::keys::{End, Keys};
-use hamlyn::control::hosts::meeting::{Meeting, Own, Step};
+use hamlyn::control::hosts::frames::{HEADER_BYTES, HostFrame, ReadFrame, put, read};
+use hamlyn::control::hosts::hello::{self, Answer, HelloIdentity, VERSION, Wants};
+use hamlyn::control::hosts::keys::{Keys, TlsEnd};
+use hamlyn::control::hosts::meeting::{Meeting, MeetingStep, OwnData};
 use hamlyn::control::hosts::path::Path;
-use hamlyn::control::hosts::rails::numbers::{Head, Kind};
-use hamlyn::control::hosts::rails::said::{Said, Secret};
+use hamlyn::control::hosts::rails::numbers::{RailHead, RailKind};
+use hamlyn::control::hosts::rails::said::{RailsSecret, Said};
 use hamlyn::control::{Accept, Access, Identity};
 use hamlyn::node::{CloseReason, Event};
 use hamlyn::wire::{Destination, Flags, Header, Key, MetadataIndex, SlotIndex};
@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 struct World {
     dir: PathBuf,
     /// Of the honest end, and of the other.
-    own: Own,
-    other: Own,
+    own: OwnData,
+    other: OwnData,
     listener: TcpListener,
     node: Node,
     at: SocketAddr,
@@ -44,7 +44,7 @@ impl World {
         let config = config.rails(u32::from(RAILS)).local(hamlyn::config::Local::Tls);
         let own = || {
             let (keys, identity) = (Keys::load(&config).unwrap(), Identity::new().unwrap());
-            Own { keys, identity, packet_bytes: 4096 }
+            OwnData { keys, identity, packet_bytes: 4096 }
         };
         let (own, other) = (own(), own());
         let mut node = Node::with_config(config).unwrap();
@@ -77,14 +77,14 @@ fn until<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
     }
 }
 
-fn client(tcp: TcpStream, own: &Own) -> Channel {
+fn client(tcp: TcpStream, own: &OwnData) -> Channel {
     tcp.set_nonblocking(true).unwrap();
     let name = "127.0.0.1".try_into().unwrap();
     let tls = rustls::ClientConnection::new(own.keys.client.clone(), name).unwrap();
     Channel::new(tcp, tls.into())
 }
 
-fn server(tcp: TcpStream, own: &Own) -> Channel {
+fn server(tcp: TcpStream, own: &OwnData) -> Channel {
     tcp.set_nonblocking(true).unwrap();
     let tls = rustls::ServerConnection::new(own.keys.server.clone()).unwrap();
     Channel::new(tcp, tls.into())
@@ -93,12 +93,12 @@ fn server(tcp: TcpStream, own: &Own) -> Channel {
 // ---- a meeting
 
 /// An honest end's message of its identity.
-fn who(own: &Own, channel: &Channel, end: End) -> Who {
+fn who(own: &OwnData, channel: &Channel, end: TlsEnd) -> HelloIdentity {
     let key = channel.key().unwrap();
     let statement =
-        [b"hamlyn host 1 ".as_slice(), &[u8::from(end == End::Client)], key.as_slice()].concat();
+        [b"hamlyn host 1 ".as_slice(), &[u8::from(end == TlsEnd::Client)], key.as_slice()].concat();
     let (public_key, signature) = own.identity.sign(&statement);
-    Who {
+    HelloIdentity {
         version: VERSION,
         node: own.identity.node().0,
         public_key,
@@ -148,7 +148,7 @@ fn meet(world: &mut World, tests_client: bool, mut data: &[u8]) -> bool {
         false => (Meeting::of_server(server(to, own)), client(from, other)),
     };
     until("keys are agreed on", || {
-        assert!(matches!(met.turn(own), Step::Waits));
+        assert!(matches!(met.turn(own), MeetingStep::Waits));
         hand.receive(1);
         hand.flush();
         // A server has said who it is by then.
@@ -157,11 +157,11 @@ fn meet(world: &mut World, tests_client: bool, mut data: &[u8]) -> bool {
     });
     let steps = match tests_client {
         true => {
-            let who = hello::to_bytes(&who(other, &hand, End::Server));
+            let who = hello::to_bytes(&who(other, &hand, TlsEnd::Server));
             vec![who, hello::to_bytes(&Answer::Yes(vec![9; 20]))]
         }
         false => {
-            let who = who(other, &hand, End::Client);
+            let who = who(other, &hand, TlsEnd::Client);
             vec![hello::to_bytes(&Wants { who, service: "x".into(), greeting: vec![7; 10] })]
         }
     };
@@ -179,26 +179,28 @@ fn meet(world: &mut World, tests_client: bool, mut data: &[u8]) -> bool {
             hand.receive(1 << 16);
             match met.turn(own) {
                 // The next is said once this has been answered.
-                Step::Waits if i + 1 < count && !ends && hand.received() > before => Some(None),
-                Step::Waits => None,
+                MeetingStep::Waits if i + 1 < count && !ends && hand.received() > before => {
+                    Some(None)
+                }
+                MeetingStep::Waits => None,
                 step => Some(Some(step)),
             }
         });
         match step {
             None => continue,
-            Some(Step::Link(greeting, proved)) => {
+            Some(MeetingStep::Link(greeting, proved)) => {
                 assert!(tests_client && proved.node == other.identity.node());
                 assert!(!all_honest || greeting == [9; 20]);
             }
-            Some(Step::Wants(wants, proved)) => {
+            Some(MeetingStep::Wants(wants, proved)) => {
                 assert!(!tests_client && proved.node == other.identity.node());
                 assert!(!all_honest || (wants.service == "x" && wants.greeting == [7; 10]));
             }
-            Some(Step::Failed(error)) => {
+            Some(MeetingStep::Failed(error)) => {
                 assert!(!all_honest || (ends && i + 1 < count), "an honest host: {error}");
                 return false;
             }
-            Some(Step::Waits) => unreachable!(),
+            Some(MeetingStep::Waits) => unreachable!(),
         }
         return true;
     }
@@ -218,15 +220,15 @@ fn model(mut bytes: &[u8], packet_bytes: usize) -> Model {
     let mut model = Model { packets: 0, revoked: 0, end: "hung up" };
     loop {
         let (frame, used) = match read(bytes, packet_bytes) {
-            Read::Cut(_) => return model,
-            Read::Violation => return Model { end: "misbehaved", ..model },
-            Read::Whole(frame, used) => (frame, used),
+            ReadFrame::Cut(_) => return model,
+            ReadFrame::Violation => return Model { end: "misbehaved", ..model },
+            ReadFrame::Whole(frame, used) => (frame, used),
         };
         match frame {
-            Frame::Packet { .. } => model.packets += 1,
-            Frame::Stale { .. } => model.revoked += 1,
-            Frame::Goodbye => return Model { end: "closed", ..model },
-            Frame::SentAway { .. } => return Model { end: "expelled", ..model },
+            HostFrame::Packet { .. } => model.packets += 1,
+            HostFrame::Stale { .. } => model.revoked += 1,
+            HostFrame::Goodbye => return Model { end: "closed", ..model },
+            HostFrame::SentAway { .. } => return Model { end: "expelled", ..model },
         }
         bytes = &bytes[used..];
     }
@@ -264,8 +266,8 @@ fn speak(world: &mut World, piece: usize, data: &[u8]) -> &'static str {
     let mut meeting =
         Meeting::of_client(client(TcpStream::connect(*at).unwrap(), other), "x", Vec::new());
     let packet_bytes = until("there is a link", || match meeting.turn(other) {
-        Step::Waits => None,
-        Step::Link(_, proved) => Some(proved.packet_bytes as usize),
+        MeetingStep::Waits => None,
+        MeetingStep::Link(_, proved) => Some(proved.packet_bytes as usize),
         step => panic!("{step:?}"),
     });
     let hand = &mut meeting.channel;
@@ -313,7 +315,7 @@ const JOINS: u64 = 6;
 
 /// One batch, and the rail over which it went last.
 struct Batch {
-    head: Head,
+    head: RailHead,
     bytes: Vec<u8>,
     over: Option<u64>,
 }
@@ -328,7 +330,7 @@ struct Rail {
 
 /// A host that sends batches over rails by hand.
 struct Hand {
-    secret: Secret,
+    secret: RailsSecret,
     rails: Vec<Rail>,
     next_id: u64,
     batches: Vec<Batch>,
@@ -360,7 +362,7 @@ impl Hand {
     }
 
     /// One more, which is not sent yet: its number.
-    fn batch(&mut self, kind: Kind, packets: u8, with: u8) -> usize {
+    fn batch(&mut self, kind: RailKind, packets: u8, with: u8) -> usize {
         let mut bytes = Vec::new();
         for _ in 0..packets {
             let header = Header {
@@ -376,12 +378,12 @@ impl Hand {
                 word: 0,
             };
             let data = vec![with; with.into()];
-            put(&mut bytes, &Frame::Packet { header, metadata: &[], data: &data });
+            put(&mut bytes, &HostFrame::Packet { header, metadata: &[], data: &data });
         }
         self.packets += u64::from(packets);
         let (number, place) = (self.batches.len() as u64, self.shorts);
-        self.shorts += u64::from(kind == Kind::Short);
-        let head = Head { kind, length: bytes.len() as u32, number, place, had: 0, freed: 0 };
+        self.shorts += u64::from(kind == RailKind::Short);
+        let head = RailHead { kind, length: bytes.len() as u32, number, place, had: 0, freed: 0 };
         self.batches.push(Batch { head, bytes, over: None });
         number as usize
     }
@@ -423,10 +425,10 @@ pub fn rails(data: &[u8]) -> &'static str {
     with_world(|world| speak_over_rails(world, data))
 }
 
-fn joined(mut meeting: Meeting, own: &Own) -> Meeting {
+fn joined(mut meeting: Meeting, own: &OwnData) -> Meeting {
     until("it is let in", || match meeting.turn(own) {
-        Step::Waits => None,
-        Step::Link(..) => Some(()),
+        MeetingStep::Waits => None,
+        MeetingStep::Link(..) => Some(()),
         step => panic!("{step:?}"),
     });
     meeting
@@ -439,7 +441,7 @@ fn speak_over_rails(world: &mut World, mut data: &[u8]) -> &'static str {
     let mut meeting = Meeting::of_client(client(tcp(), other), "x", Vec::new());
     Said::Offer { count: RAILS, credit: 1 << 20 }.put(&mut meeting.says);
     let first = joined(meeting, other).channel;
-    let secret = Secret::of(&first).unwrap();
+    let secret = RailsSecret::of(&first).unwrap();
     let (rails, batches) = (Vec::new(), Vec::new());
     let mut hand = Hand { secret, rails, next_id: 0, batches, shorts: 0, packets: 0 };
     hand.add(0, first);
@@ -467,7 +469,7 @@ fn speak_over_rails(world: &mut World, mut data: &[u8]) -> &'static str {
         let one = usize::from(which >> 2);
         match what % 16 {
             0..=3 => {
-                let kind = if what % 2 == 0 { Kind::Short } else { Kind::Long };
+                let kind = if what % 2 == 0 { RailKind::Short } else { RailKind::Long };
                 let batch = hand.batch(kind, 1 + what / 128, which);
                 // Some are sent later.
                 if which % 5 > 0 {
@@ -494,9 +496,9 @@ fn speak_over_rails(world: &mut World, mut data: &[u8]) -> &'static str {
             10 => hand.stall(rail, true),
             11 => hand.stall(rail, false),
             12 => {
-                let kind = if what < 128 { Kind::Ask } else { Kind::Report };
+                let kind = if what < 128 { RailKind::Ask } else { RailKind::Report };
                 let number = which.into();
-                let word = Head { kind, length: 0, number, place: 0, had: 0, freed: 0 };
+                let word = RailHead { kind, length: 0, number, place: 0, had: 0, freed: 0 };
                 hand.put(rail, &word.to_bytes());
             }
             13 | 14 => {
@@ -506,7 +508,7 @@ fn speak_over_rails(world: &mut World, mut data: &[u8]) -> &'static str {
             // Rarely, and nothing behind it.
             15 if what > 200 && which < 64 => {
                 is_honest = false;
-                let batch = hand.batch(Kind::Short, 1, 7);
+                let batch = hand.batch(RailKind::Short, 1, 7);
                 let batch = &hand.batches[batch];
                 let mut bytes = [&batch.head.to_bytes()[..], &batch.bytes].concat();
                 let at = usize::from(next().unwrap_or(0)) % bytes.len();
@@ -529,9 +531,9 @@ fn speak_over_rails(world: &mut World, mut data: &[u8]) -> &'static str {
                 hand.send(batch % hand.rails.len(), batch);
             }
         }
-        let last = hand.batch(Kind::Last, 0, 0);
+        let last = hand.batch(RailKind::Last, 0, 0);
         if says_goodbye {
-            put(&mut hand.batches[last].bytes, &Frame::Goodbye);
+            put(&mut hand.batches[last].bytes, &HostFrame::Goodbye);
             hand.batches[last].head.length = hand.batches[last].bytes.len() as u32;
         }
         hand.send(last % hand.rails.len(), last);

@@ -1,11 +1,11 @@
 //! Another host's messages about a fabric before a link, and over it and beside it on one, and
 //! about its figures, from bytes: by chance under `cargo test`, by search under a fuzzer (`fuzz/`).
 
-use hamlyn::control::hosts::fabric::credit::{Credit, HEAD_BYTES, Head};
+use hamlyn::control::hosts::fabric::credit::{Credit, CreditHead, HEAD_BYTES};
 use hamlyn::control::hosts::fabric::deposits::{Deposits, Holdings};
-use hamlyn::control::hosts::fabric::words::{self, WORD_BYTES_MAX, Word};
+use hamlyn::control::hosts::fabric::words::{self, FabricWord, WORD_BYTES_MAX};
 use hamlyn::control::hosts::figures;
-use hamlyn::control::hosts::hello::{Offer, Reply, behind, read_behind};
+use hamlyn::control::hosts::hello::{FabricOffer, OfferReply, behind, read_behind};
 use hamlyn::os::poller::Poller;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 /// An offer and a reply, each from the bytes that there are; and the same as messages of a link. How many
 /// of those were taken.
 pub fn fabric(data: &[u8]) -> u64 {
-    said::<Offer>(data);
-    said::<Reply>(data);
+    said::<FabricOffer>(data);
+    said::<OfferReply>(data);
     let Some(([own, other], messages)) = data.split_first_chunk() else { return 0 };
     // Small ones, which are used up soon.
     let window = |byte: u8| u32::from(byte % 8) + 1;
@@ -40,7 +40,7 @@ fn taken(messages: &[u8], window: u32, other_window: u32) -> u64 {
     let (window, mut may_send) = (u64::from(window), u64::from(other_window));
     let (mut early, mut waits, mut taken) = (BTreeSet::new(), 0, 0);
     for message in messages.chunks(HEAD_BYTES + 1) {
-        let Some((head, data)) = Head::read(message) else {
+        let Some((head, data)) = CreditHead::read(message) else {
             assert!(message.len() < HEAD_BYTES);
             return taken;
         };
@@ -94,7 +94,7 @@ pub fn words(mut said: &[u8]) -> usize {
                 assert!(said.len() < WORD_BYTES_MAX, "one is kept whole");
                 return taken;
             }
-            Err(words::Nonsense) => return taken,
+            Err(words::UnknownWord) => return taken,
         };
         let mut again = Vec::new();
         words::put(&mut again, &word);
@@ -105,7 +105,7 @@ pub fn words(mut said: &[u8]) -> usize {
         }
         taken += 1;
         while let Some(word) = deposits.next_word() {
-            assert!(matches!(word, Word::Refused(..)), "{word:?}");
+            assert!(matches!(word, FabricWord::Refused(..)), "{word:?}");
             answered += 1;
         }
         assert!(answered <= taken && deposits.explain().is_empty() && !deposits.writes());

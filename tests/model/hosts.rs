@@ -1,15 +1,17 @@
 //! Another host's messages before and on a link, from bytes: by chance under `cargo test`, by
 //! search under a fuzzer (`fuzz/`).
 
-use hamlyn::control::hosts::frames::{Frame, HEADER_BYTES, Read, put, read};
-use hamlyn::control::hosts::hello::{self, Answer, HELLO_BYTES_MAX, Wants, Who};
-use hamlyn::control::hosts::rails::numbers::{HEAD_BYTES, Head, Kind, Receiving, Sending};
+use hamlyn::control::hosts::frames::{HEADER_BYTES, HostFrame, ReadFrame, put, read};
+use hamlyn::control::hosts::hello::{self, Answer, HELLO_BYTES_MAX, HelloIdentity, Wants};
+use hamlyn::control::hosts::rails::numbers::{
+    HEAD_BYTES, RailHead, RailKind, RailSending, Receiving,
+};
 use hamlyn::control::hosts::rails::said::Said;
 use hamlyn::wire::METADATA_MAX;
 
 /// Hellos and frames, each beginning with the bytes that there are.
 pub fn hosts(data: &[u8]) {
-    said::<Who>(data);
+    said::<HelloIdentity>(data);
     said::<Wants>(data);
     said::<Answer>(data);
     let Some((first, rest)) = data.split_first() else { return };
@@ -18,7 +20,7 @@ pub fn hosts(data: &[u8]) {
     // The same as a body whose length is right.
     let length = (rest.len().min(HELLO_BYTES_MAX) as u32).to_le_bytes();
     let whole = [&length, rest].concat();
-    for meant in [said::<Who>(&whole), said::<Wants>(&whole), said::<Answer>(&whole)] {
+    for meant in [said::<HelloIdentity>(&whole), said::<Wants>(&whole), said::<Answer>(&whole)] {
         assert!(meant.is_none_or(|bytes| bytes <= whole.len()));
     }
 }
@@ -31,26 +33,26 @@ fn rails(data: &[u8]) {
     let (before, _) = Said::split(data);
     assert!(data.starts_with(before));
     let (mut receiving, mut sending) =
-        (Receiving::new(CREDIT as u64, BATCH as u64), Sending::new(CREDIT as u64));
+        (Receiving::new(CREDIT as u64, BATCH as u64), RailSending::new(CREDIT as u64));
     receiving.has_rail();
     let mut came = 0;
     for bytes in data.chunks_exact(HEAD_BYTES) {
         let bytes: &[u8; HEAD_BYTES] = bytes.try_into().expect("chunks of as many");
-        let Ok(head) = Head::read(bytes, BATCH) else { return };
+        let Ok(head) = RailHead::read(bytes, BATCH) else { return };
         assert_eq!(head.to_bytes(), *bytes);
-        sending.put(Kind::Long, bytes, 0);
+        sending.put(RailKind::Long, bytes, 0);
         let question = sending.ask();
         if sending.reported(head.had, head.freed, |_| ()).is_err() {
             return;
         }
         match head.kind {
-            Kind::Ask | Kind::Report => {}
-            Kind::Answer => {
+            RailKind::Ask | RailKind::Report => {}
+            RailKind::Answer => {
                 if sending.answer(head.number.min(question), head.had, bytes, |_| ()).is_err() {
                     return;
                 }
             }
-            Kind::Long | Kind::Short | Kind::Last => {
+            RailKind::Long | RailKind::Short | RailKind::Last => {
                 if receiving.take(&head, &[7; BATCH][..head.length as usize]).is_err() {
                     return;
                 }
@@ -87,21 +89,21 @@ fn frames(mut bytes: &[u8], packet_bytes: usize) {
         let found = read(bytes, packet_bytes);
         let most = HEADER_BYTES + METADATA_MAX + packet_bytes;
         match found {
-            Read::Violation => return,
-            Read::Cut(wanted) => {
+            ReadFrame::Violation => return,
+            ReadFrame::Cut(wanted) => {
                 assert!(bytes.len() < wanted && wanted <= most, "{wanted} bytes are waited for");
                 return;
             }
-            Read::Whole(frame, used) => {
+            ReadFrame::Whole(frame, used) => {
                 assert!(used <= bytes.len() && used <= most);
                 for part in [0, HEADER_BYTES - 1, used - 1] {
-                    let is_cut = matches!(read(&bytes[..part], packet_bytes), Read::Cut(_));
+                    let is_cut = matches!(read(&bytes[..part], packet_bytes), ReadFrame::Cut(_));
                     assert!(is_cut || part == used, "{part} of {used} bytes are a frame");
                 }
                 let mut again = Vec::new();
                 put(&mut again, &frame);
-                assert_eq!(read(&again, packet_bytes), Read::Whole(frame, used));
-                if let Frame::Packet { metadata, data, .. } = frame {
+                assert_eq!(read(&again, packet_bytes), ReadFrame::Whole(frame, used));
+                if let HostFrame::Packet { metadata, data, .. } = frame {
                     assert_eq!(HEADER_BYTES + metadata.len() + data.len(), used);
                     // A packet's frame has nothing that is not read.
                     assert_eq!(again, bytes[..used]);

@@ -7,10 +7,10 @@ use hamlyn::Config;
 use hamlyn::config::Fabric;
 use hamlyn::control::Identity;
 use hamlyn::control::hosts::channel::Channel;
-use hamlyn::control::hosts::hello::{self, Offer, Reply};
+use hamlyn::control::hosts::hello::{self, FabricOffer, OfferReply};
 use hamlyn::control::hosts::keys::Keys;
-use hamlyn::control::hosts::meeting::{Meeting, Own, Step};
-use hamlyn::os::fabric::EndPoint;
+use hamlyn::control::hosts::meeting::{Meeting, MeetingStep, OwnData};
+use hamlyn::os::fabric::FabricEndPoint;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
@@ -50,26 +50,26 @@ pub fn listening(config: Config) -> Config {
 }
 
 /// Meets a server and offers this; what it says to that.
-pub fn offer(at: SocketAddr, dir: &Dir, offer: &Offer) -> (Channel, Option<Reply>) {
+pub fn offer(at: SocketAddr, dir: &Dir, offer: &FabricOffer) -> (Channel, Option<OfferReply>) {
     let (keys, identity) = (Keys::load(&tls(dir)).unwrap(), Identity::new().unwrap());
     let tcp = TcpStream::connect(at).unwrap();
     tcp.set_nonblocking(true).unwrap();
     let tls = rustls::ClientConnection::new(keys.client.clone(), "127.0.0.1".try_into().unwrap());
-    let own = Own { keys, identity, packet_bytes: 4096 };
+    let own = OwnData { keys, identity, packet_bytes: 4096 };
     let channel = Channel::new(tcp, tls.unwrap().into());
     let mut meeting = Meeting::of_client(channel, "x", Vec::new());
     meeting.says = hello::behind(offer);
     until("there is a link", || match meeting.turn(&own) {
-        Step::Waits => None,
-        Step::Link(..) => Some(()),
+        MeetingStep::Waits => None,
+        MeetingStep::Link(..) => Some(()),
         step => panic!("{step:?}"),
     });
     let reply = hello::read_behind(&meeting.heard);
     (meeting.channel, reply)
 }
 
-pub fn offer_of(end: &EndPoint) -> Offer {
-    Offer {
+pub fn offer_of(end: &FabricEndPoint) -> FabricOffer {
+    FabricOffer {
         protocol: end.choice().protocol(),
         format: end.choice().format(),
         address: end.address().to_vec(),

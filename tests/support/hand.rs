@@ -4,8 +4,8 @@
 use hamlyn::Config;
 use hamlyn::control::Identity;
 use hamlyn::control::hosts::channel::Channel;
-use hamlyn::control::hosts::hello::{VERSION, Who};
-use hamlyn::control::hosts::keys::{End, Keys};
+use hamlyn::control::hosts::hello::{HelloIdentity, VERSION};
+use hamlyn::control::hosts::keys::{Keys, TlsEnd};
 use std::net::{SocketAddr, TcpStream};
 
 pub struct Hand {
@@ -35,17 +35,17 @@ impl Hand {
     }
 
     /// The proof on this connection that `end` has the secret.
-    pub fn proof(&self, end: End, channel: &Channel) -> [u8; 32] {
+    pub fn proof(&self, end: TlsEnd, channel: &Channel) -> [u8; 32] {
         self.keys.proof(end, &channel.key().unwrap())
     }
 
     /// Its identity, as this end of this connection.
-    pub fn who(&self, end: End, channel: &Channel) -> Who {
+    pub fn who(&self, end: TlsEnd, channel: &Channel) -> HelloIdentity {
         let key = channel.key().unwrap();
-        let is_client = [u8::from(end == End::Client)];
+        let is_client = [u8::from(end == TlsEnd::Client)];
         let (public_key, signature) =
             self.identity.sign(&[b"hamlyn host 1 ".as_slice(), &is_client, &*key].concat());
-        Who {
+        HelloIdentity {
             version: VERSION,
             node: self.identity.node().0,
             public_key,

@@ -4,7 +4,7 @@ use super::hostile;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hamlyn::ApertureAccess;
 use hamlyn::control::frame::{
-    self, Credential, End, Frame, Hello, Memory, MemoryWord, Purpose, Welcome,
+    self, Credential, Frame, Hello, LinkSide, Memory, MemoryWord, Purpose, Welcome,
 };
 use hamlyn::control::{Identity, LinkFeatures};
 use hamlyn::os::memory::{self, Region, SEALS_READ_ONLY, region_bytes};
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// The ring that the client writes, and the one that the server writes.
-pub const RING: Memory = Memory::Ring(End::Client);
-pub const THEIR_RING: Memory = Memory::Ring(End::Server);
+pub const RING: Memory = Memory::Ring(LinkSide::Client);
+pub const THEIR_RING: Memory = Memory::Ring(LinkSide::Server);
 
 /// One end of a control socket.
 pub struct Talk(pub OwnedFd);

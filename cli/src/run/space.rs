@@ -1,7 +1,7 @@
 //! The launcher's state of a job's conversation: the ranks, the values each has put, and the ranks
 //! at the fence. Ranks may send anything.
 
-use hamlyn::job::lines::{Line, ranks_to_word};
+use hamlyn::job::lines::{JobLine, ranks_to_word};
 use std::collections::{BTreeSet, HashMap};
 
 /// Most bytes that one rank may put, with names and the overhead of storage.
@@ -10,7 +10,7 @@ const BYTES_PER_RANK_MAX: usize = 16 << 20;
 const BYTES_PER_ENTRY: usize = 128;
 
 /// A line for a rank.
-pub type Answer = (u32, Line);
+pub type Answer = (u32, JobLine);
 
 /// The key-value space of one job.
 pub struct Space {
@@ -39,7 +39,7 @@ impl Space {
 
     /// Handles a line of a rank.
     pub fn hear(&mut self, rank: u32, bytes: &[u8]) -> Vec<Answer> {
-        let Some(line) = Line::parse(bytes) else {
+        let Some(line) = JobLine::parse(bytes) else {
             return [(rank, refusal("error", "not_a_line"))].into();
         };
         let answer = match line.command() {
@@ -72,7 +72,7 @@ impl Space {
         self.look()
     }
 
-    fn init(&self, rank: u32) -> Line {
+    fn init(&self, rank: u32) -> JobLine {
         let line = yes("response_to_init").with("rank", rank).with("size", self.size);
         let line = line.with("secret", &self.secret);
         match self.hosts.get(rank as usize) {
@@ -81,7 +81,7 @@ impl Space {
         }
     }
 
-    fn put(&mut self, rank: u32, line: &Line) -> Line {
+    fn put(&mut self, rank: u32, line: &JobLine) -> JobLine {
         let result = "put_result";
         let (Some(key), Some(value)) = (line.get("key"), line.get("value")) else {
             return refusal(result, "no_key_or_value");
@@ -111,18 +111,18 @@ impl Space {
             if missed.is_empty() {
                 return Vec::new();
             }
-            Line::new("barrier_out").with("rc", 1).with("ended", ranks_to_word(&missed))
+            JobLine::new("barrier_out").with("rc", 1).with("ended", ranks_to_word(&missed))
         };
         std::mem::take(&mut self.waiting).into_iter().map(|rank| (rank, line.clone())).collect()
     }
 }
 
-fn yes(command: &str) -> Line {
-    Line::new(command).with("rc", 0)
+fn yes(command: &str) -> JobLine {
+    JobLine::new(command).with("rc", 0)
 }
 
-fn refusal(command: &str, why: &str) -> Line {
-    Line::new(command).with("rc", 1).with("msg", why)
+fn refusal(command: &str, why: &str) -> JobLine {
+    JobLine::new(command).with("rc", 1).with("msg", why)
 }
 
 #[cfg(test)]
@@ -135,7 +135,8 @@ mod tests {
 
     fn said(space: &mut Space, rank: u32, text: &str) -> Vec<String> {
         let answers = space.hear(rank, text.as_bytes());
-        let text = |line: Line| String::from_utf8(line.to_bytes()).unwrap().trim_end().to_owned();
+        let text =
+            |line: JobLine| String::from_utf8(line.to_bytes()).unwrap().trim_end().to_owned();
         answers.into_iter().map(|(to, line)| format!("{to}: {}", text(line))).collect()
     }
 

@@ -7,7 +7,7 @@
 //! has been compared with the frame.
 
 use super::{
-    COOKIE_BYTES, Credential, End, FRAME_BYTES_MAX, Frame, FrameError, Hello, MAGIC, Memory,
+    COOKIE_BYTES, Credential, FRAME_BYTES_MAX, Frame, FrameError, Hello, LinkSide, MAGIC, Memory,
     MemoryWord, PUBLIC_KEY_BYTES, Purpose, REFUSED_TEXT_MAX, Reason, SIGNATURE_BYTES,
     VERSION_MAJOR, Welcome, kind,
 };
@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Begins each frame.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct Head {
+pub struct FrameHead {
     /// [`MAGIC`].
     pub magic: [u8; 4],
     /// One of [`kind`].
@@ -47,7 +47,7 @@ struct CredentialWords {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct HelloFrame {
-    head: Head,
+    head: FrameHead,
     major: U16,
     minor: U16,
     purpose: U16,
@@ -67,7 +67,7 @@ struct HelloFrame {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RefusedFrame {
-    head: Head,
+    head: FrameHead,
     major: U16,
     minor: U16,
     reason: U16,
@@ -78,7 +78,7 @@ struct RefusedFrame {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct WelcomeFrame {
-    head: Head,
+    head: FrameHead,
     minor: U16,
     greeting_bytes: U16,
     packet_bytes: U32,
@@ -93,7 +93,7 @@ struct WelcomeFrame {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct MemoryFrame {
-    head: Head,
+    head: FrameHead,
     /// 0: a ring, 1: a bulk ring, 2: an aperture.
     memory: U16,
     /// Of a ring: the end that writes it.
@@ -111,7 +111,7 @@ struct MemoryFrame {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct StatFrame {
-    head: Head,
+    head: FrameHead,
     is_last: U16,
     reserved: U16,
     text_bytes: U32,
@@ -119,7 +119,7 @@ struct StatFrame {
 
 const _: () = {
     // The frames have no padding (they are `Unaligned`), and these sizes are those of version 3.
-    assert!(size_of::<Head>() == 8 && size_of::<CredentialWords>() == 144);
+    assert!(size_of::<FrameHead>() == 8 && size_of::<CredentialWords>() == 144);
     assert!(size_of::<HelloFrame>() == 240 && size_of::<RefusedFrame>() == 16);
     assert!(size_of::<WelcomeFrame>() == 192 && size_of::<StatFrame>() == 16);
     assert!(size_of::<MemoryFrame>() == 32);
@@ -153,12 +153,12 @@ impl Credential {
     }
 }
 
-fn head(kind: u16, fixed_bytes: usize) -> Head {
-    Head { magic: MAGIC, kind: kind.into(), fixed_bytes: (fixed_bytes as u16).into() }
+fn head(kind: u16, fixed_bytes: usize) -> FrameHead {
+    FrameHead { magic: MAGIC, kind: kind.into(), fixed_bytes: (fixed_bytes as u16).into() }
 }
 
 fn simple(kind: u16) -> Vec<u8> {
-    head(kind, size_of::<Head>()).as_bytes().to_vec()
+    head(kind, size_of::<FrameHead>()).as_bytes().to_vec()
 }
 
 fn with_tail(fixed: &[u8], tail: &[u8]) -> Vec<u8> {
@@ -281,12 +281,12 @@ impl Frame {
 
     /// Reads bytes that any process may have written.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, FrameError> {
-        let (head, _) = Head::read_from_prefix(bytes).map_err(|_| FrameError::NotOurs)?;
+        let (head, _) = FrameHead::read_from_prefix(bytes).map_err(|_| FrameError::NotOurs)?;
         if head.magic != MAGIC {
             return Err(FrameError::NotOurs);
         }
         let fixed = head.fixed_bytes.get() as usize;
-        if fixed < size_of::<Head>() || fixed > bytes.len() {
+        if fixed < size_of::<FrameHead>() || fixed > bytes.len() {
             return Err(FrameError::WrongLength);
         }
         let (fixed, tail) = bytes.split_at(fixed);
@@ -375,8 +375,8 @@ impl Frame {
                     _ => {}
                 }
                 let writer = match frame.writer.get() {
-                    0 => End::Client,
-                    1 => End::Server,
+                    0 => LinkSide::Client,
+                    1 => LinkSide::Server,
                     _ => return Err(FrameError::WrongValue("writer")),
                 };
                 let memory = match frame.memory.get() {
@@ -458,10 +458,10 @@ mod tests {
             Frame::Ready,
             Frame::Bye,
             Frame::StatText { text: b"links 3".to_vec(), is_last: true },
-            memory(Memory::Ring(End::Client), MemoryWord::Offer { bytes, access }),
-            memory(Memory::Ring(End::Server), MemoryWord::Take { bytes: 4096 }),
-            memory(Memory::Bulk(End::Client), MemoryWord::Pass),
-            memory(Memory::Bulk(End::Server), MemoryWord::Held),
+            memory(Memory::Ring(LinkSide::Client), MemoryWord::Offer { bytes, access }),
+            memory(Memory::Ring(LinkSide::Server), MemoryWord::Take { bytes: 4096 }),
+            memory(Memory::Bulk(LinkSide::Client), MemoryWord::Pass),
+            memory(Memory::Bulk(LinkSide::Server), MemoryWord::Held),
             memory(Memory::Aperture(u32::MAX), MemoryWord::Refused(Reason::Apertures)),
             Frame::ApertureRevoked { number: 1 },
             Frame::ApertureReleased { number: 2 },

@@ -26,7 +26,7 @@
 //! The number of an aperture tells its owner: odd, the client; even, the server. It is not used
 //! again on its link.
 //!
-//! A frame is one packet of the socket: a [`Head`], then a fixed part. The head and the first words
+//! A frame is one packet of the socket: a [`FrameHead`], then a fixed part. The head and the first words
 //! of a HELLO and of a REFUSED never change, so that any two versions can tell one another which
 //! they are. A different *major* version is refused, with both numbers. A newer *minor* version
 //! only has longer fixed parts, whose ends an older one skips, and more feature bits, of which the
@@ -37,7 +37,7 @@
 
 mod layout;
 
-pub use layout::Head;
+pub use layout::FrameHead;
 
 use super::TOKEN_BYTES_MAX;
 use crate::wire::{ApertureAccess, NodeId};
@@ -131,14 +131,14 @@ pub enum Purpose {
 
 /// One end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum End {
+pub enum LinkSide {
     /// The end that connected.
     Client,
     /// The end that accepted.
     Server,
 }
 
-impl End {
+impl LinkSide {
     /// The one at the other end.
     pub fn other(self) -> Self {
         match self {
@@ -152,16 +152,16 @@ impl End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Memory {
     /// The ring that a link begins with, by its writer.
-    Ring(End),
+    Ring(LinkSide),
     /// The ring that is added when large copies begin, by its writer.
-    Bulk(End),
+    Bulk(LinkSide),
     /// An aperture, by its number.
     Aperture(u32),
 }
 
 impl Memory {
     /// The end that makes it and passes it on: the writer of a ring, the owner of an aperture.
-    pub fn maker(self) -> End {
+    pub fn maker(self) -> LinkSide {
         match self {
             Self::Ring(end) | Self::Bulk(end) => end,
             Self::Aperture(number) => owner_of(number),
@@ -419,8 +419,8 @@ pub enum MemoryWord {
 }
 
 /// The owner of the aperture with a number.
-pub fn owner_of(number: u32) -> End {
-    if number % 2 == 1 { End::Client } else { End::Server }
+pub fn owner_of(number: u32) -> LinkSide {
+    if number % 2 == 1 { LinkSide::Client } else { LinkSide::Server }
 }
 
 /// Bytes that are no frame of any version that this one can talk to.

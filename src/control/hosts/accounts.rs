@@ -1,17 +1,22 @@
 //! The number of connections: of strangers by their account, of hosts with a proven identity by
 //! that.
 
-use super::admission::{Account, Begun, Stage, Stranger, Strangers};
+use super::admission::{BegunStrangers, Stranger, StrangerAccount, StrangerStage, Strangers};
 use super::turns::Late;
-use super::{Came, LinkRow, Met, Refused, Row, Shared, State};
+use super::{Came, HostRow, HostsShared, HostsState, LinkRow, Met, Refused};
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-impl Shared {
+impl HostsShared {
     /// Admits one more stranger; if there are then too many, one of them gives way.
-    pub(super) fn let_in(&self, state: &mut State, strangers: &mut Strangers, came: Came) -> u64 {
-        let (id, row) = (state.new_id(), Row::Came(came));
+    pub(super) fn let_in(
+        &self,
+        state: &mut HostsState,
+        strangers: &mut Strangers,
+        came: Came,
+    ) -> u64 {
+        let (id, row) = (state.new_id(), HostRow::Came(came));
         row.stranger(id).into_iter().for_each(|stranger| strangers.add(stranger));
         state.rows.insert(id, row);
         if let Some(excess) = strangers.take_excess(self.config.half_open_max as usize) {
@@ -22,20 +27,20 @@ impl Shared {
 
     /// Makes room to answer one more connection of an account: if the limit is reached, one gives
     /// way.
-    pub(super) fn make_room_for_one(&self, state: &mut State, account: Account) {
-        let begun: Begun = state.strangers().collect();
+    pub(super) fn make_room_for_one(&self, state: &mut HostsState, account: StrangerAccount) {
+        let begun: BegunStrangers = state.strangers().collect();
         if let Some(oldest) = begun.gives_way(account) {
             self.give_way(state, oldest);
         }
     }
 
-    fn give_way(&self, state: &mut State, id: u64) {
+    fn give_way(&self, state: &mut HostsState, id: u64) {
         self.count_refused(Refused::HalfOpen);
         self.forget(state, id);
     }
 }
 
-impl State {
+impl HostsState {
     /// The connections that have proved nothing, the oldest first.
     pub(super) fn strangers(&self) -> impl Iterator<Item = Stranger> {
         self.rows.iter().filter_map(|(id, row)| row.stranger(*id))
@@ -57,21 +62,24 @@ impl State {
         let (mut asked, mut leaving) = (0, 0);
         for row in self.rows.values() {
             match row {
-                Row::Meeting(met) => {
+                HostRow::Meeting(met) => {
                     let wants = met.wants.as_ref();
                     asked += usize::from(wants.is_some_and(|wants| wants.1.identity == identity));
                 }
-                Row::Leaving(row) if row.identity.as_deref() == Some(identity) => {
+                HostRow::Leaving(row) if row.identity.as_deref() == Some(identity) => {
                     leaving += row.live.as_ref().map_or(1, |live| live.connections());
                 }
-                Row::Leaving(_) | Row::Dialing(_) | Row::Near(..) | Row::Came(_) => {}
+                HostRow::Leaving(_)
+                | HostRow::Dialing(_)
+                | HostRow::Near(..)
+                | HostRow::Came(_) => {}
             }
         }
         (links + asked + leaving, asked)
     }
 }
 
-impl Row {
+impl HostRow {
     /// The address of a connection that has proved nothing.
     pub(super) fn strangers_address(&self) -> Option<SocketAddr> {
         match self {
@@ -86,13 +94,13 @@ impl Row {
         match self {
             Self::Came(came) => {
                 let (account, is_due) = (came.account, came.is_due);
-                Some(Stranger { id, account, stage: Stage::Came, is_due })
+                Some(Stranger { id, account, stage: StrangerStage::Came, is_due })
             }
             Self::Meeting(met) if met.is_stranger() => {
                 let since_ns = met.began_ns;
                 let stage = match met.meeting.channel.is_open() {
-                    true => Stage::Answered { since_ns },
-                    false => Stage::Begun { since_ns },
+                    true => StrangerStage::Answered { since_ns },
+                    false => StrangerStage::Begun { since_ns },
                 };
                 Some(Stranger { id, account: met.account?, stage, is_due: met.is_due })
             }

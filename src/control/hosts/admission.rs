@@ -31,12 +31,12 @@ pub(super) const MAY_TAKE_NS: u64 = 1_000_000_000;
 
 /// The unit by which strangers are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Account {
+pub(super) struct StrangerAccount {
     site: IpAddr,
     network: IpAddr,
 }
 
-impl Account {
+impl StrangerAccount {
     /// The account of an address, which may be one of this host's own.
     pub fn of(address: IpAddr, is_here: bool) -> Self {
         let address = address.to_canonical();
@@ -58,7 +58,7 @@ impl Account {
 
 /// A stranger's progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum StrangerStage {
     /// It has connected.
     Came,
     /// Its first message is answered, which is the expensive step.
@@ -71,22 +71,22 @@ pub(super) enum Stage {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stranger {
     pub id: u64,
-    pub account: Account,
-    pub stage: Stage,
+    pub account: StrangerAccount,
+    pub stage: StrangerStage,
     /// It has sent something, and waits for its turn.
     pub is_due: bool,
 }
 
 /// Strangers by account, the oldest of each first.
 #[derive(Default)]
-struct Queue {
-    of: HashMap<Account, VecDeque<u64>>,
+struct StrangerQueue {
+    of: HashMap<StrangerAccount, VecDeque<u64>>,
     of_site: HashMap<IpAddr, usize>,
     count: usize,
 }
 
-impl Queue {
-    fn add(&mut self, account: Account, id: u64) {
+impl StrangerQueue {
+    fn add(&mut self, account: StrangerAccount, id: u64) {
         self.of.entry(account).or_default().push_back(id);
         *self.of_site.entry(account.site).or_default() += 1;
         self.count += 1;
@@ -94,7 +94,7 @@ impl Queue {
 
     /// Takes the oldest stranger of the largest network at the largest site.
     fn take_one(&mut self) -> Option<u64> {
-        let weight = |account: &Account, ids: &VecDeque<u64>| {
+        let weight = |account: &StrangerAccount, ids: &VecDeque<u64>| {
             (self.of_site.get(&account.site).copied(), ids.len(), Reverse(ids.front().copied()))
         };
         let heaviest = self.of.iter().max_by_key(|(account, ids)| weight(account, ids));
@@ -113,8 +113,8 @@ impl Queue {
 /// All strangers, of which there may be one too many.
 #[derive(Default)]
 pub(super) struct Strangers {
-    unanswered: Queue,
-    answered: Queue,
+    unanswered: StrangerQueue,
+    answered: StrangerQueue,
 }
 
 impl FromIterator<Stranger> for Strangers {
@@ -129,8 +129,8 @@ impl Strangers {
     /// Adds a stranger.
     pub fn add(&mut self, Stranger { id, account, stage, .. }: Stranger) {
         match stage {
-            Stage::Came | Stage::Begun { .. } => self.unanswered.add(account, id),
-            Stage::Answered { .. } => self.answered.add(account, id),
+            StrangerStage::Came | StrangerStage::Begun { .. } => self.unanswered.add(account, id),
+            StrangerStage::Answered { .. } => self.answered.add(account, id),
         }
     }
 
@@ -148,33 +148,37 @@ impl Strangers {
 
 /// A stranger with which TLS has begun. The first in this order gives way first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct One {
+struct BegunStranger {
     has_answered: bool,
     since_ns: u64,
     id: u64,
 }
 
 /// The strangers with which TLS has begun, by site and network.
-pub(super) struct Begun(HashMap<IpAddr, HashMap<IpAddr, Vec<One>>>);
+pub(super) struct BegunStrangers(HashMap<IpAddr, HashMap<IpAddr, Vec<BegunStranger>>>);
 
-impl FromIterator<Stranger> for Begun {
+impl FromIterator<Stranger> for BegunStrangers {
     fn from_iter<T: IntoIterator<Item = Stranger>>(all: T) -> Self {
-        let mut begun: HashMap<IpAddr, HashMap<IpAddr, Vec<One>>> = HashMap::new();
+        let mut begun: HashMap<IpAddr, HashMap<IpAddr, Vec<BegunStranger>>> = HashMap::new();
         for Stranger { id, account, stage, .. } in all {
             let (has_answered, since_ns) = match stage {
-                Stage::Came => continue,
-                Stage::Begun { since_ns } => (false, since_ns),
-                Stage::Answered { since_ns } => (true, since_ns),
+                StrangerStage::Came => continue,
+                StrangerStage::Begun { since_ns } => (false, since_ns),
+                StrangerStage::Answered { since_ns } => (true, since_ns),
             };
             let of_site = begun.entry(account.site).or_default();
-            of_site.entry(account.network).or_default().push(One { has_answered, since_ns, id });
+            of_site.entry(account.network).or_default().push(BegunStranger {
+                has_answered,
+                since_ns,
+                id,
+            });
         }
         Self(begun)
     }
 }
 
-impl Begun {
-    fn first_to_go(&self, account: Account) -> Option<One> {
+impl BegunStrangers {
+    fn first_to_go(&self, account: StrangerAccount) -> Option<BegunStranger> {
         let of_site = self.0.get(&account.site)?;
         let of_network = of_site.get(&account.network);
         if let Some(ones) = of_network.filter(|ones| ones.len() >= BEGUN_PER_NETWORK_MAX) {
@@ -190,7 +194,7 @@ impl Begun {
 
     /// The stranger that gives way if one more of an account is answered; `None`: the account is
     /// below its limits.
-    pub fn gives_way(&self, account: Account) -> Option<u64> {
+    pub fn gives_way(&self, account: StrangerAccount) -> Option<u64> {
         self.first_to_go(account).map(|one| one.id)
     }
 
@@ -199,30 +203,30 @@ impl Begun {
     /// ago.
     pub fn turn_ns(&self, stranger: &Stranger) -> u64 {
         match stranger.stage {
-            Stage::Came => self
+            StrangerStage::Came => self
                 .first_to_go(stranger.account)
                 .map_or(0, |one| one.since_ns.saturating_add(MAY_TAKE_NS)),
-            Stage::Begun { .. } | Stage::Answered { .. } => 0,
+            StrangerStage::Begun { .. } | StrangerStage::Answered { .. } => 0,
         }
     }
 }
 
 /// The last turn: the site among all sites, and the network within each site that waits.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct StrangerTurns {
     site: Option<IpAddr>,
     networks: HashMap<IpAddr, IpAddr>,
 }
 
-impl Turns {
+impl StrangerTurns {
     /// The strangers whose turn it is now: one of each site, and at most `most` in all.
     pub fn next(&mut self, all: &[Stranger], now_ns: u64, most: usize) -> Vec<u64> {
-        let begun: Begun = all.iter().copied().collect();
+        let begun: BegunStrangers = all.iter().copied().collect();
         let mut sites: BTreeMap<IpAddr, BTreeMap<IpAddr, (bool, u64)>> = BTreeMap::new();
         let due = all.iter().filter(|one| one.is_due && begun.turn_ns(one) <= now_ns);
         for Stranger { id, account, stage, .. } in due {
             // Connections that have begun go first; then the oldest.
-            let place = (*stage == Stage::Came, *id);
+            let place = (*stage == StrangerStage::Came, *id);
             let networks = sites.entry(account.site).or_default();
             let first = networks.entry(account.network).or_insert(place);
             *first = place.min(*first);
@@ -258,8 +262,8 @@ mod tests {
     const MOST: usize = 256;
     const HONEST: &str = "192.0.2.7";
 
-    fn account(address: &str) -> Account {
-        Account::of(address.parse().unwrap(), false)
+    fn account(address: &str) -> StrangerAccount {
+        StrangerAccount::of(address.parse().unwrap(), false)
     }
 
     /// All strangers at the port of a host, as its thread keeps them.
@@ -267,7 +271,7 @@ mod tests {
     struct Port {
         all: Vec<Stranger>,
         gone: Vec<u64>,
-        turns: Turns,
+        turns: StrangerTurns,
         next: u64,
         now_ns: u64,
     }
@@ -277,7 +281,7 @@ mod tests {
         fn comes(&mut self, address: &str) -> u64 {
             self.next += 1;
             let (id, account) = (self.next, account(address));
-            self.all.push(Stranger { id, account, stage: Stage::Came, is_due: true });
+            self.all.push(Stranger { id, account, stage: StrangerStage::Came, is_due: true });
             if let Some(excess) = self.all.iter().copied().collect::<Strangers>().take_excess(MOST)
             {
                 self.leaves(excess);
@@ -299,12 +303,12 @@ mod tests {
         }
 
         fn is_begun(&mut self, id: u64) -> bool {
-            self.at(id).stage != Stage::Came
+            self.at(id).stage != StrangerStage::Came
         }
 
         fn answers(&mut self, id: u64) {
             let since_ns = self.now_ns;
-            self.at(id).stage = Stage::Answered { since_ns };
+            self.at(id).stage = StrangerStage::Answered { since_ns };
         }
 
         /// A turn of the thread; returns the number of strangers it handled.
@@ -314,12 +318,12 @@ mod tests {
                 let Some(one) = self.all.iter().find(|one| one.id == *id).copied() else {
                     continue;
                 };
-                if one.stage == Stage::Came {
-                    let begun: Begun = self.all.iter().copied().collect();
+                if one.stage == StrangerStage::Came {
+                    let begun: BegunStrangers = self.all.iter().copied().collect();
                     if let Some(oldest) = begun.gives_way(one.account) {
                         self.leaves(oldest);
                     }
-                    self.at(*id).stage = Stage::Begun { since_ns: self.now_ns };
+                    self.at(*id).stage = StrangerStage::Begun { since_ns: self.now_ns };
                 }
                 self.at(*id).is_due = false;
             }
@@ -353,9 +357,9 @@ mod tests {
 
     #[test]
     fn the_hosts_own_addresses_and_loopback_are_one_account_and_other_hosts_are_not() {
-        let own = Account::of("127.0.0.1".parse().unwrap(), true);
+        let own = StrangerAccount::of("127.0.0.1".parse().unwrap(), true);
         for here in ["10.1.2.3", "192.0.2.200", "2001:db8::1", "fe80::1"] {
-            assert_eq!(Account::of(here.parse().unwrap(), true), own, "{here}");
+            assert_eq!(StrangerAccount::of(here.parse().unwrap(), true), own, "{here}");
         }
         for loopback in ["127.0.0.1", "127.255.255.254", "::1", "::ffff:127.3.2.1"] {
             assert_eq!(account(loopback), own, "{loopback}");
@@ -403,7 +407,7 @@ mod tests {
             port.comes(&format!("10.1.{}.1", i));
             assert!(port.has(honest), "{i}");
         }
-        let answered = |one: &&Stranger| matches!(one.stage, Stage::Answered { .. });
+        let answered = |one: &&Stranger| matches!(one.stage, StrangerStage::Answered { .. });
         assert_eq!(port.all.iter().filter(answered).count(), MOST / 2);
     }
 
@@ -413,11 +417,12 @@ mod tests {
             let mut port = Port::default();
             let all: Vec<u64> = (0..200).map(|i| port.comes(&address(i))).collect();
             while port.turn() > 0 {}
-            let begun =
-                |port: &Port| port.all.iter().filter(|one| one.stage != Stage::Came).count();
+            let begun = |port: &Port| {
+                port.all.iter().filter(|one| one.stage != StrangerStage::Came).count()
+            };
             assert_eq!((begun(&port), port.gone.len()), (most, 0));
-            let began = Begun::from_iter(port.all.iter().copied());
-            let waits = port.all.iter().find(|one| one.stage == Stage::Came).unwrap();
+            let began = BegunStrangers::from_iter(port.all.iter().copied());
+            let waits = port.all.iter().find(|one| one.stage == StrangerStage::Came).unwrap();
             assert_eq!(began.turn_ns(waits), MAY_TAKE_NS);
             // Then each gives way to one, the oldest first.
             port.now_ns = MAY_TAKE_NS;
@@ -437,7 +442,7 @@ mod tests {
         let mut seen = Vec::new();
         for turn in 1..=40 {
             assert_eq!(port.turn(), 1, "turn {turn}");
-            let begun = port.all.iter().filter(|one| one.stage != Stage::Came);
+            let begun = port.all.iter().filter(|one| one.stage != StrangerStage::Came);
             let mut networks: Vec<_> = begun.map(|one| one.account.network).collect();
             networks.sort();
             networks.dedup();

@@ -6,7 +6,9 @@ use super::hello::{Answer, Wants};
 use super::links::peer;
 use super::meeting::Proved;
 use super::rails::said::Said;
-use super::{ASKED_PER_IDENTITY_MAX, ASKED_REFUSED, Met, RequestId, Row, Shared, State};
+use super::{
+    ASKED_PER_IDENTITY_MAX, ASKED_REFUSED, HostRow, HostsShared, HostsState, Met, RequestId,
+};
 use crate::control::names::Access;
 use crate::control::shell::ControlEvent;
 use crate::control::{Accept, GREETING_BYTES_MAX, Reason};
@@ -24,11 +26,11 @@ fn too_many(most: usize) -> Answer {
     Answer::no(Reason::Links, &text)
 }
 
-impl Shared {
+impl HostsShared {
     /// At a server: the client has proved itself and sent its request.
     pub(super) fn wanted(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut HostsState,
         id: u64,
         wants: Wants,
         proved: Proved,
@@ -47,7 +49,7 @@ impl Shared {
         state.links.retain(|_, row| row.is_used());
         let (own, asked) = state.of_identity(&proved.identity);
         let (before, joins) = match state.rows.get(&id) {
-            Some(Row::Meeting(met)) => Said::split(&met.meeting.heard),
+            Some(HostRow::Meeting(met)) => Said::split(&met.meeting.heard),
             _ => (&[][..], None),
         };
         let asks = matches!(joins, Some(Said::Asks));
@@ -59,7 +61,7 @@ impl Shared {
         let is_crowd = all > most + self.config.half_open_max as usize;
         if is_crowd || own >= 2 * self.config.connections_per_user_max as usize {
             // It gets no answer, which would keep another connection.
-            if let Some(Row::Meeting(met)) = state.rows.get(&id) {
+            if let Some(HostRow::Meeting(met)) = state.rows.get(&id) {
                 // Counted under the service's name if it is served; else the name is the host's
                 // invention.
                 let answer = match answer {
@@ -91,15 +93,15 @@ impl Shared {
             && !is_full
             && own < self.config.connections_per_user_max as usize
         {
-            let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+            let Some(HostRow::Meeting(met)) = state.rows.remove(&id) else { return };
             return self.rail_asked(state, id, *met, wants, &proved, said);
         }
-        let Some(Row::Meeting(met)) = state.rows.get_mut(&id) else { return };
+        let Some(HostRow::Meeting(met)) = state.rows.get_mut(&id) else { return };
         match answer {
             // The host is told that it may connect, and the connection ends: this is no refusal,
             // and the program is not asked.
             Ok(_) if asks => {
-                let Some(Row::Meeting(mut met)) = state.rows.remove(&id) else { return };
+                let Some(HostRow::Meeting(mut met)) = state.rows.remove(&id) else { return };
                 self.tell_where(state, &mut met, &wants, &proved);
                 let answer = Answer::Yes(Vec::new());
                 self.refuse(state, id, met.meeting, proved.identity, &answer);
@@ -113,11 +115,11 @@ impl Shared {
                 self.inbox.put_of_host(ControlEvent::Request { id, peer, greeting });
             }
             Ok(Accept::Automatic(greeting)) => {
-                let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+                let Some(HostRow::Meeting(met)) = state.rows.remove(&id) else { return };
                 self.accept(state, *met, wants, proved, greeting, None);
             }
             Err(answer) => {
-                let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+                let Some(HostRow::Meeting(met)) = state.rows.remove(&id) else { return };
                 self.note_refused(met.address, &proved, wants.service, &answer);
                 self.refuse(state, id, met.meeting, proved.identity, &answer);
             }
@@ -127,13 +129,14 @@ impl Shared {
     /// Takes out a request that waits for the application's answer.
     pub(super) fn take_asked(
         &self,
-        state: &mut State,
+        state: &mut HostsState,
         request: RequestId,
     ) -> Option<(Met, Wants, Proved)> {
-        if !matches!(state.rows.get(&request.0), Some(Row::Meeting(met)) if met.wants.is_some()) {
+        if !matches!(state.rows.get(&request.0), Some(HostRow::Meeting(met)) if met.wants.is_some())
+        {
             return None;
         }
-        let Some(Row::Meeting(mut met)) = state.rows.remove(&request.0) else { return None };
+        let Some(HostRow::Meeting(mut met)) = state.rows.remove(&request.0) else { return None };
         let (wants, proved) = met.wants.take()?;
         Some((*met, wants, proved))
     }

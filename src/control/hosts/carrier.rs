@@ -23,8 +23,8 @@
 //! keeps these in place).
 
 use super::EVENTS_MAX;
-use super::channel::Ended;
-use super::frames::{self, Frame, Goodbye, Read};
+use super::channel::ChannelEnd;
+use super::frames::{self, Goodbye, HostFrame, ReadFrame};
 use super::path::{News, Path, Put};
 use super::told::OnEnd;
 use super::turns::{Late, Lateness};
@@ -94,14 +94,14 @@ pub struct Carrier {
     /// Most bytes of data in an incoming packet.
     packet_bytes: usize,
     batch: Vec<u8>,
-    notices: Vec<Frame<'static>>,
+    notices: Vec<HostFrame<'static>>,
     waits: bool,
     /// The ring has more room than the node has been told.
     has_freed: bool,
     /// At the node's last turn the network took no more: it may sleep until there is room.
     node_waits: bool,
     /// The frame to send after everything else.
-    last: Option<Frame<'static>>,
+    last: Option<HostFrame<'static>>,
     /// The last frame has been sent.
     is_finished: bool,
     /// The other end has said goodbye, or has disconnected this one for breaking the rules.
@@ -411,15 +411,15 @@ impl Carrier {
         let mut is_drained = false;
         while self.said.is_none() && self.path.received() - before < TURN_BYTES {
             match self.take_frame() {
-                Step::Taken => moved = true,
+                CarrierStep::Taken => moved = true,
                 // The node has to read first.
-                Step::NoRoom => break,
-                Step::Violation => {
+                CarrierStep::NoRoom => break,
+                CarrierStep::Violation => {
                     self.said = Some(LinkEnd::Violation);
                     self.notices.clear();
-                    self.notices.push(Frame::SentAway { is_slow: false });
+                    self.notices.push(HostFrame::SentAway { is_slow: false });
                 }
-                Step::Cut(wanted) => {
+                CarrierStep::Cut(wanted) => {
                     if is_drained || !self.path.receive(wanted.max(BATCH_BYTES)) {
                         break;
                     }
@@ -431,19 +431,19 @@ impl Carrier {
         moved || self.path.received() - before >= TURN_BYTES
     }
 
-    fn take_frame(&mut self) -> Step {
+    fn take_frame(&mut self) -> CarrierStep {
         let (frame, bytes) = match frames::read(self.path.plain(), self.packet_bytes) {
-            Read::Whole(frame, bytes) => (frame, bytes),
-            Read::Cut(wanted) => return Step::Cut(wanted),
-            Read::Violation => return Step::Violation,
+            ReadFrame::Whole(frame, bytes) => (frame, bytes),
+            ReadFrame::Cut(wanted) => return CarrierStep::Cut(wanted),
+            ReadFrame::Violation => return CarrierStep::Violation,
         };
         match frame {
-            Frame::Packet { header, metadata, data } => {
+            HostFrame::Packet { header, metadata, data } => {
                 if self.into.transmit(&header, metadata, data).is_err() {
-                    return Step::NoRoom;
+                    return CarrierStep::NoRoom;
                 }
             }
-            Frame::Stale { slot, index } => {
+            HostFrame::Stale { slot, index } => {
                 let token = self.token;
                 // An application that takes no events is not made to keep them, nor does a host
                 // that repeats this keep others from connecting.
@@ -451,12 +451,12 @@ impl Carrier {
                     self.inbox.put_of_host(ControlEvent::TicketRevoked { token, slot, index });
                 }
             }
-            Frame::Goodbye => self.said = Some(LinkEnd::Graceful),
-            Frame::SentAway { is_slow: false } => self.said = Some(LinkEnd::Expelled),
-            Frame::SentAway { is_slow: true } => self.said = Some(LinkEnd::TooSlow),
+            HostFrame::Goodbye => self.said = Some(LinkEnd::Graceful),
+            HostFrame::SentAway { is_slow: false } => self.said = Some(LinkEnd::Expelled),
+            HostFrame::SentAway { is_slow: true } => self.said = Some(LinkEnd::TooSlow),
         }
         self.path.take(bytes);
-        Step::Taken
+        CarrierStep::Taken
     }
 
     /// Reports the end to the node, once the node has been given everything that came before.
@@ -466,14 +466,16 @@ impl Carrier {
         }
         let reason = match self.path.ended() {
             None => None,
-            Some(Ended::Said) => Some(LinkEnd::HungUp),
-            Some(Ended::Cut | Ended::Broken(_) | Ended::Failed(_)) => Some(LinkEnd::Died),
-            Some(Ended::Nonsense(_)) => Some(LinkEnd::Violation),
+            Some(ChannelEnd::Said) => Some(LinkEnd::HungUp),
+            Some(ChannelEnd::Cut | ChannelEnd::Broken(_) | ChannelEnd::Failed(_)) => {
+                Some(LinkEnd::Died)
+            }
+            Some(ChannelEnd::Nonsense(_)) => Some(LinkEnd::Violation),
         };
         // A whole packet may still wait for room in the ring.
         if self.said.is_none()
             && reason.is_some()
-            && matches!(self.take_frame_again(), Step::NoRoom)
+            && matches!(self.take_frame_again(), CarrierStep::NoRoom)
         {
             return;
         }
@@ -493,10 +495,10 @@ impl Carrier {
 
     /// Reads the rest after the end: nothing, a part of a frame, or packets for which there is no
     /// room.
-    fn take_frame_again(&mut self) -> Step {
+    fn take_frame_again(&mut self) -> CarrierStep {
         loop {
             match self.take_frame() {
-                Step::Taken if self.said.is_none() => {}
+                CarrierStep::Taken if self.said.is_none() => {}
                 last => return last,
             }
         }
@@ -505,7 +507,7 @@ impl Carrier {
     /// Tells the other end that some of its packets were refused because a ticket was revoked.
     pub fn tell_stale(&mut self, slot: u32, index: u32) {
         if self.notices.len() < NOTICES_MAX {
-            self.notices.push(Frame::Stale { slot, index });
+            self.notices.push(HostFrame::Stale { slot, index });
         }
         self.send_now();
     }
@@ -590,7 +592,7 @@ impl Carrier {
     /// The other end's violation of the rules, if it is known.
     pub fn violation(&self) -> Option<String> {
         match self.path.ended() {
-            Some(Ended::Nonsense(why)) => Some(why.clone()),
+            Some(ChannelEnd::Nonsense(why)) => Some(why.clone()),
             _ => None,
         }
     }
@@ -685,7 +687,7 @@ impl AsFd for Carrier {
 }
 
 /// The result of reading the first frame.
-enum Step {
+enum CarrierStep {
     /// The frame has been taken.
     Taken,
     /// The frame is incomplete; it needs this many bytes.
@@ -754,7 +756,7 @@ mod tests {
         fn received(&self) -> u64 {
             0
         }
-        fn ended(&self) -> Option<&Ended> {
+        fn ended(&self) -> Option<&ChannelEnd> {
             None
         }
         fn put(&mut self, bytes: &[u8]) {

@@ -30,7 +30,7 @@ const CALL_BYTES: u64 = 256 << 10;
 
 /// How the other end stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum ChannelEnd {
     /// It announced its end.
     Said,
     /// Its system closed the connection without an announcement.
@@ -43,7 +43,7 @@ pub enum Ended {
     Nonsense(String),
 }
 
-impl Ended {
+impl ChannelEnd {
     /// The reason, if it says more than the link's end does.
     pub fn more_than(&self, reason: LinkEnd) -> Option<String> {
         match (reason, self) {
@@ -74,7 +74,7 @@ pub struct Channel {
     plain_end: usize,
     /// Bytes that TLS has decrypted and that are not in `plain` yet.
     unread: usize,
-    ended: Option<Ended>,
+    ended: Option<ChannelEnd>,
     /// The connection broke; nothing more can be sent.
     broken: Option<String>,
     /// Everything has been sent; nothing more follows.
@@ -161,7 +161,9 @@ impl Channel {
 
     fn has_read(&mut self, bytes: io::Result<usize>, room: usize) -> bool {
         match bytes {
-            Ok(0) => self.ended = Some(self.broken.clone().map_or(Ended::Cut, Ended::Broken)),
+            Ok(0) => {
+                self.ended = Some(self.broken.clone().map_or(ChannelEnd::Cut, ChannelEnd::Broken))
+            }
             Ok(bytes) => {
                 self.raw_end = bytes;
                 self.received += bytes as u64;
@@ -169,7 +171,7 @@ impl Channel {
                 return true;
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            Err(e) => self.ended = Some(Ended::Broken(e.to_string())),
+            Err(e) => self.ended = Some(ChannelEnd::Broken(e.to_string())),
         }
         false
     }
@@ -300,7 +302,7 @@ impl Path for Channel {
                 Ok(state) if state.peer_has_closed() => {
                     self.unread = state.plaintext_bytes_to_read();
                     self.receive_plain(usize::MAX);
-                    self.ended = Some(Ended::Said);
+                    self.ended = Some(ChannelEnd::Said);
                 }
                 Ok(state) => self.unread = state.plaintext_bytes_to_read(),
                 Err((is_of_certificate, why)) => {
@@ -316,7 +318,7 @@ impl Path for Channel {
                     // its certificate.
                     let is_plain = is_of_certificate || !self.is_open();
                     let why = if is_plain { why } else { format!("{words}: {why}") };
-                    self.ended = Some(Ended::Nonsense(why));
+                    self.ended = Some(ChannelEnd::Nonsense(why));
                 }
             }
         }
@@ -332,7 +334,7 @@ impl Path for Channel {
         self.received
     }
 
-    fn ended(&self) -> Option<&Ended> {
+    fn ended(&self) -> Option<&ChannelEnd> {
         self.ended.as_ref()
     }
 
@@ -346,7 +348,7 @@ impl Path for Channel {
 
     fn flush(&mut self) -> bool {
         while self.wants_write() {
-            match self.tls.write_tls(&mut tcp::Writer(&self.tcp)) {
+            match self.tls.write_tls(&mut tcp::TcpWriter(&self.tcp)) {
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
@@ -464,7 +466,7 @@ mod tests {
             while channel.ended().is_none() {
                 channel.receive(1);
             }
-            assert_eq!(channel.ended(), Some(&Ended::Cut));
+            assert_eq!(channel.ended(), Some(&ChannelEnd::Cut));
         }
     }
 

@@ -12,8 +12,8 @@
 //!
 //! Never: the connection to one address is kept while the next is tried.
 
-use super::dial::{Dial, HostError, share_of};
-use super::directory::{self, Given, Target};
+use super::dial::{HostDial, HostError, share_of};
+use super::directory::{self, Given, ServiceTarget};
 use super::meeting::MeetingError;
 use super::near::Near;
 use super::{ASKED_REFUSED, ConnectError};
@@ -47,9 +47,9 @@ const TOLD_MAX: usize = 16;
 
 /// The next thing to try.
 #[derive(Clone, Debug)]
-pub(super) enum Stop {
+pub(super) enum NextTry {
     /// A place, whose addresses are to be looked up.
-    Place(Target),
+    Place(ServiceTarget),
     /// An address, and the name of its intended host.
     Address(SocketAddr, String),
 }
@@ -58,7 +58,7 @@ pub(super) enum Stop {
 #[derive(Clone, Debug)]
 pub(super) struct Course {
     /// `None`: they are not looked up yet.
-    left: Option<VecDeque<Stop>>,
+    left: Option<VecDeque<NextTry>>,
     /// Addresses found in this round.
     found: usize,
     /// The address being connected to or met, and the name of its intended host.
@@ -84,11 +84,11 @@ struct Failures {
     round: u64,
     /// The number of places.
     places: usize,
-    all: Vec<Failure>,
+    all: Vec<PlaceFailure>,
 }
 
 #[derive(Debug)]
-struct Failure {
+struct PlaceFailure {
     at: String,
     error: HostError,
     /// It was given up at the end of its share.
@@ -135,16 +135,16 @@ impl Course {
     }
 
     /// Begins a round with these places, in the order in which to try them.
-    pub fn begin(&mut self, targets: Vec<Target>) {
+    pub fn begin(&mut self, targets: Vec<ServiceTarget>) {
         let mut said = thread::lock(&self.said);
         said.round += 1;
         said.places = targets.len();
         drop(said);
         self.found = 0;
-        self.left = Some(targets.into_iter().map(Stop::Place).collect());
+        self.left = Some(targets.into_iter().map(NextTry::Place).collect());
     }
 
-    pub fn next(&mut self) -> Option<Stop> {
+    pub fn next(&mut self) -> Option<NextTry> {
         self.left.as_mut()?.pop_front()
     }
 
@@ -156,7 +156,7 @@ impl Course {
         let addresses = directory::within_bounds(addresses, self.found, left.len());
         self.found += addresses.len();
         for address in addresses.into_iter().rev() {
-            left.push_front(Stop::Address(address, host.into()));
+            left.push_front(NextTry::Address(address, host.into()));
         }
     }
 
@@ -179,10 +179,10 @@ impl Failures {
     fn add(&mut self, at: String, error: HostError, is_late: bool) {
         self.all.retain(|failure| failure.at != at);
         let (round, came_ns) = (self.round, monotonic_ns());
-        self.all.push(Failure { at, error, is_late, round, came_ns });
+        self.all.push(PlaceFailure { at, error, is_late, round, came_ns });
     }
 
-    fn of_round(&self) -> impl Iterator<Item = &Failure> {
+    fn of_round(&self) -> impl Iterator<Item = &PlaceFailure> {
         self.all.iter().filter(|failure| failure.round == self.round)
     }
 
@@ -207,7 +207,7 @@ impl Failures {
     }
 }
 
-impl core::fmt::Display for Failure {
+impl core::fmt::Display for PlaceFailure {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match &self.error {
             HostError::Meeting(error) => write!(f, "{}: {error}", self.at),
@@ -217,7 +217,7 @@ impl core::fmt::Display for Failure {
     }
 }
 
-impl Failure {
+impl PlaceFailure {
     fn passes(&self) -> Passes {
         match &self.error {
             _ if self.is_late => Passes::Absent,
@@ -276,7 +276,7 @@ fn is_final(error: &MeetingError) -> bool {
     }
 }
 
-impl Dial {
+impl HostDial {
     /// Whether to wait for a server that is not there yet, and there is time for it.
     pub fn may_try_again(&self) -> bool {
         let pause = PAUSE.as_nanos() as u64;
@@ -329,7 +329,7 @@ impl Dial {
     pub fn round_is_over(&mut self, given: &Given, config: &Config) -> Option<Duration> {
         (self.course.left, self.course.at) = (None, None);
         let passes: Vec<_> =
-            thread::lock(&self.course.said).of_round().map(Failure::passes).collect();
+            thread::lock(&self.course.said).of_round().map(PlaceFailure::passes).collect();
         let is_any = |one: Passes| passes.contains(&one);
         let now_ns = monotonic_ns();
         let gone = is_any(Passes::Gone) && {
@@ -436,24 +436,27 @@ mod tests {
     }
 
     /// A dial with this number of places, each an address.
-    fn dial(count: u8, wait: Wait) -> Dial {
+    fn dial(count: u8, wait: Wait) -> HostDial {
         let name = "hamlyn://service".parse().unwrap();
         let until_ns = monotonic_ns() + 60 * SECONDS;
-        let mut dial = Dial::new(name, Vec::new(), until_ns, wait);
+        let mut dial = HostDial::new(name, Vec::new(), until_ns, wait);
         begin(&mut dial, count);
         dial
     }
 
-    fn begin(dial: &mut Dial, count: u8) {
+    fn begin(dial: &mut HostDial, count: u8) {
         let target = |last| {
-            Target::from(super::super::Place { host: address(last).ip().to_string(), port: 7 })
+            ServiceTarget::from(super::super::Place {
+                host: address(last).ip().to_string(),
+                port: 7,
+            })
         };
         dial.course.begin((1..=count).map(target).collect());
     }
 
     /// Its next address fails with this error.
-    fn comes_to(dial: &mut Dial, error: MeetingError) -> Result<Duration, ConnectError> {
-        let Some(Stop::Place(target)) = dial.course.next() else { panic!("none is left") };
+    fn comes_to(dial: &mut HostDial, error: MeetingError) -> Result<Duration, ConnectError> {
+        let Some(NextTry::Place(target)) = dial.course.next() else { panic!("none is left") };
         let at = target.addresses(0).unwrap()[0];
         dial.turn_of((at, target.place.host));
         let (given, config) = (Given::default(), Config::default());
@@ -523,11 +526,11 @@ mod tests {
     fn a_place_behind_which_there_are_others_has_a_share_of_the_time() {
         let mut dial = dial(3, Wait::No);
         comes_to(&mut dial, MeetingError::NoService).unwrap();
-        let Some(Stop::Place(_)) = dial.course.next() else { panic!("none is left") };
+        let Some(NextTry::Place(_)) = dial.course.next() else { panic!("none is left") };
         dial.turn_of((address(2), String::new()));
         assert!(dial.share_until_ns() < dial.until_ns - 40 * SECONDS);
         assert_eq!(dial.answer_until_ns(), dial.share_until_ns());
-        let Some(Stop::Place(_)) = dial.course.next() else { panic!("none is left") };
+        let Some(NextTry::Place(_)) = dial.course.next() else { panic!("none is left") };
         dial.turn_of((address(3), String::new()));
         let left_ns = dial.until_ns - dial.share_until_ns();
         assert!(left_ns < SECONDS, "{left_ns}");

@@ -1,13 +1,13 @@
 //! Connects to another host: looks up its address and opens the connection, on a thread of its own.
 
 use super::channel::Channel;
-use super::course::{Course, Stop};
-use super::directory::{self, HostDirectoryError, Target};
-use super::meeting::{Meeting, MeetingError, Own};
+use super::course::{Course, NextTry};
+use super::directory::{self, HostDirectoryError, ServiceTarget};
+use super::meeting::{Meeting, MeetingError, OwnData};
 use super::near::Near;
 use super::rails::RailDial;
 use super::rails::said::Said;
-use super::{BuildError, HostName, Met, Row, Shared, State};
+use super::{BuildError, HostName, HostRow, HostsShared, HostsState, Met};
 use crate::config::{self, Config};
 use crate::control::shell::ConnectError;
 use crate::control::{NameError, Wait};
@@ -34,7 +34,7 @@ const SHARE_MIN: Duration = Duration::from_millis(250);
 const SHARE_MAX: Duration = Duration::from_secs(10);
 /// A connection that this process makes.
 #[derive(Clone, Debug)]
-pub(super) struct Dial {
+pub(super) struct HostDial {
     pub name: HostName,
     pub greeting: Vec<u8>,
     pub until_ns: u64,
@@ -47,7 +47,7 @@ pub(super) struct Dial {
     pub course: Course,
 }
 
-impl Dial {
+impl HostDial {
     /// For the first attempt.
     pub fn new(name: HostName, greeting: Vec<u8>, until_ns: u64, wait: Wait) -> Self {
         let course = Course::default();
@@ -145,35 +145,35 @@ fn advice(error: &io::Error) -> &'static str {
 /// Connects after a pause, once a thread is free, in the order of the calls, and within the dial's
 /// time limit.
 pub(super) fn start(
-    shared: &Arc<Shared>,
-    state: &mut State,
+    shared: &Arc<HostsShared>,
+    state: &mut HostsState,
     id: u64,
-    dial: Dial,
+    dial: HostDial,
     pause: Duration,
 ) -> Result<(), ConnectError> {
-    let State { rows, dials_wait, .. } = state;
+    let HostsState { rows, dials_wait, .. } = state;
     if state.dials < DIALS_MAX && dials_wait.is_empty() {
         return spawn(shared, state, id, dial, pause);
     }
     let most = shared.config.links_max as usize;
     if dials_wait.len() >= most {
         // Some of them may have been given up.
-        dials_wait.retain(|(id, _)| matches!(rows.get(id), Some(Row::Dialing(_))));
+        dials_wait.retain(|(id, _)| matches!(rows.get(id), Some(HostRow::Dialing(_))));
     }
     if dials_wait.len() >= most {
         return Err(dial.error(HostError::TooMany));
     }
     dials_wait.push_back((id, pause));
-    rows.insert(id, Row::Dialing(dial));
+    rows.insert(id, HostRow::Dialing(dial));
     Ok(())
 }
 
 /// A thread is free: starts the dials that wait.
-fn start_waiting(shared: &Arc<Shared>, state: &mut State) {
+fn start_waiting(shared: &Arc<HostsShared>, state: &mut HostsState) {
     while state.dials < DIALS_MAX
         && let Some((id, pause)) = state.dials_wait.pop_front()
     {
-        let Some(Row::Dialing(dial)) = state.rows.get(&id) else { continue };
+        let Some(HostRow::Dialing(dial)) = state.rows.get(&id) else { continue };
         let dial = dial.clone();
         if let Err(error) = spawn(shared, state, id, dial.clone(), pause) {
             state.rows.remove(&id);
@@ -186,10 +186,10 @@ fn start_waiting(shared: &Arc<Shared>, state: &mut State) {
 }
 
 fn spawn(
-    shared: &Arc<Shared>,
-    state: &mut State,
+    shared: &Arc<HostsShared>,
+    state: &mut HostsState,
     id: u64,
-    dial: Dial,
+    dial: HostDial,
     pause: Duration,
 ) -> Result<(), ConnectError> {
     let weak = Arc::downgrade(shared);
@@ -206,29 +206,29 @@ fn spawn(
         let connected = catch_unwind(AssertUnwindSafe(|| connect(&weak, id, &mut own, may_ask)));
         let connected = connected.unwrap_or_else(|payload| {
             core::mem::forget(payload);
-            Err(Missed::Ended(HostDirectoryError::Given("it panicked".into()).into()))
+            Err(NoConnection::Ended(HostDirectoryError::Given("it panicked".into()).into()))
         });
         let Some(shared) = weak.upgrade() else { return };
         let meeting = connected.and_then(|reached| {
-            let Reached { tcp, address, host } = reached;
+            let OpenConnection { tcp, address, host } = reached;
             own.near = shared.near(&own, address);
-            let meeting = meeting(&shared, tcp, &host, &own).map_err(Missed::Here)?;
+            let meeting = meeting(&shared, tcp, &host, &own).map_err(NoConnection::Here)?;
             Ok((meeting, address))
         });
         let mut state = shared.lock();
         state.dials -= 1;
         // Otherwise it was given up, or came too late.
-        if matches!(state.rows.get(&id), Some(Row::Dialing(_))) {
+        if matches!(state.rows.get(&id), Some(HostRow::Dialing(_))) {
             state.rows.remove(&id);
             match meeting {
                 Ok((meeting, address)) => shared.meet(&mut state, id, meeting, address, own),
                 // Queues behind the waiting dials.
-                Err(Missed::Again(pause)) => shared.again(&mut state, id, own, Ok(pause)),
-                Err(Missed::Here(error)) => {
+                Err(NoConnection::Again(pause)) => shared.again(&mut state, id, own, Ok(pause)),
+                Err(NoConnection::Here(error)) => {
                     let next = own.missed(error, false, (&shared.given, &shared.config));
                     shared.again(&mut state, id, own, next);
                 }
-                Err(Missed::Ended(error)) => {
+                Err(NoConnection::Ended(error)) => {
                     shared.dial_failed(&mut state, id, &own, own.error(error));
                 }
             }
@@ -240,17 +240,17 @@ fn spawn(
     thread::spawn("hamlyn-dial", stack_bytes, run)
         .map_err(|error| ConnectError::Os { doing: "starting a thread that connects", error })?;
     state.dials += 1;
-    state.rows.insert(id, Row::Dialing(dial));
+    state.rows.insert(id, HostRow::Dialing(dial));
     Ok(())
 }
 
-impl Shared {
+impl HostsShared {
     /// Continues connecting after a pause, or reports the error to the caller.
     fn again(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut HostsState,
         id: u64,
-        dial: Dial,
+        dial: HostDial,
         next: Result<Duration, ConnectError>,
     ) {
         let started = next.and_then(|pause| start(self, state, id, dial.clone(), pause));
@@ -262,9 +262,9 @@ impl Shared {
     /// The meeting with the current address has failed.
     pub(super) fn missed(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut HostsState,
         id: u64,
-        mut dial: Dial,
+        mut dial: HostDial,
         error: HostError,
     ) {
         let next = dial.missed(error, false, (&self.given, &self.config));
@@ -274,9 +274,9 @@ impl Shared {
     /// The current address has used its share of the time, and its connection is gone.
     pub(super) fn too_slow(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut HostsState,
         id: u64,
-        mut dial: Dial,
+        mut dial: HostDial,
         doing: &str,
     ) {
         let next = dial.late(doing, (&self.given, &self.config));
@@ -285,8 +285,8 @@ impl Shared {
 
     /// At an address's time limit, while the dial has time left: tries the next one, or gives this
     /// one the rest if it has proved itself. Returns whether it did either.
-    pub(super) fn goes_on(self: &Arc<Self>, state: &mut State, id: u64) -> bool {
-        let Some(Row::Meeting(met)) = state.rows.get_mut(&id) else { return false };
+    pub(super) fn goes_on(self: &Arc<Self>, state: &mut HostsState, id: u64) -> bool {
+        let Some(HostRow::Meeting(met)) = state.rows.get_mut(&id) else { return false };
         let (doing, is_told) = (met.meeting.doing(), met.meeting.is_told());
         match &met.dial {
             Some(dial) if dial.rail.is_none() && dial.left_ns() > 0 => {
@@ -297,7 +297,7 @@ impl Shared {
             }
             _ => return false,
         }
-        let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return false };
+        let Some(HostRow::Meeting(met)) = state.rows.remove(&id) else { return false };
         self.poller.remove(&met.meeting.channel);
         let Met { meeting, dial: Some(dial), .. } = *met else { return false };
         // Closes this connection before the next is opened.
@@ -308,7 +308,7 @@ impl Shared {
 }
 
 /// The reason why no connection is open.
-enum Missed {
+enum NoConnection {
     /// Try again after this pause.
     Again(Duration),
     /// The place was reached, and failed.
@@ -318,7 +318,7 @@ enum Missed {
 }
 
 /// An open connection.
-struct Reached {
+struct OpenConnection {
     tcp: TcpStream,
     address: SocketAddr,
     /// The name of the intended host.
@@ -326,7 +326,7 @@ struct Reached {
 }
 
 /// TLS with a host whose certificate must have this name.
-pub(super) fn channel(own: &Own, tcp: TcpStream, host: &str) -> Result<Channel, MeetingError> {
+pub(super) fn channel(own: &OwnData, tcp: TcpStream, host: &str) -> Result<Channel, MeetingError> {
     let tls = |e: String| MeetingError::Tls(e);
     own.keys.check_client().map_err(tls)?;
     // The number of the interface concerns this end only, and is in no certificate.
@@ -337,7 +337,12 @@ pub(super) fn channel(own: &Own, tcp: TcpStream, host: &str) -> Result<Channel, 
     Ok(Channel::new(tcp, client.into()))
 }
 
-fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<Meeting, HostError> {
+fn meeting(
+    shared: &HostsShared,
+    tcp: TcpStream,
+    host: &str,
+    dial: &HostDial,
+) -> Result<Meeting, HostError> {
     let channel = channel(&shared.own, tcp, host)?;
     if let Some(rail) = &dial.rail {
         let offer = if rail.is_of_fabric { shared.fabric.offer(&channel, host) } else { None };
@@ -361,14 +366,14 @@ fn meeting(shared: &Shared, tcp: TcpStream, host: &str, dial: &Dial) -> Result<M
 /// Tries each place and address. Tries again until the time limit, if the dial waits for a server
 /// and no other dial waits for the thread.
 fn connect(
-    shared: &Weak<Shared>,
+    shared: &Weak<HostsShared>,
     id: u64,
-    dial: &mut Dial,
+    dial: &mut HostDial,
     may_ask: bool,
-) -> Result<Reached, Missed> {
+) -> Result<OpenConnection, NoConnection> {
     loop {
         let pause = match connect_once(shared, id, dial, may_ask) {
-            Err(Missed::Again(pause)) => pause,
+            Err(NoConnection::Again(pause)) => pause,
             other => return other,
         };
         let goes_on_here = || {
@@ -377,25 +382,25 @@ fn connect(
             })
         };
         if !is_wanted(shared, id) || !goes_on_here() {
-            return Err(Missed::Again(pause));
+            return Err(NoConnection::Again(pause));
         }
         thread::sleep(pause);
     }
 }
 
-fn is_wanted(shared: &Weak<Shared>, id: u64) -> bool {
+fn is_wanted(shared: &Weak<HostsShared>, id: u64) -> bool {
     shared.upgrade().is_some_and(|shared| shared.lock().rows.contains_key(&id))
 }
 
 /// Tries the places and addresses that are left.
 fn connect_once(
-    shared: &Weak<Shared>,
+    shared: &Weak<HostsShared>,
     id: u64,
-    dial: &mut Dial,
+    dial: &mut HostDial,
     may_ask: bool,
-) -> Result<Reached, Missed> {
+) -> Result<OpenConnection, NoConnection> {
     let own = shared.upgrade().map(|shared| (shared.config.clone(), shared.given.clone()));
-    let Some((config, given)) = own else { return Err(Missed::Ended(dial.outcome())) };
+    let Some((config, given)) = own else { return Err(NoConnection::Ended(dial.outcome())) };
     // Set after the question whether the server is on this host.
     if let Some(at) = dial.course.at.take()
         && let Some(reached) = open(&config, dial, *at)
@@ -411,39 +416,39 @@ fn connect_once(
         let targets = match targets {
             Ok(targets) => targets,
             Err(error) if error.may_come() && dial.may_try_again() => {
-                return Err(Missed::Again(dial.look_pause(&given, &config)));
+                return Err(NoConnection::Again(dial.look_pause(&given, &config)));
             }
-            Err(error) => return Err(Missed::Ended(error.into())),
+            Err(error) => return Err(NoConnection::Ended(error.into())),
         };
         if let Some(rail) = &dial.rail {
-            return connect_rail(&config, dial, rail, targets).map_err(Missed::Ended);
+            return connect_rail(&config, dial, rail, targets).map_err(NoConnection::Ended);
         }
         dial.course.begin(directory::in_turn(targets, directory::random_below));
     }
     while let Some(stop) = dial.course.next() {
         // Each lookup takes time.
         if dial.left_ns() == 0 || !is_wanted(shared, id) {
-            return Err(Missed::Ended(dial.outcome()));
+            return Err(NoConnection::Ended(dial.outcome()));
         }
         let reached = match stop {
-            Stop::Place(target) => {
+            NextTry::Place(target) => {
                 find(dial, &target);
                 None
             }
-            Stop::Address(address, host) => open(&config, dial, (address, host)),
+            NextTry::Address(address, host) => open(&config, dial, (address, host)),
         };
         if let Some(reached) = reached {
             return Ok(reached);
         }
     }
     match dial.round_is_over(&given, &config) {
-        Some(pause) => Err(Missed::Again(pause)),
-        None => Err(Missed::Ended(dial.outcome())),
+        Some(pause) => Err(NoConnection::Again(pause)),
+        None => Err(NoConnection::Ended(dial.outcome())),
     }
 }
 
 /// Finds the addresses of a place, to be tried next.
-fn find(dial: &mut Dial, target: &Target) {
+fn find(dial: &mut HostDial, target: &ServiceTarget) {
     let host = &target.place.host;
     let why = match target.addresses(dial.until_ns) {
         Ok(found) if !found.is_empty() => return dial.course.found(host, found),
@@ -455,12 +460,12 @@ fn find(dial: &mut Dial, target: &Target) {
 }
 
 /// Connects to an address within its share of the time.
-fn open(config: &Config, dial: &mut Dial, at: (SocketAddr, String)) -> Option<Reached> {
+fn open(config: &Config, dial: &mut HostDial, at: (SocketAddr, String)) -> Option<OpenConnection> {
     let share = dial.turn_of(at.clone());
     let (address, host) = at;
     let opened = tcp::connect(&address, share);
     match opened.and_then(|tcp| prepare(&tcp, config).map(|()| tcp)) {
-        Ok(tcp) => Some(Reached { tcp, address, host }),
+        Ok(tcp) => Some(OpenConnection { tcp, address, host }),
         Err(error) => {
             dial.course.at = None;
             let unreachable = HostError::Unreachable { address, error };
@@ -484,10 +489,10 @@ pub(super) fn share_of(left_ns: u64, behind: usize) -> Duration {
 /// addresses, and around, if there are fewer addresses than rails.
 fn connect_rail(
     config: &Config,
-    dial: &Dial,
+    dial: &HostDial,
     rail: &RailDial,
-    targets: Vec<Target>,
-) -> Result<Reached, HostError> {
+    targets: Vec<ServiceTarget>,
+) -> Result<OpenConnection, HostError> {
     let mut all: Vec<(SocketAddr, String)> = Vec::new();
     let (mut before, mut behind) = (0, targets.len());
     for target in targets {
@@ -513,7 +518,7 @@ fn connect_rail(
     let left = dial.left_ns().max(1);
     let opened = tcp::connect(&address, Duration::from_nanos(left));
     match opened.and_then(|tcp| prepare(&tcp, config).map(|()| tcp)) {
-        Ok(tcp) => Ok(Reached { tcp, address, host }),
+        Ok(tcp) => Ok(OpenConnection { tcp, address, host }),
         Err(error) => Err(HostError::Unreachable { address, error }),
     }
 }

@@ -19,7 +19,7 @@ use super::meeting::{Meeting, Proved};
 use super::path::Path;
 use super::rails::said::Said;
 use super::reach::{self, Stopped};
-use super::{HostName, Met, Rest, Row, Shared, State};
+use super::{HostName, HostRow, HostsShared, HostsState, LeavingRest, Met};
 use crate::config::Config;
 use crate::control::{Reason, printable_lines};
 use crate::os::sys::{monotonic_ns, wait_for};
@@ -56,11 +56,11 @@ pub(super) struct Texts {
 
 /// A text that has been made, for the thread of other hosts.
 #[derive(Debug, Default)]
-pub(super) struct Made(Mutex<Option<Arc<str>>>);
+pub(super) struct MadeText(Mutex<Option<Arc<str>>>);
 
 /// Another host's counters, in its own words.
 #[derive(Debug)]
-pub struct Told {
+pub struct HostFigures {
     /// Lines of a name, a space and a value, with printable characters only.
     pub text: String,
     /// The address of the host.
@@ -83,7 +83,7 @@ pub enum FiguresError {
     Nonsense(&'static str),
 }
 
-impl Shared {
+impl HostsShared {
     /// Whether a host may have the figures.
     pub(super) fn tells_figures(&self, proved: &Proved) -> bool {
         self.config.figures_to.0.contains(&proved.identity)
@@ -92,15 +92,15 @@ impl Shared {
     /// At a server: answers a host with a proven identity that asks for figures.
     pub(super) fn figures_asked(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut HostsState,
         id: u64,
         wants: Wants,
         proved: Proved,
     ) {
-        let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+        let Some(HostRow::Meeting(met)) = state.rows.remove(&id) else { return };
         let Met { meeting, address, .. } = *met;
         let is_named = self.tells_figures(&proved);
-        let all = || state.rows.values().filter_map(Row::figures_of);
+        let all = || state.rows.values().filter_map(HostRow::figures_of);
         let own = all().filter(|identity| *identity == proved.identity).count();
         let no = if !is_named {
             let who = crate::control::printable(&proved.identity);
@@ -125,7 +125,7 @@ impl Shared {
             }
             _ => {
                 // Some of the waiting clients have hung up.
-                let State { texts, rows, .. } = state;
+                let HostsState { texts, rows, .. } = state;
                 texts.waiting.retain(|id| rows.contains_key(id));
                 texts.waiting.push(id);
                 self.make_figures(state);
@@ -134,7 +134,7 @@ impl Shared {
     }
 
     /// Makes a text, one at a time, on a thread of its own.
-    fn make_figures(self: &Arc<Self>, state: &mut State) {
+    fn make_figures(self: &Arc<Self>, state: &mut HostsState) {
         if state.texts.is_being_made {
             return;
         }
@@ -157,7 +157,7 @@ impl Shared {
     }
 
     /// Sends a finished text, if there is one, to the waiting clients.
-    pub(super) fn take_figures(&self, state: &mut State) {
+    pub(super) fn take_figures(&self, state: &mut HostsState) {
         let made = self.made.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(text) = made else { return };
         state.texts.is_being_made = false;
@@ -167,9 +167,9 @@ impl Shared {
         }
     }
 
-    fn tell_figures(&self, state: &mut State, id: u64, text: &str) {
-        let Some(Row::Leaving(leaving)) = state.rows.get_mut(&id) else { return };
-        let Rest::Refusal(meeting) = &mut leaving.what else { return };
+    fn tell_figures(&self, state: &mut HostsState, id: u64, text: &str) {
+        let Some(HostRow::Leaving(leaving)) = state.rows.get_mut(&id) else { return };
+        let LeavingRest::Refusal(meeting) = &mut leaving.what else { return };
         leaving.deadline_ns = self.deadline();
         meeting.answer(&Answer::Yes(Vec::new()));
         meeting.channel.put(&(text.len() as u32).to_le_bytes());
@@ -189,7 +189,11 @@ fn cut(mut text: String) -> String {
 }
 
 /// Asks the process that serves `name` on another host for its counters, for at most `within`.
-pub fn ask(config: &Config, name: &HostName, within: Duration) -> Result<Told, FiguresError> {
+pub fn ask(
+    config: &Config,
+    name: &HostName,
+    within: Duration,
+) -> Result<HostFigures, FiguresError> {
     let until_ns = monotonic_ns().saturating_add(within.as_nanos() as u64);
     let failed = |(_, stopped)| match stopped {
         Stopped::By(error) => FiguresError::Host(error),
@@ -200,7 +204,7 @@ pub fn ask(config: &Config, name: &HostName, within: Duration) -> Result<Told, F
     let (own, mut meeting, address) = connected.map_err(failed)?;
     let identity = reach::meet(&own, &mut meeting, address, until_ns).map_err(failed)?;
     let text = read(&mut meeting, address, until_ns)?;
-    Ok(Told { text: readable(&text), address, identity })
+    Ok(HostFigures { text: readable(&text), address, identity })
 }
 
 /// The text, once all of it has come; an error if its length is not possible.

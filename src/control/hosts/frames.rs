@@ -30,11 +30,11 @@ pub enum Goodbye {
 
 impl Goodbye {
     /// The frame that notifies the other end, if there is one.
-    pub fn frame(self) -> Option<Frame<'static>> {
+    pub fn frame(self) -> Option<HostFrame<'static>> {
         match self {
-            Self::Said => Some(Frame::Goodbye),
-            Self::SentAway => Some(Frame::SentAway { is_slow: false }),
-            Self::TooSlow => Some(Frame::SentAway { is_slow: true }),
+            Self::Said => Some(HostFrame::Goodbye),
+            Self::SentAway => Some(HostFrame::SentAway { is_slow: false }),
+            Self::TooSlow => Some(HostFrame::SentAway { is_slow: true }),
             Self::HungUp => None,
         }
     }
@@ -50,7 +50,7 @@ mod kind {
 
 /// A frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frame<'a> {
+pub enum HostFrame<'a> {
     /// A packet of which only the lengths have been checked.
     Packet {
         /// Its header.
@@ -78,9 +78,9 @@ pub enum Frame<'a> {
 
 /// The result of reading the first frame of some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Read<'a> {
+pub enum ReadFrame<'a> {
     /// A whole frame, and its length in bytes.
-    Whole(Frame<'a>, usize),
+    Whole(HostFrame<'a>, usize),
     /// An incomplete frame of this many bytes, or more if its header is incomplete, too.
     Cut(usize),
     /// No honest host sends this.
@@ -88,9 +88,9 @@ pub enum Read<'a> {
 }
 
 /// Reads a frame. `packet_bytes`: most bytes of data in a packet.
-pub fn read(bytes: &[u8], packet_bytes: usize) -> Read<'_> {
+pub fn read(bytes: &[u8], packet_bytes: usize) -> ReadFrame<'_> {
     let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
-        return Read::Cut(HEADER_BYTES);
+        return ReadFrame::Cut(HEADER_BYTES);
     };
     let mut words = [0; HEADER_WORDS];
     for (word, bytes) in words.iter_mut().zip(head.chunks_exact(8)) {
@@ -101,20 +101,20 @@ pub fn read(bytes: &[u8], packet_bytes: usize) -> Read<'_> {
     let frame = match words[0] as u32 {
         kind::PACKET if reserved == 0 && metadata <= METADATA_MAX && data <= packet_bytes => {
             let Some(body) = rest.get(..metadata + data) else {
-                return Read::Cut(HEADER_BYTES + metadata + data);
+                return ReadFrame::Cut(HEADER_BYTES + metadata + data);
             };
             let (metadata, data) = body.split_at(metadata);
-            return Read::Whole(
-                Frame::Packet { header, metadata, data },
+            return ReadFrame::Whole(
+                HostFrame::Packet { header, metadata, data },
                 HEADER_BYTES + body.len(),
             );
         }
-        kind::STALE => Frame::Stale { slot: header.slot.0, index: header.metadata_index.0 },
-        kind::GOODBYE => Frame::Goodbye,
-        kind::SENT_AWAY => Frame::SentAway { is_slow: header.metadata_index.0 == TOO_SLOW },
-        _ => return Read::Violation,
+        kind::STALE => HostFrame::Stale { slot: header.slot.0, index: header.metadata_index.0 },
+        kind::GOODBYE => HostFrame::Goodbye,
+        kind::SENT_AWAY => HostFrame::SentAway { is_slow: header.metadata_index.0 == TOO_SLOW },
+        _ => return ReadFrame::Violation,
     };
-    Read::Whole(frame, HEADER_BYTES)
+    ReadFrame::Whole(frame, HEADER_BYTES)
 }
 
 /// Appends a packet's header; its metadata and data are to follow.
@@ -130,17 +130,17 @@ pub fn write_header(to: &mut [u8], header: &Header) {
 }
 
 /// Appends a frame.
-pub fn put(to: &mut Vec<u8>, frame: &Frame<'_>) {
+pub fn put(to: &mut Vec<u8>, frame: &HostFrame<'_>) {
     let (kind, slot, index) = match frame {
-        Frame::Packet { header, metadata, data } => {
+        HostFrame::Packet { header, metadata, data } => {
             put_header(to, header);
             to.extend_from_slice(metadata);
             to.extend_from_slice(data);
             return;
         }
-        Frame::Goodbye => (kind::GOODBYE, 0, 0),
-        Frame::Stale { slot, index } => (kind::STALE, *slot, *index),
-        Frame::SentAway { is_slow } => (kind::SENT_AWAY, 0, u32::from(*is_slow) * TOO_SLOW),
+        HostFrame::Goodbye => (kind::GOODBYE, 0, 0),
+        HostFrame::Stale { slot, index } => (kind::STALE, *slot, *index),
+        HostFrame::SentAway { is_slow } => (kind::SENT_AWAY, 0, u32::from(*is_slow) * TOO_SLOW),
     };
     put_words(to, &[u64::from(kind), u64::from(slot) << 32, u64::from(index), 0, 0, 0]);
 }

@@ -8,7 +8,7 @@
 //! ```
 //! Each is four bytes of length and as many of postcard's format. The server proves itself first,
 //! so a client sends its request to no other server. Either of the last two may be followed by
-//! extensions that not every host knows: an [`Offer`] of another path for the packets, and the
+//! extensions that not every host knows: an [`FabricOffer`] of another path for the packets, and the
 //! answer to it.
 
 use super::keys::PROOF_BYTES;
@@ -26,7 +26,7 @@ pub const HELLO_BYTES_MAX: usize = GREETING_BYTES_MAX + TEXT_BYTES_MAX;
 
 /// The identity of an end. Both ends send theirs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Who {
+pub struct HelloIdentity {
     /// Its version of the protocol.
     pub version: (u16, u16),
     /// Its node: the hash of the public key.
@@ -45,7 +45,7 @@ pub struct Who {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wants {
     /// The client's identity.
-    pub who: Who,
+    pub who: HelloIdentity,
     /// The service.
     pub service: String,
     /// The greeting from its application.
@@ -82,7 +82,7 @@ pub const ADDRESS_BYTES_MAX: usize = 128;
 
 /// An end point of a fabric, and the parameters for sending to it over one link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Offer {
+pub struct FabricOffer {
     /// libfabric's number of the protocol, and its version.
     pub protocol: (u32, u32),
     /// libfabric's number of the address format.
@@ -99,9 +99,9 @@ pub struct Offer {
 
 /// A server's answer to an offer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reply {
+pub enum OfferReply {
     /// Packets go to this end point, and those of the server come to the offered one.
-    Yes(Offer),
+    Yes(FabricOffer),
     /// Packets go over this connection; the reason.
     No(String),
 }
@@ -160,8 +160,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn who() -> Who {
-        Who {
+    fn who() -> HelloIdentity {
+        HelloIdentity {
             version: VERSION,
             node: 7,
             public_key: [1; 32],
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn what_is_behind_a_hello_is_read_by_those_who_know_of_it() {
         let wants = Wants { who: who(), service: "x".into(), greeting: [4; 4096].to_vec() };
-        let offer = Offer {
+        let offer = FabricOffer {
             protocol: (1, 2),
             format: 3,
             address: [5; ADDRESS_BYTES_MAX].to_vec(),
@@ -203,23 +203,23 @@ mod tests {
         assert_eq!((read, read_behind(rest)), (wants.clone(), Some(offer)));
         let bytes = to_bytes(&wants);
         let (_, rest, _) = from_bytes_with::<Wants>(&bytes).unwrap().unwrap();
-        assert_eq!(read_behind::<Offer>(rest), None);
+        assert_eq!(read_behind::<FabricOffer>(rest), None);
     }
 
     #[test]
     fn what_says_that_it_is_too_long_is_not_waited_for() {
         let bytes = (HELLO_BYTES_MAX as u32 + 1).to_le_bytes();
-        assert_eq!(from_bytes::<Who>(&bytes), Err(Nonsense));
+        assert_eq!(from_bytes::<HelloIdentity>(&bytes), Err(Nonsense));
     }
 
     proptest! {
         #[test]
         fn whatever_comes_is_one_or_an_error(bytes: Vec<u8>) {
-            let _ = from_bytes::<Who>(&bytes);
+            let _ = from_bytes::<HelloIdentity>(&bytes);
             let _ = from_bytes::<Wants>(&bytes);
             let _ = from_bytes::<Answer>(&bytes);
-            let _ = read_behind::<Offer>(&bytes);
-            let _ = read_behind::<Reply>(&bytes);
+            let _ = read_behind::<FabricOffer>(&bytes);
+            let _ = read_behind::<OfferReply>(&bytes);
         }
     }
 }

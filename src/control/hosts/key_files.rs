@@ -91,15 +91,15 @@ pub fn open(path: &Path, readers: Readers) -> Result<File, KeyFileError> {
 /// Checks a directory for such files in the same manner. It need not be there.
 pub fn check_directory(path: &Path) -> Result<(), KeyFileError> {
     match go(path) {
-        Ok(Way { name: None, .. }) => Ok(()),
-        Ok(Way { name: Some(_), .. }) => Err(Errno::NOTDIR.into()),
+        Ok(CheckedPath { name: None, .. }) => Ok(()),
+        Ok(CheckedPath { name: Some(_), .. }) => Err(Errno::NOTDIR.into()),
         Err(KeyFileError::Os(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }
 }
 
 /// The end of a path whose directories have been checked.
-struct Way {
+struct CheckedPath {
     /// The last directory.
     directory: OwnedFd,
     /// The name in that directory; `None`: the path names the directory itself.
@@ -110,7 +110,7 @@ struct Way {
     is_proc: bool,
 }
 
-fn go(path: &Path) -> Result<Way, KeyFileError> {
+fn go(path: &Path) -> Result<CheckedPath, KeyFileError> {
     let look = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = || openat(rustix::fs::CWD, "/", look | OFlags::DIRECTORY, Mode::empty());
     let path = std::path::absolute(path).map_err(KeyFileError::Os)?;
@@ -148,7 +148,7 @@ fn go(path: &Path) -> Result<Way, KeyFileError> {
             // Checked before it is opened: another user's pipe would block this process.
             check_owner(&here, &stat)?;
             return match left.is_empty() {
-                true => Ok(Way { directory, name: Some(name), at: here, is_proc }),
+                true => Ok(CheckedPath { directory, name: Some(name), at: here, is_proc }),
                 false => Err(Errno::NOTDIR.into()),
             };
         }
@@ -160,7 +160,7 @@ fn go(path: &Path) -> Result<Way, KeyFileError> {
         is_sticky = stat.st_mode & WRITE != 0;
         directory = next;
     }
-    Ok(Way { directory, name: None, at, is_proc: false })
+    Ok(CheckedPath { directory, name: None, at, is_proc: false })
 }
 
 /// The names in a path, from the first to the last.

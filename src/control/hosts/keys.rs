@@ -18,7 +18,7 @@
 //! itself.
 
 use super::key_files::{self, KeyFileError, Readers};
-use super::material::{self, Unfit, Wanted};
+use super::material::{self, Unfit, WantedContent};
 use crate::config::Config;
 use core::fmt;
 use hmac::{Hmac, KeyInit, Mac};
@@ -50,14 +50,14 @@ const PROTOCOL: &[u8] = b"hamlyn/1";
 
 /// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum TlsEnd {
     /// It connected.
     Client,
     /// It accepted.
     Server,
 }
 
-impl End {
+impl TlsEnd {
     /// The opposite end.
     pub fn other(self) -> Self {
         match self {
@@ -133,7 +133,7 @@ fn of_directory(path: &Path, error: &io::Error) -> String {
 }
 
 /// A single copy, wiped when it is dropped: moving it moves a pointer.
-type Secret = Arc<Zeroizing<[u8; SECRET_BYTES]>>;
+type WipedSecret = Arc<Zeroizing<[u8; SECRET_BYTES]>>;
 
 /// The keys for connections of this process to other hosts.
 #[derive(Clone)]
@@ -142,7 +142,7 @@ pub struct Keys {
     pub client: Arc<ClientConfig>,
     /// For connections that other hosts make.
     pub server: Arc<ServerConfig>,
-    secret: Option<Secret>,
+    secret: Option<WipedSecret>,
     has_certificates: bool,
     own_identity: String,
     /// The reason why every server would refuse this end's certificate.
@@ -186,7 +186,7 @@ fn read(
 }
 
 /// The secret in a file: 64 hexadecimal digits, perhaps with blanks around them.
-fn read_secret(path: &Path) -> Result<Secret, KeysError> {
+fn read_secret(path: &Path) -> Result<WipedSecret, KeysError> {
     let bytes = read(OF_SECRET, path, Readers::Nobody)?;
     let digits = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes).trim_ascii();
     let value = |digit: u8| (digit as char).to_digit(16).map(|value| value as u8);
@@ -214,7 +214,7 @@ fn read_secret(path: &Path) -> Result<Secret, KeysError> {
 }
 
 fn certificates(
-    (setting, wanted): (&'static str, Wanted),
+    (setting, wanted): (&'static str, WantedContent),
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, KeysError> {
     let content = |why: String| KeysError::Content { setting, path: path.into(), why };
@@ -301,7 +301,7 @@ impl Keys {
                     let path = path.clone();
                     move |why| KeysError::Content { setting, path, why }
                 };
-                let chain = certificates((OF_CERTIFICATE, Wanted::Chain), certificate)?;
+                let chain = certificates((OF_CERTIFICATE, WantedContent::Chain), certificate)?;
                 let read = read(OF_KEY, key_path, Readers::Nobody)?;
                 let of_key = || content(OF_KEY, key_path);
                 let mut key = material::key(&read, key_path).map_err(of_key())?;
@@ -319,7 +319,7 @@ impl Keys {
                 own = chain.clone();
                 let shown = shown(chain, signs);
                 let mut roots = RootCertStore::empty();
-                for root in certificates((OF_TRUSTED, Wanted::Authorities), trusted)? {
+                for root in certificates((OF_TRUSTED, WantedContent::Authorities), trusted)? {
                     roots.add(root).map_err(|e| KeysError::Content {
                         setting: OF_TRUSTED,
                         path: trusted.clone(),
@@ -383,7 +383,7 @@ impl Keys {
     }
 
     /// The proof that `end` of the connection with this key has the secret; zeros without a secret.
-    pub fn proof(&self, end: End, key: &[u8; 32]) -> [u8; PROOF_BYTES] {
+    pub fn proof(&self, end: TlsEnd, key: &[u8; 32]) -> [u8; PROOF_BYTES] {
         match &self.secret {
             Some(secret) => mac(secret, end, key).finalize().into_bytes().into(),
             None => [0; PROOF_BYTES],
@@ -392,7 +392,7 @@ impl Keys {
 
     /// Whether `proof` is the right one of `end`. Without a secret every proof is: certificates
     /// were checked.
-    pub fn is_proof(&self, end: End, key: &[u8; 32], proof: &[u8; PROOF_BYTES]) -> bool {
+    pub fn is_proof(&self, end: TlsEnd, key: &[u8; 32], proof: &[u8; PROOF_BYTES]) -> bool {
         self.secret.as_ref().is_none_or(|secret| mac(secret, end, key).verify_slice(proof).is_ok())
     }
 
@@ -419,7 +419,7 @@ fn identity_of(certificate: &CertificateDer<'_>) -> String {
     }
 }
 
-fn mac(secret: &[u8; SECRET_BYTES], end: End, key: &[u8; 32]) -> Hmac<Sha256> {
+fn mac(secret: &[u8; SECRET_BYTES], end: TlsEnd, key: &[u8; 32]) -> Hmac<Sha256> {
     let mac = Hmac::<Sha256>::new_from_slice(secret).expect("a key of any length does");
     mac.chain_update(b"hamlyn secret 1 ").chain_update(end.name()).chain_update(key)
 }

@@ -2,16 +2,18 @@
 
 use super::accounts::Live;
 use super::dial::HostError;
-use super::fabric::Offered;
+use super::fabric::OfferedPlace;
 use super::hello::{Answer, Wants};
 use super::meeting::{MeetingError, Proved};
 use super::near::Near;
 use super::rails::said::Said;
-use super::rails::{OfLink, Rails, Terms, ends_of};
-use super::{Carrier, ConnectError, Hosts, LinkRow, Met, Refused, Row, Shared, State, lock};
+use super::rails::{Rails, RailsOfLink, Terms, ends_of};
+use super::{
+    Carrier, ConnectError, HostRow, Hosts, HostsShared, HostsState, LinkRow, Met, Refused, lock,
+};
 use crate::control::LinkFeatures;
 use crate::control::machine::{HostPeer, Peer, RequestId};
-use crate::control::shell::{ControlEvent, LinkToken, NewLink, Way};
+use crate::control::shell::{ControlEvent, LinkToken, LinkWay, NewLink};
 use crate::os::memory::Region;
 use std::boxed::Box;
 use std::io;
@@ -21,10 +23,10 @@ use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 
 /// A link to be made, and the identity of its other end.
-struct Agreed {
+struct AgreedHostLink {
     token: LinkToken,
     met: Met,
-    offered: Option<Offered>,
+    offered: Option<OfferedPlace>,
     terms: Option<Terms>,
     peer: Peer,
     proved: Proved,
@@ -42,16 +44,16 @@ impl Hosts {
     }
 }
 
-impl Shared {
+impl HostsShared {
     /// At a client: the server has accepted.
     pub(super) fn connected(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut HostsState,
         id: u64,
         greeting: Vec<u8>,
         proved: Proved,
     ) {
-        let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+        let Some(HostRow::Meeting(met)) = state.rows.remove(&id) else { return };
         let mut met = *met;
         let Some(dial) = met.dial.clone() else { return };
         self.poller.remove(&met.meeting.channel);
@@ -75,7 +77,7 @@ impl Shared {
         let peer = peer(met.address, &proved, dial.name.service().into());
         let (token, request) = (crate::control::ConnectionId(id), None);
         let terms = self.rail_terms(said);
-        let agreed = Agreed { token, met, offered, terms, peer, proved, greeting, request };
+        let agreed = AgreedHostLink { token, met, offered, terms, peer, proved, greeting, request };
         if let Err(error) = self.link(state, agreed) {
             let doing = "making a ring for the link";
             self.tell_failed(id, dial.name.service(), ConnectError::Os { doing, error });
@@ -86,7 +88,7 @@ impl Shared {
     /// At a server: accepts.
     pub(super) fn accept(
         &self,
-        state: &mut State,
+        state: &mut HostsState,
         mut met: Met,
         wants: Wants,
         proved: Proved,
@@ -105,7 +107,7 @@ impl Shared {
         meeting.answer(&Answer::Yes(greeting));
         let peer = peer(met.address, &proved, wants.service);
         let (token, greeting) = (crate::control::ConnectionId(state.new_id()), wants.greeting);
-        let agreed = Agreed { token, met, offered, terms, peer, proved, greeting, request };
+        let agreed = AgreedHostLink { token, met, offered, terms, peer, proved, greeting, request };
         if self.link(state, agreed).is_err() {
             self.count_refused(Refused::Exhausted);
             if let Some(id) = request {
@@ -115,12 +117,12 @@ impl Shared {
     }
 
     /// Hands the link to its node, which moves its packets from now on.
-    fn link(&self, state: &mut State, agreed: Agreed) -> io::Result<()> {
-        let Agreed { token, met, offered, terms, peer, proved, greeting, request } = agreed;
+    fn link(&self, state: &mut HostsState, agreed: AgreedHostLink) -> io::Result<()> {
+        let AgreedHostLink { token, met, offered, terms, peer, proved, greeting, request } = agreed;
         let live = Live::new(&state.more, &self.late);
         let is_of_fabric = matches!(offered, Some(Ok(_)));
-        let rails =
-            terms.map(|terms| OfLink::new(&met, &proved, terms.count, is_of_fabric, live.clone()));
+        let rails = terms
+            .map(|terms| RailsOfLink::new(&met, &proved, terms.count, is_of_fabric, live.clone()));
         let rails = rails.transpose();
         let rails = rails.map_err(io::Error::other)?;
         let outgoing = Region::private(self.config.ring_bytes as usize)?;
@@ -165,7 +167,7 @@ impl Shared {
             greeting,
             outgoing,
             incoming,
-            way: Way::Host(link),
+            way: LinkWay::Host(link),
             packet_bytes: self.config.packet_bytes.min(proved.packet_bytes),
             // Above all no `BARRIER`: the carrier relies on the node's own fences.
             features: LinkFeatures::empty(),

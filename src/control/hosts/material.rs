@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 
 /// The content that a file should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum WantedContent {
     /// Certificates of this host, with those that lead to its authority.
     Chain,
     /// Certificates of authorities.
@@ -32,7 +32,7 @@ pub enum Wanted {
     Key,
 }
 
-impl Wanted {
+impl WantedContent {
     fn words(self) -> &'static str {
         match self {
             Self::Chain => {
@@ -52,7 +52,7 @@ const NEW_KEY: &str = "`openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve
 const BEGIN: &[u8] = b"-----BEGIN ";
 
 /// Describes in one sentence the content of a file, the wanted content, and the command.
-fn instead(holds: &str, wanted: Wanted, command: &str) -> String {
+fn instead(holds: &str, wanted: WantedContent, command: &str) -> String {
     format!("it holds {holds}, and wanted is {}: {command}", wanted.words())
 }
 
@@ -60,7 +60,7 @@ fn instead(holds: &str, wanted: Wanted, command: &str) -> String {
 pub fn certificates(
     bytes: &[u8],
     path: &Path,
-    wanted: Wanted,
+    wanted: WantedContent,
 ) -> Result<Vec<CertificateDer<'static>>, String> {
     let text = lines(bytes);
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
@@ -81,7 +81,7 @@ pub fn certificates(
     }
     match wanted {
         // Nobody checks the signature of an authority's own certificate, only its key.
-        Wanted::Authorities => match found.iter().find_map(|one| unknown_key(one)) {
+        WantedContent::Authorities => match found.iter().find_map(|one| unknown_key(one)) {
             Some(algorithm) if found.iter().all(|one| unknown_key(one).is_some()) => Err(format!(
                 "it holds an authority whose key is {algorithm}, which nothing here can \
                      check, and wanted is one of ECDSA P-256 or P-384, Ed25519, or RSA of 2048 to 8192 bits \
@@ -89,7 +89,7 @@ pub fn certificates(
             )),
             _ => Ok(found),
         },
-        Wanted::Chain | Wanted::Key => Ok(found),
+        WantedContent::Chain | WantedContent::Key => Ok(found),
     }
 }
 
@@ -101,8 +101,8 @@ pub fn key(bytes: &[u8], path: &Path) -> Result<PrivateKeyDer<'static>, String> 
     }
     match PrivateKeyDer::from_pem_slice(&text) {
         Ok(key) => Ok(key),
-        Err(Error::NoItemsFound) => Err(explain(bytes, &text, path, Wanted::Key)),
-        Err(error) => Err(damaged(&text, path, Wanted::Key, &error)),
+        Err(Error::NoItemsFound) => Err(explain(bytes, &text, path, WantedContent::Key)),
+        Err(error) => Err(damaged(&text, path, WantedContent::Key, &error)),
     }
 }
 
@@ -112,17 +112,21 @@ pub fn signer(key: &PrivateKeyDer<'_>, path: &Path) -> Result<Arc<dyn SigningKey
         let der = key.secret_der();
         let file = path.display();
         match algorithm_of(der).filter(|_| !has(der, oid::EXPLICIT)) {
-            Some(algorithm) => instead(&format!("a key of {algorithm}"), Wanted::Key, NEW_KEY),
+            Some(algorithm) => {
+                instead(&format!("a key of {algorithm}"), WantedContent::Key, NEW_KEY)
+            }
             None if has(der, oid::EXPLICIT) => instead(
                 "a key with the parameters of its curve written out",
-                Wanted::Key,
+                WantedContent::Key,
                 &format!("`openssl ec -in {file} -param_enc named_curve -out {file}.new`"),
             ),
             None => match rsa_bits(der) {
-                Some(bits) => instead(&format!("an RSA key of {bits} bits"), Wanted::Key, NEW_KEY),
+                Some(bits) => {
+                    instead(&format!("an RSA key of {bits} bits"), WantedContent::Key, NEW_KEY)
+                }
                 None => instead(
                     "a key that is damaged, or of a kind that is not known here",
-                    Wanted::Key,
+                    WantedContent::Key,
                     &format!(
                         "`openssl pkey -in {file} -check -noout` says more; a new one: {NEW_KEY}"
                     ),
@@ -154,7 +158,7 @@ pub fn in_order(
              it with names (`openssl x509 -req .. -extfile FILE`, with the line `subjectAltName=DNS:NAME` in \
              FILE), or `hamlyn keys DIRECTORY --certificate NAME`",
             holds.join(", "),
-            Wanted::Chain.words()
+            WantedContent::Chain.words()
         ));
     }
     Err(format!(
@@ -265,11 +269,11 @@ fn is_encrypted(text: &[u8]) -> bool {
 fn encrypted(path: &Path) -> String {
     let file = path.display();
     let command = format!("`(umask 077; openssl pkey -in {file} -out {file}.new)` asks for it");
-    instead("a private key with a password", Wanted::Key, &command)
+    instead("a private key with a password", WantedContent::Key, &command)
 }
 
 /// A sentence about a section that cannot be read.
-fn damaged(text: &[u8], path: &Path, wanted: Wanted, error: &Error) -> String {
+fn damaged(text: &[u8], path: &Path, wanted: WantedContent, error: &Error) -> String {
     let section = match labels(text).first() {
         Some(label) if label.contains('\\') => {
             let file = path.display();
@@ -296,9 +300,9 @@ fn damaged(text: &[u8], path: &Path, wanted: Wanted, error: &Error) -> String {
 }
 
 /// A sentence about a file that has no section of the wanted kind.
-fn explain(bytes: &[u8], text: &[u8], path: &Path, wanted: Wanted) -> String {
+fn explain(bytes: &[u8], text: &[u8], path: &Path, wanted: WantedContent) -> String {
     let file = path.display().to_string();
-    let wants_key = wanted == Wanted::Key;
+    let wants_key = wanted == WantedContent::Key;
     let swapped = "the settings certificate (HAMLYN_CERTIFICATE) and certificate_key \
                    (HAMLYN_CERTIFICATE_KEY) are exchanged, or name the same file";
     let convert = |by: &str| format!("`openssl {by} -in {file} -out {file}.pem`");
@@ -330,15 +334,15 @@ fn explain(bytes: &[u8], text: &[u8], path: &Path, wanted: Wanted) -> String {
 }
 
 /// The command if no conversion is possible.
-fn copy_command(wanted: Wanted) -> String {
+fn copy_command(wanted: WantedContent) -> String {
     match wanted {
-        Wanted::Key => NEW_KEY.into(),
-        Wanted::Chain => {
+        WantedContent::Key => NEW_KEY.into(),
+        WantedContent::Chain => {
             "`hamlyn keys DIRECTORY --certificate NAME` makes one; step and certbot write it \
                           beside the key (certbot: fullchain.pem)"
                 .into()
         }
-        Wanted::Authorities => {
+        WantedContent::Authorities => {
             "`hamlyn keys DIRECTORY --certificate NAME` makes one (authority.pem); \
                                 `step ca root FILE` writes that of step"
                 .into()
@@ -347,7 +351,7 @@ fn copy_command(wanted: Wanted) -> String {
 }
 
 /// The content of a file without any section, and the command.
-fn bare(bytes: &[u8], file: &str, wanted: Wanted) -> (String, String) {
+fn bare(bytes: &[u8], file: &str, wanted: WantedContent) -> (String, String) {
     let by = |by: &str| format!("`openssl {by} -in {file} -out {file}.pem`");
     let blank = bytes.trim_ascii();
     let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=\r\n".contains(byte);
@@ -375,7 +379,7 @@ fn bare(bytes: &[u8], file: &str, wanted: Wanted) -> (String, String) {
         return ("a private key with a password (DER)".into(), by("pkey -inform der"));
     }
     if bytes.starts_with(b"\x30") && has(&bytes[..bytes.len().min(12)], b"\x02\x01\x03\x30") {
-        let what = if wanted == Wanted::Key { "-nocerts -noenc" } else { "-nokeys" };
+        let what = if wanted == WantedContent::Key { "-nocerts -noenc" } else { "-nokeys" };
         return ("a PKCS #12 store (.pfx, .p12)".into(), by(&format!("pkcs12 {what}")));
     }
     if anchor_from_trusted_cert(&CertificateDer::from_slice(bytes)).is_ok() {
@@ -392,7 +396,7 @@ fn bare(bytes: &[u8], file: &str, wanted: Wanted) -> (String, String) {
         return ("a key store of Java".into(), command);
     }
     if blank.iter().all(is_base64) {
-        let what = if wanted == Wanted::Key { "pkey" } else { "x509" };
+        let what = if wanted == WantedContent::Key { "pkey" } else { "x509" };
         let command = format!(
             "`openssl base64 -d -A -in {file} | openssl {what} -inform der -out {file}.pem`"
         );

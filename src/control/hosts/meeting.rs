@@ -6,12 +6,12 @@
 //! ```
 //! Never: a step waits; a meeting lasts longer than its deadline, which its owner keeps.
 
-use super::channel::{Channel, Ended};
-use super::fabric::Offered;
+use super::channel::{Channel, ChannelEnd};
+use super::fabric::OfferedPlace;
 use super::hello::{self, Answer, VERSION, Wants};
-use super::keys::{End, Keys};
+use super::keys::{Keys, TlsEnd};
 use super::path::Path;
-use super::rails::said::{Said, Secret};
+use super::rails::said::{RailsSecret, Said};
 use crate::control::Reason;
 use crate::control::identity::{Identity, is_signed, node_of};
 use crate::wire::NodeId;
@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 
 /// This process's own data for every meeting.
 #[derive(Debug)]
-pub struct Own {
+pub struct OwnData {
     /// Its keys.
     pub keys: Keys,
     /// Its node.
@@ -189,7 +189,7 @@ pub(super) fn refused(reason: Reason, text: &str) -> String {
 
 /// The result of a turn.
 #[derive(Debug)]
-pub enum Step {
+pub enum MeetingStep {
     /// It waits for more bytes.
     Waits,
     /// At a server: the client's request, to be answered.
@@ -201,7 +201,7 @@ pub enum Step {
 }
 
 #[derive(Debug)]
-enum State {
+enum MeetingState {
     Agreeing,
     /// A client that waits for the server's proof.
     Who,
@@ -218,8 +218,8 @@ enum State {
 pub struct Meeting {
     /// The connection.
     pub channel: Channel,
-    state: State,
-    end: End,
+    state: MeetingState,
+    end: TlsEnd,
     /// A client's request.
     service: String,
     greeting: Vec<u8>,
@@ -228,32 +228,32 @@ pub struct Meeting {
     /// The extension that the other end sent.
     pub heard: Vec<u8>,
     /// The path that a client offers for the packets in its extension.
-    pub offered: Option<Offered>,
+    pub offered: Option<OfferedPlace>,
     /// A client's connection is to be a rail of an existing link: its place, and the secret that
     /// proves it.
-    pub joins: Option<(u8, Secret)>,
+    pub joins: Option<(u8, RailsSecret)>,
 }
 
 impl Meeting {
     /// For a connection that this process has made.
     pub fn of_client(channel: Channel, service: &str, greeting: Vec<u8>) -> Self {
         let service = service.to_string();
-        Self::new(channel, End::Client, service, greeting)
+        Self::new(channel, TlsEnd::Client, service, greeting)
     }
 
     /// For a connection that it accepted.
     pub fn of_server(channel: Channel) -> Self {
-        Self::new(channel, End::Server, String::new(), Vec::new())
+        Self::new(channel, TlsEnd::Server, String::new(), Vec::new())
     }
 
-    fn new(channel: Channel, end: End, service: String, greeting: Vec<u8>) -> Self {
+    fn new(channel: Channel, end: TlsEnd, service: String, greeting: Vec<u8>) -> Self {
         let (says, heard, offered, joins) = (Vec::new(), Vec::new(), None, None);
-        let state = State::Agreeing;
+        let state = MeetingState::Agreeing;
         Self { channel, state, end, service, greeting, says, heard, offered, joins }
     }
 
     /// Adds a client's offer of a path for the packets.
-    pub fn offer(&mut self, offer: Option<(Offered, Vec<u8>)>) {
+    pub fn offer(&mut self, offer: Option<(OfferedPlace, Vec<u8>)>) {
         if let Some((offered, says)) = offer {
             (self.offered, self.says) = (Some(offered), says);
         }
@@ -261,26 +261,26 @@ impl Meeting {
 
     /// Whether the client has not yet proved itself.
     pub fn is_unproved(&self) -> bool {
-        !matches!(self.state, State::Asked)
+        !matches!(self.state, MeetingState::Asked)
     }
 
     /// Whether the server has proved itself and been sent the request.
     pub fn is_told(&self) -> bool {
-        matches!(self.state, State::Answer(_))
+        matches!(self.state, MeetingState::Answer(_))
     }
 
     /// The thing that a client waits for, in words.
     pub fn doing(&self) -> &'static str {
         match self.state {
-            State::Agreeing => "agreeing on keys with the other host",
-            State::Who => "waiting for the other host's proof of who it is",
-            State::Answer(_) => "waiting for the server's answer",
-            State::Wants | State::Asked => "waiting for the client",
+            MeetingState::Agreeing => "agreeing on keys with the other host",
+            MeetingState::Who => "waiting for the other host's proof of who it is",
+            MeetingState::Answer(_) => "waiting for the server's answer",
+            MeetingState::Wants | MeetingState::Asked => "waiting for the client",
         }
     }
 
     /// Makes as much progress as possible.
-    pub fn turn(&mut self, own: &Own) -> Step {
+    pub fn turn(&mut self, own: &OwnData) -> MeetingStep {
         loop {
             self.channel.receive(hello::HELLO_BYTES_MAX + 4);
             self.channel.flush();
@@ -289,46 +289,48 @@ impl Meeting {
                 Ok(None) => {}
                 Err(error) => {
                     self.channel.flush();
-                    return Step::Failed(error);
+                    return MeetingStep::Failed(error);
                 }
             }
         }
     }
 
     /// Takes one step; `None`: another may follow at once.
-    fn step(&mut self, own: &Own) -> Result<Option<Step>, MeetingError> {
+    fn step(&mut self, own: &OwnData) -> Result<Option<MeetingStep>, MeetingError> {
         match &self.state {
-            State::Agreeing if !self.channel.is_open() => self.nothing_yet(own),
-            State::Agreeing => {
+            MeetingState::Agreeing if !self.channel.is_open() => self.nothing_yet(own),
+            MeetingState::Agreeing => {
                 self.state = match self.end {
-                    End::Client => State::Who,
-                    End::Server => {
-                        self.put(&who(own, &self.channel, End::Server)?);
-                        State::Wants
+                    TlsEnd::Client => MeetingState::Who,
+                    TlsEnd::Server => {
+                        self.put(&who(own, &self.channel, TlsEnd::Server)?);
+                        MeetingState::Wants
                     }
                 };
                 Ok(None)
             }
-            State::Who => {
-                let Some(who) = self.take::<hello::Who>()? else { return self.nothing_yet(own) };
+            MeetingState::Who => {
+                let Some(who) = self.take::<hello::HelloIdentity>()? else {
+                    return self.nothing_yet(own);
+                };
                 let proved = prove(own, &self.channel, self.end.other(), &who)?;
                 let service = core::mem::take(&mut self.service);
                 let greeting = core::mem::take(&mut self.greeting);
-                let who = self::who(own, &self.channel, End::Client)?;
+                let who = self::who(own, &self.channel, TlsEnd::Client)?;
                 if let Some((place, secret)) = &self.joins {
-                    let proof = secret.proof(End::Client, *place, &self.channel);
+                    let proof = secret.proof(TlsEnd::Client, *place, &self.channel);
                     let proof = proof.map_err(|e| MeetingError::Tls(e.to_string()))?;
                     Said::Join { link: secret.link, place: *place, proof }.put(&mut self.says);
                 }
                 self.put(&Wants { who, service, greeting });
-                self.state = State::Answer(proved);
+                self.state = MeetingState::Answer(proved);
                 Ok(None)
             }
-            State::Answer(proved) => {
+            MeetingState::Answer(proved) => {
                 let proved = proved.clone();
                 match self.take::<Answer>()? {
                     None => self.nothing_yet(own),
-                    Some(Answer::Yes(greeting)) => Ok(Some(Step::Link(greeting, proved))),
+                    Some(Answer::Yes(greeting)) => Ok(Some(MeetingStep::Link(greeting, proved))),
                     Some(Answer::NoService) => Err(MeetingError::NoService),
                     Some(Answer::No { reason, text }) => {
                         let text = crate::control::printable(&text);
@@ -336,7 +338,7 @@ impl Meeting {
                     }
                 }
             }
-            State::Wants => {
+            MeetingState::Wants => {
                 let Some(wants) = self.take::<Wants>()? else { return self.nothing_yet(own) };
                 let proved = match prove(own, &self.channel, self.end.other(), &wants.who) {
                     Ok(proved) => proved,
@@ -345,29 +347,29 @@ impl Meeting {
                         return Err(error);
                     }
                 };
-                self.state = State::Asked;
-                Ok(Some(Step::Wants(wants, proved)))
+                self.state = MeetingState::Asked;
+                Ok(Some(MeetingStep::Wants(wants, proved)))
             }
-            State::Asked => self.nothing_yet(own),
+            MeetingState::Asked => self.nothing_yet(own),
         }
     }
 
     /// There are too few bytes for a step: waits, unless no more will come.
-    fn nothing_yet(&self, own: &Own) -> Result<Option<Step>, MeetingError> {
+    fn nothing_yet(&self, own: &OwnData) -> Result<Option<MeetingStep>, MeetingError> {
         match self.channel.ended() {
-            None => Ok(Some(Step::Waits)),
+            None => Ok(Some(MeetingStep::Waits)),
             // Every host that may ask for a server's figures sees its errors, and must not see its
             // paths.
-            Some(Ended::Nonsense(why)) => Err(MeetingError::Tls(match own.keys.files() {
-                Some(files) if self.end == End::Client && is_of_certificates(why) => {
+            Some(ChannelEnd::Nonsense(why)) => Err(MeetingError::Tls(match own.keys.files() {
+                Some(files) if self.end == TlsEnd::Client && is_of_certificates(why) => {
                     format!("{why} (here {files})")
                 }
                 _ => why.clone(),
             })),
-            Some(Ended::Broken(why) | Ended::Failed(why)) => {
+            Some(ChannelEnd::Broken(why) | ChannelEnd::Failed(why)) => {
                 Err(MeetingError::Gone(format!(": {why}")))
             }
-            Some(Ended::Said | Ended::Cut) => Err(MeetingError::Gone(String::new())),
+            Some(ChannelEnd::Said | ChannelEnd::Cut) => Err(MeetingError::Gone(String::new())),
         }
     }
 
@@ -392,11 +394,11 @@ impl Meeting {
     }
 }
 
-fn statement(end: End, key: &[u8; 32]) -> Zeroizing<Vec<u8>> {
+fn statement(end: TlsEnd, key: &[u8; 32]) -> Zeroizing<Vec<u8>> {
     let start = b"hamlyn host 1 ";
     let mut bytes = Zeroizing::new(Vec::with_capacity(start.len() + 1 + key.len()));
     bytes.extend_from_slice(start);
-    bytes.push(u8::from(end == End::Client));
+    bytes.push(u8::from(end == TlsEnd::Client));
     bytes.extend_from_slice(key);
     bytes
 }
@@ -406,10 +408,14 @@ fn key(channel: &Channel) -> Result<Zeroizing<[u8; 32]>, MeetingError> {
 }
 
 /// An end's identity, bound to this connection.
-fn who(own: &Own, channel: &Channel, end: End) -> Result<hello::Who, MeetingError> {
+fn who(
+    own: &OwnData,
+    channel: &Channel,
+    end: TlsEnd,
+) -> Result<hello::HelloIdentity, MeetingError> {
     let key = key(channel)?;
     let (public_key, signature) = own.identity.sign(&statement(end, &key));
-    Ok(hello::Who {
+    Ok(hello::HelloIdentity {
         version: VERSION,
         node: own.identity.node().0,
         public_key,
@@ -420,7 +426,12 @@ fn who(own: &Own, channel: &Channel, end: End) -> Result<hello::Who, MeetingErro
 }
 
 /// Checks the other end's proof of its identity.
-fn prove(own: &Own, channel: &Channel, end: End, who: &hello::Who) -> Result<Proved, MeetingError> {
+fn prove(
+    own: &OwnData,
+    channel: &Channel,
+    end: TlsEnd,
+    who: &hello::HelloIdentity,
+) -> Result<Proved, MeetingError> {
     let key = key(channel)?;
     if who.version.0 != VERSION.0 {
         return Err(MeetingError::Version(who.version));

@@ -66,7 +66,7 @@ pub use frames::Goodbye;
 pub use keys::KeysError;
 pub use meeting::MeetingError;
 pub use name::{HostName, Place};
-pub use near::{Ended, OnThisHost, Sought};
+pub use near::{OnThisHost, Sought, WhenEnded};
 pub use refused::Refused;
 pub use told::{Happened, Note};
 
@@ -82,16 +82,16 @@ use crate::os::sys::{Bell, monotonic_ns};
 use crate::os::tcp;
 use crate::os::thread::{self, Thread};
 use crate::wire::LINE_BYTES;
-use admission::Account;
+use admission::StrangerAccount;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
-use dial::Dial;
+use dial::HostDial;
 use directory::Given;
-use fabric::Fabric;
-use figures::{Made, Texts};
+use fabric::HostFabric;
+use figures::{MadeText, Texts};
 use hello::{Answer, Wants};
 use keys::Keys;
-use meeting::{Meeting, Own, Proved, Step};
+use meeting::{Meeting, MeetingStep, OwnData, Proved};
 use near::Outcomes;
 use path::Path;
 use std::boxed::Box;
@@ -124,35 +124,35 @@ const WORDS: u64 = u64::MAX - 2;
 pub type HostLink = Arc<Mutex<Carrier>>;
 
 /// A connection that is not yet, or no longer, a link.
-enum Row {
+enum HostRow {
     /// A thread connects.
-    Dialing(Dial),
+    Dialing(HostDial),
     /// It was accepted, and this end has answered nothing yet.
     Came(Came),
     /// A connection, made or accepted, on which both ends exchange their first messages.
     Meeting(Box<Met>),
     /// The server states that it is on this host: the other part of the control plane connects.
-    Near(Dial, LinkToken),
+    Near(HostDial, LinkToken),
     /// A link that the node has left, or a refusal, with bytes still to send.
-    Leaving(Leaving),
+    Leaving(LeavingConnection),
 }
 
 struct Met {
     meeting: Meeting,
     address: SocketAddr,
     /// The account of an accepted connection, until it has proved itself.
-    account: Option<Account>,
+    account: Option<StrangerAccount>,
     began_ns: u64,
     deadline_ns: u64,
-    dial: Option<Dial>,
+    dial: Option<HostDial>,
     /// Of a stranger: it has sent something, and waits for its turn.
     is_due: bool,
     /// At a server: the client's request, until it is answered.
     wants: Option<(Wants, Proved)>,
 }
 
-struct Leaving {
-    what: Rest,
+struct LeavingConnection {
+    what: LeavingRest,
     /// The other end's identity, if it was proved.
     identity: Option<String>,
     /// Of a link with several connections: its live rails.
@@ -164,14 +164,14 @@ struct Leaving {
     tells: bool,
 }
 
-enum Rest {
+enum LeavingRest {
     Link(HostLink),
     Refusal(Box<Meeting>),
 }
 
-struct State {
+struct HostsState {
     next: u64,
-    rows: BTreeMap<u64, Row>,
+    rows: BTreeMap<u64, HostRow>,
     links: HashMap<LinkToken, LinkRow>,
     services: HashMap<String, (Access, Accept)>,
     /// Threads that connect, and the dials that wait for a thread.
@@ -183,7 +183,7 @@ struct State {
     rails_due_ns: u64,
     /// The connections of links with several, beyond one each.
     more: Arc<AtomicUsize>,
-    strangers_turns: admission::Turns,
+    strangers_turns: admission::StrangerTurns,
     /// The time until which the listener is not polled.
     listens_again_ns: Option<u64>,
     /// The counters' texts for other hosts.
@@ -199,35 +199,35 @@ struct LinkRow {
     /// At the last check its host had owed an answer for long.
     was_silent: bool,
     /// Of a link with several connections.
-    rails: Option<rails::OfLink>,
+    rails: Option<rails::RailsOfLink>,
 }
 
-struct Shared {
-    own: Own,
+struct HostsShared {
+    own: OwnData,
     config: Config,
     listener: Option<TcpListener>,
     poller: Poller,
     /// Links with bytes to send; its bell wakes the thread.
     late: Arc<Late>,
     inbox: Arc<Inbox>,
-    fabric: Fabric,
+    fabric: HostFabric,
     /// The application's own directory, if there is one.
     given: Arc<Given>,
     /// Connects to processes of this host, and keeps the results.
     here: Arc<dyn OnThisHost>,
     outcomes: Outcomes,
-    made: Made,
-    state: Mutex<State>,
+    made: MadeText,
+    state: Mutex<HostsState>,
     is_ending: AtomicBool,
     /// Returns the account of a connection from an address.
-    account_of: fn(SocketAddr) -> Account,
+    account_of: fn(SocketAddr) -> StrangerAccount,
     /// Counts events and reports them to the operator.
     note: Note,
 }
 
 /// The part of the control plane for links to other hosts.
 pub struct Hosts {
-    shared: Arc<Shared>,
+    shared: Arc<HostsShared>,
     thread: Option<Thread>,
     /// Dropping this waits for its thread until then.
     end_by_ns: AtomicU64,
@@ -253,7 +253,7 @@ impl Hosts {
         given: &Arc<Given>,
         (here, note): (Arc<dyn OnThisHost>, Note),
     ) -> Result<Self, BuildError> {
-        let shared = Arc::new(Shared::new(config, identity, inbox, given, (here, note))?);
+        let shared = Arc::new(HostsShared::new(config, identity, inbox, given, (here, note))?);
         let of_thread = shared.clone();
         let thread = thread::spawn("hamlyn-hosts", 512 << 10, move || of_thread.run());
         let thread = thread.map_err(BuildError::os("starting the thread for other hosts"))?;
@@ -297,7 +297,7 @@ impl Hosts {
             return Err(ConnectError::Host { name: name.to_string(), error });
         }
         let id = state.new_id();
-        let dial = Dial::new(name.clone(), greeting.to_vec(), until_ns, wait);
+        let dial = HostDial::new(name.clone(), greeting.to_vec(), until_ns, wait);
         dial::start(&self.shared, &mut state, id, dial, Duration::ZERO)?;
         drop(state);
         self.shared.late.bell.ring();
@@ -309,7 +309,7 @@ impl Hosts {
         let mut state = self.shared.lock();
         if matches!(
             state.rows.get(&token.0),
-            Some(Row::Dialing(_) | Row::Meeting(_) | Row::Near(..))
+            Some(HostRow::Dialing(_) | HostRow::Meeting(_) | HostRow::Near(..))
         ) {
             self.shared.forget(&mut state, token.0);
         }
@@ -353,10 +353,11 @@ impl Hosts {
             let (deadline_ns, look_ns) = (shared.deadline(), 0);
             let live = rails.map(|rails| rails.live().clone());
             let _ = shared.poller.watch_write(lock(&link).as_fd(), id);
-            let what = Rest::Link(link);
+            let what = LeavingRest::Link(link);
             let identity = Some(identity);
-            let leaving = Leaving { what, identity, live, look_ns, deadline_ns, tells: false };
-            state.rows.insert(id, Row::Leaving(leaving));
+            let leaving =
+                LeavingConnection { what, identity, live, look_ns, deadline_ns, tells: false };
+            state.rows.insert(id, HostRow::Leaving(leaving));
             shared.late.bell.ring();
         }
     }
@@ -381,14 +382,14 @@ pub fn lock(link: &Mutex<Carrier>) -> MutexGuard<'_, Carrier> {
     thread::lock(link)
 }
 
-impl State {
+impl HostsState {
     fn new_id(&mut self) -> u64 {
         self.next += 1;
         OF_HOSTS | self.next
     }
 }
 
-impl Shared {
+impl HostsShared {
     /// Listens, if `listen` is set. The caller still has to start the thread.
     fn new(
         config: &Config,
@@ -426,7 +427,7 @@ impl Shared {
         };
         let lines = config.ring_bytes as usize / LINE_BYTES;
         let packet_bytes = config.packet_bytes.min(packet_bytes_max(lines));
-        let state = State {
+        let state = HostsState {
             next: 0,
             rows: BTreeMap::new(),
             links: HashMap::new(),
@@ -436,17 +437,17 @@ impl Shared {
             rails_wait: false,
             rails_due_ns: u64::MAX,
             more: Arc::default(),
-            strangers_turns: admission::Turns::default(),
+            strangers_turns: admission::StrangerTurns::default(),
             listens_again_ns: None,
             texts: Texts::default(),
             ended: None,
         };
-        let fabric = Fabric::start(config);
+        let fabric = HostFabric::start(config);
         if let Some(words) = fabric.words() {
             poller.add(words, WORDS).map_err(os("watching an epoll descriptor"))?;
         }
         Ok(Self {
-            own: Own { keys, identity: identity.clone(), packet_bytes },
+            own: OwnData { keys, identity: identity.clone(), packet_bytes },
             config: config.clone(),
             listener,
             poller,
@@ -456,7 +457,7 @@ impl Shared {
             given: given.clone(),
             here,
             outcomes: Outcomes::default(),
-            made: Made::default(),
+            made: MadeText::default(),
             state: Mutex::new(state),
             is_ending: AtomicBool::new(false),
             account_of: Self::account_of,
@@ -464,11 +465,11 @@ impl Shared {
         })
     }
 
-    fn account_of(address: SocketAddr) -> Account {
-        Account::of(address.ip(), tcp::is_here(address))
+    fn account_of(address: SocketAddr) -> StrangerAccount {
+        StrangerAccount::of(address.ip(), tcp::is_here(address))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HostsState> {
         thread::lock(&self.state)
     }
 
@@ -480,11 +481,11 @@ impl Shared {
     /// Begins the exchange of first messages on a connection that this process has made.
     fn meet(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut HostsState,
         id: u64,
         meeting: Meeting,
         address: SocketAddr,
-        dial: Dial,
+        dial: HostDial,
     ) {
         if let Err(error) = self.poller.add(meeting.channel.as_fd(), id) {
             let doing = "watching the connection to another host";
@@ -493,18 +494,18 @@ impl Shared {
         let (deadline_ns, dial) = (dial.share_until_ns(), Some(dial));
         let (account, began_ns, is_due, wants) = (None, monotonic_ns(), false, None);
         let met = Met { meeting, address, account, began_ns, deadline_ns, dial, is_due, wants };
-        state.rows.insert(id, Row::Meeting(Box::new(met)));
+        state.rows.insert(id, HostRow::Meeting(Box::new(met)));
         self.look(state, id);
     }
 
     /// Makes progress on a connection.
-    fn look(self: &Arc<Self>, state: &mut State, id: u64) {
+    fn look(self: &Arc<Self>, state: &mut HostsState, id: u64) {
         match state.rows.get_mut(&id) {
-            None | Some(Row::Dialing(_) | Row::Near(..) | Row::Came(_)) => {}
-            Some(Row::Leaving(leaving)) => {
+            None | Some(HostRow::Dialing(_) | HostRow::Near(..) | HostRow::Came(_)) => {}
+            Some(HostRow::Leaving(leaving)) => {
                 let stall = leaving.looks_for_stalls(self.config.handshake_timeout_ms);
                 let is_done = match &mut leaving.what {
-                    Rest::Link(link) => {
+                    LeavingRest::Link(link) => {
                         let mut link = lock(link);
                         if let Some(limit) = stall {
                             link.look_for_stalls(limit);
@@ -517,7 +518,7 @@ impl Shared {
                         };
                         is_done
                     }
-                    Rest::Refusal(meeting) => {
+                    LeavingRest::Refusal(meeting) => {
                         // Until the other end has read the refusal, and closes the connection.
                         meeting.channel.receive(REFUSED_BYTES);
                         let taken = meeting.channel.plain().len();
@@ -530,28 +531,30 @@ impl Shared {
                     self.forget(state, id);
                 }
             }
-            Some(Row::Meeting(met)) => {
+            Some(HostRow::Meeting(met)) => {
                 let step = met.meeting.turn(&self.own);
                 let waits = met.meeting.channel.wants_write();
                 let _ = self.poller.want_write(met.meeting.channel.as_fd(), id, waits);
                 let says_more = met.wants.is_some() && !met.meeting.channel.plain().is_empty();
                 match step {
                     // An honest host sends nothing before it has its answer.
-                    Step::Waits if says_more => {
+                    MeetingStep::Waits if says_more => {
                         self.count_refused(Refused::Frame);
                         self.too_late(state, id);
                     }
-                    Step::Waits => {}
-                    Step::Failed(error) => self.failed(state, id, error),
-                    Step::Link(greeting, proved) => self.connected(state, id, greeting, proved),
-                    Step::Wants(wants, proved) => self.wanted(state, id, wants, proved),
+                    MeetingStep::Waits => {}
+                    MeetingStep::Failed(error) => self.failed(state, id, error),
+                    MeetingStep::Link(greeting, proved) => {
+                        self.connected(state, id, greeting, proved)
+                    }
+                    MeetingStep::Wants(wants, proved) => self.wanted(state, id, wants, proved),
                 }
             }
         }
     }
 
-    fn failed(self: &Arc<Self>, state: &mut State, id: u64, error: MeetingError) {
-        let Some(Row::Meeting(met)) = state.rows.remove(&id) else { return };
+    fn failed(self: &Arc<Self>, state: &mut HostsState, id: u64, error: MeetingError) {
+        let Some(HostRow::Meeting(met)) = state.rows.remove(&id) else { return };
         self.poller.remove(met.meeting.channel.as_fd());
         match met.dial {
             Some(dial) => self.missed(state, id, dial, error.into()),
@@ -568,16 +571,16 @@ impl Shared {
         self.inbox.put_of_host(ControlEvent::ConnectFailed { token, error });
     }
 
-    fn too_late(self: &Arc<Self>, state: &mut State, id: u64) {
+    fn too_late(self: &Arc<Self>, state: &mut HostsState, id: u64) {
         if self.goes_on(state, id) {
             return;
         }
         let doing = match state.rows.get(&id) {
-            Some(Row::Dialing(dial)) => Some((dial.clone(), "connecting to the other host")),
-            Some(Row::Meeting(met)) if met.dial.is_some() => {
+            Some(HostRow::Dialing(dial)) => Some((dial.clone(), "connecting to the other host")),
+            Some(HostRow::Meeting(met)) if met.dial.is_some() => {
                 met.dial.clone().map(|dial| (dial, met.meeting.doing()))
             }
-            Some(Row::Meeting(met)) if met.wants.is_some() => {
+            Some(HostRow::Meeting(met)) if met.wants.is_some() => {
                 self.inbox.put_of_host(ControlEvent::RequestGone { id: RequestId(id) });
                 None
             }
@@ -590,8 +593,8 @@ impl Shared {
             }
             None => None,
         };
-        if let Some(Row::Leaving(leaving)) = state.rows.get(&id)
-            && let Rest::Link(link) = &leaving.what
+        if let Some(HostRow::Leaving(leaving)) = state.rows.get(&id)
+            && let LeavingRest::Link(link) = &leaving.what
         {
             lock(link).give_up();
         }
@@ -601,16 +604,16 @@ impl Shared {
         }
     }
 
-    fn forget(&self, state: &mut State, id: u64) {
+    fn forget(&self, state: &mut HostsState, id: u64) {
         match state.rows.remove(&id) {
-            Some(Row::Came(came)) => self.poller.remove(&came.tcp),
-            Some(Row::Meeting(met)) => self.poller.remove(met.meeting.channel.as_fd()),
-            Some(Row::Leaving(leaving)) => match &leaving.what {
-                Rest::Link(link) => self.poller.remove(lock(link).as_fd()),
-                Rest::Refusal(meeting) => self.poller.remove(meeting.channel.as_fd()),
+            Some(HostRow::Came(came)) => self.poller.remove(&came.tcp),
+            Some(HostRow::Meeting(met)) => self.poller.remove(met.meeting.channel.as_fd()),
+            Some(HostRow::Leaving(leaving)) => match &leaving.what {
+                LeavingRest::Link(link) => self.poller.remove(lock(link).as_fd()),
+                LeavingRest::Refusal(meeting) => self.poller.remove(meeting.channel.as_fd()),
             },
-            Some(Row::Near(_, local)) => self.here.give_up(local),
-            Some(Row::Dialing(_)) | None => {}
+            Some(HostRow::Near(_, local)) => self.here.give_up(local),
+            Some(HostRow::Dialing(_)) | None => {}
         }
     }
 }

@@ -19,10 +19,10 @@
 //! Never: a greeting goes to another process than that of the proven node; a server's answer makes
 //! the client take longer than its time limit.
 
-use super::dial::{self, Dial};
+use super::dial::{self, HostDial};
 use super::meeting::Proved;
-use super::rails::said::{Here, Said};
-use super::{Met, Row, Shared, State, Wants};
+use super::rails::said::{Said, ServiceHere};
+use super::{HostRow, HostsShared, HostsState, Met, Wants};
 use crate::config::Local;
 use crate::control::frame::Credential;
 use crate::control::names::Access;
@@ -69,13 +69,13 @@ pub struct Sought {
 }
 
 /// Called once with the result: `None`: the link exists, and its node has been told.
-pub type Ended = Box<dyn FnOnce(Option<ConnectError>) + Send>;
+pub type WhenEnded = Box<dyn FnOnce(Option<ConnectError>) + Send>;
 
 /// The part of the control plane that connects to processes of this host.
 pub trait OnThisHost: Send + Sync {
     /// Begins to connect, without waiting. `ended` may be called before this returns, and with a
     /// lock held.
-    fn begin(&self, sought: Sought, ended: Ended) -> Result<LinkToken, ConnectError>;
+    fn begin(&self, sought: Sought, ended: WhenEnded) -> Result<LinkToken, ConnectError>;
 
     /// The process's counters and refusals as text, the same that its own user gets. It may take a
     /// while, and runs the node's code.
@@ -99,7 +99,7 @@ impl Outcomes {
     }
 }
 
-impl Here {
+impl ServiceHere {
     fn new(shared: Option<u32>, credential: &Credential) -> Self {
         let (first, second) = credential.signature.split_at(32);
         let half = |bytes: &[u8]| bytes.try_into().expect("32 bytes are half of a signature");
@@ -123,10 +123,10 @@ impl Here {
     }
 }
 
-impl Shared {
+impl HostsShared {
     /// Whether a new connection has to ask first; if it does not, although its address is this
     /// host's, the reason.
-    pub(super) fn near(&self, dial: &Dial, address: SocketAddr) -> Near {
+    pub(super) fn near(&self, dial: &HostDial, address: SocketAddr) -> Near {
         match &dial.near {
             Near::Unasked if dial.rail.is_none() && tcp::is_here(address) => {
                 match self.config.local {
@@ -141,7 +141,13 @@ impl Shared {
 
     /// At a server: adds to the answer to a client that asks, and that would be admitted: whether
     /// it may have figures, and the local name, if the client is on the same host.
-    pub(super) fn tell_where(&self, state: &State, met: &mut Met, wants: &Wants, proved: &Proved) {
+    pub(super) fn tell_where(
+        &self,
+        state: &HostsState,
+        met: &mut Met,
+        wants: &Wants,
+        proved: &Proved,
+    ) {
         let Some((access, _)) = state.services.get(&wants.service) else { return };
         if self.tells_figures(proved) {
             Said::Figures.put(&mut met.meeting.says);
@@ -153,14 +159,14 @@ impl Shared {
             Access::SameUser => None,
             Access::Group(_) | Access::Anyone => Some(rustix::process::geteuid().as_raw()),
         };
-        let here = Here::new(shared, &self.own.identity.credential());
+        let here = ServiceHere::new(shared, &self.own.identity.credential());
         Said::Here(here).put(&mut met.meeting.says);
     }
 
     /// At a client: the server would admit it.
     pub(super) fn near_answered(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut HostsState,
         id: u64,
         met: Met,
         proved: &Proved,
@@ -176,7 +182,7 @@ impl Shared {
             }
         };
         match begun {
-            Ok(local) => drop(state.rows.insert(id, Row::Near(dial, local))),
+            Ok(local) => drop(state.rows.insert(id, HostRow::Near(dial, local))),
             Err(why) => {
                 dial.near = Near::Not(Some(why.into()));
                 self.over_tls(state, id, dial);
@@ -187,9 +193,9 @@ impl Shared {
     fn look_here(
         self: &Arc<Self>,
         id: u64,
-        dial: &Dial,
+        dial: &HostDial,
         address: SocketAddr,
-        here: Here,
+        here: ServiceHere,
         proved: &Proved,
     ) -> Result<LinkToken, String> {
         let service = dial.name.service();
@@ -221,10 +227,10 @@ impl Shared {
     }
 
     /// Handles the results of the services looked for on this host.
-    pub(super) fn take_outcomes(self: &Arc<Self>, state: &mut State) {
+    pub(super) fn take_outcomes(self: &Arc<Self>, state: &mut HostsState) {
         for (id, outcome) in self.outcomes.take() {
-            let Some(Row::Near(..)) = state.rows.get(&id) else { continue };
-            let Some(Row::Near(mut dial, _)) = state.rows.remove(&id) else { continue };
+            let Some(HostRow::Near(..)) = state.rows.get(&id) else { continue };
+            let Some(HostRow::Near(mut dial, _)) = state.rows.remove(&id) else { continue };
             let service = dial.name.service();
             match outcome {
                 None => continue,
@@ -243,7 +249,7 @@ impl Shared {
     }
 
     /// Connects at once over TLS, as to any other host.
-    fn over_tls(self: &Arc<Self>, state: &mut State, id: u64, dial: Dial) {
+    fn over_tls(self: &Arc<Self>, state: &mut HostsState, id: u64, dial: HostDial) {
         let service = dial.name.service().to_string();
         if let Err(error) = dial::start(self, state, id, dial, Duration::ZERO) {
             self.tell_failed(id, &service, error);

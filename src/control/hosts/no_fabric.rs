@@ -1,4 +1,4 @@
-//! [`Fabric`] without the feature `libfabric`: TLS.
+//! [`HostFabric`] without the feature `libfabric`: TLS.
 
 use super::channel::Channel;
 use super::path::Path;
@@ -12,40 +12,45 @@ use std::vec::Vec;
 
 /// Remembers whether the settings ask for a fabric.
 #[derive(Debug)]
-pub struct Fabric(bool);
+pub struct HostFabric(bool);
 
 /// The reason why there is no fabric.
-pub type Offered = Result<core::convert::Infallible, String>;
+pub type OfferedPlace = Result<core::convert::Infallible, String>;
 
-impl Fabric {
+impl HostFabric {
     /// Reads whether the settings ask for a fabric.
     pub fn start(config: &Config) -> Self {
         Self(config.fabric != config::Fabric::Off)
     }
 
-    fn why_not(&self) -> Option<Offered> {
+    fn why_not(&self) -> Option<OfferedPlace> {
         self.0.then(|| Err("this program is built without the feature libfabric".into()))
     }
 
     /// Offers nothing; returns the reason if a fabric was asked for.
-    pub fn offer(&self, _: &Channel, _: &str) -> Option<(Offered, Vec<u8>)> {
+    pub fn offer(&self, _: &Channel, _: &str) -> Option<(OfferedPlace, Vec<u8>)> {
         Some((self.why_not()?, Vec::new()))
     }
 
     /// The same, at a server.
-    pub fn answer(&self, _: &Channel, _: &str, _: &[u8]) -> (Option<Offered>, Vec<u8>) {
+    pub fn answer(&self, _: &Channel, _: &str, _: &[u8]) -> (Option<OfferedPlace>, Vec<u8>) {
         (self.why_not(), Vec::new())
     }
 
     /// Returns the offer unchanged.
-    pub fn accept(&self, offered: Offered, _: &Channel, _: &[u8]) -> Result<Offered, String> {
+    pub fn accept(
+        &self,
+        offered: OfferedPlace,
+        _: &Channel,
+        _: &[u8],
+    ) -> Result<OfferedPlace, String> {
         Ok(offered)
     }
 
     /// TLS, and the reason.
     pub fn path(
         &self,
-        offered: Option<Offered>,
+        offered: Option<OfferedPlace>,
         channel: Channel,
         _is_client: bool,
         _is_rail: bool,

@@ -3,7 +3,7 @@
 //!
 //! Never: a call waits; more of the other end's bytes are kept than it was granted.
 
-use super::channel::Ended;
+use super::channel::ChannelEnd;
 use crate::control::Reason;
 use crate::os::aperture::Pages;
 use crate::os::poller::Poller;
@@ -62,7 +62,7 @@ pub trait Path: AsFd + Send + core::fmt::Debug {
     fn received(&self) -> u64;
 
     /// How the other end stopped; the bytes in [`plain`](Self::plain) came before that.
-    fn ended(&self) -> Option<&Ended>;
+    fn ended(&self) -> Option<&ChannelEnd>;
 
     /// Takes bytes; [`flush`](Self::flush) sends them. A broken path discards them.
     fn put(&mut self, bytes: &[u8]);

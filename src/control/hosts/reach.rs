@@ -10,7 +10,7 @@ use super::HostName;
 use super::dial::{self, HostError};
 use super::directory;
 use super::keys::Keys;
-use super::meeting::{Meeting, MeetingError, Own, Step};
+use super::meeting::{Meeting, MeetingError, MeetingStep, OwnData};
 use super::path::Path;
 use super::rails::said::Said;
 use crate::config::Config;
@@ -84,7 +84,7 @@ pub(super) fn connect(
     name: &HostName,
     until_ns: u64,
     asks: &[Said],
-) -> Result<(Own, Meeting, SocketAddr), Failed> {
+) -> Result<(OwnData, Meeting, SocketAddr), Failed> {
     let nothing = |error: HostError| (Reached::Nothing, Stopped::By(error));
     let own = own(config).map_err(|e| nothing(e.into()))?;
     let targets = match name.place() {
@@ -135,26 +135,26 @@ pub(super) fn connect(
     Err(failed)
 }
 
-fn own(config: &Config) -> Result<Own, BuildError> {
+fn own(config: &Config) -> Result<OwnData, BuildError> {
     let identity = Identity::new().map_err(BuildError::os("making this process's own key"))?;
-    Ok(Own { keys: Keys::load(config)?, identity, packet_bytes: config.packet_bytes })
+    Ok(OwnData { keys: Keys::load(config)?, identity, packet_bytes: config.packet_bytes })
 }
 
 /// Exchanges messages until the server has accepted.
 pub(super) fn meet(
-    own: &Own,
+    own: &OwnData,
     meeting: &mut Meeting,
     address: SocketAddr,
     until_ns: u64,
 ) -> Result<String, Failed> {
     loop {
         match meeting.turn(own) {
-            Step::Link(_, proved) => return Ok(proved.identity),
-            Step::Failed(error) => {
+            MeetingStep::Link(_, proved) => return Ok(proved.identity),
+            MeetingStep::Failed(error) => {
                 let reached = reached_before(&error);
                 return Err((reached, Stopped::By(error.into())));
             }
-            Step::Waits | Step::Wants(..) => {}
+            MeetingStep::Waits | MeetingStep::Wants(..) => {}
         }
         let fds = [(meeting.channel.tcp(), meeting.channel.wants_write())];
         if monotonic_ns() >= until_ns {

@@ -6,11 +6,11 @@
 use super::meeting::Meeting;
 use super::meeting::{MeetingError, Proved, refused};
 use super::path::Path;
-use super::{Answer, Happened, Leaving, Rest, Row, Shared, State};
+use super::{Answer, Happened, HostRow, HostsShared, HostsState, LeavingConnection, LeavingRest};
 use crate::control::Reason;
 use crate::control::machine::Counters;
 use crate::control::shell::of_host;
-use crate::log::Kind;
+use crate::log::NoteKind;
 use std::boxed::Box;
 use std::net::SocketAddr;
 use std::string::{String, ToString};
@@ -86,7 +86,7 @@ impl Refused {
     }
 }
 
-impl Shared {
+impl HostsShared {
     /// Reports the refusal of a host with a proven identity.
     pub(super) fn note_refused(
         &self,
@@ -134,7 +134,7 @@ impl Shared {
         service: String,
         words: &str,
     ) {
-        let entry = of_host(Kind::Refused, address.ip(), who, service, words);
+        let entry = of_host(NoteKind::Refused, address.ip(), who, service, words);
         (self.note)(Happened::Refused(why), Some(entry));
     }
 
@@ -142,7 +142,7 @@ impl Shared {
     /// a reset could overtake it.
     pub(super) fn refuse(
         &self,
-        state: &mut State,
+        state: &mut HostsState,
         id: u64,
         mut meeting: Meeting,
         identity: String,
@@ -158,16 +158,17 @@ impl Shared {
     /// figures, of which the number is limited.
     pub(super) fn leave_with(
         &self,
-        state: &mut State,
+        state: &mut HostsState,
         id: u64,
         meeting: Meeting,
         identity: String,
         tells: bool,
     ) {
-        let what = Rest::Refusal(Box::new(meeting));
+        let what = LeavingRest::Refusal(Box::new(meeting));
         let (identity, deadline_ns) = (Some(identity), self.deadline());
-        let leaving = Leaving { what, identity, live: None, look_ns: 0, deadline_ns, tells };
-        state.rows.insert(id, Row::Leaving(leaving));
+        let leaving =
+            LeavingConnection { what, identity, live: None, look_ns: 0, deadline_ns, tells };
+        state.rows.insert(id, HostRow::Leaving(leaving));
         self.late.bell.ring();
     }
 

@@ -13,11 +13,11 @@
 //! Never: a stranger's bytes are processed as they come; a silent stranger costs more than its
 //! descriptor.
 
-use super::admission::{Account, Begun, Strangers};
+use super::admission::{BegunStrangers, StrangerAccount, Strangers};
 use super::channel::Channel;
 use super::dial::prepare;
 use super::meeting::Meeting;
-use super::{EVENTS_MAX, LISTENER, Met, Refused, Row, Shared, State};
+use super::{EVENTS_MAX, HostRow, HostsShared, HostsState, LISTENER, Met, Refused};
 use crate::os::sys::monotonic_ns;
 use crate::os::tcp;
 use core::sync::atomic::Ordering;
@@ -39,15 +39,15 @@ const LISTEN_PAUSE_NS: u64 = 100_000_000;
 pub(super) struct Came {
     pub tcp: TcpStream,
     pub address: SocketAddr,
-    pub account: Account,
+    pub account: StrangerAccount,
     pub deadline_ns: u64,
     /// It has sent something, and waits for its turn.
     pub is_due: bool,
 }
 
-impl Shared {
+impl HostsShared {
     /// Accepts the connections that wait at the port.
-    pub(super) fn take_connections(&self, state: &mut State) {
+    pub(super) fn take_connections(&self, state: &mut HostsState) {
         let Some(listener) = &self.listener else { return };
         let (mut came, mut strangers) = (Vec::new(), state.strangers().collect::<Strangers>());
         let mut accounts = HashMap::new();
@@ -80,7 +80,7 @@ impl Shared {
             came.push(self.let_in(state, &mut strangers, one));
         }
         for id in came {
-            let Some(Row::Came(came)) = state.rows.get(&id) else { continue };
+            let Some(HostRow::Came(came)) = state.rows.get(&id) else { continue };
             // Once: the poller reports it no more until its turn has come.
             if self.poller.add_once(&came.tcp, id).is_err() {
                 self.count_refused(Refused::Exhausted);
@@ -90,21 +90,21 @@ impl Shared {
     }
 
     /// Bytes have come over a connection: a stranger's wait for its turn.
-    pub(super) fn heard(self: &Arc<Self>, state: &mut State, id: u64) {
+    pub(super) fn heard(self: &Arc<Self>, state: &mut HostsState, id: u64) {
         match state.rows.get_mut(&id) {
-            Some(Row::Came(came)) => came.is_due = true,
-            Some(Row::Meeting(met)) if met.is_stranger() => met.is_due = true,
+            Some(HostRow::Came(came)) => came.is_due = true,
+            Some(HostRow::Meeting(met)) if met.is_stranger() => met.is_due = true,
             _ => self.look(state, id),
         }
     }
 
     /// Processes strangers: one of each site, and of many sites some in turn.
-    pub(super) fn serve_strangers(self: &Arc<Self>, state: &mut State) {
+    pub(super) fn serve_strangers(self: &Arc<Self>, state: &mut HostsState) {
         let all: Vec<_> = state.strangers().collect();
         for id in state.strangers_turns.next(&all, monotonic_ns(), STRANGERS_PER_TURN) {
             match state.rows.get_mut(&id) {
-                Some(Row::Came(_)) => self.begin(state, id),
-                Some(Row::Meeting(met)) => {
+                Some(HostRow::Came(_)) => self.begin(state, id),
+                Some(HostRow::Meeting(met)) => {
                     met.is_due = false;
                     self.look(state, id);
                 }
@@ -114,18 +114,18 @@ impl Shared {
     }
 
     /// The time of the next turn of a stranger that has sent something.
-    pub(super) fn strangers_due_ns(&self, state: &State) -> u64 {
+    pub(super) fn strangers_due_ns(&self, state: &HostsState) -> u64 {
         if !state.strangers().any(|stranger| stranger.is_due) {
             return u64::MAX;
         }
-        let begun: Begun = state.strangers().collect();
+        let begun: BegunStrangers = state.strangers().collect();
         let due = state.strangers().filter(|stranger| stranger.is_due);
         due.map(|stranger| begun.turn_ns(&stranger)).min().unwrap_or(u64::MAX)
     }
 
     /// Begins TLS with a stranger that has sent something.
-    fn begin(self: &Arc<Self>, state: &mut State, id: u64) {
-        let Some(Row::Came(came)) = state.rows.remove(&id) else { return };
+    fn begin(self: &Arc<Self>, state: &mut HostsState, id: u64) {
+        let Some(HostRow::Came(came)) = state.rows.remove(&id) else { return };
         let Came { tcp, address, account, deadline_ns, .. } = came;
         self.make_room_for_one(state, account);
         let tls = rustls::ServerConnection::new(self.own.keys.server.clone());
@@ -136,16 +136,16 @@ impl Shared {
         let (began_ns, account, is_due) = (monotonic_ns(), Some(account), false);
         let (dial, wants) = (None, None);
         let met = Met { meeting, address, account, began_ns, deadline_ns, dial, is_due, wants };
-        state.rows.insert(id, Row::Meeting(Box::new(met)));
+        state.rows.insert(id, HostRow::Meeting(Box::new(met)));
         self.look(state, id);
     }
 }
 
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
-    use super::super::admission::{Account, MAY_TAKE_NS};
-    use super::super::near::{Ended, Sought};
-    use super::super::{Happened, Keys, OnThisHost, Refused, Row, Shared, tcp};
+    use super::super::admission::{MAY_TAKE_NS, StrangerAccount};
+    use super::super::near::{Sought, WhenEnded};
+    use super::super::{Happened, HostRow, HostsShared, Keys, OnThisHost, Refused, tcp};
     use crate::config::Config;
     use crate::control::hosts::path::Path;
     use crate::control::identity::Identity;
@@ -168,7 +168,7 @@ mod tests {
     struct NobodyHere;
 
     impl OnThisHost for NobodyHere {
-        fn begin(&self, _: Sought, _: Ended) -> Result<LinkToken, ConnectError> {
+        fn begin(&self, _: Sought, _: WhenEnded) -> Result<LinkToken, ConnectError> {
             unreachable!("nobody of this host is looked for")
         }
 
@@ -182,7 +182,7 @@ mod tests {
     /// A listening host whose turns the test makes, and the connections whose first message it has
     /// answered.
     struct There {
-        shared: Arc<Shared>,
+        shared: Arc<HostsShared>,
         at: SocketAddr,
         /// A client's first message.
         hello: Vec<u8>,
@@ -219,11 +219,11 @@ mod tests {
             let identity = Identity::new().unwrap();
             let told = (Arc::new(NobodyHere) as Arc<dyn OnThisHost>, note as _);
             let mut shared =
-                Shared::new(&config, &identity, &inbox, &Arc::default(), told).unwrap();
+                HostsShared::new(&config, &identity, &inbox, &Arc::default(), told).unwrap();
             // The test runs on one host, whose addresses stand for those of others.
             shared.account_of = |address| {
                 let IpAddr::V4(v4) = address.ip() else { unreachable!("it listens at IPv4") };
-                Account::of(Ipv4Addr::from_bits(v4.to_bits() | 128 << 24).into(), false)
+                StrangerAccount::of(Ipv4Addr::from_bits(v4.to_bits() | 128 << 24).into(), false)
             };
             let at = tcp::listens_at(shared.listener.as_ref().unwrap()).unwrap();
             Self {
@@ -263,7 +263,7 @@ mod tests {
             self.shared.turn(&ready);
             self.turns += 1;
             for (id, row) in &self.shared.lock().rows {
-                if let Row::Meeting(met) = row
+                if let HostRow::Meeting(met) = row
                     && met.meeting.channel.received() > 0
                 {
                     self.answered.insert((met.address.ip(), *id));
@@ -326,7 +326,7 @@ mod tests {
             assert!(due_ns >= began + MAY_TAKE_NS && due_ns < u64::MAX);
         }
         for row in there.shared.lock().rows.values_mut() {
-            if let Row::Meeting(met) = row {
+            if let HostRow::Meeting(met) = row {
                 met.began_ns = 0;
             }
         }
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn addresses_of_loopback_are_one_account_however_many_connect_from_them() {
         let mut there = There::new(256);
-        Arc::get_mut(&mut there.shared).unwrap().account_of = Shared::account_of;
+        Arc::get_mut(&mut there.shared).unwrap().account_of = HostsShared::account_of;
         let address = |i: u8| Ipv4Addr::new(127, 1, i, 1);
         let clients: Vec<_> = (0..60).map(|i| there.is_met_from(address(i))).collect();
         while there.turns < 5 {

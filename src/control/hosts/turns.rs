@@ -20,11 +20,11 @@
 
 use super::super::ConnectionId;
 use super::{
-    BELL, HostError, HostLink, LISTENER, Leaving, LinkToken, RequestId, Rest, Row, Shared, State,
-    WORDS, lock,
+    BELL, HostError, HostLink, HostRow, HostsShared, HostsState, LISTENER, LeavingConnection,
+    LeavingRest, LinkToken, RequestId, WORDS, lock,
 };
 use crate::control::shell::ControlEvent;
-use crate::log::{self, Account, Entry, Kind};
+use crate::log::{self, Entry, LogAccount, NoteKind};
 use crate::os::poller::{READY_AT_A_TIME, Ready};
 use crate::os::sys::{Bell, monotonic_ns};
 use crate::os::thread;
@@ -94,7 +94,7 @@ impl Late {
     }
 }
 
-impl Shared {
+impl HostsShared {
     /// Runs the thread.
     pub(super) fn run(self: Arc<Self>) {
         let (mut ready, mut late, mut again) = (Vec::new(), Vec::new(), Vec::new());
@@ -114,7 +114,7 @@ impl Shared {
                 // thread. A refused host has been sent its refusal, as far as its system took that,
                 // and may never end its connection; so the thread does not wait for it.
                 if self.is_ending.load(Ordering::Acquire)
-                    && !state.rows.values().any(Row::is_link_that_leaves)
+                    && !state.rows.values().any(HostRow::is_link_that_leaves)
                 {
                     return;
                 }
@@ -127,15 +127,15 @@ impl Shared {
                     self.connect_rails(&mut state);
                 }
                 let or_never = |is_so: bool, at_ns: u64| if is_so { at_ns } else { u64::MAX };
-                let any = |is_so: fn(&Row) -> bool| state.rows.values().any(is_so);
+                let any = |is_so: fn(&HostRow) -> bool| state.rows.values().any(is_so);
                 let look = or_never(!state.links.is_empty(), look_ns);
                 let leave = or_never(
-                    any(|row| matches!(row, Row::Leaving(_))),
+                    any(|row| matches!(row, HostRow::Leaving(_))),
                     monotonic_ns() + LEAVING_NS,
                 );
                 let due = self.strangers_due_ns(&state);
                 let listen = state.listens_again_ns.unwrap_or(u64::MAX);
-                let deadlines = state.rows.values().map(Row::deadline_ns);
+                let deadlines = state.rows.values().map(HostRow::deadline_ns);
                 let others = [look, leave, due, listen, state.rails_due_ns];
                 deadlines.chain(others).min().unwrap_or(u64::MAX)
             };
@@ -179,18 +179,18 @@ impl Shared {
             state.dials_wait.clear();
             for (id, row) in core::mem::take(&mut state.rows) {
                 let dial = match row {
-                    Row::Dialing(dial) => Some(dial),
-                    Row::Near(dial, local) => {
+                    HostRow::Dialing(dial) => Some(dial),
+                    HostRow::Near(dial, local) => {
                         self.here.give_up(local);
                         Some(dial)
                     }
-                    Row::Meeting(met) => {
+                    HostRow::Meeting(met) => {
                         if met.wants.is_some() {
                             self.inbox.put_of_host(ControlEvent::RequestGone { id: RequestId(id) });
                         }
                         met.dial
                     }
-                    Row::Came(_) | Row::Leaving(_) => None,
+                    HostRow::Came(_) | HostRow::Leaving(_) => None,
                 };
                 if let Some(dial) = dial {
                     let ended = HostError::Ended(why.clone());
@@ -202,10 +202,10 @@ impl Shared {
             }
         }
         if log::is_wanted() {
-            let (kind, service) = (Kind::Lost, String::new());
+            let (kind, service) = (NoteKind::Lost, String::new());
             let reason = HostError::Ended(why).to_string();
             let reason = std::format!("all links to other hosts: {reason}");
-            let of = Account::Own;
+            let of = LogAccount::Own;
             log::tell(&Entry { kind, user: None, process: None, service, reason, of });
         }
     }
@@ -236,7 +236,7 @@ impl Shared {
             }
         }
         // An acknowledgement wakes no thread.
-        let leaving = state.rows.iter().filter(|row| matches!(row.1, Row::Leaving(_)));
+        let leaving = state.rows.iter().filter(|row| matches!(row.1, HostRow::Leaving(_)));
         let leaving: Vec<u64> = leaving.map(|row| *row.0).collect();
         for id in leaving {
             self.look(&mut state, id);
@@ -324,7 +324,7 @@ impl Shared {
 
     /// Ends the connections to hosts that have owed an answer for too long: their links end like
     /// those with a broken connection.
-    fn look_for_silence(&self, state: &mut State) {
+    fn look_for_silence(&self, state: &mut HostsState) {
         state.links.retain(|_, row| row.is_used());
         // A link with several connections checks each of them separately.
         let limit = Duration::from_nanos(self.timeout_ns() / LOOKS * SILENT_LOOKS);
@@ -341,7 +341,7 @@ impl Shared {
     }
 }
 
-impl Leaving {
+impl LeavingConnection {
     /// If it is time to look for stalled rails, the limit after which a rail has stalled. Their
     /// packets are then sent over another rail within the time that is left.
     pub(super) fn looks_for_stalls(&mut self, timeout_ms: u32) -> Option<Duration> {
@@ -354,7 +354,7 @@ impl Leaving {
     }
 }
 
-impl Row {
+impl HostRow {
     /// The identity of a client that has asked for figures over it.
     pub(super) fn figures_of(&self) -> Option<&str> {
         match self {
@@ -364,7 +364,7 @@ impl Row {
     }
 
     fn is_link_that_leaves(&self) -> bool {
-        matches!(self, Self::Leaving(Leaving { what: Rest::Link(_), .. }))
+        matches!(self, Self::Leaving(LeavingConnection { what: LeavingRest::Link(_), .. }))
     }
 
     fn deadline_ns(&self) -> u64 {

@@ -14,7 +14,7 @@ pub(super) type User = Option<u32>;
 
 /// The places and bytes of one user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Account {
+pub(super) struct UserAccount {
     /// Connections that this process accepted.
     pub connections: u32,
     /// Those of them that have sent nothing.
@@ -32,7 +32,7 @@ pub(super) struct Account {
     pub receivers: u32,
 }
 
-impl Account {
+impl UserAccount {
     /// Connections that have no place for a link.
     fn waiting(&self) -> u32 {
         self.connections - self.links
@@ -63,7 +63,7 @@ const RANKS: [Rank; 3] = [Rank::Silent, Rank::Waiting, Rank::Unpaid];
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
     /// Users with anything in their account.
-    users: BTreeMap<User, Account>,
+    users: BTreeMap<User, UserAccount>,
     /// For each rank, the users by their count, without those at zero.
     ranks: [BTreeSet<(u32, User)>; RANKS.len()],
     /// Connections of all users that have no place for a link.
@@ -77,12 +77,12 @@ pub(super) struct Accounts {
 }
 
 impl Accounts {
-    pub fn get(&self, user: User) -> Account {
+    pub fn get(&self, user: User) -> UserAccount {
         self.users.get(&user).copied().unwrap_or_default()
     }
 
     /// The one way in which an account changes.
-    pub fn change(&mut self, user: User, change: impl FnOnce(&mut Account)) {
+    pub fn change(&mut self, user: User, change: impl FnOnce(&mut UserAccount)) {
         let account = self.users.entry(user).or_default();
         let before = *account;
         change(account);
@@ -99,7 +99,7 @@ impl Accounts {
         }
         self.waiting = self.waiting - before.waiting() + after.waiting();
         self.apertures = self.apertures - before.apertures + after.apertures;
-        if after == Account::default() {
+        if after == UserAccount::default() {
             self.users.remove(&user);
         }
     }

@@ -17,9 +17,9 @@
 //! who have none, bytes by `aperture_map_max` and, for the server, by its user's quota; all of them
 //! stay counted until the *application* here has let go.
 
-use super::super::frame::{End, Frame, LinkFeatures, Memory, MemoryWord, Reason, owner_of};
+use super::super::frame::{Frame, LinkFeatures, LinkSide, Memory, MemoryWord, Reason, owner_of};
 use super::account::Accounts;
-use super::{Action, ConnectionId, Event, Machine, Taken};
+use super::{Action, ConnectionId, Machine, MachineEvent, MemoryOutcome};
 use crate::wire::{APERTURE_PAGE_BYTES, ApertureAccess};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -60,7 +60,7 @@ pub enum ApertureError {
 
 /// One aperture of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Row {
+enum ApertureRow {
     /// Ours; offered to the holder.
     Offered { bytes: u64 },
     /// Ours; it was passed, and is not yet mapped.
@@ -81,7 +81,7 @@ enum Row {
     Released,
 }
 
-impl Row {
+impl ApertureRow {
     /// Bytes of the other end's that this process has, or is about to.
     fn bytes_held(&self) -> Option<u64> {
         match self {
@@ -96,14 +96,14 @@ impl Row {
 
 /// All of one link.
 #[derive(Debug, Default)]
-pub(super) struct Apertures {
+pub(super) struct LinkApertures {
     made: u32,
     last_theirs: u32,
-    rows: BTreeMap<u32, Row>,
+    rows: BTreeMap<u32, ApertureRow>,
 }
 
-impl Apertures {
-    fn of(&self, owner: End) -> impl Iterator<Item = &Row> {
+impl LinkApertures {
+    fn of(&self, owner: LinkSide) -> impl Iterator<Item = &ApertureRow> {
         self.rows.iter().filter(move |row| owner_of(*row.0) == owner).map(|row| row.1)
     }
 
@@ -113,13 +113,13 @@ impl Apertures {
     }
 
     fn bytes_held(&self) -> u64 {
-        self.rows.values().filter_map(Row::bytes_held).sum()
+        self.rows.values().filter_map(ApertureRow::bytes_held).sum()
     }
 
     /// The deadline of the first that waits for a receiver.
     pub fn until_ns(&self) -> Option<u64> {
-        let until = |row: &Row| match row {
-            Row::Wanted { until_ns, .. } => Some(*until_ns),
+        let until = |row: &ApertureRow| match row {
+            ApertureRow::Wanted { until_ns, .. } => Some(*until_ns),
             _ => None,
         };
         self.rows.values().filter_map(until).min()
@@ -127,16 +127,15 @@ impl Apertures {
 
     /// Those whose deadline has passed.
     pub fn late(&self, now_ns: u64) -> Vec<u32> {
-        let is_late =
-            |row: &Row| matches!(row, Row::Wanted { until_ns, .. } if *until_ns <= now_ns);
+        let is_late = |row: &ApertureRow| matches!(row, ApertureRow::Wanted { until_ns, .. } if *until_ns <= now_ns);
         self.rows.iter().filter(|row| is_late(row.1)).map(|row| *row.0).collect()
     }
 
     /// A receiver waits for it from now on.
     pub fn take(&mut self, number: u32) -> Option<(u64, ApertureAccess)> {
         let row = self.rows.get_mut(&number)?;
-        let Row::Wanted { bytes, access, .. } = *row else { return None };
-        *row = Row::Taking { bytes };
+        let ApertureRow::Wanted { bytes, access, .. } = *row else { return None };
+        *row = ApertureRow::Taking { bytes };
         Some((bytes, access))
     }
 }
@@ -167,7 +166,8 @@ impl Machine {
         if count >= apertures_max.min(ROWS_MAX) {
             return Err(ApertureError::TooMany(count));
         }
-        let waits = |row: &&Row| matches!(row, Row::Offered { .. } | Row::Passed);
+        let waits =
+            |row: &&ApertureRow| matches!(row, ApertureRow::Offered { .. } | ApertureRow::Passed);
         let waiting = apertures.of(role).filter(waits).count();
         if waiting >= WAITING_MAX {
             return Err(ApertureError::Waiting(waiting));
@@ -178,7 +178,7 @@ impl Machine {
             made => made.checked_add(2).ok_or(ApertureError::TooMany(count))?,
         };
         apertures.made = number;
-        apertures.rows.insert(number, Row::Offered { bytes });
+        apertures.rows.insert(number, ApertureRow::Offered { bytes });
         let (memory, word) = (Memory::Aperture(number), MemoryWord::Offer { bytes, access });
         self.send(link, Frame::Memory { memory, word });
         Ok(number)
@@ -199,9 +199,9 @@ impl Machine {
     pub fn revoke_aperture(&mut self, link: ConnectionId, number: u32) {
         if self.owns(link, number)
             && let Some(row) = self.row(link, number)
-            && matches!(row, Row::Offered { .. } | Row::Passed | Row::Live)
+            && matches!(row, ApertureRow::Offered { .. } | ApertureRow::Passed | ApertureRow::Live)
         {
-            *row = Row::Revoked;
+            *row = ApertureRow::Revoked;
             self.act(Action::Drop { of: link, memory: Memory::Aperture(number) });
             self.send(link, Frame::ApertureRevoked { number });
         }
@@ -210,21 +210,21 @@ impl Machine {
     /// Tells the owner that the holder, this process, has released it.
     pub fn release_aperture(&mut self, link: ConnectionId, number: u32) {
         let next = match self.row(link, number) {
-            Some(Row::Held { .. }) => Some(Row::Released),
-            Some(Row::Recalled { .. }) => None,
+            Some(ApertureRow::Held { .. }) => Some(ApertureRow::Released),
+            Some(ApertureRow::Recalled { .. }) => None,
             _ => return,
         };
         self.set_row(link, number, next);
         self.send(link, Frame::ApertureReleased { number });
     }
 
-    fn row(&mut self, link: ConnectionId, number: u32) -> Option<&mut Row> {
+    fn row(&mut self, link: ConnectionId, number: u32) -> Option<&mut ApertureRow> {
         self.table.get_mut(link)?.linked()?.apertures.rows.get_mut(&number)
     }
 
     /// `None`: the aperture is over. The charge for an aperture that is no longer held is given
     /// back.
-    fn set_row(&mut self, link: ConnectionId, number: u32, row: Option<Row>) {
+    fn set_row(&mut self, link: ConnectionId, number: u32, row: Option<ApertureRow>) {
         let Some(linked) = self.table.get_mut(link).and_then(|c| c.linked()) else { return };
         let rows = &mut linked.apertures.rows;
         let before = match row {
@@ -246,7 +246,7 @@ impl Machine {
     /// The holder, this process, refuses.
     pub(super) fn no_aperture(&mut self, link: ConnectionId, number: u32, why: Reason) {
         self.counters.refused_aperture += 1;
-        self.set_row(link, number, Some(Row::Released));
+        self.set_row(link, number, Some(ApertureRow::Released));
         let (memory, word) = (Memory::Aperture(number), MemoryWord::Refused(why));
         self.send(link, Frame::Memory { memory, word });
         self.count_refusal(link);
@@ -261,28 +261,30 @@ impl Machine {
     ) {
         let Some(row) = self.row(link, number) else { return self.out_of_turn(link) };
         match (word, *row) {
-            (MemoryWord::Take { bytes }, Row::Offered { bytes: offered }) if bytes == offered => {
-                *row = Row::Passed;
+            (MemoryWord::Take { bytes }, ApertureRow::Offered { bytes: offered })
+                if bytes == offered =>
+            {
+                *row = ApertureRow::Passed;
                 self.act(Action::Pass { to: link, memory: Memory::Aperture(number) });
             }
-            (MemoryWord::Held, Row::Passed) => {
-                *row = Row::Live;
+            (MemoryWord::Held, ApertureRow::Passed) => {
+                *row = ApertureRow::Live;
                 self.counters.apertures += 1;
                 self.act(Action::Drop { of: link, memory: Memory::Aperture(number) });
-                self.tell(Event::ApertureReady { link, number });
+                self.tell(MachineEvent::ApertureReady { link, number });
             }
-            (MemoryWord::Refused(why), Row::Offered { .. } | Row::Passed) => {
+            (MemoryWord::Refused(why), ApertureRow::Offered { .. } | ApertureRow::Passed) => {
                 self.set_row(link, number, None);
                 self.act(Action::Drop { of: link, memory: Memory::Aperture(number) });
-                self.tell(Event::ApertureRefused { link, number, why });
+                self.tell(MachineEvent::ApertureRefused { link, number, why });
                 self.send(link, Frame::ApertureRevoked { number });
             }
-            (MemoryWord::Refused(_), Row::Revoked) => {
+            (MemoryWord::Refused(_), ApertureRow::Revoked) => {
                 self.set_row(link, number, None);
-                self.tell(Event::ApertureReleased { link, number });
+                self.tell(MachineEvent::ApertureReleased { link, number });
             }
             // They crossed with our REVOKED.
-            (MemoryWord::Take { .. } | MemoryWord::Held, Row::Revoked) => {}
+            (MemoryWord::Take { .. } | MemoryWord::Held, ApertureRow::Revoked) => {}
             _ => self.out_of_turn(link),
         }
     }
@@ -294,12 +296,12 @@ impl Machine {
         }
         let Some(row) = self.row(link, number) else { return self.out_of_turn(link) };
         let was_live = match row {
-            Row::Live => true,
-            Row::Revoked => false,
+            ApertureRow::Live => true,
+            ApertureRow::Revoked => false,
             _ => return self.out_of_turn(link),
         };
         self.set_row(link, number, None);
-        self.tell(Event::ApertureReleased { link, number });
+        self.tell(MachineEvent::ApertureReleased { link, number });
         if was_live {
             self.send(link, Frame::ApertureRevoked { number });
         }
@@ -318,7 +320,9 @@ impl Machine {
         let (theirs, uid) = (c.role.other(), c.who.uid);
         let Some(linked) = c.linked() else { return };
         let apertures = &mut linked.apertures;
-        let waits = |row: &&Row| matches!(row, Row::Wanted { .. } | Row::Taking { .. });
+        let waits = |row: &&ApertureRow| {
+            matches!(row, ApertureRow::Wanted { .. } | ApertureRow::Taking { .. })
+        };
         let is_sound =
             bytes > 0 && bytes.is_multiple_of(APERTURE_PAGE_BYTES) && bytes <= i64::MAX as u64;
         if number <= apertures.last_theirs
@@ -349,7 +353,7 @@ impl Machine {
             return self.no_aperture(link, number, Reason::Bytes);
         }
         let until_ns = now_ns.saturating_add(self.limits.step_timeout_ns);
-        self.set_row(link, number, Some(Row::Wanted { bytes, access, until_ns }));
+        self.set_row(link, number, Some(ApertureRow::Wanted { bytes, access, until_ns }));
         self.want(now_ns, link, Memory::Aperture(number));
     }
 
@@ -360,46 +364,51 @@ impl Machine {
         }
         let Some(row) = self.row(link, number) else { return self.out_of_turn(link) };
         match *row {
-            Row::Wanted { .. } => {
+            ApertureRow::Wanted { .. } => {
                 self.no_longer_wanted(link, Memory::Aperture(number));
                 self.set_row(link, number, None);
                 self.send(link, Frame::ApertureReleased { number });
                 self.set_memory_deadline(link);
             }
-            Row::Held { bytes } => {
-                *row = Row::Recalled { bytes };
-                self.tell(Event::ApertureRevoked { link, number });
+            ApertureRow::Held { bytes } => {
+                *row = ApertureRow::Recalled { bytes };
+                self.tell(MachineEvent::ApertureRevoked { link, number });
             }
-            Row::Released => self.set_row(link, number, None),
+            ApertureRow::Released => self.set_row(link, number, None),
             _ => self.out_of_turn(link),
         }
     }
 
-    pub(super) fn aperture_taken(&mut self, link: ConnectionId, number: u32, result: &Taken) {
-        let Some(&mut Row::Taking { bytes }) = self.row(link, number) else { return };
+    pub(super) fn aperture_taken(
+        &mut self,
+        link: ConnectionId,
+        number: u32,
+        result: &MemoryOutcome,
+    ) {
+        let Some(&mut ApertureRow::Taking { bytes }) = self.row(link, number) else { return };
         match result {
-            Taken::Mapped => {
-                self.set_row(link, number, Some(Row::Held { bytes }));
+            MemoryOutcome::Mapped => {
+                self.set_row(link, number, Some(ApertureRow::Held { bytes }));
                 self.counters.apertures += 1;
                 if let Some(c) = self.table.get_mut(link) {
                     c.refused = 0;
                 }
                 // The application hears of it before the first packet about it can come.
-                self.tell(Event::ApertureHeld { link, number });
+                self.tell(MachineEvent::ApertureHeld { link, number });
                 let (memory, word) = (Memory::Aperture(number), MemoryWord::Held);
                 self.send(link, Frame::Memory { memory, word });
             }
             // The REVOKED that says so is read next.
-            Taken::Withdrawn => {
-                self.set_row(link, number, Some(Row::Released));
+            MemoryOutcome::Withdrawn => {
+                self.set_row(link, number, Some(ApertureRow::Released));
                 self.send(link, Frame::ApertureReleased { number });
             }
-            Taken::Unavailable(_) => self.no_aperture(link, number, Reason::Unavailable),
-            Taken::TooSlow => {
+            MemoryOutcome::Unavailable(_) => self.no_aperture(link, number, Reason::Unavailable),
+            MemoryOutcome::TooSlow => {
                 self.counters.refused_slow += 1;
                 self.no_aperture(link, number, Reason::TooSlow);
             }
-            Taken::Wrong => self.bad_memory(link),
+            MemoryOutcome::Wrong => self.bad_memory(link),
         }
     }
 }

@@ -156,7 +156,7 @@ pub enum LinkEnd {
 
 /// Why this process could not connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum ConnectFailure {
     /// The time limit has passed.
     TimedOut(&'static str),
     /// The server refused.
@@ -212,7 +212,7 @@ pub enum Accept {
 
 /// The identity, features and limits of this process.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct MachineLimits {
     /// This process's user.
     pub uid: u32,
     /// This process's features.
@@ -361,7 +361,7 @@ pub enum Action {
     Statistics(ConnectionId),
     /// Tell the application. Events are numbered by the order of these, from 1; see
     /// [`Machine::events_taken`](super::Machine::events_taken).
-    Tell(Event),
+    Tell(MachineEvent),
 }
 
 /// Memory that is expected from the other end.
@@ -379,7 +379,7 @@ pub struct Expected {
 
 /// The result of receiving expected memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum MemoryOutcome {
     /// Checked and mapped.
     Mapped,
     /// The other end withdrew it.
@@ -405,7 +405,7 @@ pub enum Touched {
 
 /// The events for the application. Each is reported once.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum MachineEvent {
     /// A peer wants a link to a service that asks.
     Request {
         /// For the answer.
@@ -421,13 +421,13 @@ pub enum Event {
         id: RequestId,
     },
     /// A link exists: the driver of the machine has its rings and its second socket.
-    Connected(Agreed),
+    Connected(AgreedLink),
     /// A link that this process asked for was not made.
     ConnectFailed {
         /// The connection.
         id: ConnectionId,
         /// The reason.
-        why: Failure,
+        why: ConnectFailure,
     },
     /// The bulk ring that this process writes exists.
     BulkOutgoing {
@@ -501,7 +501,7 @@ pub enum Event {
     },
 }
 
-impl Event {
+impl MachineEvent {
     /// The link whose memory or descriptors come with the event.
     pub(super) fn hands_over(&self) -> Option<ConnectionId> {
         match self {
@@ -516,7 +516,7 @@ impl Event {
 
 /// A link that has been agreed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Agreed {
+pub struct AgreedLink {
     /// Its name.
     pub link: ConnectionId,
     /// The identity of the other end.
@@ -577,7 +577,7 @@ impl RefusedBy {
 
 /// The places and bytes that connections and their users have. All zero without connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct ChargedPlaces {
     /// Connections, links included.
     pub connections: usize,
     /// Links, and places for them.

@@ -18,15 +18,15 @@
 
 use super::super::FIGURES_ARE_FOR_ITS_USER;
 use super::super::frame::{
-    COOKIE_BYTES, Credential, End, Frame, Hello, LinkFeatures, Memory, Purpose, Reason,
+    COOKIE_BYTES, Credential, Frame, Hello, LinkFeatures, LinkSide, Memory, Purpose, Reason,
     VERSION_MAJOR, VERSION_MINOR, Welcome,
 };
 use super::account::{Accounts, Rank};
 use super::memory::{Transfer, is_ring_size};
-use super::table::{Connection, Leave, Linked, Meeting, Stage};
+use super::table::{ConnectionStage, LeaveReason, LinkMeeting, Linked, TableConnection};
 use super::{
-    Accept, AcceptError, Action, Admission, Agreed, ConnectionId, Event, Failure, Machine, NotNow,
-    RefusedBy, RequestId, UnknownUsers, Wait, Who,
+    Accept, AcceptError, Action, Admission, AgreedLink, ConnectFailure, ConnectionId, Machine,
+    MachineEvent, NotNow, RefusedBy, RequestId, UnknownUsers, Wait, Who,
 };
 use crate::link::cells::READER_WORDS_BYTES;
 use crate::link::ring::packet_bytes_max;
@@ -70,7 +70,7 @@ impl Machine {
                 let served = self.services.get(&super::ServiceId(c.listener));
                 let user = served.map_or(self.limits.uid, |service| service.user);
                 if c.who.uid == Some(user) || c.who.uid == Some(0) {
-                    self.table.advance(id, Stage::Telling);
+                    self.table.advance(id, ConnectionStage::Telling);
                     self.table.set_deadline(id, self.step_deadline(now_ns));
                     return self.act(Action::Statistics(id));
                 }
@@ -103,12 +103,12 @@ impl Machine {
             let text = "a ring or packet size is impossible";
             return self.refuse(id, Reason::Malformed, text);
         }
-        self.table.advance(id, Stage::Queued(Box::new(hello)));
+        self.table.advance(id, ConnectionStage::Queued(Box::new(hello)));
         self.table.set_deadline(id, self.step_deadline(now_ns));
         self.hear_some(now_ns);
     }
 
-    fn admits(&self, c: &Connection, service: &super::Service, hello: &Hello) -> bool {
+    fn admits(&self, c: &TableConnection, service: &super::ServedName, hello: &Hello) -> bool {
         match c.who.uid {
             Some(uid) if uid == service.user => true,
             Some(_) => match service.admission {
@@ -138,7 +138,10 @@ impl Machine {
     ) {
         self.now_ns = now_ns;
         let Some(c) = self.table.get_mut(id) else { return };
-        if !matches!((c.role, c.stage()), (End::Server, Stage::Checking(_)) | (End::Client, _)) {
+        if !matches!(
+            (c.role, c.stage()),
+            (LinkSide::Server, ConnectionStage::Checking(_)) | (LinkSide::Client, _)
+        ) {
             return;
         }
         c.process = process;
@@ -146,29 +149,30 @@ impl Machine {
             self.counters.refused_identity += 1;
             let role = self.table.get(id).map(|c| c.role);
             let last = Some(super::refusal(Reason::Identity, why));
-            let failure = Failure::Misbehaved(format!("it is not the node that it says: {why}"));
+            let failure =
+                ConnectFailure::Misbehaved(format!("it is not the node that it says: {why}"));
             return match role {
-                Some(End::Client) => self.leave(id, Leave::Failed(failure), last),
-                _ => self.leave(id, Leave::Refused(Reason::Identity, why.into()), last),
+                Some(LinkSide::Client) => self.leave(id, LeaveReason::Failed(failure), last),
+                _ => self.leave(id, LeaveReason::Refused(Reason::Identity, why.into()), last),
             };
         }
         c.is_proved = verdict == Verdict::Proved;
         if c.expected.is_some() && !c.is_proved {
             let why = "the kernel cannot say whether it is the node that is looked for";
-            return self.failed(id, Failure::Unavailable(why.into()));
+            return self.failed(id, ConnectFailure::Unavailable(why.into()));
         }
         match c.stage() {
-            Stage::Checking(hello) => {
+            ConnectionStage::Checking(hello) => {
                 let hello = hello.clone();
                 c.peer_node = hello.credential.node;
                 let links = self.settle(id);
                 if links.is_empty() {
                     return self.ask_or_welcome(now_ns, id);
                 }
-                self.table.advance(id, Stage::Following(hello, links));
+                self.table.advance(id, ConnectionStage::Following(hello, links));
             }
-            Stage::Meeting(meeting) if c.role == End::Client => {
-                let bytes = u64::from(meeting.ring_bytes[End::Client as usize]);
+            ConnectionStage::Meeting(meeting) if c.role == LinkSide::Client => {
+                let bytes = u64::from(meeting.ring_bytes[LinkSide::Client as usize]);
                 let hello = Hello {
                     purpose: Purpose::Wake,
                     cookie: meeting.cookie,
@@ -177,7 +181,7 @@ impl Machine {
                     ..self.hello()
                 };
                 self.act(Action::OpenWake { of: id, hello: Box::new(hello) });
-                self.offer_ring(id, Memory::Ring(End::Client), bytes);
+                self.offer_ring(id, Memory::Ring(LinkSide::Client), bytes);
             }
             _ => {}
         }
@@ -222,12 +226,12 @@ impl Machine {
             Accept::Ask => {
                 let (peer, Some(hello)) = (c.peer(), c.hello().cloned()) else { return };
                 let greeting = hello.greeting.clone();
-                self.table.advance(id, Stage::Asking(Box::new(hello)));
+                self.table.advance(id, ConnectionStage::Asking(Box::new(hello)));
                 // Twice a step: the application may be waiting for the step of another peer, which
                 // holds its place without having paid until then.
                 let until_ns = now_ns.saturating_add(self.limits.step_timeout_ns.saturating_mul(2));
                 self.table.set_deadline(id, Some(until_ns));
-                self.tell(Event::Request { id: RequestId(id.0), peer, greeting });
+                self.tell(MachineEvent::Request { id: RequestId(id.0), peer, greeting });
             }
         }
     }
@@ -241,12 +245,13 @@ impl Machine {
     ) -> Result<(), AcceptError> {
         self.now_ns = now_ns;
         let id = ConnectionId(request.0);
-        let Some(Stage::Asking(_)) = self.table.get(id).map(Connection::stage) else {
+        let Some(ConnectionStage::Asking(_)) = self.table.get(id).map(TableConnection::stage)
+        else {
             return Err(AcceptError::NoSuchRequest(request));
         };
         if let Err((reason, text)) = self.welcome(now_ns, id, greeting, Some(request)) {
             // The application hears of it from this call, and gets no event.
-            self.leave(id, Leave::Ours, Some(super::refusal(reason, &text)));
+            self.leave(id, LeaveReason::Ours, Some(super::refusal(reason, &text)));
             return Err(AcceptError::Refused(reason));
         }
         Ok(())
@@ -261,7 +266,8 @@ impl Machine {
         text: &str,
     ) -> Result<(), AcceptError> {
         let id = ConnectionId(request.0);
-        let Some(Stage::Asking(_)) = self.table.get(id).map(Connection::stage) else {
+        let Some(ConnectionStage::Asking(_)) = self.table.get(id).map(TableConnection::stage)
+        else {
             return Err(AcceptError::NoSuchRequest(request));
         };
         *match by {
@@ -270,7 +276,7 @@ impl Machine {
             RefusedBy::EndPoint | RefusedBy::Ending => &mut self.counters.refused_end_point,
         } += 1;
         let last = super::refusal(by.reason(), text);
-        self.leave(id, Leave::Ours, Some(last));
+        self.leave(id, LeaveReason::Ours, Some(last));
         Ok(())
     }
 
@@ -303,7 +309,7 @@ impl Machine {
 
     /// Bytes of the rings that the client and the server would write.
     fn ring_sizes(&self, id: ConnectionId) -> [u32; 2] {
-        let Some(hello) = self.table.get(id).and_then(Connection::hello) else {
+        let Some(hello) = self.table.get(id).and_then(TableConnection::hello) else {
             return [0; 2];
         };
         // The largest power of two that both want.
@@ -322,11 +328,11 @@ impl Machine {
             {
                 return;
             }
-            let Some(hello) = self.table.get(id).and_then(Connection::hello).cloned() else {
+            let Some(hello) = self.table.get(id).and_then(TableConnection::hello).cloned() else {
                 return;
             };
             let credential = Box::new(hello.credential);
-            self.table.advance(id, Stage::Checking(Box::new(hello)));
+            self.table.advance(id, ConnectionStage::Checking(Box::new(hello)));
             self.table.set_deadline(id, self.step_deadline(now_ns));
             self.act(Action::Verify { of: id, credential });
         }
@@ -369,7 +375,7 @@ impl Machine {
             .packet_bytes
             .min(self.limits.packet_bytes)
             .min(largest.max(self.limits.bulk_ring_bytes / 4));
-        let meeting = Meeting {
+        let meeting = LinkMeeting {
             features,
             packet_bytes,
             ring_bytes,
@@ -389,7 +395,7 @@ impl Machine {
             cookie,
             greeting,
         };
-        self.table.advance(id, Stage::Meeting(Box::new(meeting)));
+        self.table.advance(id, ConnectionStage::Meeting(Box::new(meeting)));
         self.table.set_deadline(id, self.step_deadline(now_ns));
         self.send(id, Frame::Welcome(welcome));
         Ok(())
@@ -398,12 +404,12 @@ impl Machine {
     /// The second connection of a link: same process, right cookie.
     fn join_wake(&mut self, now_ns: u64, wake: ConnectionId, cookie: &[u8; COOKIE_BYTES]) {
         let who = self.table.get(wake).map(|c| c.who);
-        let fits = |c: &Connection| {
+        let fits = |c: &TableConnection| {
             // Membership of the group was asked for each connection separately, and may have
             // changed.
             let same = |who: Who| Who { is_in_group: false, ..who };
             who.map(same) == Some(same(c.who))
-                && matches!(c.stage(), Stage::Meeting(meeting) if !meeting.has_wake)
+                && matches!(c.stage(), ConnectionStage::Meeting(meeting) if !meeting.has_wake)
         };
         let link = self.table.with_cookie(cookie);
         let Some(link) = link.filter(|link| self.table.get(*link).is_some_and(fits)) else {
@@ -413,8 +419,8 @@ impl Machine {
         self.counters.wake_connections += 1;
         // Its socket is the link's before the connection is forgotten.
         self.act(Action::JoinWake { link, wake });
-        self.leave(wake, Leave::Joined, None);
-        if let Some(meeting) = self.table.get_mut(link).and_then(Connection::meeting) {
+        self.leave(wake, LeaveReason::Joined, None);
+        if let Some(meeting) = self.table.get_mut(link).and_then(TableConnection::meeting) {
             meeting.has_wake = true;
         }
         self.try_link(now_ns, link);
@@ -435,8 +441,8 @@ impl Machine {
             return Err(self.table.accounts.links);
         }
         let id = self.table.next_id();
-        let stage = Stage::Dialing(greeting);
-        let mut c = Connection::new(End::Client, Who::default(), service, 0, stage);
+        let stage = ConnectionStage::Dialing(greeting);
+        let mut c = TableConnection::new(LinkSide::Client, Who::default(), service, 0, stage);
         (c.wait, c.pause_ns) = (wait, PAUSE_NS);
         self.table.enter(id, c);
         self.table.set_deadline(id, Some(until_ns));
@@ -452,7 +458,7 @@ impl Machine {
 
     /// Changes the time limit of connecting.
     pub fn connect_until(&mut self, id: ConnectionId, until_ns: u64) {
-        if self.table.get(id).is_some_and(|c| c.role == End::Client && !c.is_linked()) {
+        if self.table.get(id).is_some_and(|c| c.role == LinkSide::Client && !c.is_linked()) {
             self.table.set_deadline(id, Some(until_ns));
         }
     }
@@ -466,7 +472,7 @@ impl Machine {
         let pause_max_ns = match (why, c.stage(), c.wait) {
             (NotNow::Busy, _, _) => PAUSE_BUSY_MAX_NS,
             // The process that listened a moment ago is gone: the next listener is another process.
-            (NotNow::Absent, Stage::Dialing(_), Wait::ForName) if now_ns < until_ns => {
+            (NotNow::Absent, ConnectionStage::Dialing(_), Wait::ForName) if now_ns < until_ns => {
                 PAUSE_ABSENT_MAX_NS
             }
             (NotNow::Absent, _, _) => return None,
@@ -493,7 +499,7 @@ impl Machine {
     }
 
     /// The HELLO that asks a service of this user for its statistics.
-    pub fn hello_for_statistics(limits: &super::Limits) -> Hello {
+    pub fn hello_for_statistics(limits: &super::MachineLimits) -> Hello {
         let machine = Self::new(limits.clone());
         Hello { purpose: Purpose::Stat, credential: Credential::NONE, ..machine.hello() }
     }
@@ -502,16 +508,16 @@ impl Machine {
     pub fn connected(&mut self, id: ConnectionId, who: Who) {
         let Some(c) = self.table.get_mut(id) else { return };
         (c.who, c.pause_ns) = (who, PAUSE_NS);
-        let Stage::Dialing(greeting) = c.stage() else { return };
+        let ConnectionStage::Dialing(greeting) = c.stage() else { return };
         let greeting = greeting.clone();
         let hello = Hello { greeting, ..self.hello() };
-        self.table.advance(id, Stage::Greeting);
+        self.table.advance(id, ConnectionStage::Greeting);
         self.send(id, Frame::Hello(hello));
     }
 
     /// Connecting, or opening the second connection, is not possible.
-    pub fn connect_failed(&mut self, id: ConnectionId, why: Failure) {
-        if self.table.get(id).is_some_and(|c| c.role == End::Client && !c.is_linked()) {
+    pub fn connect_failed(&mut self, id: ConnectionId, why: ConnectFailure) {
+        if self.table.get(id).is_some_and(|c| c.role == LinkSide::Client && !c.is_linked()) {
             self.failed(id, why);
         }
     }
@@ -535,7 +541,7 @@ impl Machine {
         {
             return misbehaved(self, "its sizes are outside of what was asked for");
         }
-        let meeting = Meeting {
+        let meeting = LinkMeeting {
             features: LinkFeatures::from_bits_truncate(welcome.features),
             packet_bytes: welcome.packet_bytes,
             ring_bytes: [welcome.client_ring_bytes, welcome.server_ring_bytes],
@@ -545,12 +551,12 @@ impl Machine {
             rings: [Transfer::None; 2],
             request: None,
         };
-        self.table.advance(id, Stage::Meeting(Box::new(meeting)));
+        self.table.advance(id, ConnectionStage::Meeting(Box::new(meeting)));
         if let Some(c) = self.table.get_mut(id) {
             c.peer_node = welcome.credential.node;
             if c.expected.as_ref().is_some_and(|node| **node != c.peer_node) {
                 let why = "another node serves the name there";
-                return self.failed(id, Failure::Misbehaved(why.into()));
+                return self.failed(id, ConnectFailure::Misbehaved(why.into()));
             }
         }
         self.act(Action::Verify { of: id, credential: Box::new(welcome.credential) });
@@ -558,7 +564,7 @@ impl Machine {
 
     /// The second connection is there, and has said its HELLO.
     pub fn wake_opened(&mut self, id: ConnectionId) {
-        if let Some(meeting) = self.table.get_mut(id).and_then(Connection::meeting) {
+        if let Some(meeting) = self.table.get_mut(id).and_then(TableConnection::meeting) {
             meeting.has_wake = true;
         }
     }
@@ -570,12 +576,12 @@ impl Machine {
         version: (u16, u16),
         text: String,
     ) {
-        match self.table.get(id).map(Connection::is_linked) {
+        match self.table.get(id).map(TableConnection::is_linked) {
             Some(true) => self.gone(id, super::sent_away(reason)),
             Some(false) if version.0 != VERSION_MAJOR => {
-                self.failed(id, Failure::Version(version));
+                self.failed(id, ConnectFailure::Version(version));
             }
-            _ => self.failed(id, Failure::Refused { reason, text }),
+            _ => self.failed(id, ConnectFailure::Refused { reason, text }),
         }
     }
 
@@ -584,7 +590,7 @@ impl Machine {
         let Some(c) = self.table.get_mut(id) else { return };
         let role = c.role;
         let is_whole = c.meeting().is_some_and(|meeting| meeting.is_whole());
-        if role != End::Client || !is_whole {
+        if role != LinkSide::Client || !is_whole {
             return self.out_of_turn(id);
         }
         self.link_up(id);
@@ -593,17 +599,17 @@ impl Machine {
     // ---- both
 
     /// A ring has reached its reader, and is paid for.
-    pub(super) fn ring_is_there(&mut self, now_ns: u64, id: ConnectionId, writer: End) {
+    pub(super) fn ring_is_there(&mut self, now_ns: u64, id: ConnectionId, writer: LinkSide) {
         let Some(c) = self.table.get_mut(id) else { return };
-        if c.role == End::Client {
+        if c.role == LinkSide::Client {
             return;
         }
         let Some(meeting) = c.meeting() else { return };
-        let bytes = u64::from(meeting.ring_bytes[End::Server as usize]);
+        let bytes = u64::from(meeting.ring_bytes[LinkSide::Server as usize]);
         self.table.set_deadline(id, self.step_deadline(now_ns));
         match writer {
-            End::Client => self.offer_ring(id, Memory::Ring(End::Server), bytes),
-            End::Server => self.try_link(now_ns, id),
+            LinkSide::Client => self.offer_ring(id, Memory::Ring(LinkSide::Server), bytes),
+            LinkSide::Server => self.try_link(now_ns, id),
         }
     }
 
@@ -625,15 +631,15 @@ impl Machine {
         self.set_memory_deadline(id);
         self.counters.links += 1;
         let Some(c) = self.table.get(id) else { return };
-        let agreed = Agreed {
+        let agreed = AgreedLink {
             link: id,
             peer: c.peer(),
             greeting: meeting.greeting,
             packet_bytes: meeting.packet_bytes,
             features: meeting.features,
-            initiated_by_us: c.role == End::Client,
+            initiated_by_us: c.role == LinkSide::Client,
             request: meeting.request,
         };
-        self.tell(Event::Connected(agreed));
+        self.tell(MachineEvent::Connected(agreed));
     }
 }

@@ -18,10 +18,13 @@
 //!
 //! Never: a file of a stranger's is sealed, punched or resized; a receiver is waited for.
 
-use super::super::frame::{End, Frame, LinkFeatures, Memory, MemoryWord, Reason, owner_of};
+use super::super::frame::{Frame, LinkFeatures, LinkSide, Memory, MemoryWord, Reason, owner_of};
 use super::account::{Accounts, User};
-use super::table::Stage;
-use super::{Action, ConnectionId, Event, Expected, Failure, LinkEnd, Machine, Taken, Touched};
+use super::table::ConnectionStage;
+use super::{
+    Action, ConnectFailure, ConnectionId, Expected, LinkEnd, Machine, MachineEvent, MemoryOutcome,
+    Touched,
+};
 use crate::wire::ApertureAccess;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -84,7 +87,7 @@ impl Machine {
     ) {
         let Some(c) = self.table.get(id) else { return };
         let is_ours = memory.maker() == c.role;
-        let is_meeting = matches!(c.stage(), Stage::Meeting(_));
+        let is_meeting = matches!(c.stage(), ConnectionStage::Meeting(_));
         match memory {
             Memory::Ring(_) if is_meeting => {}
             Memory::Bulk(_) if c.is_linked() && c.features().contains(LinkFeatures::BULK) => {}
@@ -124,11 +127,11 @@ impl Machine {
             (MemoryWord::Held, Transfer::Passed { bytes, until_ns }) if is_ours => {
                 match memory.maker() {
                     // It has filled that itself.
-                    End::Client => {
+                    LinkSide::Client => {
                         *transfer = Transfer::Touching { bytes };
                         self.touched(now_ns, id, memory, Touched::Yes);
                     }
-                    End::Server => {
+                    LinkSide::Server => {
                         *transfer = Transfer::Said { bytes, until_ns };
                         self.want(now_ns, id, memory);
                     }
@@ -144,7 +147,7 @@ impl Machine {
                 *transfer = Transfer::None;
                 self.table.give_back(id, bytes);
                 self.act(Action::Drop { of: id, memory });
-                self.tell(Event::BulkRefused { link: id, why });
+                self.tell(MachineEvent::BulkRefused { link: id, why });
                 self.set_memory_deadline(id);
             }
             (MemoryWord::Held | MemoryWord::Refused(_), Transfer::Lapsed) if is_ours => {}
@@ -184,10 +187,10 @@ impl Machine {
     fn ring_refused(&mut self, id: ConnectionId, why: Reason) {
         let Some(c) = self.table.get(id) else { return };
         match c.role {
-            End::Client => {
-                self.failed(id, Failure::Refused { reason: why, text: "its ring".into() })
+            LinkSide::Client => {
+                self.failed(id, ConnectFailure::Refused { reason: why, text: "its ring".into() })
             }
-            End::Server => {
+            LinkSide::Server => {
                 self.counters.refused_memory += 1;
                 self.refuse(id, Reason::Memory, "a ring was refused");
             }
@@ -204,9 +207,9 @@ impl Machine {
                 let agreed = c.meeting().map(|meeting| meeting.ring_bytes[end as usize]);
                 // The client pays first.
                 let is_turn = match role {
-                    End::Server => true,
-                    End::Client => c.meeting().is_some_and(|meeting| {
-                        matches!(meeting.rings[End::Client as usize], Transfer::Held)
+                    LinkSide::Server => true,
+                    LinkSide::Client => c.meeting().is_some_and(|meeting| {
+                        matches!(meeting.rings[LinkSide::Client as usize], Transfer::Held)
                     }),
                 };
                 if agreed.map(u64::from) != Some(bytes) || !is_turn {
@@ -310,7 +313,7 @@ impl Machine {
                 *transfer = Transfer::Taking { bytes };
                 let access = ApertureAccess::ReadOnly;
                 // The end that asked for the link pays for both rings.
-                Expected { memory, bytes, access, is_paid_here: role == End::Client }
+                Expected { memory, bytes, access, is_paid_here: role == LinkSide::Client }
             }
         };
         if let Some(c) = self.table.get_mut(id) {
@@ -348,38 +351,38 @@ impl Machine {
     }
 
     /// Handles the result for memory that was expected.
-    pub fn taken(&mut self, now_ns: u64, id: ConnectionId, memory: Memory, result: Taken) {
+    pub fn taken(&mut self, now_ns: u64, id: ConnectionId, memory: Memory, result: MemoryOutcome) {
         self.now_ns = now_ns;
         let Some(c) = self.table.get_mut(id) else { return };
         match c.window {
             Some(expected) if expected == memory => c.window = None,
             _ => return,
         }
-        let is_meeting = matches!(c.stage(), Stage::Meeting(_));
+        let is_meeting = matches!(c.stage(), ConnectionStage::Meeting(_));
         match (memory, result) {
             (Memory::Aperture(number), result) => self.aperture_taken(id, number, &result),
-            (_, Taken::Wrong) => self.bad_memory(id),
-            (_, Taken::Mapped) => self.ring_taken(now_ns, id, memory),
-            (_, Taken::TooSlow) if is_meeting => {
+            (_, MemoryOutcome::Wrong) => self.bad_memory(id),
+            (_, MemoryOutcome::Mapped) => self.ring_taken(now_ns, id, memory),
+            (_, MemoryOutcome::TooSlow) if is_meeting => {
                 self.counters.refused_slow += 1;
                 match self.table.get(id).map(|c| c.role) {
-                    Some(End::Client) => {
-                        self.failed(id, Failure::TimedOut("waiting for the server's ring"));
+                    Some(LinkSide::Client) => {
+                        self.failed(id, ConnectFailure::TimedOut("waiting for the server's ring"));
                     }
                     _ => self.refuse(id, Reason::TooSlow, super::MEMORY_LATE),
                 }
             }
-            (_, Taken::Withdrawn) if is_meeting => {
+            (_, MemoryOutcome::Withdrawn) if is_meeting => {
                 self.no_memory(id, "the other end withdrew the memory of its ring");
             }
-            (_, Taken::Unavailable(why)) if is_meeting => self.no_memory(id, &why),
-            (_, Taken::Withdrawn) => self.forget_ring(id, memory),
-            (_, Taken::TooSlow) => {
+            (_, MemoryOutcome::Unavailable(why)) if is_meeting => self.no_memory(id, &why),
+            (_, MemoryOutcome::Withdrawn) => self.forget_ring(id, memory),
+            (_, MemoryOutcome::TooSlow) => {
                 self.counters.refused_slow += 1;
                 self.forget_ring(id, memory);
                 self.no_ring(id, memory, Reason::TooSlow);
             }
-            (_, Taken::Unavailable(_)) => {
+            (_, MemoryOutcome::Unavailable(_)) => {
                 self.forget_ring(id, memory);
                 self.no_ring(id, memory, Reason::Unavailable);
             }
@@ -392,7 +395,7 @@ impl Machine {
     fn no_memory(&mut self, id: ConnectionId, why: &str) {
         let text = alloc::format!("no memory for a ring: {why}");
         match self.table.get(id).map(|c| c.role) {
-            Some(End::Client) => self.failed(id, Failure::Unavailable(text)),
+            Some(LinkSide::Client) => self.failed(id, ConnectFailure::Unavailable(text)),
             _ => {
                 self.counters.refused_exhausted += 1;
                 self.refuse(id, Reason::Unavailable, &text);
@@ -408,7 +411,7 @@ impl Machine {
         }
         if let Memory::Bulk(_) = memory {
             // The application hears of it before the first packet can be in it.
-            self.tell(Event::BulkIncoming { link: id });
+            self.tell(MachineEvent::BulkIncoming { link: id });
         }
         self.send(id, Frame::Memory { memory, word: MemoryWord::Held });
         if let Memory::Ring(end) = memory {
@@ -451,7 +454,7 @@ impl Machine {
                 };
                 self.table.give_back(id, bytes);
                 self.act(Action::Drop { of: id, memory });
-                self.tell(Event::BulkRefused { link: id, why });
+                self.tell(MachineEvent::BulkRefused { link: id, why });
                 self.set_memory_deadline(id);
             }
         }
@@ -472,7 +475,7 @@ impl Machine {
         }
         match memory {
             Memory::Ring(end) => self.ring_is_there(now_ns, id, end),
-            _ => self.tell(Event::BulkOutgoing { link: id }),
+            _ => self.tell(MachineEvent::BulkOutgoing { link: id }),
         }
         self.set_memory_deadline(id);
     }
@@ -510,7 +513,7 @@ impl Machine {
             .collect();
         let apertures = linked.apertures.late(now_ns);
         for at in late {
-            let memory = Memory::Bulk(if at == 0 { End::Client } else { End::Server });
+            let memory = Memory::Bulk(if at == 0 { LinkSide::Client } else { LinkSide::Server });
             self.counters.refused_slow += 1;
             if memory.maker() != role {
                 self.no_longer_wanted(id, memory);
@@ -525,7 +528,7 @@ impl Machine {
             }
             self.no_longer_wanted(id, memory);
             self.act(Action::Drop { of: id, memory });
-            self.tell(Event::BulkRefused { link: id, why: Reason::TooSlow });
+            self.tell(MachineEvent::BulkRefused { link: id, why: Reason::TooSlow });
         }
         for number in apertures {
             self.counters.refused_slow += 1;
@@ -540,7 +543,7 @@ impl Machine {
     /// Asks for a bulk ring that this process writes. The answer is an event.
     pub fn request_bulk(&mut self, id: ConnectionId) {
         if let Err(why) = self.try_request_bulk(id) {
-            self.tell(Event::BulkRefused { link: id, why });
+            self.tell(MachineEvent::BulkRefused { link: id, why });
         }
     }
 

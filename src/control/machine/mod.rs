@@ -24,7 +24,7 @@
 //! its socket still holds are read before its death is reported.
 //!
 //! A stranger wrote every byte of a frame. Never: a frame makes this panic, loop, or keep more than
-//! the quotas of [`Limits`] allow its user.
+//! the quotas of [`MachineLimits`] allow its user.
 
 mod account;
 mod aperture;
@@ -38,15 +38,16 @@ mod table;
 pub use aperture::ApertureError;
 pub use counters::Counters;
 pub use interface::{
-    Accept, AcceptError, Action, Admission, Agreed, ConnectionId, Event, Expected, Failure,
-    HostPeer, Limits, LinkEnd, NotNow, Peer, PeerUser, Places, RefusedBy, RequestId, ServiceId,
-    Taken, Touched, UnknownUsers, Wait, Who,
+    Accept, AcceptError, Action, Admission, AgreedLink, ChargedPlaces, ConnectFailure,
+    ConnectionId, Expected, HostPeer, LinkEnd, MachineEvent, MachineLimits, MemoryOutcome, NotNow,
+    Peer, PeerUser, RefusedBy, RequestId, ServiceId, Touched, UnknownUsers, Wait, Who,
 };
 pub use meeting::Verdict;
 
 use super::FRAME_TEXT_MAX;
 use super::frame::{
-    COOKIE_BYTES, End, Frame, FrameError, REFUSED_TEXT_MAX, Reason, VERSION_MAJOR, VERSION_MINOR,
+    COOKIE_BYTES, Frame, FrameError, LinkSide, REFUSED_TEXT_MAX, Reason, VERSION_MAJOR,
+    VERSION_MINOR,
 };
 use account::{Rank, User};
 use alloc::boxed::Box;
@@ -54,10 +55,10 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use table::{Connection, Leave, Report, Stage, Table};
+use table::{ConnectionStage, LeaveReason, Report, Table, TableConnection};
 
 #[derive(Debug)]
-struct Service {
+struct ServedName {
     name: String,
     admission: Admission,
     accept: Accept,
@@ -82,8 +83,8 @@ const REFUSED_MAX: u32 = 1024;
 /// The control plane of one process. See the [module](self).
 #[derive(Debug)]
 pub struct Machine {
-    limits: Limits,
-    services: BTreeMap<ServiceId, Service>,
+    limits: MachineLimits,
+    services: BTreeMap<ServiceId, ServedName>,
     table: Table,
     actions: VecDeque<Action>,
     counters: Counters,
@@ -96,7 +97,7 @@ pub struct Machine {
 
 impl Machine {
     /// A machine without connections.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: MachineLimits) -> Self {
         let table = Table::new(limits.unpaid_per_user_max, limits.receivers_per_user_max);
         Self {
             limits,
@@ -129,9 +130,9 @@ impl Machine {
     }
 
     /// The places and bytes in use now.
-    pub fn places(&self) -> Places {
+    pub fn places(&self) -> ChargedPlaces {
         let (users, accounts) = (self.table.accounts.users(), &self.table.accounts);
-        Places {
+        ChargedPlaces {
             connections: self.table.ids().count(),
             links: accounts.links,
             ended: self.table.ended(),
@@ -150,7 +151,7 @@ impl Machine {
     }
 
     /// The identity, features and limits of this process.
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &MachineLimits {
         &self.limits
     }
 
@@ -165,7 +166,7 @@ impl Machine {
         self.actions.push_back(action);
     }
 
-    fn tell(&mut self, event: Event) {
+    fn tell(&mut self, event: MachineEvent) {
         self.table.tell(&event);
         self.actions.push_back(Action::Tell(event));
     }
@@ -196,14 +197,14 @@ impl Machine {
     pub fn serve(&mut self, name: String, admission: Admission, accept: Accept) -> ServiceId {
         let id = ServiceId(self.table.next_id().0);
         let user = self.limits.uid;
-        let service = Service { name, admission, accept, user, rests_until_ns: None };
+        let service = ServedName { name, admission, accept, user, rests_until_ns: None };
         self.services.insert(id, service);
         id
     }
 
     /// No longer serves a name; its links stay.
     pub fn stop_serving(&mut self, name: &str) -> Vec<ServiceId> {
-        let is_it = |row: (&ServiceId, &Service)| (row.1.name == name).then_some(*row.0);
+        let is_it = |row: (&ServiceId, &ServedName)| (row.1.name == name).then_some(*row.0);
         let found: Vec<ServiceId> = self.services.iter().filter_map(is_it).collect();
         for id in &found {
             self.services.remove(id);
@@ -236,19 +237,19 @@ impl Machine {
 
     fn end(&mut self, link: ConnectionId, last: Option<Frame>) {
         if let Some(c) = self.table.get(link)
-            && matches!(c.stage(), Stage::Linked(_) | Stage::Parting(_))
+            && matches!(c.stage(), ConnectionStage::Linked(_) | ConnectionStage::Parting(_))
         {
-            self.leave(link, Leave::Ours, last);
+            self.leave(link, LeaveReason::Ours, last);
         }
     }
 
     /// Gives up a connection that this process is making.
     pub fn give_up(&mut self, id: ConnectionId) {
         if let Some(c) = self.table.get(id)
-            && c.role == End::Client
-            && !matches!(c.stage(), Stage::Linked(_) | Stage::Parting(_))
+            && c.role == LinkSide::Client
+            && !matches!(c.stage(), ConnectionStage::Linked(_) | ConnectionStage::Parting(_))
         {
-            self.leave(id, Leave::Ours, Some(Frame::Bye));
+            self.leave(id, LeaveReason::Ours, Some(Frame::Bye));
         }
     }
 
@@ -256,10 +257,10 @@ impl Machine {
     pub fn end_all(&mut self) {
         let ids: Vec<ConnectionId> = self.table.ids().collect();
         for id in ids {
-            let is_linked = self.table.get(id).is_some_and(Connection::is_linked);
+            let is_linked = self.table.get(id).is_some_and(TableConnection::is_linked);
             let no = || refusal(Reason::Ending, "the process is ending");
             let last = if is_linked { Frame::Bye } else { no() };
-            self.leave(id, Leave::Ours, Some(last));
+            self.leave(id, LeaveReason::Ours, Some(last));
         }
         self.services.clear();
     }
@@ -272,12 +273,14 @@ impl Machine {
         for id in ids {
             let Some(c) = self.table.get(id) else { continue };
             let (leave, last) = match (c.role, c.stage()) {
-                (_, Stage::Linked(_) | Stage::Parting(_)) => {
-                    (Leave::Theirs(LinkEnd::Unwatched), None)
+                (_, ConnectionStage::Linked(_) | ConnectionStage::Parting(_)) => {
+                    (LeaveReason::Theirs(LinkEnd::Unwatched), None)
                 }
-                (End::Client, _) => (Leave::Failed(Failure::Unavailable(why.into())), None),
-                (End::Server, _) => (
-                    Leave::Refused(Reason::Unavailable, why.into()),
+                (LinkSide::Client, _) => {
+                    (LeaveReason::Failed(ConnectFailure::Unavailable(why.into())), None)
+                }
+                (LinkSide::Server, _) => (
+                    LeaveReason::Refused(Reason::Unavailable, why.into()),
                     Some(refusal(Reason::Unavailable, "the process cannot go on")),
                 ),
             };
@@ -288,7 +291,7 @@ impl Machine {
 
     /// Tells the other end that its packets were refused because a ticket has been revoked.
     pub fn tell_stale(&mut self, link: ConnectionId, slot: u32, index: u32) {
-        if self.table.get(link).is_some_and(Connection::is_linked) {
+        if self.table.get(link).is_some_and(TableConnection::is_linked) {
             self.send(link, Frame::TicketRevoked { slot, index });
         }
     }
@@ -296,7 +299,7 @@ impl Machine {
     /// The statistics that a client asked for, as text.
     pub fn tell_statistics(&mut self, id: ConnectionId, text: &str, outbox_max: usize) {
         let Some(c) = self.table.get(id) else { return };
-        if !matches!(c.stage(), Stage::Telling) {
+        if !matches!(c.stage(), ConnectionStage::Telling) {
             return;
         }
         self.counters.statistics += 1;
@@ -318,8 +321,8 @@ impl Machine {
     pub fn sent_all(&mut self, id: ConnectionId) {
         // Before the answer is there, nothing has been sent; then the connection has a deadline
         // and stays.
-        if self.table.get(id).is_some_and(|c| matches!(c.stage(), Stage::Telling)) {
-            self.leave(id, Leave::Ours, None);
+        if self.table.get(id).is_some_and(|c| matches!(c.stage(), ConnectionStage::Telling)) {
+            self.leave(id, LeaveReason::Ours, None);
         }
     }
 
@@ -353,7 +356,8 @@ impl Machine {
             self.drop_waiting();
         }
         let id = self.table.next_id();
-        let mut c = Connection::new(End::Server, who, name, service.0, Stage::Silent);
+        let mut c =
+            TableConnection::new(LinkSide::Server, who, name, service.0, ConnectionStage::Silent);
         c.cookie = cookie;
         self.table.enter(id, c);
         self.table.set_deadline(id, self.step_deadline(now_ns));
@@ -373,7 +377,9 @@ impl Machine {
     /// A connection was accepted and could not be watched.
     pub fn dropped(&mut self, id: ConnectionId) {
         self.counters.refused_exhausted += 1;
-        let why = Leave::Failed(Failure::Unavailable("the socket could not be watched".into()));
+        let why = LeaveReason::Failed(ConnectFailure::Unavailable(
+            "the socket could not be watched".into(),
+        ));
         self.leave(id, why, None);
     }
 
@@ -413,14 +419,14 @@ impl Machine {
             self.counters.refused_descriptor += 1;
             return self.misbehaved(id, "descriptors are not accepted here");
         }
-        if matches!(c.stage(), Stage::Telling | Stage::Parting(_)) {
+        if matches!(c.stage(), ConnectionStage::Telling | ConnectionStage::Parting(_)) {
             return;
         }
         match (frame, c.role) {
             (Ok(frame), _) => self.handle_known_frame(now_ns, id, frame),
             // Only a client that has no answer with a version yet may have another one.
-            (Err(FrameError::Version { major, minor }), End::Server)
-                if matches!(c.stage(), Stage::Silent) =>
+            (Err(FrameError::Version { major, minor }), LinkSide::Server)
+                if matches!(c.stage(), ConnectionStage::Silent) =>
             {
                 self.counters.refused_version += 1;
                 let text = format!(
@@ -439,36 +445,44 @@ impl Machine {
     fn handle_known_frame(&mut self, now_ns: u64, id: ConnectionId, frame: Frame) {
         let Some(c) = self.table.get(id) else { return };
         match (c.stage(), frame) {
-            (Stage::Silent, Frame::Hello(hello)) => self.greeted(now_ns, id, hello),
-            (Stage::Greeting, Frame::Welcome(welcome)) => self.welcomed(now_ns, id, welcome),
-            (Stage::Meeting(_), Frame::Ready) => self.ready(now_ns, id),
-            (_, Frame::Refused { reason, version, text }) if c.role == End::Client => {
+            (ConnectionStage::Silent, Frame::Hello(hello)) => self.greeted(now_ns, id, hello),
+            (ConnectionStage::Greeting, Frame::Welcome(welcome)) => {
+                self.welcomed(now_ns, id, welcome)
+            }
+            (ConnectionStage::Meeting(_), Frame::Ready) => self.ready(now_ns, id),
+            (_, Frame::Refused { reason, version, text }) if c.role == LinkSide::Client => {
                 self.told_no(id, reason, version, text);
             }
-            (Stage::Linked(_) | Stage::Meeting(_), Frame::Refused { reason, .. }) => {
+            (
+                ConnectionStage::Linked(_) | ConnectionStage::Meeting(_),
+                Frame::Refused { reason, .. },
+            ) => {
                 self.gone(id, sent_away(reason));
             }
             // A client that changes its mind on the way, too.
             (
-                Stage::Linked(_)
-                | Stage::Queued(_)
-                | Stage::Checking(_)
-                | Stage::Following(..)
-                | Stage::Asking(_)
-                | Stage::Meeting(_),
+                ConnectionStage::Linked(_)
+                | ConnectionStage::Queued(_)
+                | ConnectionStage::Checking(_)
+                | ConnectionStage::Following(..)
+                | ConnectionStage::Asking(_)
+                | ConnectionStage::Meeting(_),
                 Frame::Bye,
             ) => self.gone(id, LinkEnd::Graceful),
-            (Stage::Meeting(_) | Stage::Linked(_), Frame::Memory { memory, word }) => {
+            (
+                ConnectionStage::Meeting(_) | ConnectionStage::Linked(_),
+                Frame::Memory { memory, word },
+            ) => {
                 self.handle_memory(now_ns, id, memory, word);
             }
-            (Stage::Linked(_), Frame::ApertureRevoked { number }) => {
+            (ConnectionStage::Linked(_), Frame::ApertureRevoked { number }) => {
                 self.handle_aperture_revoked(id, number);
             }
-            (Stage::Linked(_), Frame::ApertureReleased { number }) => {
+            (ConnectionStage::Linked(_), Frame::ApertureReleased { number }) => {
                 self.handle_aperture_released(id, number);
             }
-            (Stage::Linked(_), Frame::TicketRevoked { slot, index }) => {
-                self.tell(Event::TicketRevoked { link: id, slot, index });
+            (ConnectionStage::Linked(_), Frame::TicketRevoked { slot, index }) => {
+                self.tell(MachineEvent::TicketRevoked { link: id, slot, index });
             }
             _ => self.out_of_turn(id),
         }
@@ -481,12 +495,12 @@ impl Machine {
         // The memory that its receiver waited for will not come.
         c.window = None;
         match (c.stage(), if c.is_dead { Some(true) } else { is_dead }) {
-            (Stage::Linked(_), Some(false)) => {
+            (ConnectionStage::Linked(_), Some(false)) => {
                 self.table.part(id);
                 self.table.set_deadline(id, Some(now_ns.saturating_add(PARTING_NS)));
             }
-            (Stage::Linked(_), Some(_)) => self.gone(id, LinkEnd::Died),
-            (Stage::Parting(_), _) => {}
+            (ConnectionStage::Linked(_), Some(_)) => self.gone(id, LinkEnd::Died),
+            (ConnectionStage::Parting(_), _) => {}
             _ => self.gone(id, LinkEnd::HungUp),
         }
     }
@@ -532,43 +546,43 @@ impl Machine {
     fn late(&mut self, now_ns: u64, id: ConnectionId) {
         let Some(c) = self.table.get(id) else { return };
         match c.stage() {
-            Stage::Silent => {
+            ConnectionStage::Silent => {
                 self.counters.refused_silent += 1;
                 self.refuse(id, Reason::TooSlow, "nothing was said in time");
             }
-            Stage::Queued(_) | Stage::Checking(_) => {
+            ConnectionStage::Queued(_) | ConnectionStage::Checking(_) => {
                 self.counters.refused_slow += 1;
                 let text = "connections of this user that were asked for before it are still being made, and \
                             did not get done in time: ask for fewer at once";
                 self.refuse(id, Reason::TooSlow, text);
             }
-            Stage::Following(..) => {
+            ConnectionStage::Following(..) => {
                 self.counters.refused_slow += 1;
                 let text = "memory of an earlier link of this node has yet to come";
                 self.refuse(id, Reason::TooSlow, text);
             }
-            Stage::Asking(_) => {
+            ConnectionStage::Asking(_) => {
                 self.refuse(id, Reason::TooSlow, "the application did not answer in time");
             }
-            Stage::Meeting(_) if c.role == End::Server => {
+            ConnectionStage::Meeting(_) if c.role == LinkSide::Server => {
                 self.counters.refused_slow += 1;
                 self.refuse(id, Reason::TooSlow, MEMORY_LATE);
             }
-            Stage::Dialing(_) => self.failed(id, Failure::TimedOut("connecting")),
-            Stage::Greeting => {
+            ConnectionStage::Dialing(_) => self.failed(id, ConnectFailure::TimedOut("connecting")),
+            ConnectionStage::Greeting => {
                 let doing =
                     "waiting for the server's answer: its program makes no calls, or is behind";
-                self.failed(id, Failure::TimedOut(doing));
+                self.failed(id, ConnectFailure::TimedOut(doing));
             }
-            Stage::Meeting(_) => {
+            ConnectionStage::Meeting(_) => {
                 let doing = "waiting for the server's program to take the link's memory: it makes \
                              no calls, or is behind";
-                self.failed(id, Failure::TimedOut(doing));
+                self.failed(id, ConnectFailure::TimedOut(doing));
             }
-            Stage::Parting(_) if c.is_dead => self.gone(id, LinkEnd::Died),
-            Stage::Parting(_) => self.gone(id, LinkEnd::HungUp),
-            Stage::Linked(_) => self.memory_is_late(now_ns, id),
-            Stage::Telling => self.leave(id, Leave::Ours, None),
+            ConnectionStage::Parting(_) if c.is_dead => self.gone(id, LinkEnd::Died),
+            ConnectionStage::Parting(_) => self.gone(id, LinkEnd::HungUp),
+            ConnectionStage::Linked(_) => self.memory_is_late(now_ns, id),
+            ConnectionStage::Telling => self.leave(id, LeaveReason::Ours, None),
         }
     }
 
@@ -576,9 +590,9 @@ impl Machine {
 
     /// The one way in which a connection ends: its places and bytes are given back, and callers
     /// that wait for it get an error.
-    fn leave(&mut self, id: ConnectionId, why: Leave, last: Option<Frame>) {
+    fn leave(&mut self, id: ConnectionId, why: LeaveReason, last: Option<Frame>) {
         let reason = match &why {
-            Leave::Theirs(reason) => Some(*reason),
+            LeaveReason::Theirs(reason) => Some(*reason),
             _ => None,
         };
         let Some(left) = self.table.leave(id, why) else { return };
@@ -594,27 +608,27 @@ impl Machine {
             Report::Closed(reason) => {
                 counters.count_end(reason);
                 // The table has counted it.
-                self.act(Action::Tell(Event::Closed { link: id, reason }));
+                self.act(Action::Tell(MachineEvent::Closed { link: id, reason }));
             }
-            Report::RequestGone(id) => self.tell(Event::RequestGone { id }),
-            Report::ConnectFailed(why) => self.tell(Event::ConnectFailed { id, why }),
+            Report::RequestGone(id) => self.tell(MachineEvent::RequestGone { id }),
+            Report::ConnectFailed(why) => self.tell(MachineEvent::ConnectFailed { id, why }),
         }
         self.act(Action::Close(id));
     }
 
     /// The other end is gone, or counts as gone.
     fn gone(&mut self, id: ConnectionId, reason: LinkEnd) {
-        self.leave(id, Leave::Theirs(reason), None);
+        self.leave(id, LeaveReason::Theirs(reason), None);
     }
 
     /// Refuses, and ends.
     fn refuse(&mut self, id: ConnectionId, reason: Reason, text: &str) {
-        self.leave(id, Leave::Refused(reason, text.into()), Some(refusal(reason, text)));
+        self.leave(id, LeaveReason::Refused(reason, text.into()), Some(refusal(reason, text)));
     }
 
     /// This process gives up connecting.
-    fn failed(&mut self, id: ConnectionId, why: Failure) {
-        self.leave(id, Leave::Failed(why), None);
+    fn failed(&mut self, id: ConnectionId, why: ConnectFailure) {
+        self.leave(id, LeaveReason::Failed(why), None);
     }
 
     fn out_of_turn(&mut self, id: ConnectionId) {
@@ -627,9 +641,11 @@ impl Machine {
         let Some(c) = self.table.get(id) else { return };
         let last = Some(refusal(Reason::Malformed, text));
         let why = match (c.role, c.stage()) {
-            (_, Stage::Linked(_) | Stage::Parting(_)) => Leave::Theirs(LinkEnd::Violation),
-            (End::Client, _) => Leave::Failed(Failure::Misbehaved(text.into())),
-            (End::Server, _) => Leave::Refused(Reason::Malformed, text.into()),
+            (_, ConnectionStage::Linked(_) | ConnectionStage::Parting(_)) => {
+                LeaveReason::Theirs(LinkEnd::Violation)
+            }
+            (LinkSide::Client, _) => LeaveReason::Failed(ConnectFailure::Misbehaved(text.into())),
+            (LinkSide::Server, _) => LeaveReason::Refused(Reason::Malformed, text.into()),
         };
         self.leave(id, why, last);
     }
@@ -640,12 +656,12 @@ impl Machine {
         const TEXT: &str = "the memory was not as agreed";
         let Some(c) = self.table.get(id) else { return };
         match (c.role, c.stage()) {
-            (_, Stage::Linked(_)) => self.misbehaved(id, TEXT),
-            (End::Client, _) => {
+            (_, ConnectionStage::Linked(_)) => self.misbehaved(id, TEXT),
+            (LinkSide::Client, _) => {
                 let last = Some(refusal(Reason::Memory, TEXT));
-                self.leave(id, Leave::Failed(Failure::Memory(TEXT.into())), last);
+                self.leave(id, LeaveReason::Failed(ConnectFailure::Memory(TEXT.into())), last);
             }
-            (End::Server, _) => self.refuse(id, Reason::Memory, TEXT),
+            (LinkSide::Server, _) => self.refuse(id, Reason::Memory, TEXT),
         }
     }
 }

@@ -9,7 +9,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 
 /// The entries of one user.
 #[derive(Debug)]
-struct Line<T> {
+struct UserLine<T> {
     all: BTreeSet<T>,
     /// The number of units that the user has.
     taken: u32,
@@ -17,28 +17,28 @@ struct Line<T> {
 
 /// `T` names a waiting entry; the smaller, the older.
 #[derive(Debug)]
-pub(super) struct Queue<T> {
+pub(super) struct UserQueue<T> {
     /// Most units of one user.
     own_max: u32,
-    lines: BTreeMap<User, Line<T>>,
+    lines: BTreeMap<User, UserLine<T>>,
     /// The users who wait and may have more: their units, and the first entry of their queue.
     turns: BTreeSet<(u32, T, User)>,
 }
 
-impl<T: Ord + Copy> Queue<T> {
+impl<T: Ord + Copy> UserQueue<T> {
     /// A queue for something of which each user may have `own_max` units.
     pub fn new(own_max: u32) -> Self {
         Self { own_max, lines: BTreeMap::new(), turns: BTreeSet::new() }
     }
 
-    fn change(&mut self, user: User, change: impl FnOnce(&mut Line<T>)) {
+    fn change(&mut self, user: User, change: impl FnOnce(&mut UserLine<T>)) {
         let own_max = self.own_max;
-        let turn = |line: &Line<T>| {
+        let turn = |line: &UserLine<T>| {
             let first = line.all.first().filter(|_| line.taken < own_max);
             first.map(|first| (line.taken, *first, user))
         };
         let line =
-            self.lines.entry(user).or_insert_with(|| Line { all: BTreeSet::new(), taken: 0 });
+            self.lines.entry(user).or_insert_with(|| UserLine { all: BTreeSet::new(), taken: 0 });
         let before = turn(line);
         change(line);
         let after = turn(line);

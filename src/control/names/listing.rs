@@ -11,7 +11,7 @@ use super::super::lookups::{self, Lookups};
 use super::{CHANGE_WITHIN, ServiceName};
 use crate::config::Config;
 use crate::os::socket;
-use crate::os::socket::Connection;
+use crate::os::socket::SocketConnection;
 use core::time::Duration;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::ffi::OsStr;
@@ -226,7 +226,7 @@ fn list(directory: &Directory, user: Option<u32>) -> (Vec<ServiceEntry>, bool) {
         }
         let connected = directory.address(&name).ok();
         // The listener there may pass a descriptor that stops the thread that closes it.
-        let connected = connected.map(|at| socket::try_connect(&at).map(Connection::from));
+        let connected = connected.map(|at| socket::try_connect(&at).map(SocketConnection::from));
         let is_alive = connected.as_ref().and_then(|connected| match connected {
             Ok(_) => Some(true),
             Err(e) => match e.kind() {
@@ -314,7 +314,7 @@ fn try_remove_stale(config: &Config, entry: &ServiceEntry) -> io::Result<bool> {
         directory.address(name).map_err(|e| io::Error::other(e.address.display().to_string()))?;
     let is_stale = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket()
         && socket::try_connect(&address)
-            .map(Connection::from)
+            .map(SocketConnection::from)
             .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
     if is_stale {
         rustix::fs::unlinkat(&directory.fd, name, AtFlags::empty())?;

@@ -7,12 +7,15 @@ use super::super::GREETING_BYTES_MAX;
 use super::super::frame::{Credential, FRAME_BYTES_MAX, Frame, FrameError, Hello};
 use super::super::identity;
 use super::super::lookups::{self, Running};
-use super::super::machine::{ConnectionId, Failure, NotNow, Verdict, Wait, Who};
-use super::super::names::{self, FindError, Place, ServiceName};
-use super::inbox::{LinkToken, NewLink, Waiter, Waits};
-use super::{ConnectError, Control, Posted, Row, SOCKET, Shared, State, WAKE, deadline_of, tag};
+use super::super::machine::{ConnectFailure, ConnectionId, NotNow, Verdict, Wait, Who};
+use super::super::names::{self, FindError, ServiceName, ServicePlace};
+use super::inbox::{ConnectWait, LinkToken, NewLink, Waiter};
+use super::{
+    ConnectError, Control, Posted, SOCKET, ShellRow, ShellShared, ShellState, WAKE, deadline_of,
+    tag,
+};
 use crate::config::{AdmitUnknown, Config, Housekeeping};
-use crate::os::socket::{self, Connection, PeerProcess};
+use crate::os::socket::{self, PeerProcess, SocketConnection};
 use crate::os::sys::monotonic_ns;
 use core::time::Duration;
 use std::boxed::Box;
@@ -32,7 +35,7 @@ const NAMESAKES_LOOKUPS_MAX: usize = 8;
 const FIRST_LOOK_NS: u64 = 400_000_000;
 
 /// A connection that is being made.
-pub(super) struct Dial {
+pub(super) struct SocketDial {
     /// The time limit, until the first look has come back.
     until_ns: Option<u64>,
     /// `None`: a thread is using it.
@@ -53,7 +56,7 @@ pub(super) struct Dial {
 pub(super) struct Finder {
     service: ServiceName,
     /// The place of the name, with the address to connect to; found anew if no process was there.
-    found: Option<(Place, PathBuf)>,
+    found: Option<(ServicePlace, PathBuf)>,
     /// No process was there at the last try.
     was_absent: bool,
     has_tried: bool,
@@ -62,23 +65,23 @@ pub(super) struct Finder {
 }
 
 /// A try that made no connection.
-pub(super) enum Missed {
+pub(super) enum MissedTry {
     NotNow(NotNow, ConnectError),
     Failed(ConnectError),
 }
 
 /// The result of a try.
-pub(super) type Opened = Result<(Connection, Who), Missed>;
+pub(super) type OpenedSocket = Result<(SocketConnection, Who), MissedTry>;
 
 /// The results of a thread that looks for a service.
-pub(super) enum Found {
+pub(super) enum FoundService {
     /// Once.
-    Opened(Box<(Finder, Opened)>),
+    Opened(Box<(Finder, OpenedSocket)>),
     /// After that, perhaps.
     Namesakes(Vec<String>),
 }
 
-impl Dial {
+impl SocketDial {
     fn to(finder: Finder, wait: Wait, until_ns: u64) -> Self {
         let finder = Some(Box::new(finder));
         Self {
@@ -107,7 +110,7 @@ impl Finder {
 
     /// One try. The listener may have sent something by the time it returns, but it has the right
     /// identity.
-    pub(super) fn open(&mut self, config: &Config) -> Opened {
+    pub(super) fn open(&mut self, config: &Config) -> OpenedSocket {
         self.has_tried = true;
         let missed = match self.try_open(config) {
             Ok(opened) => {
@@ -117,34 +120,34 @@ impl Finder {
             Err(missed) => missed,
         };
         let was_absent = self.was_absent;
-        self.was_absent = matches!(missed, Missed::NotNow(NotNow::Absent, _));
+        self.was_absent = matches!(missed, MissedTry::NotNow(NotNow::Absent, _));
         match missed {
             // The maker of a directory or a socket sets its permissions a moment later.
-            Missed::Failed(error) if was_absent => {
+            MissedTry::Failed(error) if was_absent => {
                 self.found = None;
-                Err(Missed::NotNow(NotNow::Absent, error))
+                Err(MissedTry::NotNow(NotNow::Absent, error))
             }
             missed => Err(missed),
         }
     }
 
-    fn try_open(&mut self, config: &Config) -> Result<(Connection, Who), Missed> {
-        let absent = |error| Missed::NotNow(NotNow::Absent, error);
+    fn try_open(&mut self, config: &Config) -> Result<(SocketConnection, Who), MissedTry> {
+        let absent = |error| MissedTry::NotNow(NotNow::Absent, error);
         if self.found.is_none() {
             let place = names::find(config, &self.service).map_err(|error| match error {
                 FindError::NotFound { .. } => absent(error.into()),
-                error => Missed::Failed(error.into()),
+                error => MissedTry::Failed(error.into()),
             })?;
-            let address = place.address().map_err(|error| Missed::Failed(error.into()))?;
+            let address = place.address().map_err(|error| MissedTry::Failed(error.into()))?;
             self.found = Some((place, address));
         }
         let Some((place, address)) = &self.found else { unreachable!("it was found above") };
         let path = place.path();
-        let error = match socket::try_connect(address).map(Connection::from) {
+        let error = match socket::try_connect(address).map(SocketConnection::from) {
             Ok(socket) => {
-                let who = check(config, place, &socket).map_err(Missed::Failed)?;
+                let who = check(config, place, &socket).map_err(MissedTry::Failed)?;
                 if let Some(expected) = &self.expected {
-                    check_process(expected, who.pid, &socket).map_err(Missed::Failed)?;
+                    check_process(expected, who.pid, &socket).map_err(MissedTry::Failed)?;
                 }
                 return Ok((socket, who));
             }
@@ -152,7 +155,7 @@ impl Finder {
         };
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {
-                Err(Missed::NotNow(NotNow::Busy, ConnectError::TimedOut("connecting")))
+                Err(MissedTry::NotNow(NotNow::Busy, ConnectError::TimedOut("connecting")))
             }
             // It went away between the two looks, or its process did.
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
@@ -160,15 +163,19 @@ impl Finder {
                 Err(absent(ConnectError::Stale(path)))
             }
             io::ErrorKind::PermissionDenied => {
-                Err(Missed::Failed(ConnectError::NotPermitted(path)))
+                Err(MissedTry::Failed(ConnectError::NotPermitted(path)))
             }
-            _ => Err(Missed::Failed(ConnectError::Os { doing: "connecting", error })),
+            _ => Err(MissedTry::Failed(ConnectError::Os { doing: "connecting", error })),
         }
     }
 }
 
 /// The identity of the other end, if it is the right one.
-fn check(config: &Config, place: &Place, socket: &Connection) -> Result<Who, ConnectError> {
+fn check(
+    config: &Config,
+    place: &ServicePlace,
+    socket: &SocketConnection,
+) -> Result<Who, ConnectError> {
     let identity = socket::identity(socket)
         .map_err(|error| ConnectError::Os { doing: "connecting", error })?;
     let wrong = |found: String| {
@@ -190,7 +197,7 @@ fn check(config: &Config, place: &Place, socket: &Connection) -> Result<Who, Con
 fn check_process(
     expected: &Credential,
     pid: Option<u32>,
-    socket: &Connection,
+    socket: &SocketConnection,
 ) -> Result<(), ConnectError> {
     let found = socket::peer_process(socket);
     let (process, pid) = match &found {
@@ -256,7 +263,7 @@ impl Control {
     ) -> Result<NewLink, ConnectError> {
         let waiter = Arc::new(Waiter::default());
         let wait = wait_of(&self.shared.config);
-        let waits = Waits::Call(waiter.clone());
+        let waits = ConnectWait::Call(waiter.clone());
         let token = self.begin(service, greeting, timeout, wait, Some(waits))?;
         if self.shared.config.housekeeping == Housekeeping::Thread {
             return waiter.wait();
@@ -287,7 +294,7 @@ impl Control {
         greeting: &[u8],
         timeout: Duration,
         wait: Wait,
-        waiter: Option<Waits>,
+        waiter: Option<ConnectWait>,
     ) -> Result<LinkToken, ConnectError> {
         let shared = &*self.shared;
         if !shared.guard.is_parent() {
@@ -297,19 +304,19 @@ impl Control {
             return Err(ConnectError::GreetingTooLong(greeting.len()));
         }
         let until_ns = deadline_of(timeout);
-        let dial = Dial::to(Finder::of(service), wait, until_ns);
+        let dial = SocketDial::to(Finder::of(service), wait, until_ns);
         let looked_by_ns = until_ns.max(monotonic_ns().saturating_add(FIRST_LOOK_NS));
         shared.begin(dial, greeting, looked_by_ns, waiter)
     }
 }
 
-impl Shared {
+impl ShellShared {
     fn begin(
         &self,
-        dial: Dial,
+        dial: SocketDial,
         greeting: &[u8],
         looked_by_ns: u64,
-        waiter: Option<Waits>,
+        waiter: Option<ConnectWait>,
     ) -> Result<LinkToken, ConnectError> {
         let Some(finder) = &dial.finder else { unreachable!("nobody looks yet") };
         let (service, wait) = (finder.service.to_string(), dial.wait);
@@ -323,7 +330,8 @@ impl Shared {
         if let Some(node) = expected {
             state.machine.expect(id, node);
         }
-        let row = Row { dial: Some(Box::new(dial)), waiter, ..Row::new(None, Who::default()) };
+        let row =
+            ShellRow { dial: Some(Box::new(dial)), waiter, ..ShellRow::new(None, Who::default()) };
         state.rows.insert(id, row);
         self.dial(&mut state, id, monotonic_ns());
         self.finish(state);
@@ -341,23 +349,23 @@ impl Shared {
         credential: Credential,
         greeting: &[u8],
         until_ns: u64,
-        waiter: Waits,
+        waiter: ConnectWait,
     ) -> Result<LinkToken, ConnectError> {
         let finder = Finder { expected: Some(Box::new(credential)), ..Finder::of(service) };
-        let dial = Dial::to(finder, Wait::No, until_ns);
+        let dial = SocketDial::to(finder, Wait::No, until_ns);
         let looked_by_ns = until_ns.min(monotonic_ns().saturating_add(FIRST_LOOK_NS));
         self.begin(dial, greeting, looked_by_ns, Some(waiter))
     }
 
     /// One try to make the first connection, or the second, by a thread that nothing waits for.
-    fn dial(&self, state: &mut State, id: ConnectionId, now_ns: u64) {
+    fn dial(&self, state: &mut ShellState, id: ConnectionId, now_ns: u64) {
         let Some(dial) = state.rows.get_mut(&id).and_then(|row| row.dial.as_mut()) else { return };
         let Some(finder) = dial.finder.take() else { return };
         let (service, wait) = (finder.service.clone(), dial.wait);
         if let Err((finder, why)) = self.look(id, finder, wait) {
             let error = ConnectError::Unavailable(why);
             let finder = finder.map_or_else(|| Finder::of(&service), |finder| *finder);
-            self.opened(state, id, now_ns, finder, Err(Missed::NotNow(NotNow::Busy, error)));
+            self.opened(state, id, now_ns, finder, Err(MissedTry::NotNow(NotNow::Busy, error)));
         }
     }
 
@@ -383,25 +391,25 @@ impl Shared {
             };
             let is_first = !finder.has_tried;
             let mut opened = finder.open(&config);
-            let is_absent = matches!(&opened, Err(Missed::NotNow(NotNow::Absent, _)));
+            let is_absent = matches!(&opened, Err(MissedTry::NotNow(NotNow::Absent, _)));
             let is_asked = finder.expected.is_none();
             let service = (is_first && is_absent && is_asked).then(|| finder.service.clone());
             match (service, wait) {
                 (Some(service), Wait::No) => {
                     opened = opened.map_err(|missed| match missed {
-                        Missed::NotNow(why, error) => Missed::NotNow(
+                        MissedTry::NotNow(why, error) => MissedTry::NotNow(
                             why,
                             with_namesakes(error, || namesakes_soon(&config, &service)),
                         ),
                         missed => missed,
                     });
-                    post(Found::Opened(Box::new((*finder, opened))));
+                    post(FoundService::Opened(Box::new((*finder, opened))));
                 }
                 (Some(service), Wait::ForName) => {
-                    post(Found::Opened(Box::new((*finder, opened))));
-                    post(Found::Namesakes(namesakes_soon(&config, &service)));
+                    post(FoundService::Opened(Box::new((*finder, opened))));
+                    post(FoundService::Namesakes(namesakes_soon(&config, &service)));
                 }
-                (None, _) => post(Found::Opened(Box::new((*finder, opened)))),
+                (None, _) => post(FoundService::Opened(Box::new((*finder, opened)))),
             }
             drop(running);
         };
@@ -410,13 +418,13 @@ impl Shared {
     }
 
     /// Handles the result of a thread that looked.
-    pub(super) fn found(&self, state: &mut State, id: ConnectionId, found: Found) {
+    pub(super) fn found(&self, state: &mut ShellState, id: ConnectionId, found: FoundService) {
         match found {
-            Found::Opened(opened) => {
+            FoundService::Opened(opened) => {
                 let (finder, opened) = *opened;
                 self.opened(state, id, monotonic_ns(), finder, opened);
             }
-            Found::Namesakes(namesakes) => {
+            FoundService::Namesakes(namesakes) => {
                 if let Some(dial) = state.rows.get_mut(&id).and_then(|row| row.dial.as_mut()) {
                     dial.namesakes = namesakes;
                 }
@@ -426,11 +434,11 @@ impl Shared {
 
     fn opened(
         &self,
-        state: &mut State,
+        state: &mut ShellState,
         id: ConnectionId,
         now_ns: u64,
         finder: Finder,
-        opened: Opened,
+        opened: OpenedSocket,
     ) {
         let Some(dial) = state.rows.get_mut(&id).and_then(|row| row.dial.as_mut()) else {
             // It was given up meanwhile.
@@ -446,8 +454,8 @@ impl Shared {
         let Some(dial) = state.rows.get_mut(&id).and_then(|row| row.dial.as_mut()) else { return };
         let (socket, who) = match opened {
             Ok(opened) => opened,
-            Err(Missed::Failed(error)) => return self.dial_failed(state, id, error),
-            Err(Missed::NotNow(why, error)) => {
+            Err(MissedTry::Failed(error)) => return self.dial_failed(state, id, error),
+            Err(MissedTry::NotNow(why, error)) => {
                 match state.machine.not_now(now_ns, id, why) {
                     // The error if its time limit passes.
                     Some(again_ns) => {
@@ -476,16 +484,16 @@ impl Shared {
     /// The second connection exists: to the same process, or to none.
     fn second(
         &self,
-        state: &mut State,
+        state: &mut ShellState,
         id: ConnectionId,
-        wake: Connection,
+        wake: SocketConnection,
         who: Who,
         hello: Hello,
     ) {
         let Some(row) = state.rows.get_mut(&id) else { return };
         if (row.uid, row.pid) != (who.uid, who.pid) {
             let why = "its name passed to another process meanwhile";
-            return state.machine.connect_failed(id, Failure::Misbehaved(why.into()));
+            return state.machine.connect_failed(id, ConnectFailure::Misbehaved(why.into()));
         }
         let said = match socket::send(&wake, &Frame::Hello(hello).to_bytes(), &[]) {
             // Closed already: the other end has sent the reason before, which is read next; or it
@@ -504,21 +512,21 @@ impl Shared {
         let said = said.and_then(|()| self.poller.add(&wake, tag(id.0, WAKE)));
         if let Err(e) = said {
             let why = std::format!("opening the wake-up connection: {e}");
-            return state.machine.connect_failed(id, Failure::Unavailable(why));
+            return state.machine.connect_failed(id, ConnectFailure::Unavailable(why));
         }
         row.wake = Some(wake);
         state.machine.wake_opened(id);
     }
 
-    pub(super) fn open_wake(&self, state: &mut State, id: ConnectionId, hello: Hello) {
+    pub(super) fn open_wake(&self, state: &mut ShellState, id: ConnectionId, hello: Hello) {
         if let Some(dial) = state.rows.get_mut(&id).and_then(|row| row.dial.as_mut()) {
             dial.wake = Some(Box::new(hello));
             self.dial(state, id, monotonic_ns());
         }
     }
 
-    fn dial_failed(&self, state: &mut State, id: ConnectionId, error: ConnectError) {
-        let why = Failure::Unavailable(error.to_string());
+    fn dial_failed(&self, state: &mut ShellState, id: ConnectionId, error: ConnectError) {
+        let why = ConnectFailure::Unavailable(error.to_string());
         if let Some(dial) = state.rows.get_mut(&id).and_then(|row| row.dial.as_mut()) {
             dial.error = Some(error);
         }
@@ -526,7 +534,7 @@ impl Shared {
     }
 
     /// Tries those again whose listeners were busy.
-    pub(super) fn dial_again(&self, state: &mut State, now_ns: u64) {
+    pub(super) fn dial_again(&self, state: &mut ShellState, now_ns: u64) {
         let due = state.dialing.iter().filter(|row| *row.1 <= now_ns).map(|row| *row.0);
         let due: Vec<ConnectionId> = due.collect();
         for id in due {
@@ -537,7 +545,7 @@ impl Shared {
     }
 
     /// The server sends a frame on the second connection before the link exists: a refusal.
-    pub(super) fn read_wake(&self, state: &mut State, id: ConnectionId) {
+    pub(super) fn read_wake(&self, state: &mut ShellState, id: ConnectionId) {
         let Some(wake) = state.rows.get(&id).and_then(|row| row.wake.as_ref()) else { return };
         let mut buffer = std::vec![0; FRAME_BYTES_MAX];
         let received = match socket::receive(wake, &mut buffer) {
@@ -551,11 +559,11 @@ impl Shared {
         let received = match received {
             Ok(received) => received,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-            Err(_) => socket::Received::default(),
+            Err(_) => socket::ReceivedFrame::default(),
         };
         state.discarded.extend(received.descriptors);
         let failure = match Frame::from_bytes(&buffer[..received.bytes]) {
-            Ok(Frame::Refused { reason, text, .. }) => Failure::Refused { reason, text },
+            Ok(Frame::Refused { reason, text, .. }) => ConnectFailure::Refused { reason, text },
             _ if received.bytes == 0 => {
                 // The first connection has the reason; or its deadline passes.
                 self.poller.remove(wake);
@@ -563,7 +571,7 @@ impl Shared {
             }
             // A link's first signal, which comes before this process has read READY.
             Err(FrameError::NotOurs) => return,
-            _ => Failure::Misbehaved("a frame came on its wake-up connection".into()),
+            _ => ConnectFailure::Misbehaved("a frame came on its wake-up connection".into()),
         };
         state.machine.connect_failed(id, failure);
     }

@@ -1,7 +1,7 @@
 //! The ways in which this process ends a link, and a thread of its own.
 
 use super::super::machine::Machine;
-use super::other_hosts::Leave;
+use super::other_hosts::LeaveHow;
 use super::{Control, LinkToken, deadline_of};
 use crate::os::sys::{Bell, monotonic_ns};
 use crate::os::thread::Thread;
@@ -28,27 +28,27 @@ pub(in crate::control) fn end(thread: Thread, bell: &Bell, by_ns: u64) {
 impl Control {
     /// Ends a link with a goodbye; the other end can still read everything that was written.
     pub fn close(&self, token: LinkToken) {
-        self.end(token, Leave::Said, Machine::close);
+        self.end(token, LeaveHow::Said, Machine::close);
     }
 
     /// Ends a link without a goodbye, because not everything has been written; the other end can
     /// still read everything that was.
     pub fn hang_up(&self, token: LinkToken) {
-        self.end(token, Leave::HungUp, Machine::hang_up);
+        self.end(token, LeaveHow::HungUp, Machine::hang_up);
     }
 
     /// Ends a link whose other end wrote something that no honest process writes.
     pub fn violated(&self, token: LinkToken) {
-        self.end(token, Leave::SentAway, Machine::violated);
+        self.end(token, LeaveHow::SentAway, Machine::violated);
     }
 
     /// Ends a link whose other end does not keep up with the packets sent to it, and tells it the
     /// reason.
     pub fn too_slow(&self, token: LinkToken) {
-        self.end(token, Leave::TooSlow, Machine::too_slow);
+        self.end(token, LeaveHow::TooSlow, Machine::too_slow);
     }
 
-    fn end(&self, token: LinkToken, how: Leave, end: fn(&mut Machine, LinkToken)) {
+    fn end(&self, token: LinkToken, how: LeaveHow, end: fn(&mut Machine, LinkToken)) {
         if !self.leave_host(token, how) {
             self.call_if_parent(|machine, _| end(machine, token));
         }

@@ -1,7 +1,7 @@
 //! The errors of the control plane, by verb.
 
 use super::super::frame::{VERSION_MAJOR, VERSION_MINOR};
-use super::super::machine::Failure;
+use super::super::machine::ConnectFailure;
 use super::super::names::{FindError, NameError};
 use super::super::{FIGURES_ARE_FOR_ITS_USER, FORKED, GREETING_BYTES_MAX, Reason};
 use crate::config::ConfigError;
@@ -157,17 +157,17 @@ impl ConnectError {
         matches!(self, Self::Gone | Self::Refused { reason: Reason::Ending, .. })
     }
 
-    pub(super) fn of(failure: Failure) -> Self {
+    pub(super) fn of(failure: ConnectFailure) -> Self {
         match failure {
-            Failure::TimedOut(doing) => Self::TimedOut(doing),
-            Failure::Refused { reason, text } => Self::Refused { reason, text },
-            Failure::Version(theirs) => {
+            ConnectFailure::TimedOut(doing) => Self::TimedOut(doing),
+            ConnectFailure::Refused { reason, text } => Self::Refused { reason, text },
+            ConnectFailure::Version(theirs) => {
                 Self::Version { ours: (VERSION_MAJOR, VERSION_MINOR), theirs }
             }
-            Failure::Gone => Self::Gone,
-            Failure::Misbehaved(what) => Self::Misbehaved(what),
-            Failure::Memory(what) => Self::Memory(what),
-            Failure::Unavailable(what) => Self::Unavailable(what),
+            ConnectFailure::Gone => Self::Gone,
+            ConnectFailure::Misbehaved(what) => Self::Misbehaved(what),
+            ConnectFailure::Memory(what) => Self::Memory(what),
+            ConnectFailure::Unavailable(what) => Self::Unavailable(what),
         }
     }
 }

@@ -7,7 +7,7 @@ use super::error::ConnectError;
 use crate::control::hosts::HostLink;
 use crate::os::aperture::Pages;
 use crate::os::memory::{ForkGuard, Region, RegionLines};
-use crate::os::socket::Connection;
+use crate::os::socket::SocketConnection;
 use crate::os::sys::{Bell, WakeWord};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -35,7 +35,7 @@ pub struct NewLink {
     /// The ring that the other process writes.
     pub incoming: Region,
     /// The connection between the ends besides the rings.
-    pub way: Way,
+    pub way: LinkWay,
     /// Most data bytes of a packet, as agreed; a ring may lower it.
     pub packet_bytes: u32,
     /// The features that both ends have.
@@ -52,19 +52,19 @@ pub struct NewLink {
 
 /// The way to the other end of a link, beside its rings.
 #[derive(Debug)]
-pub enum Way {
+pub enum LinkWay {
     /// The other process has the same memory. The socket carries single bytes, which mean "wake
     /// up"; it does not block. If it is full, a wake-up is pending already.
-    Memory(Connection),
+    Memory(SocketConnection),
     /// The other end is on another host, and only this process has this memory: the bytes of one
     /// ring must be carried there, and the bytes from there into the other.
     #[cfg(feature = "tls")]
     Host(HostLink),
 }
 
-impl Way {
+impl LinkWay {
     /// The socket for wake-ups, if there is one.
-    pub fn wake(&self) -> Option<&Connection> {
+    pub fn wake(&self) -> Option<&SocketConnection> {
         match self {
             Self::Memory(wake) => Some(wake),
             #[cfg(feature = "tls")]
@@ -73,7 +73,7 @@ impl Way {
     }
 }
 
-/// An [`Event`](super::super::machine::Event) with the memory and sockets that belong to it. Each
+/// An [`MachineEvent`](super::super::machine::MachineEvent) with the memory and sockets that belong to it. Each
 /// is reported once.
 #[derive(Debug)]
 pub enum ControlEvent {
@@ -207,7 +207,7 @@ impl ControlEvent {
 pub struct Inbox {
     /// Wants attention while events wait.
     guard: ForkGuard,
-    queue: Mutex<Queue>,
+    queue: Mutex<InboxQueue>,
     /// Events of the machine, up to the one before the first in the queue.
     taken: AtomicU64,
     bell: Bell,
@@ -215,7 +215,7 @@ pub struct Inbox {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct InboxQueue {
     /// With their numbers.
     events: VecDeque<(u64, ControlEvent)>,
     /// Events of the machine, including those for other receivers.
@@ -233,7 +233,7 @@ impl Inbox {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, InboxQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -254,7 +254,7 @@ impl Inbox {
         self.put_in(queue, event);
     }
 
-    fn put_in(&self, mut queue: MutexGuard<'_, Queue>, event: Option<ControlEvent>) {
+    fn put_in(&self, mut queue: MutexGuard<'_, InboxQueue>, event: Option<ControlEvent>) {
         // A request that the application has not seen yet is withdrawn in silence.
         if let Some(ControlEvent::RequestGone { id: gone }) = event {
             let is_it = |e: &(u64, ControlEvent)| matches!(e.1, ControlEvent::Request { id, .. } if id == gone);
@@ -284,7 +284,7 @@ impl Inbox {
     }
 
     /// The first event in the queue has changed, or the queue is empty.
-    fn settle(&self, queue: &Queue) {
+    fn settle(&self, queue: &InboxQueue) {
         let taken = queue.events.front().map_or(queue.told, |first| first.0.saturating_sub(1));
         self.taken.store(taken, Ordering::Release);
         if queue.events.is_empty() && self.guard.wants_attention() {
@@ -335,12 +335,12 @@ impl AsFd for Inbox {
 }
 
 /// The receiver of the result of connecting, in place of the application.
-pub(super) enum Waits {
+pub(super) enum ConnectWait {
     /// A caller that waits.
     Call(Arc<Waiter>),
     /// The part for other hosts; the application hears of a link, and of no failure.
     #[cfg(feature = "tls")]
-    Hosts(Box<super::other_hosts::Found>),
+    Hosts(Box<super::other_hosts::FoundLink>),
 }
 
 /// A caller that waits for the result of connecting.

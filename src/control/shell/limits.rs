@@ -1,6 +1,6 @@
 //! The number of links that fit the system's limits for this process: descriptors and mappings.
 
-use crate::control::machine::Limits;
+use crate::control::machine::MachineLimits;
 use crate::os::sys;
 use std::io;
 use std::string::String;
@@ -18,7 +18,10 @@ const DESCRIPTORS_KEPT: u64 = 128;
 
 /// Bounds the links by the descriptors, after raising the soft limit as far as possible, and notes
 /// it; likewise the connections that wait to become a link.
-pub(super) fn fit_descriptors(limits: &mut Limits, notes: &mut Vec<String>) -> io::Result<()> {
+pub(super) fn fit_descriptors(
+    limits: &mut MachineLimits,
+    notes: &mut Vec<String>,
+) -> io::Result<()> {
     let links_max = limits.links_max;
     let of_links = u64::from(links_max) * DESCRIPTORS_PER_LINK;
     let needed = (of_links.div_ceil(3) * 4 + DESCRIPTORS_KEPT).max(1024);
@@ -50,7 +53,7 @@ pub(super) fn fit_descriptors(limits: &mut Limits, notes: &mut Vec<String>) -> i
 
 /// Bounds the links, and the apertures of all users together, by the mappings: half of the kernel's
 /// table, which has room for few, is left to the application.
-pub(super) fn fit_mappings(limits: &mut Limits, notes: &mut Vec<String>) {
+pub(super) fn fit_mappings(limits: &mut MachineLimits, notes: &mut Vec<String>) {
     let links_max = limits.links_max;
     let limit = sys::mapping_limit();
     let fitting = u32::try_from(limit * 3 / 8 / MAPPINGS_PER_LINK).unwrap_or(u32::MAX).max(1);

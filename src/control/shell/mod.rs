@@ -37,7 +37,7 @@ mod turn;
 pub(crate) use dial::wait_of;
 pub(in crate::control) use ending::end;
 pub use error::{BuildError, ConnectError};
-pub use inbox::{ControlEvent, Inbox, LinkToken, NewLink, Way};
+pub use inbox::{ControlEvent, Inbox, LinkToken, LinkWay, NewLink};
 pub use statistics::{Answered, Statistics, read_statistics, stat_of, statistics_of};
 
 use super::frame::{LinkFeatures, Memory};
@@ -46,26 +46,26 @@ use super::hosts::Hosts;
 use super::identity::Identity;
 use super::lookups::Lookups;
 use super::machine::{
-    Accept, AcceptError, Admission, ApertureError, ConnectionId, Counters, Expected, Limits,
-    Machine, Peer, RefusedBy, RequestId, ServiceId, UnknownUsers, Who,
+    Accept, AcceptError, Admission, ApertureError, ConnectionId, Counters, Expected, Machine,
+    MachineLimits, Peer, RefusedBy, RequestId, ServiceId, UnknownUsers, Who,
 };
-use super::memory::{Made, Mapped};
-use super::names::{self, Access, Listener, ServeError, ServiceName};
-use super::receiver::Message;
+use super::memory::{MadeMemory, Mapped};
+use super::names::{self, Access, NameListener, ServeError, ServiceName};
+use super::receiver::ReceiverMessage;
 use super::{FORKED, GREETING_BYTES_MAX, TOKEN_BYTES_MAX};
 use crate::config::{AdmitUnknown, Config, Housekeeping};
-use crate::log::{Account, Entry, Kind, Log};
+use crate::log::{Entry, LogAccount, NoteKind, NoteLog};
 use crate::os::memory::{ForkGuard, Remains};
 use crate::os::poller::Poller;
 use crate::os::socket;
-use crate::os::strangers::Strangers;
+use crate::os::strangers::StrangerThreads;
 use crate::os::sys::{self, Bell, monotonic_ns};
 use crate::os::thread::{self, Thread};
 use crate::wire::{ApertureAccess, NodeId};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
-use dial::Dial;
-use inbox::Waits;
+use dial::SocketDial;
+use inbox::ConnectWait;
 #[cfg(feature = "tls")]
 pub(in crate::control) use perform::ended;
 use refusals::Refusals;
@@ -109,21 +109,21 @@ fn tag(id: u64, what: u64) -> u64 {
 }
 
 /// The shell's part of a connection, besides its state.
-struct Row {
+struct ShellRow {
     /// A receiver has it, too, while it runs.
     socket: Option<Arc<OwnedFd>>,
     pidfd: Option<OwnedFd>,
-    wake: Option<socket::Connection>,
+    wake: Option<socket::SocketConnection>,
     /// A receiver reads the socket, or will once the frames that wait have been sent.
     is_lent: bool,
     is_writing: bool,
     outbox: VecDeque<(Vec<u8>, Option<Arc<OwnedFd>>)>,
     /// Starts when everything before it has been sent.
     take: Option<Box<(Expected, u64)>>,
-    made: BTreeMap<Memory, Made>,
+    made: BTreeMap<Memory, MadeMemory>,
     mapped: BTreeMap<Memory, Mapped>,
-    dial: Option<Box<Dial>>,
-    waiter: Option<Waits>,
+    dial: Option<Box<SocketDial>>,
+    waiter: Option<ConnectWait>,
     /// The user whose receivers it uses.
     uid: Option<u32>,
     pid: Option<u32>,
@@ -135,7 +135,7 @@ struct Row {
     remains: Vec<Remains>,
 }
 
-impl Row {
+impl ShellRow {
     fn new(socket: Option<OwnedFd>, who: Who) -> Self {
         Self {
             socket: socket.map(Arc::new),
@@ -158,20 +158,20 @@ impl Row {
     }
 
     /// Its entry in an operator's log.
-    fn entry(&self, kind: Kind, reason: String) -> Entry {
+    fn entry(&self, kind: NoteKind, reason: String) -> Entry {
         let (mut user, mut process, mut service) = (self.uid, self.pid, String::new());
         if let Some(peer) = &self.peer {
             (user, process, service) = (peer.uid, peer.pid, peer.service.clone());
         }
-        let of = if kind == Kind::Failed { Account::Own } else { Account::User(user) };
+        let of = if kind == NoteKind::Failed { LogAccount::Own } else { LogAccount::User(user) };
         Entry { kind, user, process, service, reason, of }
     }
 }
 
-struct State {
+struct ShellState {
     machine: Machine,
-    rows: HashMap<ConnectionId, Row>,
-    listeners: HashMap<ServiceId, Listener>,
+    rows: HashMap<ConnectionId, ShellRow>,
+    listeners: HashMap<ServiceId, NameListener>,
     /// Connections that this process tries to make, by the time of the next try.
     dialing: BTreeMap<ConnectionId, u64>,
     /// Statistics that have been asked for.
@@ -188,23 +188,23 @@ struct State {
 
 /// A message of a thread that nothing waits for.
 enum Posted {
-    Received(Box<Message>),
-    Found(dial::Found),
+    Received(Box<ReceiverMessage>),
+    Found(dial::FoundService),
 }
 
-struct Shared {
+struct ShellShared {
     /// Itself, for receivers, which do not keep it alive.
-    this: OnceLock<Weak<Shared>>,
+    this: OnceLock<Weak<ShellShared>>,
     config: Config,
     stat: Arc<dyn Fn() -> String + Send + Sync>,
     poller: Poller,
     bell: Bell,
     inbox: Arc<Inbox>,
-    state: Mutex<State>,
+    state: Mutex<ShellState>,
     /// Messages of receivers.
     posted: Mutex<VecDeque<(ConnectionId, Posted)>>,
     /// Entries for an operator.
-    log: Mutex<Log>,
+    log: Mutex<NoteLog>,
     /// The last refusals.
     refusals: Mutex<Refusals>,
     /// The counters of other hosts, beside the machine's.
@@ -217,7 +217,7 @@ struct Shared {
     is_ending: AtomicBool,
     guard: ForkGuard,
     /// Threads that receive strangers' descriptors.
-    strangers: Arc<Strangers>,
+    strangers: Arc<StrangerThreads>,
     /// Whether sockets can refuse descriptors.
     has_pass_rights: bool,
 }
@@ -229,7 +229,7 @@ pub struct Control {
     hosts: Mutex<Option<Arc<Hosts>>>,
     #[cfg(feature = "tls")]
     identity: Identity,
-    shared: Arc<Shared>,
+    shared: Arc<ShellShared>,
     thread: Option<Thread>,
     notes: Vec<String>,
     node: NodeId,
@@ -244,13 +244,13 @@ impl core::fmt::Debug for Control {
 }
 
 /// The machine's limits, from the settings.
-fn limits_of(config: &Config, identity: &Identity, features: LinkFeatures) -> Limits {
+fn limits_of(config: &Config, identity: &Identity, features: LinkFeatures) -> MachineLimits {
     let mut token = [0; TOKEN_BYTES_MAX];
     if let AdmitUnknown::Token(text) = &config.admit_unknown {
         let n = text.len().min(TOKEN_BYTES_MAX);
         token[..n].copy_from_slice(&text.as_bytes()[..n]);
     }
-    Limits {
+    MachineLimits {
         uid: rustix::process::geteuid().as_raw(),
         features,
         unknown: match &config.admit_unknown {
@@ -314,7 +314,7 @@ impl Control {
         }
         // Now, since a filter of the program's calls may come later; if there is no room for it,
         // again on demand.
-        let strangers = Arc::<Strangers>::default();
+        let strangers = Arc::<StrangerThreads>::default();
         if let Ok(false) = strangers.prepare() {
             notes.push(
                 "there is no second table of descriptors (close_range): a program that starts another \
@@ -326,7 +326,7 @@ impl Control {
         limits::fit_descriptors(&mut limits, &mut notes)
             .map_err(doing("asking for the limit on descriptors"))?;
         limits::fit_mappings(&mut limits, &mut notes);
-        let state = State {
+        let state = ShellState {
             machine: Machine::new(limits),
             rows: HashMap::new(),
             listeners: HashMap::new(),
@@ -338,7 +338,7 @@ impl Control {
             failed: None,
         };
         let guard = ForkGuard::new().map_err(doing("mapping a page"))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ShellShared {
             this: OnceLock::new(),
             config: config.clone(),
             stat,
@@ -480,7 +480,7 @@ impl Control {
         self.stop_serving_hosts(service);
         let mut state = shared.lock();
         let found = state.machine.stop_serving(&service.to_string());
-        let removed: Vec<Listener> =
+        let removed: Vec<NameListener> =
             found.iter().filter_map(|id| state.listeners.remove(id)).collect();
         for listener in &removed {
             shared.poller.remove(&listener.fd);
@@ -582,7 +582,7 @@ impl Control {
         if let Ok(number) = number
             && let Some(row) = state.rows.get_mut(&token)
         {
-            row.made.insert(Memory::Aperture(number), Made::Aperture(Arc::new(file)));
+            row.made.insert(Memory::Aperture(number), MadeMemory::Aperture(Arc::new(file)));
         }
         shared.finish(state);
         number
@@ -663,7 +663,7 @@ impl Drop for Control {
     }
 }
 
-impl State {
+impl ShellState {
     fn deadline_ns(&self) -> Option<u64> {
         let dial = self.dialing.values().min().copied();
         let remains = self.remains.front().map(|row| row.0);

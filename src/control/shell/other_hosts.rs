@@ -9,7 +9,7 @@ use super::{Control, LinkToken};
 /// The way of leaving a link.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "tls"), allow(dead_code))]
-pub(super) enum Leave {
+pub(super) enum LeaveHow {
     Said,
     HungUp,
     SentAway,
@@ -19,12 +19,12 @@ pub(super) enum Leave {
 #[cfg(feature = "tls")]
 mod with_tls {
     use super::super::super::hosts::{
-        Ended, Goodbye, HostDirectory, HostError, HostName, Hosts, Note, OnThisHost, Sought,
+        Goodbye, HostDirectory, HostError, HostName, Hosts, Note, OnThisHost, Sought, WhenEnded,
         is_of_host,
     };
     use super::super::super::{GREETING_BYTES_MAX, Wait};
-    use super::super::inbox::Waits;
-    use super::super::{ConnectError, NewLink, Shared, deadline_of};
+    use super::super::inbox::ConnectWait;
+    use super::super::{ConnectError, NewLink, ShellShared, deadline_of};
     use super::*;
     use core::sync::atomic::Ordering;
     use core::time::Duration;
@@ -34,13 +34,13 @@ mod with_tls {
 
     /// A link that was requested to another host; its node knows it by the token of that request so
     /// far.
-    pub(in super::super) struct Found {
+    pub(in super::super) struct FoundLink {
         asked: LinkToken,
         how: Box<str>,
-        ended: Ended,
+        ended: WhenEnded,
     }
 
-    impl Found {
+    impl FoundLink {
         /// The link exists.
         pub fn linked(self, link: NewLink) -> NewLink {
             (self.ended)(None);
@@ -54,17 +54,17 @@ mod with_tls {
     }
 
     /// The interface of this host's part for the part for other hosts.
-    struct Here(Weak<Shared>);
+    struct ThisHost(Weak<ShellShared>);
 
-    impl OnThisHost for Here {
-        fn begin(&self, sought: Sought, ended: Ended) -> Result<LinkToken, ConnectError> {
+    impl OnThisHost for ThisHost {
+        fn begin(&self, sought: Sought, ended: WhenEnded) -> Result<LinkToken, ConnectError> {
             let gone = || ConnectError::Unavailable("it is ending".into());
             let shared = self.0.upgrade().ok_or_else(gone)?;
             if shared.is_ending.load(Ordering::Acquire) {
                 return Err(gone());
             }
             let Sought { asked, name, credential, greeting, until_ns, how } = sought;
-            let waits = Waits::Hosts(Box::new(Found { asked, how, ended }));
+            let waits = ConnectWait::Hosts(Box::new(FoundLink { asked, how, ended }));
             shared.begin_expecting(&name.parse()?, credential, &greeting, until_ns, waits)
         }
 
@@ -80,9 +80,9 @@ mod with_tls {
         }
     }
 
-    impl Shared {
+    impl ShellShared {
         pub(in super::super) fn on_this_host(self: &Arc<Self>) -> Arc<dyn OnThisHost> {
-            Arc::new(Here(Arc::downgrade(self)))
+            Arc::new(ThisHost(Arc::downgrade(self)))
         }
 
         /// Reported as for this host.
@@ -193,12 +193,12 @@ mod with_tls {
             Some(if hosts.refuse(request, reason, text) { Ok(()) } else { Err(gone(request)) })
         }
 
-        pub(in super::super) fn leave_host(&self, token: LinkToken, how: Leave) -> bool {
+        pub(in super::super) fn leave_host(&self, token: LinkToken, how: LeaveHow) -> bool {
             let how = match how {
-                Leave::Said => Goodbye::Said,
-                Leave::HungUp => Goodbye::HungUp,
-                Leave::SentAway => Goodbye::SentAway,
-                Leave::TooSlow => Goodbye::TooSlow,
+                LeaveHow::Said => Goodbye::Said,
+                LeaveHow::HungUp => Goodbye::HungUp,
+                LeaveHow::SentAway => Goodbye::SentAway,
+                LeaveHow::TooSlow => Goodbye::TooSlow,
             };
             if let Some(hosts) = self.hosts_of(token.0) {
                 hosts.close(token, how);
@@ -247,7 +247,7 @@ mod with_tls {
 }
 
 #[cfg(feature = "tls")]
-pub(super) use with_tls::Found;
+pub(super) use with_tls::FoundLink;
 
 #[cfg(not(feature = "tls"))]
 #[allow(clippy::unused_self)]
@@ -269,7 +269,7 @@ impl Control {
         None
     }
 
-    pub(super) fn leave_host(&self, _: LinkToken, _: Leave) -> bool {
+    pub(super) fn leave_host(&self, _: LinkToken, _: LeaveHow) -> bool {
         false
     }
 

@@ -1,16 +1,19 @@
 //! Performs the machine's actions.
 
-use super::super::frame::{End, Frame, Memory, MemoryWord};
+use super::super::frame::{Frame, LinkSide, Memory, MemoryWord};
 use super::super::identity;
 use super::super::machine::{
-    Action, Agreed, ConnectionId, Event, Failure, LinkEnd, Taken, Touched,
+    Action, AgreedLink, ConnectFailure, ConnectionId, LinkEnd, MachineEvent, MemoryOutcome, Touched,
 };
-use super::super::memory::{Made, Mapped};
+use super::super::memory::{MadeMemory, Mapped};
 use super::super::{printable, receiver};
-use super::inbox::{ControlEvent, NewLink, Waits, Way};
-use super::{ConnectError, EVENTS_MAX, OUTBOX_MAX, PIDFD, Posted, Row, SOCKET, Shared, State, tag};
-use crate::log::{self, Kind};
-use crate::os::socket::{self, Connection, PeerProcess};
+use super::inbox::{ConnectWait, ControlEvent, LinkWay, NewLink};
+use super::{
+    ConnectError, EVENTS_MAX, OUTBOX_MAX, PIDFD, Posted, SOCKET, ShellRow, ShellShared, ShellState,
+    tag,
+};
+use crate::log::{self, NoteKind};
+use crate::os::socket::{self, PeerProcess, SocketConnection};
 use crate::os::sys::monotonic_ns;
 use std::boxed::Box;
 use std::io;
@@ -22,15 +25,15 @@ use std::vec::Vec;
 /// How long after the end of a link its memory is the peer's if the program makes no calls.
 const REMAINS_NS: u64 = 1_000_000_000;
 
-impl Shared {
+impl ShellShared {
     /// Performs all actions of the machine, including those that follow from these.
-    pub(super) fn perform_all(&self, state: &mut State) {
+    pub(super) fn perform_all(&self, state: &mut ShellState) {
         while let Some(action) = state.machine.poll_action() {
             self.perform(state, action);
         }
     }
 
-    fn perform(&self, state: &mut State, action: Action) {
+    fn perform(&self, state: &mut ShellState, action: Action) {
         match action {
             Action::Send { to, frame } => self.send(state, to, frame.to_bytes(), None),
             Action::SendLast { to, frame } => {
@@ -74,7 +77,7 @@ impl Shared {
                 let Some(socket) = second.socket else { return };
                 self.poller.remove(&*socket);
                 // No receiver reads a second connection: there is no other reference.
-                let socket = Arc::into_inner(socket).map(Connection::from);
+                let socket = Arc::into_inner(socket).map(SocketConnection::from);
                 if let Some(socket) = &socket {
                     socket::send_little(socket);
                 }
@@ -84,8 +87,8 @@ impl Shared {
             }
             Action::Make { of, memory, bytes } => {
                 // The client pays for both rings: it fills its own.
-                let fills = memory.maker() == End::Client;
-                let made = Made::make(memory, bytes, fills);
+                let fills = memory.maker() == LinkSide::Client;
+                let made = MadeMemory::make(memory, bytes, fills);
                 let made = made.map_err(|e| e.to_string()).map(|made| {
                     if let Some(row) = state.rows.get_mut(&of) {
                         row.made.insert(memory, made);
@@ -156,7 +159,7 @@ impl Shared {
     /// Sends bytes, or keeps them until there is room.
     fn send(
         &self,
-        state: &mut State,
+        state: &mut ShellState,
         id: ConnectionId,
         bytes: Vec<u8>,
         file: Option<Arc<OwnedFd>>,
@@ -179,7 +182,7 @@ impl Shared {
         self.want_write(row, id);
     }
 
-    pub(super) fn want_write(&self, row: &mut Row, id: ConnectionId) {
+    pub(super) fn want_write(&self, row: &mut ShellRow, id: ConnectionId) {
         let Some(socket) = &row.socket else { return };
         if !row.is_writing {
             let tag = tag(id.0, SOCKET);
@@ -192,7 +195,7 @@ impl Shared {
     }
 
     /// There is room for the frames that wait.
-    pub(super) fn flush(&self, state: &mut State, id: ConnectionId) {
+    pub(super) fn flush(&self, state: &mut ShellState, id: ConnectionId) {
         let Some(row) = state.rows.get_mut(&id) else { return };
         let Some(socket) = row.socket.clone() else { return };
         while let Some((bytes, file)) = row.outbox.front() {
@@ -219,7 +222,7 @@ impl Shared {
     }
 
     /// All frames before it have been sent: a receiver asks for a descriptor, and reads the socket.
-    pub(super) fn start_receiver(&self, state: &mut State, id: ConnectionId) {
+    pub(super) fn start_receiver(&self, state: &mut ShellState, id: ConnectionId) {
         let Some(row) = state.rows.get_mut(&id) else { return };
         let (Some(take), Some(socket)) = (row.take.take(), row.socket.clone()) else { return };
         let (expected, until_ns) = *take;
@@ -230,7 +233,7 @@ impl Shared {
             receiver::start(socket, expected, until_ns, ending, self.strangers.clone())
         });
         if let Err(e) = started {
-            let why = Taken::Unavailable(e.to_string());
+            let why = MemoryOutcome::Unavailable(e.to_string());
             state.machine.taken(monotonic_ns(), id, expected.memory, why);
         }
     }
@@ -247,7 +250,7 @@ impl Shared {
         Ok(receiver::Ending::new(id, Box::new(post)))
     }
 
-    fn close(&self, state: &mut State, id: ConnectionId) {
+    fn close(&self, state: &mut ShellState, id: ConnectionId) {
         state.dialing.remove(&id);
         let Some(mut row) = state.rows.remove(&id) else { return };
         if !row.remains.is_empty() {
@@ -280,20 +283,22 @@ impl Shared {
 
     /// The machine's event for the application, with the memory and sockets that belong to it;
     /// `None`: another part got the event, or none did.
-    fn told(&self, state: &mut State, event: Event) -> Option<ControlEvent> {
+    fn told(&self, state: &mut ShellState, event: MachineEvent) -> Option<ControlEvent> {
         Some(match event {
-            Event::Connected(agreed) => return self.connected(state, agreed),
-            Event::ConnectFailed { id, why } => return self.connect_failed(state, id, why),
-            Event::Request { id, peer, greeting } => ControlEvent::Request { id, peer, greeting },
-            Event::RequestGone { id } => ControlEvent::RequestGone { id },
-            Event::BulkOutgoing { link } => {
+            MachineEvent::Connected(agreed) => return self.connected(state, agreed),
+            MachineEvent::ConnectFailed { id, why } => return self.connect_failed(state, id, why),
+            MachineEvent::Request { id, peer, greeting } => {
+                ControlEvent::Request { id, peer, greeting }
+            }
+            MachineEvent::RequestGone { id } => ControlEvent::RequestGone { id },
+            MachineEvent::BulkOutgoing { link } => {
                 let lines = self.take_made(state, link)?;
                 state.rows.get_mut(&link)?.remains.push(lines.remains());
                 ControlEvent::BulkOutgoing { token: link, lines }
             }
-            Event::BulkIncoming { link } => {
+            MachineEvent::BulkIncoming { link } => {
                 let row = state.rows.get_mut(&link)?;
-                let bulk = [Memory::Bulk(End::Client), Memory::Bulk(End::Server)];
+                let bulk = [Memory::Bulk(LinkSide::Client), Memory::Bulk(LinkSide::Server)];
                 match bulk.into_iter().find_map(|memory| row.mapped.remove(&memory)) {
                     Some(Mapped::Bulk(lines)) => {
                         row.remains.push(lines.remains());
@@ -302,17 +307,19 @@ impl Shared {
                     _ => return None,
                 }
             }
-            Event::BulkRefused { link, why } => ControlEvent::BulkRefused { token: link, why },
-            Event::ApertureReady { link, number } => {
+            MachineEvent::BulkRefused { link, why } => {
+                ControlEvent::BulkRefused { token: link, why }
+            }
+            MachineEvent::ApertureReady { link, number } => {
                 ControlEvent::ApertureReady { token: link, number }
             }
-            Event::ApertureRefused { link, number, why } => {
+            MachineEvent::ApertureRefused { link, number, why } => {
                 ControlEvent::ApertureRefused { token: link, number, why }
             }
-            Event::ApertureReleased { link, number } => {
+            MachineEvent::ApertureReleased { link, number } => {
                 ControlEvent::ApertureReleased { token: link, number }
             }
-            Event::ApertureHeld { link, number } => {
+            MachineEvent::ApertureHeld { link, number } => {
                 let row = state.rows.get_mut(&link)?;
                 match row.mapped.remove(&Memory::Aperture(number)) {
                     Some(Mapped::Aperture(pages)) => {
@@ -321,10 +328,10 @@ impl Shared {
                     _ => return None,
                 }
             }
-            Event::ApertureRevoked { link, number } => {
+            MachineEvent::ApertureRevoked { link, number } => {
                 ControlEvent::ApertureRevoked { token: link, number }
             }
-            Event::TicketRevoked { link, slot, index } => {
+            MachineEvent::TicketRevoked { link, slot, index } => {
                 // Only the application needs this event: an application that takes no events is not
                 // made to keep it.
                 // Nor does a peer that repeats it keep others from connecting.
@@ -333,24 +340,24 @@ impl Shared {
                 }
                 ControlEvent::TicketRevoked { token: link, slot, index }
             }
-            Event::Closed { link, reason } => ControlEvent::Closed { token: link, reason },
+            MachineEvent::Closed { link, reason } => ControlEvent::Closed { token: link, reason },
         })
     }
 
     /// Tells an operator of an event for the application.
-    fn note_event(&self, state: &State, event: &Event) {
+    fn note_event(&self, state: &ShellState, event: &MachineEvent) {
         let (link, kind, reason) = match event {
-            Event::Closed { link, reason } => {
+            MachineEvent::Closed { link, reason } => {
                 let (kind, why) = ended(*reason);
                 (link, kind, why.into())
             }
             _ if !log::is_wanted() => return,
-            Event::TicketRevoked { link, slot, index } => {
+            MachineEvent::TicketRevoked { link, slot, index } => {
                 let what = std::format!("the ticket of its slot {slot}, entry {index}");
-                (link, Kind::Revoked, what)
+                (link, NoteKind::Revoked, what)
             }
-            Event::ApertureRevoked { link, number } => {
-                (link, Kind::Revoked, std::format!("its aperture {number}"))
+            MachineEvent::ApertureRevoked { link, number } => {
+                (link, NoteKind::Revoked, std::format!("its aperture {number}"))
             }
             _ => return,
         };
@@ -361,23 +368,23 @@ impl Shared {
 
     fn take_made(
         &self,
-        state: &mut State,
+        state: &mut ShellState,
         link: ConnectionId,
     ) -> Option<crate::os::memory::RegionLines> {
         let row = state.rows.get_mut(&link)?;
-        let bulk = [Memory::Bulk(End::Client), Memory::Bulk(End::Server)];
+        let bulk = [Memory::Bulk(LinkSide::Client), Memory::Bulk(LinkSide::Server)];
         match bulk.into_iter().find_map(|memory| row.made.remove(&memory)) {
-            Some(Made::Bulk(lines, _)) => Some(lines),
+            Some(MadeMemory::Bulk(lines, _)) => Some(lines),
             _ => None,
         }
     }
 
-    fn connected(&self, state: &mut State, agreed: Agreed) -> Option<ControlEvent> {
+    fn connected(&self, state: &mut ShellState, agreed: AgreedLink) -> Option<ControlEvent> {
         let row = state.rows.get_mut(&agreed.link)?;
-        let own = if agreed.initiated_by_us { End::Client } else { End::Server };
+        let own = if agreed.initiated_by_us { LinkSide::Client } else { LinkSide::Server };
         let made = row.made.remove(&Memory::Ring(own));
         let mapped = row.mapped.remove(&Memory::Ring(own.other()));
-        let (Some(Made::Ring(outgoing, _)), Some(Mapped::Ring(incoming)), Some(wake)) =
+        let (Some(MadeMemory::Ring(outgoing, _)), Some(Mapped::Ring(incoming)), Some(wake)) =
             (made, mapped, row.wake.take())
         else {
             return None;
@@ -391,7 +398,7 @@ impl Shared {
         row.remains = [outgoing.remains(), incoming.remains()].into();
         if log::is_wanted() {
             let by = if agreed.initiated_by_us { "this process connected" } else { "" };
-            self.note(row.entry(Kind::Connected, by.into()));
+            self.note(row.entry(NoteKind::Connected, by.into()));
         }
         let link = NewLink {
             token: agreed.link,
@@ -399,7 +406,7 @@ impl Shared {
             greeting: agreed.greeting,
             outgoing,
             incoming,
-            way: Way::Memory(wake),
+            way: LinkWay::Memory(wake),
             packet_bytes: agreed.packet_bytes,
             features: agreed.features,
             initiated_by_us: agreed.initiated_by_us,
@@ -408,21 +415,21 @@ impl Shared {
             how: None,
         };
         match waiter {
-            Some(Waits::Call(waiter)) => {
+            Some(ConnectWait::Call(waiter)) => {
                 waiter.tell(Ok(link));
                 None
             }
             #[cfg(feature = "tls")]
-            Some(Waits::Hosts(found)) => Some(ControlEvent::Connected(found.linked(link))),
+            Some(ConnectWait::Hosts(found)) => Some(ControlEvent::Connected(found.linked(link))),
             None => Some(ControlEvent::Connected(link)),
         }
     }
 
     fn connect_failed(
         &self,
-        state: &mut State,
+        state: &mut ShellState,
         id: ConnectionId,
-        why: Failure,
+        why: ConnectFailure,
     ) -> Option<ControlEvent> {
         let row = state.rows.get_mut(&id)?;
         let error = row.dial.as_mut().and_then(|dial| dial.take_error());
@@ -430,18 +437,18 @@ impl Shared {
         let waiter = row.waiter.take();
         let note = |error: &ConnectError| {
             if log::is_wanted() {
-                self.note(row.entry(Kind::Failed, printable(&error.to_string())));
+                self.note(row.entry(NoteKind::Failed, printable(&error.to_string())));
             }
         };
         match waiter {
-            Some(Waits::Call(waiter)) => {
+            Some(ConnectWait::Call(waiter)) => {
                 note(&error);
                 waiter.tell(Err(error));
                 None
             }
             // It goes on over TLS.
             #[cfg(feature = "tls")]
-            Some(Waits::Hosts(found)) => {
+            Some(ConnectWait::Hosts(found)) => {
                 found.failed(error);
                 None
             }
@@ -454,16 +461,20 @@ impl Shared {
 }
 
 /// The text for the end of a link.
-pub fn ended(reason: LinkEnd) -> (Kind, &'static str) {
+pub fn ended(reason: LinkEnd) -> (NoteKind, &'static str) {
     match reason {
-        LinkEnd::Graceful => (Kind::Closed, ""),
-        LinkEnd::Died => (Kind::Died, ""),
-        LinkEnd::HungUp => (Kind::Lost, "it closed the connection before all messages had left"),
-        LinkEnd::Violation => (Kind::SentAway, "it sent nonsense on its control socket"),
-        LinkEnd::Expelled => (Kind::Expelled, ""),
-        LinkEnd::TooSlow => (Kind::Lost, "it sent this process away, which was too slow for it"),
+        LinkEnd::Graceful => (NoteKind::Closed, ""),
+        LinkEnd::Died => (NoteKind::Died, ""),
+        LinkEnd::HungUp => {
+            (NoteKind::Lost, "it closed the connection before all messages had left")
+        }
+        LinkEnd::Violation => (NoteKind::SentAway, "it sent nonsense on its control socket"),
+        LinkEnd::Expelled => (NoteKind::Expelled, ""),
+        LinkEnd::TooSlow => {
+            (NoteKind::Lost, "it sent this process away, which was too slow for it")
+        }
         LinkEnd::Unwatched => (
-            Kind::Lost,
+            NoteKind::Lost,
             "the system refuses this process's housekeeping what it needs to watch over it",
         ),
     }

@@ -5,7 +5,7 @@
 //! there are more of its own.
 
 use crate::control::printable;
-use crate::log::{Account, Entry, Kind};
+use crate::log::{Entry, LogAccount, NoteKind};
 use core::fmt::Write;
 use core::net::IpAddr;
 use std::string::String;
@@ -18,7 +18,7 @@ const REASON_CHARS_MAX: usize = 480;
 
 /// Equal refusals, and their number.
 #[derive(Debug)]
-struct Refused {
+struct EqualRefusals {
     /// The process is that of the last time.
     entry: Entry,
     count: u64,
@@ -29,7 +29,7 @@ struct Refused {
 /// A refusal of another host: by its address, without the port, which changes each time, and by its
 /// proved identity, if it has one.
 pub fn of_host(
-    kind: Kind,
+    kind: NoteKind,
     address: IpAddr,
     identity: Option<&str>,
     service: String,
@@ -39,8 +39,8 @@ pub fn of_host(
     // They may hold any bytes: a host can ask for any name.
     let (service, why) = (printable(&service), printable(why));
     let (who, of) = match identity.map(printable) {
-        Some(identity) => (identity.clone(), Account::Host(identity)),
-        None => ("which has proved nothing".into(), Account::Strangers),
+        Some(identity) => (identity.clone(), LogAccount::Host(identity)),
+        None => ("which has proved nothing".into(), LogAccount::Strangers),
     };
     let reason = std::format!("host {address}, {who}{mark}{why}");
     Entry { kind, user: None, process: None, service, reason, of }
@@ -48,7 +48,7 @@ pub fn of_host(
 
 /// The last refusals, in the order in which each happened last.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Vec<Refused>);
+pub(super) struct Refusals(Vec<EqualRefusals>);
 
 impl Refusals {
     pub fn add(&mut self, now_ns: u64, mut entry: Entry) {
@@ -56,7 +56,7 @@ impl Refusals {
             entry.reason.truncate(end);
             entry.reason.push_str("..");
         }
-        let is_same = |known: &Refused| {
+        let is_same = |known: &EqualRefusals| {
             let (known, entry) = (&known.entry, &entry);
             (known.kind, known.user, &known.service, &known.reason)
                 == (entry.kind, entry.user, &entry.service, &entry.reason)
@@ -68,12 +68,12 @@ impl Refusals {
         } else if self.0.len() >= KEPT_MAX {
             self.make_room(&entry.of);
         }
-        self.0.push(Refused { entry, count: count + 1, first_ns, last_ns: now_ns });
+        self.0.push(EqualRefusals { entry, count: count + 1, first_ns, last_ns: now_ns });
     }
 
     /// Drops the oldest entry of the user or host who has most, counting the new one.
-    fn make_room(&mut self, comes: &Account) {
-        let count = |whose: &Account| {
+    fn make_room(&mut self, comes: &LogAccount) {
+        let count = |whose: &LogAccount| {
             self.0.iter().filter(|known| known.entry.of == *whose).count()
                 + usize::from(whose == comes)
         };
@@ -90,10 +90,12 @@ impl Refusals {
             number.map_or(String::from("unknown"), |number| std::format!("{number}"))
         };
         let ms_ago = |at_ns: u64| now_ns.saturating_sub(at_ns) / 1_000_000;
-        for (i, Refused { entry, count, first_ns, last_ns }) in self.0.iter().rev().enumerate() {
+        for (i, EqualRefusals { entry, count, first_ns, last_ns }) in
+            self.0.iter().rev().enumerate()
+        {
             let number = i + 1;
             let Entry { kind, user, process, service, reason, .. } = entry;
-            let kind = if *kind == Kind::SentAway { "sent-away" } else { "refused" };
+            let kind = if *kind == NoteKind::SentAway { "sent-away" } else { "refused" };
             for (name, value) in [
                 ("kind", kind.into()),
                 ("user", known(*user)),
@@ -115,8 +117,8 @@ mod tests {
     use super::*;
 
     fn of(user: u32, reason: &str) -> Entry {
-        let (kind, process, service) = (Kind::Refused, Some(9), String::from("x"));
-        let (user, of, reason) = (Some(user), Account::User(Some(user)), reason.into());
+        let (kind, process, service) = (NoteKind::Refused, Some(9), String::from("x"));
+        let (user, of, reason) = (Some(user), LogAccount::User(Some(user)), reason.into());
         Entry { kind, user, process, service, reason, of }
     }
 
@@ -164,7 +166,13 @@ mod tests {
         // Nor do hosts without a proved identity push out one that has it.
         let mut refusals = Refusals::default();
         let host = |last: u8, identity, service: &str| {
-            of_host(Kind::Refused, [10, 0, 0, last].into(), identity, service.into(), "no place")
+            of_host(
+                NoteKind::Refused,
+                [10, 0, 0, last].into(),
+                identity,
+                service.into(),
+                "no place",
+            )
         };
         refusals.add(1, host(1, Some("honest"), "x"));
         (0..100).for_each(|i| refusals.add(2, host(i, None, "")));
@@ -189,7 +197,8 @@ mod tests {
     fn what_a_host_says_it_wants_makes_no_lines_of_its_own() {
         let asked = String::from("x\nlink.0.peer root");
         let mut refusals = Refusals::default();
-        refusals.add(1, of_host(Kind::Refused, [10, 0, 0, 1].into(), Some("a\nb"), asked, "c\nd"));
+        refusals
+            .add(1, of_host(NoteKind::Refused, [10, 0, 0, 1].into(), Some("a\nb"), asked, "c\nd"));
         let text = text(&refusals, 1);
         assert!(text.lines().all(|line| line.starts_with("refusal.1.")), "{text}");
     }

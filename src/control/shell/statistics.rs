@@ -7,10 +7,10 @@
 use super::super::frame::{FRAME_BYTES_MAX, Frame, LinkFeatures};
 use super::super::identity::Identity;
 use super::super::lookups::{self, Lookups};
-use super::super::machine::{Failure, Machine, NotNow};
+use super::super::machine::{ConnectFailure, Machine, NotNow};
 use super::super::names::ServiceName;
 use super::super::{Reason, printable_line};
-use super::dial::{Finder, Missed, namesakes_soon, with_namesakes};
+use super::dial::{Finder, MissedTry, namesakes_soon, with_namesakes};
 use super::{ConnectError, deadline_of, limits_of};
 use crate::config::Config;
 use crate::os::memory;
@@ -122,18 +122,18 @@ fn stat(
                 finder = looked;
                 opened
             }
-            Err(why) => Err(Missed::NotNow(NotNow::Busy, ConnectError::Unavailable(why))),
+            Err(why) => Err(MissedTry::NotNow(NotNow::Busy, ConnectError::Unavailable(why))),
         };
         match opened {
             Ok(opened) => break opened,
-            Err(Missed::NotNow(NotNow::Busy, error)) if monotonic_ns() >= deadline_ns => {
+            Err(MissedTry::NotNow(NotNow::Busy, error)) if monotonic_ns() >= deadline_ns => {
                 return Err(error);
             }
-            Err(Missed::NotNow(NotNow::Busy, _)) => {
+            Err(MissedTry::NotNow(NotNow::Busy, _)) => {
                 thread::sleep(Duration::from_nanos(PAUSE_MAX_NS));
             }
             // A name without a server has no statistics.
-            Err(Missed::NotNow(NotNow::Absent, error) | Missed::Failed(error)) => {
+            Err(MissedTry::NotNow(NotNow::Absent, error) | MissedTry::Failed(error)) => {
                 return Err(with_namesakes(error, || namesakes_soon(config, service)));
             }
         }
@@ -143,7 +143,7 @@ fn stat(
     let hello = Machine::hello_for_statistics(&limits);
     socket::send(&socket, &Frame::Hello(hello).to_bytes(), &[]).map_err(os)?;
     let answered = |is_whole| Answered { uid: who.uid, pid: who.pid, is_whole };
-    let (mut lines, mut bytes) = (Lines::default(), 0);
+    let (mut lines, mut bytes) = (StatisticsLines::default(), 0);
     let mut buffer = std::vec![0; FRAME_BYTES_MAX];
     loop {
         // Lines that are there already do not extend the time limit: more may come as fast as they
@@ -179,7 +179,7 @@ fn stat(
                 }
             }
             Ok(Frame::Refused { reason: Reason::Version, version, .. }) => {
-                return Err(ConnectError::of(Failure::Version(version)));
+                return Err(ConnectError::of(ConnectFailure::Version(version)));
             }
             Ok(Frame::Refused { reason, text, .. }) => {
                 return Err(ConnectError::Refused { reason, text });
@@ -192,9 +192,9 @@ fn stat(
 /// Lines of statistics, from the pieces in which they come: of an endless line, the beginning is
 /// kept.
 #[derive(Default)]
-struct Lines(Vec<u8>);
+struct StatisticsLines(Vec<u8>);
 
-impl Lines {
+impl StatisticsLines {
     /// No readable part of a line is longer.
     const BYTES_MAX: usize = 4 << 10;
 
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn lines_are_whole_however_they_come_and_one_without_end_is_cut() {
         let mut all = Vec::new();
-        let mut lines = Lines::default();
+        let mut lines = StatisticsLines::default();
         let mut keep = |line: &str| {
             all.push(String::from(line));
             all.len() < 4
@@ -232,7 +232,7 @@ mod tests {
         for _ in 0..1000 {
             assert!(lines.add(&[b'x'; 8192], false, &mut keep));
         }
-        assert!(lines.0.len() <= Lines::BYTES_MAX);
+        assert!(lines.0.len() <= StatisticsLines::BYTES_MAX);
         assert!(lines.add(b"\nc 3", true, &mut keep));
         assert!(!lines.add(b"d 4\ne 5\n", false, &mut keep), "no more is wanted");
         assert_eq!((&all[0][..], &all[2][..], &all[3][..]), ("a 1", "c 3", "d 4"));

@@ -4,14 +4,15 @@ use super::error::refused;
 use super::refusals::{Refusals, of_host};
 use super::{
     ACCEPTS_PER_TURN, BELL, EVENTS_MAX, FRAMES_OF_THE_DEAD, FRAMES_PER_TURN, LISTENER,
-    MESSAGES_PER_TURN, OUTBOX_MAX, PIDFD, Posted, Row, SOCKET, Shared, State, WAKE, tag,
+    MESSAGES_PER_TURN, OUTBOX_MAX, PIDFD, Posted, SOCKET, ShellRow, ShellShared, ShellState, WAKE,
+    tag,
 };
 use crate::control::frame::Frame;
 use crate::control::machine::{ConnectionId, Counters, Peer, ServiceId, Who};
-use crate::control::names::{Access, Listener};
-use crate::control::receiver::Message;
+use crate::control::names::{Access, NameListener};
+use crate::control::receiver::ReceiverMessage;
 use crate::control::{Reason, printable};
-use crate::log::{self, Entry, Kind};
+use crate::log::{self, Entry, NoteKind};
 use crate::os::memory::{self};
 use crate::os::poller::Ready;
 use crate::os::socket;
@@ -23,10 +24,10 @@ use std::string::String;
 use std::sync::{MutexGuard, PoisonError};
 use std::vec::Vec;
 
-impl Shared {
+impl ShellShared {
     /// Every decision under the lock is based on the events that the application has taken so far,
     /// and on the current user of this process.
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ShellState> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.machine.user_is(rustix::process::geteuid().as_raw());
         state.machine.events_taken(self.inbox.taken());
@@ -35,7 +36,7 @@ impl Shared {
 
     /// Performs the machine's actions, releases the lock, and then closes the descriptors that must
     /// be closed elsewhere.
-    pub(super) fn finish(&self, mut state: MutexGuard<'_, State>) {
+    pub(super) fn finish(&self, mut state: MutexGuard<'_, ShellState>) {
         self.perform_all(&mut state);
         let discarded = core::mem::take(&mut state.discarded);
         drop(state);
@@ -119,7 +120,7 @@ impl Shared {
     }
 
     /// All counters, by name.
-    pub(super) fn counters(&self, state: &State) -> Vec<(&'static str, u64)> {
+    pub(super) fn counters(&self, state: &ShellState) -> Vec<(&'static str, u64)> {
         let mut counters = state.machine.counters().list();
         // The counters of other hosts and those of the machine do not overlap.
         for (all, (_, of_hosts)) in counters.iter_mut().zip(self.of_hosts().list()) {
@@ -136,7 +137,7 @@ impl Shared {
     /// if there is a listener, every entry, which the housekeeping reports without a lock.
     pub(super) fn note(&self, entry: Entry) {
         let now = monotonic_ns();
-        if matches!(entry.kind, Kind::Refused | Kind::SentAway) {
+        if matches!(entry.kind, NoteKind::Refused | NoteKind::SentAway) {
             self.refusals().add(now, entry.clone());
         }
         if !log::is_wanted() {
@@ -155,11 +156,11 @@ impl Shared {
         let entry = match &peer.host {
             Some(host) => {
                 let (who, service) = (host.identity.as_str(), peer.service.clone());
-                Some(of_host(Kind::SentAway, host.address.ip(), Some(who), service, why))
+                Some(of_host(NoteKind::SentAway, host.address.ip(), Some(who), service, why))
             }
             None => {
                 let state = self.lock();
-                state.rows.get(&token).map(|row| row.entry(Kind::SentAway, printable(why)))
+                state.rows.get(&token).map(|row| row.entry(NoteKind::SentAway, printable(why)))
             }
         };
         if let Some(entry) = entry {
@@ -182,20 +183,20 @@ impl Shared {
     /// Notes a refusal of a peer that has no link.
     pub(super) fn note_refused(
         &self,
-        listeners: &HashMap<ServiceId, Listener>,
-        row: &Row,
+        listeners: &HashMap<ServiceId, NameListener>,
+        row: &ShellRow,
         reason: Reason,
         text: &str,
     ) {
         if row.dial.is_none() && row.peer.is_none() {
-            let mut entry = row.entry(Kind::Refused, refused(reason, &printable(text)));
+            let mut entry = row.entry(NoteKind::Refused, refused(reason, &printable(text)));
             let listener = row.service.and_then(|service| listeners.get(&service));
             entry.service = listener.map_or(String::new(), |listener| listener.name().into());
             self.note(entry);
         }
     }
 
-    pub(super) fn handle(&self, state: &mut State, ready: Ready) {
+    pub(super) fn handle(&self, state: &mut ShellState, ready: Ready) {
         if ready.tag == BELL {
             self.bell.silence();
             return self.take_messages(state);
@@ -219,7 +220,7 @@ impl Shared {
 
     /// A socket that a receiver reads is watched here for room alone, and for its other end's
     /// shutdown: then there will be no room, and no reader for the frames that wait.
-    pub(super) fn is_shut_while_lent(&self, state: &mut State, id: ConnectionId) -> bool {
+    pub(super) fn is_shut_while_lent(&self, state: &mut ShellState, id: ConnectionId) -> bool {
         if let Some(row) = state.rows.get_mut(&id)
             && row.is_lent
             && row.is_writing
@@ -237,7 +238,7 @@ impl Shared {
     }
 
     /// Handles the messages of receivers.
-    pub(super) fn take_messages(&self, state: &mut State) {
+    pub(super) fn take_messages(&self, state: &mut ShellState) {
         for _ in 0..MESSAGES_PER_TURN {
             let Some((id, posted)) = self.posted().pop_front() else { return };
             let now = monotonic_ns();
@@ -250,20 +251,20 @@ impl Shared {
                 }
             };
             match message {
-                Message::Frame(frame, has_descriptor) => {
+                ReceiverMessage::Frame(frame, has_descriptor) => {
                     state.machine.handle_frame(now, id, frame, has_descriptor);
                 }
-                Message::HungUp => self.hung_up(state, id),
-                Message::Taken(memory, taken, mapped) => {
+                ReceiverMessage::HungUp => self.hung_up(state, id),
+                ReceiverMessage::Taken(memory, taken, mapped) => {
                     if let (Some(mapped), Some(row)) = (mapped, state.rows.get_mut(&id)) {
                         row.mapped.insert(memory, mapped);
                     }
                     state.machine.taken(now, id, memory, taken);
                 }
-                Message::Touched(memory, touched) => {
+                ReceiverMessage::Touched(memory, touched) => {
                     state.machine.touched(now, id, memory, touched);
                 }
-                Message::Ended => self.receiver_ended(state, id),
+                ReceiverMessage::Ended => self.receiver_ended(state, id),
             }
             self.perform_all(state);
         }
@@ -271,7 +272,7 @@ impl Shared {
         self.bell.ring();
     }
 
-    pub(super) fn receiver_ended(&self, state: &mut State, id: ConnectionId) {
+    pub(super) fn receiver_ended(&self, state: &mut ShellState, id: ConnectionId) {
         if let Some(users) = state.receivers.get_mut(&id) {
             let user = users.pop();
             if users.is_empty() {
@@ -300,7 +301,7 @@ impl Shared {
 
     /// Frames that a process sent before it died come first: there may be a goodbye. Bounded,
     /// because a child of it may hold the socket and go on sending.
-    pub(super) fn process_died(&self, state: &mut State, id: ConnectionId) {
+    pub(super) fn process_died(&self, state: &mut ShellState, id: ConnectionId) {
         if let Some(pidfd) = state.rows.get(&id).and_then(|row| row.pidfd.as_ref()) {
             // It stays readable, and is checked again when the end of the socket is read.
             self.poller.remove(pidfd);
@@ -311,7 +312,7 @@ impl Shared {
         state.machine.handle_death(id);
     }
 
-    pub(super) fn hung_up(&self, state: &mut State, id: ConnectionId) {
+    pub(super) fn hung_up(&self, state: &mut ShellState, id: ConnectionId) {
         let Some(row) = state.rows.get(&id) else { return };
         if let Some(socket) = &row.socket {
             self.poller.remove(&**socket);
@@ -321,7 +322,7 @@ impl Shared {
     }
 
     /// Reads at most `most` frames.
-    pub(super) fn read_some(&self, state: &mut State, id: ConnectionId, most: usize) {
+    pub(super) fn read_some(&self, state: &mut ShellState, id: ConnectionId, most: usize) {
         for _ in 0..most {
             if !self.read_one(state, id) {
                 return;
@@ -331,14 +332,14 @@ impl Shared {
     }
 
     /// Reads one frame. `false`: there is none, or a receiver reads the socket.
-    pub(super) fn read_one(&self, state: &mut State, id: ConnectionId) -> bool {
+    pub(super) fn read_one(&self, state: &mut ShellState, id: ConnectionId) -> bool {
         let mut buffer = [0; crate::control::frame::FRAME_BYTES_MAX];
         let Some(row) = state.rows.get(&id).filter(|row| !row.is_lent) else { return false };
         let Some(socket) = &row.socket else { return false };
         let received = match socket::receive(&**socket, &mut buffer) {
             Ok(received) => received,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
-            Err(_) => socket::Received::default(),
+            Err(_) => socket::ReceivedFrame::default(),
         };
         let has_descriptors = !received.descriptors.is_empty();
         state.discarded.extend(received.descriptors);
@@ -354,7 +355,7 @@ impl Shared {
         true
     }
 
-    pub(super) fn accept_some(&self, state: &mut State, id: ServiceId) {
+    pub(super) fn accept_some(&self, state: &mut ShellState, id: ServiceId) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = state.listeners.get(&id) else { return };
             let access = listener.access;
@@ -374,7 +375,7 @@ impl Shared {
 
     pub(super) fn accepted(
         &self,
-        state: &mut State,
+        state: &mut ShellState,
         service: ServiceId,
         access: Access,
         socket: OwnedFd,
@@ -394,7 +395,7 @@ impl Shared {
         match state.machine.accepted(monotonic_ns(), service, who, cookie) {
             Err(last) => {
                 if let Frame::Refused { reason, text, .. } = &*last {
-                    let row = Row { service: Some(service), ..Row::new(None, who) };
+                    let row = ShellRow { service: Some(service), ..ShellRow::new(None, who) };
                     self.note_refused(&state.listeners, &row, *reason, text);
                 }
                 let _ = socket::send(&socket, &last.to_bytes(), &[]);
@@ -402,7 +403,7 @@ impl Shared {
             }
             Ok(id) => {
                 let is_watched = self.poller.add(&socket, tag(id.0, SOCKET)).is_ok();
-                let row = Row { service: Some(service), ..Row::new(Some(socket), who) };
+                let row = ShellRow { service: Some(service), ..ShellRow::new(Some(socket), who) };
                 state.rows.insert(id, row);
                 if !is_watched {
                     state.machine.dropped(id);
@@ -412,7 +413,7 @@ impl Shared {
     }
 
     /// A socket that refuses descriptors holds none; any other may.
-    pub(super) fn discard(&self, state: &mut State, socket: OwnedFd) {
+    pub(super) fn discard(&self, state: &mut ShellState, socket: OwnedFd) {
         if !self.has_pass_rights {
             state.discarded.push(socket);
         }

@@ -5,7 +5,7 @@
 use super::super::Forked;
 use super::super::wait::backoff;
 use super::{Attached, SharedNode};
-use crate::engine::wait::{Backoff, Step};
+use crate::engine::wait::{Backoff, WaitStep};
 use crate::os::sys;
 
 /// How long a task that polls for others has found nothing.
@@ -48,11 +48,11 @@ impl<T: Attached> SharedNode<T> {
             backoff.restart();
             return Ok(NextTurn::LetRun);
         }
-        let step = if is_idle(attached) { Step::TimedOut } else { node.step(backoff) };
+        let step = if is_idle(attached) { WaitStep::TimedOut } else { node.step(backoff) };
         match step {
-            Step::Spin => Ok(NextTurn::Soon),
-            Step::Yield => Ok(NextTurn::LetOthers),
-            Step::Sleep { .. } | Step::TimedOut => {
+            WaitStep::Spin => Ok(NextTurn::Soon),
+            WaitStep::Yield => Ok(NextTurn::LetOthers),
+            WaitStep::Sleep { .. } | WaitStep::TimedOut => {
                 if !node.prepare_to_wait()? {
                     // The arrivals found are taken, and their waiters woken, in the next turn.
                     return Ok(NextTurn::LetRun);

@@ -6,10 +6,10 @@
 use super::super::send::Advanced;
 use super::super::wait::{Look, WaitError, backoff};
 use super::super::{Node, NodeSendError, Unfinished};
-use super::{Attached, NodeGuard, SharedNode, State};
-use crate::engine::wait::{Looks, Step};
+use super::{Attached, NodeGuard, SharedNode, SharedState};
+use crate::engine::wait::{Looks, WaitStep};
 use crate::interface::LinkId;
-use crate::link::Parts;
+use crate::link::MessageParts;
 use crate::os::lock::LockGuard;
 use crate::os::sys;
 use crate::os::thread;
@@ -23,7 +23,7 @@ impl Node {
     pub(crate) fn look_to_send(
         &mut self,
         unfinished: &mut Unfinished,
-        data: impl Parts,
+        data: impl MessageParts,
         metadata: &[u8],
     ) -> Look<Result<(), NodeSendError>> {
         match self.advance_send(unfinished, data, metadata) {
@@ -122,14 +122,14 @@ impl<T: Attached> SharedNode<T> {
                 };
             }
             match decided.unwrap_or_else(|| guard.step(&mut backoff)) {
-                Step::Spin if !self.inner.is_wanted() => continue,
-                Step::Spin => guard = self.inner.give_way(guard),
-                Step::Yield => {
+                WaitStep::Spin if !self.inner.is_wanted() => continue,
+                WaitStep::Spin => guard = self.inner.give_way(guard),
+                WaitStep::Yield => {
                     drop(guard);
                     thread::yield_now();
                     guard = self.lock();
                 }
-                Step::Sleep { deadline_ns } => {
+                WaitStep::Sleep { deadline_ns } => {
                     // A task may wait for an event that the look took from the control plane.
                     let (node, attached) = guard.parts();
                     attached.after_look(node);
@@ -142,7 +142,7 @@ impl<T: Attached> SharedNode<T> {
                         .sleep_in_call(guard, room, deadline_ns)
                         .map_err(WaitError::Os)?;
                 }
-                Step::TimedOut => {
+                WaitStep::TimedOut => {
                     if let Some(link) = room {
                         guard.await_room(link);
                     }
@@ -162,7 +162,7 @@ impl<T: Attached> SharedNode<T> {
     #[inline(always)]
     pub(crate) fn at_once<R>(&self, act: impl FnOnce(&mut Node, &mut T) -> Option<R>) -> Option<R> {
         let mut state = self.inner.state.try_lock()?;
-        let State { node, attached, threads } = &mut *state;
+        let SharedState { node, attached, threads } = &mut *state;
         node.is_called();
         let others = threads.others() | attached.waiting();
         if others == 0 {
@@ -180,7 +180,7 @@ impl<T: Attached> SharedNode<T> {
         act: impl FnOnce(&mut Node, &mut T) -> Option<R>,
     ) -> Result<Option<R>, NotAlone> {
         let mut state = self.inner.state.try_lock_alone().ok_or(NotAlone)?;
-        let State { node, attached, threads } = &mut *state;
+        let SharedState { node, attached, threads } = &mut *state;
         node.is_called();
         let others = threads.others() | attached.waiting();
         if others != 0 {
@@ -197,6 +197,6 @@ pub(crate) struct NotAlone;
 /// A call of its own, because it is rare: the usual path needs no call to give the lock back.
 #[cold]
 #[inline(never)]
-fn give_back<T>(state: LockGuard<'_, State<T>>) {
+fn give_back<T>(state: LockGuard<'_, SharedState<T>>) {
     drop(state);
 }

@@ -23,11 +23,11 @@ mod progress;
 pub(crate) use event_loop::{NextTurn, Patience};
 pub(crate) use look::NotAlone;
 
-use super::send::Begun;
+use super::send::BegunSend;
 use super::wait::{Look, WaitError};
 use super::{Forked, Node, NodeReceiveError, NodeSendError};
 use crate::engine::sleep::Others;
-use crate::engine::threads::{Asleep, Moved, Place, Threads, Told};
+use crate::engine::threads::{Asleep, EventProgress, SleepPlace, Threads, ThreadsToWake};
 use crate::interface::{LinkId, Notification, QueueId};
 use crate::os::call::OfCall;
 use crate::os::descriptor::Descriptor;
@@ -49,7 +49,7 @@ use std::sync::{Arc, Condvar, Mutex};
 /// stops and the node is dropped. `T` is the state of a layer above, under the same lock: a
 /// [`Manager`](crate::protocol::Manager)'s.
 pub(crate) struct SharedNode<T: Attached = ()> {
-    inner: Arc<Inner<T>>,
+    inner: Arc<SharedInner<T>>,
     /// The part that the progress thread does not have.
     users: Arc<Users<T>>,
 }
@@ -99,7 +99,7 @@ impl Attached for () {
 }
 
 /// Stops the progress thread when the last user goes.
-struct Users<T: Attached>(Arc<Inner<T>>);
+struct Users<T: Attached>(Arc<SharedInner<T>>);
 
 impl<T: Attached> Drop for Users<T> {
     fn drop(&mut self) {
@@ -111,8 +111,8 @@ impl<T: Attached> Drop for Users<T> {
     }
 }
 
-struct Inner<T> {
-    state: Lock<State<T>>,
+struct SharedInner<T> {
+    state: Lock<SharedState<T>>,
     /// Threads that wait for the lock: a thread that polls with the lock held lets them have it
     /// between two turns.
     wanted: AtomicU32,
@@ -132,7 +132,7 @@ struct Inner<T> {
     fork_guard: ForkGuard,
 }
 
-struct State<T> {
+struct SharedState<T> {
     node: Node,
     attached: T,
     threads: Threads,
@@ -140,10 +140,10 @@ struct State<T> {
 
 /// The node, for one thread alone until this is dropped.
 pub(crate) struct NodeGuard<'a, T = ()> {
-    state: Option<LockGuard<'a, State<T>>>,
-    inner: &'a Inner<T>,
-    /// The earlier value of [`State::moved`], if other threads waited then.
-    before: Moved,
+    state: Option<LockGuard<'a, SharedState<T>>>,
+    inner: &'a SharedInner<T>,
+    /// The earlier value of [`SharedState::moved`], if other threads waited then.
+    before: EventProgress,
 }
 
 impl<T> Deref for NodeGuard<'_, T> {
@@ -179,17 +179,17 @@ impl<T> NodeGuard<'_, T> {
     }
 
     #[inline]
-    fn state(&self) -> &State<T> {
+    fn state(&self) -> &SharedState<T> {
         self.state.as_ref().expect("taken only while dropping or following")
     }
 
     #[inline]
-    fn state_mut(&mut self) -> &mut State<T> {
+    fn state_mut(&mut self) -> &mut SharedState<T> {
         self.state.as_mut().expect("taken only while dropping or following")
     }
 }
 
-impl<T> State<T> {
+impl<T> SharedState<T> {
     /// No other thread waits, so none has to be woken. This holds while the lock is held.
     #[inline(always)]
     fn is_alone(&self) -> bool {
@@ -197,8 +197,8 @@ impl<T> State<T> {
     }
 
     #[inline]
-    fn moved(&self) -> Moved {
-        Moved { arrived: self.node.moved(), queued: self.node.queued() }
+    fn moved(&self) -> EventProgress {
+        EventProgress { arrived: self.node.moved(), queued: self.node.queued() }
     }
 }
 
@@ -229,8 +229,8 @@ impl Node {
     pub(crate) fn share_with<T: Attached>(self, attached: T) -> io::Result<SharedNode<T>> {
         let descriptor =
             self.as_fd().try_clone_to_owned().of_call("fcntl with F_DUPFD_CLOEXEC")?.into();
-        let state = State { node: self, attached, threads: Threads::default() };
-        let inner = Arc::new(Inner {
+        let state = SharedState { node: self, attached, threads: Threads::default() };
+        let inner = Arc::new(SharedInner {
             state: Lock::new(state),
             wanted: AtomicU32::new(0),
             look_again: Condvar::new(),
@@ -246,17 +246,17 @@ impl Node {
     }
 }
 
-impl<T> Inner<T> {
+impl<T> SharedInner<T> {
     /// Gives the lock back; wakes waiting threads if anything moved since `before`.
     #[cold]
     #[inline(never)]
-    fn tell_others(&self, state: LockGuard<'_, State<T>>, before: Moved) {
+    fn tell_others(&self, state: LockGuard<'_, SharedState<T>>, before: EventProgress) {
         let told = state.threads.told(before, state.moved(), state.node.sends_to_itself());
         drop(state);
         self.tell(told);
     }
 
-    fn tell(&self, told: Told) {
+    fn tell(&self, told: ThreadsToWake) {
         if told.followers {
             self.look_again.notify_all();
         }
@@ -275,7 +275,7 @@ impl<T> Inner<T> {
     }
 }
 
-impl<T: Attached> Inner<T> {
+impl<T: Attached> SharedInner<T> {
     /// A thread that panicked while it held the guard left the node between two calls, which is a
     /// valid state.
     #[inline]
@@ -288,8 +288,8 @@ impl<T: Attached> Inner<T> {
     }
 
     #[inline(always)]
-    fn guard<'a>(&'a self, state: LockGuard<'a, State<T>>) -> NodeGuard<'a, T> {
-        let before = if state.is_alone() { Moved::default() } else { state.moved() };
+    fn guard<'a>(&'a self, state: LockGuard<'a, SharedState<T>>) -> NodeGuard<'a, T> {
+        let before = if state.is_alone() { EventProgress::default() } else { state.moved() };
         NodeGuard { state: Some(state), inner: self, before }
     }
 
@@ -309,7 +309,7 @@ impl<T: Attached> Inner<T> {
     }
 
     #[cold]
-    fn lock_contended(&self) -> LockGuard<'_, State<T>> {
+    fn lock_contended(&self) -> LockGuard<'_, SharedState<T>> {
         // It would wait for a thread that is not in this process.
         assert!(self.fork_guard.is_parent(), "{Forked}");
         self.wanted.fetch_add(1, Ordering::Relaxed);
@@ -382,7 +382,7 @@ impl<T: Attached> Inner<T> {
         deadline_ns: u64,
     ) -> io::Result<NodeGuard<'a, T>> {
         let for_room = room.is_some();
-        if guard.state().threads.place(for_room) == Place::Follows {
+        if guard.state().threads.place(for_room) == SleepPlace::Follows {
             let asleep = guard.fall_asleep(for_room);
             let Some(state) = guard.state.take() else { return Ok(guard) };
             let left = deadline_ns.saturating_sub(sys::monotonic_ns());
@@ -400,7 +400,7 @@ impl<T: Attached> Inner<T> {
             return Ok(self.give_way(guard));
         };
         let asleep = guard.fall_asleep(for_room);
-        let leads = asleep.place() == Place::Leads;
+        let leads = asleep.place() == SleepPlace::Leads;
         let others = leads.then(|| (&self.bell, &self.word, self.word.value()));
         drop(guard);
         let began_ns = sys::monotonic_ns();
@@ -539,8 +539,8 @@ impl<T: Attached> SharedNode<T> {
             let unfinished = match &mut outgoing {
                 Some(unfinished) => unfinished,
                 None => match node.begin_send(ticket, data, metadata, word) {
-                    Ok(Begun::Sent) => return Look::Found(Ok(())),
-                    Ok(Begun::Waits(unfinished)) => outgoing.insert(unfinished),
+                    Ok(BegunSend::Sent) => return Look::Found(Ok(())),
+                    Ok(BegunSend::Waits(unfinished)) => outgoing.insert(unfinished),
                     Err(e) => return Look::Found(Err(e)),
                 },
             };

@@ -5,8 +5,8 @@
 //! sleeps.
 
 use super::super::wait::backoff;
-use super::{Attached, Inner, SharedNode};
-use crate::engine::wait::Step;
+use super::{Attached, SharedInner, SharedNode};
+use crate::engine::wait::WaitStep;
 use crate::os::sys;
 use crate::os::thread::{self, Thread};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ pub(super) struct Progress {
     thread: Thread,
 }
 
-impl<T: Attached> Inner<T> {
+impl<T: Attached> SharedInner<T> {
     pub(super) fn stop_progress(&self) {
         let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Progress { stop, thread }) = progress {
@@ -81,15 +81,15 @@ impl<T: Attached> SharedNode<T> {
                     Err(_) => return,
                 }
                 match node.step(&mut backoff) {
-                    Step::Spin => {
+                    WaitStep::Spin => {
                         drop(node);
                         inner.let_others();
                     }
-                    Step::Yield => {
+                    WaitStep::Yield => {
                         drop(node);
                         thread::yield_now();
                     }
-                    Step::Sleep { .. } | Step::TimedOut => {
+                    WaitStep::Sleep { .. } | WaitStep::TimedOut => {
                         let deadline = sys::monotonic_ns() + PROGRESS_SLEEP_MAX_NS;
                         if inner.sleep(node, None, deadline).is_err() {
                             thread::yield_now();

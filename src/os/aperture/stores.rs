@@ -7,7 +7,7 @@
 //! Never: an access outside the pages; in a forked child, which does not have them, any access.
 
 use super::super::memory::{AreaPages, ForkGuard, RegionLines};
-use super::{AccessError, Memory, Pages};
+use super::{AccessError, PageMemory, Pages};
 use crate::link::cells::{self, Lines};
 use std::io;
 use std::sync::PoisonError;
@@ -72,13 +72,13 @@ impl Pages {
         }
         let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
         match memory.as_ref() {
-            Some(Memory::Here(lines)) => Ok(Stores {
+            Some(PageMemory::Here(lines)) => Ok(Stores {
                 lines: lines.clone(),
                 bytes: self.bytes,
                 may_write: self.may_write,
                 guard: self.guard.clone(),
             }),
-            Some(Memory::OtherHost(_)) => Err(AccessError::Word),
+            Some(PageMemory::OtherHost(_)) => Err(AccessError::Word),
             None => Err(AccessError::Revoked),
         }
     }

@@ -43,7 +43,7 @@ impl Drop for Chunk {
 
 /// A message that came, in a buffer of the end point: to be [given back](super::EndPoint::give_back).
 #[derive(Debug)]
-pub struct Received {
+pub struct ReceivedChunk {
     pub(super) index: usize,
     pub(super) at: NonNull<u8>,
     pub(super) bytes: usize,
@@ -52,9 +52,9 @@ pub struct Received {
 
 // SAFETY: like the chunk; the bytes are only read, and do not change until the message is given
 // back.
-unsafe impl Send for Received {}
+unsafe impl Send for ReceivedChunk {}
 
-impl Received {
+impl ReceivedChunk {
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: memory of the chunk, which is alive. The library has finished with the buffer,
@@ -70,5 +70,5 @@ mod tests {
     use static_assertions::assert_impl_all;
 
     assert_impl_all!(Chunk: Send, Sync);
-    assert_impl_all!(Received: Send);
+    assert_impl_all!(ReceivedChunk: Send);
 }

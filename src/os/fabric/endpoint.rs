@@ -19,7 +19,7 @@ mod far;
 mod sending;
 
 use super::FabricError;
-use super::chunk::{Chunk, Context, Received};
+use super::chunk::{Chunk, Context, ReceivedChunk};
 use super::exit::Door;
 use super::library::{Choice, Library};
 use super::object::{Object, Padded};
@@ -29,7 +29,7 @@ use crate::os::memory::ForkGuard;
 use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
 use far::{FAR_FIRST, FarOps};
-pub use far::{FAR_OPS, FarMemory, Kept};
+pub use far::{FAR_OPS, FarMemory, OperationMemory};
 use rustix::mm;
 use sending::Unsent;
 use std::boxed::Box;
@@ -47,7 +47,7 @@ const QUEUE_ENTRIES_OF_MEMORY: usize = 128;
 const ADDRESS_BYTES_MAX: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum OperationState {
     Idle,
     Receiving,
     Came {
@@ -56,7 +56,7 @@ enum State {
     /// Written, but not yet taken by the provider.
     Unsent {
         bytes: usize,
-        to: Peer,
+        to: FabricPeer,
         tag: u64,
     },
     Sending {
@@ -71,17 +71,17 @@ struct Buffer {
     descriptor: *mut c_void,
     context: *mut Context,
     chunk: Arc<Chunk>,
-    state: State,
+    state: OperationState,
     is_for_sending: bool,
 }
 
 /// A peer's number in the table of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer(sys::fi_addr_t);
+pub struct FabricPeer(sys::fi_addr_t);
 
 /// The result of sending a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
+pub enum SendOutcome {
     /// It is sent, with this number of bytes; an event follows when that is finished.
     Leaves(usize),
     /// There was no message to send.
@@ -92,9 +92,9 @@ pub enum Sent {
 
 /// A completion.
 #[derive(Debug)]
-pub enum Event {
+pub enum FabricEvent {
     /// A message came.
-    Came(Received),
+    Came(ReceivedChunk),
     /// A message was longer than a buffer, and is lost.
     TooLong,
     /// A receive ended without a message.
@@ -123,7 +123,7 @@ pub enum Event {
 /// An end point: see the module. Its owner calls the library; no call waits, except one that
 /// silences a descriptor (in [`poll`](Self::poll)).
 #[derive(Debug)]
-pub struct EndPoint {
+pub struct FabricEndPoint {
     // In the order of closing.
     end: Option<Object<sys::fid_ep>>,
     regions: Vec<Object<sys::fid_mr>>,
@@ -151,9 +151,9 @@ pub struct EndPoint {
 // SAFETY: the library's objects are bound to no thread; `FI_THREAD_DOMAIN` requires that one thread
 // at a time calls it, and all calls except those that only read this struct's own fields take `&mut
 // self`.
-unsafe impl Send for EndPoint {}
+unsafe impl Send for FabricEndPoint {}
 
-impl EndPoint {
+impl FabricEndPoint {
     /// Opens an end point of this choice; peers can send to it from now on. Messages have at most
     /// `message_bytes`, a multiple of a page. It has no buffers yet.
     pub fn open(choice: Choice, message_bytes: usize) -> Result<Self, FabricError> {
@@ -344,7 +344,7 @@ impl EndPoint {
             let is_for_sending = i >= receives;
             let list = if is_for_sending { &mut self.idle } else { &mut self.unposted };
             list.push(first + i);
-            let (state, chunk) = (State::Idle, chunk.clone());
+            let (state, chunk) = (OperationState::Idle, chunk.clone());
             self.buffers.push(Buffer { at, descriptor, context, chunk, state, is_for_sending });
         }
         self.post();
@@ -419,7 +419,7 @@ impl EndPoint {
         let Some(_inside) = self.door.enter() else { return };
         while let Some(&index) = self.unposted.last() {
             let buffer = &mut self.buffers[index];
-            debug_assert_eq!(buffer.state, State::Idle);
+            debug_assert_eq!(buffer.state, OperationState::Idle);
             let end = self.end.as_ref().map_or(null_mut(), Object::raw);
             // SAFETY: memory of this length that is not touched until the completion, and a context
             // that stays.
@@ -432,7 +432,7 @@ impl EndPoint {
                 // There is no room until the next completion.
                 return;
             }
-            buffer.state = State::Receiving;
+            buffer.state = OperationState::Receiving;
             self.unposted.pop();
         }
     }
@@ -443,7 +443,7 @@ impl EndPoint {
     }
 
     /// Adds the address of another end point, in the form of this one's.
-    pub fn insert(&mut self, address: &[u8]) -> Result<Peer, FabricError> {
+    pub fn insert(&mut self, address: &[u8]) -> Result<FabricPeer, FabricError> {
         let Some(addresses) = &self.addresses else {
             unreachable!("it is open until it is dropped")
         };
@@ -461,11 +461,11 @@ impl EndPoint {
             let code = if inserted < 0 { inserted as isize } else { -22 };
             return Err(self.library().refused("taking the other end point's address", code));
         }
-        Ok(Peer(peer))
+        Ok(FabricPeer(peer))
     }
 
     /// Removes a peer: nothing is on its way to it, and nothing more will be sent.
-    pub fn remove(&mut self, peer: Peer) {
+    pub fn remove(&mut self, peer: FabricPeer) {
         let Some(addresses) = &self.addresses else { return };
         let Some(_inside) = self.door.enter() else { return };
         let mut peer = peer.0;
@@ -478,7 +478,7 @@ impl EndPoint {
     }
 
     /// Reads some completions; `false`: there are no more for now.
-    pub fn poll(&mut self, events: &mut Vec<Event>) -> Result<bool, FabricError> {
+    pub fn poll(&mut self, events: &mut Vec<FabricEvent>) -> Result<bool, FabricError> {
         let Some(queue) = &self.queue else { return Ok(false) };
         let Some(_inside) = self.door.enter() else { return Ok(false) };
         let queue = queue.raw();
@@ -525,7 +525,7 @@ impl EndPoint {
     fn poll_error(
         &mut self,
         queue: *mut sys::fid_cq,
-        events: &mut Vec<Event>,
+        events: &mut Vec<FabricEvent>,
     ) -> Result<(), FabricError> {
         // SAFETY: integers and pointers.
         let mut entry = unsafe { Padded::<sys::fi_cq_err_entry>::zeroed() };
@@ -550,7 +550,7 @@ impl EndPoint {
         context: *mut c_void,
         bytes: usize,
         error: Option<c_int>,
-        events: &mut Vec<Event>,
+        events: &mut Vec<FabricEvent>,
     ) {
         if context.is_null() {
             return;
@@ -562,41 +562,44 @@ impl EndPoint {
             return self.far_completed(op, error, events);
         }
         let Some(buffer) = self.buffers.get_mut(index) else { return };
-        let before = core::mem::replace(&mut buffer.state, State::Idle);
+        let before = core::mem::replace(&mut buffer.state, OperationState::Idle);
         match (before, error) {
-            (State::Receiving, None) => {
+            (OperationState::Receiving, None) => {
                 let bytes = bytes.min(self.message_bytes);
-                buffer.state = State::Came { bytes };
+                buffer.state = OperationState::Came { bytes };
                 let (at, _chunk) = (buffer.at, buffer.chunk.clone());
-                events.push(Event::Came(Received { index, at, bytes, _chunk }));
+                events.push(FabricEvent::Came(ReceivedChunk { index, at, bytes, _chunk }));
             }
-            (State::Receiving, Some(error)) => {
+            (OperationState::Receiving, Some(error)) => {
                 self.unposted.push(index);
                 events.push(match error as i64 {
-                    error if error == i64::from(sys::FI_ETRUNC) => Event::TooLong,
-                    _ => Event::NotReceived(self.library().text(error)),
+                    error if error == i64::from(sys::FI_ETRUNC) => FabricEvent::TooLong,
+                    _ => FabricEvent::NotReceived(self.library().text(error)),
                 });
             }
-            (State::Sending { tag }, error) => {
+            (OperationState::Sending { tag }, error) => {
                 self.idle.push(index);
                 events.push(match error {
-                    None => Event::Sent { tag },
-                    Some(error) => Event::NotSent { tag, why: self.library().text(error) },
+                    None => FabricEvent::Sent { tag },
+                    Some(error) => FabricEvent::NotSent { tag, why: self.library().text(error) },
                 });
             }
             // The library was not using it: its completion has been reported already.
-            (State::Idle | State::Came { .. } | State::Unsent { .. }, _) => buffer.state = before,
+            (
+                OperationState::Idle | OperationState::Came { .. } | OperationState::Unsent { .. },
+                _,
+            ) => buffer.state = before,
         }
     }
 
     /// Posts the buffer of a message again, after its use. A message of another end point's has no
     /// effect.
-    pub fn give_back(&mut self, received: Received) {
+    pub fn give_back(&mut self, received: ReceivedChunk) {
         let Some(buffer) = self.buffers.get_mut(received.index) else { return };
-        if buffer.at != received.at || !matches!(buffer.state, State::Came { .. }) {
+        if buffer.at != received.at || !matches!(buffer.state, OperationState::Came { .. }) {
             return;
         }
-        buffer.state = State::Idle;
+        buffer.state = OperationState::Idle;
         self.unposted.push(received.index);
         drop(received);
         self.post();
@@ -622,7 +625,7 @@ impl EndPoint {
     }
 }
 
-impl EndPoint {
+impl FabricEndPoint {
     /// Closes it, which ends all operations. `false`: the library still uses some of it; its memory
     /// stays mapped for good.
     pub fn close(mut self) -> bool {
@@ -667,7 +670,7 @@ impl EndPoint {
     }
 }
 
-impl Drop for EndPoint {
+impl Drop for FabricEndPoint {
     fn drop(&mut self) {
         self.close_all();
     }
@@ -702,6 +705,6 @@ mod tests {
     use super::*;
     use static_assertions::{assert_impl_all, assert_not_impl_any};
 
-    assert_impl_all!(EndPoint: Send);
-    assert_not_impl_any!(EndPoint: Sync);
+    assert_impl_all!(FabricEndPoint: Send);
+    assert_not_impl_any!(FabricEndPoint: Sync);
 }

@@ -6,7 +6,7 @@
 //!   `exit`: no thread enters any more; waits for those that are in; then libfabric unloads itself
 //! ```
 //! The thread that ends the process may still enter, to free its objects; while it frees a node,
-//! whose other threads then have work to do, all threads may ([`Opened`]).
+//! whose other threads then have work to do, all threads may ([`OpenedExit`]).
 //!
 //! Each call costs two atomic operations on a cache line that few end points share: little beside
 //! the cost of a call of libfabric.
@@ -22,9 +22,9 @@ const LINES: usize = 16;
 const LOOKS: u32 = 2000;
 
 #[repr(align(128))]
-struct Line(AtomicUsize);
+struct PaddedCount(AtomicUsize);
 
-static INSIDE: [Line; LINES] = [const { Line(AtomicUsize::new(0)) }; LINES];
+static INSIDE: [PaddedCount; LINES] = [const { PaddedCount(AtomicUsize::new(0)) }; LINES];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 /// The thread that ends the process; zero: the process is not ending.
 static ENDS: AtomicI32 = AtomicI32::new(0);
@@ -90,9 +90,9 @@ pub fn is_in_a_child() -> bool {
 /// While the thread that ends the process waits for other threads to finish, they may enter, since
 /// libfabric does not unload its providers yet. Dropping this waits for their calls again.
 #[derive(Debug)]
-pub struct Opened(bool);
+pub struct OpenedExit(bool);
 
-impl Opened {
+impl OpenedExit {
     /// Has no effect unless this thread ends the process.
     pub fn by_this_thread() -> Self {
         let ends = ENDS.load(SeqCst);
@@ -104,7 +104,7 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenedExit {
     fn drop(&mut self) {
         if self.0 {
             wait_for_all();

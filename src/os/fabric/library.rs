@@ -62,11 +62,11 @@ type DupInfo = unsafe extern "C" fn(*const fi_info) -> *mut fi_info;
 type OpenFabric =
     unsafe extern "C" fn(*mut sys::fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int;
 type ErrorText = unsafe extern "C" fn(c_int) -> *const c_char;
-type Version = unsafe extern "C" fn() -> u32;
+type VersionCall = unsafe extern "C" fn() -> u32;
 
 /// The purpose of an end point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
+enum EndPointPurpose {
     /// Messages alone.
     Messages,
     /// Memory that another end point writes and reads.
@@ -97,7 +97,7 @@ impl Library {
         // SAFETY: these are the types of the functions in libfabric's headers, in each version from
         // 1.17 on; the pointers stay good, since the library is never closed.
         let (get_version, library) = unsafe {
-            let version: dl::Symbol<Version> = opened.get(b"fi_version\0").map_err(failed)?;
+            let version: dl::Symbol<VersionCall> = opened.get(b"fi_version\0").map_err(failed)?;
             let library = Self {
                 get_info: *opened.get::<GetInfo>(b"fi_getinfo\0").map_err(failed)?,
                 free_info: *opened.get::<FreeInfo>(b"fi_freeinfo\0").map_err(failed)?,
@@ -158,7 +158,7 @@ impl Library {
         provider: Option<&str>,
         source: Option<IpAddr>,
     ) -> Result<Choice, FabricError> {
-        self.choose_for(Purpose::Messages, provider, source)
+        self.choose_for(EndPointPurpose::Messages, provider, source)
     }
 
     /// The same with one provider, for end points whose memory is open to others: it writes and
@@ -175,19 +175,19 @@ impl Library {
                 why: "it takes a tenth of a second and more to open an end point".into(),
             });
         }
-        self.choose_for(Purpose::Memory, Some(provider), source)
+        self.choose_for(EndPointPurpose::Memory, Some(provider), source)
     }
 
     fn choose_for(
         self: &Arc<Self>,
-        purpose: Purpose,
+        purpose: EndPointPurpose,
         provider: Option<&str>,
         source: Option<IpAddr>,
     ) -> Result<Choice, FabricError> {
         let _inside = Door::COMMON.enter().ok_or(FabricError::Ends)?;
         let what = match purpose {
-            Purpose::Messages => "",
-            Purpose::Memory => {
+            EndPointPurpose::Messages => "",
+            EndPointPurpose::Memory => {
                 " that writes to memory, tells when that is there, and leaves the keys to this end"
             }
         };
@@ -253,7 +253,7 @@ impl Library {
         }
     }
 
-    fn hints(&self, purpose: Purpose, provider: Option<&str>) -> Option<Infos<'_>> {
+    fn hints(&self, purpose: EndPointPurpose, provider: Option<&str>) -> Option<Infos<'_>> {
         // SAFETY: without an argument it makes an empty answer with all of its parts.
         let raw = NonNull::new(unsafe { (self.dup_info)(null()) })?;
         let hints = Infos { raw: raw.as_ptr(), library: self };
@@ -268,13 +268,13 @@ impl Library {
             domain.av_type = sys::FI_AV_TABLE;
             domain.threading = sys::FI_THREAD_DOMAIN;
             match purpose {
-                Purpose::Messages => {
+                EndPointPurpose::Messages => {
                     info.caps = u64::from(sys::FI_MSG | sys::FI_SEND | sys::FI_RECV);
                     domain.mr_mode = MR_MODES as c_int;
                     (*info.tx_attr).msg_order = u64::from(sys::FI_ORDER_SAS);
                     (*info.rx_attr).msg_order = u64::from(sys::FI_ORDER_SAS);
                 }
-                Purpose::Memory => {
+                EndPointPurpose::Memory => {
                     info.caps = CAPS_OF_MEMORY;
                     domain.mr_mode = MR_MODES_OF_MEMORY as c_int;
                     // For each operation: its completion means that the bytes have arrived.
@@ -294,7 +294,7 @@ impl Library {
 ///
 /// # Safety
 /// It is the library's, with all of its parts.
-unsafe fn unfit(info: &fi_info, purpose: Purpose) -> Option<String> {
+unsafe fn unfit(info: &fi_info, purpose: EndPointPurpose) -> Option<String> {
     // SAFETY: the caller guarantees it.
     let (end, domain, sends) = unsafe { (&*info.ep_attr, &*info.domain_attr, &*info.tx_attr) };
     let wants = domain.mr_mode as u32 & !(MR_MODES | MR_MODES_OLD);
@@ -307,7 +307,7 @@ unsafe fn unfit(info: &fi_info, purpose: Purpose) -> Option<String> {
         Some(format!("sends {} bytes at a time, and {MESSAGE_BYTES} are needed", end.max_msg_size))
     } else if info.caps & sys::FI_LOCAL_COMM != 0 && info.caps & sys::FI_REMOTE_COMM == 0 {
         Some("reaches this host only".to_string())
-    } else if purpose == Purpose::Messages {
+    } else if purpose == EndPointPurpose::Messages {
         None
     } else if (end.max_msg_size as u64) < OP_BYTES {
         Some(format!("writes {} bytes at a time, and {OP_BYTES} are needed", end.max_msg_size))

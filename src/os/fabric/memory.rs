@@ -18,10 +18,10 @@
 //! Never: lent memory is unmapped, or given back, while the library uses its end point; two
 //! operations write the same bytes at a time; a lock is held while waiting.
 
-use super::endpoint::{FAR_OPS, FarMemory, Kept};
-use super::{Choice, EndPoint, Event, FabricError, Peer};
+use super::endpoint::{FAR_OPS, FarMemory, OperationMemory};
+use super::{Choice, FabricEndPoint, FabricError, FabricEvent, FabricPeer};
 use crate::link::cells;
-use crate::os::aperture::{AccessError, Far};
+use crate::os::aperture::{AccessError, FarPages};
 use crate::os::memory::{ForkGuard, RegionLines};
 use crate::os::sys::{monotonic_ns, random, wait_for};
 use crate::wire::ApertureAccess;
@@ -48,15 +48,15 @@ const LOOK_NS: u64 = 1_000_000;
 /// Pages of this process that one other end point may read, and write if that is allowed. Dropping
 /// this ends its access.
 #[derive(Debug)]
-pub struct Lent {
-    end: ManuallyDrop<EndPoint>,
+pub struct LentPages {
+    end: ManuallyDrop<FabricEndPoint>,
     /// While this is open, the pages count as in use.
     file: ManuallyDrop<OwnedFd>,
     at: FarMemory,
-    events: Vec<Event>,
+    events: Vec<FabricEvent>,
 }
 
-impl Lent {
+impl LentPages {
     /// Opens pages of a file; `file` is a descriptor like one for another process.
     pub fn open(
         choice: &Choice,
@@ -69,7 +69,7 @@ impl Lent {
         let may_write = access == ApertureAccess::ReadWrite;
         let lines = RegionLines::map_aperture(&file, bytes, may_write).map_err(|e| e.to_string());
         let lines = lines.map_err(os("mapping memory"))?;
-        let mut end = EndPoint::open_for_memory(choice.duplicate()?)?;
+        let mut end = FabricEndPoint::open_for_memory(choice.duplicate()?)?;
         if end.descriptor().is_none() {
             return Err(os("waiting for it")("the provider has no descriptor for that".into()));
         }
@@ -111,7 +111,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentPages {
     fn drop(&mut self) {
         // SAFETY: taken once, here.
         let end = unsafe { ManuallyDrop::take(&mut self.end) };
@@ -125,7 +125,7 @@ impl Drop for Lent {
 
 /// Another host's memory, as described by its owner.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct DescribedMemory<'a> {
     /// Its end point's address.
     pub address: &'a [u8],
     /// The memory.
@@ -137,57 +137,61 @@ pub struct Place<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct MemoryPart {
     /// The number of its first write.
     number: u64,
     offset: u64,
     bytes: u64,
 }
 
-impl Part {
+impl MemoryPart {
     fn overlaps(&self, other: &Self) -> bool {
         self.offset < other.offset + other.bytes && other.offset < self.offset + self.bytes
     }
 }
 
 #[derive(Debug)]
-struct Inner {
+struct MemoryInner {
     /// `None`: closed.
-    end: Option<EndPoint>,
-    to: (Peer, FarMemory),
+    end: Option<FabricEndPoint>,
+    to: (FabricPeer, FarMemory),
     /// The memory for writes; `None`: read-only. Then the memory for reads.
-    copy: Option<Kept>,
-    landing: Kept,
+    copy: Option<OperationMemory>,
+    landing: OperationMemory,
     /// Parts that wait, and those on their way.
-    parts: VecDeque<Part>,
-    ops: [Option<Part>; READ_OP],
+    parts: VecDeque<MemoryPart>,
+    ops: [Option<MemoryPart>; READ_OP],
     written: u64,
     /// The number of operations that have arrived.
     arrived: u64,
     is_reading: bool,
     /// The reason why a write or read failed, and the time at which that was noticed.
     failed: Option<(String, u64)>,
-    events: Vec<Event>,
+    events: Vec<FabricEvent>,
 }
 
 /// Memory of another host.
 #[derive(Debug)]
-pub struct Reached {
+pub struct ReachedMemory {
     /// The bytes that this end has written.
     copy: Option<RegionLines>,
     landing: RegionLines,
     bytes: u64,
     timeout_ns: u64,
-    inner: Mutex<Inner>,
+    inner: Mutex<MemoryInner>,
     /// Lets one thread read at a time.
     reads: Mutex<()>,
     guard: ForkGuard,
 }
 
-impl Reached {
+impl ReachedMemory {
     /// Opens another host's memory, without sending anything yet. A call waits at most `timeout_ns`
     /// for its owner.
-    pub fn open(choice: &Choice, place: &Place<'_>, timeout_ns: u64) -> Result<Self, FabricError> {
+    pub fn open(
+        choice: &Choice,
+        place: &DescribedMemory<'_>,
+        timeout_ns: u64,
+    ) -> Result<Self, FabricError> {
         let os = |e: std::io::Error| FabricError::Refused {
             doing: "mapping memory",
             code: e.raw_os_error().unwrap_or(0),
@@ -198,10 +202,10 @@ impl Reached {
         let copy = copy.map_err(os)?;
         let landing = RegionLines::private(READ_BYTES).map_err(os)?;
         let guard = ForkGuard::new().map_err(os)?;
-        let mut end = EndPoint::open_for_memory(choice.duplicate()?)?;
+        let mut end = FabricEndPoint::open_for_memory(choice.duplicate()?)?;
         let peer = end.insert(place.address)?;
         let kept = copy.as_ref().map(|lines| end.keep(lines)).transpose()?;
-        let inner = Inner {
+        let inner = MemoryInner {
             copy: kept,
             landing: end.keep(&landing)?,
             end: Some(end),
@@ -218,7 +222,7 @@ impl Reached {
         Ok(Self { copy, landing, bytes: place.bytes, timeout_ns, inner, reads, guard })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, MemoryInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -270,7 +274,7 @@ impl Reached {
     pub fn may_sleep(&self) -> bool {
         let mut inner = self.lock();
         inner.progress();
-        inner.end.as_mut().is_none_or(EndPoint::may_sleep)
+        inner.end.as_mut().is_none_or(FabricEndPoint::may_sleep)
     }
 
     /// Ends all operations. Writes that have not arrived never will.
@@ -291,7 +295,7 @@ impl Reached {
     }
 }
 
-impl Inner {
+impl MemoryInner {
     fn has_delivered(&self, mark: u64) -> bool {
         let under_way = self.ops.iter().flatten().chain(self.parts.front());
         under_way.map(|part| part.number).min().is_none_or(|first| first > mark)
@@ -303,7 +307,7 @@ impl Inner {
         for _ in 0..READS_PER_CALL {
             let polled = end.poll(&mut events);
             for event in events.drain(..) {
-                let Event::Far { op, ended } = event else { continue };
+                let FabricEvent::Far { op, ended } = event else { continue };
                 match self.ops.get_mut(op) {
                     Some(place) if ended.is_ok() => {
                         *place = None;
@@ -337,7 +341,7 @@ impl Inner {
             && let Some(part) = self.parts.front_mut()
             && let Some(op) = self.ops.iter().position(Option::is_none)
         {
-            let first = Part { bytes: part.bytes.min(OP_BYTES), ..*part };
+            let first = MemoryPart { bytes: part.bytes.min(OP_BYTES), ..*part };
             if self.ops.iter().flatten().any(|other| other.overlaps(&first)) {
                 return;
             }
@@ -366,7 +370,7 @@ impl Inner {
         {
             last.bytes += bytes;
         } else if count < PARTS_MAX {
-            self.parts.push_back(Part { number: self.written + 1, offset, bytes });
+            self.parts.push_back(MemoryPart { number: self.written + 1, offset, bytes });
         } else {
             return Err(AccessError::Busy(PARTS_MAX));
         }
@@ -375,7 +379,7 @@ impl Inner {
     }
 }
 
-impl Far for Reached {
+impl FarPages for ReachedMemory {
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), AccessError> {
         let Some(copy) = &self.copy else { return Err(AccessError::ReadOnly) };
         let mut at = offset;
@@ -412,7 +416,7 @@ impl Far for Reached {
         let mut at = offset;
         for piece in to.chunks_mut(READ_BYTES) {
             self.wait(until_ns, |inner| {
-                let Inner { end: Some(end), landing, to, .. } = inner else { return true };
+                let MemoryInner { end: Some(end), landing, to, .. } = inner else { return true };
                 match end.begin_far(READ_OP, *to, at, (landing, 0..piece.len()), true) {
                     Ok(begun) => {
                         inner.is_reading = begun;
@@ -432,12 +436,12 @@ impl Far for Reached {
     }
 }
 
-impl Reached {
+impl ReachedMemory {
     /// Waits until `look` returns true. The lock is free while it waits.
     fn wait(
         &self,
         until_ns: u64,
-        mut look: impl FnMut(&mut Inner) -> bool,
+        mut look: impl FnMut(&mut MemoryInner) -> bool,
     ) -> Result<(), AccessError> {
         loop {
             let descriptor = {
@@ -449,7 +453,11 @@ impl Reached {
                 if look(&mut inner) {
                     return Ok(());
                 }
-                inner.end.as_ref().and_then(EndPoint::descriptor).map(|fd| fd.try_clone_to_owned())
+                inner
+                    .end
+                    .as_ref()
+                    .and_then(FabricEndPoint::descriptor)
+                    .map(|fd| fd.try_clone_to_owned())
             };
             let now_ns = monotonic_ns();
             if now_ns >= until_ns {
@@ -464,7 +472,7 @@ impl Reached {
     }
 }
 
-impl Drop for Reached {
+impl Drop for ReachedMemory {
     fn drop(&mut self) {
         self.close();
     }

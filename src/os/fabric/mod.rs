@@ -26,11 +26,11 @@ mod object;
 #[rustfmt::skip]
 mod sys;
 
-pub use chunk::Received;
-pub use endpoint::{EndPoint, Event, FarMemory, Peer, Sent};
-pub use exit::Opened;
+pub use chunk::ReceivedChunk;
+pub use endpoint::{FabricEndPoint, FabricEvent, FabricPeer, FarMemory, SendOutcome};
+pub use exit::OpenedExit;
 pub use library::{Choice, Library};
-pub use memory::{Lent, Reached};
+pub use memory::{LentPages, ReachedMemory};
 
 use std::string::String;
 

@@ -32,7 +32,7 @@ mod room;
 pub use area::{AreaMemory, AreaReport, Grant};
 pub use elsewhere::{apertures_still_mapped, close_elsewhere, descriptors_leaked};
 pub use pages::{AperturePages, AreaPages, PagesError};
-pub use received::{DescriptorError, Wanted, check, check_pages, check_size};
+pub use received::{DescriptorError, WantedDescriptor, check, check_pages, check_size};
 pub use remains::{Remains, copy_elsewhere};
 pub(crate) use room::check_now as check_room;
 
@@ -603,7 +603,7 @@ mod tests {
         let fd = create(bytes).unwrap();
         let ours = Region::map_writable(&fd, bytes).unwrap();
         seal(&fd, SEALS_READ_ONLY).unwrap();
-        let wanted = Wanted {
+        let wanted = WantedDescriptor {
             seals: SEALS_READ_ONLY,
             seals_refused: SealFlags::WRITE,
             bytes,
@@ -612,7 +612,7 @@ mod tests {
         };
         check(&fd, &wanted).unwrap();
         let theirs = Region::map_read_only(&fd, bytes).unwrap();
-        let filled = Wanted { filled: true, ..wanted };
+        let filled = WantedDescriptor { filled: true, ..wanted };
         assert!(matches!(check(&fd, &filled), Err(DescriptorError::NotFilled { found: 0, .. })));
         theirs.fill_by_reading().unwrap();
         check(&fd, &filled).unwrap();

@@ -16,7 +16,7 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// What a descriptor from another process must be.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct WantedDescriptor {
     /// Seals that must be there; others may be.
     pub seals: SealFlags,
     /// Seals that must not be there: with them the file could not be mapped as agreed.
@@ -88,7 +88,7 @@ pub enum DescriptorError {
 /// The seals come first: reading them asks the kernel's own memory files only and cannot block,
 /// while asking for the file system type of a stranger's FUSE file waits for the stranger. What
 /// has seals is tmpfs or hugetlbfs, and everything after that answers at once.
-pub fn check(fd: impl AsFd, wanted: &Wanted) -> Result<(), DescriptorError> {
+pub fn check(fd: impl AsFd, wanted: &WantedDescriptor) -> Result<(), DescriptorError> {
     let fd = fd.as_fd();
     let not_memory = |e: rustix::io::Errno| DescriptorError::NotMemory(e.into());
     let found = rustix::fs::fcntl_get_seals(fd).map_err(not_memory)?;
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn pages_behind_its_end_pay_for_nothing_of_a_file() {
         const BYTES: usize = 16 * PAGE;
-        let wanted = Wanted {
+        let wanted = WantedDescriptor {
             seals: SEALS_READ_ONLY,
             seals_refused: SealFlags::WRITE,
             bytes: BYTES,
@@ -224,7 +224,7 @@ mod tests {
         assert!(check(&file, &wanted).is_err());
         // So many that whoever unmaps it last would be kept by freeing them.
         let file = strangers_file(PAGE, PAGE..PAGE + (80 << 20));
-        let small = Wanted { bytes: PAGE, filled: false, ..wanted };
+        let small = WantedDescriptor { bytes: PAGE, filled: false, ..wanted };
         assert!(matches!(check(&file, &small), Err(DescriptorError::Behind { .. })));
     }
 

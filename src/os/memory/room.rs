@@ -14,14 +14,14 @@ const LOOKED_UP_BYTES: usize = 1 << 20;
 
 /// What one control group allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Room {
+struct GroupRoom {
     group: PathBuf,
     limit: u64,
     free: u64,
 }
 
 /// Where a version of control groups is mounted, and how it calls things.
-struct Version {
+struct GroupVersion {
     root: &'static str,
     limit: &'static str,
     usage: &'static str,
@@ -29,22 +29,22 @@ struct Version {
     files: [&'static str; 2],
 }
 
-const TWO: Version = Version {
+const TWO: GroupVersion = GroupVersion {
     root: "sys/fs/cgroup",
     limit: "memory.max",
     usage: "memory.current",
     files: ["file", "shmem"],
 };
-const BOTH: Version = Version { root: "sys/fs/cgroup/unified", ..TWO };
-const ONE: Version = Version {
+const BOTH: GroupVersion = GroupVersion { root: "sys/fs/cgroup/unified", ..TWO };
+const ONE: GroupVersion = GroupVersion {
     root: "sys/fs/cgroup/memory",
     limit: "memory.limit_in_bytes",
     usage: "memory.usage_in_bytes",
     files: ["total_cache", "total_shmem"],
 };
 
-impl Version {
-    fn room_of(&self, group: PathBuf) -> Option<Room> {
+impl GroupVersion {
+    fn room_of(&self, group: PathBuf) -> Option<GroupRoom> {
         let number = |name| read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
         // "max": none.
         let limit = number(self.limit)?;
@@ -55,12 +55,12 @@ impl Version {
             lines.find(|(found, _)| *found == name).and_then(|(_, n)| n.parse().ok()).unwrap_or(0)
         });
         let used = usage.saturating_sub(u64::saturating_sub(files, shared));
-        Some(Room { group, limit, free: limit.saturating_sub(used) })
+        Some(GroupRoom { group, limit, free: limit.saturating_sub(used) })
     }
 }
 
 /// The tightest of the control groups that this process is in, one inside another, if any has a limit.
-fn tightest(root: &Path) -> Option<Room> {
+fn tightest(root: &Path) -> Option<GroupRoom> {
     let text = read_to_string(root.join("proc/self/cgroup")).ok()?;
     let lines = text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let groups = lines.flat_map(|(controllers, path)| {
@@ -80,8 +80,8 @@ fn tightest(root: &Path) -> Option<Room> {
     groups.min_by_key(|room| room.free)
 }
 
-fn refuse(bytes: usize, room: &Room) -> io::Error {
-    let Room { group, limit, free } = room;
+fn refuse(bytes: usize, room: &GroupRoom) -> io::Error {
+    let GroupRoom { group, limit, free } = room;
     let group = group.display();
     io::Error::new(
         io::ErrorKind::OutOfMemory,

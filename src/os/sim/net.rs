@@ -40,7 +40,7 @@ const PROBE_NS: u64 = 1_000_000_000;
 
 /// One end of a connection.
 #[derive(Clone, Copy)]
-struct End {
+struct SimEnd {
     own: SocketAddr,
     other: SocketAddr,
     hosts: [usize; 2],
@@ -53,13 +53,13 @@ struct Wire {
     net: u8,
 }
 
-struct Listener {
+struct SimListener {
     socket: u64,
     host: usize,
     address: SocketAddr,
     name: SocketAddrUnix,
     /// Connected ends that wait to be accepted, in order.
-    waiting: VecDeque<End>,
+    waiting: VecDeque<SimEnd>,
 }
 
 /// A cut: nothing passes between a host and the others.
@@ -73,9 +73,9 @@ struct Cut {
 
 #[derive(Default)]
 struct Net {
-    listeners: Vec<Listener>,
+    listeners: Vec<SimListener>,
     /// By the kernel's number of the socket, which is not used again.
-    ends: BTreeMap<u64, End>,
+    ends: BTreeMap<u64, SimEnd>,
     wires: Vec<Weak<Wire>>,
     cuts: Vec<Cut>,
     ports: u16,
@@ -153,7 +153,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         let is_new = all.listeners.iter().all(|one| one.host != host || one.address != address);
         assert!(is_new, "one listener at an address");
         let waiting = VecDeque::new();
-        all.listeners.push(Listener { socket, host, address, name, waiting });
+        all.listeners.push(SimListener { socket, host, address, name, waiting });
     });
     Ok(fd.into())
 }
@@ -189,7 +189,8 @@ pub(crate) fn connect(address: SocketAddr, within: Duration) -> io::Result<TcpSt
             return Err(io::ErrorKind::TimedOut.into());
         }
         let found = NET.with_borrow(|all| {
-            let is_it = |one: &&Listener| one.host == hosts[1] && one.address.port() == to.port();
+            let is_it =
+                |one: &&SimListener| one.host == hosts[1] && one.address.port() == to.port();
             all.listeners.iter().find(is_it).map(|one| (one.socket, one.name.clone()))
         });
         let (number, name) = found.ok_or(io::ErrorKind::ConnectionRefused)?;
@@ -212,11 +213,11 @@ pub(crate) fn connect(address: SocketAddr, within: Duration) -> io::Result<TcpSt
         all.made_by.push(hosts[0]);
         let at = address_of(hosts[0], net, 40_000 + all.ports);
         let (own, other) = (at, address);
-        let there = End { own: other, other: own, hosts: [hosts[1], hosts[0]], net };
+        let there = SimEnd { own: other, other: own, hosts: [hosts[1], hosts[0]], net };
         if let Some(found) = all.listeners.iter_mut().find(|one| one.socket == listener.0) {
             found.waiting.push_back(there);
         }
-        End { own, other, hosts, net }
+        SimEnd { own, other, hosts, net }
     });
     register(&own, end)?;
     let wire = Rc::new(Wire { near: [near, listener.1], hosts, net });
@@ -350,13 +351,13 @@ fn random_below(bound: u64) -> u64 {
     with(|world| world.random.below(bound)).unwrap_or_default()
 }
 
-fn register(fd: &OwnedFd, end: End) -> io::Result<()> {
+fn register(fd: &OwnedFd, end: SimEnd) -> io::Result<()> {
     let number = number(fd.as_fd())?;
     NET.with_borrow_mut(|all| all.ends.insert(number, end));
     Ok(())
 }
 
-fn end_of(fd: BorrowedFd<'_>) -> Option<End> {
+fn end_of(fd: BorrowedFd<'_>) -> Option<SimEnd> {
     if !is_running() {
         return None;
     }
@@ -364,7 +365,7 @@ fn end_of(fd: BorrowedFd<'_>) -> Option<End> {
     NET.with_borrow(|all| all.ends.get(&number).copied())
 }
 
-fn of_listener<R>(listener: &TcpListener, what: impl FnOnce(&mut Listener) -> R) -> Option<R> {
+fn of_listener<R>(listener: &TcpListener, what: impl FnOnce(&mut SimListener) -> R) -> Option<R> {
     if !is_running() {
         return None;
     }

@@ -2,15 +2,15 @@
 //!
 //! Never: bytes that a write took are kept here; a peer that breaks the rules stays connected.
 
-use super::flow::Flow;
-use super::listener::Places;
+use super::flow::ByteFlow;
+use super::listener::ListenerPlaces;
 use super::{ByteConfig, ByteStreamError};
 use crate::control::Peer;
 #[cfg(feature = "tokio")]
 use crate::node::Attached;
 use crate::node::{CloseReason, Look, Node};
 use crate::protocol::ends::{connected, grown};
-use crate::protocol::manager::{Protocols, StillWaits, Target, Waiting};
+use crate::protocol::manager::{Protocols, StillWaits, Target, Wakeable};
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
@@ -21,14 +21,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// One connection, as a polling thread sees it. Its lock is taken under the manager's.
 pub(super) struct StreamCore {
-    state: Mutex<State>,
+    state: Mutex<ByteStreamState>,
     pub(super) connection: OnceLock<Arc<Connection>>,
     /// The listener's place, by number.
-    place: Option<(u64, Arc<Places>)>,
+    place: Option<(u64, Arc<ListenerPlaces>)>,
 }
 
-struct State {
-    flow: Flow,
+struct ByteStreamState {
+    flow: ByteFlow,
     /// The tasks that wait to read and to write.
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -38,7 +38,7 @@ struct State {
     owes_end: bool,
 }
 
-impl State {
+impl ByteStreamState {
     /// Sends the end of this side's bytes, if that is owed.
     fn say_end(&mut self, node: &mut Node) {
         if !self.owes_end {
@@ -73,12 +73,13 @@ pub(crate) enum Side {
 }
 
 impl StreamCore {
-    pub(super) fn new(flow: Flow, place: Option<(u64, Arc<Places>)>) -> Self {
-        let state = State { flow, reader: None, writer: None, is_listed: false, owes_end: false };
+    pub(super) fn new(flow: ByteFlow, place: Option<(u64, Arc<ListenerPlaces>)>) -> Self {
+        let state =
+            ByteStreamState { flow, reader: None, writer: None, is_listed: false, owes_end: false };
         Self { state: Mutex::new(state), connection: OnceLock::new(), place }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ByteStreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -155,7 +156,11 @@ impl StreamCore {
 
     /// Lists this for the polling threads.
     #[cold]
-    fn list(self: &Arc<Self>, mut state: MutexGuard<'_, State>, protocols: &mut Protocols) {
+    fn list(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, ByteStreamState>,
+        protocols: &mut Protocols,
+    ) {
         if !core::mem::replace(&mut state.is_listed, true) {
             protocols.list(self.clone());
         }
@@ -170,7 +175,7 @@ impl StreamCore {
         &self,
         node: &mut Node,
         protocols: &mut Protocols,
-        send: impl FnOnce(&mut Flow, &mut Node) -> Look<Result<R, ByteStreamError>>,
+        send: impl FnOnce(&mut ByteFlow, &mut Node) -> Look<Result<R, ByteStreamError>>,
     ) -> Look<Result<R, ByteStreamError>> {
         if let Some(reason) = self.ended() {
             return Look::Found(Err(ByteStreamError::of(reason)));
@@ -186,7 +191,7 @@ impl StreamCore {
     }
 }
 
-impl Waiting for StreamCore {
+impl Wakeable for StreamCore {
     fn look(&self, node: &mut Node) -> StillWaits {
         let has_ended = self.ended().is_some();
         let mut state = self.state();
@@ -194,7 +199,7 @@ impl Waiting for StreamCore {
         if !has_ended {
             state.say_end(node);
         }
-        let State { flow, reader, writer, is_listed, owes_end } = &mut *state;
+        let ByteStreamState { flow, reader, writer, is_listed, owes_end } = &mut *state;
         let owes = flow.untold || *owes_end;
         if reader.is_some() && (has_ended || flow.is_readable(node)) {
             reader.take().into_iter().for_each(Waker::wake);
@@ -213,7 +218,7 @@ impl Waiting for StreamCore {
 
     fn give_up(&self) {
         let mut state = self.state();
-        let State { reader, writer, .. } = &mut *state;
+        let ByteStreamState { reader, writer, .. } = &mut *state;
         reader.take().into_iter().chain(writer.take()).for_each(Waker::wake);
     }
 }
@@ -292,7 +297,8 @@ impl ByteStream {
         timeout: Option<Duration>,
     ) -> Result<Self, GrowError> {
         config.check()?;
-        let (flow, hello) = Flow::new(&mut manager.lock(), &config).map_err(GrowError::SetUp)?;
+        let (flow, hello) =
+            ByteFlow::new(&mut manager.lock(), &config).map_err(GrowError::SetUp)?;
         let core = StreamCore::new(flow, None);
         let read = |connection: &Arc<Connection>, answer: &[u8]| {
             let node = manager.lock();
@@ -510,7 +516,7 @@ impl ByteStream {
                     node.await_room(link);
                     arm = true;
                 }
-                let State { reader, writer, .. } = &mut *state;
+                let ByteStreamState { reader, writer, .. } = &mut *state;
                 let place = if side == Side::Reader { reader } else { writer };
                 match place {
                     Some(known) => known.clone_from(waker),

@@ -62,7 +62,7 @@ pub(super) struct Incoming {
 
 /// The window of the other side, and the bytes sent into it.
 #[derive(Debug)]
-struct Outgoing {
+struct OutgoingWindow {
     prepared: PreparedTicket,
     window: u64,
     packets_max: u64,
@@ -77,12 +77,12 @@ struct Outgoing {
 
 /// The state of one connection.
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(super) struct ByteFlow {
     pub(super) incoming: Incoming,
     /// The cell into which the other side deposits its credit.
     cell: Cell,
-    lent: Option<Lent>,
-    outgoing: Option<Outgoing>,
+    lent: Option<HelloContents>,
+    outgoing: Option<OutgoingWindow>,
     /// This side has ended its bytes.
     pub(super) is_shut: bool,
     /// The peer's violation.
@@ -101,14 +101,14 @@ pub(super) struct Flow {
 
 /// The contents of the other side's hello.
 #[derive(Clone, Copy, Debug)]
-struct Lent {
+struct HelloContents {
     window: Ticket,
     window_bytes: u32,
     packets: u32,
     credit: Ticket,
 }
 
-impl Lent {
+impl HelloContents {
     fn from_bytes(bytes: &[u8], peer: &Peer) -> Result<Self, String> {
         if bytes.len() != HELLO_BYTES {
             return Err(format!("a hello of {} bytes, where {HELLO_BYTES} are due", bytes.len()));
@@ -133,7 +133,7 @@ impl Lent {
     }
 }
 
-impl Flow {
+impl ByteFlow {
     /// A window, and its hello for the other side. Nothing is left behind if that fails.
     pub fn new(node: &mut Node, config: &ByteConfig) -> Result<(Self, Vec<u8>), String> {
         let (cell, credit) = Cell::new(node, CREDIT_BYTES)?;
@@ -220,7 +220,7 @@ impl Flow {
 
     /// Takes the other side's window; it is used once the link is known.
     pub fn lent(&mut self, hello: &[u8], peer: &Peer) -> Result<(), String> {
-        self.lent = Some(Lent::from_bytes(hello, peer)?);
+        self.lent = Some(HelloContents::from_bytes(hello, peer)?);
         Ok(())
     }
 
@@ -229,7 +229,7 @@ impl Flow {
         let Some(lent) = self.lent.take() else { return };
         node.show_kept(link, vec![("window", self.incoming.held.clone())]);
         let packet_bytes = node.fast_bytes_max(link).unwrap_or(0).min(LENGTH_MASK as usize);
-        self.outgoing = Some(Outgoing {
+        self.outgoing = Some(OutgoingWindow {
             prepared: PreparedTicket::new(&lent.window, link),
             window: lent.window_bytes.into(),
             packets_max: lent.packets.into(),
@@ -534,7 +534,7 @@ impl Incoming {
     }
 }
 
-impl Outgoing {
+impl OutgoingWindow {
     /// Packets that may be sent now.
     #[inline]
     fn packets_left(&mut self, node: &Node, cell: &Cell) -> u64 {

@@ -7,7 +7,7 @@ use super::ByteConfig;
 #[cfg(feature = "tokio")]
 use super::ends::Turned;
 use super::ends::{ByteStream, StreamCore};
-use super::flow::Flow;
+use super::flow::ByteFlow;
 use crate::control::{Peer, PeerUser, RequestId};
 #[cfg(feature = "tokio")]
 use crate::node::Attached;
@@ -15,7 +15,7 @@ use crate::node::{Look, Node};
 use crate::protocol::ends::{check_place, offered};
 #[cfg(feature = "tokio")]
 use crate::protocol::manager::Awaiting;
-use crate::protocol::manager::{OfferId, Offering, Protocol, StillWaits, Waiting, Wakers};
+use crate::protocol::manager::{OfferId, Offering, Protocol, StillWaits, Wakeable, Wakers};
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, ReceiveError};
 use core::sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "tokio")]
@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 /// The state that a listener's offer and its end point share.
-pub(super) struct Places {
+pub(super) struct ListenerPlaces {
     connections: Mutex<Connections>,
     pub(super) misbehaved: AtomicU64,
 }
@@ -45,7 +45,7 @@ struct Connections {
     is_listed: bool,
 }
 
-impl Places {
+impl ListenerPlaces {
     fn lock(&self) -> MutexGuard<'_, Connections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -56,7 +56,7 @@ impl Places {
     }
 }
 
-impl Waiting for Places {
+impl Wakeable for ListenerPlaces {
     fn look(&self, _: &mut Node) -> StillWaits {
         let mut connections = self.lock();
         if !connections.ready.is_empty() {
@@ -73,7 +73,7 @@ impl Waiting for Places {
 
 pub(in crate::protocol) struct Listening {
     config: ByteConfig,
-    places: Arc<Places>,
+    places: Arc<ListenerPlaces>,
     /// Admitted connections that have not joined yet.
     joining: HashMap<RequestId, Arc<StreamCore>>,
 }
@@ -93,7 +93,7 @@ impl Protocol for Listening {
         peer: &Peer,
         body: &[u8],
     ) -> Result<Vec<u8>, String> {
-        let (mut flow, hello) = Flow::new(node, &self.config)?;
+        let (mut flow, hello) = ByteFlow::new(node, &self.config)?;
         if let Err(why) = flow.lent(body, peer) {
             flow.remove(node);
             return Err(why);
@@ -133,7 +133,7 @@ impl Protocol for Listening {
 pub struct ByteListener {
     manager: Manager,
     offer: OfferId,
-    places: Arc<Places>,
+    places: Arc<ListenerPlaces>,
 }
 
 impl ByteListener {
@@ -142,7 +142,7 @@ impl ByteListener {
     pub fn new(manager: &Manager, config: ByteConfig) -> Result<Self, GrowError> {
         config.check()?;
         let (connections, misbehaved) = (Mutex::default(), AtomicU64::new(0));
-        let places = Arc::new(Places { connections, misbehaved });
+        let places = Arc::new(ListenerPlaces { connections, misbehaved });
         let listening = Listening { config, places: places.clone(), joining: HashMap::new() };
         let offer = manager.offer(Kind::BYTES, Offering::Bytes(Box::new(listening)));
         Ok(Self { manager: manager.clone(), offer, places })

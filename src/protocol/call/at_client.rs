@@ -3,9 +3,9 @@
 use super::client::CallId;
 use super::handling::{LIMIT_BYTES, application_error, limit_us, limited};
 use super::{
-    ASK, Blocks, Broken, Bytes, CALL_BITS, CANCEL, CLOSING, CallError, DECLINED, DRAINING, FAILED,
-    LEFT, LENGTH_MAX, LIMITED, Lent, Long, OUTSTANDING_MAX, REPLY_LIMIT, REQUEST_LIMIT, Sending,
-    TOO_LONG, ended, failed, go_on, number_from,
+    ASK, Blocks, Broken, Bytes, CALL_BITS, CANCEL, CLOSING, CallError, CallSending, DECLINED,
+    DRAINING, FAILED, LEFT, LENGTH_MAX, LIMITED, LentBlocks, LongPlace, OUTSTANDING_MAX,
+    REPLY_LIMIT, REQUEST_LIMIT, TOO_LONG, ended, failed, go_on, number_from,
 };
 use crate::control::{Peer, RequestId};
 use crate::interface::{Notification, QueueId};
@@ -48,7 +48,7 @@ pub(super) enum AtClient {
 pub(super) enum LongAtClient {
     Granted(Ticket),
     Refused(u64),
-    Receiving(Long),
+    Receiving(LongPlace),
     Done(Bytes),
 }
 
@@ -66,7 +66,7 @@ pub(in crate::protocol) struct ClientState {
     pub(super) connection: Arc<Connection>,
     pub(super) queue: QueueId,
     pub(super) blocks: Blocks,
-    pub(super) lent: Lent,
+    pub(super) lent: LentBlocks,
     pub(super) at_once: usize,
     pub(super) request_bytes_max: u64,
     pub(super) reply_bytes_max: u64,
@@ -162,7 +162,7 @@ impl ClientState {
                 let opened = if length > self.reply_bytes_max || call.abandoned {
                     Err(String::new())
                 } else {
-                    Long::open(node, self.queue, length)
+                    LongPlace::open(node, self.queue, length)
                 };
                 match opened {
                     Ok((long, ticket)) => {
@@ -344,11 +344,11 @@ impl ClientState {
         node: &mut Node,
         request: &[u8],
         deadline: Option<Instant>,
-        begun: &mut Begun,
+        begun: &mut BegunCall,
     ) -> Look<Result<CallId, CallError>> {
         let link = self.connection.link();
         let id = match begun {
-            Begun::Nothing => match self.free.last() {
+            BegunCall::Nothing => match self.free.last() {
                 Some(call) => {
                     let generation = self.calls[*call as usize].generation;
                     CallId { call: *call, generation }
@@ -363,10 +363,10 @@ impl ClientState {
                     return if self.free.is_empty() { Look::Nothing } else { Look::Again };
                 }
             },
-            Begun::Long(id, _) => *id,
-            Begun::Sent(id) => return Look::Found(Ok(*id)),
+            BegunCall::Long(id, _) => *id,
+            BegunCall::Sent(id) => return Look::Found(Ok(*id)),
         };
-        if let Begun::Nothing = begun {
+        if let BegunCall::Nothing = begun {
             if self.server_closes {
                 return Look::Found(Err(CallError::Draining));
             }
@@ -403,11 +403,11 @@ impl ClientState {
             let call = &mut self.calls[id.call as usize];
             if at_once {
                 call.state = AtClient::Waiting;
-                *begun = Begun::Sent(id);
+                *begun = BegunCall::Sent(id);
                 return Look::Found(Ok(id));
             }
             call.state = AtClient::Asked;
-            *begun = Begun::Long(id, Sending::Asked);
+            *begun = BegunCall::Long(id, CallSending::Asked);
         }
         self.begin_long(node, request, begun, id)
     }
@@ -417,10 +417,10 @@ impl ClientState {
         &mut self,
         node: &mut Node,
         request: &[u8],
-        begun: &mut Begun,
+        begun: &mut BegunCall,
         id: CallId,
     ) -> Look<Result<CallId, CallError>> {
-        let Begun::Long(_, sending) = begun else { return Look::Nothing };
+        let BegunCall::Long(_, sending) = begun else { return Look::Nothing };
         if let Err(Broken(why)) = self.pump(node) {
             return Look::Found(Err(CallError::Misbehaved(why)));
         }
@@ -438,7 +438,7 @@ impl ClientState {
                 if let Look::Found(Ok(())) = look {
                     self.longs.remove(&id.call);
                     self.calls[id.call as usize].state = AtClient::Waiting;
-                    *begun = Begun::Sent(id);
+                    *begun = BegunCall::Sent(id);
                 }
                 look.map(|sent| sent.map(|()| id).map_err(|e| failed(e, &self.connection)))
             }
@@ -446,7 +446,7 @@ impl ClientState {
                 let (length, max) = (request.len() as u64, *max);
                 self.longs.remove(&id.call);
                 self.free(node, id.call);
-                *begun = Begun::Nothing;
+                *begun = BegunCall::Nothing;
                 Look::Found(Err(CallError::TooLong { length, max, limit: REQUEST_LIMIT }))
             }
             _ if matches!(
@@ -460,7 +460,7 @@ impl ClientState {
                     _ => CallError::Declined,
                 };
                 self.free(node, id.call);
-                *begun = Begun::Nothing;
+                *begun = BegunCall::Nothing;
                 Look::Found(Err(e))
             }
             _ if self.connection.ended().is_some() => Look::Found(Err(ended(&self.connection))),
@@ -469,8 +469,8 @@ impl ClientState {
     }
 
     /// Whether a call that is to begin waits for another to end.
-    pub(super) fn waits_for_a_call(&self, begun: &Begun) -> bool {
-        matches!(begun, Begun::Nothing) && self.free.is_empty()
+    pub(super) fn waits_for_a_call(&self, begun: &BegunCall) -> bool {
+        matches!(begun, BegunCall::Nothing) && self.free.is_empty()
     }
 
     /// A call's beginning if it needs no wait; `None`: nothing was done.
@@ -575,11 +575,11 @@ impl ClientState {
         node: &mut Node,
         request: &[u8],
         deadline: Option<Instant>,
-        begun: &mut Begun,
+        begun: &mut BegunCall,
         reply: &mut Bytes,
     ) -> Look<Result<(), CallError>> {
         for _ in 0..16 {
-            if let Begun::Sent(id) = begun {
+            if let BegunCall::Sent(id) = begun {
                 return self.look_for(node, *id, reply);
             }
             match self.begin(node, request, deadline, begun) {
@@ -616,17 +616,17 @@ impl ClientState {
 }
 
 /// The progress of a call's beginning.
-pub(super) enum Begun {
+pub(super) enum BegunCall {
     Nothing,
-    Long(CallId, Sending),
+    Long(CallId, CallSending),
     Sent(CallId),
 }
 
-impl Begun {
+impl BegunCall {
     /// Whether the server may have the whole request.
     #[cfg(feature = "tokio")]
     pub(super) fn may_be_there(&self) -> bool {
-        matches!(self, Self::Sent(_) | Self::Long(_, Sending::Going(_)))
+        matches!(self, Self::Sent(_) | Self::Long(_, CallSending::Going(_)))
     }
 
     pub(super) fn id(&self) -> Option<CallId> {

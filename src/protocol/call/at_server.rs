@@ -4,12 +4,12 @@
 use super::handling::{LIMIT_BYTES, Which, deadline_from, limit_from};
 use super::server::{Arrived, ServerConfig, Spares};
 use super::{
-    ASK, Blocks, Broken, CALL_BITS, CANCEL, DECLINED, DRAINING, FAILED, LENGTH_MAX, LIMITED, Lent,
-    Long, OUTSTANDING_MAX, TOO_LONG, number_from,
+    ASK, Blocks, Broken, CALL_BITS, CANCEL, DECLINED, DRAINING, FAILED, LENGTH_MAX, LIMITED,
+    LentBlocks, LongPlace, OUTSTANDING_MAX, TOO_LONG, number_from,
 };
 use crate::control::{Peer, RequestId};
 use crate::interface::{LinkId, Notification, QueueId};
-use crate::node::{CloseReason, Held, Node, NodeSendError};
+use crate::node::{CloseReason, Node, NodeSendError, UnansweredRequests};
 use crate::protocol::Connection;
 use crate::protocol::ends::check_place;
 use crate::protocol::manager::Protocol;
@@ -53,14 +53,14 @@ pub(super) enum AtServer {
 pub(super) struct ClientOf {
     pub(super) connection: Option<Arc<Connection>>,
     pub(super) blocks: Blocks,
-    pub(super) lent: Lent,
+    pub(super) lent: LentBlocks,
     pub(super) at_once: usize,
     /// By number: one of the states below; `others` has the details of a call that is `OTHER`.
-    pub(super) calls: Calls,
+    pub(super) calls: CallStates,
     /// The state of a finished call: `IDLE`, or `SHUT` once the server drains.
     pub(super) idle: u8,
     pub(super) others: HashMap<u32, AtServer>,
-    pub(super) longs: HashMap<u32, Long>,
+    pub(super) longs: HashMap<u32, LongPlace>,
     pub(super) long_waiting: VecDeque<(u32, u64)>,
     /// Bytes of each long request that has memory here and has no reply yet, and their sum.
     pub(super) alive: HashMap<u32, u64>,
@@ -94,9 +94,9 @@ impl ClientOf {
 
 /// The states of a client's calls. Readers of statistics read them, too, at any time: so they are
 /// words that are loaded and stored without order, which costs as little as a byte.
-pub(super) struct Calls(Arc<[AtomicU8]>);
+pub(super) struct CallStates(Arc<[AtomicU8]>);
 
-impl Calls {
+impl CallStates {
     fn new(calls: u32) -> Self {
         Self((0..calls).map(|_| AtomicU8::new(IDLE)).collect())
     }
@@ -128,8 +128,8 @@ impl Calls {
     }
 
     /// A counter, for statistics, of the calls that were received and have no reply yet.
-    fn held(&self) -> Held {
-        Held { states: self.0.clone(), is_held }
+    fn held(&self) -> UnansweredRequests {
+        UnansweredRequests { states: self.0.clone(), is_held }
     }
 }
 
@@ -162,7 +162,7 @@ pub(in crate::protocol) struct ServerState {
     /// Slots of long messages, with the client's slot and the call.
     pub(super) long_slots: HashMap<SlotIndex, (SlotIndex, u32)>,
     pub(super) requests: HashMap<RequestId, SlotIndex>,
-    pub(super) ready: Arc<Ready>,
+    pub(super) ready: Arc<ReadyRequests>,
     pub(super) misbehaved: u64,
     /// Calls that are `GIVEN_UP`.
     pub(super) given_up: usize,
@@ -183,12 +183,12 @@ pub(in crate::protocol) struct ServerState {
 /// Requests that arrived beside the one that a thread was waiting for: any thread takes them,
 /// without the manager's lock.
 #[derive(Default)]
-pub(super) struct Ready {
+pub(super) struct ReadyRequests {
     pub(super) count: AtomicUsize,
     pub(super) requests: Mutex<VecDeque<Arrived>>,
 }
 
-impl Ready {
+impl ReadyRequests {
     pub(super) fn push(&self, arrived: Arrived) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         requests.push_back(arrived);
@@ -242,7 +242,7 @@ impl Protocol for ServerState {
         peer: &Peer,
         body: &[u8],
     ) -> Result<Vec<u8>, String> {
-        let (lent, wanted) = Lent::from_bytes(body, peer)?;
+        let (lent, wanted) = LentBlocks::from_bytes(body, peer)?;
         let state = self;
         let calls = wanted.min(state.config.outstanding);
         let sizes = (state.config.request_bytes, state.config.request_bytes_max);
@@ -257,7 +257,7 @@ impl Protocol for ServerState {
             blocks,
             lent,
             at_once: 0,
-            calls: Calls::new(calls),
+            calls: CallStates::new(calls),
             idle: IDLE,
             has_misbehaved: false,
             others: HashMap::new(),

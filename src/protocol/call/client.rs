@@ -1,7 +1,7 @@
 //! The client's side of request and reply.
 
-use super::at_client::{AtClient, Begun, Call, ClientState, LongAtClient};
-use super::{Blocks, Bytes, CallError, LENGTH_MAX, Lent, number_from};
+use super::at_client::{AtClient, BegunCall, Call, ClientState, LongAtClient};
+use super::{Blocks, Bytes, CallError, LENGTH_MAX, LentBlocks, number_from};
 use crate::node::{Look, WaitError};
 use crate::protocol::ends::{connected, grown};
 use crate::protocol::manager::{OfferId, Offering, Target, set_up};
@@ -146,8 +146,8 @@ impl Client {
             let _ = node.remove_queue(queue);
         };
         let read = |connection: &Arc<Connection>, answer: &[u8]| {
-            let (mut lent, granted) = Lent::from_bytes(answer, connection.peer()).ok()?;
-            let max = answer.get(Lent::BYTES..)?;
+            let (mut lent, granted) = LentBlocks::from_bytes(answer, connection.peer()).ok()?;
+            let max = answer.get(LentBlocks::BYTES..)?;
             let packet_bytes = manager.lock().fast_bytes_max(connection.link()).unwrap_or(0);
             let max = number_from(max);
             let at_once = u64::try_from(lent.at_once(packet_bytes)).unwrap_or(u64::MAX).min(max);
@@ -243,7 +243,7 @@ impl Client {
         request: &'a [u8],
         deadline: Option<Instant>,
     ) -> Prepared<'a> {
-        let (begun, may_be_there, none_free) = (Begun::Nothing, false, false);
+        let (begun, may_be_there, none_free) = (BegunCall::Nothing, false, false);
         Prepared { client: self, request, deadline, begun, may_be_there, none_free }
     }
 
@@ -321,7 +321,7 @@ impl Client {
         timeout: Option<Duration>,
         deadline: Option<Instant>,
     ) -> Result<CallId, CallError> {
-        let (mut begun, mut none_free) = (Begun::Nothing, false);
+        let (mut begun, mut none_free) = (BegunCall::Nothing, false);
         let result = self.manager.shared.wait_until(timeout, |node, protocols| {
             let Some(state) = protocols.client(self.state) else { return Look::Nothing };
             let look = state.begin(node, request, deadline, &mut begun);
@@ -444,7 +444,7 @@ pub(crate) struct Prepared<'a> {
     client: &'a Client,
     request: &'a [u8],
     deadline: Option<Instant>,
-    begun: Begun,
+    begun: BegunCall,
     may_be_there: bool,
     /// No call was free at the last look.
     none_free: bool,
@@ -494,7 +494,7 @@ impl Prepared<'_> {
             look
         };
         let Look::Found(result) = look else { return Ok(None) };
-        let id = core::mem::replace(begun, Begun::Nothing).id();
+        let id = core::mem::replace(begun, BegunCall::Nothing).id();
         client.settle(Ok(result), id).map(|()| Some(reply))
     }
 }

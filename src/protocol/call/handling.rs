@@ -13,7 +13,7 @@
 //! side's length to be inside of the block, or its text to be text.
 
 use super::at_server::{CANCELLED, ServerState};
-use super::replying::{Answer, look_to_reply};
+use super::replying::{CallAnswer, look_to_reply};
 use super::server::{Arrived, Request};
 use super::{CallError, Server};
 #[cfg(feature = "unstable-internals")]
@@ -87,12 +87,12 @@ pub(super) fn application_error(block: &[u8]) -> CallError {
 }
 
 /// An application error in the format of a client's block.
-pub(super) struct Failure {
+pub(super) struct CallFailure {
     bytes: [u8; ERROR_HEAD + ERROR_TEXT_MAX],
     length: usize,
 }
 
-impl Failure {
+impl CallFailure {
     pub fn new(code: u32, text: &str) -> Result<Self, CallError> {
         let length = text.len();
         if length > ERROR_TEXT_MAX {
@@ -164,7 +164,7 @@ impl Request<'_> {
     /// told that no reply will come.
     #[cfg(feature = "unstable-internals")]
     pub fn try_reply(self, data: &[u8]) -> Result<Option<Self>, CallError> {
-        self.try_answer(Answer::Reply(data))
+        self.try_answer(CallAnswer::Reply(data))
     }
 
     /// Most bytes of a text that [`fail`](Self::fail) takes for this client.
@@ -182,11 +182,11 @@ impl Request<'_> {
     /// [`fail`](Self::fail) if it can without waiting; otherwise returns the request.
     #[cfg(feature = "unstable-internals")]
     pub fn try_fail(self, code: u32, text: &str) -> Result<Option<Self>, CallError> {
-        self.try_answer(Answer::Failure(Failure::new(code, text)?.bytes()))
+        self.try_answer(CallAnswer::Failure(CallFailure::new(code, text)?.bytes()))
     }
 
     #[cfg(feature = "unstable-internals")]
-    fn try_answer(mut self, answer: Answer<'_>) -> Result<Option<Self>, CallError> {
+    fn try_answer(mut self, answer: CallAnswer<'_>) -> Result<Option<Self>, CallError> {
         let Server { manager, offer, .. } = self.server;
         let look = {
             let mut guard = manager.shared.lock();
@@ -217,7 +217,7 @@ impl Request<'_> {
         text: &str,
         timeout: Option<Duration>,
     ) -> Result<(), CallError> {
-        let failure = Failure::new(code, text)?;
+        let failure = CallFailure::new(code, text)?;
         let Server { manager, offer, .. } = self.server;
         let sent = {
             let arrived = self.arrived();
@@ -228,7 +228,7 @@ impl Request<'_> {
                     protocols,
                     *offer,
                     arrived,
-                    Answer::Failure(failure.bytes()),
+                    CallAnswer::Failure(failure.bytes()),
                     keeps,
                 )
             })

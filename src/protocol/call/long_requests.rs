@@ -2,8 +2,8 @@
 //! of their own, and hold their bytes until they are replied to.
 
 use super::at_server::{AtServer, BUSY, CANCELLED, ClientOf, ServerState};
-use super::server::{Arrived, Parts};
-use super::{ASK, Broken, DECLINED, Long};
+use super::server::{Arrived, ServerParts};
+use super::{ASK, Broken, DECLINED, LongPlace};
 use crate::control::PeerUser;
 use crate::interface::Notification;
 use crate::node::Node;
@@ -70,7 +70,7 @@ impl ServerState {
                 return;
             }
             client.long_waiting.pop_front();
-            match Long::open(node, self.queue, length) {
+            match LongPlace::open(node, self.queue, length) {
                 Ok((long, ticket)) => {
                     client.alive.insert(call, length);
                     client.alive_bytes += length;
@@ -106,7 +106,7 @@ impl ServerState {
         let (number, link) = (client.number, notification.link);
         self.advance(node, slot);
         let Some(bytes) = bytes else { return Ok(None) };
-        let parts = Parts { bytes, call, slot, client: number, link, deadline, next: None };
+        let parts = ServerParts { bytes, call, slot, client: number, link, deadline, next: None };
         Ok(Some(Arrived { parts: parts.into() }))
     }
 }

@@ -236,11 +236,11 @@ impl From<WaitError> for CallError {
 }
 
 /// Bytes of a request or reply; they do not change.
-pub struct Bytes(Held);
+pub struct Bytes(BytesSource);
 
 // Without a gap between the discriminant and the rest.
 #[repr(u32)]
-enum Held {
+enum BytesSource {
     /// Words, so that they are moved as such, with the count of bytes.
     Inline(u32, [u64; INLINE / 8]),
     Heap(Box<[u8]>),
@@ -253,7 +253,7 @@ pub(super) const INLINE: usize = 24;
 
 impl Default for Bytes {
     fn default() -> Self {
-        Self(Held::Inline(0, [0; INLINE / 8]))
+        Self(BytesSource::Inline(0, [0; INLINE / 8]))
     }
 }
 
@@ -262,8 +262,8 @@ impl Bytes {
     /// processor at each move.
     #[inline(always)]
     pub(super) fn copy(&mut self, bytes: &[u8]) {
-        let Held::Inline(length, inline) = &mut self.0 else {
-            self.0 = Held::Heap(bytes.into());
+        let BytesSource::Inline(length, inline) = &mut self.0 else {
+            self.0 = BytesSource::Heap(bytes.into());
             return;
         };
         let inline = inline.as_mut_bytes();
@@ -273,7 +273,7 @@ impl Bytes {
             16 => inline[..16].copy_from_slice(bytes),
             length if length <= INLINE => inline[..length].copy_from_slice(bytes),
             _ => {
-                self.0 = Held::Heap(bytes.into());
+                self.0 = BytesSource::Heap(bytes.into());
                 return;
             }
         }
@@ -285,23 +285,23 @@ impl Bytes {
     /// The bytes, if they are kept in place.
     #[inline(always)]
     pub(super) fn is_inline(&self) -> bool {
-        matches!(self.0, Held::Inline(..))
+        matches!(self.0, BytesSource::Inline(..))
     }
 
     /// Up to 16 bytes in two words, made in their final place.
     #[inline(always)]
     pub(super) fn of_words(words: [u64; 2], length: u32) -> Self {
-        Self(Held::Inline(length, [words[0].to_le(), words[1].to_le(), 0]))
+        Self(BytesSource::Inline(length, [words[0].to_le(), words[1].to_le(), 0]))
     }
 
     /// [`copy`](Self::copy) of up to 16 bytes in two words.
     #[inline(always)]
     pub(super) fn set(&mut self, words: [u64; 2], length: u32) {
         match &mut self.0 {
-            Held::Inline(to, inline) => {
+            BytesSource::Inline(to, inline) => {
                 (inline[0], inline[1], *to) = (words[0].to_le(), words[1].to_le(), length);
             }
-            _ => self.0 = Held::Inline(length, [words[0].to_le(), words[1].to_le(), 0]),
+            _ => self.0 = BytesSource::Inline(length, [words[0].to_le(), words[1].to_le(), 0]),
         }
     }
 }
@@ -311,9 +311,9 @@ impl Deref for Bytes {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Held::Inline(length, words) => &words.as_bytes()[..*length as usize],
-            Held::Heap(bytes) => bytes,
-            Held::Area(memory) => (**memory).as_ref(),
+            BytesSource::Inline(length, words) => &words.as_bytes()[..*length as usize],
+            BytesSource::Heap(bytes) => bytes,
+            BytesSource::Area(memory) => (**memory).as_ref(),
         }
     }
 }
@@ -434,7 +434,7 @@ impl Blocks {
 
 /// The blocks that the other side lends.
 #[derive(Clone, Debug)]
-pub(super) struct Lent {
+pub(super) struct LentBlocks {
     pub(super) ticket: Ticket,
     pub(super) block: u32,
     /// Most bytes of a message in a block.
@@ -443,7 +443,7 @@ pub(super) struct Lent {
     prepared: Option<PreparedTicket>,
 }
 
-impl Lent {
+impl LentBlocks {
     pub(super) const BYTES: usize = TICKET_BYTES + 8;
 
     /// The blocks, and the number of calls.
@@ -513,12 +513,12 @@ impl Lent {
 
 /// A place for one long message: an area and a one-shot slot of its own.
 #[derive(Clone, Copy)]
-pub(super) struct Long {
+pub(super) struct LongPlace {
     pub(super) area: AreaId,
     pub(super) slot: SlotId,
 }
 
-impl Long {
+impl LongPlace {
     pub(super) fn open(
         node: &mut Node,
         queue: QueueId,
@@ -545,7 +545,7 @@ impl Long {
     /// The message has arrived: its memory, without copying.
     pub(super) fn take(self, node: &mut Node) -> Option<Bytes> {
         let _ = node.remove_slot(self.slot);
-        node.take_area(self.area).ok().map(|memory| Bytes(Held::Area(Box::new(memory))))
+        node.take_area(self.area).ok().map(|memory| Bytes(BytesSource::Area(Box::new(memory))))
     }
 
     pub(super) fn remove(self, node: &mut Node) {
@@ -555,7 +555,7 @@ impl Long {
 }
 
 /// Whether a message for a call has left.
-pub(super) enum Sending {
+pub(super) enum CallSending {
     Asked,
     Going(Box<Unfinished>),
 }
@@ -564,17 +564,17 @@ pub(super) enum Sending {
 pub(super) fn go_on(
     node: &mut Node,
     link: LinkId,
-    sending: &mut Sending,
+    sending: &mut CallSending,
     ticket: &Ticket,
     data: &[u8],
 ) -> Look<Result<(), NodeSendError>> {
-    if let Sending::Asked = sending {
+    if let CallSending::Asked = sending {
         match node.prepare_send(link, ticket, data.len(), 0, 0) {
-            Ok(unfinished) => *sending = Sending::Going(Box::new(unfinished)),
+            Ok(unfinished) => *sending = CallSending::Going(Box::new(unfinished)),
             Err(e) => return Look::Found(Err(e)),
         }
     }
-    let Sending::Going(unfinished) = sending else { return Look::Nothing };
+    let CallSending::Going(unfinished) = sending else { return Look::Nothing };
     node.look_to_send(unfinished, data, &[]).map(|sent| sent.map(|_| ()))
 }
 

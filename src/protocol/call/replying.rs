@@ -2,11 +2,11 @@
 //! than the client's block, for which room is asked first.
 
 use super::at_server::{AtServer, CANCELLED, GIVEN_UP, OTHER};
-use super::handling::Failure;
+use super::handling::CallFailure;
 use super::server::Arrived;
 #[cfg(feature = "tokio")]
 use super::server::{Request, Server};
-use super::{ASK, CallError, DECLINED, FAILED, REPLY_LIMIT, Sending, go_on};
+use super::{ASK, CallError, CallSending, DECLINED, FAILED, REPLY_LIMIT, go_on};
 use crate::node::{CloseReason, Look, Node, NodeSendError};
 use crate::protocol::manager::{OfferId, Protocols};
 use std::vec::Vec;
@@ -26,7 +26,7 @@ fn gone<R>(
 
 /// The answer to a request.
 #[derive(Clone, Copy)]
-pub(super) enum Answer<'a> {
+pub(super) enum CallAnswer<'a> {
     Reply(&'a [u8]),
     Failure(&'a [u8]),
 }
@@ -38,7 +38,7 @@ pub(super) fn look_to_reply(
     protocols: &mut Protocols,
     offer: OfferId,
     arrived: &Arrived,
-    answer: Answer<'_>,
+    answer: CallAnswer<'_>,
     keeps: bool,
 ) -> Look<Result<bool, CallError>> {
     let (link, call) = (arrived.parts.link, arrived.parts.call);
@@ -48,12 +48,12 @@ pub(super) fn look_to_reply(
     };
     // A reply's code is its length; no reply that is sent at once has the length `FAILED`.
     let (code, data) = match answer {
-        Answer::Reply(data) if data.len() > client.at_once => return Look::Found(Ok(false)),
-        Answer::Reply(data) => (data.len() as u32, data),
-        Answer::Failure(data) if data.len() > client.at_once => {
-            return Look::Found(Err(Failure::beyond(data, client.at_once)));
+        CallAnswer::Reply(data) if data.len() > client.at_once => return Look::Found(Ok(false)),
+        CallAnswer::Reply(data) => (data.len() as u32, data),
+        CallAnswer::Failure(data) if data.len() > client.at_once => {
+            return Look::Found(Err(CallFailure::beyond(data, client.at_once)));
         }
-        Answer::Failure(data) => (FAILED, data),
+        CallAnswer::Failure(data) => (FAILED, data),
     };
     match client.lent.send(node, link, call, code, data) {
         Ok(()) => {
@@ -85,12 +85,12 @@ pub(super) fn look_to_reply(
 /// when the client has made room.
 pub(super) struct LongReply {
     asked: bool,
-    sending: Sending,
+    sending: CallSending,
 }
 
 impl Default for LongReply {
     fn default() -> Self {
-        Self { asked: false, sending: Sending::Asked }
+        Self { asked: false, sending: CallSending::Asked }
     }
 }
 
@@ -228,17 +228,17 @@ impl<'a> Replying<'a> {
 
     /// Answers that the request has failed; an answer that finds no room is kept.
     pub fn fail(&mut self, code: u32, text: &str) -> Result<(), CallError> {
-        let failure = Failure::new(code, text)?;
-        self.leave(Answer::Failure(failure.bytes())).map(|_| ())
+        let failure = CallFailure::new(code, text)?;
+        self.leave(CallAnswer::Failure(failure.bytes())).map(|_| ())
     }
 
     /// Whether the reply has left without waiting, or was kept to leave when there is room;
     /// `false`: it is long.
     pub fn at_once(&mut self, data: &[u8]) -> Result<bool, CallError> {
-        self.leave(Answer::Reply(data))
+        self.leave(CallAnswer::Reply(data))
     }
 
-    fn leave(&mut self, answer: Answer<'_>) -> Result<bool, CallError> {
+    fn leave(&mut self, answer: CallAnswer<'_>) -> Result<bool, CallError> {
         let Some(arrived) = &self.request.arrived else { return Ok(true) };
         let Server { manager, offer, .. } = self.request.server;
         let mut guard = manager.shared.lock();

@@ -1,8 +1,8 @@
 //! The server's side of request and reply.
 
-use super::at_server::{Pumped, Ready, ServerState};
+use super::at_server::{Pumped, ReadyRequests, ServerState};
 use super::long_requests::LONG_MAX;
-use super::replying::{Answer, LongReply, look_to_reply};
+use super::replying::{CallAnswer, LongReply, look_to_reply};
 use super::{Bytes, CallError, LENGTH_MAX};
 use crate::control::Peer;
 use crate::interface::{LinkId, QUEUE_ENTRIES_MAX, QueueId};
@@ -76,11 +76,11 @@ impl Default for ServerConfig {
 pub struct Arrived {
     // In a box that is used again, because moving it is then cheap. The parts are written piece by
     // piece, and moving them as a whole stalls the processor at each move.
-    pub(in crate::protocol) parts: Box<Parts>,
+    pub(in crate::protocol) parts: Box<ServerParts>,
 }
 
 #[derive(Debug)]
-pub(in crate::protocol) struct Parts {
+pub(in crate::protocol) struct ServerParts {
     pub(in crate::protocol) bytes: Bytes,
     pub(super) call: u32,
     pub(super) slot: SlotIndex,
@@ -89,7 +89,7 @@ pub(in crate::protocol) struct Parts {
     /// The time at which its caller gives up, if the caller told it.
     pub(in crate::protocol) deadline: Option<Instant>,
     /// The next of those that are kept.
-    pub(super) next: Option<Box<Parts>>,
+    pub(super) next: Option<Box<ServerParts>>,
 }
 
 /// Receives calls. `Send` and `Sync`: several threads may receive and reply.
@@ -132,7 +132,7 @@ pub struct Server {
     pub(super) manager: Manager,
     pub(super) offer: OfferId,
     queue: QueueId,
-    pub(super) ready: Arc<Ready>,
+    pub(super) ready: Arc<ReadyRequests>,
 }
 
 /// A call to be replied to. Dropped without a reply, it tells the client that no reply will come.
@@ -158,7 +158,7 @@ impl Server {
         }
         let entries = each * config.clients_max;
         let queue = manager.lock().notification_queue(entries).map_err(set_up)?;
-        let ready = Arc::<Ready>::default();
+        let ready = Arc::<ReadyRequests>::default();
         let state = ServerState {
             queue,
             config,
@@ -403,7 +403,7 @@ impl Request<'_> {
         let Server { manager, offer, .. } = self.server;
         let keeps = timeout.is_none();
         let sent = manager.shared.wait_until(timeout, |node, protocols| {
-            look_to_reply(node, protocols, *offer, arrived, Answer::Reply(data), keeps)
+            look_to_reply(node, protocols, *offer, arrived, CallAnswer::Reply(data), keeps)
         });
         match sent {
             Ok(Ok(true)) => {
@@ -438,7 +438,7 @@ impl Request<'_> {
 /// Places of answered requests, for new ones; each holds the next.
 #[derive(Default)]
 pub(super) struct Spares {
-    first: Option<Box<Parts>>,
+    first: Option<Box<ServerParts>>,
     count: usize,
 }
 
@@ -476,7 +476,8 @@ impl Default for Arrived {
     fn default() -> Self {
         let (slot, link) = (SlotIndex(u32::MAX), LinkId::SELF);
         let bytes = Bytes::default();
-        let parts = Parts { bytes, call: 0, slot, client: 0, link, deadline: None, next: None };
+        let parts =
+            ServerParts { bytes, call: 0, slot, client: 0, link, deadline: None, next: None };
         Self { parts: Box::new(parts) }
     }
 }

@@ -1,12 +1,12 @@
 //! The root of a group, for its program.
 
-use super::root::{GroupOffer, Place, Root, Shared, down_metadata, lock};
+use super::root::{GroupOffer, MemberEntry, Root, RootState, down_metadata, lock};
 use super::{DATA, DOWN_BYTES, GroupConfig, GroupError, NO_ROUND, PART_ALIGN, RELEASE, misuse};
 use crate::interface::{AreaId, LinkId, Mode, SlotConfig};
 use crate::node::{Look, Node, NodeGuard, WaitError};
 use crate::protocol::ends::{Deadline, offered};
 use crate::protocol::manager::{Guarded, OfferId, Offering, Protocols, set_up};
-use crate::protocol::outgoing::Message;
+use crate::protocol::outgoing::OutgoingMessage;
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, Seed, SendError};
 use core::time::Duration;
 use std::collections::{HashMap, HashSet};
@@ -90,7 +90,7 @@ impl Parts<'_> {
 }
 
 /// The reasons to end a look of the root.
-enum Stop {
+enum LookStop {
     Done,
     Lost(GroupError),
     Expel(LinkId, String),
@@ -125,7 +125,7 @@ impl Group {
                 Ok((slot, consumer))
             })();
             match made {
-                Ok((slot, consumer)) => Shared {
+                Ok((slot, consumer)) => RootState {
                     stride,
                     area: areas[0],
                     queue: queues[0],
@@ -139,7 +139,7 @@ impl Group {
                     arrived: 0,
                     wanted: members,
                     late: 0,
-                    places: (0..members).map(|_| Place::default()).collect(),
+                    places: (0..members).map(|_| MemberEntry::default()).collect(),
                     owing: Vec::new(),
                     requests: HashMap::new(),
                     helpers: 0,
@@ -322,21 +322,21 @@ impl Group {
             let stop = self.manager.shared.wait_until(deadline.left(), |node, _| {
                 let mut shared = lock(&self.root);
                 if let Some((link, why)) = shared.settle(node) {
-                    return Look::Found(Stop::Expel(link, why));
+                    return Look::Found(LookStop::Expel(link, why));
                 }
                 let room = shared.drive(node);
                 if shared.arrived >= k {
-                    return Look::Found(Stop::Done);
+                    return Look::Found(LookStop::Done);
                 }
                 match shared.lost(k) {
-                    Some(error) => Look::Found(Stop::Lost(error)),
+                    Some(error) => Look::Found(LookStop::Lost(error)),
                     None => room.map_or(Look::Nothing, Look::Room),
                 }
             });
             match stop {
-                Ok(Stop::Done) => return Ok(()),
-                Ok(Stop::Lost(error)) => return Err(error),
-                Ok(Stop::Expel(link, why)) => self.manager.expel(link, &why),
+                Ok(LookStop::Done) => return Ok(()),
+                Ok(LookStop::Lost(error)) => return Err(error),
+                Ok(LookStop::Expel(link, why)) => self.manager.expel(link, &why),
                 Err(waited) => return Err(self.waited(waited, k)),
             }
         }
@@ -443,20 +443,20 @@ impl Group {
             let stop = self.manager.shared.wait_until(deadline.left(), |node, _| {
                 let mut shared = lock(&self.root);
                 if let Some((link, why)) = shared.settle(node) {
-                    return Look::Found(Stop::Expel(link, why));
+                    return Look::Found(LookStop::Expel(link, why));
                 }
                 let room = shared.drive(node);
                 let has_left =
-                    |place: &Place| place.connection.is_none() || place.outgoing.is_idle();
+                    |place: &MemberEntry| place.connection.is_none() || place.outgoing.is_idle();
                 match shared.places.iter().all(has_left) {
-                    true => Look::Found(Stop::Done),
+                    true => Look::Found(LookStop::Done),
                     false => room.map_or(Look::Nothing, Look::Room),
                 }
             });
             match stop {
-                Ok(Stop::Done) => return Ok(()),
-                Ok(Stop::Lost(error)) => return Err(error),
-                Ok(Stop::Expel(link, why)) => self.manager.expel(link, &why),
+                Ok(LookStop::Done) => return Ok(()),
+                Ok(LookStop::Lost(error)) => return Err(error),
+                Ok(LookStop::Expel(link, why)) => self.manager.expel(link, &why),
                 Err(WaitError::TimedOut) => return Err(GroupError::CutOff),
                 Err(waited) => return Err(GroupError::from(waited)),
             }
@@ -522,7 +522,8 @@ impl Group {
         let metadata: Vec<[u8; DOWN_BYTES]> =
             members.iter().map(|(member, _)| down_metadata(kind, part(*member).len())).collect();
         // Each with its link, since another peer may take the place meanwhile.
-        let mut messages: Vec<Option<(LinkId, Message<'_>)>> = (0..count).map(|_| None).collect();
+        let mut messages: Vec<Option<(LinkId, OutgoingMessage<'_>)>> =
+            (0..count).map(|_| None).collect();
         let place_of: HashMap<u32, usize> =
             members.iter().enumerate().map(|(i, (member, _))| (*member, i)).collect();
         let (mut lost, mut all_lost) = (None, Vec::new());
@@ -531,7 +532,7 @@ impl Group {
             let stop = self.manager.shared.wait_until(deadline.left(), |node, _| {
                 let mut shared = lock(&self.root);
                 if let Some((link, why)) = shared.settle(node) {
-                    return Look::Found(Stop::Expel(link, why));
+                    return Look::Found(LookStop::Expel(link, why));
                 }
                 let mut room = shared.drive(node);
                 let (mut again, mut bad) = (false, None);
@@ -562,7 +563,7 @@ impl Group {
                     }
                     let (_, message) = message.get_or_insert_with(|| {
                         let metadata = &metadata[place_of[member]];
-                        (connection.link(), Message::new(down, part(*member), metadata))
+                        (connection.link(), OutgoingMessage::new(down, part(*member), metadata))
                     });
                     match place.outgoing.look(node, &connection, message) {
                         Look::Found(Ok(())) => {
@@ -578,19 +579,19 @@ impl Group {
                     true
                 });
                 if let Some((link, why)) = bad {
-                    return Look::Found(Stop::Expel(link, why));
+                    return Look::Found(LookStop::Expel(link, why));
                 }
                 match (members.is_empty(), again, room) {
-                    (true, ..) => Look::Found(Stop::Done),
+                    (true, ..) => Look::Found(LookStop::Done),
                     (_, true, _) => Look::Again,
                     (_, _, Some(link)) => Look::Room(link),
                     _ => Look::Nothing,
                 }
             });
             match stop {
-                Ok(Stop::Done) => break Ok(()),
-                Ok(Stop::Lost(error)) => break Err(error),
-                Ok(Stop::Expel(link, why)) => self.manager.expel(link, &why),
+                Ok(LookStop::Done) => break Ok(()),
+                Ok(LookStop::Lost(error)) => break Err(error),
+                Ok(LookStop::Expel(link, why)) => self.manager.expel(link, &why),
                 Err(WaitError::TimedOut) => {
                     // A message that has left in part leaves in the next call, and counts as sent.
                     let mut shared = lock(&self.root);

@@ -9,7 +9,7 @@ use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId
 use crate::node::{CloseReason, Look, Node, NodeSendError};
 use crate::protocol::Connection;
 use crate::protocol::manager::Protocol;
-use crate::protocol::outgoing::{Message, Outgoing};
+use crate::protocol::outgoing::{Outgoing, OutgoingMessage};
 use crate::protocol::tickets::{fast_ticket_from, message_ticket_from};
 use crate::wire::{Flags, MetadataIndex, Share, TICKET_BYTES, Ticket};
 use std::boxed::Box;
@@ -21,7 +21,7 @@ use std::vec::Vec;
 
 /// One member, as the root knows it.
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct MemberEntry {
     /// A peer has the place, or is about to.
     pub(super) taken: bool,
     pub(super) connection: Option<Arc<Connection>>,
@@ -48,7 +48,7 @@ pub(super) struct Place {
 
 /// The state that the root's offer and its end point share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct RootState {
     pub(super) config: GroupConfig,
     pub(super) stride: usize,
     pub(super) area: AreaId,
@@ -66,22 +66,22 @@ pub(super) struct Shared {
     /// How many parts `is_ready` asks for.
     pub(super) wanted: u32,
     pub(super) late: u64,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<MemberEntry>,
     pub(super) owing: Vec<u32>,
     /// The place of a member; `None`: a helper.
     pub(super) requests: HashMap<RequestId, Option<u32>>,
     pub(super) helpers: usize,
 }
 
-pub(super) type Root = Arc<Mutex<Shared>>;
+pub(super) type Root = Arc<Mutex<RootState>>;
 
 // Always inside the node's lock, if both are held.
 
-pub(super) fn lock(root: &Root) -> MutexGuard<'_, Shared> {
+pub(super) fn lock(root: &Root) -> MutexGuard<'_, RootState> {
     root.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl RootState {
     pub(super) fn limits(&self, member: u32) -> core::ops::Range<u64> {
         let start = (member as usize * self.stride) as u64;
         start..start + self.config.part_bytes as u64
@@ -214,7 +214,7 @@ impl Shared {
             && let Some(down) = place.down
         {
             let metadata = down_metadata(RELEASE, 0);
-            let mut message = Message::new(down, &[], &metadata);
+            let mut message = OutgoingMessage::new(down, &[], &metadata);
             match place.outgoing.look(node, &connection, &mut message) {
                 Look::Found(sent) => {
                     place.down_sent += sent.is_ok() as u64;
@@ -241,7 +241,7 @@ impl Shared {
 
     /// The first lost member without which `wanted` parts cannot be had, if there is one.
     pub(super) fn lost(&self, wanted: u32) -> Option<GroupError> {
-        let is_lost = |p: &&Place| p.arrived.is_none() && p.lost.is_some() && !p.taken;
+        let is_lost = |p: &&MemberEntry| p.arrived.is_none() && p.lost.is_some() && !p.taken;
         let lost = self.places.iter().filter(is_lost).count() as u32;
         if self.config.members - lost >= wanted {
             return None;
@@ -283,7 +283,7 @@ impl Shared {
             let reason = connection.ended().cloned().unwrap_or(CloseReason::Closed);
             (connection.peer().clone(), reason)
         });
-        *place = Place { arrived, lost, ..Place::default() };
+        *place = MemberEntry { arrived, lost, ..MemberEntry::default() };
         if let Some(word) = word {
             let _ = node.remove_slot(word);
         }
@@ -306,7 +306,7 @@ pub(super) struct GroupOffer {
 
 impl GroupOffer {
     /// A free place: preferably one that was never taken.
-    pub(super) fn place(&self, shared: &Shared) -> Result<u32, String> {
+    pub(super) fn place(&self, shared: &RootState) -> Result<u32, String> {
         let members = shared.config.members;
         let mut candidates = match self.number {
             Some(number) => number..number + 1,
@@ -367,7 +367,7 @@ impl Protocol for GroupOffer {
         let word_ticket = word_ticket.with_flags(Flags::WAKE);
         let (slot, round) = (shared.slot, shared.round);
         let place = &mut shared.places[member as usize];
-        *place = Place {
+        *place = MemberEntry {
             taken: true,
             arrived: place.arrived,
             // If it does not come to join, the previous member of the place is still the lost one.
@@ -375,7 +375,7 @@ impl Protocol for GroupOffer {
             cell: Some(cell),
             down: Some(down),
             word: Some(word),
-            ..Place::default()
+            ..MemberEntry::default()
         };
         // If another member's part has arrived in this place, its bytes are stable until the round
         // is over.
@@ -428,7 +428,7 @@ impl Protocol for GroupOffer {
         let mut shared = lock(&self.root);
         // Its earlier messages count.
         shared.settle_all(node);
-        let of_it = |place: &Place| {
+        let of_it = |place: &MemberEntry| {
             place.connection.as_ref().is_some_and(|of| of.link() == connection.link())
         };
         match shared.places.iter().position(of_it) {

@@ -6,7 +6,7 @@
 //! ```
 //! Never: the state is called again after its panic, except to close.
 
-use super::offers::Offered;
+use super::offers::OfferedService;
 use super::{OfferId, Offering, Protocol, Protocols};
 use crate::control::{Peer, RequestId};
 use crate::interface::guarded;
@@ -65,7 +65,7 @@ impl Guarded {
     }
 }
 
-impl Offered {
+impl OfferedService {
     pub(super) fn has_panicked(&self) -> bool {
         matches!(&self.offer, Offering::Other(state) if state.has_panicked())
     }

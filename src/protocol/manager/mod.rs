@@ -32,7 +32,7 @@ pub use giving_up::UntilGivenUp;
 use giving_up::given_up;
 pub(in crate::protocol) use guarded::Guarded;
 pub(in crate::protocol) use offers::Offering;
-pub(crate) use offers::{Admission, NOT_OFFERED, OfferId, Protocols, StillWaits, Waiting};
+pub(crate) use offers::{AdmissionCheck, NOT_OFFERED, OfferId, Protocols, StillWaits, Wakeable};
 pub use seat::{Offer, Protocol, Seat};
 #[cfg_attr(not(feature = "tokio"), allow(unused_imports))]
 pub(crate) use wakers::{Awaiting, Wakers};
@@ -297,7 +297,7 @@ impl Manager {
     }
 
     /// Decides for each peer whether it may grow a sender of this receiver.
-    pub(crate) fn set_admission(&self, offer: OfferId, admission: Admission) {
+    pub(crate) fn set_admission(&self, offer: OfferId, admission: AdmissionCheck) {
         let mut guard = self.shared.lock();
         let before = match guard.parts().1.offers.get_mut(&offer) {
             Some(offered) => offered.admission.replace(admission),

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::vec::Vec;
 
 /// A waiter without a thread, which can tell whether its condition holds.
-pub(crate) trait Waiting: Send + Sync {
+pub(crate) trait Wakeable: Send + Sync {
     /// Wakes its tasks if their condition holds. Called under the lock; must not wait.
     fn look(&self, node: &mut Node) -> StillWaits;
     /// Wakes its tasks: no thread polls for them any more.
@@ -79,7 +79,7 @@ impl DerefMut for Offering {
 }
 
 /// Decides whether a peer may grow a sender; a refusal's reason is sent to the peer.
-pub(crate) type Admission = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
+pub(crate) type AdmissionCheck = Box<dyn FnMut(&Peer) -> Result<(), String> + Send>;
 
 /// Names an offer of one manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,7 +99,7 @@ impl OfferId {
 /// The offers, by place.
 #[derive(Default)]
 pub(super) struct Offers {
-    pub(super) places: Vec<Option<Offered>>,
+    pub(super) places: Vec<Option<OfferedService>>,
     pub(super) next: u64,
 }
 
@@ -107,7 +107,7 @@ impl Offers {
     pub(super) fn insert(&mut self, kind: Kind, offer: Offering) -> OfferId {
         self.next += 1;
         let number = self.next;
-        let offered = Some(Offered { number, kind, offer, admission: None });
+        let offered = Some(OfferedService { number, kind, offer, admission: None });
         let index = match self.places.iter().position(Option::is_none) {
             Some(index) => {
                 self.places[index] = offered;
@@ -122,21 +122,21 @@ impl Offers {
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, id: &OfferId) -> Option<&mut Offered> {
+    pub(super) fn get_mut(&mut self, id: &OfferId) -> Option<&mut OfferedService> {
         self.places.get_mut(id.index)?.as_mut().filter(|offered| offered.number == id.number)
     }
 
-    pub(super) fn remove(&mut self, id: &OfferId) -> Option<Offered> {
+    pub(super) fn remove(&mut self, id: &OfferId) -> Option<OfferedService> {
         self.get_mut(id)?;
         self.places[id.index].take()
     }
 }
 
-pub(super) struct Offered {
+pub(super) struct OfferedService {
     pub(super) number: u64,
     pub(super) kind: Kind,
     pub(super) offer: Offering,
-    pub(super) admission: Option<Admission>,
+    pub(super) admission: Option<AdmissionCheck>,
 }
 
 /// The manager's state under the node's lock.
@@ -158,7 +158,7 @@ pub(crate) struct Protocols {
     pub(super) wakers: Wakers,
     pub(super) moved: u64,
     /// Waiters whose condition they alone can check, each once.
-    waiting: Vec<Arc<dyn Waiting>>,
+    waiting: Vec<Arc<dyn Wakeable>>,
     waiting_moved: u64,
     waits_for_room: bool,
     /// Publishers with subscribers that are behind.
@@ -238,7 +238,7 @@ impl Protocols {
     }
 
     /// Removes it.
-    pub(super) fn remove(&mut self, id: OfferId) -> Option<Offered> {
+    pub(super) fn remove(&mut self, id: OfferId) -> Option<OfferedService> {
         self.polled.retain(|polled| *polled != id);
         self.offers.remove(&id)
     }
@@ -261,7 +261,7 @@ impl Protocols {
     #[inline]
     pub(super) fn state<P: Protocol>(&mut self, id: OfferId) -> &mut P {
         let state = match self.offers.get_mut(&id) {
-            Some(Offered { offer: Offering::Other(guarded), .. }) => guarded.state(),
+            Some(OfferedService { offer: Offering::Other(guarded), .. }) => guarded.state(),
             _ => None,
         };
         state.expect("as long as its seat, and of its type")
@@ -271,7 +271,7 @@ impl Protocols {
     #[inline(always)]
     pub(in crate::protocol) fn client(&mut self, id: OfferId) -> Option<&mut ClientState> {
         match self.offers.places.get_mut(id.index)? {
-            Some(Offered { offer: Offering::Client(state), number, .. })
+            Some(OfferedService { offer: Offering::Client(state), number, .. })
                 if *number == id.number =>
             {
                 Some(state)
@@ -284,7 +284,7 @@ impl Protocols {
     #[inline(always)]
     pub(in crate::protocol) fn server(&mut self, id: OfferId) -> Option<&mut ServerState> {
         match self.offers.places.get_mut(id.index)? {
-            Some(Offered { offer: Offering::Server(state), number, .. })
+            Some(OfferedService { offer: Offering::Server(state), number, .. })
                 if *number == id.number =>
             {
                 Some(state)
@@ -297,7 +297,7 @@ impl Protocols {
     #[inline(always)]
     pub(in crate::protocol) fn publisher(&mut self, id: OfferId) -> Option<&mut PublisherState> {
         match self.offers.places.get_mut(id.index)? {
-            Some(Offered { offer: Offering::Publisher(state), number, .. })
+            Some(OfferedService { offer: Offering::Publisher(state), number, .. })
                 if *number == id.number =>
             {
                 Some(state)
@@ -620,7 +620,7 @@ impl Protocols {
     }
 
     /// Lists a waiter that has just found nothing; it is looked at until it no longer waits.
-    pub(crate) fn list(&mut self, waiting: Arc<dyn Waiting>) {
+    pub(crate) fn list(&mut self, waiting: Arc<dyn Wakeable>) {
         self.waiting.push(waiting);
     }
 

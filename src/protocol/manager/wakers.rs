@@ -18,7 +18,7 @@ const SWEEP_MIN: usize = 16;
 pub(crate) struct Awaiting(Arc<()>);
 
 #[derive(Debug)]
-struct Left {
+struct LeftWaker {
     waker: Waker,
     /// `None`: a caller without an [`Awaiting`], identified by its waker.
     wait: Option<Weak<()>>,
@@ -27,14 +27,14 @@ struct Left {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Wakers {
-    left: Vec<Left>,
+    left: Vec<LeftWaker>,
     sweep_at: usize,
 }
 
 impl Wakers {
     /// Adds `waker`, to be woken once for this wait.
     pub fn leave(&mut self, waker: &Waker, wait: Option<&Awaiting>) {
-        let is_its = |left: &Left| match (&left.wait, wait) {
+        let is_its = |left: &LeftWaker| match (&left.wait, wait) {
             (None, None) => left.waker.will_wake(waker),
             (Some(known), Some(wait)) => core::ptr::eq(known.as_ptr(), Arc::as_ptr(&wait.0)),
             _ => false,
@@ -47,7 +47,7 @@ impl Wakers {
             self.sweep_at = 2 * self.left.len();
         }
         let wait = wait.map(|wait| Arc::downgrade(&wait.0));
-        self.left.push(Left { waker: waker.clone(), wait });
+        self.left.push(LeftWaker { waker: waker.clone(), wait });
     }
 
     /// Removes this waker, of a caller without an [`Awaiting`].

@@ -4,27 +4,27 @@
 //! Never: more bytes come than the first part has announced, or than the subscriber takes.
 
 use super::publisher::{Lender, Loan};
-use super::sample::Body;
+use super::sample::SampleBody;
 use super::{LongSamples, PART};
 use std::format;
 use std::string::String;
 use std::vec::Vec;
 
 /// The parts of a sample that have arrived.
-pub(super) struct Gathered {
+pub(super) struct GatheredSample {
     pub number: u64,
     /// Bytes of the whole.
     length: usize,
-    to: To,
+    to: PartTarget,
 }
 
-enum To {
+enum PartTarget {
     Own(Vec<u8>),
     /// With the count of bytes that have arrived.
     Lent(Loan, usize),
 }
 
-impl Gathered {
+impl GatheredSample {
     /// Begins a sample with its first part; returns that part's bytes of the sample, too.
     pub fn begin<'a>(
         long: LongSamples,
@@ -44,8 +44,8 @@ impl Gathered {
         // It is at most the limit that this side has announced.
         let length = length as usize;
         let to = match lender.and_then(|lender| lender.lend(length).ok()) {
-            Some(loan) => To::Lent(loan, 0),
-            None => To::Own(Vec::with_capacity(length)),
+            Some(loan) => PartTarget::Lent(loan, 0),
+            None => PartTarget::Own(Vec::with_capacity(length)),
         };
         Ok((Self { number, length, to }, bytes))
     }
@@ -56,8 +56,8 @@ impl Gathered {
             return Err(format!("a message between the parts of sample {}", self.number));
         }
         let come = match &self.to {
-            To::Own(bytes) => bytes.len(),
-            To::Lent(_, come) => *come,
+            PartTarget::Own(bytes) => bytes.len(),
+            PartTarget::Lent(_, come) => *come,
         };
         let (length, left) = (self.length, self.length - come);
         if part.len() > left || (part.is_empty() && left > 0) {
@@ -67,8 +67,8 @@ impl Gathered {
             ));
         }
         match &mut self.to {
-            To::Own(bytes) => bytes.extend_from_slice(part),
-            To::Lent(loan, come) => {
+            PartTarget::Own(bytes) => bytes.extend_from_slice(part),
+            PartTarget::Lent(loan, come) => {
                 loan[*come..*come + part.len()].copy_from_slice(part);
                 *come += part.len();
             }
@@ -77,10 +77,10 @@ impl Gathered {
     }
 
     /// The whole sample.
-    pub fn into_body(self) -> Body {
+    pub fn into_body(self) -> SampleBody {
         match self.to {
-            To::Own(bytes) => Body::boxed(bytes.into()),
-            To::Lent(loan, _) => Body::lent(loan),
+            PartTarget::Own(bytes) => SampleBody::boxed(bytes.into()),
+            PartTarget::Lent(loan, _) => SampleBody::lent(loan),
         }
     }
 }

@@ -2,20 +2,20 @@
 //!
 //! Never: it holds more than it was made for; a number is given twice.
 
-use crate::os::pool::Place;
+use crate::os::pool::PoolPlace;
 use crate::wire::INLINE_BYTES;
 use std::sync::Arc;
 use std::vec::Vec;
 
 /// A sample that is being published.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Body<'a> {
+pub(super) enum PublishedBody<'a> {
     Short(&'a [u8]),
-    Pool { place: &'a Arc<Place>, length: u64 },
+    Pool { place: &'a Arc<PoolPlace>, length: u64 },
 }
 
 #[derive(Debug)]
-enum Kept {
+enum LoggedBody {
     /// This many bytes, at most those of a line.
     Line {
         bytes: [u8; INLINE_BYTES],
@@ -24,7 +24,7 @@ enum Kept {
     /// The memory is used again.
     Short(Vec<u8>),
     Pool {
-        place: Arc<Place>,
+        place: Arc<PoolPlace>,
         length: u64,
     },
     /// No sample was published under the number.
@@ -32,9 +32,9 @@ enum Kept {
 }
 
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct SampleLog {
     /// The sample of a number lies at the number, modulo `kept_max`.
-    kept: Vec<Kept>,
+    kept: Vec<LoggedBody>,
     kept_max: usize,
     /// The index for the next one. Counted, since a division costs as much as the rest.
     at: usize,
@@ -42,7 +42,7 @@ pub(super) struct Log {
     next: u64,
 }
 
-impl Log {
+impl SampleLog {
     pub fn new(kept_max: usize) -> Self {
         Self { kept: Vec::new(), kept_max: kept_max.max(1), at: 0, next: 0 }
     }
@@ -68,28 +68,28 @@ impl Log {
     #[inline(always)]
     pub fn push_short(&mut self, sample: &[u8]) {
         match (self.kept.get_mut(self.at), <&[u8; INLINE_BYTES]>::try_from(sample)) {
-            (Some(Kept::Line { bytes, length }), Ok(sample)) => {
+            (Some(LoggedBody::Line { bytes, length }), Ok(sample)) => {
                 (*bytes, *length) = (*sample, INLINE_BYTES as u8);
                 self.pushed();
             }
-            _ => self.push(Body::Short(sample)),
+            _ => self.push(PublishedBody::Short(sample)),
         }
     }
 
     /// Keeps the next sample, in place of the oldest if the log is full.
     #[inline(never)]
-    pub fn push(&mut self, body: Body<'_>) {
+    pub fn push(&mut self, body: PublishedBody<'_>) {
         match (self.kept.get_mut(self.at), body) {
-            (Some(kept), Body::Short(bytes)) if bytes.len() <= INLINE_BYTES => {
-                *kept = Kept::of(body);
+            (Some(kept), PublishedBody::Short(bytes)) if bytes.len() <= INLINE_BYTES => {
+                *kept = LoggedBody::of(body);
             }
-            (Some(Kept::Short(kept)), Body::Short(bytes)) => {
+            (Some(LoggedBody::Short(kept)), PublishedBody::Short(bytes)) => {
                 kept.clear();
                 kept.extend_from_slice(bytes);
             }
-            (Some(kept), body) => *kept = Kept::of(body),
+            (Some(kept), body) => *kept = LoggedBody::of(body),
             // It grows until it is full.
-            (None, body) => self.kept.push(Kept::of(body)),
+            (None, body) => self.kept.push(LoggedBody::of(body)),
         }
         self.pushed();
     }
@@ -111,8 +111,8 @@ impl Log {
                 leaves(self, left);
             }
             match self.kept.get_mut(self.at) {
-                Some(kept) => *kept = Kept::Gap,
-                None => self.kept.push(Kept::Gap),
+                Some(kept) => *kept = LoggedBody::Gap,
+                None => self.kept.push(LoggedBody::Gap),
             }
             self.pushed();
         }
@@ -134,7 +134,7 @@ impl Log {
 
     /// The sample of a number, if it is kept.
     #[inline]
-    pub fn get(&self, number: u64) -> Option<Body<'_>> {
+    pub fn get(&self, number: u64) -> Option<PublishedBody<'_>> {
         if number < self.first() || number >= self.next {
             return None;
         }
@@ -142,24 +142,26 @@ impl Log {
         let behind = (self.next - number) as usize;
         let at = if behind <= self.at { self.at } else { self.at + self.kept_max };
         Some(match self.kept.get(at - behind)? {
-            Kept::Line { bytes, length } => Body::Short(bytes.get(..*length as usize)?),
-            Kept::Short(bytes) => Body::Short(bytes),
-            Kept::Pool { place, length } => Body::Pool { place, length: *length },
-            Kept::Gap => return None,
+            LoggedBody::Line { bytes, length } => {
+                PublishedBody::Short(bytes.get(..*length as usize)?)
+            }
+            LoggedBody::Short(bytes) => PublishedBody::Short(bytes),
+            LoggedBody::Pool { place, length } => PublishedBody::Pool { place, length: *length },
+            LoggedBody::Gap => return None,
         })
     }
 }
 
-impl Kept {
-    fn of(body: Body<'_>) -> Self {
+impl LoggedBody {
+    fn of(body: PublishedBody<'_>) -> Self {
         match body {
-            Body::Short(short) if short.len() <= INLINE_BYTES => {
+            PublishedBody::Short(short) if short.len() <= INLINE_BYTES => {
                 let mut bytes = [0; INLINE_BYTES];
                 bytes[..short.len()].copy_from_slice(short);
                 Self::Line { bytes, length: short.len() as u8 }
             }
-            Body::Short(bytes) => Self::Short(bytes.to_vec()),
-            Body::Pool { place, length } => Self::Pool { place: place.clone(), length },
+            PublishedBody::Short(bytes) => Self::Short(bytes.to_vec()),
+            PublishedBody::Pool { place, length } => Self::Pool { place: place.clone(), length },
         }
     }
 }
@@ -172,7 +174,7 @@ mod tests {
     fn a_sample_of_any_length_is_kept_as_it_is_in_the_place_of_any_other() {
         let lengths = [16, 16, 0, 17, 16, 15, 1024, 16, 3, 40, 40, 16];
         for kept_max in 1..5 {
-            let mut log = Log::new(kept_max);
+            let mut log = SampleLog::new(kept_max);
             let samples: Vec<Vec<u8>> =
                 (0..).zip(lengths).map(|(i, length)| std::vec![i; length]).collect();
             for sample in samples.iter().cycle().take(5 * samples.len()) {
@@ -181,7 +183,7 @@ mod tests {
                 for number in first..log.next() {
                     let expected = &samples[number as usize % samples.len()];
                     assert!(
-                        matches!(log.get(number), Some(Body::Short(bytes)) if bytes == expected)
+                        matches!(log.get(number), Some(PublishedBody::Short(bytes)) if bytes == expected)
                     );
                 }
             }
@@ -191,9 +193,9 @@ mod tests {
     #[test]
     fn numbers_that_were_skipped_have_no_sample_and_those_that_are_kept_leave_in_order() {
         for (skipped, length) in [(1, 4), (2, 3), (4, 4), (5, 3), (1 << 40, 3)] {
-            let mut log = Log::new(4);
+            let mut log = SampleLog::new(4);
             log.begin_at(7);
-            (0..length).for_each(|i: u64| log.push(Body::Short(&i.to_le_bytes())));
+            (0..length).for_each(|i: u64| log.push(PublishedBody::Short(&i.to_le_bytes())));
             let (first, next) = (log.first(), log.next());
             assert_eq!((first, next), (7, 7 + length));
             log.begin_at(100);
@@ -204,35 +206,37 @@ mod tests {
             let leaves = (length + skipped.min(4)).saturating_sub(4);
             let expected: Vec<_> = (7..7 + leaves).map(|number| (number, false)).collect();
             assert_eq!(left, expected, "{skipped} behind {length}");
-            log.push(Body::Short(b"next"));
+            log.push(PublishedBody::Short(b"next"));
             for number in log.first()..log.next() {
                 let is_gap = (next..next + skipped).contains(&number);
                 assert_eq!((log.is_gap(number), log.get(number).is_none()), (is_gap, is_gap));
             }
-            assert!(matches!(log.get(next + skipped), Some(Body::Short(b"next"))));
+            assert!(matches!(log.get(next + skipped), Some(PublishedBody::Short(b"next"))));
             log.skip_to(3, |_, _| panic!("it is behind"));
         }
     }
 
     #[test]
     fn the_newest_are_kept_by_number() {
-        let mut log = Log::new(3);
+        let mut log = SampleLog::new(3);
         assert_eq!((log.first(), log.next(), log.leaves_next()), (0, 0, None));
         for number in 0..10u64 {
             assert_eq!(log.leaves_next(), number.checked_sub(3));
-            log.push(Body::Short(&number.to_le_bytes()));
+            log.push(PublishedBody::Short(&number.to_le_bytes()));
             assert_eq!((log.first(), log.next()), (number.saturating_sub(2), number + 1));
             for kept in 0..=number + 1 {
                 let found = log.get(kept);
                 match (log.first()..=number).contains(&kept) {
                     true => {
-                        assert!(matches!(found, Some(Body::Short(b)) if b == kept.to_le_bytes()))
+                        assert!(
+                            matches!(found, Some(PublishedBody::Short(b)) if b == kept.to_le_bytes())
+                        )
                     }
                     false => assert!(found.is_none(), "{kept} of {number}"),
                 }
             }
         }
         // One is always kept: the one that is being published.
-        assert_eq!(Log::new(0).kept_max, 1);
+        assert_eq!(SampleLog::new(0).kept_max, 1);
     }
 }

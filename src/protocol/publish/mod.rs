@@ -326,7 +326,7 @@ fn words_behind_ticket(bytes: &[u8]) -> Option<([u32; 3], &[u8])> {
 
 /// The publisher's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Answer {
+struct PublisherAnswer {
     /// The subscriber's cell.
     cell: Ticket,
     short_bytes_max: u32,
@@ -352,7 +352,7 @@ enum LongSamples {
 
 const ANSWER_BYTES: usize = TICKET_BYTES + 12 + 24;
 
-impl Answer {
+impl PublisherAnswer {
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.cell.to_bytes().to_vec();
         let (places, place_bytes) = match self.long {
@@ -403,7 +403,7 @@ fn cell_bytes(leases: u32) -> usize {
 
 /// An announcement: the place in the pool, the lease and the length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Announced {
+struct AnnouncedSample {
     place: u32,
     lease: u32,
     length: u64,
@@ -411,7 +411,7 @@ struct Announced {
 
 const ANNOUNCED_BYTES: usize = 16;
 
-impl Announced {
+impl AnnouncedSample {
     fn to_bytes(self) -> [u8; ANNOUNCED_BYTES] {
         let mut bytes = [0; ANNOUNCED_BYTES];
         bytes[..4].copy_from_slice(&self.place.to_le_bytes());
@@ -488,26 +488,30 @@ mod tests {
         let long = LongSamples::Pool(Layout { places: 3, place_bytes: 64 });
         let cell = ticket(cell_bytes(4) as u64);
         let (short_bytes_max, leases, first, publisher) = (100, 4, 1 << 40, 7);
-        let answer = Answer { cell, short_bytes_max, leases, long, first, publisher };
+        let answer = PublisherAnswer { cell, short_bytes_max, leases, long, first, publisher };
         let bytes = answer.to_bytes();
-        let read = |bytes: &[u8]| Answer::from_bytes(bytes, &peer(), 4);
+        let read = |bytes: &[u8]| PublisherAnswer::from_bytes(bytes, &peer(), 4);
         assert_eq!(read(&bytes), Some(answer.clone()));
-        assert_eq!(Answer::from_bytes(&bytes, &peer(), 3), None, "more leases than asked for");
+        assert_eq!(
+            PublisherAnswer::from_bytes(&bytes, &peer(), 3),
+            None,
+            "more leases than asked for"
+        );
         for cut in 0..bytes.len() {
             assert_eq!(read(&bytes[..cut]), None, "cut to {cut}");
         }
         assert_eq!(read(&[&bytes[..], &[0]].concat()), None);
         for long in [LongSamples::None, LongSamples::Parts(1), LongSamples::Parts(u64::MAX)] {
-            let other = Answer { long, ..answer.clone() };
+            let other = PublisherAnswer { long, ..answer.clone() };
             assert_eq!(read(&other.to_bytes()), Some(other));
         }
         let pool = |places, place_bytes| LongSamples::Pool(Layout { places, place_bytes });
         for wrong in [
-            Answer { leases: 0, ..answer.clone() },
-            Answer { cell: ticket(39), ..answer.clone() },
-            Answer { short_bytes_max: SHORT_BYTES_MAX as u32 + 1, ..answer.clone() },
-            Answer { long: pool(3, 0), ..answer.clone() },
-            Answer { long: pool(9, u64::MAX), ..answer.clone() },
+            PublisherAnswer { leases: 0, ..answer.clone() },
+            PublisherAnswer { cell: ticket(39), ..answer.clone() },
+            PublisherAnswer { short_bytes_max: SHORT_BYTES_MAX as u32 + 1, ..answer.clone() },
+            PublisherAnswer { long: pool(3, 0), ..answer.clone() },
+            PublisherAnswer { long: pool(9, u64::MAX), ..answer.clone() },
         ] {
             assert_eq!(read(&wrong.to_bytes()), None, "{wrong:?}");
         }

@@ -1,11 +1,11 @@
 //! The publisher: samples out, for any number of threads.
 
-use super::log::Body;
+use super::log::PublishedBody;
 use super::serving::NoRoom;
 use super::state::PublisherState;
 use super::{PublishConfig, SubscriberState};
 use crate::node::{Attached, ExportError, Forked, Look, Node, NotAlone, WaitError};
-use crate::os::pool::{Place, Pool};
+use crate::os::pool::{Pool, PoolPlace};
 use crate::os::sys;
 use crate::protocol::ends::offered;
 use crate::protocol::manager::{OfferId, Offering, Protocols, set_up};
@@ -79,7 +79,7 @@ pub struct Unpublished {
 /// a forked child, which does not have the memory. `Send`.
 #[derive(Debug)]
 pub struct Loan {
-    place: Arc<Place>,
+    place: Arc<PoolPlace>,
     length: usize,
     _one: OneLoan,
 }
@@ -284,7 +284,7 @@ impl Publisher {
             .alone_at_once(|node, protocols| publish_quickly(node, protocols, offer, sample));
         match at_once {
             Ok(Some(number)) => Ok(number),
-            Ok(None) => self.publish_slowly(Body::Short(sample), timeout),
+            Ok(None) => self.publish_slowly(PublishedBody::Short(sample), timeout),
             Err(NotAlone) => self.publish_beside_others(sample, timeout),
         }
     }
@@ -303,7 +303,7 @@ impl Publisher {
             .at_once(|node, protocols| publish_quickly(node, protocols, offer, sample));
         match at_once {
             Some(number) => Ok(number),
-            None => self.publish_slowly(Body::Short(sample), timeout),
+            None => self.publish_slowly(PublishedBody::Short(sample), timeout),
         }
     }
 
@@ -377,7 +377,7 @@ impl Publisher {
         let is_own = self.lender.pool.as_ref().is_some_and(|pool| loan.place.is_of(pool));
         let published = match is_own {
             true => {
-                let body = Body::Pool { place: &loan.place, length: loan.length as u64 };
+                let body = PublishedBody::Pool { place: &loan.place, length: loan.length as u64 };
                 self.publish_slowly(body, timeout)
             }
             false => Err(PublishError::Foreign),
@@ -388,7 +388,7 @@ impl Publisher {
     #[inline(never)]
     fn publish_slowly(
         &self,
-        body: Body<'_>,
+        body: PublishedBody<'_>,
         timeout: Option<Duration>,
     ) -> Result<u64, PublishError> {
         // The link's pages are missing in the child, and nothing else would show it.
@@ -396,7 +396,7 @@ impl Publisher {
             return Err(Forked.into());
         }
         let offer = self.offer;
-        let is_pool = matches!(body, Body::Pool { .. });
+        let is_pool = matches!(body, PublishedBody::Pool { .. });
         let mut waited = false;
         let mut is_first = true;
         let published = self.manager.shared.wait_until(timeout, |node, protocols| {
@@ -597,7 +597,7 @@ fn publish_now(
     node: &mut Node,
     protocols: &mut Protocols,
     offer: OfferId,
-    body: Body<'_>,
+    body: PublishedBody<'_>,
 ) -> Result<u64, NoRoom> {
     // A forked child and a publisher that is gone have no state, or no node.
     let Some(state) = protocols.publisher(offer) else { return Err(NoRoom::InMemory) };

@@ -91,7 +91,7 @@ pub enum RelayError {
 const NUMBER_MAX: u64 = 1 << 63;
 
 /// A sample that has no room yet.
-enum Waiting {
+enum WaitingSample {
     Sample(Sample),
     Loan(Loan),
 }
@@ -164,7 +164,7 @@ pub struct Relay {
     /// The number of the next sample here, if no sample is left out.
     next: u64,
     missed: u64,
-    waiting: Option<(u64, Waiting)>,
+    waiting: Option<(u64, WaitingSample)>,
     ended: Option<CloseReason>,
     /// The sample behind the last published one could no longer be read.
     is_cut_off: bool,
@@ -259,7 +259,7 @@ impl Relay {
                     // Numbers below `next` were passed on before the connection ended.
                     if (self.next..NUMBER_MAX).contains(&number) {
                         *has_passed = true;
-                        self.waiting = Some((number, Waiting::of(sample)));
+                        self.waiting = Some((number, WaitingSample::of(sample)));
                     } else if self.next >= NUMBER_MAX - 1 {
                         self.has_no_more_numbers();
                     } else if deadline.left().is_some_and(|left| left.is_zero()) {
@@ -290,16 +290,16 @@ impl Relay {
     fn publish(
         &mut self,
         number: u64,
-        waiting: Waiting,
+        waiting: WaitingSample,
         timeout: Option<Duration>,
     ) -> Result<bool, RelayError> {
         self.publisher.skip_to(number);
         let loan = match waiting {
-            Waiting::Loan(loan) => loan,
-            Waiting::Sample(sample) => match sample.as_slice() {
+            WaitingSample::Loan(loan) => loan,
+            WaitingSample::Sample(sample) => match sample.as_slice() {
                 Some(bytes) if bytes.len() <= self.publisher.short_bytes_max() => {
                     let published = self.publisher.publish(bytes, timeout).map(|_| ());
-                    return self.has_published(number, Waiting::Sample(sample), published);
+                    return self.has_published(number, WaitingSample::Sample(sample), published);
                 }
                 _ => {
                     // In the pool of a publisher of this host, or short but too long for a packet
@@ -316,7 +316,7 @@ impl Relay {
             Ok(_) => self.count(number),
             Err(e) => {
                 let super::Unpublished { loan, error } = *e;
-                return self.has_published(number, Waiting::Loan(loan), Err(error));
+                return self.has_published(number, WaitingSample::Loan(loan), Err(error));
             }
         }
         Ok(true)
@@ -325,7 +325,7 @@ impl Relay {
     fn has_published(
         &mut self,
         number: u64,
-        waiting: Waiting,
+        waiting: WaitingSample,
         published: Result<(), PublishError>,
     ) -> Result<bool, RelayError> {
         match published {
@@ -437,7 +437,7 @@ impl Relay {
     }
 }
 
-impl Waiting {
+impl WaitingSample {
     fn of(sample: Sample) -> Self {
         match sample.into_loan() {
             Ok(loan) => Self::Loan(loan),

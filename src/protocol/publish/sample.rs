@@ -25,13 +25,13 @@ const INLINE_WORDS: usize = 8;
 pub struct Sample {
     number: u64,
     missed: u64,
-    body: Body,
+    body: SampleBody,
 }
 
 /// Short ones in words, so that they are moved as they were stored: bytes would begin right behind
 /// the tag, and be moved from odd addresses, in parts that wait for the stores.
 #[derive(Debug)]
-pub(super) enum Body {
+pub(super) enum SampleBody {
     /// A sample that came in one line.
     Line {
         words: [u64; 2],
@@ -41,13 +41,13 @@ pub(super) enum Body {
         words: [u64; INLINE_WORDS],
         length: usize,
     },
-    Long(Long),
+    Long(LongSample),
 }
 
 /// A body that has to be given back. It has a destructor of its own, so that a short sample is
 /// dropped without a call and need not be in memory for it.
 #[derive(Debug)]
-pub(super) struct Long(Option<LongBody>);
+pub(super) struct LongSample(Option<LongBody>);
 
 #[derive(Debug)]
 enum LongBody {
@@ -57,7 +57,7 @@ enum LongBody {
     Lent(Loan),
 }
 
-impl Drop for Long {
+impl Drop for LongSample {
     #[inline(always)]
     fn drop(&mut self) {
         give_back(self.0.take());
@@ -69,7 +69,7 @@ fn give_back(body: Option<LongBody>) {
     drop(body);
 }
 
-impl Long {
+impl LongSample {
     fn bytes(&self) -> RecordBytes<'_> {
         match &self.0 {
             Some(LongBody::Boxed(bytes)) => RecordBytes::Still(bytes),
@@ -100,13 +100,13 @@ impl Drop for Leased {
     }
 }
 
-impl Body {
+impl SampleBody {
     pub fn boxed(bytes: Box<[u8]>) -> Self {
-        Self::Long(Long(Some(LongBody::Boxed(bytes))))
+        Self::Long(LongSample(Some(LongBody::Boxed(bytes))))
     }
 
     pub fn lent(loan: Loan) -> Self {
-        Self::Long(Long(Some(LongBody::Lent(loan))))
+        Self::Long(LongSample(Some(LongBody::Lent(loan))))
     }
 
     /// A copy of the bytes of a short sample.
@@ -122,19 +122,19 @@ impl Body {
     }
 
     pub fn pool(leased: Leased) -> Self {
-        Self::Long(Long(Some(LongBody::Pool(leased))))
+        Self::Long(LongSample(Some(LongBody::Pool(leased))))
     }
 }
 
 impl Sample {
     #[inline(always)]
-    pub(super) fn new(number: u64, missed: u64, body: Body) -> Self {
+    pub(super) fn new(number: u64, missed: u64, body: SampleBody) -> Self {
         Self { number, missed, body }
     }
 
     /// The relay's loan in which it was put together; else the sample.
     pub(super) fn into_loan(mut self) -> Result<Loan, Self> {
-        let Body::Long(Long(body)) = &mut self.body else { return Err(self) };
+        let SampleBody::Long(LongSample(body)) = &mut self.body else { return Err(self) };
         match body.take() {
             Some(LongBody::Lent(loan)) => Ok(loan),
             other => {
@@ -158,8 +158,8 @@ impl Sample {
     /// Bytes.
     pub fn len(&self) -> usize {
         match &self.body {
-            Body::Line { length, .. } | Body::Inline { length, .. } => *length,
-            Body::Long(long) => match long.bytes() {
+            SampleBody::Line { length, .. } | SampleBody::Inline { length, .. } => *length,
+            SampleBody::Long(long) => match long.bytes() {
                 RecordBytes::Still(bytes) => bytes.len(),
                 RecordBytes::Volatile(bytes) => bytes.len(),
             },
@@ -176,9 +176,11 @@ impl Sample {
     /// is dropped. So pool samples can only be copied.
     pub fn bytes(&self) -> RecordBytes<'_> {
         match &self.body {
-            Body::Line { words, length } => RecordBytes::Still(&words.as_bytes()[..*length]),
-            Body::Inline { words, length } => RecordBytes::Still(&words.as_bytes()[..*length]),
-            Body::Long(long) => long.bytes(),
+            SampleBody::Line { words, length } => RecordBytes::Still(&words.as_bytes()[..*length]),
+            SampleBody::Inline { words, length } => {
+                RecordBytes::Still(&words.as_bytes()[..*length])
+            }
+            SampleBody::Long(long) => long.bytes(),
         }
     }
 
@@ -214,7 +216,7 @@ impl Sample {
 /// The state that samples of the pool share with their subscriber.
 #[derive(Debug)]
 pub(super) struct Leases {
-    manager: Held,
+    manager: QuietManager,
     pub link: LinkId,
     cell: Ticket,
     /// Leases of samples that are held here, or whose release the publisher has yet to hear. The
@@ -225,9 +227,9 @@ pub(super) struct Leases {
 }
 
 /// A manager without its `Debug`.
-struct Held(Manager);
+struct QuietManager(Manager);
 
-impl core::fmt::Debug for Held {
+impl core::fmt::Debug for QuietManager {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("Manager(..)")
     }
@@ -236,7 +238,7 @@ impl core::fmt::Debug for Held {
 impl Leases {
     /// No lease is held yet; releases are written to `cell`.
     pub fn new(manager: Manager, link: LinkId, cell: Ticket, held: Arc<SamplesHeld>) -> Self {
-        Self { manager: Held(manager), link, cell, held, untold: Mutex::default() }
+        Self { manager: QuietManager(manager), link, cell, held, untold: Mutex::default() }
     }
 
     #[cold]

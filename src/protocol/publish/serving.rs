@@ -12,12 +12,14 @@
 //! Never: more messages are out than it has places, or more samples than it has leases; the
 //! publisher believes a word of the cell that differs from the samples sent.
 
-use super::log::{Body, Log};
-use super::{Announced, NUMBER_BYTES, NUMBERED, PART, PLACE_BYTES, PLACE_STRIDE, POOL, WhenSlow};
+use super::log::{PublishedBody, SampleLog};
+use super::{
+    AnnouncedSample, NUMBER_BYTES, NUMBERED, PART, PLACE_BYTES, PLACE_STRIDE, POOL, WhenSlow,
+};
 use crate::control::{PeerUser, RequestId};
 use crate::interface::{AreaId, LinkId};
 use crate::node::{Node, NodeSendError, PreparedTicket};
-use crate::os::pool::Place;
+use crate::os::pool::PoolPlace;
 use crate::protocol::Connection;
 use crate::protocol::credit::Cell;
 use crate::wire::Ticket;
@@ -83,11 +85,11 @@ struct Lease {
 /// that have yet to release each. Plain numbers, because a locked instruction for each subscriber
 /// would wait until the line that was sent to the one before has arrived.
 #[derive(Debug, Default)]
-pub(super) struct Holders(Vec<(u32, Option<Arc<Place>>)>);
+pub(super) struct Holders(Vec<(u32, Option<Arc<PoolPlace>>)>);
 
 impl Holders {
     /// Adds one holder.
-    pub fn hold(&mut self, place: &Arc<Place>) {
+    pub fn hold(&mut self, place: &Arc<PoolPlace>) {
         let at = place.index() as usize;
         if self.0.len() <= at {
             self.0.resize_with(at + 1, Default::default);
@@ -122,7 +124,7 @@ pub(super) struct Granted {
 /// A long sample, some parts of which have left.
 #[derive(Debug)]
 struct Partial {
-    place: Arc<Place>,
+    place: Arc<PoolPlace>,
     length: u64,
     sent: u64,
 }
@@ -177,7 +179,7 @@ impl Serving {
         user: PeerUser,
         granted: &Granted,
         cell: Cell,
-        log: &Log,
+        log: &SampleLog,
     ) -> Self {
         let Granted { places, depth, when_slow, history, leases, in_parts } = *granted;
         let mut next = log.first().max(log.next().saturating_sub(history as u64));
@@ -398,7 +400,7 @@ impl Serving {
         &mut self,
         node: &mut Node,
         number: u64,
-        body: Body<'_>,
+        body: PublishedBody<'_>,
         holders: &mut Holders,
     ) {
         if self.next == number
@@ -413,7 +415,7 @@ impl Serving {
 
     /// Sends its outstanding samples, as far as it has room.
     #[inline]
-    pub fn advance(&mut self, node: &mut Node, log: &Log, holders: &mut Holders) {
+    pub fn advance(&mut self, node: &mut Node, log: &SampleLog, holders: &mut Holders) {
         if self.next < self.end {
             self.look_at_leases(node, holders);
         }
@@ -501,11 +503,11 @@ impl Serving {
 
     /// Whether the sample was sent.
     #[inline]
-    fn send(&mut self, node: &mut Node, body: Body<'_>, holders: &mut Holders) -> bool {
+    fn send(&mut self, node: &mut Node, body: PublishedBody<'_>, holders: &mut Holders) -> bool {
         self.is_full = false;
         let numbered = self.next != self.told;
         match body {
-            Body::Short(bytes) => {
+            PublishedBody::Short(bytes) => {
                 if !self.has_room(node, false) {
                     return false;
                 }
@@ -514,10 +516,10 @@ impl Serving {
                     true => self.push_numbered(node, bytes, 0),
                 }
             }
-            Body::Pool { place, length } if self.in_parts => {
+            PublishedBody::Pool { place, length } if self.in_parts => {
                 self.send_first_part(node, place, length, numbered)
             }
-            Body::Pool { place, length } => {
+            PublishedBody::Pool { place, length } => {
                 let sent = self.send_announced(node, place, length, numbered);
                 if sent {
                     holders.hold(place);
@@ -530,7 +532,7 @@ impl Serving {
     fn send_announced(
         &mut self,
         node: &mut Node,
-        place: &Arc<Place>,
+        place: &Arc<PoolPlace>,
         length: u64,
         numbered: bool,
     ) -> bool {
@@ -538,7 +540,8 @@ impl Serving {
             return false;
         }
         let Some(lease) = self.free_lease() else { return false };
-        let announced = Announced { place: place.index(), lease: lease as u32, length }.to_bytes();
+        let announced =
+            AnnouncedSample { place: place.index(), lease: lease as u32, length }.to_bytes();
         let sent = match numbered {
             false => self.push(node, &announced, announced.len() as u32 | POOL),
             true => self.push_numbered(node, &announced, POOL),
@@ -554,7 +557,7 @@ impl Serving {
     fn send_first_part(
         &mut self,
         node: &mut Node,
-        place: &Arc<Place>,
+        place: &Arc<PoolPlace>,
         length: u64,
         numbered: bool,
     ) -> bool {

@@ -4,9 +4,9 @@
 //! Never: one subscriber's actions make another's part costlier; a subscriber is disconnected while
 //! this is borrowed.
 
-use super::log::{Body, Log};
+use super::log::{PublishedBody, SampleLog};
 use super::serving::{Fault, Granted, Holders, NoRoom, Serving};
-use super::{Answer, Greeting, LongSamples, PublishConfig, SubscriberState, cell_bytes};
+use super::{Greeting, LongSamples, PublishConfig, PublisherAnswer, SubscriberState, cell_bytes};
 use crate::control::{Peer, RequestId};
 use crate::interface::LinkId;
 use crate::node::{ApertureEvent, Node};
@@ -25,7 +25,7 @@ use std::vec::Vec;
 pub(in crate::protocol) struct PublisherState {
     config: PublishConfig,
     pool: Option<Arc<Pool>>,
-    log: Log,
+    log: SampleLog,
     /// The least number of the next sample.
     skip_to: u64,
     /// A random number, drawn when the publisher was made.
@@ -54,7 +54,7 @@ struct Quick {
 impl PublisherState {
     /// `id`: a number that no other publisher has.
     pub(super) fn new(config: PublishConfig, pool: Option<Arc<Pool>>, id: u64) -> Self {
-        let log = Log::new(config.kept() as usize);
+        let log = SampleLog::new(config.kept() as usize);
         let subscribers = Vec::new();
         let (quick, holders) = (Quick::default(), Holders::default());
         Self {
@@ -181,8 +181,12 @@ impl PublisherState {
     /// Publishes a sample and returns its number, or the reason why it has to wait; then nothing
     /// was done.
     #[inline]
-    pub(super) fn publish(&mut self, node: &mut Node, body: Body<'_>) -> Result<u64, NoRoom> {
-        let is_pool = matches!(body, Body::Pool { .. });
+    pub(super) fn publish(
+        &mut self,
+        node: &mut Node,
+        body: PublishedBody<'_>,
+    ) -> Result<u64, NoRoom> {
+        let is_pool = matches!(body, PublishedBody::Pool { .. });
         self.all();
         for serving in &mut self.subscribers {
             if is_pool {
@@ -195,7 +199,7 @@ impl PublisherState {
             }
         }
         let Self { log, subscribers, .. } = self;
-        let mut leave = |log: &Log, number| {
+        let mut leave = |log: &SampleLog, number| {
             let is_gap = log.is_gap(number);
             subscribers.iter_mut().for_each(|serving| serving.leaves(number, is_gap));
         };
@@ -329,7 +333,7 @@ impl PublisherState {
         let in_parts = self.pool.is_some() && peer.host.is_some();
         let granted = Granted { places, depth, when_slow, history, leases, in_parts };
         let serving = Serving::new(request, peer.user(), &granted, cell, &self.log);
-        let answer = Answer {
+        let answer = PublisherAnswer {
             cell: ticket,
             short_bytes_max: self.config.short_bytes_max as u32,
             leases,

@@ -4,16 +4,18 @@
 //! turn, and checked afterwards; so a later write can become the next message at most. A one-line
 //! message is read from the bytes that came with it, before they are written anywhere.
 
-use super::gathered::Gathered;
+use super::gathered::GatheredSample;
 use super::publisher::Lender;
-use super::sample::{Body, Leased, Leases, Sample};
+use super::sample::{Leased, Leases, Sample, SampleBody};
 use super::{
-    ANNOUNCED_BYTES, Announced, Answer, DEPTH_MAX, Greeting, LEASES_MAX, LongSamples, NUMBER_BYTES,
-    NUMBERED, PART, PLACE_BYTES, PLACE_STRIDE, POOL, WhenSlow,
+    ANNOUNCED_BYTES, AnnouncedSample, DEPTH_MAX, Greeting, LEASES_MAX, LongSamples, NUMBER_BYTES,
+    NUMBERED, PART, PLACE_BYTES, PLACE_STRIDE, POOL, PublisherAnswer, WhenSlow,
 };
-use crate::interface::notification::{Consumer, Waiting};
+use crate::interface::notification::{Consumer, QueueView};
 use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{Aperture, CloseReason, Kept, Look, Node, NotAlone, PlacesHeld, SamplesHeld};
+use crate::node::{
+    Aperture, BoundedResource, CloseReason, Look, Node, NotAlone, PlacesHeld, SamplesHeld,
+};
 use crate::os::pool::Layout;
 use crate::protocol::credit::CreditReturn;
 use crate::protocol::ends::{connected, grown};
@@ -68,7 +70,7 @@ impl Default for SubscribeConfig {
 pub struct Subscriber {
     manager: Manager,
     connection: Arc<Connection>,
-    memory: Memory,
+    memory: SubscriberMemory,
     consumer: Consumer,
     reading: Reading,
     credit: CreditReturn,
@@ -76,14 +78,14 @@ pub struct Subscriber {
 
 /// The places, and the notifications for them.
 #[derive(Clone, Copy)]
-struct Memory {
+struct SubscriberMemory {
     area: AreaId,
     queue: QueueId,
     slot: SlotId,
 }
 
-impl Memory {
-    fn new(node: &mut Node, depth: u32) -> Result<(Self, Consumer, Waiting, Ticket), GrowError> {
+impl SubscriberMemory {
+    fn new(node: &mut Node, depth: u32) -> Result<(Self, Consumer, QueueView, Ticket), GrowError> {
         let bytes = usize::try_from(depth as u64 * PLACE_STRIDE).map_err(set_up)?;
         let area = node.message_area(bytes).map_err(set_up)?;
         let queue = node.notification_queue(depth).map_err(|e| {
@@ -121,7 +123,7 @@ impl Memory {
 struct Reading {
     depth: u64,
     short_bytes_max: usize,
-    /// How many lengths a [`Line`] may have now, from 0 on; 0 after samples could not be read, or
+    /// How many lengths a [`LineSample`] may have now, from 0 on; 0 after samples could not be read, or
     /// when numbers run out.
     line_lengths: u32,
     leases: Arc<Leases>,
@@ -129,7 +131,7 @@ struct Reading {
     long: LongSamples,
     aperture: Option<Aperture>,
     /// A long sample of which some parts have arrived.
-    gathered: Option<Gathered>,
+    gathered: Option<GatheredSample>,
     /// The pool of a relay, in which long samples are put together.
     lender: Option<Lender>,
     /// The publisher's random number.
@@ -145,30 +147,30 @@ struct Reading {
     missed: u64,
     /// Some of the last samples were missed.
     is_cut_off: bool,
-    /// A sample that came straight from the link and is not a [`Line`], until the call returns.
+    /// A sample that came straight from the link and is not a [`LineSample`], until the call returns.
     taken: Option<Result<Sample, ReceiveError>>,
     /// A line that came straight from the link during a wait.
-    waited: Option<Line>,
+    waited: Option<LineSample>,
 }
 
 /// A short sample that is a line, and follows the one before. Its fields are numbers, which stay in
 /// registers, and in this order, because adjacent words that are stored one by one would be read as
 /// one.
 #[repr(C)]
-struct Line {
+struct LineSample {
     first: u64,
     number: u64,
     second: u64,
     length: u8,
 }
 
-impl Line {
+impl LineSample {
     #[inline(always)]
     fn into_sample(self) -> Sample {
         let Self { first, number, second, length } = self;
         // In memory as on the wire.
         let words = [first.to_le(), second.to_le()];
-        Sample::new(number, 0, Body::Line { words, length: length as usize })
+        Sample::new(number, 0, SampleBody::Line { words, length: length as usize })
     }
 }
 
@@ -193,15 +195,16 @@ impl Subscriber {
             return Err(GrowError::SetUp("outstanding is 0, and is at least 1".into()));
         }
         let outstanding = outstanding.min(LEASES_MAX);
-        let (memory, consumer, waiting, places) = Memory::new(&mut manager.lock(), depth)?;
+        let (memory, consumer, waiting, places) =
+            SubscriberMemory::new(&mut manager.lock(), depth)?;
         let body = Greeting { places, depth, when_slow, history, outstanding }.to_bytes();
         let expected = "it is not that of a publisher";
         let grown =
             manager.grow(target, Kind::PUBLISH, &body, timeout, expected, |connection, answer| {
-                Answer::from_bytes(answer, connection.peer(), outstanding)
+                PublisherAnswer::from_bytes(answer, connection.peer(), outstanding)
             });
         match grown {
-            Ok((connection, Answer { long: LongSamples::Parts(bytes), .. }))
+            Ok((connection, PublisherAnswer { long: LongSamples::Parts(bytes), .. }))
                 if bytes > sample_bytes_max as u64 =>
             {
                 manager.leave(&connection, |node| memory.remove(node));
@@ -211,13 +214,19 @@ impl Subscriber {
                 )))
             }
             Ok((connection, answer)) => {
-                let Answer { cell, short_bytes_max, leases: leases_max, long, first, publisher } =
-                    answer;
+                let PublisherAnswer {
+                    cell,
+                    short_bytes_max,
+                    leases: leases_max,
+                    long,
+                    first,
+                    publisher,
+                } = answer;
                 let link = connection.link();
                 let (leases, dropped) = (AtomicU64::new(0), AtomicU64::new(0));
                 let held = Arc::new(SamplesHeld { leases, dropped, max: leases_max });
                 let places = Arc::new(PlacesHeld { waiting, depth });
-                let mut kept: Vec<(_, Arc<dyn Kept>)> = vec![("places", places)];
+                let mut kept: Vec<(_, Arc<dyn BoundedResource>)> = vec![("places", places)];
                 if matches!(long, LongSamples::Pool(_)) {
                     kept.push(("samples", held.clone()));
                 }
@@ -396,18 +405,18 @@ impl Subscriber {
     });
 }
 
-/// The next sample, if it is a [`Line`], comes straight from the link and follows the one before;
+/// The next sample, if it is a [`LineSample`], comes straight from the link and follows the one before;
 /// `None`: no such sample is there, and `reading.taken` holds one of another kind if it was taken.
 #[inline(always)]
 fn take_line(
     node: &mut Node,
     protocols: &mut Protocols,
     connection: &Connection,
-    memory: &Memory,
+    memory: &SubscriberMemory,
     consumer: &Consumer,
     reading: &mut Reading,
     credit: &mut CreditReturn,
-) -> Option<Line> {
+) -> Option<LineSample> {
     let handed = node.take_direct(memory.queue, Some(consumer))?;
     let notification = handed.notification;
     let line = handed.words().and_then(|body| reading.line(&notification, body, credit.link));
@@ -431,7 +440,7 @@ fn read(
     node: &mut Node,
     protocols: &mut Protocols,
     connection: &Connection,
-    memory: &Memory,
+    memory: &SubscriberMemory,
     reading: &mut Reading,
     credit: &mut CreditReturn,
     from: LinkId,
@@ -460,9 +469,14 @@ fn read(
 
 impl Reading {
     /// A message that came straight from the link, and its first bytes; `None`: it is not a
-    /// [`Line`], and [`read`](Self::read) decides.
+    /// [`LineSample`], and [`read`](Self::read) decides.
     #[inline(always)]
-    fn line(&mut self, notification: &Notification, body: [u64; 2], link: LinkId) -> Option<Line> {
+    fn line(
+        &mut self,
+        notification: &Notification,
+        body: [u64; 2],
+        link: LinkId,
+    ) -> Option<LineSample> {
         let length = notification.word;
         // With one of its bits set it is longer than any sample.
         if length >= self.line_lengths || notification.link != link {
@@ -472,7 +486,7 @@ impl Reading {
         self.next = number.wrapping_add(1);
         // The bytes behind it are the sender's own padding, and are ignored.
         let [first, second] = body;
-        Some(Line { first, number, second, length: length as u8 })
+        Some(LineSample { first, number, second, length: length as u8 })
     }
 
     /// Sets the lengths that [`line`](Self::line) may accept, after anything else was read.
@@ -529,11 +543,11 @@ impl Reading {
             0 => self.read_short(bytes)?,
             PART => {
                 let lender = self.lender.as_ref();
-                let (gathered, bytes) = Gathered::begin(self.long, lender, number, bytes)?;
+                let (gathered, bytes) = GatheredSample::begin(self.long, lender, number, bytes)?;
                 return self.gather(gathered, bytes, bytes.len() as u32 | PART);
             }
             _ => {
-                let announced = Announced::from_bytes(bytes);
+                let announced = AnnouncedSample::from_bytes(bytes);
                 let wrong = || format!("an announcement of {} bytes", bytes.len());
                 let announced = announced.ok_or_else(wrong)?;
                 match self.find(node, protocols, connection, announced, number)? {
@@ -554,7 +568,7 @@ impl Reading {
     /// The sample, if these bytes are its last.
     fn gather(
         &mut self,
-        mut gathered: Gathered,
+        mut gathered: GatheredSample,
         part: &[u8],
         word: u32,
     ) -> Result<Option<Sample>, String> {
@@ -586,12 +600,12 @@ impl Reading {
     }
 
     #[inline]
-    fn read_short(&self, bytes: &[u8]) -> Result<Body, String> {
+    fn read_short(&self, bytes: &[u8]) -> Result<SampleBody, String> {
         if bytes.len() > self.short_bytes_max {
             let (length, max) = (bytes.len(), self.short_bytes_max);
             return Err(format!("a short sample of {length} bytes, and {max} are the most"));
         }
-        Ok(Body::short(bytes))
+        Ok(SampleBody::short(bytes))
     }
 
     /// A sample of the pool; `None`: it has gone with its publisher.
@@ -600,10 +614,10 @@ impl Reading {
         node: &mut Node,
         protocols: &mut Protocols,
         connection: &Connection,
-        said: Announced,
+        said: AnnouncedSample,
         number: u64,
-    ) -> Result<Option<Body>, String> {
-        let Announced { place, lease, length } = said;
+    ) -> Result<Option<SampleBody>, String> {
+        let AnnouncedSample { place, lease, length } = said;
         let LongSamples::Pool(pool) = self.long else {
             return Err("a sample of a pool, and there is none".into());
         };
@@ -632,7 +646,7 @@ impl Reading {
         // It was compared with the size of memory.
         let length = length as usize;
         let leased = Leased { leases, aperture, lease, number, offset, length };
-        Ok(Some(Body::pool(leased)))
+        Ok(Some(SampleBody::pool(leased)))
     }
 
     /// The pool's memory. With an honest publisher it is here before the first announcement, and

@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
 
 /// One connection.
-struct Current {
+struct TaskConnection {
     client: AsyncClient,
     number: u64,
     /// A call has learnt that the server drains.
@@ -32,7 +32,7 @@ struct Current {
 #[derive(Clone)]
 struct Now {
     state: ConnectionState,
-    current: Option<Arc<Current>>,
+    current: Option<Arc<TaskConnection>>,
 }
 
 /// A client of a named service that connects again, by itself, when the server has gone or drains.
@@ -86,17 +86,17 @@ struct Now {
 /// ```
 #[derive(Clone)]
 pub struct AsyncReconnectingClient {
-    kept: Arc<Kept>,
+    kept: Arc<TaskState>,
 }
 
-struct Kept {
+struct TaskState {
     now: watch::Receiver<Now>,
     states: watch::Receiver<ConnectionState>,
     calls_wait: bool,
     task: AbortHandle,
 }
 
-impl Drop for Kept {
+impl Drop for TaskState {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -156,12 +156,12 @@ impl AsyncReconnectingClient {
         limit: Option<Duration>,
     ) -> Result<Self, GrowError> {
         let client = AsyncClient::connect_with(manager, name, config.clone(), limit).await?;
-        let first = Arc::new(Current::new(client, 1));
+        let first = Arc::new(TaskConnection::new(client, 1));
         let connected = ConnectionState::Connected { number: 1 };
         let (states_to, states) = watch::channel(connected.clone());
         let (now_to, now) = watch::channel(Now { state: connected, current: Some(first.clone()) });
         let calls_wait = policy.calls_wait;
-        let connecting = Connecting {
+        let connecting = ConnectingTask {
             manager: manager.clone(),
             name: name.into(),
             config,
@@ -170,7 +170,7 @@ impl AsyncReconnectingClient {
             states: states_to,
         };
         let task = manager.runtime().spawn(connecting.keep(first)).abort_handle();
-        Ok(Self { kept: Arc::new(Kept { now, states, calls_wait, task }) })
+        Ok(Self { kept: Arc::new(TaskState { now, states, calls_wait, task }) })
     }
 
     /// The current state.
@@ -241,10 +241,10 @@ impl AsyncReconnectingClient {
         &self,
         beyond: u64,
         deadline: Option<Instant>,
-    ) -> Result<Arc<Current>, CallError> {
+    ) -> Result<Arc<TaskConnection>, CallError> {
         let mut now = self.kept.now.clone();
         let usable = |now: &Now| {
-            let is_usable = |current: &&Arc<Current>| {
+            let is_usable = |current: &&Arc<TaskConnection>| {
                 current.number > beyond && current.client.get_ref().connection().ended().is_none()
             };
             now.current.as_ref().filter(is_usable).cloned()
@@ -279,14 +279,14 @@ impl AsyncReconnectingClient {
     }
 }
 
-impl Current {
+impl TaskConnection {
     fn new(client: AsyncClient, number: u64) -> Self {
         Self { client, number, drains: Notify::new(), has_replied: AtomicBool::new(false) }
     }
 }
 
 /// The task that connects.
-struct Connecting {
+struct ConnectingTask {
     manager: AsyncManager,
     name: String,
     config: ClientConfig,
@@ -295,14 +295,14 @@ struct Connecting {
     states: watch::Sender<ConnectionState>,
 }
 
-impl Connecting {
-    fn tell(&self, state: ConnectionState, current: Option<Arc<Current>>) {
+impl ConnectingTask {
+    fn tell(&self, state: ConnectionState, current: Option<Arc<TaskConnection>>) {
         // A task that sees the connection sees its state.
         self.states.send_replace(state.clone());
         self.now.send_replace(Now { state, current });
     }
 
-    async fn keep(self, first: Arc<Current>) {
+    async fn keep(self, first: Arc<TaskConnection>) {
         let mut outages = Outages::new(self.policy.clone(), Instant::now());
         let mut current = Some(first);
         loop {
@@ -324,7 +324,7 @@ impl Connecting {
             match AsyncClient::connect_with(&self.manager, &self.name, config, limit).await {
                 Ok(client) => {
                     outages.has_connected(Instant::now());
-                    let connected = Arc::new(Current::new(client, outages.number));
+                    let connected = Arc::new(TaskConnection::new(client, outages.number));
                     self.tell(outages.state.clone(), Some(connected.clone()));
                     current = Some(connected);
                 }
@@ -335,7 +335,7 @@ impl Connecting {
     }
 
     /// Waits until a connection ends, or its server drains; returns the reason.
-    async fn until_over(&self, connected: &Current) -> String {
+    async fn until_over(&self, connected: &TaskConnection) -> String {
         let connection = connected.client.get_ref().connection();
         let mut ended = pin!(self.manager.ended(connection));
         let mut drains = pin!(connected.drains.notified());

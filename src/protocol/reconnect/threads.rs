@@ -16,23 +16,23 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// One connection.
-struct Current {
+struct ThreadConnection {
     client: Client,
     has_replied: AtomicBool,
 }
 
-struct Inner {
+struct ReconnectInner {
     outages: Outages,
-    current: Option<Arc<Current>>,
+    current: Option<Arc<ThreadConnection>>,
     /// A thread connects now.
     is_connecting: bool,
 }
 
-struct Shared {
+struct ReconnectState {
     manager: Manager,
     name: String,
     config: ClientConfig,
-    inner: Mutex<Inner>,
+    inner: Mutex<ReconnectInner>,
     /// The client was dropped.
     is_dropped: Arc<AtomicBool>,
     /// The state has changed, or the client was dropped.
@@ -92,7 +92,7 @@ const STACK_BYTES: usize = 512 << 10;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct ReconnectingClient {
-    shared: Arc<Shared>,
+    shared: Arc<ReconnectState>,
 }
 
 impl ReconnectingClient {
@@ -147,9 +147,9 @@ impl ReconnectingClient {
     ) -> Result<Self, GrowError> {
         let client = Client::connect_with(manager, name, config.clone(), limit)?;
         let outages = Outages::new(policy, Instant::now());
-        let current = Some(Arc::new(Current::new(client)));
-        let inner = Inner { outages, current, is_connecting: false };
-        let shared = Shared {
+        let current = Some(Arc::new(ThreadConnection::new(client)));
+        let inner = ReconnectInner { outages, current, is_connecting: false };
+        let shared = ReconnectState {
             manager: manager.clone(),
             name: name.into(),
             config,
@@ -221,7 +221,7 @@ impl ReconnectingClient {
     }
 
     /// The connection, or the next.
-    fn connection(&self, deadline: Option<Instant>) -> Result<Arc<Current>, CallError> {
+    fn connection(&self, deadline: Option<Instant>) -> Result<Arc<ThreadConnection>, CallError> {
         // Before a lock that another thread of the parent may have held.
         if self.shared.manager.shared.is_forked() {
             return Err(NodeSendError::from(Forked).into());
@@ -278,7 +278,7 @@ impl Drop for ReconnectingClient {
     }
 }
 
-impl Shared {
+impl ReconnectState {
     /// News from another host need a turn.
     fn look(&self) {
         use crate::node::Attached;
@@ -316,7 +316,7 @@ impl Shared {
                 Ok(_) if is_dropped() => break,
                 Ok(client) => {
                     inner.outages.has_connected(Instant::now());
-                    inner.current = Some(Arc::new(Current::new(client)));
+                    inner.current = Some(Arc::new(ThreadConnection::new(client)));
                 }
                 Err(GrowError::Forked(e)) => inner.outages.give_up(e.to_string()),
                 Err(e) => inner.outages.has_failed(e.to_string()),
@@ -327,9 +327,9 @@ impl Shared {
     /// Waits until something has changed, or for that long.
     fn wait<'a>(
         &self,
-        inner: MutexGuard<'a, Inner>,
+        inner: MutexGuard<'a, ReconnectInner>,
         time: Option<Duration>,
-    ) -> MutexGuard<'a, Inner> {
+    ) -> MutexGuard<'a, ReconnectInner> {
         match time {
             None => self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner),
             Some(time) => {
@@ -339,13 +339,13 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, ReconnectInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Exists while the connecting thread does.
-struct Ends<'a>(&'a Shared);
+struct Ends<'a>(&'a ReconnectState);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
@@ -354,15 +354,15 @@ impl Drop for Ends<'_> {
     }
 }
 
-impl Current {
+impl ThreadConnection {
     fn new(client: Client) -> Self {
         Self { client, has_replied: AtomicBool::new(false) }
     }
 }
 
-impl Inner {
+impl ReconnectInner {
     /// A connection is lost; a second report of it has no effect.
-    fn is_lost(&mut self, lost: &Arc<Current>, why: String) {
+    fn is_lost(&mut self, lost: &Arc<ThreadConnection>, why: String) {
         if self.current.take_if(|current| Arc::ptr_eq(current, lost)).is_some() {
             let has_replied = lost.has_replied.load(Ordering::Relaxed);
             self.outages.is_lost(why, has_replied, Instant::now());

@@ -7,7 +7,7 @@
 use super::intake::Intake;
 use crate::node::{Node, NodeSendError};
 use crate::os::memory::AreaMemory;
-use crate::protocol::records::{self, GRANT_BYTES, Grant};
+use crate::protocol::records::{self, GRANT_BYTES, TicketGrant};
 use crate::wire::{MetadataIndex, Ticket};
 use std::format;
 use std::string::{String, ToString};
@@ -126,7 +126,7 @@ impl Intake {
             });
         match armed {
             Ok((before, ticket)) => {
-                let grant = Grant {
+                let grant = TicketGrant {
                     key: ticket.key.0,
                     number: number as u32,
                     size: size as u32,
@@ -195,13 +195,13 @@ impl Intake {
         self.asked = None;
         if let Ok(ticket) = node.ticket(slot, MetadataIndex(0)) {
             let (key, number, size) = (ticket.key.0, number as u32, size as u32);
-            self.owe(index, Grant { key, number, size, refused });
+            self.owe(index, TicketGrant { key, number, size, refused });
         }
     }
 
     /// A slot's ticket is to be granted to the sender; only its last one, if the sender took none
     /// before.
-    fn owe(&mut self, slot: usize, grant: Grant) {
+    fn owe(&mut self, slot: usize, grant: TicketGrant) {
         if self.slots[slot].owed.replace(grant).is_none() {
             self.ungranted.push_back(slot);
         }

@@ -10,7 +10,7 @@ use std::vec;
 
 /// One message that was taken.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(super) struct HeldMessage {
     pub(super) lies: Lies,
     pub(super) length: u32,
     pub(super) framed: bool,
@@ -21,7 +21,7 @@ pub(super) struct Held {
     pub(super) end: u64,
 }
 
-/// [`Held::end`] while records are left.
+/// [`HeldMessage::end`] while records are left.
 pub(super) const NOT_YET: u64 = u64::MAX;
 
 /// The place of a message's bytes.
@@ -36,14 +36,20 @@ pub(super) enum Lies {
 /// A ring, whose size is a power of two: a message's number gives its cell.
 #[derive(Debug)]
 pub(super) struct Messages {
-    cells: Box<[Held]>,
+    cells: Box<[HeldMessage]>,
     first: u64,
     reading: u64,
     next: u64,
 }
 
-const EMPTY: Held =
-    Held { lies: Lies::Place(0), length: 0, framed: false, last: false, at: 0, end: NOT_YET };
+const EMPTY: HeldMessage = HeldMessage {
+    lies: Lies::Place(0),
+    length: 0,
+    framed: false,
+    last: false,
+    at: 0,
+    end: NOT_YET,
+};
 
 impl Messages {
     pub(super) fn new() -> Self {
@@ -51,24 +57,24 @@ impl Messages {
     }
 
     #[inline(always)]
-    fn cell(&self, number: u64) -> Option<&Held> {
+    fn cell(&self, number: u64) -> Option<&HeldMessage> {
         self.cells.get(number as usize & self.cells.len().wrapping_sub(1))
     }
 
     #[inline(always)]
-    fn cell_mut(&mut self, number: u64) -> Option<&mut Held> {
+    fn cell_mut(&mut self, number: u64) -> Option<&mut HeldMessage> {
         self.cells.get_mut(number as usize & self.cells.len().wrapping_sub(1))
     }
 
     /// A message that is not yet released.
     #[inline(always)]
-    pub(super) fn get(&self, number: u64) -> Option<&Held> {
+    pub(super) fn get(&self, number: u64) -> Option<&HeldMessage> {
         if (self.first..self.next).contains(&number) { self.cell(number) } else { None }
     }
 
     /// The first one; the next to be released.
     #[inline(always)]
-    pub(super) fn first(&self) -> Option<&Held> {
+    pub(super) fn first(&self) -> Option<&HeldMessage> {
         if self.first < self.next { self.cell(self.first) } else { None }
     }
 
@@ -98,7 +104,7 @@ impl Messages {
 
     /// The first of which records are left, and its number.
     #[inline(always)]
-    pub(super) fn reading(&mut self) -> Option<(u64, &mut Held)> {
+    pub(super) fn reading(&mut self) -> Option<(u64, &mut HeldMessage)> {
         let number = self.reading;
         if !self.is_unread() {
             return None;
@@ -113,7 +119,7 @@ impl Messages {
     }
 
     /// Drops the last one, whose remaining records are invalid.
-    pub(super) fn take_back(&mut self) -> Option<Held> {
+    pub(super) fn take_back(&mut self) -> Option<HeldMessage> {
         if !self.is_unread() {
             return None;
         }
@@ -123,7 +129,7 @@ impl Messages {
 
     /// Adds a message; returns its number.
     #[inline(always)]
-    pub(super) fn push(&mut self, held: Held) -> u64 {
+    pub(super) fn push(&mut self, held: HeldMessage) -> u64 {
         if self.next - self.first == self.cells.len() as u64 {
             self.grow();
         }
@@ -157,7 +163,7 @@ mod tests {
     fn messages_are_known_by_their_numbers_however_many_are_held() {
         let mut messages = Messages::new();
         let (mut first, mut next) = (0, 0);
-        let of = |number| Held { length: number as u32, ..EMPTY };
+        let of = |number| HeldMessage { length: number as u32, ..EMPTY };
         for round in 0..1000u64 {
             for _ in 0..round % 7 + 1 {
                 assert_eq!(messages.push(of(next)), next);

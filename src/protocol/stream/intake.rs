@@ -4,16 +4,16 @@
 //! Never: a message is handed out before earlier ones; memory that the sender may write is read
 //! more than once, other than from a copy.
 
-use super::held::{Held, Lies, Messages, NOT_YET};
+use super::held::{HeldMessage, Lies, Messages, NOT_YET};
 use super::message_slot::{MessageSlot, fast_slot};
-use super::state::Next;
-use super::{Record, Shared, StreamConfig};
+use super::state::NextChecks;
+use super::{ReceiverState, Record, StreamConfig};
 use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
 use crate::node::{BuffersHeld, CloseReason, Look, Node};
 use crate::os::memory::AreaMemory;
 use crate::protocol::aperture_stream::FarOffer;
 use crate::protocol::records::{
-    self, FrameError, Mark, PLACE_BYTES, PLACES, Places, Small, Window,
+    self, Mark, MessagePlaces, PLACE_BYTES, PLACES, RecordsError, Small, Window,
 };
 use crate::protocol::{Connection, ReceiveError};
 use crate::wire::{INLINE_BYTES, MetadataIndex};
@@ -28,7 +28,7 @@ use std::vec::Vec;
 
 /// The memory of the messages that were taken.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct IntakeMemory {
     /// The buffers of messages that are not yet released; the first has number `first`.
     pub(super) buffers: VecDeque<AreaMemory>,
     pub(super) first: u32,
@@ -36,7 +36,7 @@ pub(super) struct Taken {
     pub(super) places: Box<[[u8; PLACE_BYTES]; PLACES as usize]>,
 }
 
-impl Taken {
+impl IntakeMemory {
     #[inline]
     pub(super) fn bytes(&self, lies: Lies) -> &[u8] {
         match lies {
@@ -55,7 +55,7 @@ impl Taken {
 /// Takes messages out of the node.
 #[derive(Debug)]
 pub(super) struct Intake {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ReceiverState>,
     pub(super) config: StreamConfig,
     pub(super) stream: u32,
     pub(super) slots: Box<[MessageSlot]>,
@@ -65,7 +65,7 @@ pub(super) struct Intake {
     pub(super) places_area: AreaId,
     pub(super) queue: QueueId,
     pub(super) window: Window,
-    pub(super) places: Places,
+    pub(super) places: MessagePlaces,
     /// Bytes of the longest record that a place may hold.
     pub(super) longest: u32,
     /// A larger buffer is wanted for a ticket.
@@ -80,10 +80,10 @@ pub(super) struct Intake {
     pub(super) large_bytes: usize,
     pub(super) large_in_slots: usize,
     /// The checks that the next receiving call needs.
-    pub(super) next: Next,
+    pub(super) next: NextChecks,
     /// Messages whose records are not all released.
     pub(super) held: Messages,
-    pub(super) taken: Taken,
+    pub(super) taken: IntakeMemory,
     /// Records handed out, released.
     pub(super) given: u64,
     pub(super) released: u64,
@@ -137,7 +137,7 @@ impl Intake {
 
     /// There is no record, or it lies in an aperture.
     #[cold]
-    fn read_otherwise(&mut self, error: Option<FrameError>) -> Option<()> {
+    fn read_otherwise(&mut self, error: Option<RecordsError>) -> Option<()> {
         let Some(error) = error else { return self.skip_empty() };
         let (_, held) = self.held.reading()?;
         let bytes = self.taken.bytes(held.lies).get(..held.length as usize).unwrap_or(&[]);
@@ -323,7 +323,7 @@ impl Intake {
             return false;
         }
         self.given += 1;
-        self.next = Next::InHand(word);
+        self.next = NextChecks::InHand(word);
         true
     }
 
@@ -424,7 +424,7 @@ impl Intake {
         }
         self.has_last |= last;
         self.look_at_all();
-        self.held.push(Held { lies, length, framed, last, at: 0, end: NOT_YET });
+        self.held.push(HeldMessage { lies, length, framed, last, at: 0, end: NOT_YET });
     }
 
     /// Takes the next message that came with a ticket, together with its memory; returns whether it
@@ -556,7 +556,7 @@ impl Intake {
             answer.extend_from_slice(&number.to_le_bytes());
         }
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ReceiverState {
                 slots: slots.iter().map(|slot| slot.id).collect(),
                 ask: ask_slot,
                 places: places_slot,
@@ -575,7 +575,7 @@ impl Intake {
             ask_area,
             places_slot,
             places_area,
-            places: Places::new(),
+            places: MessagePlaces::new(),
             longest: config.record_bytes_max.min(PLACE_BYTES) as u32,
             queue,
             asked: None,
@@ -584,9 +584,9 @@ impl Intake {
             free_large: Vec::new(),
             large_bytes: 0,
             large_in_slots: 0,
-            next: Next::All,
+            next: NextChecks::All,
             held: Messages::new(),
-            taken: Taken {
+            taken: IntakeMemory {
                 buffers: VecDeque::new(),
                 first: 0,
                 places: Box::new([[0; PLACE_BYTES]; PLACES as usize]),

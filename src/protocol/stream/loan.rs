@@ -14,7 +14,7 @@
 //!
 //! Never: bytes that were written into a dropped loan reach a receiver.
 
-use super::sender::{StreamSender, What};
+use super::sender::{StreamSender, ToSend};
 use crate::protocol::SendError;
 use crate::protocol::ends::Deadline;
 use crate::protocol::records::HEAD_BYTES;
@@ -79,7 +79,7 @@ impl StreamSender {
             return Ok(());
         }
         // It is alone there.
-        match self.ship(What::Coalesced, false, timeout) {
+        match self.ship(ToSend::Coalesced, false, timeout) {
             // A part has left: the record is taken, and the rest follows in later calls.
             Err(_) if self.outgoing.is_some() => Ok(()),
             Err(e) => {
@@ -93,7 +93,7 @@ impl StreamSender {
     /// A record that does not fit into the buffer.
     fn send_long(&mut self, length: usize, timeout: Option<Duration>) -> Result<(), SendError> {
         let long = core::mem::take(&mut self.long);
-        let sent = self.ship(What::Record(&long[..length]), false, timeout);
+        let sent = self.ship(ToSend::Record(&long[..length]), false, timeout);
         self.long = long;
         sent
     }

@@ -3,7 +3,7 @@
 use crate::interface::{AreaId, Mode, QueueId, SlotConfig, SlotId};
 use crate::node::Node;
 use crate::os::memory::AreaMemory;
-use crate::protocol::records::Grant;
+use crate::protocol::records::TicketGrant;
 use crate::wire::MetadataIndex;
 use std::string::{String, ToString};
 
@@ -15,7 +15,7 @@ pub(super) struct MessageSlot {
     pub(super) empty: Option<AreaMemory>,
     pub(super) size: usize,
     /// Its ticket, which was not yet granted to the sender.
-    pub(super) owed: Option<Grant>,
+    pub(super) owed: Option<TicketGrant>,
 }
 
 impl MessageSlot {

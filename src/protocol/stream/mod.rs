@@ -57,7 +57,7 @@ use super::tickets::fast_ticket_from;
 use super::{Connection, GrowError};
 use crate::control::{Peer, RequestId};
 use crate::interface::{QueueId, SlotId};
-use crate::node::{BuffersHeld, Kept, MessagesHeld, Node};
+use crate::node::{BoundedResource, BuffersHeld, MessagesHeld, Node};
 use crate::wire::{MetadataIndex, TICKET_BYTES, Ticket};
 use std::boxed::Box;
 use std::format;
@@ -144,7 +144,7 @@ impl Record {
 
 /// The state that the receiver's end point and its offer share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ReceiverState {
     slots: Box<[SlotId]>,
     /// The slot for a sender's asks and its small messages.
     ask: SlotId,
@@ -161,13 +161,13 @@ pub(super) struct Shared {
     pub(super) far: Option<FarOffer>,
 }
 
-impl Shared {
+impl ReceiverState {
     fn admitted(&self) -> MutexGuard<'_, Option<(RequestId, Ticket)>> {
         self.admitted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-struct StreamOffer(Arc<Shared>);
+struct StreamOffer(Arc<ReceiverState>);
 
 /// The way of a sender's messages: all of them through the link, or long ones through an aperture.
 const THROUGH_THE_LINK: u8 = 0;
@@ -242,7 +242,8 @@ impl Protocol for StreamOffer {
             && id == request
         {
             let _ = self.0.joined.set((connection.clone(), grants));
-            let mut kept: Vec<(_, Arc<dyn Kept>)> = vec![("buffers", self.0.buffers.clone())];
+            let mut kept: Vec<(_, Arc<dyn BoundedResource>)> =
+                vec![("buffers", self.0.buffers.clone())];
             if let Ok(waiting) = node.watch_queue(self.0.queue) {
                 let of = |small, max| {
                     let waiting = waiting.clone();

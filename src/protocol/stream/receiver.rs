@@ -3,7 +3,7 @@
 use super::held::Lies;
 use super::intake::Intake;
 
-use super::state::Next;
+use super::state::NextChecks;
 use super::{PROTOCOL, Record, RecordGuard, StreamConfig, StreamOffer};
 use crate::node::Node;
 use crate::protocol::aperture_stream::FarOffer;
@@ -137,7 +137,7 @@ impl StreamReceiver {
     pub(super) fn latest_bytes(&self) -> &[u8] {
         let intake = &self.intake;
         match intake.next {
-            Next::InHand(word) => {
+            NextChecks::InHand(word) => {
                 let small = Small::from_word(word);
                 let bytes = intake.taken.bytes(Lies::Place(small.place));
                 bytes.get(..small.length as usize).unwrap_or(&[])
@@ -151,7 +151,7 @@ impl StreamReceiver {
     fn receive_at_once(&mut self) -> bool {
         let Self { manager, intake, .. } = self;
         match intake.next {
-            Next::Direct => {
+            NextChecks::Direct => {
                 manager.shared.at_once(|node, _| intake.take_one(node).then_some(())).is_some()
             }
             _ => intake.next_held(),
@@ -196,7 +196,7 @@ impl StreamReceiver {
         let intake = &self.intake;
         let start = record.start as usize;
         let is_own = record.stream == intake.stream && record.number >= intake.released;
-        if let Next::InHand(_) = intake.next
+        if let NextChecks::InHand(_) = intake.next
             && is_own
             && record.number + 1 == intake.given
         {
@@ -240,7 +240,7 @@ impl StreamReceiver {
 
     #[inline(always)]
     pub(in crate::protocol) fn keep(&mut self) -> Record {
-        if let Next::InHand(_) = self.intake.next {
+        if let NextChecks::InHand(_) = self.intake.next {
             self.intake.look_at_all();
         }
         let record = self.intake.latest;
@@ -252,7 +252,7 @@ impl StreamReceiver {
     #[inline]
     pub(in crate::protocol) fn let_go(&mut self) {
         let intake = &mut self.intake;
-        if let Next::InHand(_) = intake.next {
+        if let NextChecks::InHand(_) = intake.next {
             if !intake.release_in_hand() {
                 self.replenish();
             }

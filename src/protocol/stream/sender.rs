@@ -7,7 +7,7 @@ use crate::protocol::credit::Cell;
 use crate::protocol::ends::{Deadline, connected, ended, grown};
 use crate::protocol::manager::{Protocols, Target};
 use crate::protocol::records::{
-    self, FREED_BYTES, Far, GRANT_BYTES, Grant, Mark, PLACE_BYTES, PLACES, Small,
+    self, FREED_BYTES, FarRecord, GRANT_BYTES, Mark, PLACE_BYTES, PLACES, Small, TicketGrant,
 };
 use crate::protocol::tickets::fast_ticket_from;
 use crate::protocol::{Connection, GrowError, Kind, Manager, SendError};
@@ -21,7 +21,7 @@ use std::vec::Vec;
 
 /// The sender's source of tickets, and its way of using them.
 #[derive(Debug)]
-struct Post {
+struct TicketPost {
     link: LinkId,
     destination: NodeId,
     /// A ring of grants, one for each slot that a receiver may have; and a count.
@@ -43,7 +43,7 @@ struct Post {
 
 /// A message that has left in part.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct PartlySent {
     unfinished: Unfinished,
     mark: Mark,
     /// A long record; otherwise the coalesced ones, which stay in the buffer meanwhile.
@@ -55,19 +55,19 @@ const COALESCED_BYTES_MAX: usize = 1 << 20;
 
 /// The message to send.
 #[derive(Clone, Copy)]
-pub(super) enum What<'a> {
+pub(super) enum ToSend<'a> {
     Coalesced,
     Record(&'a [u8]),
     End,
 }
 
-impl Post {
+impl TicketPost {
     /// The ticket for the next message.
     #[inline]
-    fn grant(&self, node: &Node) -> Option<Grant> {
+    fn grant(&self, node: &Node) -> Option<TicketGrant> {
         let at = self.next % self.slots.len() as u64 * GRANT_BYTES as u64;
         let bytes = node.area(self.grants.area).ok()?.get(at as usize..)?;
-        let grant = Grant::from_bytes(*bytes.first_chunk()?);
+        let grant = TicketGrant::from_bytes(*bytes.first_chunk()?);
         (grant.number == self.next as u32).then_some(grant)
     }
 
@@ -119,7 +119,7 @@ impl Post {
         node: &mut Node,
         connection: &Connection,
         length: usize,
-        grant: Grant,
+        grant: TicketGrant,
     ) -> Look<Result<(), SendError>> {
         if grant.refused {
             let max = grant.size as usize;
@@ -219,7 +219,7 @@ impl Post {
         connection: &Connection,
         data: &[u8],
         mark: Mark,
-        outgoing: &mut Begun,
+        outgoing: &mut BegunMessage,
     ) -> Look<Result<(), SendError>> {
         let bytes = mark.to_bytes();
         let mut metadata = &bytes[..mark.len()];
@@ -284,7 +284,7 @@ impl Post {
 
 /// A message that is to leave in one call.
 #[derive(Default)]
-struct Begun {
+struct BegunMessage {
     unfinished: Option<Unfinished>,
     /// It goes to a place.
     is_small: bool,
@@ -303,7 +303,7 @@ struct Begun {
 pub struct StreamSender {
     manager: Manager,
     connection: Arc<Connection>,
-    post: Post,
+    post: TicketPost,
     /// Coalesced records.
     pub(super) buffer: Box<[u8]>,
     pub(super) fill: usize,
@@ -313,7 +313,7 @@ pub struct StreamSender {
     pub(super) coalesced_max: usize,
     /// The memory for long records that the application writes in place.
     pub(super) long: Vec<u8>,
-    pub(super) outgoing: Option<Outgoing>,
+    pub(super) outgoing: Option<PartlySent>,
     is_closed: bool,
 }
 
@@ -381,7 +381,7 @@ impl StreamSender {
             slots.push(SlotIndex(u32::from_le_bytes(*slot)));
             let key = u64::from_le_bytes(key.try_into().ok()?);
             let (number, size) = (number as u32, buffer_bytes as u32);
-            let grant = Grant { key, number, size, refused: false };
+            let grant = TicketGrant { key, number, size, refused: false };
             let at = GRANT_BYTES * number as usize;
             let to = node.area_mut(grants.area).ok()?.get_mut(at..at + GRANT_BYTES)?;
             to.copy_from_slice(&grant.to_bytes());
@@ -390,7 +390,7 @@ impl StreamSender {
         drop(node);
         // This side decides how much is coalesced: the other must not choose its cost.
         let buffer_bytes = buffer_bytes.min(COALESCED_BYTES_MAX);
-        let post = Post {
+        let post = TicketPost {
             link: connection.link(),
             destination: connection.peer().node,
             grants,
@@ -457,7 +457,7 @@ impl StreamSender {
         self.check_length(length)?;
         self.empty(deadline)?;
         if length > self.coalesced_max {
-            return self.ship(What::Record(record), false, deadline.left());
+            return self.ship(ToSend::Record(record), false, deadline.left());
         }
         match records::put(&mut self.buffer[..self.limit], self.fill, record) {
             Some(fill) => {
@@ -482,7 +482,7 @@ impl StreamSender {
     /// error it was not announced.
     pub(in crate::protocol) fn announce(
         &mut self,
-        far: Far,
+        far: FarRecord,
         deadline: Deadline,
     ) -> Result<(), SendError> {
         let mut fill = records::put_far(&mut self.buffer[..self.limit], self.fill, far);
@@ -537,7 +537,7 @@ impl StreamSender {
             return Err(ended(&self.connection));
         }
         if self.fill > 0 {
-            self.ship(What::Coalesced, false, deadline.left())?;
+            self.ship(ToSend::Coalesced, false, deadline.left())?;
         }
         Ok(())
     }
@@ -549,7 +549,7 @@ impl StreamSender {
         let deadline = Deadline::new(timeout);
         self.finish(deadline)?;
         if !self.is_closed {
-            let what = if self.fill > 0 { What::Coalesced } else { What::End };
+            let what = if self.fill > 0 { ToSend::Coalesced } else { ToSend::End };
             self.ship(what, true, deadline.left())?;
         }
         self.manager.end(&self.connection);
@@ -589,19 +589,19 @@ impl StreamSender {
     #[inline]
     pub(super) fn ship(
         &mut self,
-        what: What<'_>,
+        what: ToSend<'_>,
         last: bool,
         timeout: Option<Duration>,
     ) -> Result<(), SendError> {
         let Self { manager, connection, post, buffer, fill, .. } = self;
         let (data, framed) = match what {
-            What::Coalesced => Self::coalesced(buffer, *fill),
-            What::Record(record) => (record, false),
-            What::End => (&[][..], true),
+            ToSend::Coalesced => Self::coalesced(buffer, *fill),
+            ToSend::Record(record) => (record, false),
+            ToSend::End => (&[][..], true),
         };
         let (length, small_before) = (data.len() as u32, post.small as u32);
         let mark = Mark { framed, last, length, small_before };
-        let mut begun = Begun::default();
+        let mut begun = BegunMessage::default();
         let sent = manager
             .shared
             .wait_until(timeout, |node, _| post.look(node, connection, data, mark, &mut begun));
@@ -609,7 +609,7 @@ impl StreamSender {
         if begun.waited && (sent.is_ok() || timeout != Some(Duration::ZERO)) {
             manager.lock().waits_for_buffer(post.link, false);
         }
-        let is_record = matches!(what, What::Record(_));
+        let is_record = matches!(what, ToSend::Record(_));
         match sent {
             Ok(Ok(())) => {
                 self.has_left(last, !is_record);
@@ -621,7 +621,7 @@ impl StreamSender {
                         // The record is taken, as coalesced ones are: the rest leaves in later
                         // calls, which return the errors, too.
                         let own = is_record.then(|| data.to_vec());
-                        self.outgoing = Some(Outgoing { unfinished, mark, own });
+                        self.outgoing = Some(PartlySent { unfinished, mark, own });
                         self.limit = 0;
                         if is_record { Ok(()) } else { Err(waited.into()) }
                     }
@@ -634,7 +634,7 @@ impl StreamSender {
 
     /// Sends the rest of a message that has left in part.
     fn finish(&mut self, deadline: Deadline) -> Result<(), SendError> {
-        let Some(Outgoing { unfinished, mark, own }) = &mut self.outgoing else { return Ok(()) };
+        let Some(PartlySent { unfinished, mark, own }) = &mut self.outgoing else { return Ok(()) };
         let Self { manager, buffer, fill, .. } = self;
         let data = match own {
             Some(own) => own,

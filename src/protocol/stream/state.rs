@@ -12,13 +12,13 @@
 //! or no message is while it is `Run`; due work waits while this is `Direct`.
 
 use super::Record;
-use super::held::{Held, Lies};
+use super::held::{HeldMessage, Lies};
 use super::intake::Intake;
 use crate::protocol::records::{HEAD_BYTES, Small};
 
 /// The checks that the next receiving call needs.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Next {
+pub(super) enum NextChecks {
     /// All checks.
     All,
     /// Only a check for a message: no record is held, no grant owed to the sender, no violation
@@ -31,7 +31,7 @@ pub(super) enum Next {
     Run(Run),
 }
 
-/// Coalesced records of one message, one of which was handed out. [`Held::at`] lags behind
+/// Coalesced records of one message, one of which was handed out. [`HeldMessage::at`] lags behind
 /// meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
@@ -45,36 +45,36 @@ impl Intake {
     #[inline]
     pub(super) fn look_at_all(&mut self) {
         match self.next {
-            Next::All | Next::Direct => self.next = Next::All,
-            Next::InHand(_) | Next::Run(_) => self.put_down(),
+            NextChecks::All | NextChecks::Direct => self.next = NextChecks::All,
+            NextChecks::InHand(_) | NextChecks::Run(_) => self.put_down(),
         }
     }
 
     #[inline(never)]
     fn put_down(&mut self) {
-        match core::mem::replace(&mut self.next, Next::All) {
-            Next::InHand(word) => {
+        match core::mem::replace(&mut self.next, NextChecks::All) {
+            NextChecks::InHand(word) => {
                 let Small { place, length, framed, .. } = Small::from_word(word);
                 let (number, message) = (self.given - 1, self.held.next_number());
                 let (start, stream, is_far) = (0, self.stream, false);
                 self.latest = Record { number, message, start, length, stream, is_far };
                 let (lies, last, at, end) = (Lies::Place(place), false, length, self.given);
-                self.held.push(Held { lies, length, framed, last, at, end });
+                self.held.push(HeldMessage { lies, length, framed, last, at, end });
                 self.held.has_read();
             }
-            Next::Run(run) => {
+            NextChecks::Run(run) => {
                 if let Some((_, held)) = self.held.reading() {
                     held.at = run.at;
                 }
             }
-            Next::All | Next::Direct => {}
+            NextChecks::All | NextChecks::Direct => {}
         }
     }
 
     /// Makes only the check for a message due, if no other is needed.
     #[inline]
     pub(super) fn settle(&mut self) {
-        if matches!(self.next, Next::All)
+        if matches!(self.next, NextChecks::All)
             && self.held.is_empty()
             && self.from.is_some()
             && self.fault.is_none()
@@ -82,7 +82,7 @@ impl Intake {
             && self.asked.is_none()
             && !self.is_due()
         {
-            self.next = Next::Direct;
+            self.next = NextChecks::Direct;
         }
     }
 
@@ -94,7 +94,7 @@ impl Intake {
             && held.framed
             && let Lies::Buffer(buffer) = held.lies
         {
-            self.next = Next::Run(Run { buffer, at: held.at, length: held.length });
+            self.next = NextChecks::Run(Run { buffer, at: held.at, length: held.length });
         }
     }
 
@@ -102,7 +102,7 @@ impl Intake {
     /// was handed out. It differs from the one before in its position only.
     #[inline(always)]
     pub(super) fn next_of_run(&mut self) -> bool {
-        let Next::Run(run) = &mut self.next else { return false };
+        let NextChecks::Run(run) = &mut self.next else { return false };
         let start = run.at as usize + HEAD_BYTES;
         let head = self.taken.buffer(run.buffer).get(run.at as usize..start);
         let Some(head) = head.and_then(|head| head.first_chunk()) else { return false };
@@ -124,7 +124,7 @@ impl Intake {
     #[inline]
     pub(super) fn latest(&self) -> Record {
         match self.next {
-            Next::InHand(word) => Record {
+            NextChecks::InHand(word) => Record {
                 number: self.given - 1,
                 message: self.held.next_number(),
                 start: 0,
@@ -142,7 +142,7 @@ impl Intake {
         self.released = self.given;
         self.places.free();
         let is_due = self.places.is_due();
-        self.next = if is_due { Next::All } else { Next::Direct };
+        self.next = if is_due { NextChecks::All } else { NextChecks::Direct };
         !is_due
     }
 
@@ -152,7 +152,7 @@ impl Intake {
     pub(super) fn release_in_run(&mut self) -> bool {
         // It is in use, so it is not kept, and no record is: all earlier ones are released. The
         // message has records left, and is the first.
-        let is_next = matches!(self.next, Next::Run(_)) && self.released + 1 == self.given;
+        let is_next = matches!(self.next, NextChecks::Run(_)) && self.released + 1 == self.given;
         if is_next {
             self.released = self.given;
         }

@@ -200,7 +200,7 @@ impl Given {
 
 /// A place where a service may be.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(super) struct ServiceTarget {
     pub place: Place,
     /// Lower values come first (RFC 2782).
     priority: u16,
@@ -210,13 +210,13 @@ pub(super) struct Target {
     resolver: Option<Arc<Resolver>>,
 }
 
-impl From<Place> for Target {
+impl From<Place> for ServiceTarget {
     fn from(place: Place) -> Self {
         Self { place, priority: 0, weight: 0, resolver: None }
     }
 }
 
-impl Target {
+impl ServiceTarget {
     /// Its addresses, in the order in which to try them.
     pub fn addresses(&self, until_ns: u64) -> io::Result<Vec<SocketAddr>> {
         let Place { host, port } = &self.place;
@@ -272,7 +272,7 @@ pub(super) fn look_up(
     config: &Config,
     service: &str,
     until_ns: u64,
-) -> Result<Vec<Target>, HostDirectoryError> {
+) -> Result<Vec<ServiceTarget>, HostDirectoryError> {
     if let Some(given) = given {
         return ask(&*given, service, until_ns);
     }
@@ -280,7 +280,7 @@ pub(super) fn look_up(
         None => Err(HostDirectoryError::None),
         Some(ServiceDirectory::File(path)) => {
             let places = file::look_up(path, service)?;
-            Ok(places.into_iter().map(Target::from).collect())
+            Ok(places.into_iter().map(ServiceTarget::from).collect())
         }
         Some(ServiceDirectory::Dns { domain, server }) => {
             resolver::look_up(domain, *server, service, until_ns)
@@ -292,7 +292,7 @@ fn ask(
     given: &dyn HostDirectory,
     service: &str,
     until_ns: u64,
-) -> Result<Vec<Target>, HostDirectoryError> {
+) -> Result<Vec<ServiceTarget>, HostDirectoryError> {
     let wrong = |text: &str| {
         let mut end = text.len().min(TEXT_BYTES_MAX);
         while !text.is_char_boundary(end) {
@@ -326,13 +326,16 @@ fn ask(
     if places.is_empty() {
         return Err(HostDirectoryError::NotGiven);
     }
-    Ok(places.into_iter().map(Target::from).collect())
+    Ok(places.into_iter().map(ServiceTarget::from).collect())
 }
 
 /// The order in which to try targets (RFC 2782): the lowest priority first; targets of one priority
 /// at random in proportion to their weights, and those without any last. `random` returns a number
 /// below its argument. Targets of a directory with an order of its own keep it.
-pub(super) fn in_turn(mut targets: Vec<Target>, mut random: impl FnMut(u64) -> u64) -> Vec<Target> {
+pub(super) fn in_turn(
+    mut targets: Vec<ServiceTarget>,
+    mut random: impl FnMut(u64) -> u64,
+) -> Vec<ServiceTarget> {
     targets.sort_by_key(|target| target.priority);
     for first in 0..targets.len() {
         let rest = &targets[first..];
@@ -385,12 +388,12 @@ mod tests {
     use std::collections::HashMap;
     use std::format;
 
-    fn target(host: &str, priority: u16, weight: u16) -> Target {
+    fn target(host: &str, priority: u16, weight: u16) -> ServiceTarget {
         let place = Place { host: host.into(), port: 1 };
-        Target { priority, weight, ..Target::from(place) }
+        ServiceTarget { priority, weight, ..ServiceTarget::from(place) }
     }
 
-    fn hosts(targets: &[Target]) -> String {
+    fn hosts(targets: &[ServiceTarget]) -> String {
         targets.iter().map(|t| t.place.host.as_str()).collect::<Vec<_>>().join(" ")
     }
 
@@ -516,7 +519,7 @@ mod tests {
             std::thread::yield_now();
         }
         // An address needs no query.
-        let target = Target::from(Place { host: "::1".into(), port: 7 });
+        let target = ServiceTarget::from(Place { host: "::1".into(), port: 7 });
         assert_eq!(target.addresses(0).unwrap(), ["[::1]:7".parse().unwrap()]);
     }
 

@@ -19,7 +19,7 @@ pub const RECORDS_MAX: u16 = 128;
 
 /// The wanted kind of record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordKind {
     /// The places of a service.
     Service,
     /// Addresses of IPv4.
@@ -32,12 +32,12 @@ pub enum Kind {
 #[derive(Clone, Debug)]
 pub struct Question {
     message: Message<Vec<u8>>,
-    kind: Kind,
+    kind: RecordKind,
 }
 
 /// The meaning of a message.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Reply {
+pub enum DnsReply {
     /// Not an answer to the question, or not a message.
     Foreign,
     /// A truncated answer: ask again by TCP.
@@ -49,7 +49,7 @@ pub enum Reply {
     /// There is one, and it states that the service does not exist (RFC 2782: the target `.`).
     NotAvailable,
     /// The places of the service, in no particular order.
-    Services(Vec<Service>),
+    Services(Vec<SrvRecord>),
     /// The addresses.
     Addresses(Vec<IpAddr>),
     /// Invalid records; the reason.
@@ -58,7 +58,7 @@ pub enum Reply {
 
 /// The contents of a SRV record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Service {
+pub struct SrvRecord {
     /// Lower values come first.
     pub priority: u16,
     /// Among records of one priority: its relative probability of being the first.
@@ -69,12 +69,12 @@ pub struct Service {
 
 impl Question {
     /// A question with this number. The error is the reason why the name is not valid.
-    pub fn new(number: u16, name: &str, kind: Kind) -> Result<Self, String> {
+    pub fn new(number: u16, name: &str, kind: RecordKind) -> Result<Self, String> {
         let name: Name<Vec<u8>> = name.parse().map_err(|error| format!("{error}"))?;
         let rtype = match kind {
-            Kind::Service => Rtype::SRV,
-            Kind::V4 => Rtype::A,
-            Kind::V6 => Rtype::AAAA,
+            RecordKind::Service => Rtype::SRV,
+            RecordKind::V4 => Rtype::A,
+            RecordKind::V6 => Rtype::AAAA,
         };
         let mut builder = MessageBuilder::new_vec();
         builder.header_mut().set_id(number);
@@ -90,33 +90,33 @@ impl Question {
     }
 
     /// Reads `bytes` as an answer to this question.
-    pub fn reply(&self, bytes: &[u8]) -> Reply {
-        let Ok(message) = Message::from_slice(bytes) else { return Reply::Foreign };
+    pub fn reply(&self, bytes: &[u8]) -> DnsReply {
+        let Ok(message) = Message::from_slice(bytes) else { return DnsReply::Foreign };
         if !message.is_answer(&self.message) {
-            return Reply::Foreign;
+            return DnsReply::Foreign;
         }
         match message.header().rcode() {
-            Rcode::NOERROR if message.header().tc() => return Reply::Cut,
+            Rcode::NOERROR if message.header().tc() => return DnsReply::Cut,
             Rcode::NOERROR => {}
-            Rcode::NXDOMAIN => return Reply::Nothing,
-            code => return Reply::Failed(code.to_string()),
+            Rcode::NXDOMAIN => return DnsReply::Nothing,
+            code => return DnsReply::Failed(code.to_string()),
         }
         let records = message.header_counts().ancount();
         if records > RECORDS_MAX {
-            return Reply::Wrong(format!("{records} records, and {RECORDS_MAX} are most"));
+            return DnsReply::Wrong(format!("{records} records, and {RECORDS_MAX} are most"));
         }
         let found = match self.kind {
-            Kind::Service => services(message),
-            Kind::V4 | Kind::V6 => self.addresses(message),
+            RecordKind::Service => services(message),
+            RecordKind::V4 | RecordKind::V6 => self.addresses(message),
         };
-        found.unwrap_or_else(Reply::Wrong)
+        found.unwrap_or_else(DnsReply::Wrong)
     }
 
-    fn addresses(&self, message: &Message<[u8]>) -> Result<Reply, String> {
+    fn addresses(&self, message: &Message<[u8]>) -> Result<DnsReply, String> {
         let name = message.canonical_name().ok_or(ALIASES)?;
         let answer = message.answer().map_err(|e| e.to_string())?;
         let mut found: Vec<IpAddr> = Vec::new();
-        if self.kind == Kind::V4 {
+        if self.kind == RecordKind::V4 {
             for record in answer.limit_to_in::<A>() {
                 let record = record.map_err(|e| e.to_string())?;
                 if record.owner().name_eq(&name) {
@@ -134,13 +134,13 @@ impl Question {
         if found.len() > PLACES_MAX {
             return Err(format!("{} addresses, and {PLACES_MAX} are most", found.len()));
         }
-        Ok(if found.is_empty() { Reply::Nothing } else { Reply::Addresses(found) })
+        Ok(if found.is_empty() { DnsReply::Nothing } else { DnsReply::Addresses(found) })
     }
 }
 
 const ALIASES: &str = "its aliases lead nowhere";
 
-fn services(message: &Message<[u8]>) -> Result<Reply, String> {
+fn services(message: &Message<[u8]>) -> Result<DnsReply, String> {
     let name = message.canonical_name().ok_or(ALIASES)?;
     let answer = message.answer().map_err(|e| e.to_string())?;
     let (mut found, mut is_denied) = (Vec::new(), false);
@@ -156,15 +156,15 @@ fn services(message: &Message<[u8]>) -> Result<Reply, String> {
         }
         let text = format!("{}:{}", data.target(), data.port());
         let place = text.parse::<Place>().map_err(|e| e.to_string())?;
-        found.push(Service { priority: data.priority(), weight: data.weight(), place });
+        found.push(SrvRecord { priority: data.priority(), weight: data.weight(), place });
     }
     if found.len() > PLACES_MAX {
         return Err(format!("{} places, and {PLACES_MAX} are most", found.len()));
     }
     Ok(match (found.is_empty(), is_denied) {
-        (false, _) => Reply::Services(found),
-        (true, true) => Reply::NotAvailable,
-        (true, false) => Reply::Nothing,
+        (false, _) => DnsReply::Services(found),
+        (true, true) => DnsReply::NotAvailable,
+        (true, false) => DnsReply::Nothing,
     })
 }
 
@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn asked() -> Question {
-        Question::new(7, "_quotes._tcp.example.org", Kind::Service).unwrap()
+        Question::new(7, "_quotes._tcp.example.org", RecordKind::Service).unwrap()
     }
 
     /// Owner, and priority, weight, port, target.
@@ -210,14 +210,14 @@ mod tests {
         ]);
         let service = |priority, weight, host: &str, port| {
             let place = Place { host: host.into(), port };
-            Service { priority, weight, place }
+            SrvRecord { priority, weight, place }
         };
         let expected = [service(10, 3, "a.example", 7000), service(20, 0, "B.example", 7001)];
-        assert_eq!(asked().reply(&bytes), Reply::Services(expected.into()));
-        assert_eq!(asked().reply(&answer(&[(OWN, (0, 0, 0, "."))])), Reply::NotAvailable);
-        assert_eq!(asked().reply(&answer(&[])), Reply::Nothing);
+        assert_eq!(asked().reply(&bytes), DnsReply::Services(expected.into()));
+        assert_eq!(asked().reply(&answer(&[(OWN, (0, 0, 0, "."))])), DnsReply::NotAvailable);
+        assert_eq!(asked().reply(&answer(&[])), DnsReply::Nothing);
         let other = [("_store._tcp.example.org", (0, 0, 1, "x.example."))];
-        assert_eq!(asked().reply(&answer(&other)), Reply::Nothing);
+        assert_eq!(asked().reply(&answer(&other)), DnsReply::Nothing);
     }
 
     #[test]
@@ -226,19 +226,21 @@ mod tests {
         let mut answer = builder.start_answer(&asked().message, Rcode::NOERROR).unwrap();
         answer.push((name(OWN), 60, Cname::new(name("here.example.")))).unwrap();
         answer.push((name("here.example."), 60, Srv::new(0, 0, 9, name("a.example.")))).unwrap();
-        let Reply::Services(found) = asked().reply(&answer.finish()) else { panic!("no places") };
+        let DnsReply::Services(found) = asked().reply(&answer.finish()) else {
+            panic!("no places")
+        };
         assert_eq!(found[0].place.to_string(), "a.example:9");
 
         let builder = MessageBuilder::new_vec();
         let mut round = builder.start_answer(&asked().message, Rcode::NOERROR).unwrap();
         round.push((name(OWN), 60, Cname::new(name(OWN)))).unwrap();
-        assert_eq!(asked().reply(&round.finish()), Reply::Wrong(ALIASES.into()));
+        assert_eq!(asked().reply(&round.finish()), DnsReply::Wrong(ALIASES.into()));
     }
 
     #[test]
     fn what_cannot_be_used_says_why() {
         let wrong = |record| match asked().reply(&answer(&[(OWN, record)])) {
-            Reply::Wrong(why) => why,
+            DnsReply::Wrong(why) => why,
             other => panic!("{other:?}"),
         };
         let port = wrong((0, 0, 0, "a.example."));
@@ -246,11 +248,11 @@ mod tests {
         let host = wrong((0, 0, 1, "a b.example."));
         assert!(host.contains("no name and no address"), "{host}");
         let many = |count| vec_of((OWN, (0, 0, 1, "a.")), count);
-        assert!(matches!(asked().reply(&answer(&many(64))), Reply::Services(_)));
+        assert!(matches!(asked().reply(&answer(&many(64))), DnsReply::Services(_)));
         for count in [65, 129] {
             let why = asked().reply(&answer(&many(count)));
             let says = format!("{count} ");
-            assert!(matches!(&why, Reply::Wrong(why) if why.starts_with(&says)), "{why:?}");
+            assert!(matches!(&why, DnsReply::Wrong(why) if why.starts_with(&says)), "{why:?}");
         }
     }
 
@@ -266,18 +268,18 @@ mod tests {
             change(&mut bytes);
             asked().reply(&bytes)
         };
-        assert!(matches!(reply(&|_| ()), Reply::Services(_)));
-        assert_eq!(reply(&|bytes| bytes[1] = 8), Reply::Foreign, "another number");
-        assert_eq!(reply(&|bytes| bytes[2] &= 0x7f), Reply::Foreign, "a question");
-        assert_eq!(reply(&|bytes| bytes[14] = b'x'), Reply::Foreign, "another name");
-        assert_eq!(reply(&|bytes| bytes[5] = 0), Reply::Foreign, "no question");
-        assert_eq!(reply(&|bytes| bytes.truncate(11)), Reply::Foreign, "cut short");
-        assert_eq!(reply(&|bytes| bytes[2] |= 2), Reply::Cut);
-        assert_eq!(reply(&|bytes| bytes[3] |= 3), Reply::Nothing);
-        assert_eq!(reply(&|bytes| bytes[3] |= 2), Reply::Failed("SERVFAIL".into()));
-        let addresses = Question::new(7, OWN, Kind::V4).unwrap();
-        assert_eq!(addresses.reply(&bytes), Reply::Foreign, "another type");
-        assert!(Question::new(0, &"a".repeat(64), Kind::V4).is_err());
+        assert!(matches!(reply(&|_| ()), DnsReply::Services(_)));
+        assert_eq!(reply(&|bytes| bytes[1] = 8), DnsReply::Foreign, "another number");
+        assert_eq!(reply(&|bytes| bytes[2] &= 0x7f), DnsReply::Foreign, "a question");
+        assert_eq!(reply(&|bytes| bytes[14] = b'x'), DnsReply::Foreign, "another name");
+        assert_eq!(reply(&|bytes| bytes[5] = 0), DnsReply::Foreign, "no question");
+        assert_eq!(reply(&|bytes| bytes.truncate(11)), DnsReply::Foreign, "cut short");
+        assert_eq!(reply(&|bytes| bytes[2] |= 2), DnsReply::Cut);
+        assert_eq!(reply(&|bytes| bytes[3] |= 3), DnsReply::Nothing);
+        assert_eq!(reply(&|bytes| bytes[3] |= 2), DnsReply::Failed("SERVFAIL".into()));
+        let addresses = Question::new(7, OWN, RecordKind::V4).unwrap();
+        assert_eq!(addresses.reply(&bytes), DnsReply::Foreign, "another type");
+        assert!(Question::new(0, &"a".repeat(64), RecordKind::V4).is_err());
     }
 
     proptest! {
@@ -295,14 +297,14 @@ mod tests {
                 let at = at % bytes.len();
                 bytes[at] = value;
             }
-            for kind in [Kind::Service, Kind::V4, Kind::V6] {
+            for kind in [RecordKind::Service, RecordKind::V4, RecordKind::V6] {
                 let question = Question::new(7, OWN, kind).unwrap();
                 match question.reply(&bytes) {
-                    Reply::Services(found) => {
-                        prop_assert!(kind == Kind::Service && found.len() <= PLACES_MAX);
+                    DnsReply::Services(found) => {
+                        prop_assert!(kind == RecordKind::Service && found.len() <= PLACES_MAX);
                     }
-                    Reply::Addresses(found) => {
-                        prop_assert!(kind != Kind::Service && found.len() <= PLACES_MAX);
+                    DnsReply::Addresses(found) => {
+                        prop_assert!(kind != RecordKind::Service && found.len() <= PLACES_MAX);
                     }
                     _ => {}
                 }

@@ -15,8 +15,8 @@
 //! Never: it goes on after the caller's time limit; more is kept than one message, of at most 64
 //! KiB.
 
-use super::records::{Kind, Question, Reply};
-use super::{HostDirectoryError, Target};
+use super::records::{DnsReply, Question, RecordKind};
+use super::{HostDirectoryError, ServiceTarget};
 use crate::os::sys::monotonic_ns;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -61,21 +61,21 @@ pub fn look_up(
     server: Option<SocketAddr>,
     service: &str,
     until_ns: u64,
-) -> Result<Vec<Target>, HostDirectoryError> {
+) -> Result<Vec<ServiceTarget>, HostDirectoryError> {
     let name = name_of(service, domain)?;
     let own = server.map(|server| Arc::new(Resolver::of(vec![server])));
     let system = || Arc::new(Resolver::of_system(Path::new("/etc/resolv.conf")));
     let asked = own.clone().unwrap_or_else(system);
-    let mut services = match asked.ask(&name, Kind::Service, until_ns)? {
-        Reply::Services(services) => services,
-        Reply::NotAvailable => return Err(HostDirectoryError::NotAvailable(name)),
+    let mut services = match asked.ask(&name, RecordKind::Service, until_ns)? {
+        DnsReply::Services(services) => services,
+        DnsReply::NotAvailable => return Err(HostDirectoryError::NotAvailable(name)),
         _ => return Err(HostDirectoryError::NoRecord(name)),
     };
     // Servers change the order of records, but a link's rails need the same order in each look-up.
     services.sort();
-    let target = |service: super::records::Service| {
-        let super::records::Service { priority, weight, place } = service;
-        Target { place, priority, weight, resolver: own.clone() }
+    let target = |service: super::records::SrvRecord| {
+        let super::records::SrvRecord { priority, weight, place } = service;
+        ServiceTarget { place, priority, weight, resolver: own.clone() }
     };
     Ok(services.into_iter().map(target).collect())
 }
@@ -133,9 +133,9 @@ impl Resolver {
         // of the time.
         let now = monotonic_ns();
         let half = now.saturating_add(until_ns.saturating_sub(now) / 2);
-        for (kind, until_ns) in [(Kind::V6, half), (Kind::V4, until_ns)] {
+        for (kind, until_ns) in [(RecordKind::V6, half), (RecordKind::V4, until_ns)] {
             match self.ask(host, kind, until_ns) {
-                Ok(Reply::Addresses(addresses)) => {
+                Ok(DnsReply::Addresses(addresses)) => {
                     found.extend(addresses.into_iter().map(|a| SocketAddr::new(a, port)));
                 }
                 Ok(_) => {}
@@ -150,7 +150,12 @@ impl Resolver {
     }
 
     /// The answer of the first server that gives one.
-    fn ask(&self, name: &str, kind: Kind, until_ns: u64) -> Result<Reply, HostDirectoryError> {
+    fn ask(
+        &self,
+        name: &str,
+        kind: RecordKind,
+        until_ns: u64,
+    ) -> Result<DnsReply, HostDirectoryError> {
         let mut said: Vec<String> = vec![String::new(); self.servers.len()];
         for _ in 0..self.attempts {
             for (server, said) in self.servers.iter().zip(&mut said) {
@@ -171,8 +176,10 @@ impl Resolver {
                     Err(why) => return Err(HostDirectoryError::Answer { name, why }),
                 };
                 *said = match exchange(*server, &question, until_ns) {
-                    Ok(Reply::Failed(why)) => format!("{server}: {why}"),
-                    Ok(Reply::Wrong(why)) => return Err(HostDirectoryError::Answer { name, why }),
+                    Ok(DnsReply::Failed(why)) => format!("{server}: {why}"),
+                    Ok(DnsReply::Wrong(why)) => {
+                        return Err(HostDirectoryError::Answer { name, why });
+                    }
                     Ok(reply) => return Ok(reply),
                     Err(error) if is_late(&error) => format!("{server}: it does not answer"),
                     Err(error) => format!("{server}: {error}"),
@@ -206,7 +213,7 @@ fn interface_number(name: &str) -> Option<u32> {
 }
 
 /// Asks one server; the answer is never [`Reply::Foreign`] nor [`Reply::Cut`].
-fn exchange(server: SocketAddr, question: &Question, until_ns: u64) -> io::Result<Reply> {
+fn exchange(server: SocketAddr, question: &Question, until_ns: u64) -> io::Result<DnsReply> {
     let any: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -222,14 +229,14 @@ fn exchange(server: SocketAddr, question: &Question, until_ns: u64) -> io::Resul
             received => received?,
         };
         match question.reply(&bytes[..length]) {
-            Reply::Foreign => {}
-            Reply::Cut => return exchange_by_tcp(server, question, until_ns),
+            DnsReply::Foreign => {}
+            DnsReply::Cut => return exchange_by_tcp(server, question, until_ns),
             reply => return Ok(reply),
         }
     }
 }
 
-fn exchange_by_tcp(server: SocketAddr, question: &Question, until_ns: u64) -> io::Result<Reply> {
+fn exchange_by_tcp(server: SocketAddr, question: &Question, until_ns: u64) -> io::Result<DnsReply> {
     let mut tcp = TcpStream::connect_timeout(&server, left(until_ns)?)?;
     let length = question.bytes().len() as u16;
     tcp.set_write_timeout(Some(left(until_ns)?))?;
@@ -239,8 +246,8 @@ fn exchange_by_tcp(server: SocketAddr, question: &Question, until_ns: u64) -> io
     let mut bytes = vec![0; u16::from_be_bytes(length).into()];
     read_all(&mut tcp, &mut bytes, until_ns)?;
     match question.reply(&bytes) {
-        Reply::Foreign => Err(io::Error::other("by TCP it does not answer the question")),
-        Reply::Cut => Err(io::Error::other("by TCP, too, it says that its answer is cut")),
+        DnsReply::Foreign => Err(io::Error::other("by TCP it does not answer the question")),
+        DnsReply::Cut => Err(io::Error::other("by TCP, too, it says that its answer is cut")),
         reply => Ok(reply),
     }
 }

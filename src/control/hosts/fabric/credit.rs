@@ -20,7 +20,7 @@ pub const GRANTS_MAX: usize = 2;
 
 /// The head of a message: see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct CreditHead {
     /// The receiver's link: a random number that the receiver chose.
     pub token: u64,
     /// Messages with data before this one.
@@ -29,7 +29,7 @@ pub struct Head {
     pub granted: u64,
 }
 
-impl Head {
+impl CreditHead {
     /// The head in the form that is sent.
     pub fn to_bytes(self) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
@@ -64,7 +64,7 @@ pub struct Credit {
 
 /// A violation of the rules by the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Violation(pub &'static str);
+pub struct CreditViolation(pub &'static str);
 
 impl Credit {
     /// For ends that have announced these windows.
@@ -95,12 +95,12 @@ impl Credit {
     }
 
     /// The head of the next message.
-    pub fn head(&self, token: u64) -> Head {
-        Head { token, before: self.sent, granted: self.used + self.window }
+    pub fn head(&self, token: u64) -> CreditHead {
+        CreditHead { token, before: self.sent, granted: self.used + self.window }
     }
 
     /// Counts a message as sent.
-    pub fn has_sent(&mut self, head: &Head, has_data: bool) {
+    pub fn has_sent(&mut self, head: &CreditHead, has_data: bool) {
         self.granted = head.granted;
         self.sent += u64::from(has_data);
     }
@@ -112,16 +112,21 @@ impl Credit {
 
     /// Checks an incoming message. One with data is the next, or early; the caller, who keeps the
     /// early ones, states whether it `is_there` already.
-    pub fn take(&mut self, head: &Head, has_data: bool, is_there: bool) -> Result<(), Violation> {
+    pub fn take(
+        &mut self,
+        head: &CreditHead,
+        has_data: bool,
+        is_there: bool,
+    ) -> Result<(), CreditViolation> {
         // It cannot have used more of this end's messages than were sent.
         if head.granted > self.sent + self.other_window {
-            return Err(Violation("a grant of what it does not have"));
+            return Err(CreditViolation("a grant of what it does not have"));
         }
         if has_data && head.before >= self.granted {
-            return Err(Violation("more messages than it was granted"));
+            return Err(CreditViolation("more messages than it was granted"));
         }
         if has_data && (head.before < self.came || is_there) {
-            return Err(Violation("a message twice"));
+            return Err(CreditViolation("a message twice"));
         }
         self.may_send = self.may_send.max(head.granted);
         Ok(())
@@ -149,17 +154,17 @@ mod tests {
 
     #[test]
     fn a_head_is_read_as_it_is_written() {
-        let head = Head { token: u64::MAX, before: 1, granted: 2 };
+        let head = CreditHead { token: u64::MAX, before: 1, granted: 2 };
         let bytes = head.to_bytes();
-        assert_eq!(Head::read(&bytes), Some((head, &[][..])));
-        assert_eq!(Head::read(&[&bytes[..], b"x"].concat()), Some((head, &b"x"[..])));
-        assert_eq!(Head::read(&bytes[..HEAD_BYTES - 1]), None);
+        assert_eq!(CreditHead::read(&bytes), Some((head, &[][..])));
+        assert_eq!(CreditHead::read(&[&bytes[..], b"x"].concat()), Some((head, &b"x"[..])));
+        assert_eq!(CreditHead::read(&bytes[..HEAD_BYTES - 1]), None);
     }
 
     #[test]
     fn what_no_honest_end_sends_is_refused_and_changes_nothing() {
         let credit = Credit::new(2, 4);
-        let head = |before, granted| Head { token: A, before, granted };
+        let head = |before, granted| CreditHead { token: A, before, granted };
         for (head, has_data, why) in [
             (head(2, 4), true, "more messages"),
             (head(u64::MAX, 4), true, "more messages"),
@@ -191,7 +196,7 @@ mod tests {
         ) {
             let mut ends = [Credit::new(windows.0, windows.1), Credit::new(windows.1, windows.0)];
             // The messages on their way to each end, and those that came there and were not used.
-            let mut on_way: [VecDeque<(Head, bool)>; 2] = Default::default();
+            let mut on_way: [VecDeque<(CreditHead, bool)>; 2] = Default::default();
             let mut waits = [0u64; 2];
             let mut early: [BTreeSet<u64>; 2] = Default::default();
             let mut sent = [0u64; 2];

@@ -22,13 +22,13 @@
 //! Never: this end opens more of the other end's memory than the settings allow, for this link or
 //! for all; a number is used twice.
 
-use super::words::{Opened, Word};
+use super::words::{FabricWord, OpenedMemory};
 use crate::config::Config;
 use crate::control::Reason;
 use crate::control::hosts::path::News;
-use crate::os::aperture::{AccessError, Far, Pages};
-use crate::os::fabric::memory::Place;
-use crate::os::fabric::{Choice, FarMemory, Lent, Reached};
+use crate::os::aperture::{AccessError, FarPages, Pages};
+use crate::os::fabric::memory::DescribedMemory;
+use crate::os::fabric::{Choice, FarMemory, LentPages, ReachedMemory};
 use crate::os::memory::ForkGuard;
 use crate::os::poller::Poller;
 use crate::os::sys::descriptor_limit;
@@ -77,7 +77,7 @@ impl Holdings {
         }
     }
 
-    fn take(self: &Arc<Self>, bytes: u64) -> Result<Share, Reason> {
+    fn take(self: &Arc<Self>, bytes: u64) -> Result<LimitShare, Reason> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.0 >= self.all.0 {
             return Err(Reason::Apertures);
@@ -86,18 +86,18 @@ impl Holdings {
             return Err(Reason::Bytes);
         }
         *held = (held.0 + 1, held.1 + bytes);
-        Ok(Share { of: self.clone(), bytes })
+        Ok(LimitShare { of: self.clone(), bytes })
     }
 }
 
 /// The share of one aperture in the limits, counted until it is dropped.
 #[derive(Debug)]
-struct Share {
+struct LimitShare {
     of: Arc<Holdings>,
     bytes: u64,
 }
 
-impl Drop for Share {
+impl Drop for LimitShare {
     fn drop(&mut self) {
         // Another thread of the parent's may have had the lock at the fork.
         if self.of.guard.as_ref().is_some_and(|guard| !guard.is_parent()) {
@@ -111,11 +111,11 @@ impl Drop for Share {
 /// An aperture of the other end's, and its share in the limits.
 #[derive(Debug)]
 struct Holding {
-    reached: Reached,
-    _share: Share,
+    reached: ReachedMemory,
+    _share: LimitShare,
 }
 
-impl Far for Holding {
+impl FarPages for Holding {
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), AccessError> {
         self.reached.write(offset, from)
     }
@@ -127,11 +127,11 @@ impl Far for Holding {
 
 /// An aperture that this end owns.
 #[derive(Debug)]
-enum Own {
+enum OwnAperture {
     /// Offered to the holder.
-    Open(Lent),
+    Open(LentPages),
     /// The holder has it.
-    Live(Lent),
+    Live(LentPages),
     /// Closed; the holder has not yet confirmed that.
     Revoked,
 }
@@ -166,9 +166,9 @@ pub struct Deposits {
     timeout_ns: u64,
     made: u32,
     last_theirs: u32,
-    own: BTreeMap<u32, Own>,
+    own: BTreeMap<u32, OwnAperture>,
     theirs: BTreeMap<u32, Theirs>,
-    says: VecDeque<Word>,
+    says: VecDeque<FabricWord>,
     news: VecDeque<News>,
     /// Offers refused since the last accepted one.
     refused: u32,
@@ -203,7 +203,7 @@ impl Deposits {
     }
 
     fn count(&mut self) {
-        let own = self.own.values().filter(|row| !matches!(row, Own::Revoked)).count();
+        let own = self.own.values().filter(|row| !matches!(row, OwnAperture::Revoked)).count();
         self.active = own + self.theirs.values().filter_map(Theirs::holding).count();
     }
 
@@ -227,15 +227,23 @@ impl Deposits {
             0 => 1 + u32::from(!self.is_client),
             made => made.checked_add(2).ok_or("the link has had all the apertures it can have")?,
         };
-        let lent = Lent::open(choice, file, bytes as usize, access).map_err(|e| e.to_string())?;
+        let lent =
+            LentPages::open(choice, file, bytes as usize, access).map_err(|e| e.to_string())?;
         if let Some(descriptor) = lent.descriptor() {
             let watched = poller.add(descriptor, OF_MEMORY);
             watched.map_err(|e| format!("watching its end point: {e}"))?;
         }
         self.made = number;
         let (FarMemory { base, key }, address) = (lent.memory(), lent.address().to_vec());
-        self.says.push_back(Word::Offer(Opened { number, bytes, base, key, access, address }));
-        self.own.insert(number, Own::Open(lent));
+        self.says.push_back(FabricWord::Offer(OpenedMemory {
+            number,
+            bytes,
+            base,
+            key,
+            access,
+            address,
+        }));
+        self.own.insert(number, OwnAperture::Open(lent));
         self.count();
         Ok(number)
     }
@@ -243,10 +251,10 @@ impl Deposits {
     /// Revokes this end's memory: from now on the other end does not access it.
     pub fn revoke(&mut self, number: u32) {
         if let Some(row) = self.own.get_mut(&number)
-            && !matches!(row, Own::Revoked)
+            && !matches!(row, OwnAperture::Revoked)
         {
-            *row = Own::Revoked;
-            self.says.push_back(Word::Revoked(number));
+            *row = OwnAperture::Revoked;
+            self.says.push_back(FabricWord::Revoked(number));
             self.count();
         }
     }
@@ -271,16 +279,16 @@ impl Deposits {
     /// host sends this.
     pub fn handle(
         &mut self,
-        word: Word,
+        word: FabricWord,
         choice: impl FnOnce() -> Option<Choice>,
         poller: &Poller,
         place_at: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<(), &'static str> {
         match word {
-            Word::Count(_) | Word::Asks(_) | Word::Came(_) => {
+            FabricWord::Count(_) | FabricWord::Asks(_) | FabricWord::Came(_) => {
                 return Err("what is not about memory");
             }
-            Word::Offer(opened) => {
+            FabricWord::Offer(opened) => {
                 let is_theirs = opened.number % 2 == u32::from(!self.is_client);
                 if !is_theirs || opened.number <= self.last_theirs || self.theirs.len() >= ROWS_MAX
                 {
@@ -291,7 +299,7 @@ impl Deposits {
                 match self.hold(opened, choice, poller, place_at) {
                     Ok(pages) => {
                         self.refused = 0;
-                        self.says.push_back(Word::Held(number));
+                        self.says.push_back(FabricWord::Held(number));
                         self.news.push_back(News::Held(number, pages));
                     }
                     Err(_) if self.refused >= REFUSED_MAX => {
@@ -299,47 +307,47 @@ impl Deposits {
                     }
                     Err(why) => {
                         self.refused += 1;
-                        self.says.push_back(Word::Refused(number, why));
+                        self.says.push_back(FabricWord::Refused(number, why));
                         self.theirs.insert(number, Theirs::Released);
                     }
                 }
             }
-            Word::Held(number) => match self.own.get_mut(&number) {
-                Some(row @ Own::Open(_)) => {
-                    if let Own::Open(lent) = core::mem::replace(row, Own::Revoked) {
-                        *row = Own::Live(lent);
+            FabricWord::Held(number) => match self.own.get_mut(&number) {
+                Some(row @ OwnAperture::Open(_)) => {
+                    if let OwnAperture::Open(lent) = core::mem::replace(row, OwnAperture::Revoked) {
+                        *row = OwnAperture::Live(lent);
                     }
                     self.news.push_back(News::Ready(number));
                 }
                 // It crossed with REVOKED.
-                Some(Own::Revoked) => {}
+                Some(OwnAperture::Revoked) => {}
                 _ => return Err("it holds what was not offered"),
             },
-            Word::Refused(number, why) => match self.own.remove(&number) {
-                Some(Own::Open(_)) => {
-                    self.says.push_back(Word::Revoked(number));
+            FabricWord::Refused(number, why) => match self.own.remove(&number) {
+                Some(OwnAperture::Open(_)) => {
+                    self.says.push_back(FabricWord::Revoked(number));
                     self.news.push_back(News::Refused(number, why));
                 }
-                Some(Own::Revoked) => self.news.push_back(News::Released(number)),
+                Some(OwnAperture::Revoked) => self.news.push_back(News::Released(number)),
                 _ => return Err("it refuses what was not offered"),
             },
-            Word::Released(number) => match self.own.remove(&number) {
-                Some(Own::Live(_)) => {
-                    self.says.push_back(Word::Revoked(number));
+            FabricWord::Released(number) => match self.own.remove(&number) {
+                Some(OwnAperture::Live(_)) => {
+                    self.says.push_back(FabricWord::Revoked(number));
                     self.news.push_back(News::Released(number));
                 }
-                Some(Own::Revoked) => self.news.push_back(News::Released(number)),
+                Some(OwnAperture::Revoked) => self.news.push_back(News::Released(number)),
                 _ => return Err("it lets go of what it does not hold"),
             },
-            Word::Revoked(number) => match self.theirs.remove(&number) {
+            FabricWord::Revoked(number) => match self.theirs.remove(&number) {
                 Some(Theirs::Held { holding, .. }) => {
                     holding.reached.close();
-                    self.says.push_back(Word::Released(number));
+                    self.says.push_back(FabricWord::Released(number));
                     self.news.push_back(News::Revoked(number));
                 }
                 Some(Theirs::Leaving { holding, .. }) => {
                     holding.reached.close();
-                    self.says.push_back(Word::Released(number));
+                    self.says.push_back(FabricWord::Released(number));
                 }
                 Some(Theirs::Released) => {}
                 None => return Err("it takes back what it has not offered"),
@@ -351,12 +359,12 @@ impl Deposits {
 
     fn hold(
         &mut self,
-        opened: Opened,
+        opened: OpenedMemory,
         choice: impl FnOnce() -> Option<Choice>,
         poller: &Poller,
         place_at: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<Pages, Reason> {
-        let Opened { number, bytes, base, key, access, mut address } = opened;
+        let OpenedMemory { number, bytes, base, key, access, mut address } = opened;
         let holdings = self.theirs.values().filter_map(Theirs::holding);
         let (count, held) =
             holdings.fold((0, 0), |(n, sum), (of, _)| (n + 1, sum + of.reached.bytes()));
@@ -370,8 +378,8 @@ impl Deposits {
             return Err(Reason::Malformed);
         }
         let memory = FarMemory { base, key };
-        let place = Place { address: &address, memory, bytes, access };
-        let reached = Reached::open(&choice, &place, self.timeout_ns);
+        let place = DescribedMemory { address: &address, memory, bytes, access };
+        let reached = ReachedMemory::open(&choice, &place, self.timeout_ns);
         let reached = reached.map_err(|_| Reason::Unavailable)?;
         let watched = reached.descriptor().is_some_and(|fd| poller.add(fd, OF_MEMORY).is_ok());
         if !watched {
@@ -396,7 +404,7 @@ impl Deposits {
     }
 
     /// The next word to send.
-    pub fn next_word(&mut self) -> Option<Word> {
+    pub fn next_word(&mut self) -> Option<FabricWord> {
         self.says.pop_front()
     }
 
@@ -409,7 +417,7 @@ impl Deposits {
     pub fn progress(&mut self) {
         let mut any = false;
         for row in self.own.values_mut() {
-            if let Own::Open(lent) | Own::Live(lent) = row
+            if let OwnAperture::Open(lent) | OwnAperture::Live(lent) = row
                 && let Err(error) = lent.progress()
             {
                 self.broken.get_or_insert_with(|| error.to_string());
@@ -423,7 +431,7 @@ impl Deposits {
                 && holding.reached.is_quiet()
             {
                 holding.reached.close();
-                self.says.push_back(Word::Released(*number));
+                self.says.push_back(FabricWord::Released(*number));
                 *row = Theirs::Released;
                 any = true;
             }
@@ -482,7 +490,7 @@ impl Deposits {
         }
         let mut may_sleep = true;
         for row in self.own.values_mut() {
-            if let Own::Open(lent) | Own::Live(lent) = row {
+            if let OwnAperture::Open(lent) | OwnAperture::Live(lent) = row {
                 may_sleep &= lent.may_sleep();
             }
         }
@@ -511,7 +519,7 @@ impl Deposits {
 
     /// A description in words, with the number of open apertures.
     pub fn explain(&self) -> String {
-        let own = self.own.values().filter(|row| !matches!(row, Own::Revoked)).count();
+        let own = self.own.values().filter(|row| !matches!(row, OwnAperture::Revoked)).count();
         let theirs = self.theirs.values().filter_map(Theirs::holding).count();
         match (own, theirs) {
             (0, 0) => String::new(),

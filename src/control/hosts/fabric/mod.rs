@@ -22,16 +22,16 @@ pub mod way;
 pub mod words;
 
 use super::channel::Channel;
-use super::hello::{self, Offer, Reply};
+use super::hello::{self, FabricOffer, OfferReply};
 use super::path::Path;
 use crate::config::{self, Config};
 use crate::os::fabric::library::MESSAGE_BYTES;
-use crate::os::fabric::{EndPoint, Library, Opened};
+use crate::os::fabric::{FabricEndPoint, Library, OpenedExit};
 use crate::os::poller::Poller;
 use core::net::IpAddr;
 use core::time::Duration;
 use deposits::{Deposits, Holdings};
-use station::{Place, Station};
+use station::{Station, StationPlace};
 use std::boxed::Box;
 use std::collections::HashMap;
 use std::format;
@@ -41,7 +41,7 @@ use std::path::PathBuf;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::vec::Vec;
-use way::Way;
+use way::FabricWay;
 
 /// The thread's pauses between polls of a provider without a descriptor: the first after something
 /// came, and the longest.
@@ -52,13 +52,13 @@ const STATIONS_MAX: usize = 64;
 
 /// The settings for fabrics, and the end points.
 #[derive(Debug)]
-pub struct Fabric {
+pub struct HostFabric {
     /// `None`: TLS alone.
-    asked: Option<Asked>,
+    asked: Option<AskedFabric>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct AskedFabric {
     provider: Option<String>,
     path: Option<PathBuf>,
     library: OnceLock<Result<Arc<Library>, String>>,
@@ -71,9 +71,9 @@ struct Asked {
 }
 
 /// A place that was offered to another host, or the reason why there is none.
-pub type Offered = Result<Place, String>;
+pub type OfferedPlace = Result<StationPlace, String>;
 
-impl Fabric {
+impl HostFabric {
     /// Reads the settings. If the library cannot be used, links report that. libfabric's first
     /// query loads all of its providers, which takes a quarter of a second: if this process
     /// listens, it happens here, else in the first thread that connects, so that it delays no node.
@@ -87,7 +87,7 @@ impl Fabric {
         let holdings = Arc::new(Holdings::new(config));
         let words = Poller::new();
         let library = OnceLock::new();
-        let asked = Asked { provider, path, library, words, timeout_ns, holdings, stations };
+        let asked = AskedFabric { provider, path, library, words, timeout_ns, holdings, stations };
         if config.listen.is_some() {
             let _ = asked.library();
         }
@@ -96,7 +96,7 @@ impl Fabric {
 
     /// At a client: the offer for the server, which still has to prove that it is `host`, and its
     /// bytes. `None`: the settings do not ask for a fabric.
-    pub fn offer(&self, channel: &Channel, host: &str) -> Option<(Offered, Vec<u8>)> {
+    pub fn offer(&self, channel: &Channel, host: &str) -> Option<(OfferedPlace, Vec<u8>)> {
         let place = self.asked.as_ref()?.place(channel, host);
         let says = place.as_ref().map_or(Vec::new(), |place| hello::behind(&place.offer()));
         Some((place, says))
@@ -109,17 +109,17 @@ impl Fabric {
         channel: &Channel,
         identity: &str,
         heard: &[u8],
-    ) -> (Option<Offered>, Vec<u8>) {
+    ) -> (Option<OfferedPlace>, Vec<u8>) {
         let Some(asked) = &self.asked else { return (None, Vec::new()) };
-        let Some(offer) = hello::read_behind::<Offer>(heard) else {
+        let Some(offer) = hello::read_behind::<FabricOffer>(heard) else {
             let why = asked.library().err().unwrap_or(NOT_ASKED);
             return (Some(Err(why.into())), Vec::new());
         };
         let place =
             asked.place(channel, identity).and_then(|place| bound(place, offer, channel, false));
         let reply = match &place {
-            Ok(place) => Reply::Yes(place.offer()),
-            Err(why) => Reply::No(cut(why)),
+            Ok(place) => OfferReply::Yes(place.offer()),
+            Err(why) => OfferReply::No(cut(why)),
         };
         (Some(place), hello::behind(&reply))
     }
@@ -128,17 +128,17 @@ impl Fabric {
     /// over the fabric, but this end cannot send to it.
     pub fn accept(
         &self,
-        offered: Offered,
+        offered: OfferedPlace,
         channel: &Channel,
         heard: &[u8],
-    ) -> Result<Offered, String> {
+    ) -> Result<OfferedPlace, String> {
         let Ok(place) = offered else { return Ok(offered) };
-        match hello::read_behind::<Reply>(heard) {
+        match hello::read_behind::<OfferReply>(heard) {
             None => Ok(Err(NOT_ASKED.into())),
-            Some(Reply::No(why)) => {
+            Some(OfferReply::No(why)) => {
                 Ok(Err(format!("the other host says: {}", crate::control::printable(&why))))
             }
-            Some(Reply::Yes(offer)) => bound(place, offer, channel, true).map(Ok),
+            Some(OfferReply::Yes(offer)) => bound(place, offer, channel, true).map(Ok),
         }
     }
 
@@ -147,7 +147,7 @@ impl Fabric {
     /// by `tag`.
     pub fn path(
         &self,
-        offered: Option<Offered>,
+        offered: Option<OfferedPlace>,
         channel: Channel,
         is_client: bool,
         is_rail: bool,
@@ -164,15 +164,15 @@ impl Fabric {
                     // Closing it ends the watch.
                     words.add_once(&channel, tag)?;
                 }
-                (Box::new(Way::new(place, channel, deposits, is_rail, timeout_ns)?), None)
+                (Box::new(FabricWay::new(place, channel, deposits, is_rail, timeout_ns)?), None)
             }
         })
     }
 
     /// Allows library calls while this node's threads are waited for, even at the end of the
     /// process.
-    pub fn opened(&self) -> Opened {
-        Opened::by_this_thread()
+    pub fn opened(&self) -> OpenedExit {
+        OpenedExit::by_this_thread()
     }
 
     /// For the thread: readable when words have come beside the fabric, which a node that makes no
@@ -194,7 +194,7 @@ impl Fabric {
 
 const NOT_ASKED: &str = "the other host has not asked for it, or cannot do it";
 
-impl Asked {
+impl AskedFabric {
     /// The library, once it has loaded its providers; or the reason why there is none.
     fn library(&self) -> Result<&Arc<Library>, &str> {
         let library = self.library.get_or_init(|| {
@@ -206,7 +206,7 @@ impl Asked {
     }
 
     /// A place at the end point of this host's address in this connection.
-    fn place(&self, channel: &Channel, identity: &str) -> Offered {
+    fn place(&self, channel: &Channel, identity: &str) -> OfferedPlace {
         let library = self.library().map_err(str::to_string)?;
         let addresses = channel.addresses();
         let (own, other) = addresses.map_err(|e| format!("asking for its address: {e}"))?;
@@ -235,7 +235,7 @@ impl Asked {
             if any.has_socket_addresses() { Err(error) } else { Ok(any) }
         });
         let end = choice
-            .and_then(|choice| EndPoint::open(choice, MESSAGE_BYTES))
+            .and_then(|choice| FabricEndPoint::open(choice, MESSAGE_BYTES))
             .map_err(|e| e.to_string())?;
         Station::new(end).map_err(|e| format!("mapping a page: {e}"))
     }
@@ -243,7 +243,12 @@ impl Asked {
 
 /// Binds a place to the other end: at the address of the host that was met, whatever the offer
 /// contains.
-fn bound(mut place: Place, mut offer: Offer, channel: &Channel, is_client: bool) -> Offered {
+fn bound(
+    mut place: StationPlace,
+    mut offer: FabricOffer,
+    channel: &Channel,
+    is_client: bool,
+) -> OfferedPlace {
     let (_, other) = channel.addresses().map_err(|e| format!("asking for its address: {e}"))?;
     if place.has_socket_addresses() && !place_at(&mut offer.address, other) {
         return Err("the other host's end point is at an address of another family".into());

@@ -21,18 +21,18 @@ const ANSWERS_MIN: u32 = 4;
 
 /// The next step after a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum SilenceStep {
     /// Nothing.
     Nothing,
     /// Ask the other end for the number of messages that have come.
     Ask,
     /// Nothing has arrived for too long over this part of the link.
-    Silent(What),
+    Silent(LinkPart),
 }
 
 /// A part of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum LinkPart {
     /// Its messages.
     Messages,
     /// Writes to the other end's memory.
@@ -41,7 +41,7 @@ pub enum What {
 
 /// The input of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct SilenceInput {
     /// Messages with data that have been sent.
     pub sent: u64,
     /// The number of these that the other end has used, from its credit.
@@ -90,24 +90,26 @@ impl Stretch {
 impl Silence {
     /// Checks for silence; call it a few times within `limit_ns`, the longest time without an
     /// arrival.
-    pub fn look(&mut self, now_ns: u64, found: Found, limit_ns: u64) -> Step {
+    pub fn look(&mut self, now_ns: u64, found: SilenceInput, limit_ns: u64) -> SilenceStep {
         let arrived = found.used.max(self.came);
         let before = core::mem::replace(&mut self.sent, found.sent);
         self.messages.look(now_ns, arrived, arrived < before);
         self.memory.look(now_ns, found.writes.unwrap_or(0), found.writes.is_some());
-        for (what, stretch) in [(What::Messages, &self.messages), (What::Memory, &self.memory)] {
+        for (what, stretch) in
+            [(LinkPart::Messages, &self.messages), (LinkPart::Memory, &self.memory)]
+        {
             if stretch.is_silent(now_ns, limit_ns) {
-                return Step::Silent(what);
+                return SilenceStep::Silent(what);
             }
         }
         let is_late = self.messages.since_ns.is_some() || self.memory.since_ns.is_some();
         if !is_late {
-            return Step::Nothing;
+            return SilenceStep::Nothing;
         }
         // An outstanding question counts from now on.
         match self.asks.replace(true) {
-            None => Step::Ask,
-            Some(_) => Step::Nothing,
+            None => SilenceStep::Ask,
+            Some(_) => SilenceStep::Nothing,
         }
     }
 
@@ -164,7 +166,7 @@ mod tests {
             now_ns += STEP;
             // One is outstanding at each check.
             assert!(silence.ask());
-            if silence.look(now_ns, found(3, 0), LIMIT) == Step::Silent(What::Messages) {
+            if silence.look(now_ns, found(3, 0), LIMIT) == SilenceStep::Silent(LinkPart::Messages) {
                 silent_at = Some(now_ns);
                 break;
             }
@@ -176,12 +178,12 @@ mod tests {
         let mut silence = Silence::default();
         for look in 0.. {
             match silence.look(look * STEP, found(3, 0), 1) {
-                Step::Silent(_) => {
+                SilenceStep::Silent(_) => {
                     assert_eq!(look, 1 + u64::from(ANSWERS_MIN));
                     break;
                 }
-                Step::Ask => silence.answered(0, 3).unwrap(),
-                Step::Nothing => assert_eq!(look, 0),
+                SilenceStep::Ask => silence.answered(0, 3).unwrap(),
+                SilenceStep::Nothing => assert_eq!(look, 0),
             }
             for _ in 0..10 {
                 assert!(silence.ask());
@@ -190,33 +192,37 @@ mod tests {
         }
     }
 
-    fn found(sent: u64, used: u64) -> Found {
-        Found { sent, used, writes: None }
+    fn found(sent: u64, used: u64) -> SilenceInput {
+        SilenceInput { sent, used, writes: None }
     }
 
     /// Makes checks, and answers each question with `came`. Returns the time of silence, and the
     /// number of questions.
-    fn looks(silence: &mut Silence, found: Found, came: Option<u64>) -> (Option<(u64, What)>, u32) {
+    fn looks(
+        silence: &mut Silence,
+        found: SilenceInput,
+        came: Option<u64>,
+    ) -> (Option<(u64, LinkPart)>, u32) {
         looks_from(0, silence, found, came)
     }
 
     fn looks_from(
         first_ns: u64,
         silence: &mut Silence,
-        found: Found,
+        found: SilenceInput,
         came: Option<u64>,
-    ) -> (Option<(u64, What)>, u32) {
+    ) -> (Option<(u64, LinkPart)>, u32) {
         let mut asked = 0;
         for i in 0..100 {
             match silence.look(first_ns + i * STEP, found, LIMIT) {
-                Step::Silent(what) => return (Some((i * STEP, what)), asked),
-                Step::Ask => {
+                SilenceStep::Silent(what) => return (Some((i * STEP, what)), asked),
+                SilenceStep::Ask => {
                     asked += 1;
                     if let Some(came) = came {
                         silence.answered(came, found.sent).unwrap();
                     }
                 }
-                Step::Nothing => {}
+                SilenceStep::Nothing => {}
             }
         }
         (None, asked)
@@ -237,7 +243,7 @@ mod tests {
     fn a_host_that_answers_and_to_which_nothing_comes_is_silent_after_the_time() {
         let (silent, _) = looks(&mut Silence::default(), found(5, 3), Some(3));
         // The first check finds messages sent since the one before, which may be new.
-        assert_eq!(silent, Some((STEP + LIMIT, What::Messages)));
+        assert_eq!(silent, Some((STEP + LIMIT, LinkPart::Messages)));
     }
 
     #[test]
@@ -247,7 +253,7 @@ mod tests {
         // It goes on, and answers a question from before it stopped.
         silence.answered(3, 5).unwrap();
         let (silent, asked) = looks_from(100 * STEP, &mut silence, found(5, 3), Some(3));
-        assert_eq!((silent, asked), (Some((3 * STEP, What::Messages)), ANSWERS_MIN - 1));
+        assert_eq!((silent, asked), (Some((3 * STEP, LinkPart::Messages)), ANSWERS_MIN - 1));
     }
 
     #[test]
@@ -256,14 +262,14 @@ mod tests {
         let mut sent = 0;
         let after = (0..100).find(|i| {
             sent += 3;
-            let found = Found { sent, used: sent - 1, writes: Some(7) };
+            let found = SilenceInput { sent, used: sent - 1, writes: Some(7) };
             match silence.look(i * STEP, found, LIMIT) {
-                Step::Silent(what) => {
-                    assert_eq!(what, What::Memory);
+                SilenceStep::Silent(what) => {
+                    assert_eq!(what, LinkPart::Memory);
                     return true;
                 }
-                Step::Ask => silence.answered(sent, sent).unwrap(),
-                Step::Nothing => {}
+                SilenceStep::Ask => silence.answered(sent, sent).unwrap(),
+                SilenceStep::Nothing => {}
             }
             false
         });
@@ -276,7 +282,7 @@ mod tests {
         let mut silence = Silence::default();
         assert!(silence.answered(0, 5).is_err(), "not asked");
         let asked = |silence: &mut Silence| {
-            (0..2).any(|now_ns| silence.look(now_ns, found(5, 0), LIMIT) == Step::Ask)
+            (0..2).any(|now_ns| silence.look(now_ns, found(5, 0), LIMIT) == SilenceStep::Ask)
         };
         assert!(asked(&mut silence));
         assert!(silence.answered(6, 5).is_err(), "more than were sent");
@@ -300,9 +306,9 @@ mod tests {
                 now_ns += STEP;
                 let used = if by_credit { came } else { 0 };
                 match silence.look(now_ns, found(sent, used), LIMIT) {
-                    Step::Silent(_) => prop_assert!(false, "silent with {came} of {sent}"),
-                    Step::Ask => silence.answered(came, sent).unwrap(),
-                    Step::Nothing => {}
+                    SilenceStep::Silent(_) => prop_assert!(false, "silent with {came} of {sent}"),
+                    SilenceStep::Ask => silence.answered(came, sent).unwrap(),
+                    SilenceStep::Nothing => {}
                 }
             }
         }

@@ -12,11 +12,13 @@
 
 mod place;
 
-pub use place::{Next, Place};
+pub use place::{NextMessage, StationPlace};
 
-use super::super::channel::Ended;
-use super::credit::{Credit, GRANTS_MAX, HEAD_BYTES, Head};
-use crate::os::fabric::{EndPoint, Event, FabricError, Peer, Received, Sent};
+use super::super::channel::ChannelEnd;
+use super::credit::{Credit, CreditHead, GRANTS_MAX, HEAD_BYTES};
+use crate::os::fabric::{
+    FabricEndPoint, FabricError, FabricEvent, FabricPeer, ReceivedChunk, SendOutcome,
+};
 use crate::os::memory::ForkGuard;
 use crate::os::sys::Bell;
 use core::net::IpAddr;
@@ -50,20 +52,20 @@ const WINDOW_MAX: u32 = 1 << 16;
 /// An end point and its links: see the module.
 #[derive(Debug)]
 pub struct Station {
-    inner: Mutex<Inner>,
+    inner: Mutex<StationInner>,
     /// Polls by the thread, for a provider without a descriptor.
     naps: AtomicU64,
     guard: Arc<ForkGuard>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    end: EndPoint,
+struct StationInner {
+    end: FabricEndPoint,
     /// By token: random numbers of this process's own, so a fast hash is safe.
-    rows: FxHashMap<u64, Row>,
+    rows: FxHashMap<u64, StationRow>,
     /// Links that were left with sends unfinished.
-    leaving: FxHashMap<u64, Left>,
-    events: Vec<Event>,
+    leaving: FxHashMap<u64, LeftLink>,
+    events: Vec<FabricEvent>,
     /// The library has failed: nothing comes or leaves any more.
     broken: Option<String>,
     dropped: Dropped,
@@ -79,7 +81,7 @@ pub struct Dropped {
 }
 
 #[derive(Debug)]
-struct Row {
+struct StationRow {
     bell: Bell,
     /// The bell has been rung, and not yet silenced.
     is_told: bool,
@@ -89,17 +91,17 @@ struct Row {
     is_unwatched: bool,
     /// `None`: the other end's address is not known yet.
     other: Option<Other>,
-    queue: VecDeque<Received>,
+    queue: VecDeque<ReceivedChunk>,
     /// Messages that came before an earlier one.
-    early: BTreeMap<u64, Received>,
+    early: BTreeMap<u64, ReceivedChunk>,
     sending: u32,
-    ended: Option<Ended>,
+    ended: Option<ChannelEnd>,
 }
 
 /// The rest of a link that was left: its peer, and its unfinished sends.
 #[derive(Debug)]
-struct Left {
-    peer: Peer,
+struct LeftLink {
+    peer: FabricPeer,
     host: IpAddr,
     identity: Box<str>,
     sending: u32,
@@ -107,7 +109,7 @@ struct Left {
 
 #[derive(Debug)]
 struct Other {
-    peer: Peer,
+    peer: FabricPeer,
     token: u64,
     credit: Credit,
     data_bytes: usize,
@@ -116,9 +118,15 @@ struct Other {
     is_first: bool,
 }
 
-impl Row {
+impl StationRow {
     /// Takes a message of the bound other end, or gives it back.
-    fn take(&mut self, end: &mut EndPoint, head: &Head, has_data: bool, received: Received) {
+    fn take(
+        &mut self,
+        end: &mut FabricEndPoint,
+        head: &CreditHead,
+        has_data: bool,
+        received: ReceivedChunk,
+    ) {
         let Some(other) = &mut self.other else { return end.give_back(received) };
         other.is_first = false;
         let is_there = !self.early.is_empty() && self.early.contains_key(&head.before);
@@ -131,7 +139,7 @@ impl Row {
             Ok(()) if has_data => drop(self.early.insert(head.before, received)),
             Ok(()) => end.give_back(received),
             Err(violation) => {
-                self.ended.get_or_insert(Ended::Nonsense(violation.0.into()));
+                self.ended.get_or_insert(ChannelEnd::Nonsense(violation.0.into()));
                 end.give_back(received);
             }
         }
@@ -158,9 +166,9 @@ impl Row {
 
 impl Station {
     /// For an end point.
-    pub fn new(end: EndPoint) -> io::Result<Self> {
+    pub fn new(end: FabricEndPoint) -> io::Result<Self> {
         let guard = Arc::new(ForkGuard::new()?);
-        let inner = Inner {
+        let inner = StationInner {
             end,
             rows: FxHashMap::default(),
             leaving: FxHashMap::default(),
@@ -171,7 +179,7 @@ impl Station {
         Ok(Self { inner: Mutex::new(inner), naps: AtomicU64::new(0), guard })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, StationInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -182,7 +190,7 @@ impl Station {
 
     /// A place for one more link to the host of this address, with this identity, proven or still
     /// to be proved.
-    pub fn reserve(self: &Arc<Self>, host: IpAddr, identity: &str) -> Result<Place, String> {
+    pub fn reserve(self: &Arc<Self>, host: IpAddr, identity: &str) -> Result<StationPlace, String> {
         let bell = Bell::new().and_then(|bell| Ok((bell.try_clone()?, bell)));
         let (own, bell) = bell.map_err(|e| format!("making an event descriptor: {e}"))?;
         let mut bytes = [0; 8];
@@ -199,7 +207,7 @@ impl Station {
         inner.make_room()?;
         let descriptor = inner.end.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
         let descriptor = descriptor.map_err(|e| format!("copying a descriptor: {e}"))?;
-        let row = Row {
+        let row = StationRow {
             bell: own,
             is_told: false,
             waits: false,
@@ -213,7 +221,7 @@ impl Station {
         inner.rows.insert(token, row);
         let (station, guard) = (self.clone(), self.guard.clone());
         let identity = identity.into();
-        Ok(Place { station, guard, token, host, identity, bell, descriptor, held: None })
+        Ok(StationPlace { station, guard, token, host, identity, bell, descriptor, held: None })
     }
 
     /// Polls the library for nodes without a wake-up. Returns whether anything came; `None`: no
@@ -232,7 +240,7 @@ impl Station {
     }
 }
 
-impl Inner {
+impl StationInner {
     /// Checks the limits on links to a host that were left with sends unfinished, after taking
     /// completions, since no other code waits for these. An error: the reason why the host gets no
     /// new link.
@@ -243,7 +251,7 @@ impl Inner {
         self.progress(None);
         let (receives_max, sends_max) = self.end.most();
         let links_max = (receives_max / RECEIVES).min(sends_max / SENDS as usize);
-        let of = |is_its: &dyn Fn(&Left) -> bool| {
+        let of = |is_its: &dyn Fn(&LeftLink) -> bool| {
             self.leaving.values().filter(|left| is_its(left)).count()
         };
         let of_host = of(&|left| left.host == host);
@@ -322,22 +330,22 @@ impl Inner {
     fn broke(&mut self, error: FabricError) {
         let why = error.to_string();
         for row in self.rows.values_mut() {
-            row.ended.get_or_insert(Ended::Failed(why.clone()));
+            row.ended.get_or_insert(ChannelEnd::Failed(why.clone()));
             row.tell();
         }
         self.leaving.clear();
         self.broken = Some(why);
     }
 
-    fn take_event(&mut self, own: Option<u64>, event: Event) {
+    fn take_event(&mut self, own: Option<u64>, event: FabricEvent) {
         match event {
-            Event::Came(received) => self.take_message(own, received),
+            FabricEvent::Came(received) => self.take_message(own, received),
             // Or a connection of the provider's ended: TLS shows whose it was.
-            Event::TooLong | Event::NotReceived(_) => self.dropped.too_long += 1,
-            Event::Sent { tag } => self.has_sent(own, tag, None),
-            Event::NotSent { tag, why } => self.has_sent(own, tag, Some(why)),
+            FabricEvent::TooLong | FabricEvent::NotReceived(_) => self.dropped.too_long += 1,
+            FabricEvent::Sent { tag } => self.has_sent(own, tag, None),
+            FabricEvent::NotSent { tag, why } => self.has_sent(own, tag, Some(why)),
             // Memory has end points of its own.
-            Event::Far { .. } => {}
+            FabricEvent::Far { .. } => {}
         }
     }
 
@@ -345,7 +353,7 @@ impl Inner {
         if let Some(row) = self.rows.get_mut(&token) {
             row.sending -= 1;
             if let Some(why) = failed {
-                row.ended.get_or_insert(Ended::Failed(why));
+                row.ended.get_or_insert(ChannelEnd::Failed(why));
                 row.tell();
             } else if row.waits && own != Some(token) {
                 row.tell();
@@ -364,8 +372,8 @@ impl Inner {
         }
     }
 
-    fn take_message(&mut self, own: Option<u64>, received: Received) {
-        let read = Head::read(received.bytes());
+    fn take_message(&mut self, own: Option<u64>, received: ReceivedChunk) {
+        let read = CreditHead::read(received.bytes());
         let read = read.map(|(head, data)| (head, !data.is_empty()));
         let row = read.and_then(|(head, _)| self.rows.get_mut(&head.token));
         let (Some((head, has_data)), Some(row)) = (read, row) else {
@@ -411,15 +419,15 @@ impl Inner {
             }
         });
         match sent {
-            Ok(Sent::Nothing) => Some(0),
-            Ok(Sent::Leaves(bytes)) => {
+            Ok(SendOutcome::Nothing) => Some(0),
+            Ok(SendOutcome::Leaves(bytes)) => {
                 other.credit.has_sent(&head, true);
                 row.sending += 1;
                 Some(bytes - HEAD_BYTES)
             }
-            Ok(Sent::NotNow) => None,
+            Ok(SendOutcome::NotNow) => None,
             Err(error) => {
-                row.ended.get_or_insert(Ended::Failed(error.to_string()));
+                row.ended.get_or_insert(ChannelEnd::Failed(error.to_string()));
                 row.tell();
                 None
             }
@@ -439,13 +447,13 @@ impl Inner {
         let Some(other) = &mut row.other else { return };
         let head = other.credit.head(other.token);
         match self.end.send(other.peer, token, &[&head.to_bytes()]) {
-            Ok(Sent::Leaves(_)) => {
+            Ok(SendOutcome::Leaves(_)) => {
                 other.credit.has_sent(&head, false);
                 row.sending += 1;
             }
-            Ok(Sent::Nothing | Sent::NotNow) => {}
+            Ok(SendOutcome::Nothing | SendOutcome::NotNow) => {}
             Err(error) => {
-                row.ended.get_or_insert(Ended::Failed(error.to_string()));
+                row.ended.get_or_insert(ChannelEnd::Failed(error.to_string()));
                 row.tell();
             }
         }

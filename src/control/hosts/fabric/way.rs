@@ -22,13 +22,13 @@
 //! If this end may write memory of the other's, packets are first taken out of the node's ring, and
 //! leave once all earlier writes have arrived: so a packet that announces bytes comes after them.
 
-use super::super::channel::{Channel, Ended};
+use super::super::channel::{Channel, ChannelEnd};
 use super::super::path::{News, Path, Put};
 use super::deposits::Deposits;
 use super::place_at;
-use super::silence::{Found, Silence, Step, What};
-use super::station::{Next, Place, WINDOW};
-use super::words::{self, WORD_BYTES_MAX, Word};
+use super::silence::{LinkPart, Silence, SilenceInput, SilenceStep};
+use super::station::{NextMessage, StationPlace, WINDOW};
+use super::words::{self, FabricWord, WORD_BYTES_MAX};
 use crate::os::fabric::Choice;
 use crate::os::poller::Poller;
 use crate::os::sys::monotonic_ns;
@@ -50,8 +50,8 @@ const WORDS_AT_A_TIME: usize = 256;
 
 /// A link's path over a fabric: see the module.
 #[derive(Debug)]
-pub struct Way {
-    place: Place,
+pub struct FabricWay {
+    place: StationPlace,
     tls: Channel,
     deposits: Deposits,
     /// It is one of several rails: no memory is open over it.
@@ -85,18 +85,18 @@ pub struct Way {
     pending_used: usize,
     /// The end of the other end's connection: its time, its kind, and the announced number of
     /// messages.
-    tls_ended: Option<(u64, Ended, Option<u64>)>,
-    ended: Option<Ended>,
+    tls_ended: Option<(u64, ChannelEnd, Option<u64>)>,
+    ended: Option<ChannelEnd>,
     is_broken: bool,
     /// Nothing more will be put; and that has been announced.
     is_last: bool,
     is_said: bool,
 }
 
-impl Way {
+impl FabricWay {
     /// For two ends that have agreed.
     pub fn new(
-        mut place: Place,
+        mut place: StationPlace,
         tls: Channel,
         deposits: Deposits,
         is_rail: bool,
@@ -160,7 +160,7 @@ impl Way {
         self.say();
         self.tls.flush();
         let ended = match (heard, self.tls.ended()) {
-            (Err(why), _) => Ended::Nonsense(why.into()),
+            (Err(why), _) => ChannelEnd::Nonsense(why.into()),
             (Ok(()), None) => return,
             (Ok(()), Some(ended)) => ended.clone(),
         };
@@ -175,20 +175,20 @@ impl Way {
         const NONSENSE: &str = "it says what no host says";
         // At the end it takes all of them, for the last is the number of messages.
         while self.tls.ended().is_some() || self.takes_words() {
-            let read = words::read(self.tls.plain()).map_err(|words::Nonsense| NONSENSE)?;
+            let read = words::read(self.tls.plain()).map_err(|words::UnknownWord| NONSENSE)?;
             let Some((word, bytes)) = read else { break };
             self.tls.take(bytes);
             if self.count.is_some() {
                 return Err(NONSENSE);
             }
             match word {
-                Word::Count(count) => self.count = Some(count),
-                Word::Asks(_) if self.asked.is_some() => return Err(NONSENSE),
-                Word::Asks(memory) => self.asked = Some(memory),
-                Word::Came(count) => self.silence.answered(count, self.place.counts().0)?,
+                FabricWord::Count(count) => self.count = Some(count),
+                FabricWord::Asks(_) if self.asked.is_some() => return Err(NONSENSE),
+                FabricWord::Asks(memory) => self.asked = Some(memory),
+                FabricWord::Came(count) => self.silence.answered(count, self.place.counts().0)?,
                 _ if self.is_rail => return Err(NONSENSE),
                 word => {
-                    let is_offer = matches!(word, Word::Offer(_));
+                    let is_offer = matches!(word, FabricWord::Offer(_));
                     let other = self.tls.addresses().ok().map(|(_, other)| other);
                     let choice = if is_offer { self.choose().ok() } else { None };
                     let at =
@@ -219,14 +219,14 @@ impl Way {
             if memory {
                 self.deposits.progress();
             }
-            self.say_word(&Word::Came(self.place.counts().1));
+            self.say_word(&FabricWord::Came(self.place.counts().1));
         }
         while let Some(word) = self.deposits.next_word() {
             self.say_word(&word);
         }
     }
 
-    fn say_word(&mut self, word: &Word) {
+    fn say_word(&mut self, word: &FabricWord) {
         // Nothing follows the last word.
         if !self.is_said {
             let mut bytes = Vec::new();
@@ -262,7 +262,7 @@ impl Way {
             && let Some(why) = self.deposits.trouble(now_ns)
         {
             self.is_broken = true;
-            self.ended = Some(Ended::Failed(why));
+            self.ended = Some(ChannelEnd::Failed(why));
         }
     }
 
@@ -273,27 +273,27 @@ impl Way {
         }
         let of_place = if has_ended { self.place.ended() } else { None };
         self.is_broken |= of_place.is_some();
-        if matches!(of_place, Some(Ended::Failed(_))) && self.tls_ended.is_none() {
+        if matches!(of_place, Some(ChannelEnd::Failed(_))) && self.tls_ended.is_none() {
             // It may have announced its end.
             self.looked_ns = 0;
             self.look(now_ns);
         }
-        if !nothing_lies_there && !matches!(of_place, Some(Ended::Nonsense(_))) {
+        if !nothing_lies_there && !matches!(of_place, Some(ChannelEnd::Nonsense(_))) {
             return;
         }
         let came = self.place.counts().1;
         self.ended = match (of_place, &self.tls_ended) {
             // Nothing is missing, although nothing can be sent to it any more.
-            (None | Some(Ended::Failed(_)), Some((_, Ended::Said, Some(count))))
+            (None | Some(ChannelEnd::Failed(_)), Some((_, ChannelEnd::Said, Some(count))))
                 if came >= *count =>
             {
-                Some(Ended::Said)
+                Some(ChannelEnd::Said)
             }
             (Some(of_place), _) => Some(of_place),
             (None, None) => None,
-            (None, Some((since_ns, Ended::Said, Some(_)))) => {
+            (None, Some((since_ns, ChannelEnd::Said, Some(_)))) => {
                 let is_late = now_ns.saturating_sub(*since_ns) > self.timeout_ns;
-                is_late.then_some(Ended::Cut)
+                is_late.then_some(ChannelEnd::Cut)
             }
             (None, Some((_, ended, _))) => Some(ended.clone()),
         };
@@ -315,7 +315,7 @@ impl Way {
         }
         if self.silence.ask() {
             self.urge = Some((now_ns + pause_ns, (2 * pause_ns).min(URGE_MAX_NS)));
-            self.say_word(&Word::Asks(self.deposits.arrived().is_some()));
+            self.say_word(&FabricWord::Asks(self.deposits.arrived().is_some()));
             self.tls.flush();
         }
     }
@@ -333,7 +333,7 @@ impl Way {
 
     fn say_count(&mut self) {
         let sent = self.place.counts().0;
-        self.say_word(&Word::Count(sent));
+        self.say_word(&FabricWord::Count(sent));
         self.tls.put_end();
         self.is_said = true;
     }
@@ -355,19 +355,19 @@ impl Way {
             return;
         }
         let ((sent, used), writes) = (self.place.used_there(), self.deposits.arrived());
-        let found = Found { sent, used, writes };
+        let found = SilenceInput { sent, used, writes };
         match self.silence.look(now_ns, found, self.timeout_ns) {
-            Step::Nothing => {}
-            Step::Ask => {
+            SilenceStep::Nothing => {}
+            SilenceStep::Ask => {
                 self.place.take_all();
                 self.deposits.progress();
-                self.say_word(&Word::Asks(writes.is_some()));
+                self.say_word(&FabricWord::Asks(writes.is_some()));
                 self.tls.flush();
             }
-            Step::Silent(what) => {
+            SilenceStep::Silent(what) => {
                 let what = match what {
-                    What::Messages => "what is sent to it over the fabric",
-                    What::Memory => "what is written to its memory over the fabric",
+                    LinkPart::Messages => "what is sent to it over the fabric",
+                    LinkPart::Memory => "what is written to its memory over the fabric",
                 };
                 self.place.fail(std::format!(
                     "nothing of {what} has arrived for host_timeout_ms ({} ms), though it answers \
@@ -397,7 +397,7 @@ impl Way {
 }
 
 /// Has a poller watch everything that may wake the node.
-fn watch(place: &mut Place, tls: &Channel, poller: &Poller, tag: u64) -> io::Result<()> {
+fn watch(place: &mut StationPlace, tls: &Channel, poller: &Poller, tag: u64) -> io::Result<()> {
     poller.add(tls, tag)?;
     let (bell, descriptor) = place.tellers();
     poller.add(bell, tag)?;
@@ -409,7 +409,7 @@ fn watch(place: &mut Place, tls: &Channel, poller: &Poller, tag: u64) -> io::Res
     Ok(())
 }
 
-impl Path for Way {
+impl Path for FabricWay {
     fn plain(&self) -> &[u8] {
         match self.plain.is_empty() {
             true => self.place.bytes(),
@@ -444,7 +444,7 @@ impl Path for Way {
         self.look(now_ns);
         let mut all = 0;
         loop {
-            let Next { bytes, is_last, has_ended } = self.place.next_message();
+            let NextMessage { bytes, is_last, has_ended } = self.place.next_message();
             all += bytes;
             self.received += bytes as u64;
             // For a rail, this turn may be for the messages behind another rail's reports.
@@ -464,7 +464,7 @@ impl Path for Way {
         self.received
     }
 
-    fn ended(&self) -> Option<&Ended> {
+    fn ended(&self) -> Option<&ChannelEnd> {
         self.ended.as_ref()
     }
 
@@ -676,7 +676,7 @@ impl Path for Way {
     }
 }
 
-impl AsFd for Way {
+impl AsFd for FabricWay {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }

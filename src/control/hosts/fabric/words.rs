@@ -22,11 +22,11 @@ const OFFER_BYTES: usize = 4 + 8 + 8 + 8 + 1;
 
 /// A word.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum FabricWord {
     /// The last word: the number of messages with data of the link.
     Count(u64),
     /// Owner: this memory is open to the other end.
-    Offer(Opened),
+    Offer(OpenedMemory),
     /// Holder: it has the memory.
     Held(u32),
     /// Holder: it refuses the memory for good.
@@ -44,7 +44,7 @@ pub enum Word {
 
 /// Open memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opened {
+pub struct OpenedMemory {
     /// Its number on the link.
     pub number: u32,
     /// Its bytes, whole pages.
@@ -72,10 +72,10 @@ mod kind {
 
 /// No host sends this word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nonsense;
+pub struct UnknownWord;
 
 /// Reads a word, once all of it has come; returns its length in bytes, too.
-pub fn read(bytes: &[u8]) -> Result<Option<(Word, usize)>, Nonsense> {
+pub fn read(bytes: &[u8]) -> Result<Option<(FabricWord, usize)>, UnknownWord> {
     let [kind, length, rest @ ..] = bytes else { return Ok(None) };
     let length = usize::from(*length);
     let is_sound = match *kind {
@@ -87,7 +87,7 @@ pub fn read(bytes: &[u8]) -> Result<Option<(Word, usize)>, Nonsense> {
         _ => false,
     };
     if !is_sound {
-        return Err(Nonsense);
+        return Err(UnknownWord);
     }
     let Some(body) = rest.get(..length) else { return Ok(None) };
     let number = || u32::from_le_bytes(body[..4].try_into().expect("as many as were asked for"));
@@ -95,47 +95,54 @@ pub fn read(bytes: &[u8]) -> Result<Option<(Word, usize)>, Nonsense> {
         u64::from_le_bytes(body[at..at + 8].try_into().expect("as many as were asked for"))
     };
     let word = match *kind {
-        kind::COUNT => Word::Count(word(0)),
+        kind::COUNT => FabricWord::Count(word(0)),
         kind::OFFER => {
             let (bytes, base) = (word(4), word(12));
             let access = match body[28] {
                 0 => ApertureAccess::ReadOnly,
                 1 => ApertureAccess::ReadWrite,
-                _ => return Err(Nonsense),
+                _ => return Err(UnknownWord),
             };
             let is_whole = bytes > 0 && bytes.is_multiple_of(APERTURE_PAGE_BYTES);
             if !is_whole || bytes > i64::MAX as u64 || base.checked_add(bytes).is_none() {
-                return Err(Nonsense);
+                return Err(UnknownWord);
             }
             let address = body[OFFER_BYTES..].to_vec();
-            Word::Offer(Opened { number: number(), bytes, base, key: word(20), access, address })
+            FabricWord::Offer(OpenedMemory {
+                number: number(),
+                bytes,
+                base,
+                key: word(20),
+                access,
+                address,
+            })
         }
-        kind::HELD => Word::Held(number()),
+        kind::HELD => FabricWord::Held(number()),
         kind::REFUSED => {
             let reason = u16::from_le_bytes([body[4], body[5]]);
-            Word::Refused(number(), Reason::from_wire(reason))
+            FabricWord::Refused(number(), Reason::from_wire(reason))
         }
-        kind::REVOKED => Word::Revoked(number()),
+        kind::REVOKED => FabricWord::Revoked(number()),
         kind::ASKS => match body[0] {
-            memory @ 0..=1 => Word::Asks(memory == 1),
-            _ => return Err(Nonsense),
+            memory @ 0..=1 => FabricWord::Asks(memory == 1),
+            _ => return Err(UnknownWord),
         },
-        kind::CAME => Word::Came(word(0)),
-        _ => Word::Released(number()),
+        kind::CAME => FabricWord::Came(word(0)),
+        _ => FabricWord::Released(number()),
     };
     Ok(Some((word, 2 + length)))
 }
 
 /// Appends a word.
-pub fn put(to: &mut Vec<u8>, word: &Word) {
+pub fn put(to: &mut Vec<u8>, word: &FabricWord) {
     let start = to.len();
     to.extend_from_slice(&[0, 0]);
     let kind = match word {
-        Word::Count(count) => {
+        FabricWord::Count(count) => {
             to.extend_from_slice(&count.to_le_bytes());
             kind::COUNT
         }
-        Word::Offer(Opened { number, bytes, base, key, access, address }) => {
+        FabricWord::Offer(OpenedMemory { number, bytes, base, key, access, address }) => {
             to.extend_from_slice(&number.to_le_bytes());
             for word in [bytes, base, key] {
                 to.extend_from_slice(&word.to_le_bytes());
@@ -144,28 +151,28 @@ pub fn put(to: &mut Vec<u8>, word: &Word) {
             to.extend_from_slice(address);
             kind::OFFER
         }
-        Word::Held(number) => {
+        FabricWord::Held(number) => {
             to.extend_from_slice(&number.to_le_bytes());
             kind::HELD
         }
-        Word::Refused(number, reason) => {
+        FabricWord::Refused(number, reason) => {
             to.extend_from_slice(&number.to_le_bytes());
             to.extend_from_slice(&reason.to_wire().to_le_bytes());
             kind::REFUSED
         }
-        Word::Revoked(number) => {
+        FabricWord::Revoked(number) => {
             to.extend_from_slice(&number.to_le_bytes());
             kind::REVOKED
         }
-        Word::Released(number) => {
+        FabricWord::Released(number) => {
             to.extend_from_slice(&number.to_le_bytes());
             kind::RELEASED
         }
-        Word::Asks(memory) => {
+        FabricWord::Asks(memory) => {
             to.push((*memory).into());
             kind::ASKS
         }
-        Word::Came(count) => {
+        FabricWord::Came(count) => {
             to.extend_from_slice(&count.to_le_bytes());
             kind::CAME
         }
@@ -179,8 +186,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn opened() -> Opened {
-        Opened {
+    fn opened() -> OpenedMemory {
+        OpenedMemory {
             number: 7,
             bytes: 1 << 20,
             base: u64::MAX - (1 << 20),
@@ -193,15 +200,15 @@ mod tests {
     #[test]
     fn each_word_is_read_as_it_is_written_and_no_part_of_it_is() {
         let words = [
-            Word::Count(u64::MAX),
-            Word::Offer(opened()),
-            Word::Held(1),
-            Word::Refused(2, Reason::Apertures),
-            Word::Revoked(3),
-            Word::Released(u32::MAX),
-            Word::Asks(false),
-            Word::Asks(true),
-            Word::Came(u64::MAX),
+            FabricWord::Count(u64::MAX),
+            FabricWord::Offer(opened()),
+            FabricWord::Held(1),
+            FabricWord::Refused(2, Reason::Apertures),
+            FabricWord::Revoked(3),
+            FabricWord::Released(u32::MAX),
+            FabricWord::Asks(false),
+            FabricWord::Asks(true),
+            FabricWord::Came(u64::MAX),
         ];
         for word in words {
             let mut bytes = Vec::new();
@@ -219,23 +226,23 @@ mod tests {
     #[test]
     fn memory_that_is_no_whole_pages_or_ends_nowhere_is_nonsense() {
         let wrong = [
-            Opened { bytes: 0, ..opened() },
-            Opened { bytes: 4097, ..opened() },
-            Opened { bytes: 1 << 63, base: 0, ..opened() },
-            Opened { base: u64::MAX, ..opened() },
-            Opened { address: Vec::new(), ..opened() },
-            Opened { address: [9; ADDRESS_BYTES_MAX + 1].to_vec(), ..opened() },
+            OpenedMemory { bytes: 0, ..opened() },
+            OpenedMemory { bytes: 4097, ..opened() },
+            OpenedMemory { bytes: 1 << 63, base: 0, ..opened() },
+            OpenedMemory { base: u64::MAX, ..opened() },
+            OpenedMemory { address: Vec::new(), ..opened() },
+            OpenedMemory { address: [9; ADDRESS_BYTES_MAX + 1].to_vec(), ..opened() },
         ];
         for opened in wrong {
             let mut bytes = Vec::new();
-            put(&mut bytes, &Word::Offer(opened.clone()));
-            assert_eq!(read(&bytes), Err(Nonsense), "{opened:?}");
+            put(&mut bytes, &FabricWord::Offer(opened.clone()));
+            assert_eq!(read(&bytes), Err(UnknownWord), "{opened:?}");
         }
         let mut bytes = Vec::new();
-        put(&mut bytes, &Word::Offer(opened()));
+        put(&mut bytes, &FabricWord::Offer(opened()));
         bytes[2 + OFFER_BYTES - 1] = 2;
-        assert_eq!(read(&bytes), Err(Nonsense));
-        assert_eq!(read(&[kind::ASKS, 1, 2]), Err(Nonsense));
+        assert_eq!(read(&bytes), Err(UnknownWord));
+        assert_eq!(read(&[kind::ASKS, 1, 2]), Err(UnknownWord));
     }
 
     proptest! {

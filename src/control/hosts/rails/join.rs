@@ -9,14 +9,14 @@ use super::super::accounts::Live;
 use super::super::carrier::Carrier;
 use super::super::channel::Channel;
 use super::super::course::Course;
-use super::super::dial::{self, Dial, HostError};
-use super::super::fabric::Offered;
+use super::super::dial::{self, HostDial, HostError};
+use super::super::fabric::OfferedPlace;
 use super::super::hello::{Answer, Wants};
-use super::super::keys::End;
+use super::super::keys::TlsEnd;
 use super::super::meeting::Proved;
 use super::super::path::Path;
-use super::super::{LinkRow, LinkToken, MeetingError, Met, Refused, Shared, State, lock};
-use super::said::{Said, Secret};
+use super::super::{HostsShared, HostsState, LinkRow, LinkToken, MeetingError, Met, Refused, lock};
+use super::said::{RailsSecret, Said};
 use super::{RAILS_MAX, Terms};
 use crate::control::shell::ConnectError;
 use crate::control::{Reason, Wait};
@@ -40,8 +40,8 @@ const STAYS_NS: u64 = 1_000_000_000;
 
 /// The state of a link with several rails.
 #[derive(Debug)]
-pub struct OfLink {
-    secret: Secret,
+pub struct RailsOfLink {
+    secret: RailsSecret,
     node: NodeId,
     count: u8,
     /// All its rails use libfabric.
@@ -55,15 +55,15 @@ pub struct OfLink {
 #[derive(Debug)]
 struct Dials {
     /// The dial of the first rail.
-    dial: Dial,
+    dial: HostDial,
     first: SocketAddr,
-    places: [Place; RAILS_MAX as usize],
+    places: [RailPlan; RAILS_MAX as usize],
 }
 
 /// One rail: whether it is being connected, the number of addresses to skip because they belong to
 /// another host, and the time of the next attempt.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct RailPlan {
     is_dialed: bool,
     skip: usize,
     retry: Retry,
@@ -122,7 +122,7 @@ pub struct RailDial {
     /// Its place.
     pub place: u8,
     /// The secret that proves it.
-    pub secret: Secret,
+    pub secret: RailsSecret,
     /// The address of the link's first rail.
     pub first: SocketAddr,
     /// Addresses to skip.
@@ -131,7 +131,7 @@ pub struct RailDial {
     pub is_of_fabric: bool,
 }
 
-impl OfLink {
+impl RailsOfLink {
     /// For a link that is agreed on over this connection.
     pub fn new(
         met: &Met,
@@ -141,15 +141,21 @@ impl OfLink {
         live: Arc<Live>,
     ) -> Result<Self, rustls::Error> {
         let now_ns = monotonic_ns();
-        let new = Place { retry: Retry { due_ns: now_ns, ..Retry::default() }, ..Place::default() };
+        let new =
+            RailPlan { retry: Retry { due_ns: now_ns, ..Retry::default() }, ..RailPlan::default() };
         let mut places = [new; RAILS_MAX as usize];
         places[0].retry.connected(now_ns);
         let dials = met.dial.clone().map(|dial| Dials {
-            dial: Dial { greeting: Vec::new(), wait: Wait::No, course: Course::default(), ..dial },
+            dial: HostDial {
+                greeting: Vec::new(),
+                wait: Wait::No,
+                course: Course::default(),
+                ..dial
+            },
             first: met.address,
             places,
         });
-        let secret = Secret::of(&met.meeting.channel)?;
+        let secret = RailsSecret::of(&met.meeting.channel)?;
         Ok(Self { secret, node: proved.node, count, is_of_fabric, live, dials })
     }
 
@@ -162,7 +168,7 @@ impl OfLink {
     /// node that is connected to itself has both ends.)
     fn lets_in(&self, link: [u8; 16], place: u8, joining: &Channel, proof: &[u8]) -> bool {
         let is_it = self.dials.is_none() && self.secret.link == link;
-        is_it && self.secret.is_proof(End::Client, place, joining, proof)
+        is_it && self.secret.is_proof(TlsEnd::Client, place, joining, proof)
     }
 
     /// The rails to connect, each with its time.
@@ -176,7 +182,7 @@ impl OfLink {
     }
 }
 
-impl Shared {
+impl HostsShared {
     /// Adds the offer of rails to a request for a link, if the settings want more than one.
     pub(in super::super) fn offer_rails(&self, says: &mut Vec<u8>) {
         if self.config.rails > 1 {
@@ -198,7 +204,7 @@ impl Shared {
 
     /// Connects missing rails whose pause is over, and computes the time of the next. Locks no link
     /// whose rails all live.
-    pub(in super::super) fn connect_rails(self: &Arc<Self>, state: &mut State) {
+    pub(in super::super) fn connect_rails(self: &Arc<Self>, state: &mut HostsState) {
         let (now_ns, mut due) = (monotonic_ns(), Vec::new());
         state.rails_due_ns = u64::MAX;
         for (token, row) in &mut state.links {
@@ -225,7 +231,8 @@ impl Shared {
             let (secret, first, skip) = (rails.secret.clone(), dials.first, own.skip);
             let is_of_fabric = rails.is_of_fabric;
             let rail = RailDial { token, place, secret, first, skip, is_of_fabric };
-            let dial = Dial { until_ns: self.deadline(), rail: Some(rail), ..dials.dial.clone() };
+            let dial =
+                HostDial { until_ns: self.deadline(), rail: Some(rail), ..dials.dial.clone() };
             let id = state.new_id();
             if let Err(error) = dial::start(self, state, id, dial.clone(), Duration::ZERO) {
                 self.dial_failed(state, id, &dial, error);
@@ -237,9 +244,9 @@ impl Shared {
     /// to be.
     pub(in super::super) fn dial_failed(
         &self,
-        state: &mut State,
+        state: &mut HostsState,
         id: u64,
-        dial: &Dial,
+        dial: &HostDial,
         error: ConnectError,
     ) {
         let Some(rail) = &dial.rail else {
@@ -263,7 +270,7 @@ impl Shared {
     /// At the connecting end: the other end has accepted.
     pub(in super::super) fn rail_connected(
         &self,
-        state: &mut State,
+        state: &mut HostsState,
         id: u64,
         met: Met,
         proved: &Proved,
@@ -276,7 +283,7 @@ impl Shared {
         let (heard, said) = Said::split(&met.meeting.heard);
         let is_proved = match said {
             Some(Said::Joined { proof }) => {
-                rail.secret.is_proof(End::Server, rail.place, &channel, &proof)
+                rail.secret.is_proof(TlsEnd::Server, rail.place, &channel, &proof)
             }
             _ => false,
         };
@@ -311,7 +318,7 @@ impl Shared {
     /// At the accepting end: a host with a proven identity asks to join a link.
     pub(in super::super) fn rail_asked(
         &self,
-        state: &mut State,
+        state: &mut HostsState,
         id: u64,
         mut met: Met,
         wants: Wants,
@@ -336,7 +343,7 @@ impl Shared {
         };
         let Some(rails) = &row.rails else { return };
         let is_of_fabric = rails.is_of_fabric;
-        let proof = rails.secret.proof(End::Server, place, channel).unwrap_or_default();
+        let proof = rails.secret.proof(TlsEnd::Server, place, channel).unwrap_or_default();
         // This may open an end point at another address, which must not delay the link's node.
         let (heard, _) = Said::split(&met.meeting.heard);
         let (offered, mut says) = match is_of_fabric {
@@ -376,7 +383,7 @@ impl Shared {
         &self,
         link: LinkToken,
         channel: Channel,
-        offered: Option<Offered>,
+        offered: Option<OfferedPlace>,
         is_of_fabric: bool,
         is_client: bool,
     ) -> Result<(Box<dyn Path>, String), String> {
@@ -393,7 +400,7 @@ impl Shared {
 
     fn refuse_rail(
         &self,
-        state: &mut State,
+        state: &mut HostsState,
         id: u64,
         met: Met,
         wants: Wants,
@@ -416,7 +423,7 @@ fn is_of_another(error: &ConnectError) -> bool {
 }
 
 impl LinkRow {
-    fn dialed(&mut self, place: u8) -> Option<&mut Place> {
+    fn dialed(&mut self, place: u8) -> Option<&mut RailPlan> {
         self.rails.as_mut()?.dials.as_mut()?.places.get_mut(usize::from(place))
     }
 

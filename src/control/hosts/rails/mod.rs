@@ -26,17 +26,19 @@ pub mod numbers;
 mod rail;
 pub mod said;
 
-pub(super) use join::{OfLink, RailDial};
+pub(super) use join::{RailDial, RailsOfLink};
 pub(super) use rail::ends_of;
 
 use super::accounts::Live;
-use super::channel::Ended;
+use super::channel::ChannelEnd;
 use super::path::Path;
 use crate::os::poller::Poller;
 use crate::os::sys::{Bell, monotonic_ns};
 use core::time::Duration;
-use numbers::{ANSWER_BYTES, HEAD_BYTES, Head, Kind, Receiving, Sending, Violation};
-use rail::{Place, Rail, of_end};
+use numbers::{
+    ANSWER_BYTES, BatchViolation, HEAD_BYTES, RailHead, RailKind, RailSending, Receiving,
+};
+use rail::{Rail, RailPlace, of_end};
 use std::boxed::Box;
 use std::format;
 use std::io;
@@ -61,13 +63,13 @@ pub struct Rails {
     next_id: u64,
     /// The rail that the next pass begins with.
     turn: usize,
-    places: Vec<Place>,
+    places: Vec<RailPlace>,
     /// One descriptor for everything that may wake the node; and the bell for bytes that another
     /// thread's send has taken in.
     poller: Poller,
     bell: Bell,
     has_rung: bool,
-    sending: Sending,
+    sending: RailSending,
     receiving: Receiving,
     batch_bytes: usize,
     /// The number of bytes taken after which that is reported: a quarter of the smaller of both
@@ -75,7 +77,7 @@ pub struct Rails {
     report_bytes: u64,
     /// Bytes that came over rails that have been left.
     received: u64,
-    ended: Option<Ended>,
+    ended: Option<ChannelEnd>,
     is_last_put: bool,
 }
 
@@ -115,11 +117,11 @@ impl Rails {
             live,
             next_id: 0,
             turn: 0,
-            places: std::vec![Place::default(); usize::from(terms.count.clamp(1, RAILS_MAX))],
+            places: std::vec![RailPlace::default(); usize::from(terms.count.clamp(1, RAILS_MAX))],
             poller,
             bell,
             has_rung: false,
-            sending: Sending::new(terms.credit.into()),
+            sending: RailSending::new(terms.credit.into()),
             receiving: Receiving::new(credit, terms.batch_bytes as u64),
             batch_bytes: terms.batch_bytes,
             report_bytes: u64::from(terms.credit.min(terms.own_credit) / 4),
@@ -194,9 +196,9 @@ impl Rails {
     }
 
     /// Sends a message about batches.
-    fn say(&mut self, at: usize, kind: Kind, number: u64, bytes: &[u8]) {
+    fn say(&mut self, at: usize, kind: RailKind, number: u64, bytes: &[u8]) {
         let (had, freed) = self.receiving.state();
-        let head = Head { kind, length: bytes.len() as u32, number, place: 0, had, freed };
+        let head = RailHead { kind, length: bytes.len() as u32, number, place: 0, had, freed };
         let mut word = [0; HEAD_BYTES + ANSWER_BYTES];
         word[..HEAD_BYTES].copy_from_slice(&head.to_bytes());
         word[HEAD_BYTES..HEAD_BYTES + bytes.len()].copy_from_slice(bytes);
@@ -221,7 +223,7 @@ impl Rails {
         self.freest().filter(|at| !self.rails[*at].is_behind)
     }
 
-    fn put_batch(&mut self, kind: Kind, bytes: &[u8]) {
+    fn put_batch(&mut self, kind: RailKind, bytes: &[u8]) {
         let Some(at) = self.freest() else { return };
         let number = self.sending.put(kind, bytes, self.rails[at].id);
         self.send_batch(at, number);
@@ -240,10 +242,10 @@ impl Rails {
             moved = self.rails[at].path.receive(most);
             match self.take_from(at) {
                 Ok(came) => moved |= came,
-                Err(Violation(what)) => {
+                Err(BatchViolation(what)) => {
                     let place = self.rails[at].place;
                     let what = format!("on rail {place} of a link it says {what}");
-                    self.ended = Some(Ended::Nonsense(what));
+                    self.ended = Some(ChannelEnd::Nonsense(what));
                 }
             }
             self.turn = at + 1;
@@ -266,32 +268,32 @@ impl Rails {
     }
 
     /// Takes all whole messages that have come over one rail.
-    fn take_from(&mut self, at: usize) -> Result<bool, Violation> {
+    fn take_from(&mut self, at: usize) -> Result<bool, BatchViolation> {
         let mut any = false;
         loop {
             let plain = self.rails[at].path.plain();
             let Some((head, rest)) = plain.split_first_chunk::<HEAD_BYTES>() else {
                 return Ok(any);
             };
-            let head = Head::read(head, self.batch_bytes)?;
+            let head = RailHead::read(head, self.batch_bytes)?;
             let length = head.length as usize;
             let Some(body) = rest.get(..length) else { return Ok(any) };
-            let answer = (head.kind == Kind::Answer).then(|| body.to_vec());
+            let answer = (head.kind == RailKind::Answer).then(|| body.to_vec());
             let mut question = None;
             match head.kind {
-                Kind::Long | Kind::Short if length < super::frames::HEADER_BYTES => {
-                    return Err(Violation("a batch that ends within a frame"));
+                RailKind::Long | RailKind::Short if length < super::frames::HEADER_BYTES => {
+                    return Err(BatchViolation("a batch that ends within a frame"));
                 }
-                Kind::Long | Kind::Short | Kind::Last => {
+                RailKind::Long | RailKind::Short | RailKind::Last => {
                     self.receiving.take(&head, body)?;
                     // The sender waits for this report before it ends the link; the last batch may
                     // have come before others.
-                    if self.receiving.has_all() || head.kind == Kind::Last {
+                    if self.receiving.has_all() || head.kind == RailKind::Last {
                         self.rails.iter_mut().for_each(|rail| rail.tells = true);
                     }
                 }
-                Kind::Report | Kind::Answer => {}
-                Kind::Ask => question = Some(head.number),
+                RailKind::Report | RailKind::Answer => {}
+                RailKind::Ask => question = Some(head.number),
             }
             let (rails, now_ns) = (&mut self.rails, monotonic_ns());
             let mut went_over = |id: u64| {
@@ -315,7 +317,7 @@ impl Rails {
 
     /// Whether the link has failed, so that nothing comes or leaves any more.
     fn is_dead(&self) -> bool {
-        self.ended.as_ref().is_some_and(|ended| *ended != Ended::Said)
+        self.ended.as_ref().is_some_and(|ended| *ended != ChannelEnd::Said)
     }
 
     fn ring(&mut self) {
@@ -326,7 +328,7 @@ impl Rails {
 
     fn see_last(&mut self) {
         if self.ended.is_none() && self.receiving.is_over() {
-            self.ended = Some(Ended::Said);
+            self.ended = Some(ChannelEnd::Said);
         }
     }
 
@@ -345,9 +347,9 @@ impl Rails {
                 || had - rail.told.0 >= numbers::WINDOW / 4;
             if let Some(question) = question {
                 let bits = self.receiving.bits();
-                self.say(at, Kind::Answer, question, &bits);
+                self.say(at, RailKind::Answer, question, &bits);
             } else if is_due {
-                self.say(at, Kind::Report, 0, &[]);
+                self.say(at, RailKind::Report, 0, &[]);
             }
         }
     }
@@ -357,7 +359,7 @@ impl Rails {
         while at < self.rails.len() {
             self.rails[at].flush();
             if let Some(question) = self.rails[at].owes() {
-                self.say(at, Kind::Ask, question, &[]);
+                self.say(at, RailKind::Ask, question, &[]);
                 self.rails[at].flush();
             }
             let rail = &mut self.rails[at];
@@ -441,7 +443,7 @@ impl Path for Rails {
         // whole ones.
         if !self.plain().is_empty() {
             let what = "a batch that ends within a frame".into();
-            self.ended = Some(Ended::Nonsense(what));
+            self.ended = Some(ChannelEnd::Nonsense(what));
             return false;
         }
         let moved = self.pass();
@@ -454,7 +456,7 @@ impl Path for Rails {
         self.rails.iter().fold(self.received, |sum, rail| sum + rail.path.received())
     }
 
-    fn ended(&self) -> Option<&Ended> {
+    fn ended(&self) -> Option<&ChannelEnd> {
         self.ended.as_ref()
     }
 
@@ -467,16 +469,16 @@ impl Path for Rails {
     }
 
     fn put(&mut self, bytes: &[u8]) {
-        self.put_batch(Kind::Short, bytes);
+        self.put_batch(RailKind::Short, bytes);
     }
 
     fn put_long(&mut self, bytes: &[u8]) {
-        self.put_batch(Kind::Long, bytes);
+        self.put_batch(RailKind::Long, bytes);
     }
 
     fn put_last(&mut self, bytes: &[u8]) {
         self.is_last_put = true;
-        self.put_batch(Kind::Last, bytes);
+        self.put_batch(RailKind::Last, bytes);
     }
 
     fn flush(&mut self) -> bool {
@@ -501,7 +503,7 @@ impl Path for Rails {
 
     fn put_end(&mut self) {
         if !core::mem::replace(&mut self.is_last_put, true) {
-            self.put_batch(Kind::Last, &[]);
+            self.put_batch(RailKind::Last, &[]);
         }
     }
 
@@ -517,7 +519,7 @@ impl Path for Rails {
         self.flush();
         let is_done = self.sending.is_all_there()
             || self.rails.iter().all(|rail| rail.is_broken)
-            || matches!(self.ended, Some(Ended::Nonsense(_)));
+            || matches!(self.ended, Some(ChannelEnd::Nonsense(_)));
         if is_done {
             for rail in &mut self.rails {
                 rail.path.put_end();

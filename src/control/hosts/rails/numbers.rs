@@ -34,7 +34,7 @@ pub const ANSWER_BYTES: usize = WINDOW as usize / 8;
 
 /// The contents behind a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RailKind {
     /// A batch of long packets.
     Long,
     /// A batch of short packets, with a place.
@@ -49,14 +49,20 @@ pub enum Kind {
     Answer,
 }
 
-const KINDS: [Kind; 6] =
-    [Kind::Long, Kind::Short, Kind::Last, Kind::Report, Kind::Ask, Kind::Answer];
+const KINDS: [RailKind; 6] = [
+    RailKind::Long,
+    RailKind::Short,
+    RailKind::Last,
+    RailKind::Report,
+    RailKind::Ask,
+    RailKind::Answer,
+];
 
 /// The head of each message on a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct RailHead {
     /// The kind of message.
-    pub kind: Kind,
+    pub kind: RailKind,
     /// Bytes behind it.
     pub length: u32,
     /// The number of the batch or question.
@@ -69,7 +75,7 @@ pub struct Head {
     pub freed: u64,
 }
 
-impl Head {
+impl RailHead {
     /// The head in the form that is sent.
     pub fn to_bytes(self) -> [u8; HEAD_BYTES] {
         let kind = KINDS.iter().position(|kind| *kind == self.kind).unwrap_or(0) as u64;
@@ -83,31 +89,32 @@ impl Head {
     }
 
     /// Reads a head. `batch_bytes`: most bytes of a batch.
-    pub fn read(bytes: &[u8; HEAD_BYTES], batch_bytes: usize) -> Result<Self, Violation> {
+    pub fn read(bytes: &[u8; HEAD_BYTES], batch_bytes: usize) -> Result<Self, BatchViolation> {
         let mut words = [0; HEAD_BYTES / 8];
         for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
             *word = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
         }
         let [first, number, place, had, freed] = words;
         let kind = KINDS.get((first as u32) as usize).copied();
-        let kind = kind.ok_or(Violation("something that is no batch and no word about one"))?;
+        let kind =
+            kind.ok_or(BatchViolation("something that is no batch and no word about one"))?;
         let length = (first >> 32) as u32;
         let fits = match kind {
-            Kind::Long | Kind::Short => length > 0 && length as usize <= batch_bytes,
-            Kind::Last => length as usize <= batch_bytes,
-            Kind::Report | Kind::Ask => length == 0,
-            Kind::Answer => length as usize == ANSWER_BYTES,
+            RailKind::Long | RailKind::Short => length > 0 && length as usize <= batch_bytes,
+            RailKind::Last => length as usize <= batch_bytes,
+            RailKind::Report | RailKind::Ask => length == 0,
+            RailKind::Answer => length as usize == ANSWER_BYTES,
         };
         match fits {
             true => Ok(Self { kind, length, number, place, had, freed }),
-            false => Err(Violation("a batch of a length that none has")),
+            false => Err(BatchViolation("a batch of a length that none has")),
         }
     }
 }
 
 /// A message about batches that no honest host sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Violation(pub &'static str);
+pub struct BatchViolation(pub &'static str);
 
 /// The state of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,8 +129,8 @@ enum Where {
 }
 
 #[derive(Debug)]
-struct Kept {
-    kind: Kind,
+struct KeptBatch {
+    kind: RailKind,
     place: u64,
     /// With room for the head in front.
     bytes: Vec<u8>,
@@ -132,12 +139,12 @@ struct Kept {
 
 /// The sending end's state.
 #[derive(Debug)]
-pub struct Sending {
+pub struct RailSending {
     /// Bytes that may be on their way.
     credit: u64,
     place: u64,
     /// Batches that the other end has not confirmed, from number `had` on.
-    kept: VecDeque<Kept>,
+    kept: VecDeque<KeptBatch>,
     had: u64,
     /// Their bytes: at most the credit and a batch, whatever the other end reports.
     kept_bytes: u64,
@@ -149,7 +156,7 @@ pub struct Sending {
     again: u64,
 }
 
-impl Sending {
+impl RailSending {
     /// For a receiver that grants this number of bytes.
     pub fn new(credit: u64) -> Self {
         Self {
@@ -188,16 +195,16 @@ impl Sending {
 
     /// Keeps a batch that is to be sent over `rail`; returns its number for
     /// [`bytes_of`](Self::bytes_of).
-    pub fn put(&mut self, kind: Kind, bytes: &[u8], rail: u64) -> u64 {
+    pub fn put(&mut self, kind: RailKind, bytes: &[u8], rail: u64) -> u64 {
         let place = self.place;
-        self.place += u64::from(kind == Kind::Short);
+        self.place += u64::from(kind == RailKind::Short);
         let mut kept = Vec::with_capacity(HEAD_BYTES + bytes.len());
         kept.resize(HEAD_BYTES, 0);
         kept.extend_from_slice(bytes);
         let number = self.next();
         self.put_bytes += bytes.len() as u64;
         self.kept_bytes += bytes.len() as u64;
-        self.kept.push_back(Kept { kind, place, bytes: kept, is: Where::On(rail) });
+        self.kept.push_back(KeptBatch { kind, place, bytes: kept, is: Where::On(rail) });
         number
     }
 
@@ -205,7 +212,7 @@ impl Sending {
     pub fn bytes_of(&mut self, number: u64, had: u64, freed: u64) -> &[u8] {
         let kept = &mut self.kept[(number - self.had) as usize];
         let length = (kept.bytes.len() - HEAD_BYTES) as u32;
-        let head = Head { kind: kept.kind, length, number, place: kept.place, had, freed };
+        let head = RailHead { kind: kept.kind, length, number, place: kept.place, had, freed };
         kept.bytes[..HEAD_BYTES].copy_from_slice(&head.to_bytes());
         &kept.bytes
     }
@@ -217,9 +224,9 @@ impl Sending {
         had: u64,
         freed: u64,
         mut went_over: impl FnMut(u64),
-    ) -> Result<(), Violation> {
+    ) -> Result<(), BatchViolation> {
         if had > self.next() || freed > self.put_bytes {
-            return Err(Violation("that it has what was not sent"));
+            return Err(BatchViolation("that it has what was not sent"));
         }
         // A report over another rail may have overtaken this one.
         while self.had < had {
@@ -253,15 +260,15 @@ impl Sending {
         had: u64,
         bits: &[u8],
         mut went_over: impl FnMut(u64),
-    ) -> Result<(), Violation> {
+    ) -> Result<(), BatchViolation> {
         if question == 0 || question > self.asked {
-            return Err(Violation("the answer to what was not asked"));
+            return Err(BatchViolation("the answer to what was not asked"));
         }
         for (i, byte) in bits.iter().enumerate().filter(|(_, byte)| **byte != 0) {
             for bit in (0..8).filter(|bit| byte >> bit & 1 != 0) {
                 let number = had.saturating_add(8 * i as u64 + bit);
                 if number >= self.next() {
-                    return Err(Violation("that it has what was not sent"));
+                    return Err(BatchViolation("that it has what was not sent"));
                 }
                 if let Some(at) = number.checked_sub(self.had) {
                     let is = &mut self.kept[at as usize].is;
@@ -302,7 +309,8 @@ impl Sending {
     /// Returns the number of the next batch to send again, from now on over `rail`.
     pub fn next_again(&mut self, rail: u64) -> Option<u64> {
         let answered = self.answered;
-        let is_due = |kept: &Kept| matches!(kept.is, Where::Nowhere(asked) if asked <= answered);
+        let is_due =
+            |kept: &KeptBatch| matches!(kept.is, Where::Nowhere(asked) if asked <= answered);
         let at = self.kept.iter().position(is_due)?;
         self.kept[at].is = Where::On(rail);
         self.again += 1;
@@ -369,48 +377,48 @@ impl Receiving {
     }
 
     /// Takes a whole batch.
-    pub fn take(&mut self, head: &Head, bytes: &[u8]) -> Result<(), Violation> {
+    pub fn take(&mut self, head: &RailHead, bytes: &[u8]) -> Result<(), BatchViolation> {
         let number = head.number;
         if number >= self.had + WINDOW {
-            return Err(Violation("a batch beyond those that may be on their way"));
+            return Err(BatchViolation("a batch beyond those that may be on their way"));
         }
         if number < self.had || self.above.contains(&number) {
             self.twice += 1;
             return match self.twice > self.twice_max {
-                true => Err(Violation("batches that it had sent, on and on")),
+                true => Err(BatchViolation("batches that it had sent, on and on")),
                 false => Ok(()),
             };
         }
         if self.last.as_ref().is_some_and(|(last, _)| number > *last) {
-            return Err(Violation("more behind what it said was the last"));
+            return Err(BatchViolation("more behind what it said was the last"));
         }
         let held = self.came_bytes - self.freed;
         if held + bytes.len() as u64 > self.credit + self.batch_bytes {
-            return Err(Violation("more than it was granted"));
+            return Err(BatchViolation("more than it was granted"));
         }
         match head.kind {
-            Kind::Long => self.ready.push_back(bytes.into()),
-            Kind::Short => {
+            RailKind::Long => self.ready.push_back(bytes.into()),
+            RailKind::Short => {
                 let place = head.place;
                 let is_new = place >= self.place
                     && place - self.place <= WINDOW
                     && self.waiting.insert(place, bytes.into()).is_none();
                 if !is_new {
-                    return Err(Violation("a batch at a place where there is another"));
+                    return Err(BatchViolation("a batch at a place where there is another"));
                 }
                 while let Some(next) = self.waiting.remove(&self.place) {
                     self.ready.push_back(next);
                     self.place += 1;
                 }
             }
-            Kind::Last => {
+            RailKind::Last => {
                 let is_behind = self.above.last().is_none_or(|last| *last < number);
                 if !is_behind || self.last.is_some() {
-                    return Err(Violation("more behind what it said was the last"));
+                    return Err(BatchViolation("more behind what it said was the last"));
                 }
                 self.last = Some((number, Some(bytes.into())));
             }
-            Kind::Report | Kind::Ask | Kind::Answer => {
+            RailKind::Report | RailKind::Ask | RailKind::Answer => {
                 debug_assert!(false, "no batch");
             }
         }
@@ -425,7 +433,7 @@ impl Receiving {
             && let Some(last) = last.take()
         {
             if !self.waiting.is_empty() {
-                return Err(Violation("no batch at a place before others"));
+                return Err(BatchViolation("no batch at a place before others"));
             }
             if !last.is_empty() {
                 self.ready.push_back(last);
@@ -489,31 +497,37 @@ mod tests {
 
     const BATCH: usize = 64;
 
-    fn head(kind: Kind, number: u64, place: u64, length: usize) -> Head {
-        Head { kind, length: length as u32, number, place, had: 0, freed: 0 }
+    fn head(kind: RailKind, number: u64, place: u64, length: usize) -> RailHead {
+        RailHead { kind, length: length as u32, number, place, had: 0, freed: 0 }
     }
 
-    fn came(receiving: &mut Receiving, number: u64) -> Result<(), Violation> {
-        receiving.take(&head(Kind::Long, number, 0, 1), &[number as u8])
+    fn came(receiving: &mut Receiving, number: u64) -> Result<(), BatchViolation> {
+        receiving.take(&head(RailKind::Long, number, 0, 1), &[number as u8])
     }
 
     #[test]
     fn a_head_is_read_as_it_was_written_and_nothing_else_is_one() {
         for kind in KINDS {
             let length = match kind {
-                Kind::Report | Kind::Ask => 0,
-                Kind::Answer => ANSWER_BYTES,
+                RailKind::Report | RailKind::Ask => 0,
+                RailKind::Answer => ANSWER_BYTES,
                 _ => 7,
             };
-            let head =
-                Head { kind, length: length as u32, number: 1, place: 2, had: 3, freed: u64::MAX };
-            assert_eq!(Head::read(&head.to_bytes(), BATCH), Ok(head));
-            let wrong = Head { length: 4096, ..head };
-            assert!(Head::read(&wrong.to_bytes(), BATCH).is_err(), "{kind:?}");
+            let head = RailHead {
+                kind,
+                length: length as u32,
+                number: 1,
+                place: 2,
+                had: 3,
+                freed: u64::MAX,
+            };
+            assert_eq!(RailHead::read(&head.to_bytes(), BATCH), Ok(head));
+            let wrong = RailHead { length: 4096, ..head };
+            assert!(RailHead::read(&wrong.to_bytes(), BATCH).is_err(), "{kind:?}");
         }
-        let mut bytes = head(Kind::Ask, 1, 0, 0).to_bytes();
+        let mut bytes = head(RailKind::Ask, 1, 0, 0).to_bytes();
         bytes[0] = 6;
-        assert!(Head::read(&bytes, BATCH).is_err());
+        assert!(RailHead::read(&bytes, BATCH).is_err());
     }
 
     #[test]
@@ -537,10 +551,10 @@ mod tests {
 
     #[test]
     fn no_more_than_the_credit_is_kept_for_one_that_frees_what_it_does_not_say_to_have() {
-        let mut sending = Sending::new(10 * BATCH as u64);
+        let mut sending = RailSending::new(10 * BATCH as u64);
         let mut put = 0;
         while sending.may_put() {
-            sending.put(Kind::Long, &[7; BATCH], 1);
+            sending.put(RailKind::Long, &[7; BATCH], 1);
             put += 1;
             sending.reported(0, put * BATCH as u64, |_| ()).unwrap();
         }
@@ -561,7 +575,7 @@ mod tests {
         assert!(came(&mut new(), u64::MAX).is_err());
         // More than was granted, although none of it can be taken yet.
         let mut receiving = new();
-        let short = |number: u64| (head(Kind::Short, number, number, BATCH), [7; BATCH]);
+        let short = |number: u64| (head(RailKind::Short, number, number, BATCH), [7; BATCH]);
         let mut taken = 0;
         let refused = loop {
             let (head, bytes) = short(1 + taken);
@@ -574,29 +588,29 @@ mod tests {
         assert!(receiving.plain().is_empty());
         // Two at one place, or one too far from the next.
         let mut receiving = new();
-        receiving.take(&head(Kind::Short, 1, 3, 1), &[1]).unwrap();
-        assert!(receiving.take(&head(Kind::Short, 2, 3, 1), &[1]).is_err());
-        assert!(new().take(&head(Kind::Short, 0, WINDOW + 1, 1), &[1]).is_err());
+        receiving.take(&head(RailKind::Short, 1, 3, 1), &[1]).unwrap();
+        assert!(receiving.take(&head(RailKind::Short, 2, 3, 1), &[1]).is_err());
+        assert!(new().take(&head(RailKind::Short, 0, WINDOW + 1, 1), &[1]).is_err());
         // Behind the last, and a last in front of others.
         let mut receiving = new();
-        receiving.take(&head(Kind::Last, 1, 0, 1), &[1]).unwrap();
+        receiving.take(&head(RailKind::Last, 1, 0, 1), &[1]).unwrap();
         assert!(came(&mut receiving, 2).is_err());
         assert!(!receiving.has_all());
         came(&mut receiving, 0).unwrap();
         assert!(receiving.has_all() && !receiving.is_over());
         let mut receiving = new();
         came(&mut receiving, 5).unwrap();
-        assert!(receiving.take(&head(Kind::Last, 1, 0, 1), &[1]).is_err());
+        assert!(receiving.take(&head(RailKind::Last, 1, 0, 1), &[1]).is_err());
         // Places left out before the last.
         let mut receiving = new();
-        receiving.take(&head(Kind::Short, 0, 1, 1), &[1]).unwrap();
-        assert!(receiving.take(&head(Kind::Last, 1, 0, 1), &[1]).is_err());
+        receiving.take(&head(RailKind::Short, 0, 1, 1), &[1]).unwrap();
+        assert!(receiving.take(&head(RailKind::Last, 1, 0, 1), &[1]).is_err());
     }
 
     #[test]
     fn what_is_said_to_have_come_was_sent() {
-        let mut sending = Sending::new(100);
-        sending.put(Kind::Long, &[1; 10], 0);
+        let mut sending = RailSending::new(100);
+        sending.put(RailKind::Long, &[1; 10], 0);
         assert!(sending.reported(2, 0, |_| ()).is_err());
         assert!(sending.reported(1, 11, |_| ()).is_err());
         assert!(sending.answer(1, 0, &[1], |_| ()).is_err(), "nothing was asked");
@@ -612,17 +626,17 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded_by_the_credit_and_by_the_window() {
-        let mut sending = Sending::new(1000);
+        let mut sending = RailSending::new(1000);
         let mut bytes = 0;
         while sending.may_put() {
-            sending.put(Kind::Long, &[0; BATCH], 0);
+            sending.put(RailKind::Long, &[0; BATCH], 0);
             bytes += BATCH;
         }
         assert!((1000..1000 + BATCH).contains(&bytes));
-        let mut sending = Sending::new(u64::MAX);
+        let mut sending = RailSending::new(u64::MAX);
         for _ in 0..WINDOW {
             assert!(sending.may_put());
-            sending.put(Kind::Long, &[0], 0);
+            sending.put(RailKind::Long, &[0], 0);
         }
         assert!(!sending.may_put());
     }
@@ -636,9 +650,9 @@ mod tests {
             count in 2usize..=4,
             choices in proptest::collection::vec(any::<u8>(), 1..800),
         ) {
-            let (mut sending, mut receiving) = (Sending::new(300), Receiving::new(300, BATCH as u64));
+            let (mut sending, mut receiving) = (RailSending::new(300), Receiving::new(300, BATCH as u64));
             // For each rail: the messages on their way there, and back.
-            type Way = VecDeque<(Head, Vec<u8>)>;
+            type Way = VecDeque<(RailHead, Vec<u8>)>;
             let mut rails: BTreeMap<u64, (Way, Way)> = BTreeMap::new();
             // Rails on which nothing arrives.
             let mut stalls: BTreeSet<u64> = BTreeSet::new();
@@ -658,12 +672,12 @@ mod tests {
                     receiving.has_rail();
                     // Reports over the lost rail are lost.
                     let (had, freed) = receiving.state();
-                    let report = Head { had, freed, ..head(Kind::Report, 0, 0, 0) };
+                    let report = RailHead { had, freed, ..head(RailKind::Report, 0, 0, 0) };
                     rails.values_mut().for_each(|rail| rail.1.push_back((report, vec![])));
                     rails.insert(next_rail, Default::default());
                     rails.get_mut(&next_rail).unwrap().1.push_back((report, vec![]));
                     if sending.is_waiting() {
-                        let ask = head(Kind::Ask, sending.ask(), 0, 0);
+                        let ask = head(RailKind::Ask, sending.ask(), 0, 0);
                         rails.get_mut(&next_rail).unwrap().0.push_back((ask, vec![]));
                     }
                     next_rail += 1;
@@ -674,7 +688,7 @@ mod tests {
                     0 if choice.is_some() => {
                         rails.remove(&rail);
                         if sending.left(rail) {
-                            let ask = head(Kind::Ask, sending.ask(), 0, 0);
+                            let ask = head(RailKind::Ask, sending.ask(), 0, 0);
                             for (there, _) in rails.values_mut() {
                                 there.push_back((ask, vec![]));
                             }
@@ -684,27 +698,27 @@ mod tests {
                         stalls.insert(rail);
                     }
                     1..=4 | 11..=15 if sending.may_put() && (sent.len() as u32) < total => {
-                        let kind = if what % 2 == 0 { Kind::Long } else { Kind::Short };
+                        let kind = if what % 2 == 0 { RailKind::Long } else { RailKind::Short };
                         let id = sent.len() as u32;
                         let bytes = [&id.to_le_bytes()[..], &vec![7; usize::from(what) % 50]].concat();
                         sent.push((id, kind));
                         let number = sending.put(kind, &bytes, rail);
                         let all = sending.bytes_of(number, 0, 0).to_vec();
-                        let head = Head::read(all.first_chunk().unwrap(), BATCH).unwrap();
+                        let head = RailHead::read(all.first_chunk().unwrap(), BATCH).unwrap();
                         rails.get_mut(&rail).unwrap().0.push_back((head, all[HEAD_BYTES..].to_vec()));
                     }
                     5 => {
                         if let Some(number) = sending.next_again(rail) {
                             let all = sending.bytes_of(number, 0, 0).to_vec();
-                            let head = Head::read(all.first_chunk().unwrap(), BATCH).unwrap();
+                            let head = RailHead::read(all.first_chunk().unwrap(), BATCH).unwrap();
                             rails.get_mut(&rail).unwrap().0.push_back((head, all[HEAD_BYTES..].to_vec()));
                         }
                     }
                     6 if sent.len() as u32 == total && !is_last_sent => {
                         is_last_sent = true;
-                        let number = sending.put(Kind::Last, b"last", rail);
+                        let number = sending.put(RailKind::Last, b"last", rail);
                         let all = sending.bytes_of(number, 0, 0).to_vec();
-                        let head = Head::read(all.first_chunk().unwrap(), BATCH).unwrap();
+                        let head = RailHead::read(all.first_chunk().unwrap(), BATCH).unwrap();
                         rails.get_mut(&rail).unwrap().0.push_back((head, all[HEAD_BYTES..].to_vec()));
                     }
                     _ => {}
@@ -716,20 +730,20 @@ mod tests {
                     _ => continue,
                 };
                 if let Some((head, bytes)) = there.pop_front() {
-                    if head.kind == Kind::Ask {
+                    if head.kind == RailKind::Ask {
                         let (had, freed) = receiving.state();
-                        let answer = Head { kind: Kind::Answer, had, freed, ..head };
+                        let answer = RailHead { kind: RailKind::Answer, had, freed, ..head };
                         back.push_back((answer, receiving.bits().to_vec()));
                     } else {
                         receiving.take(&head, &bytes).unwrap();
                         let (had, freed) = receiving.state();
-                        let report = Head { kind: Kind::Report, had, freed, ..head };
+                        let report = RailHead { kind: RailKind::Report, had, freed, ..head };
                         back.push_back((report, vec![]));
                     }
                 }
                 if what % 3 == 0 && let Some((head, bytes)) = back.pop_front() {
                     sending.reported(head.had, head.freed, |_| ()).unwrap();
-                    if head.kind == Kind::Answer {
+                    if head.kind == RailKind::Answer {
                         sending.answer(head.number, head.had, &bytes, |_| ()).unwrap();
                     }
                 }
@@ -738,7 +752,7 @@ mod tests {
                     seen.push(receiving.plain()[..4].to_vec());
                     receiving.taken(receiving.plain().len());
                     let (had, freed) = receiving.state();
-                    let report = Head { had, freed, ..head(Kind::Report, 0, 0, 0) };
+                    let report = RailHead { had, freed, ..head(RailKind::Report, 0, 0, 0) };
                     for (_, back) in rails.values_mut() {
                         back.push_back((report, vec![]));
                     }
@@ -749,7 +763,7 @@ mod tests {
             }
             prop_assert_eq!(seen.pop().unwrap(), b"last");
             let ids: Vec<u32> = seen.iter().map(|id| u32::from_le_bytes(id[..].try_into().unwrap())).collect();
-            let shorts: Vec<u32> = ids.iter().copied().filter(|id| sent[*id as usize].1 == Kind::Short).collect();
+            let shorts: Vec<u32> = ids.iter().copied().filter(|id| sent[*id as usize].1 == RailKind::Short).collect();
             prop_assert!(shorts.is_sorted());
             let mut all = ids.clone();
             all.sort_unstable();

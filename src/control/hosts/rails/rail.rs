@@ -1,6 +1,6 @@
 //! One rail of a link, and its place there.
 
-use super::super::channel::{Channel, Ended};
+use super::super::channel::{Channel, ChannelEnd};
 use super::super::path::Path;
 use crate::os::sys::monotonic_ns;
 use std::boxed::Box;
@@ -77,7 +77,7 @@ impl Rail {
 
 /// A place for a rail.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct RailPlace {
     pub(super) is_live: bool,
     /// The number of rails here that were left.
     pub(super) left: u64,
@@ -92,11 +92,11 @@ pub(in super::super) fn ends_of(channel: &Channel) -> String {
     channel.addresses().map_or(String::new(), |(own, other)| format!(", {own} to {other}"))
 }
 
-pub(super) fn of_end(ended: &Ended) -> String {
+pub(super) fn of_end(ended: &ChannelEnd) -> String {
     match ended {
-        Ended::Said => "the other end closed its connection".into(),
-        Ended::Cut => "its connection was cut".into(),
-        Ended::Broken(why) | Ended::Failed(why) => format!("its connection broke: {why}"),
-        Ended::Nonsense(why) => format!("it cannot be read any more: {why}"),
+        ChannelEnd::Said => "the other end closed its connection".into(),
+        ChannelEnd::Cut => "its connection was cut".into(),
+        ChannelEnd::Broken(why) | ChannelEnd::Failed(why) => format!("its connection broke: {why}"),
+        ChannelEnd::Nonsense(why) => format!("it cannot be read any more: {why}"),
     }
 }

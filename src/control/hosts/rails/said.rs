@@ -13,7 +13,7 @@
 //! Never: a rail joins a link whose other end is another node, or has another identity.
 
 use super::super::channel::Channel;
-use super::super::keys::End;
+use super::super::keys::TlsEnd;
 use super::RAILS_MAX;
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
@@ -59,7 +59,7 @@ pub enum Said {
     /// The client wants no link, but asks whether it could have one.
     Asks,
     /// The answer to a client on the same host: it could, and this is the local service.
-    Here(Here),
+    Here(ServiceHere),
     /// The client wants no link, but the process's counters.
     Figures,
 }
@@ -67,7 +67,7 @@ pub enum Said {
 /// A service as seen on its own host: its local name, and the process that serves it. With the
 /// node's id this is the credential that the node shows, signed, on a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Here {
+pub struct ServiceHere {
     /// The user whose part of the shared directory has the name; `None`: the private directory of
     /// the server's user.
     pub shared: Option<u32>,
@@ -124,19 +124,19 @@ impl Said {
 
 /// The secret of a link with several rails, known to its two ends only.
 #[derive(Clone)]
-pub struct Secret {
+pub struct RailsSecret {
     /// The link's name between them.
     pub link: [u8; 16],
     key: Arc<Zeroizing<[u8; 32]>>,
 }
 
-impl core::fmt::Debug for Secret {
+impl core::fmt::Debug for RailsSecret {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Secret").finish_non_exhaustive()
     }
 }
 
-impl Secret {
+impl RailsSecret {
     /// For the link that is agreed on over this connection.
     pub fn of(first: &Channel) -> Result<Self, rustls::Error> {
         let name = first.exported(b"EXPORTER-hamlyn-rails-link")?;
@@ -146,17 +146,22 @@ impl Secret {
         Ok(Self { link, key: Arc::new(key) })
     }
 
-    fn mac(&self, end: End, place: u8, joining: &Channel) -> Result<Hmac<Sha256>, rustls::Error> {
+    fn mac(
+        &self,
+        end: TlsEnd,
+        place: u8,
+        joining: &Channel,
+    ) -> Result<Hmac<Sha256>, rustls::Error> {
         let key = joining.key()?;
         let mac = Hmac::<Sha256>::new_from_slice(self.key.as_slice()).expect("any length does");
-        let end = u8::from(end == End::Client);
+        let end = u8::from(end == TlsEnd::Client);
         Ok(mac.chain_update(b"hamlyn rail 1 ").chain_update([end, place]).chain_update(*key))
     }
 
     /// The proof of `end` of a connection that joins the link at a place.
     pub fn proof(
         &self,
-        end: End,
+        end: TlsEnd,
         place: u8,
         joining: &Channel,
     ) -> Result<[u8; PROOF_BYTES], rustls::Error> {
@@ -164,7 +169,7 @@ impl Secret {
     }
 
     /// Whether `proof` is the right one.
-    pub fn is_proof(&self, end: End, place: u8, joining: &Channel, proof: &[u8]) -> bool {
+    pub fn is_proof(&self, end: TlsEnd, place: u8, joining: &Channel, proof: &[u8]) -> bool {
         self.mac(end, place, joining).is_ok_and(|mac| mac.verify_slice(proof).is_ok())
     }
 }
@@ -182,7 +187,7 @@ mod tests {
             Said::Joined { proof: [3; 32] },
             Said::Asks,
             Said::Figures,
-            Said::Here(Here {
+            Said::Here(ServiceHere {
                 shared: Some(u32::MAX),
                 process: (u64::MAX, u64::MAX, u32::MAX),
                 boot: [4; 16],

@@ -2,21 +2,21 @@
 //! returns the report that the application must get.
 //!
 //! Events about a link may hold its memory and descriptors, and wait until the application takes
-//! them. So a link that has ended leaves [`Remains`], which count to its user, place included,
+//! them. So a link that has ended leaves [`LinkRemains`], which count to its user, place included,
 //! until the application has taken the link's last event.
 //!
 //! Never: a connection is taken out anywhere else; `Linked` or `Parting` is left without a report;
 //! memory waits for the application without counting to an account.
 
-use super::{Marks, Stage, Table};
-use crate::control::frame::{End, Reason};
+use super::{ConnectionStage, Marks, Table};
+use crate::control::frame::{LinkSide, Reason};
 use crate::control::machine::account::User;
-use crate::control::machine::{ConnectionId, Event, Failure, LinkEnd, RequestId};
+use crate::control::machine::{ConnectFailure, ConnectionId, LinkEnd, MachineEvent, RequestId};
 use alloc::string::String;
 
 /// Why a connection leaves the table.
 #[derive(Debug)]
-pub(in crate::control::machine) enum Leave {
+pub(in crate::control::machine) enum LeaveReason {
     /// The application here ended it.
     Ours,
     /// The other end ended it, or caused its end.
@@ -24,7 +24,7 @@ pub(in crate::control::machine) enum Leave {
     /// It never became a link, for this reason.
     Refused(Reason, String),
     /// This process could not connect.
-    Failed(Failure),
+    Failed(ConnectFailure),
     /// It was the second connection of a link, and is now part of that.
     Joined,
 }
@@ -40,12 +40,12 @@ pub(in crate::control::machine) enum Report {
     /// A request that the application was asked about, or had granted, is gone.
     RequestGone(RequestId),
     /// It wanted to connect, and could not.
-    ConnectFailed(Failure),
+    ConnectFailed(ConnectFailure),
 }
 
 /// The connection that left.
 #[derive(Debug)]
-pub(in crate::control::machine) struct Left {
+pub(in crate::control::machine) struct LeftConnection {
     pub report: Report,
     /// It had not yet sent anything.
     pub was_silent: bool,
@@ -57,7 +57,7 @@ pub(in crate::control::machine) struct Left {
 
 /// The remains of a link that has ended, until the application has taken its events.
 #[derive(Debug)]
-pub(super) struct Remains {
+pub(super) struct LinkRemains {
     id: ConnectionId,
     user: User,
     marks: Marks,
@@ -67,7 +67,7 @@ pub(super) struct Remains {
 
 impl Table {
     /// An event for the application.
-    pub fn tell(&mut self, event: &Event) {
+    pub fn tell(&mut self, event: &MachineEvent) {
         self.told += 1;
         if let Some(c) = event.hands_over().and_then(|link| self.rows.get_mut(&link)) {
             c.handed = self.told;
@@ -86,8 +86,8 @@ impl Table {
     }
 
     /// No more remains of a link, here or in events that wait for the application.
-    fn settle(&mut self, remains: Remains) {
-        let Remains { id, user, marks, bytes, apertures } = remains;
+    fn settle(&mut self, remains: LinkRemains) {
+        let LinkRemains { id, user, marks, bytes, apertures } = remains;
         self.accounts.change(user, |account| {
             account.bytes -= bytes;
             account.apertures = account.apertures.saturating_sub(apertures);
@@ -98,23 +98,23 @@ impl Table {
     /// The one way out. Gives back the places and bytes of the connection; for a link that the
     /// application knows, once the application has taken its events. The report is the last event
     /// that the application must get. [`Report::Closed`] has been counted as an event.
-    pub fn leave(&mut self, id: ConnectionId, why: Leave) -> Option<Left> {
+    pub fn leave(&mut self, id: ConnectionId, why: LeaveReason) -> Option<LeftConnection> {
         self.set_deadline(id, None);
         self.change_wants(id, |_, wants| wants.clear());
         let c = self.rows.remove(&id)?;
         self.unsettled.remove(&id);
         self.following.remove(&id);
-        if let Stage::Meeting(meeting) = &c.stage
-            && c.role == End::Server
+        if let ConnectionStage::Meeting(meeting) = &c.stage
+            && c.role == LinkSide::Server
         {
             self.cookies.remove(&meeting.cookie);
         }
         let (user, before) = (c.who.uid, c.marks());
-        let mut remains = Remains { id, user, marks: before, bytes: c.bytes, apertures: 0 };
-        if let Stage::Linked(linked) | Stage::Parting(linked) = &c.stage {
+        let mut remains = LinkRemains { id, user, marks: before, bytes: c.bytes, apertures: 0 };
+        if let ConnectionStage::Linked(linked) | ConnectionStage::Parting(linked) = &c.stage {
             remains.apertures = linked.apertures.held();
         }
-        let mut left = Left {
+        let mut left = LeftConnection {
             report: Report::Nothing,
             was_silent: false,
             was_unpaid: before.is_unpaid,
@@ -122,30 +122,43 @@ impl Table {
         };
         let role = c.role;
         left.report = match (c.stage, why) {
-            (_, Leave::Ours | Leave::Joined) => Report::Nothing,
-            (Stage::Linked(_) | Stage::Parting(_), Leave::Theirs(reason)) => Report::Closed(reason),
+            (_, LeaveReason::Ours | LeaveReason::Joined) => Report::Nothing,
+            (
+                ConnectionStage::Linked(_) | ConnectionStage::Parting(_),
+                LeaveReason::Theirs(reason),
+            ) => Report::Closed(reason),
             // A link can no longer be refused anything; that leaves a violation.
-            (Stage::Linked(_) | Stage::Parting(_), Leave::Refused(..) | Leave::Failed(_)) => {
-                Report::Closed(LinkEnd::Violation)
-            }
-            (Stage::Silent, Leave::Theirs(_)) => {
+            (
+                ConnectionStage::Linked(_) | ConnectionStage::Parting(_),
+                LeaveReason::Refused(..) | LeaveReason::Failed(_),
+            ) => Report::Closed(LinkEnd::Violation),
+            (ConnectionStage::Silent, LeaveReason::Theirs(_)) => {
                 left.was_silent = true;
                 Report::Nothing
             }
-            (Stage::Asking(_), _) => {
+            (ConnectionStage::Asking(_), _) => {
                 left.was_half_way = true;
                 Report::RequestGone(RequestId(id.0))
             }
-            (_, Leave::Failed(failure)) if role == End::Client => Report::ConnectFailed(failure),
-            (_, Leave::Refused(reason, text)) if role == End::Client => {
-                Report::ConnectFailed(Failure::Refused { reason, text })
+            (_, LeaveReason::Failed(failure)) if role == LinkSide::Client => {
+                Report::ConnectFailed(failure)
             }
-            (_, Leave::Theirs(_)) if role == End::Client => Report::ConnectFailed(Failure::Gone),
-            (Stage::Meeting(meeting), _) => {
+            (_, LeaveReason::Refused(reason, text)) if role == LinkSide::Client => {
+                Report::ConnectFailed(ConnectFailure::Refused { reason, text })
+            }
+            (_, LeaveReason::Theirs(_)) if role == LinkSide::Client => {
+                Report::ConnectFailed(ConnectFailure::Gone)
+            }
+            (ConnectionStage::Meeting(meeting), _) => {
                 left.was_half_way = true;
                 meeting.request.map_or(Report::Nothing, Report::RequestGone)
             }
-            (Stage::Queued(_) | Stage::Checking(_) | Stage::Following(..), _) => {
+            (
+                ConnectionStage::Queued(_)
+                | ConnectionStage::Checking(_)
+                | ConnectionStage::Following(..),
+                _,
+            ) => {
                 left.was_half_way = true;
                 Report::Nothing
             }

@@ -19,24 +19,24 @@
 mod leaving;
 mod receivers;
 
-pub(super) use leaving::{Leave, Report};
+pub(super) use leaving::{LeaveReason, Report};
 
-use super::super::frame::{COOKIE_BYTES, End, Hello, LinkFeatures, Memory};
+use super::super::frame::{COOKIE_BYTES, Hello, LinkFeatures, LinkSide, Memory};
 use super::account::{Accounts, User};
-use super::aperture::Apertures;
+use super::aperture::LinkApertures;
 use super::memory::Transfer;
-use super::queue::Queue;
+use super::queue::UserQueue;
 use super::{ConnectionId, Peer, RequestId, Wait, Who};
 use crate::wire::NodeId;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
-use leaving::Remains;
+use leaving::LinkRemains;
 
 /// A link that is being agreed: the rings travel, the second connection joins.
 #[derive(Debug)]
-pub(super) struct Meeting {
+pub(super) struct LinkMeeting {
     pub features: LinkFeatures,
     pub packet_bytes: u32,
     /// Bytes of the rings that the client and the server write.
@@ -51,7 +51,7 @@ pub(super) struct Meeting {
     pub request: Option<RequestId>,
 }
 
-impl Meeting {
+impl LinkMeeting {
     /// Whether both rings and the second connection are there.
     pub fn is_whole(&self) -> bool {
         self.has_wake && self.rings.iter().all(|ring| *ring == Transfer::Held)
@@ -63,12 +63,12 @@ impl Meeting {
 pub(super) struct Linked {
     /// The bulk rings that the client and the server write.
     pub bulk: [Transfer; 2],
-    pub apertures: Apertures,
+    pub apertures: LinkApertures,
 }
 
 /// How far a connection has come.
 #[derive(Debug)]
-pub(super) enum Stage {
+pub(super) enum ConnectionStage {
     /// Accepted; it has not sent anything yet.
     Silent,
     /// It waits until others of its user have paid for their memory. Nothing that it sent has been
@@ -86,7 +86,7 @@ pub(super) enum Stage {
     /// This process has connected and said HELLO.
     Greeting,
     /// Agreed; the memory travels.
-    Meeting(Box<Meeting>),
+    Meeting(Box<LinkMeeting>),
     /// A link.
     Linked(Box<Linked>),
     /// Its socket ended; whether its process did is not yet known.
@@ -97,9 +97,9 @@ pub(super) enum Stage {
 
 /// One connection.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct TableConnection {
     /// This process's end of the connection.
-    pub role: End,
+    pub role: LinkSide,
     pub who: Who,
     pub service: String,
     /// The listener; 0 for a connection that this process made.
@@ -120,7 +120,7 @@ pub(super) struct Connection {
     pub is_dead: bool,
     /// The number of refused requests beyond those granted.
     pub refused: u32,
-    stage: Stage,
+    stage: ConnectionStage,
     features: LinkFeatures,
     /// The node that has to be at the other end, proved; `None`: any.
     pub expected: Option<Box<NodeId>>,
@@ -152,8 +152,14 @@ impl Marks {
     }
 }
 
-impl Connection {
-    pub fn new(role: End, who: Who, service: String, listener: u64, stage: Stage) -> Self {
+impl TableConnection {
+    pub fn new(
+        role: LinkSide,
+        who: Who,
+        service: String,
+        listener: u64,
+        stage: ConnectionStage,
+    ) -> Self {
         Self {
             role,
             who,
@@ -178,7 +184,7 @@ impl Connection {
         }
     }
 
-    pub fn stage(&self) -> &Stage {
+    pub fn stage(&self) -> &ConnectionStage {
         &self.stage
     }
 
@@ -194,10 +200,10 @@ impl Connection {
     /// Its HELLO, until it is welcomed.
     pub fn hello(&self) -> Option<&Hello> {
         match &self.stage {
-            Stage::Queued(hello)
-            | Stage::Checking(hello)
-            | Stage::Following(hello, _)
-            | Stage::Asking(hello) => Some(hello),
+            ConnectionStage::Queued(hello)
+            | ConnectionStage::Checking(hello)
+            | ConnectionStage::Following(hello, _)
+            | ConnectionStage::Asking(hello) => Some(hello),
             _ => None,
         }
     }
@@ -207,22 +213,22 @@ impl Connection {
         self.receiving_until_ns
     }
 
-    pub fn meeting(&mut self) -> Option<&mut Meeting> {
+    pub fn meeting(&mut self) -> Option<&mut LinkMeeting> {
         match &mut self.stage {
-            Stage::Meeting(meeting) => Some(meeting),
+            ConnectionStage::Meeting(meeting) => Some(meeting),
             _ => None,
         }
     }
 
     pub fn linked(&mut self) -> Option<&mut Linked> {
         match &mut self.stage {
-            Stage::Linked(linked) => Some(linked),
+            ConnectionStage::Linked(linked) => Some(linked),
             _ => None,
         }
     }
 
     pub fn is_linked(&self) -> bool {
-        matches!(self.stage, Stage::Linked(_))
+        matches!(self.stage, ConnectionStage::Linked(_))
     }
 
     pub fn peer(&self) -> Peer {
@@ -239,25 +245,31 @@ impl Connection {
     }
 
     fn marks(&self) -> Marks {
-        let is_accepted = self.role == End::Server;
+        let is_accepted = self.role == LinkSide::Server;
         let marks = Marks { is_accepted, ..Marks::default() };
         match self.stage {
-            Stage::Silent => Marks { is_silent: true, ..marks },
-            Stage::Queued(_) => Marks { is_queued: true, ..marks },
-            Stage::Checking(_) | Stage::Following(..) | Stage::Asking(_) => {
-                Marks { is_unpaid: is_accepted, ..marks }
+            ConnectionStage::Silent => Marks { is_silent: true, ..marks },
+            ConnectionStage::Queued(_) => Marks { is_queued: true, ..marks },
+            ConnectionStage::Checking(_)
+            | ConnectionStage::Following(..)
+            | ConnectionStage::Asking(_) => Marks { is_unpaid: is_accepted, ..marks },
+            ConnectionStage::Meeting(_) => {
+                Marks { is_unpaid: is_accepted, has_link: true, ..marks }
             }
-            Stage::Meeting(_) => Marks { is_unpaid: is_accepted, has_link: true, ..marks },
-            Stage::Dialing(_) | Stage::Greeting => Marks { has_link: true, ..marks },
-            Stage::Linked(_) | Stage::Parting(_) => Marks { has_link: true, ..marks },
-            Stage::Telling => marks,
+            ConnectionStage::Dialing(_) | ConnectionStage::Greeting => {
+                Marks { has_link: true, ..marks }
+            }
+            ConnectionStage::Linked(_) | ConnectionStage::Parting(_) => {
+                Marks { has_link: true, ..marks }
+            }
+            ConnectionStage::Telling => marks,
         }
     }
 }
 
 /// Memory of one connection that waits for a receiver, with the order of the request among those of
 /// all connections.
-type Wants = VecDeque<(u64, Memory)>;
+type WantedMemory = VecDeque<(u64, Memory)>;
 
 /// Connections with their users: those of one user are found together, oldest first.
 type ByUser = BTreeSet<(User, ConnectionId)>;
@@ -265,7 +277,7 @@ type ByUser = BTreeSet<(User, ConnectionId)>;
 /// All connections, and the accounts of their users.
 #[derive(Debug)]
 pub(super) struct Table {
-    rows: BTreeMap<ConnectionId, Connection>,
+    rows: BTreeMap<ConnectionId, TableConnection>,
     deadlines: BTreeSet<(u64, ConnectionId)>,
     cookies: BTreeMap<[u8; COOKIE_BYTES], ConnectionId>,
     /// Those that have sent nothing.
@@ -275,19 +287,19 @@ pub(super) struct Table {
     /// Those that were accepted and have no place for a link.
     waiting: ByUser,
     /// Those that wait to be heard.
-    queued: Queue<ConnectionId>,
+    queued: UserQueue<ConnectionId>,
     /// Those that want a receiver and have none, by the order of their requests.
-    wanting: Queue<(u64, ConnectionId)>,
+    wanting: UserQueue<(u64, ConnectionId)>,
     /// Those whose sockets are read by receivers, or have ended: more frames may come from them
     /// soon.
     unsettled: BTreeSet<ConnectionId>,
     /// Those in `Following`.
     following: BTreeSet<ConnectionId>,
     /// The memory for which each connection wants a receiver.
-    wants: BTreeMap<ConnectionId, Wants>,
+    wants: BTreeMap<ConnectionId, WantedMemory>,
     wanted: u64,
     /// Remains of ended links, by the number of the event that the application has yet to take.
-    remains: BTreeMap<u64, Remains>,
+    remains: BTreeMap<u64, LinkRemains>,
     /// The number of events so far; `taken` of them the application has taken.
     told: u64,
     taken: u64,
@@ -306,8 +318,8 @@ impl Table {
             silent: ByUser::new(),
             unpaid: ByUser::new(),
             waiting: ByUser::new(),
-            queued: Queue::new(unpaid_per_user_max),
-            wanting: Queue::new(receivers_per_user_max),
+            queued: UserQueue::new(unpaid_per_user_max),
+            wanting: UserQueue::new(receivers_per_user_max),
             unsettled: BTreeSet::new(),
             following: BTreeSet::new(),
             wants: BTreeMap::new(),
@@ -326,11 +338,11 @@ impl Table {
         ConnectionId(self.last)
     }
 
-    pub fn get(&self, id: ConnectionId) -> Option<&Connection> {
+    pub fn get(&self, id: ConnectionId) -> Option<&TableConnection> {
         self.rows.get(&id)
     }
 
-    pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+    pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut TableConnection> {
         self.rows.get_mut(&id)
     }
 
@@ -401,7 +413,7 @@ impl Table {
     }
 
     /// A connection that was accepted, or that this process makes.
-    pub fn enter(&mut self, id: ConnectionId, c: Connection) {
+    pub fn enter(&mut self, id: ConnectionId, c: TableConnection) {
         // Only this process's own connections enter with a place for a link: no user is charged for
         // it.
         self.note(id, c.who.uid, Marks::default(), c.marks());
@@ -410,17 +422,17 @@ impl Table {
 
     /// Moves a connection on its way to a link to the next state. A link is not left this way: for
     /// any other connection the call is an error of the caller's, and changes nothing.
-    pub fn advance(&mut self, id: ConnectionId, to: Stage) {
+    pub fn advance(&mut self, id: ConnectionId, to: ConnectionStage) {
         let Some(c) = self.rows.get_mut(&id) else { return };
-        if matches!(c.stage, Stage::Linked(_) | Stage::Parting(_)) {
+        if matches!(c.stage, ConnectionStage::Linked(_) | ConnectionStage::Parting(_)) {
             debug_assert!(false, "a link is left by `leave` alone");
             return;
         }
         let (user, before) = (c.who.uid, c.marks());
         let old = core::mem::replace(&mut c.stage, to);
         let after = c.marks();
-        let cookie = |stage: &Stage| match stage {
-            Stage::Meeting(meeting) if c.role == End::Server => Some(meeting.cookie),
+        let cookie = |stage: &ConnectionStage| match stage {
+            ConnectionStage::Meeting(meeting) if c.role == LinkSide::Server => Some(meeting.cookie),
             _ => None,
         };
         let (old_cookie, new_cookie) = (cookie(&old), cookie(&c.stage));
@@ -430,7 +442,7 @@ impl Table {
         if let Some(cookie) = new_cookie {
             self.cookies.insert(cookie, id);
         }
-        match matches!(c.stage, Stage::Following(..)) {
+        match matches!(c.stage, ConnectionStage::Following(..)) {
             true => drop(self.following.insert(id)),
             false => drop(self.following.remove(&id)),
         }
@@ -471,19 +483,19 @@ impl Table {
     }
 
     /// The last step on the way to a link. Returns the terms that were agreed.
-    pub fn link(&mut self, id: ConnectionId, linked: Linked) -> Option<Box<Meeting>> {
+    pub fn link(&mut self, id: ConnectionId, linked: Linked) -> Option<Box<LinkMeeting>> {
         let c = self.rows.get_mut(&id)?;
-        if !matches!(c.stage, Stage::Meeting(_)) {
+        if !matches!(c.stage, ConnectionStage::Meeting(_)) {
             return None;
         }
         let (user, before) = (c.who.uid, c.marks());
-        let old = core::mem::replace(&mut c.stage, Stage::Linked(Box::new(linked)));
-        let Stage::Meeting(meeting) = old else { return None };
+        let old = core::mem::replace(&mut c.stage, ConnectionStage::Linked(Box::new(linked)));
+        let ConnectionStage::Meeting(meeting) = old else { return None };
         c.features = meeting.features;
         let after = c.marks();
         // The cookie of a link that this process asked for is the other end's choice, and may be
         // any value.
-        if c.role == End::Server {
+        if c.role == LinkSide::Server {
             self.cookies.remove(&meeting.cookie);
         }
         self.note(id, user, before, after);
@@ -494,8 +506,8 @@ impl Table {
     pub fn part(&mut self, id: ConnectionId) {
         let Some(c) = self.rows.get_mut(&id) else { return };
         // `Telling` is never seen: the state goes from one to the other within this call.
-        c.stage = match core::mem::replace(&mut c.stage, Stage::Telling) {
-            Stage::Linked(linked) => Stage::Parting(linked),
+        c.stage = match core::mem::replace(&mut c.stage, ConnectionStage::Telling) {
+            ConnectionStage::Linked(linked) => ConnectionStage::Parting(linked),
             other => other,
         };
         self.unsettled.insert(id);
@@ -507,8 +519,8 @@ impl Table {
         self.unsettled.iter().filter_map(move |id| {
             let c = self.rows.get(id).filter(|c| c.is_proved && c.peer_node == node)?;
             match c.stage {
-                Stage::Linked(_) => Some((*id, false)),
-                Stage::Parting(_) => Some((*id, true)),
+                ConnectionStage::Linked(_) => Some((*id, false)),
+                ConnectionStage::Parting(_) => Some((*id, true)),
                 _ => None,
             }
         })
@@ -519,7 +531,9 @@ impl Table {
     pub fn followed(&mut self, link: ConnectionId) -> Vec<ConnectionId> {
         let mut followed = Vec::new();
         for id in &self.following {
-            if let Some(Stage::Following(_, links)) = self.rows.get_mut(id).map(|c| &mut c.stage) {
+            if let Some(ConnectionStage::Following(_, links)) =
+                self.rows.get_mut(id).map(|c| &mut c.stage)
+            {
                 links.remove(&link);
                 if links.is_empty() {
                     followed.push(*id);
@@ -538,7 +552,7 @@ impl Table {
     /// process maps for links that it asked for are charged to no user.
     pub fn charge(&mut self, id: ConnectionId, bytes: u64, bytes_max: u64) -> bool {
         let Some(c) = self.rows.get_mut(&id) else { return false };
-        if c.role == End::Client {
+        if c.role == LinkSide::Client {
             return true;
         }
         if self.accounts.get(c.who.uid).bytes.saturating_add(bytes) > bytes_max {
@@ -552,7 +566,7 @@ impl Table {
     /// Gives bytes back that were charged.
     pub fn give_back(&mut self, id: ConnectionId, bytes: u64) {
         let Some(c) = self.rows.get_mut(&id) else { return };
-        if c.role == End::Server {
+        if c.role == LinkSide::Server {
             let bytes = bytes.min(c.bytes);
             c.bytes -= bytes;
             self.accounts.change(c.who.uid, |account| account.bytes -= bytes);

@@ -4,7 +4,7 @@
 //! oldest request. Never: it has a place while a receiver works for it; a running receiver counts
 //! to no user.
 
-use super::{Connection, Stage, Table, Wants};
+use super::{ConnectionStage, Table, TableConnection, WantedMemory};
 use crate::control::frame::Memory;
 use crate::control::machine::ConnectionId;
 use crate::control::machine::account::User;
@@ -12,7 +12,7 @@ use crate::control::machine::account::User;
 impl Table {
     /// The number of pieces of memory that wait for a receiver.
     pub fn wants(&self) -> usize {
-        self.wants.values().map(Wants::len).sum()
+        self.wants.values().map(WantedMemory::len).sum()
     }
 
     /// A connection's place among those that want a receiver; `None`: it wants none, or has one.
@@ -26,7 +26,7 @@ impl Table {
     pub(super) fn change_wants(
         &mut self,
         id: ConnectionId,
-        change: impl FnOnce(&mut Connection, &mut Wants),
+        change: impl FnOnce(&mut TableConnection, &mut WantedMemory),
     ) {
         let before = self.turn(id);
         let Some(c) = self.rows.get_mut(&id) else { return };
@@ -81,7 +81,7 @@ impl Table {
     /// A receiver of this user's has ended; its connection may be gone.
     pub fn receiver_ended(&mut self, id: ConnectionId, user: User) {
         self.change_wants(id, |c, _| c.receiving_until_ns = None);
-        if !self.rows.get(&id).is_some_and(|c| matches!(c.stage, Stage::Parting(_))) {
+        if !self.rows.get(&id).is_some_and(|c| matches!(c.stage, ConnectionStage::Parting(_))) {
             self.unsettled.remove(&id);
         }
         self.accounts.receivers = self.accounts.receivers.saturating_sub(1);

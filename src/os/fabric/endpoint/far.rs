@@ -12,7 +12,7 @@
 
 use super::super::chunk::Context;
 use super::super::sys;
-use super::{EndPoint, Event, FabricError, Peer};
+use super::{FabricEndPoint, FabricError, FabricEvent, FabricPeer};
 use crate::os::memory::RegionLines;
 use crate::wire::ApertureAccess;
 use core::ffi::{c_int, c_void};
@@ -52,13 +52,13 @@ impl Drop for FarOps {
 /// Own memory for operations: writes to another end point's memory take their bytes from it, and
 /// reads put theirs into it.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct OperationMemory {
     lines: RegionLines,
     descriptor: *mut c_void,
 }
 
 // SAFETY: the library's descriptor, for calls with the end point that made it, which is `Send`.
-unsafe impl Send for Kept {}
+unsafe impl Send for OperationMemory {}
 
 /// Memory of another end point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub struct FarMemory {
     pub key: u64,
 }
 
-impl EndPoint {
+impl FabricEndPoint {
     /// Opens memory to holders of the key, for reading, and for writing if `access` allows it.
     /// Returns its address for them, and the key.
     pub fn lend(
@@ -96,7 +96,7 @@ impl EndPoint {
     }
 
     /// Registers own memory for operations on another end point's.
-    pub fn keep(&mut self, lines: &RegionLines) -> Result<Kept, FabricError> {
+    pub fn keep(&mut self, lines: &RegionLines) -> Result<OperationMemory, FabricError> {
         if self.far.memory.is_empty() {
             let contexts: Vec<Context> = (0..FAR_OPS)
                 .map(|op| Context {
@@ -113,7 +113,7 @@ impl EndPoint {
         self.far.memory.push(lines.clone());
         let access = u64::from(sys::FI_READ | sys::FI_WRITE);
         let descriptor = self.register_own(lines.start().cast(), lines.bytes(), access)?;
-        Ok(Kept { lines: lines.clone(), descriptor })
+        Ok(OperationMemory { lines: lines.clone(), descriptor })
     }
 
     /// Writes a part of own memory to `offset` of another's, or with `reads` the other way. An
@@ -122,12 +122,12 @@ impl EndPoint {
     pub fn begin_far(
         &mut self,
         op: usize,
-        to: (Peer, FarMemory),
+        to: (FabricPeer, FarMemory),
         offset: u64,
-        own: (&Kept, Range<usize>),
+        own: (&OperationMemory, Range<usize>),
         reads: bool,
     ) -> Result<bool, FabricError> {
-        let (Peer(peer), far) = to;
+        let (FabricPeer(peer), far) = to;
         let (kept, range) = own;
         assert!(range.start <= range.end && range.end <= kept.lines.bytes(), "within own memory");
         assert!(op < self.far.contexts.len() && !self.far.is_busy[op], "a number that is free");
@@ -176,12 +176,12 @@ impl EndPoint {
         &mut self,
         op: usize,
         error: Option<c_int>,
-        events: &mut Vec<Event>,
+        events: &mut Vec<FabricEvent>,
     ) {
         let Some(is_busy) = self.far.is_busy.get_mut(op) else { return };
         if core::mem::replace(is_busy, false) {
             let ended = error.map_or(Ok(()), |error| Err(self.library().text(error)));
-            events.push(Event::Far { op, ended });
+            events.push(FabricEvent::Far { op, ended });
         }
     }
 }
@@ -191,5 +191,5 @@ mod tests {
     use super::*;
     use static_assertions::assert_impl_all;
 
-    assert_impl_all!(Kept: Send);
+    assert_impl_all!(OperationMemory: Send);
 }

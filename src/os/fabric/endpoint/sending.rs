@@ -4,7 +4,9 @@
 //! A provider may have no room (`-FI_EAGAIN`) for one peer, for example one that makes no calls and
 //! so accepts no connection, or for all. So a buffer waits only behind buffers with the same tag.
 
-use super::{EndPoint, Event, FabricError, Peer, Sent, State, sys};
+use super::{
+    FabricEndPoint, FabricError, FabricEvent, FabricPeer, OperationState, SendOutcome, sys,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
@@ -31,9 +33,14 @@ impl Unsent {
     }
 }
 
-impl EndPoint {
+impl FabricEndPoint {
     /// Sends a message of these parts, together at most as long as a message may be.
-    pub fn send(&mut self, to: Peer, tag: u64, parts: &[&[u8]]) -> Result<Sent, FabricError> {
+    pub fn send(
+        &mut self,
+        to: FabricPeer,
+        tag: u64,
+        parts: &[&[u8]],
+    ) -> Result<SendOutcome, FabricError> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         assert!(bytes <= self.message_bytes, "a message has at most so many bytes");
         self.send_with(to, tag, |memory| {
@@ -50,32 +57,32 @@ impl EndPoint {
     /// no message. After an error nothing was sent.
     pub fn send_with(
         &mut self,
-        to: Peer,
+        to: FabricPeer,
         tag: u64,
         fill: impl FnOnce(&mut [u8]) -> Option<usize>,
-    ) -> Result<Sent, FabricError> {
+    ) -> Result<SendOutcome, FabricError> {
         let waits = !self.unsent.of.is_empty() && self.unsent.of.contains_key(&tag);
         let Some(&index) = self.idle.last().filter(|_| !waits) else {
-            return Ok(Sent::NotNow);
+            return Ok(SendOutcome::NotNow);
         };
         let buffer = &mut self.buffers[index];
-        debug_assert_eq!(buffer.state, State::Idle);
+        debug_assert_eq!(buffer.state, OperationState::Idle);
         // SAFETY: only this process uses the memory of an idle buffer, which has room for a
         // message.
         let memory =
             unsafe { core::slice::from_raw_parts_mut(buffer.at.as_ptr(), self.message_bytes) };
-        let Some(bytes) = fill(memory) else { return Ok(Sent::Nothing) };
+        let Some(bytes) = fill(memory) else { return Ok(SendOutcome::Nothing) };
         let bytes = bytes.min(self.message_bytes);
-        buffer.state = State::Unsent { bytes, to, tag };
+        buffer.state = OperationState::Unsent { bytes, to, tag };
         self.idle.pop();
         match self.begin(index) {
-            Ok(true) => Ok(Sent::Leaves(bytes)),
+            Ok(true) => Ok(SendOutcome::Leaves(bytes)),
             Ok(false) => {
                 self.unsent.of.entry(tag).or_default().push_back(index);
-                Ok(Sent::Leaves(bytes))
+                Ok(SendOutcome::Leaves(bytes))
             }
             Err(error) => {
-                self.buffers[index].state = State::Idle;
+                self.buffers[index].state = OperationState::Idle;
                 self.idle.push(index);
                 Err(error)
             }
@@ -87,7 +94,7 @@ impl EndPoint {
         let Some(_inside) = self.door.enter() else { return Ok(false) };
         let end = self.end();
         let buffer = &mut self.buffers[index];
-        let State::Unsent { bytes, to, tag } = buffer.state else { return Ok(true) };
+        let OperationState::Unsent { bytes, to, tag } = buffer.state else { return Ok(true) };
         // SAFETY: memory of this length that is not touched until the completion, and a context
         // that stays.
         let rc = unsafe {
@@ -97,7 +104,7 @@ impl EndPoint {
         };
         match rc {
             0 => {
-                buffer.state = State::Sending { tag };
+                buffer.state = OperationState::Sending { tag };
                 Ok(true)
             }
             rc if rc as i64 == -i64::from(sys::FI_EAGAIN) => Ok(false),
@@ -107,33 +114,33 @@ impl EndPoint {
 
     /// Sends waiting messages of a few tags, as far as there is room; later calls handle the
     /// others.
-    pub(super) fn send_unsent(&mut self, events: &mut Vec<Event>) {
+    pub(super) fn send_unsent(&mut self, events: &mut Vec<FabricEvent>) {
         self.send_unsent_of(TAGS_PER_CALL, events);
     }
 
     /// The same for all tags, before the caller sleeps: a completion may make room for several
     /// tags, but wakes the caller only once.
-    pub fn send_all_unsent(&mut self, events: &mut Vec<Event>) {
+    pub fn send_all_unsent(&mut self, events: &mut Vec<FabricEvent>) {
         self.send_unsent_of(usize::MAX, events);
     }
 
-    fn send_unsent_of(&mut self, tags: usize, events: &mut Vec<Event>) {
+    fn send_unsent_of(&mut self, tags: usize, events: &mut Vec<FabricEvent>) {
         for _ in 0..self.unsent.of.len().min(tags) {
             let Some(tag) = self.unsent.next() else { return };
             self.send_unsent_with(tag, events);
         }
     }
 
-    fn send_unsent_with(&mut self, tag: u64, events: &mut Vec<Event>) {
+    fn send_unsent_with(&mut self, tag: u64, events: &mut Vec<FabricEvent>) {
         while let Some(&index) = self.unsent.of.get(&tag).and_then(VecDeque::front) {
-            debug_assert!(matches!(self.buffers[index].state, State::Unsent { .. }));
+            debug_assert!(matches!(self.buffers[index].state, OperationState::Unsent { .. }));
             match self.begin(index) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    self.buffers[index].state = State::Idle;
+                    self.buffers[index].state = OperationState::Idle;
                     self.idle.push(index);
-                    events.push(Event::NotSent { tag, why: std::format!("{error}") });
+                    events.push(FabricEvent::NotSent { tag, why: std::format!("{error}") });
                 }
             }
             self.unsent.of.get_mut(&tag).and_then(VecDeque::pop_front);
@@ -150,7 +157,7 @@ impl EndPoint {
     pub fn forget_unsent(&mut self, tag: u64) -> u32 {
         let waiting = self.unsent.of.remove(&tag).unwrap_or_default();
         for &index in &waiting {
-            self.buffers[index].state = State::Idle;
+            self.buffers[index].state = OperationState::Idle;
             self.idle.push(index);
         }
         waiting.len() as u32

@@ -1,13 +1,14 @@
 //! The place of one link at an end point, with the link's calls.
 
-use super::super::super::channel::Ended;
-use super::super::super::hello::Offer;
-use super::super::credit::{Credit, HEAD_BYTES, Head};
+use super::super::super::channel::ChannelEnd;
+use super::super::super::hello::FabricOffer;
+use super::super::credit::{Credit, CreditHead, HEAD_BYTES};
 use super::{
-    Dropped, Inner, Left, MESSAGE_BYTES_MIN, Other, Row, SENDS, Station, WINDOW, WINDOW_MAX,
+    Dropped, LeftLink, MESSAGE_BYTES_MIN, Other, SENDS, Station, StationInner, StationRow, WINDOW,
+    WINDOW_MAX,
 };
 use crate::os::fabric::library::MESSAGE_BYTES;
-use crate::os::fabric::{Choice, Received};
+use crate::os::fabric::{Choice, ReceivedChunk};
 use crate::os::memory::ForkGuard;
 use crate::os::sys::Bell;
 use core::net::IpAddr;
@@ -21,18 +22,18 @@ use std::vec::Vec;
 
 /// The result of looking for a link's next message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Next {
+pub struct NextMessage {
     /// The message's bytes; 0: there was none.
     pub bytes: usize,
     /// No other message is queued behind it.
     pub is_last: bool,
-    /// The link has ended on the fabric ([`Place::ended`]).
+    /// The link has ended on the fabric ([`StationPlace::ended`]).
     pub has_ended: bool,
 }
 
 /// A link's place at an end point, given back when it is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct StationPlace {
     pub(super) station: Arc<Station>,
     pub(super) token: u64,
     /// The address of the other end's host.
@@ -42,11 +43,11 @@ pub struct Place {
     pub(super) bell: Bell,
     pub(super) descriptor: Option<OwnedFd>,
     /// The message that is being read, and the number of its bytes that have been.
-    pub(super) held: Option<(Received, usize)>,
+    pub(super) held: Option<(ReceivedChunk, usize)>,
     pub(super) guard: Arc<ForkGuard>,
 }
 
-impl Place {
+impl StationPlace {
     /// The bell, which another link's call rings if a message for this one came, and the provider's
     /// descriptor, if it has one, which is readable when anything may have come.
     pub fn tellers(&self) -> (&Bell, Option<&OwnedFd>) {
@@ -86,10 +87,10 @@ impl Place {
     }
 
     /// The offer for the other end.
-    pub fn offer(&self) -> Offer {
+    pub fn offer(&self) -> FabricOffer {
         let inner = self.station.lock();
         let choice = inner.end.choice();
-        Offer {
+        FabricOffer {
             protocol: choice.protocol(),
             format: choice.format(),
             address: inner.end.address().to_vec(),
@@ -106,7 +107,7 @@ impl Place {
 
     /// Binds the place to the other end's offer, and uses its address unchanged. A client's end
     /// sends first: an empty message, at once.
-    pub fn bind(&mut self, offer: &Offer, is_client: bool) -> Result<(), String> {
+    pub fn bind(&mut self, offer: &FabricOffer, is_client: bool) -> Result<(), String> {
         let mut inner = self.station.lock();
         let inner = &mut *inner;
         let choice = inner.end.choice();
@@ -140,9 +141,9 @@ impl Place {
         let (token, is_first) = (offer.token, !is_client);
         row.other = Some(Other { peer, token, credit, data_bytes, is_first });
         // Messages that came before this end knew the other.
-        let before: Vec<Received> = row.queue.drain(..).collect();
+        let before: Vec<ReceivedChunk> = row.queue.drain(..).collect();
         for received in before {
-            let read = Head::read(received.bytes());
+            let read = CreditHead::read(received.bytes());
             match read.map(|(head, data)| (head, !data.is_empty())) {
                 Some((head, has_data)) => row.take(&mut inner.end, &head, has_data, received),
                 None => inner.end.give_back(received),
@@ -169,8 +170,8 @@ impl Place {
 
     /// Goes on to the next message, if there is one: it is then in [`bytes`](Self::bytes), in place
     /// of the last. Lets the other end send more.
-    pub fn next_message(&mut self) -> Next {
-        let none = Next { bytes: 0, is_last: true, has_ended: false };
+    pub fn next_message(&mut self) -> NextMessage {
+        let none = NextMessage { bytes: 0, is_last: true, has_ended: false };
         let mut inner = self.station.lock();
         let inner = &mut *inner;
         let Some(row) = inner.rows.get_mut(&self.token) else { return none };
@@ -192,7 +193,7 @@ impl Place {
         if row.owes_grant() {
             inner.grant(self.token);
         }
-        Next { bytes: self.bytes().len(), is_last, has_ended }
+        NextMessage { bytes: self.bytes().len(), is_last, has_ended }
     }
 
     /// Sends a message that `fill` writes. `fill` gets room for the longest message of the link,
@@ -239,7 +240,8 @@ impl Place {
     pub fn is_quiet(&self) -> bool {
         let mut inner = self.station.lock();
         let inner = &mut *inner;
-        let sends = |inner: &Inner| inner.rows.get(&self.token).is_some_and(|row| row.sending > 0);
+        let sends =
+            |inner: &StationInner| inner.rows.get(&self.token).is_some_and(|row| row.sending > 0);
         if sends(inner) {
             inner.progress(Some(self.token));
             if let Some(row) = inner.rows.get_mut(&self.token)
@@ -275,7 +277,7 @@ impl Place {
     /// of these that it has used, from its grants.
     pub fn used_there(&self) -> (u64, u64) {
         let inner = self.station.lock();
-        let of_row = |row: &Row| {
+        let of_row = |row: &StationRow| {
             let other = row.other.as_ref()?;
             let waits = u64::from(row.waits && other.is_first);
             Some((other.credit.sent() + waits, other.credit.used_there()))
@@ -291,13 +293,13 @@ impl Place {
     /// Ends the link on the fabric. Messages that have come can still be read.
     pub fn fail(&self, why: String) {
         if let Some(row) = self.station.lock().rows.get_mut(&self.token) {
-            row.ended.get_or_insert(Ended::Failed(why));
+            row.ended.get_or_insert(ChannelEnd::Failed(why));
             row.tell();
         }
     }
 
     /// The link's end on the fabric, if it has ended.
-    pub fn ended(&self) -> Option<Ended> {
+    pub fn ended(&self) -> Option<ChannelEnd> {
         self.station.lock().rows.get(&self.token)?.ended.clone()
     }
 
@@ -336,7 +338,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for StationPlace {
     fn drop(&mut self) {
         // A forked child has a copy of the lock, which may stay locked for ever.
         if !self.guard.is_parent() {
@@ -353,7 +355,9 @@ impl Drop for Place {
             0 => inner.end.remove(peer),
             sending => {
                 let identity = core::mem::take(&mut self.identity);
-                inner.leaving.insert(self.token, Left { peer, host: self.host, identity, sending });
+                inner
+                    .leaving
+                    .insert(self.token, LeftLink { peer, host: self.host, identity, sending });
             }
         }
     }

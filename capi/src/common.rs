@@ -11,11 +11,12 @@
 //! of the first function, or of `_free` for `closed!`.
 
 use crate::boundary::{Copied, Done, Failure, get, guard, h_status, h_status::*, limit, out, text};
-use crate::endpoint::{Handle, Several, flush, give};
+use crate::endpoint::{Handle, Several, give};
 use crate::job::h_job_t;
 use crate::links::{access_of, h_admission_t, h_peer_t};
 use crate::node::h_node_t;
 use crate::seeds::h_seed_t;
+use crate::waiting::flush;
 use core::ffi::{c_char, c_void};
 use core::sync::atomic::AtomicPtr;
 use hamlyn::Peer;

@@ -44,6 +44,7 @@ mod seeds;
 mod stream;
 mod tagged;
 mod tickets;
+mod waiting;
 mod watch;
 
 pub use any::*;

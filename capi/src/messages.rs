@@ -4,11 +4,11 @@ use crate::boundary::{
     Done, Failure, bytes, elements, get, guard, guard_usual, h_status, h_status::*, limit, out,
     out_or_null, put,
 };
-use crate::endpoint::repeat;
 use crate::links::h_link_t;
 use crate::memory::{h_queue_t, h_slot_t};
 use crate::node::h_node_t;
 use crate::tickets::h_ticket_t;
+use crate::waiting::repeat;
 use core::ffi::c_void;
 use hamlyn::interface::terminus::PIECES_MAX;
 use hamlyn::protocol::Manager;

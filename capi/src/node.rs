@@ -4,7 +4,7 @@ use crate::boundary::{
     Copied, Done, Failure, elements, elements_out, get, guard, limit, out, out_or_null, put, text,
 };
 use crate::boundary::{h_status, h_status::*};
-use crate::endpoint::flush;
+use crate::waiting::flush;
 use crate::watch::Watch;
 use core::ffi::{c_char, c_void};
 use core::ops::DerefMut;

@@ -38,6 +38,8 @@ pub mod names;
 mod receiver;
 #[cfg(feature = "os")]
 pub mod shell;
+#[cfg(feature = "os")]
+mod within;
 
 pub use frame::{LinkFeatures, Reason};
 pub use machine::{

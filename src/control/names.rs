@@ -24,7 +24,7 @@ pub use super::directories::{
 pub(super) use listing::namesakes;
 pub use listing::{ServiceEntry, Services, list_services, remove_stale};
 
-use super::lookups::{self, Running};
+use super::within::{Running, within};
 use crate::config::Config;
 use crate::os::call::told;
 use crate::os::socket;
@@ -443,7 +443,7 @@ impl Drop for NameListener {
         // If the directory is held, the name stays; the next process that wants it takes it over.
         let taken = Arc::new(taken);
         let of_thread = taken.clone();
-        if lookups::within(CHANGE_WITHIN, move || of_thread.give_up()).is_err() {
+        if within(CHANGE_WITHIN, move || of_thread.give_up()).is_err() {
             taken.give_up();
         }
     }

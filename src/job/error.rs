@@ -1,6 +1,6 @@
 //! The errors of a job.
 
-use super::Launcher;
+use super::launcher::Launcher;
 use crate::config::ConfigError;
 use crate::node::{BuildError, OfferError};
 use crate::protocol::GrowError;

@@ -14,9 +14,10 @@
 //! Never: two calls take the end of one fence for theirs; the launcher or another thread makes a
 //! call wait beyond its time limit.
 
-use super::space::{ANSWER, JobSpace};
-use super::turn::{Turn, Within};
-use super::{JobError, Launcher};
+use super::error::JobError;
+use super::launcher::Launcher;
+use super::space::JobSpace;
+use super::turn::{ANSWER, Turn, Within};
 use crate::os::{sys, thread};
 use crate::protocol::{GrowError, Manager};
 use core::time::Duration;

@@ -42,6 +42,7 @@
 mod again;
 mod error;
 mod fence;
+mod launcher;
 #[cfg(not(feature = "unstable-internals"))]
 #[allow(dead_code, unreachable_pub)]
 mod lines;
@@ -53,6 +54,7 @@ mod talk;
 mod turn;
 
 pub use error::JobError;
+pub use launcher::Launcher;
 pub use ranks::Ranks;
 
 use crate::config::Config;
@@ -86,31 +88,6 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 const HOST_BYTES: usize = 16;
 /// The name under which a rank's server of calls is offered ([`Job::server`]).
 const CALLS: &str = "calls";
-
-/// The program that started this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub enum Launcher {
-    /// `hamlyn run`.
-    Run,
-    /// A launcher that speaks PMIx: Open MPI's, PRRTE's, Slurm's.
-    Pmix,
-    /// A launcher that speaks PMI-1: MPICH's (hydra).
-    Pmi1,
-    /// No launcher: the job has one rank.
-    None,
-}
-
-impl fmt::Display for Launcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Run => "hamlyn run",
-            Self::Pmix => "a launcher that speaks PMIx",
-            Self::Pmi1 => "a launcher that speaks PMI-1",
-            Self::None => "no launcher",
-        })
-    }
-}
 
 /// The job of this process. Cloning shares it; the last clone tells the launcher when it is dropped
 /// that this rank no longer needs it.

@@ -1,10 +1,11 @@
 //! The key-value space of any launcher: names and bytes that one rank puts, a fence to which all
 //! come, and the bytes that the others get then.
 
+use super::error::JobError;
+use super::launcher::Launcher;
 use super::lines::{JobLine, LINE_BYTES_MAX, from_hex, to_hex};
 use super::talk::{Fenced, Talk};
-use super::turn::Within;
-use super::{JobError, Launcher};
+use super::turn::{ANSWER, Within};
 use crate::os::pmix::{Pmix, PmixError};
 use core::time::Duration;
 use std::boxed::Box;
@@ -23,8 +24,6 @@ const KEY_BYTES_MAX: usize = NAME_BYTES_MAX + 16;
 const EMPTY: &str = "-";
 /// Most bytes under one name that fit into a line.
 const LINE_VALUE_BYTES_MAX: usize = (LINE_BYTES_MAX - 1024) / 2;
-/// The time limit of a launcher's answer.
-pub const ANSWER: Duration = Duration::from_secs(30);
 /// Most ranks of a job.
 pub const RANKS_MAX: u32 = 1 << 20;
 

@@ -24,9 +24,10 @@
 //! Never: an answer is believed before it is checked; more than one line is kept; a wait has no
 //! end; a question gets the answer to another.
 
+use super::error::JobError;
+use super::launcher::Launcher;
 use super::lines::{JobLine, LINE_BYTES_MAX, ranks_of_word};
-use super::turn::Within;
-use super::{JobError, Launcher};
+use super::turn::{ANSWER, Within};
 use crate::os::descriptor::Descriptor;
 use crate::os::inherited::inherited;
 use core::time::Duration;
@@ -38,7 +39,6 @@ use std::string::String;
 use std::vec::Vec;
 
 /// The time limit of a launcher's answer.
-const ANSWER: Duration = super::space::ANSWER;
 /// Most late answers; after that no question is sent until one of them comes.
 const LATE_MAX: usize = 16;
 const MISSING: &str = "missing_result";

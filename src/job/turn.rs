@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Within: a deadline, and its wording in an error
-//!   Turn:   take(within) --> Taken, until it is dropped; or the time limit passes
+//!   Turn:   take(within) --> TurnGuard, until it is dropped; or the time limit passes
 //! ```
 //! Never: a call waits beyond its time limit because another thread has the lock.
 
@@ -10,6 +10,9 @@ use crate::os::sys::monotonic_ns;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// The time limit of a launcher's answer.
+pub const ANSWER: Duration = Duration::from_secs(30);
 
 /// The deadline of a wait.
 #[derive(Clone, Copy, Debug)]

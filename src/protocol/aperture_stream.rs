@@ -19,25 +19,21 @@
 //! the link as in a plain stream; [`explain`](ApertureStreamSender::explain) says which.
 
 use super::credit::{CreditReturn, CreditWord};
-use super::ends::{Deadline, ended, grown, offered};
+use super::deadline::Deadline;
+use super::ends::{ended, grown, offered};
 use super::manager::Target;
 use super::records::{ApertureSpace, FarRecord};
-use super::stream::THROUGH_AN_APERTURE;
-use super::tickets::fast_ticket_from;
+use super::stream::{FarOffer, THROUGH_AN_APERTURE};
 use super::{
     Connection, EndPoint, GrowError, Manager, ReceiveError, Record, SendError, StreamConfig,
     StreamReceiver, StreamSender,
 };
-use crate::control::Peer;
-use crate::interface::LinkId;
 use crate::node::{Aperture, ApertureView, Look, Node};
-use crate::os::aperture::{AccessError, ApertureAccess, PAGE_BYTES, Pages};
-use crate::wire::{TICKET_BYTES, Ticket};
+use crate::os::aperture::{AccessError, PAGE_BYTES, Pages};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::format;
-use std::string::{String, ToString};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::string::String;
 use std::vec;
 use std::vec::Vec;
 
@@ -49,48 +45,6 @@ const FAR_BYTES_MIN_OF_HOST: usize = 256 << 10;
 
 fn far_bytes_min(connection: &Connection) -> usize {
     if connection.peer().host.is_some() { FAR_BYTES_MIN_OF_HOST } else { FAR_BYTES_MIN }
-}
-
-/// The receiver's offer of an aperture, and the result.
-#[derive(Debug)]
-pub(super) struct FarOffer {
-    bytes: u64,
-    /// The ticket for returning credit to the sender that was admitted last.
-    credit: Mutex<Option<Ticket>>,
-    /// The sender has joined: its credit, and the aperture, or the reason why there is no aperture.
-    joined: OnceLock<(Ticket, LinkId, Result<ApertureView, String>)>,
-}
-
-impl FarOffer {
-    pub fn admit(&self, credit: &[u8], peer: &Peer) -> Result<(), String> {
-        let ticket = fast_ticket_from(credit, peer)?;
-        if credit.len() != TICKET_BYTES {
-            return Err("the sender's greeting has something behind its end".into());
-        }
-        *self.credit.lock().unwrap_or_else(PoisonError::into_inner) = Some(ticket);
-        Ok(())
-    }
-
-    /// A sender that takes no aperture was admitted.
-    pub fn admit_plain(&self) {
-        *self.credit.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    /// Exports the aperture: its pages are charged to this process now, once a stream.
-    pub fn joined(&self, node: &mut Node, link: LinkId) {
-        let credit = *self.credit.lock().unwrap_or_else(PoisonError::into_inner);
-        // A plain sender has no credit ticket, and needs no aperture.
-        let Some(credit) = credit else { return };
-        let exported = node.export(link, self.bytes, ApertureAccess::ReadWrite);
-        let view = exported
-            .map_err(|e| e.to_string())
-            .and_then(|id| node.aperture_view(id).map_err(|e| e.to_string()));
-        let _ = self.joined.set((credit, link, view));
-    }
-
-    fn view(&self) -> Option<&ApertureView> {
-        self.joined.get()?.2.as_ref().ok()
-    }
 }
 
 /// A record that was [kept](ApertureRecordGuard::keep), in a buffer or in the aperture, until it is
@@ -281,7 +235,7 @@ impl ApertureStreamReceiver {
         let bytes = bytes.ok_or_else(|| {
             GrowError::SetUp(format!("an aperture of {aperture_bytes} bytes is too large"))
         })?;
-        let far = FarOffer { bytes, credit: Mutex::new(None), joined: OnceLock::new() };
+        let far = FarOffer::new(bytes);
         let inner = StreamReceiver::with_far(manager, config, Some(far))?;
         Ok(Self { inner, unreleased: VecDeque::new(), credit: None })
     }

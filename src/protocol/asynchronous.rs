@@ -13,7 +13,7 @@
 use super::aperture_stream::{ApertureRecord, ApertureRecordGuard, ApertureStreamReceiver};
 use super::call::{Bytes, CallError, Client, Request, Server};
 use super::datagram::{Datagram, DatagramReceiver};
-use super::driver::Driver;
+use super::driver::{Driver, Registered};
 use super::group::{Group, GroupError};
 use super::group_member::GroupMember;
 use super::manager::UntilGivenUp;
@@ -27,7 +27,6 @@ use core::pin::pin;
 use core::sync::atomic::AtomicBool;
 use core::task::Poll;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::vec::Vec;
 use tokio::io::Interest;
@@ -121,31 +120,6 @@ impl TryReceive for Group {
     }
 }
 
-/// A descriptor that is registered with the runtime. A forked child, which has the runtime's table of
-/// them in common with its parent, takes nothing out of it and closes nothing.
-pub(crate) struct Registered {
-    /// `None` only while this is dropped.
-    fd: Option<AsyncFd<OwnedFd>>,
-    process: u32,
-}
-
-impl Registered {
-    pub(crate) fn get(&self) -> &AsyncFd<OwnedFd> {
-        match &self.fd {
-            Some(fd) => fd,
-            None => unreachable!("it is taken out when it is dropped, and only then"),
-        }
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        if self.process != std::process::id() {
-            core::mem::forget(self.fd.take());
-        }
-    }
-}
-
 /// A manager in a tokio runtime. Cloning shares it; any number of tasks may use it at once.
 #[derive(Clone)]
 pub struct AsyncManager {
@@ -186,7 +160,7 @@ impl AsyncManager {
         #[allow(deprecated)]
         let fd = AsyncFd::with_interest(manager.try_clone_fd()?, Interest::READABLE)?;
         let runtime = tokio::runtime::Handle::current();
-        let fd = Arc::new(Registered { fd: Some(fd), process: std::process::id() });
+        let fd = Arc::new(Registered::new(fd));
         Ok(Self { manager: manager.clone(), fd, runtime, driver: Arc::default() })
     }
 

@@ -9,7 +9,6 @@
 //! Never: it sleeps without being armed, or armed for fewer events than a task waits for: a task
 //! that begins to wait for room kicks it.
 
-use super::asynchronous::Registered;
 use super::manager::Manager;
 use crate::node::{Attached, NextTurn, Patience};
 use crate::os::thread;
@@ -18,13 +17,44 @@ use core::pin::pin;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::string::{String, ToString};
 use std::sync::{Arc, OnceLock};
 use std::task::Wake;
+use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 
 /// Turns without an arrival between two runs of other tasks: a microsecond or two.
 const TURNS: u32 = 32;
+
+/// A descriptor that is registered with the runtime. A forked child, which has the runtime's table of
+/// them in common with its parent, takes nothing out of it and closes nothing.
+pub(crate) struct Registered {
+    /// `None` only while this is dropped.
+    fd: Option<AsyncFd<OwnedFd>>,
+    process: u32,
+}
+
+impl Registered {
+    pub fn new(fd: AsyncFd<OwnedFd>) -> Self {
+        Self { fd: Some(fd), process: std::process::id() }
+    }
+
+    pub fn get(&self) -> &AsyncFd<OwnedFd> {
+        match &self.fd {
+            Some(fd) => fd,
+            None => unreachable!("it is taken out when it is dropped, and only then"),
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            core::mem::forget(self.fd.take());
+        }
+    }
+}
 
 /// Ends its task when it is dropped.
 pub(crate) struct Driver {

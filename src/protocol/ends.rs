@@ -1,30 +1,11 @@
-//! The common part of end points: methods that each has, written once; time limits.
+//! The common part of end points: methods that each has, written once.
 
 use super::{Connection, Manager, SendError};
 use crate::control::{Peer, PeerUser};
 use crate::node::CloseReason;
-use crate::os::sys;
 use core::fmt::Display;
-use core::time::Duration;
 use std::format;
 use std::string::String;
-
-/// A time limit for several steps.
-#[derive(Clone, Copy)]
-pub(super) struct Deadline(Option<u64>);
-
-impl Deadline {
-    pub fn new(timeout: Option<Duration>) -> Self {
-        let ns = timeout.and_then(|timeout| u64::try_from(timeout.as_nanos()).ok());
-        Self(ns.and_then(|ns| sys::monotonic_ns().checked_add(ns)))
-    }
-
-    pub fn left(self) -> Option<Duration> {
-        let left =
-            |until_ns: u64| Duration::from_nanos(until_ns.saturating_sub(sys::monotonic_ns()));
-        self.0.map(left)
-    }
-}
 
 /// Whether `peer` may have one of an end point's `max` places, some of which `holders` have taken.
 /// The error names `what` the places are for, and the `setting` that limits them. The last eighth

@@ -10,7 +10,7 @@
 //! sender may be waiting for another thread's release; a [`Probe`] waits for the lock, whose holder
 //! may be waiting for the node, which is locked there.
 
-use super::ends::Deadline;
+use super::deadline::Deadline;
 use super::{EndPoint, Manager, ReceiveError};
 use crate::node::Node;
 use crate::os::thread;

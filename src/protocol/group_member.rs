@@ -9,7 +9,8 @@
 //! and be of a later round than the one before.
 
 use super::credit::CreditReturn;
-use super::ends::{Deadline, connected, grown};
+use super::deadline::Deadline;
+use super::ends::{connected, grown};
 use super::group::{
     ANSWER_BYTES, CELL_BYTES, DATA, GroupError, HELPER, MEMBER, NO_ROUND, RELEASE, misuse,
 };

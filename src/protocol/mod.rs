@@ -76,6 +76,8 @@ mod call;
 mod credit;
 #[cfg(feature = "os")]
 mod datagram;
+#[cfg(feature = "os")]
+mod deadline;
 #[cfg(feature = "tokio")]
 mod driver;
 #[cfg(feature = "os")]

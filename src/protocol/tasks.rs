@@ -418,7 +418,10 @@ impl AsyncRequest {
     /// request may await it at a time.
     pub async fn cancelled(&self) {
         let Some(of) = self.arrived().as_ref().map(Arrived::names) else { return };
-        let watched = Watched::new(&self.server, of);
+        let watched = {
+            let server = &self.server;
+            Watched::new(&server.server, &server.manager, &server.watching, of)
+        };
         let cancelled = poll_fn(|context| {
             let is_cancelled = match &*self.arrived() {
                 Some(arrived) => self.server.server.watch(arrived, watched.number, context.waker()),

@@ -98,6 +98,12 @@ pub enum Event {
     Printed(Printed),
 }
 
+impl From<Printed> for Event {
+    fn from(printed: Printed) -> Self {
+        Self::Printed(printed)
+    }
+}
+
 struct Launcher {
     hosts: Vec<Host>,
     /// Children of this process that it has not started.
@@ -670,7 +676,7 @@ mod tests {
 
     /// A job of one host, which is not this one and whose agent is silent.
     fn launcher() -> Launcher {
-        let (events, _) = sync_channel(EVENTS_MAX);
+        let (events, _) = sync_channel::<Event>(EVENTS_MAX);
         let host = Host {
             name: "elsewhere".into(),
             is_here: false,

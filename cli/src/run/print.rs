@@ -4,7 +4,6 @@
 //! The senders bound the pending output: each agent has credit for so many pieces
 //! ([`super::frames::PIECES_MAX`]), and gets it back when they have been printed.
 
-use super::Event;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -54,7 +53,10 @@ struct Printer {
 }
 
 impl Printers {
-    pub fn new(is_labelled: bool, events: &SyncSender<Event>) -> io::Result<Self> {
+    pub fn new<E: From<Printed> + Send + 'static>(
+        is_labelled: bool,
+        events: &SyncSender<E>,
+    ) -> io::Result<Self> {
         let start = |is_error: bool| {
             let (items, to_print) = channel();
             let written = Arc::new(AtomicU64::new(0));
@@ -145,7 +147,7 @@ struct Page {
 }
 
 impl Page {
-    fn print_all(mut self, items: &Receiver<Item>, events: &SyncSender<Event>) {
+    fn print_all<E: From<Printed>>(mut self, items: &Receiver<Item>, events: &SyncSender<E>) {
         while let Ok(item) = items.recv() {
             let (host, bytes) = match item {
                 Item::Piece { host, rank, bytes } if self.is_labelled => {
@@ -157,7 +159,7 @@ impl Page {
             };
             let outcome = self.write(&bytes);
             let printed = Printed { is_error: self.is_error, host, outcome };
-            if events.send(Event::Printed(printed)).is_err() {
+            if events.send(printed.into()).is_err() {
                 return;
             }
         }

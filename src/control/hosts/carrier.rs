@@ -23,8 +23,8 @@
 //! keeps these in place).
 
 use super::EVENTS_MAX;
-use super::channel::ChannelEnd;
 use super::frames::{self, Goodbye, HostFrame, ReadFrame};
+use super::path::PathEnd;
 use super::path::{News, Path, Put};
 use super::told::OnEnd;
 use super::turns::{Late, Lateness};
@@ -466,11 +466,9 @@ impl Carrier {
         }
         let reason = match self.path.ended() {
             None => None,
-            Some(ChannelEnd::Said) => Some(LinkEnd::HungUp),
-            Some(ChannelEnd::Cut | ChannelEnd::Broken(_) | ChannelEnd::Failed(_)) => {
-                Some(LinkEnd::Died)
-            }
-            Some(ChannelEnd::Nonsense(_)) => Some(LinkEnd::Violation),
+            Some(PathEnd::Said) => Some(LinkEnd::HungUp),
+            Some(PathEnd::Cut | PathEnd::Broken(_) | PathEnd::Failed(_)) => Some(LinkEnd::Died),
+            Some(PathEnd::Nonsense(_)) => Some(LinkEnd::Violation),
         };
         // A whole packet may still wait for room in the ring.
         if self.said.is_none()
@@ -592,7 +590,7 @@ impl Carrier {
     /// The other end's violation of the rules, if it is known.
     pub fn violation(&self) -> Option<String> {
         match self.path.ended() {
-            Some(ChannelEnd::Nonsense(why)) => Some(why.clone()),
+            Some(PathEnd::Nonsense(why)) => Some(why.clone()),
             _ => None,
         }
     }
@@ -756,7 +754,7 @@ mod tests {
         fn received(&self) -> u64 {
             0
         }
-        fn ended(&self) -> Option<&ChannelEnd> {
+        fn ended(&self) -> Option<&PathEnd> {
             None
         }
         fn put(&mut self, bytes: &[u8]) {

@@ -8,8 +8,7 @@
 //! while so many are there already, so that TCP's window closes; one call takes more from the
 //! socket than a fixed number of bytes, even if they contain no data.
 
-use super::path::Path;
-use crate::control::LinkEnd;
+use super::path::{Path, PathEnd};
 use crate::os::tcp;
 use rustls::Connection;
 use std::format;
@@ -27,33 +26,6 @@ const FIRST_BYTES: usize = 2 << 10;
 /// Bytes from the socket after which one call takes no more, however little data they contain: a
 /// record of TLS may contain one byte, and padding.
 const CALL_BYTES: u64 = 256 << 10;
-
-/// How the other end stopped.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ChannelEnd {
-    /// It announced its end.
-    Said,
-    /// Its system closed the connection without an announcement.
-    Cut,
-    /// The connection broke: it was reset, or its host has not answered for too long.
-    Broken(String),
-    /// The fabric beside the connection has failed.
-    Failed(String),
-    /// The bytes are not TLS, or not of this connection, which is of no more use.
-    Nonsense(String),
-}
-
-impl ChannelEnd {
-    /// The reason, if it says more than the link's end does.
-    pub fn more_than(&self, reason: LinkEnd) -> Option<String> {
-        match (reason, self) {
-            (LinkEnd::Died, Self::Failed(why)) | (LinkEnd::Violation, Self::Nonsense(why)) => {
-                Some(why.clone())
-            }
-            _ => None,
-        }
-    }
-}
 
 /// A TCP connection with TLS; it is encrypted once [`is_open`](Self::is_open).
 #[derive(Debug)]
@@ -74,7 +46,7 @@ pub struct Channel {
     plain_end: usize,
     /// Bytes that TLS has decrypted and that are not in `plain` yet.
     unread: usize,
-    ended: Option<ChannelEnd>,
+    ended: Option<PathEnd>,
     /// The connection broke; nothing more can be sent.
     broken: Option<String>,
     /// Everything has been sent; nothing more follows.
@@ -161,9 +133,7 @@ impl Channel {
 
     fn has_read(&mut self, bytes: io::Result<usize>, room: usize) -> bool {
         match bytes {
-            Ok(0) => {
-                self.ended = Some(self.broken.clone().map_or(ChannelEnd::Cut, ChannelEnd::Broken))
-            }
+            Ok(0) => self.ended = Some(self.broken.clone().map_or(PathEnd::Cut, PathEnd::Broken)),
             Ok(bytes) => {
                 self.raw_end = bytes;
                 self.received += bytes as u64;
@@ -171,7 +141,7 @@ impl Channel {
                 return true;
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            Err(e) => self.ended = Some(ChannelEnd::Broken(e.to_string())),
+            Err(e) => self.ended = Some(PathEnd::Broken(e.to_string())),
         }
         false
     }
@@ -302,7 +272,7 @@ impl Path for Channel {
                 Ok(state) if state.peer_has_closed() => {
                     self.unread = state.plaintext_bytes_to_read();
                     self.receive_plain(usize::MAX);
-                    self.ended = Some(ChannelEnd::Said);
+                    self.ended = Some(PathEnd::Said);
                 }
                 Ok(state) => self.unread = state.plaintext_bytes_to_read(),
                 Err((is_of_certificate, why)) => {
@@ -318,7 +288,7 @@ impl Path for Channel {
                     // its certificate.
                     let is_plain = is_of_certificate || !self.is_open();
                     let why = if is_plain { why } else { format!("{words}: {why}") };
-                    self.ended = Some(ChannelEnd::Nonsense(why));
+                    self.ended = Some(PathEnd::Nonsense(why));
                 }
             }
         }
@@ -334,7 +304,7 @@ impl Path for Channel {
         self.received
     }
 
-    fn ended(&self) -> Option<&ChannelEnd> {
+    fn ended(&self) -> Option<&PathEnd> {
         self.ended.as_ref()
     }
 
@@ -466,7 +436,7 @@ mod tests {
             while channel.ended().is_none() {
                 channel.receive(1);
             }
-            assert_eq!(channel.ended(), Some(&ChannelEnd::Cut));
+            assert_eq!(channel.ended(), Some(&PathEnd::Cut));
         }
     }
 

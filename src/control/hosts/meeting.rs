@@ -6,11 +6,12 @@
 //! ```
 //! Never: a step waits; a meeting lasts longer than its deadline, which its owner keeps.
 
-use super::channel::{Channel, ChannelEnd};
+use super::channel::Channel;
 use super::fabric::OfferedPlace;
 use super::hello::{self, Answer, VERSION, Wants};
 use super::keys::{Keys, TlsEnd};
 use super::path::Path;
+use super::path::PathEnd;
 use super::rails::said::{RailsSecret, Said};
 use crate::control::Reason;
 use crate::control::identity::{Identity, is_signed, node_of};
@@ -360,16 +361,16 @@ impl Meeting {
             None => Ok(Some(MeetingStep::Waits)),
             // Every host that may ask for a server's figures sees its errors, and must not see its
             // paths.
-            Some(ChannelEnd::Nonsense(why)) => Err(MeetingError::Tls(match own.keys.files() {
+            Some(PathEnd::Nonsense(why)) => Err(MeetingError::Tls(match own.keys.files() {
                 Some(files) if self.end == TlsEnd::Client && is_of_certificates(why) => {
                     format!("{why} (here {files})")
                 }
                 _ => why.clone(),
             })),
-            Some(ChannelEnd::Broken(why) | ChannelEnd::Failed(why)) => {
+            Some(PathEnd::Broken(why) | PathEnd::Failed(why)) => {
                 Err(MeetingError::Gone(format!(": {why}")))
             }
-            Some(ChannelEnd::Said | ChannelEnd::Cut) => Err(MeetingError::Gone(String::new())),
+            Some(PathEnd::Said | PathEnd::Cut) => Err(MeetingError::Gone(String::new())),
         }
     }
 

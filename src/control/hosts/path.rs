@@ -3,8 +3,7 @@
 //!
 //! Never: a call waits; more of the other end's bytes are kept than it was granted.
 
-use super::channel::ChannelEnd;
-use crate::control::Reason;
+use crate::control::{LinkEnd, Reason};
 use crate::os::aperture::Pages;
 use crate::os::poller::Poller;
 use crate::os::tcp;
@@ -14,6 +13,33 @@ use std::boxed::Box;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::string::String;
+
+/// How the other end stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PathEnd {
+    /// It announced its end.
+    Said,
+    /// Its system closed the connection without an announcement.
+    Cut,
+    /// The connection broke: it was reset, or its host has not answered for too long.
+    Broken(String),
+    /// The fabric beside the connection has failed.
+    Failed(String),
+    /// The bytes are not TLS, or not of this connection, which is of no more use.
+    Nonsense(String),
+}
+
+impl PathEnd {
+    /// The reason, if it says more than the link's end does.
+    pub fn more_than(&self, reason: LinkEnd) -> Option<String> {
+        match (reason, self) {
+            (LinkEnd::Died, Self::Failed(why)) | (LinkEnd::Violation, Self::Nonsense(why)) => {
+                Some(why.clone())
+            }
+            _ => None,
+        }
+    }
+}
 
 /// The result of [`put_with`](Path::put_with).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +88,7 @@ pub trait Path: AsFd + Send + core::fmt::Debug {
     fn received(&self) -> u64;
 
     /// How the other end stopped; the bytes in [`plain`](Self::plain) came before that.
-    fn ended(&self) -> Option<&ChannelEnd>;
+    fn ended(&self) -> Option<&PathEnd>;
 
     /// Takes bytes; [`flush`](Self::flush) sends them. A broken path discards them.
     fn put(&mut self, bytes: &[u8]);

@@ -22,8 +22,8 @@ use super::super::frame::{
     VERSION_MAJOR, VERSION_MINOR, Welcome,
 };
 use super::account::{Accounts, Rank};
-use super::memory::{Transfer, is_ring_size};
-use super::table::{ConnectionStage, LeaveReason, LinkMeeting, Linked, TableConnection};
+use super::memory::is_ring_size;
+use super::table::{ConnectionStage, LeaveReason, LinkMeeting, Linked, TableConnection, Transfer};
 use super::{
     Accept, AcceptError, Action, Admission, AgreedLink, ConnectFailure, ConnectionId, Machine,
     MachineEvent, NotNow, RefusedBy, RequestId, UnknownUsers, Wait, Who,

@@ -20,7 +20,7 @@
 
 use super::super::frame::{Frame, LinkFeatures, LinkSide, Memory, MemoryWord, Reason, owner_of};
 use super::account::{Accounts, User};
-use super::table::ConnectionStage;
+use super::table::{ConnectionStage, Transfer};
 use super::{
     Action, ConnectFailure, ConnectionId, Expected, LinkEnd, Machine, MachineEvent, MemoryOutcome,
     Touched,
@@ -31,41 +31,6 @@ use alloc::vec::Vec;
 
 /// Time that a receiver may take beyond its deadline before it counts as stopped.
 const GRACE_NS: u64 = 1_000_000_000;
-
-/// A ring on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Transfer {
-    /// Not begun, or refused.
-    None,
-    /// Ours: waits for TAKE.
-    Offered { bytes: u64 },
-    /// Ours: waits for HELD.
-    Passed { bytes: u64, until_ns: u64 },
-    /// Ours: the other end says that it has it and has paid for it; waits for a receiver.
-    Said { bytes: u64, until_ns: u64 },
-    /// Ours: a receiver sees whether it is paid for, and touches it.
-    Touching { bytes: u64 },
-    /// Theirs: waits for a receiver.
-    Wanted { bytes: u64, until_ns: u64 },
-    /// Theirs: a receiver waits for it.
-    Taking { bytes: u64 },
-    /// There.
-    Held,
-    /// Ours: it was not mapped in time; an answer that comes later means nothing.
-    Lapsed,
-}
-
-impl Transfer {
-    /// Its deadline.
-    fn until_ns(&self) -> Option<u64> {
-        match self {
-            Self::Passed { until_ns, .. }
-            | Self::Said { until_ns, .. }
-            | Self::Wanted { until_ns, .. } => Some(*until_ns),
-            _ => None,
-        }
-    }
-}
 
 /// Whether a ring may have this size.
 pub(super) fn is_ring_size(bytes: u64) -> bool {

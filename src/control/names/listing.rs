@@ -7,7 +7,8 @@
 use super::super::directories::{
     Directory, euid, open_checked_shared, open_private, open_shared, private_dir,
 };
-use super::super::lookups::{self, Lookups};
+use super::super::lookups::Lookups;
+use super::super::within::within;
 use super::{CHANGE_WITHIN, ServiceName};
 use crate::config::Config;
 use crate::os::socket;
@@ -112,7 +113,7 @@ fn look<T: Send + 'static>(
         drop(running);
         found
     };
-    lookups::within(LOOK_WITHIN, look).ok().flatten()
+    within(LOOK_WITHIN, look).ok().flatten()
 }
 
 /// The services in this user's own directory and in the shared one, as far as they can be seen.
@@ -288,7 +289,7 @@ fn list(directory: &Directory, user: Option<u32>) -> (Vec<ServiceEntry>, bool) {
 /// ```
 pub fn remove_stale(config: &Config, entry: &ServiceEntry) -> io::Result<bool> {
     let (config, entry) = (config.clone(), entry.clone());
-    let removed = lookups::within(CHANGE_WITHIN, move || try_remove_stale(&config, &entry))?;
+    let removed = within(CHANGE_WITHIN, move || try_remove_stale(&config, &entry))?;
     let held = || io::Error::new(io::ErrorKind::TimedOut, "the directory does not answer");
     removed.unwrap_or_else(|| Err(held()))
 }

@@ -6,9 +6,9 @@
 use super::super::GREETING_BYTES_MAX;
 use super::super::frame::{Credential, FRAME_BYTES_MAX, Frame, FrameError, Hello};
 use super::super::identity;
-use super::super::lookups::{self, Running};
 use super::super::machine::{ConnectFailure, ConnectionId, NotNow, Verdict, Wait, Who};
 use super::super::names::{self, FindError, ServiceName, ServicePlace};
+use super::super::within::{self, Running};
 use super::inbox::{ConnectWait, LinkToken, NewLink, Waiter};
 use super::{
     ConnectError, Control, Posted, SOCKET, ShellRow, ShellShared, ShellState, WAKE, deadline_of,
@@ -413,7 +413,7 @@ impl ShellShared {
             }
             drop(running);
         };
-        lookups::spawn(looks)
+        within::spawn(looks)
             .map_err(|e| (None, std::format!("no thread to look for the name with: {e}")))
     }
 

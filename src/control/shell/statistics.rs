@@ -6,9 +6,10 @@
 
 use super::super::frame::{FRAME_BYTES_MAX, Frame, LinkFeatures};
 use super::super::identity::Identity;
-use super::super::lookups::{self, Lookups};
+use super::super::lookups::Lookups;
 use super::super::machine::{ConnectFailure, Machine, NotNow};
 use super::super::names::ServiceName;
+use super::super::within::within;
 use super::super::{Reason, printable_line};
 use super::dial::{Finder, MissedTry, namesakes_soon, with_namesakes};
 use super::{ConnectError, deadline_of, limits_of};
@@ -116,7 +117,7 @@ fn stat(
                     drop(running);
                     (opened, finder)
                 };
-                let found = lookups::within(left, look).map_err(os)?;
+                let found = within(left, look).map_err(os)?;
                 let (opened, looked) =
                     found.ok_or(ConnectError::TimedOut("looking for the name"))?;
                 finder = looked;

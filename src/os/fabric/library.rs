@@ -2,7 +2,6 @@
 
 use super::FabricError;
 use super::exit::{self, Door};
-use super::memory::OP_BYTES;
 use super::sys::{self, fi_info, fid_fabric};
 use crate::os::library;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -16,6 +15,8 @@ use std::string::{String, ToString};
 use std::sync::Arc;
 use std::vec::Vec;
 
+/// Bytes of one operation: small enough to be in a core's cache when the system takes them.
+pub(super) const OP_BYTES: u64 = 256 << 10;
 /// Bytes that a provider must be able to send at a time.
 pub const MESSAGE_BYTES: usize = 32 << 10;
 /// The name by which the system finds the library.

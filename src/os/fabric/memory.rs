@@ -19,6 +19,7 @@
 //! operations write the same bytes at a time; a lock is held while waiting.
 
 use super::endpoint::{FAR_OPS, FarMemory, OperationMemory};
+use super::library::OP_BYTES;
 use super::{Choice, FabricEndPoint, FabricError, FabricEvent, FabricPeer};
 use crate::link::cells;
 use crate::os::aperture::{AccessError, FarPages};
@@ -32,8 +33,6 @@ use std::string::{String, ToString};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// Bytes of one operation: small enough to be in a core's cache when the system takes them.
-pub(super) const OP_BYTES: u64 = 256 << 10;
 /// Most parts that wait for their operations, and most bytes of one.
 const PARTS_MAX: usize = 512;
 const PART_BYTES_MAX: u64 = 4 << 20;

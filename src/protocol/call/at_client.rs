@@ -1,6 +1,5 @@
 //! A client's state under its manager's lock: its calls, and the progress of each.
 
-use super::client::CallId;
 use super::handling::{LIMIT_BYTES, application_error, limit_us, limited};
 use super::{
     ASK, Blocks, Broken, Bytes, CALL_BITS, CANCEL, CLOSING, CallError, CallSending, DECLINED,
@@ -20,6 +19,31 @@ use std::string::String;
 use std::sync::Arc;
 use std::time::Instant;
 use std::vec::Vec;
+
+/// Names a call of one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallId {
+    pub(super) call: u32,
+    pub(super) generation: u32,
+}
+
+impl core::fmt::Display for CallId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "call {}", self.call)
+    }
+}
+
+impl CallId {
+    /// As a number, for languages that cannot hold this type.
+    pub fn to_bits(self) -> u64 {
+        (self.call as u64) << 32 | self.generation as u64
+    }
+
+    /// From [`to_bits`](Self::to_bits). Using a number that names no call is an error.
+    pub fn from_bits(bits: u64) -> Self {
+        Self { call: (bits >> 32) as u32, generation: bits as u32 }
+    }
+}
 
 /// The state of one call, at the client.
 #[derive(Clone, Copy)]

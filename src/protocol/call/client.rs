@@ -1,6 +1,6 @@
 //! The client's side of request and reply.
 
-use super::at_client::{AtClient, BegunCall, Call, ClientState, LongAtClient};
+use super::at_client::{AtClient, BegunCall, Call, CallId, ClientState, LongAtClient};
 use super::{Blocks, Bytes, CallError, LENGTH_MAX, LentBlocks, number_from};
 use crate::node::{Look, WaitError};
 use crate::protocol::ends::{connected, grown};
@@ -30,31 +30,6 @@ pub struct ClientConfig {
 impl Default for ClientConfig {
     fn default() -> Self {
         Self { outstanding: 64, reply_bytes: LENGTH_MAX, reply_bytes_max: 16 << 20 }
-    }
-}
-
-/// Names a call of one client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CallId {
-    pub(super) call: u32,
-    pub(super) generation: u32,
-}
-
-impl core::fmt::Display for CallId {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "call {}", self.call)
-    }
-}
-
-impl CallId {
-    /// As a number, for languages that cannot hold this type.
-    pub fn to_bits(self) -> u64 {
-        (self.call as u64) << 32 | self.generation as u64
-    }
-
-    /// From [`to_bits`](Self::to_bits). Using a number that names no call is an error.
-    pub fn from_bits(bits: u64) -> Self {
-        Self { call: (bits >> 32) as u32, generation: bits as u32 }
     }
 }
 

@@ -15,7 +15,7 @@ use super::{CLOSING, DRAINING, FAILED, LEFT, LENGTH_MAX, Server};
 use crate::interface::LinkId;
 use crate::node::{Attached, Look, Node, WaitError};
 use crate::protocol::ReceiveError;
-use crate::protocol::ends::Deadline;
+use crate::protocol::deadline::Deadline;
 use crate::wire::SlotIndex;
 use core::sync::atomic::Ordering;
 use core::time::Duration;

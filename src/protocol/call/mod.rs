@@ -42,9 +42,10 @@ mod long_requests;
 mod replying;
 mod server;
 
+pub use at_client::CallId;
 pub(super) use at_client::ClientState;
 pub(super) use at_server::ServerState;
-pub use client::{CallId, Client, ClientConfig};
+pub use client::{Client, ClientConfig};
 pub use handling::ERROR_TEXT_MAX;
 #[cfg(feature = "unstable-internals")]
 pub use handling::Which;

@@ -4,7 +4,8 @@ use super::root::{GroupOffer, MemberEntry, Root, RootState, down_metadata, lock}
 use super::{DATA, DOWN_BYTES, GroupConfig, GroupError, NO_ROUND, PART_ALIGN, RELEASE, misuse};
 use crate::interface::{AreaId, LinkId, Mode, SlotConfig};
 use crate::node::{Look, Node, NodeGuard, WaitError};
-use crate::protocol::ends::{Deadline, offered};
+use crate::protocol::deadline::Deadline;
+use crate::protocol::ends::offered;
 use crate::protocol::manager::{Guarded, OfferId, Offering, Protocols, set_up};
 use crate::protocol::outgoing::OutgoingMessage;
 use crate::protocol::{Connection, EndPoint, GrowError, Kind, Manager, Seed, SendError};

@@ -1,6 +1,5 @@
 //! Stops a connection attempt that one thread makes for another, when the other has given it up.
 
-use super::Manager;
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -18,13 +17,6 @@ impl UntilGivenUp {
     pub fn new(given_up: Arc<AtomicBool>) -> Self {
         GIVEN_UP.set(Some(given_up));
         Self(())
-    }
-
-    /// Gives up the attempt of the thread that connects with this manager.
-    pub fn give_up(given_up: &AtomicBool, manager: &Manager) {
-        given_up.store(true, Ordering::Release);
-        // It checks, wherever it sleeps.
-        manager.lock().wake();
     }
 }
 

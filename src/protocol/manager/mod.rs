@@ -37,7 +37,7 @@ pub use seat::{Offer, Protocol, Seat};
 #[cfg_attr(not(feature = "tokio"), allow(unused_imports))]
 pub(crate) use wakers::{Awaiting, Wakers};
 
-use super::ends::Deadline;
+use super::deadline::Deadline;
 use super::seed::{KIND_BYTES, Kind, Seed, Token};
 use crate::config::Config;
 use crate::control::{Accept, Access, ConnectError, Control, ServiceName, Wait};
@@ -629,6 +629,15 @@ impl Manager {
             self.end(connection);
             remove(&mut self.lock());
         }
+    }
+}
+
+impl UntilGivenUp {
+    /// Gives up the attempt of the thread that connects with this manager.
+    pub fn give_up(given_up: &core::sync::atomic::AtomicBool, manager: &Manager) {
+        given_up.store(true, core::sync::atomic::Ordering::Release);
+        // It checks, wherever it sleeps.
+        manager.lock().wake();
     }
 }
 

@@ -19,7 +19,8 @@ use super::publisher::{Loan, PublishError, Publisher};
 use super::sample::Sample;
 use super::{PublishConfig, SubscribeConfig, Subscriber, SubscriberState};
 use crate::node::{CloseReason, Forked, Look, Node, WaitError};
-use crate::protocol::ends::{Deadline, offered};
+use crate::protocol::deadline::Deadline;
+use crate::protocol::ends::offered;
 use crate::protocol::reconnect::Outages;
 use crate::protocol::{
     ConnectionState, EndPoint, GrowError, Manager, ReceiveError, ReconnectPolicy,

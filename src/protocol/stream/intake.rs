@@ -4,14 +4,13 @@
 //! Never: a message is handed out before earlier ones; memory that the sender may write is read
 //! more than once, other than from a copy.
 
+use super::FarOffer;
 use super::held::{HeldMessage, Lies, Messages, NOT_YET};
 use super::message_slot::{MessageSlot, fast_slot};
-use super::state::NextChecks;
 use super::{ReceiverState, Record, StreamConfig};
 use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
 use crate::node::{BuffersHeld, CloseReason, Look, Node};
 use crate::os::memory::AreaMemory;
-use crate::protocol::aperture_stream::FarOffer;
 use crate::protocol::records::{
     self, Mark, MessagePlaces, PLACE_BYTES, PLACES, RecordsError, Small, Window,
 };
@@ -25,6 +24,30 @@ use std::format;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::vec::Vec;
+
+/// The checks that the next receiving call needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum NextChecks {
+    /// All checks.
+    All,
+    /// Only a check for a message: no record is held, no grant owed to the sender, no violation
+    /// seen.
+    Direct,
+    /// A record was handed out that is the whole of a small message with this word, in its place.
+    /// It is not among the held messages, and is the only one that is not released.
+    InHand(u32),
+    /// Another coalesced record of the current message.
+    Run(Run),
+}
+
+/// Coalesced records of one message, one of which was handed out. [`HeldMessage::at`] lags behind
+/// meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) buffer: u32,
+    pub(super) at: u32,
+    pub(super) length: u32,
+}
 
 /// The memory of the messages that were taken.
 #[derive(Debug)]

@@ -16,7 +16,7 @@
 
 use super::sender::{StreamSender, ToSend};
 use crate::protocol::SendError;
-use crate::protocol::ends::Deadline;
+use crate::protocol::deadline::Deadline;
 use crate::protocol::records::HEAD_BYTES;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;

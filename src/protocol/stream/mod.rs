@@ -33,6 +33,7 @@
 //! Links may reorder (a link's bulk ring overtakes its base ring): a message's number is that of
 //! its ticket or place, and messages are taken in one order; see `records.rs`.
 
+mod far_offer;
 mod grants;
 mod guard;
 mod held;
@@ -43,6 +44,7 @@ mod receiver;
 mod sender;
 mod state;
 
+pub(super) use far_offer::FarOffer;
 pub use guard::RecordGuard;
 pub use loan::RecordLoan;
 #[cfg(feature = "unstable-internals")]
@@ -50,7 +52,6 @@ pub use loan::RecordLoanApart;
 pub use receiver::StreamReceiver;
 pub use sender::StreamSender;
 
-use super::aperture_stream::FarOffer;
 use super::manager::Protocol;
 use super::records::{self, FREED_BYTES, GRANT_BYTES};
 use super::tickets::fast_ticket_from;

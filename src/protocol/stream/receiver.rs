@@ -1,12 +1,10 @@
 //! The receiver of a stream.
 
 use super::held::Lies;
-use super::intake::Intake;
+use super::intake::{Intake, NextChecks};
 
-use super::state::NextChecks;
-use super::{PROTOCOL, Record, RecordGuard, StreamConfig, StreamOffer};
+use super::{FarOffer, PROTOCOL, Record, RecordGuard, StreamConfig, StreamOffer};
 use crate::node::Node;
-use crate::protocol::aperture_stream::FarOffer;
 use crate::protocol::ends::{explain, offered};
 use crate::protocol::manager::{Guarded, OfferId, Offering};
 use crate::protocol::records::Small;

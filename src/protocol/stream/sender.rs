@@ -4,7 +4,8 @@ use super::{PROTOCOL, THROUGH_THE_LINK};
 use crate::interface::LinkId;
 use crate::node::{Attached, Look, Node, NodeSendError, PreparedTicket, Unfinished};
 use crate::protocol::credit::Cell;
-use crate::protocol::ends::{Deadline, connected, ended, grown};
+use crate::protocol::deadline::Deadline;
+use crate::protocol::ends::{connected, ended, grown};
 use crate::protocol::manager::{Protocols, Target};
 use crate::protocol::records::{
     self, FREED_BYTES, FarRecord, GRANT_BYTES, Mark, PLACE_BYTES, PLACES, Small, TicketGrant,

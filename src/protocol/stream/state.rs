@@ -13,32 +13,8 @@
 
 use super::Record;
 use super::held::{HeldMessage, Lies};
-use super::intake::Intake;
+use super::intake::{Intake, NextChecks, Run};
 use crate::protocol::records::{HEAD_BYTES, Small};
-
-/// The checks that the next receiving call needs.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum NextChecks {
-    /// All checks.
-    All,
-    /// Only a check for a message: no record is held, no grant owed to the sender, no violation
-    /// seen.
-    Direct,
-    /// A record was handed out that is the whole of a small message with this word, in its place.
-    /// It is not among the held messages, and is the only one that is not released.
-    InHand(u32),
-    /// Another coalesced record of the current message.
-    Run(Run),
-}
-
-/// Coalesced records of one message, one of which was handed out. [`HeldMessage::at`] lags behind
-/// meanwhile.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
-    buffer: u32,
-    at: u32,
-    length: u32,
-}
 
 impl Intake {
     /// Makes all checks due, and brings the state up to date for them.

@@ -22,7 +22,7 @@ pub mod records;
 #[cfg_attr(not(feature = "dns"), path = "no_resolver.rs")]
 mod resolver;
 
-use super::super::lookups::Running;
+use super::super::within::Running;
 use super::name::Place;
 use crate::config::{Config, ServiceDirectory};
 use crate::os::sys::monotonic_ns;

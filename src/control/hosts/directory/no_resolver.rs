@@ -1,6 +1,6 @@
 //! The DNS without the feature `dns`: look-ups return an error that says so.
 
-use super::{HostDirectoryError, Target};
+use super::{HostDirectoryError, ServiceTarget};
 use crate::config::ServiceDirectory;
 use core::convert::Infallible;
 use core::net::SocketAddr;
@@ -23,7 +23,7 @@ pub fn look_up(
     server: Option<SocketAddr>,
     _: &str,
     _: u64,
-) -> Result<Vec<Target>, HostDirectoryError> {
+) -> Result<Vec<ServiceTarget>, HostDirectoryError> {
     let directory = ServiceDirectory::Dns { domain: domain.into(), server };
     Err(HostDirectoryError::NoDns(directory.to_string()))
 }

@@ -31,12 +31,11 @@ use crate::os::poller::Poller;
 use core::net::IpAddr;
 use core::time::Duration;
 use deposits::{Deposits, Holdings};
-use station::{Station, StationPlace};
+use station::{Station, StationPlace, place_at};
 use std::boxed::Box;
 use std::collections::HashMap;
 use std::format;
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -255,19 +254,6 @@ fn bound(
     }
     place.bind(&offer, is_client)?;
     Ok(place)
-}
-
-/// Replaces the host in a socket address, if it is of the same family.
-fn place_at(address: &mut [u8], host: SocketAddr) -> bool {
-    let Some((family, _)) = address.split_first_chunk::<2>() else { return false };
-    let family = i32::from(u16::from_ne_bytes(*family));
-    let (at, bytes) = match host.ip().to_canonical() {
-        IpAddr::V4(v4) if family == libc::AF_INET => (4, v4.octets().to_vec()),
-        IpAddr::V6(v6) if family == libc::AF_INET6 => (8, v6.octets().to_vec()),
-        _ => return false,
-    };
-    let place = address.get_mut(at..at + bytes.len());
-    place.map(|place| place.copy_from_slice(&bytes)).is_some()
 }
 
 fn cut(text: &str) -> String {

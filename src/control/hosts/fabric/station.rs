@@ -12,9 +12,9 @@
 
 mod place;
 
-pub use place::{NextMessage, StationPlace};
+pub use place::{NextMessage, StationPlace, place_at};
 
-use super::super::channel::ChannelEnd;
+use super::super::path::PathEnd;
 use super::credit::{Credit, CreditHead, GRANTS_MAX, HEAD_BYTES};
 use crate::os::fabric::{
     FabricEndPoint, FabricError, FabricEvent, FabricPeer, ReceivedChunk, SendOutcome,
@@ -95,7 +95,7 @@ struct StationRow {
     /// Messages that came before an earlier one.
     early: BTreeMap<u64, ReceivedChunk>,
     sending: u32,
-    ended: Option<ChannelEnd>,
+    ended: Option<PathEnd>,
 }
 
 /// The rest of a link that was left: its peer, and its unfinished sends.
@@ -139,7 +139,7 @@ impl StationRow {
             Ok(()) if has_data => drop(self.early.insert(head.before, received)),
             Ok(()) => end.give_back(received),
             Err(violation) => {
-                self.ended.get_or_insert(ChannelEnd::Nonsense(violation.0.into()));
+                self.ended.get_or_insert(PathEnd::Nonsense(violation.0.into()));
                 end.give_back(received);
             }
         }
@@ -330,7 +330,7 @@ impl StationInner {
     fn broke(&mut self, error: FabricError) {
         let why = error.to_string();
         for row in self.rows.values_mut() {
-            row.ended.get_or_insert(ChannelEnd::Failed(why.clone()));
+            row.ended.get_or_insert(PathEnd::Failed(why.clone()));
             row.tell();
         }
         self.leaving.clear();
@@ -353,7 +353,7 @@ impl StationInner {
         if let Some(row) = self.rows.get_mut(&token) {
             row.sending -= 1;
             if let Some(why) = failed {
-                row.ended.get_or_insert(ChannelEnd::Failed(why));
+                row.ended.get_or_insert(PathEnd::Failed(why));
                 row.tell();
             } else if row.waits && own != Some(token) {
                 row.tell();
@@ -427,7 +427,7 @@ impl StationInner {
             }
             Ok(SendOutcome::NotNow) => None,
             Err(error) => {
-                row.ended.get_or_insert(ChannelEnd::Failed(error.to_string()));
+                row.ended.get_or_insert(PathEnd::Failed(error.to_string()));
                 row.tell();
                 None
             }
@@ -453,7 +453,7 @@ impl StationInner {
             }
             Ok(SendOutcome::Nothing | SendOutcome::NotNow) => {}
             Err(error) => {
-                row.ended.get_or_insert(ChannelEnd::Failed(error.to_string()));
+                row.ended.get_or_insert(PathEnd::Failed(error.to_string()));
                 row.tell();
             }
         }

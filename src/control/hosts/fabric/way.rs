@@ -22,12 +22,11 @@
 //! If this end may write memory of the other's, packets are first taken out of the node's ring, and
 //! leave once all earlier writes have arrived: so a packet that announces bytes comes after them.
 
-use super::super::channel::{Channel, ChannelEnd};
-use super::super::path::{News, Path, Put};
+use super::super::channel::Channel;
+use super::super::path::{News, Path, PathEnd, Put};
 use super::deposits::Deposits;
-use super::place_at;
 use super::silence::{LinkPart, Silence, SilenceInput, SilenceStep};
-use super::station::{NextMessage, StationPlace, WINDOW};
+use super::station::{NextMessage, StationPlace, WINDOW, place_at};
 use super::words::{self, FabricWord, WORD_BYTES_MAX};
 use crate::os::fabric::Choice;
 use crate::os::poller::Poller;
@@ -85,8 +84,8 @@ pub struct FabricWay {
     pending_used: usize,
     /// The end of the other end's connection: its time, its kind, and the announced number of
     /// messages.
-    tls_ended: Option<(u64, ChannelEnd, Option<u64>)>,
-    ended: Option<ChannelEnd>,
+    tls_ended: Option<(u64, PathEnd, Option<u64>)>,
+    ended: Option<PathEnd>,
     is_broken: bool,
     /// Nothing more will be put; and that has been announced.
     is_last: bool,
@@ -160,7 +159,7 @@ impl FabricWay {
         self.say();
         self.tls.flush();
         let ended = match (heard, self.tls.ended()) {
-            (Err(why), _) => ChannelEnd::Nonsense(why.into()),
+            (Err(why), _) => PathEnd::Nonsense(why.into()),
             (Ok(()), None) => return,
             (Ok(()), Some(ended)) => ended.clone(),
         };
@@ -262,7 +261,7 @@ impl FabricWay {
             && let Some(why) = self.deposits.trouble(now_ns)
         {
             self.is_broken = true;
-            self.ended = Some(ChannelEnd::Failed(why));
+            self.ended = Some(PathEnd::Failed(why));
         }
     }
 
@@ -273,27 +272,27 @@ impl FabricWay {
         }
         let of_place = if has_ended { self.place.ended() } else { None };
         self.is_broken |= of_place.is_some();
-        if matches!(of_place, Some(ChannelEnd::Failed(_))) && self.tls_ended.is_none() {
+        if matches!(of_place, Some(PathEnd::Failed(_))) && self.tls_ended.is_none() {
             // It may have announced its end.
             self.looked_ns = 0;
             self.look(now_ns);
         }
-        if !nothing_lies_there && !matches!(of_place, Some(ChannelEnd::Nonsense(_))) {
+        if !nothing_lies_there && !matches!(of_place, Some(PathEnd::Nonsense(_))) {
             return;
         }
         let came = self.place.counts().1;
         self.ended = match (of_place, &self.tls_ended) {
             // Nothing is missing, although nothing can be sent to it any more.
-            (None | Some(ChannelEnd::Failed(_)), Some((_, ChannelEnd::Said, Some(count))))
+            (None | Some(PathEnd::Failed(_)), Some((_, PathEnd::Said, Some(count))))
                 if came >= *count =>
             {
-                Some(ChannelEnd::Said)
+                Some(PathEnd::Said)
             }
             (Some(of_place), _) => Some(of_place),
             (None, None) => None,
-            (None, Some((since_ns, ChannelEnd::Said, Some(_)))) => {
+            (None, Some((since_ns, PathEnd::Said, Some(_)))) => {
                 let is_late = now_ns.saturating_sub(*since_ns) > self.timeout_ns;
-                is_late.then_some(ChannelEnd::Cut)
+                is_late.then_some(PathEnd::Cut)
             }
             (None, Some((_, ended, _))) => Some(ended.clone()),
         };
@@ -464,7 +463,7 @@ impl Path for FabricWay {
         self.received
     }
 
-    fn ended(&self) -> Option<&ChannelEnd> {
+    fn ended(&self) -> Option<&PathEnd> {
         self.ended.as_ref()
     }
 

@@ -30,8 +30,8 @@ pub(super) use join::{RailDial, RailsOfLink};
 pub(super) use rail::ends_of;
 
 use super::accounts::Live;
-use super::channel::ChannelEnd;
 use super::path::Path;
+use super::path::PathEnd;
 use crate::os::poller::Poller;
 use crate::os::sys::{Bell, monotonic_ns};
 use core::time::Duration;
@@ -77,7 +77,7 @@ pub struct Rails {
     report_bytes: u64,
     /// Bytes that came over rails that have been left.
     received: u64,
-    ended: Option<ChannelEnd>,
+    ended: Option<PathEnd>,
     is_last_put: bool,
 }
 
@@ -245,7 +245,7 @@ impl Rails {
                 Err(BatchViolation(what)) => {
                     let place = self.rails[at].place;
                     let what = format!("on rail {place} of a link it says {what}");
-                    self.ended = Some(ChannelEnd::Nonsense(what));
+                    self.ended = Some(PathEnd::Nonsense(what));
                 }
             }
             self.turn = at + 1;
@@ -317,7 +317,7 @@ impl Rails {
 
     /// Whether the link has failed, so that nothing comes or leaves any more.
     fn is_dead(&self) -> bool {
-        self.ended.as_ref().is_some_and(|ended| *ended != ChannelEnd::Said)
+        self.ended.as_ref().is_some_and(|ended| *ended != PathEnd::Said)
     }
 
     fn ring(&mut self) {
@@ -328,7 +328,7 @@ impl Rails {
 
     fn see_last(&mut self) {
         if self.ended.is_none() && self.receiving.is_over() {
-            self.ended = Some(ChannelEnd::Said);
+            self.ended = Some(PathEnd::Said);
         }
     }
 
@@ -443,7 +443,7 @@ impl Path for Rails {
         // whole ones.
         if !self.plain().is_empty() {
             let what = "a batch that ends within a frame".into();
-            self.ended = Some(ChannelEnd::Nonsense(what));
+            self.ended = Some(PathEnd::Nonsense(what));
             return false;
         }
         let moved = self.pass();
@@ -456,7 +456,7 @@ impl Path for Rails {
         self.rails.iter().fold(self.received, |sum, rail| sum + rail.path.received())
     }
 
-    fn ended(&self) -> Option<&ChannelEnd> {
+    fn ended(&self) -> Option<&PathEnd> {
         self.ended.as_ref()
     }
 
@@ -519,7 +519,7 @@ impl Path for Rails {
         self.flush();
         let is_done = self.sending.is_all_there()
             || self.rails.iter().all(|rail| rail.is_broken)
-            || matches!(self.ended, Some(ChannelEnd::Nonsense(_)));
+            || matches!(self.ended, Some(PathEnd::Nonsense(_)));
         if is_done {
             for rail in &mut self.rails {
                 rail.path.put_end();

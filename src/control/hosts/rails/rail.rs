@@ -1,7 +1,8 @@
 //! One rail of a link, and its place there.
 
-use super::super::channel::{Channel, ChannelEnd};
+use super::super::channel::Channel;
 use super::super::path::Path;
+use super::super::path::PathEnd;
 use crate::os::sys::monotonic_ns;
 use std::boxed::Box;
 use std::format;
@@ -92,11 +93,11 @@ pub(in super::super) fn ends_of(channel: &Channel) -> String {
     channel.addresses().map_or(String::new(), |(own, other)| format!(", {own} to {other}"))
 }
 
-pub(super) fn of_end(ended: &ChannelEnd) -> String {
+pub(super) fn of_end(ended: &PathEnd) -> String {
     match ended {
-        ChannelEnd::Said => "the other end closed its connection".into(),
-        ChannelEnd::Cut => "its connection was cut".into(),
-        ChannelEnd::Broken(why) | ChannelEnd::Failed(why) => format!("its connection broke: {why}"),
-        ChannelEnd::Nonsense(why) => format!("it cannot be read any more: {why}"),
+        PathEnd::Said => "the other end closed its connection".into(),
+        PathEnd::Cut => "its connection was cut".into(),
+        PathEnd::Broken(why) | PathEnd::Failed(why) => format!("its connection broke: {why}"),
+        PathEnd::Nonsense(why) => format!("it cannot be read any more: {why}"),
     }
 }

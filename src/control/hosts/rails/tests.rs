@@ -45,7 +45,7 @@ struct Plug {
     unsent: Vec<u8>,
     plain: Vec<u8>,
     received: u64,
-    ended: Option<ChannelEnd>,
+    ended: Option<PathEnd>,
 }
 
 impl Path for Plug {
@@ -60,7 +60,7 @@ impl Path for Plug {
     fn receive(&mut self, most: usize) -> bool {
         let mut cable = lock(&self.cable);
         if cable.is_cut {
-            self.ended.get_or_insert(ChannelEnd::Cut);
+            self.ended.get_or_insert(PathEnd::Cut);
             return false;
         }
         let other = 1 - self.side;
@@ -77,7 +77,7 @@ impl Path for Plug {
         self.received
     }
 
-    fn ended(&self) -> Option<&ChannelEnd> {
+    fn ended(&self) -> Option<&PathEnd> {
         self.ended.as_ref()
     }
 
@@ -363,7 +363,7 @@ fn what_is_on_a_rail_that_stalls_arrives_over_another_when_the_link_is_left() {
             assert!(looks < 1000, "{}", link.ends[0].explain());
         }
         link.settle();
-        assert_eq!(link.ends[1].ended(), Some(&ChannelEnd::Said));
+        assert_eq!(link.ends[1].ended(), Some(&PathEnd::Said));
         link.check(1);
     }
 }
@@ -486,6 +486,6 @@ proptest! {
             prop_assert!(look < 1000, "{}", link.ends[0].explain());
         }
         link.settle();
-        prop_assert_eq!(link.ends[1].ended(), Some(&ChannelEnd::Said));
+        prop_assert_eq!(link.ends[1].ended(), Some(&PathEnd::Said));
     }
 }

@@ -18,13 +18,15 @@
 
 mod leaving;
 mod receivers;
+mod transfer;
 
 pub(super) use leaving::{LeaveReason, Report};
+
+pub(super) use transfer::Transfer;
 
 use super::super::frame::{COOKIE_BYTES, Hello, LinkFeatures, LinkSide, Memory};
 use super::account::{Accounts, User};
 use super::aperture::LinkApertures;
-use super::memory::Transfer;
 use super::queue::UserQueue;
 use super::{ConnectionId, Peer, RequestId, Wait, Who};
 use crate::wire::NodeId;

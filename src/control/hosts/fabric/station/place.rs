@@ -1,7 +1,7 @@
 //! The place of one link at an end point, with the link's calls.
 
-use super::super::super::channel::ChannelEnd;
 use super::super::super::hello::FabricOffer;
+use super::super::super::path::PathEnd;
 use super::super::credit::{Credit, CreditHead, HEAD_BYTES};
 use super::{
     Dropped, LeftLink, MESSAGE_BYTES_MIN, Other, SENDS, Station, StationInner, StationRow, WINDOW,
@@ -11,7 +11,7 @@ use crate::os::fabric::library::MESSAGE_BYTES;
 use crate::os::fabric::{Choice, ReceivedChunk};
 use crate::os::memory::ForkGuard;
 use crate::os::sys::Bell;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use std::boxed::Box;
 use std::format;
@@ -19,6 +19,19 @@ use std::os::fd::OwnedFd;
 use std::string::{String, ToString};
 use std::sync::Arc;
 use std::vec::Vec;
+
+/// Replaces the host in a socket address, if it is of the same family.
+pub fn place_at(address: &mut [u8], host: SocketAddr) -> bool {
+    let Some((family, _)) = address.split_first_chunk::<2>() else { return false };
+    let family = i32::from(u16::from_ne_bytes(*family));
+    let (at, bytes) = match host.ip().to_canonical() {
+        IpAddr::V4(v4) if family == libc::AF_INET => (4, v4.octets().to_vec()),
+        IpAddr::V6(v6) if family == libc::AF_INET6 => (8, v6.octets().to_vec()),
+        _ => return false,
+    };
+    let place = address.get_mut(at..at + bytes.len());
+    place.map(|place| place.copy_from_slice(&bytes)).is_some()
+}
 
 /// The result of looking for a link's next message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,13 +306,13 @@ impl StationPlace {
     /// Ends the link on the fabric. Messages that have come can still be read.
     pub fn fail(&self, why: String) {
         if let Some(row) = self.station.lock().rows.get_mut(&self.token) {
-            row.ended.get_or_insert(ChannelEnd::Failed(why));
+            row.ended.get_or_insert(PathEnd::Failed(why));
             row.tell();
         }
     }
 
     /// The link's end on the fabric, if it has ended.
-    pub fn ended(&self) -> Option<ChannelEnd> {
+    pub fn ended(&self) -> Option<PathEnd> {
         self.station.lock().rows.get(&self.token)?.ended.clone()
     }
 

@@ -137,12 +137,6 @@ pub enum Command {
     Man { directory: PathBuf },
     /// Print the completions for SHELL
     Completions { shell: clap_complete::Shell },
-    /// Print the physical limits between two cores
-    #[command(hide = true)]
-    Limits {
-        #[arg(long, value_name = "BYTES", default_value = "1MiB", value_parser = size)]
-        size: ByteSize,
-    },
     /// Starts the ranks of one host, for `hamlyn run`, which sends its orders over standard input
     #[command(hide = true)]
     RunAgent,
@@ -160,10 +154,7 @@ pub enum Command {
 impl Command {
     /// Whether the command starts it itself. Its environment was then checked by the caller.
     pub fn is_internal(&self) -> bool {
-        matches!(
-            self,
-            Self::Limits { .. } | Self::RunAgent | Self::RunRank { .. } | Self::FarEnd(_)
-        )
+        matches!(self, Self::RunAgent | Self::RunRank { .. } | Self::FarEnd(_))
     }
 }
 

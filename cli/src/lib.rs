@@ -112,7 +112,6 @@ pub fn run(cli: Cli) -> Result<()> {
         }
         Command::RunAgent => run::agent::run(),
         Command::RunRank { parent, program } => run::agent::become_rank(parent, &program),
-        Command::Limits { size } => perf::print_limits(size.as_u64() as usize),
         Command::FarEnd(end) => end.run(),
     }
 }

@@ -8,8 +8,7 @@ fn hamlyn(line: &str) -> Output {
 }
 
 /// Subcommands that the command starts itself are hidden from users.
-const INTERNAL: [&str; 5] =
-    ["limits", "perf-peer", "perf-idle-end", "perf-end", "perf-protocol-end"];
+const INTERNAL: [&str; 4] = ["perf-peer", "perf-idle-end", "perf-end", "perf-protocol-end"];
 
 fn error_of(line: &str) -> String {
     let output = hamlyn(line);

@@ -15,6 +15,7 @@
 mod actor;
 mod attack;
 mod by_hand;
+mod compare;
 mod guarded;
 mod host;
 mod hostile;

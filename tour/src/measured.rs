@@ -4,13 +4,13 @@
 use super::show;
 use super::terminal::{heading, say};
 use crate::TourArguments;
+use crate::compare::{self, Compared, Effort, Measured};
 use crate::report::{Chart, Curves, Finding, Section};
 use anyhow::Result;
 use bytesize::ByteSize;
 use hamlyn_cli::arguments::{Mode, Over, PerfArguments};
 use hamlyn_cli::perf;
 use hamlyn_cli::perf::baseline::{Channel, Patience};
-use hamlyn_cli::perf::compare::{self, Compared, Effort, Measured};
 use hamlyn_cli::perf::curve;
 use hamlyn_cli::perf::ends::Test;
 use hamlyn_cli::perf::others::{self, Others};

@@ -15,7 +15,6 @@
 //! - `bare_tls`: the comparison for links to other hosts.
 //! - `pingpong`: the comparison for links over libfabric.
 //! - [`baseline`]: Unix socket, TCP and pipe, in processes pinned alike.
-//! - [`compare`]: those beside Hamlyn.
 //! - [`curve`]: latency and rate by the length of the message.
 //! - [`row`]: one result, as JSON and for people.
 
@@ -24,7 +23,6 @@ pub mod bare_tls;
 pub mod baseline;
 pub mod bracket;
 pub mod clock;
-pub mod compare;
 pub mod copies;
 pub mod crowd;
 pub mod curve;
@@ -485,16 +483,7 @@ fn on_core<T: Send>(core: usize, run: impl FnOnce() -> T + Send) -> Result<T> {
 }
 
 /// The median of `runs` figures, of one at the least.
-fn median_of(runs: u32, mut run: impl FnMut() -> Result<f64>) -> Result<f64> {
+pub fn median_of(runs: u32, mut run: impl FnMut() -> Result<f64>) -> Result<f64> {
     let figures: Result<Vec<f64>> = (0..runs.max(1)).map(|_| run()).collect();
     Ok(stats::median(figures?).unwrap_or(f64::NAN))
-}
-
-/// The limits and today's channels, to show the abilities of a machine.
-pub fn print_limits(message_bytes: usize) -> Result<()> {
-    let cores = pin::two_cores()?;
-    let shape = ring_shape(&hamlyn::config::Config::from_env()?, message_bytes);
-    let limits = Limits { cores, round_trips: 10_000, message_bytes, shape, has_copies: true };
-    output::line(serde_json::to_string(&limits.measure()?)?)?;
-    output::line(compare::table(&compare::channels(cores, 16, compare::Effort::FULL, |_| ())?))
 }

@@ -1,12 +1,11 @@
 //! Hamlyn beside today's channels: one message one way, and messages one after another.
 
-use super::baseline::{self, Channel, Patience};
-use super::bracket::{Baselines, bracketed, repeats_max};
-use super::pin::Cores;
-use super::placement::agree;
-use super::{raw, row};
 use anyhow::Result;
-use comfy_table::Table;
+use hamlyn_cli::perf::baseline::{self, Channel, Patience};
+use hamlyn_cli::perf::bracket::{Baselines, bracketed, repeats_max};
+use hamlyn_cli::perf::pin::Cores;
+use hamlyn_cli::perf::placement::agree;
+use hamlyn_cli::perf::{raw, row};
 
 const RAW_ROUND_TRIPS: u64 = 6_400;
 
@@ -45,7 +44,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// The figure of a row from [`measure`](super::measure).
+    /// The figure of a row from [`measure`](hamlyn_cli::perf::measure).
     pub fn of(row: &row::Row) -> Self {
         let raw_line_ns = row.baselines.raw_line_one_way_ns;
         Self { value: row.figure.value(), raw_line_ns, is_steady: row.steady }
@@ -114,8 +113,8 @@ pub fn channel(
         repeats_max(round_trips),
         || Ok(Baselines::of_raw_line(raw::line_one_way_ns(cores, RAW_ROUND_TRIPS)?)),
         || {
-            let one_way_ns = super::median_of(effort.runs, || Ok(latency()?.p50))?;
-            anyhow::Ok((one_way_ns, super::median_of(effort.runs, rate)?))
+            let one_way_ns = hamlyn_cli::perf::median_of(effort.runs, || Ok(latency()?.p50))?;
+            anyhow::Ok((one_way_ns, hamlyn_cli::perf::median_of(effort.runs, rate)?))
         },
         |_| (),
     )?;
@@ -128,16 +127,4 @@ pub fn channel(
         one_way: measured(one_way_ns),
         rate: Some(measured(messages_per_s)),
     })
-}
-
-/// For people.
-pub fn table(lines: &[Compared]) -> Table {
-    let mut table = row::table(["", "waits", "one way", "messages", "raw line then"]);
-    for line in lines {
-        let rate = line.rate.map_or(String::new(), |rate| row::per_second(rate.value, ""));
-        let (one_way, raw) = (row::ns(line.one_way.value), row::ns(line.one_way.raw_line_ns));
-        table.add_row([line.name.clone(), line.waits.to_owned(), one_way, rate, raw]);
-    }
-    row::align_right(&mut table, [2, 3, 4]);
-    table
 }

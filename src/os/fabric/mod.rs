@@ -26,6 +26,9 @@ mod object;
 #[rustfmt::skip]
 mod sys;
 
+// Where `sys` was made, a word has 64 bits, too.
+const _: () = assert!(usize::BITS == 64);
+
 pub use chunk::ReceivedChunk;
 pub use endpoint::{FabricEndPoint, FabricEvent, FabricPeer, FarMemory, SendOutcome};
 pub use exit::OpenedExit;

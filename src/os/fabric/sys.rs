@@ -37,13 +37,6 @@ pub struct iovec {
     pub iov_base: *mut ::core::ffi::c_void,
     pub iov_len: usize,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of iovec"][::core::mem::size_of::<iovec>() - 16usize];
-    ["Alignment of iovec"][::core::mem::align_of::<iovec>() - 8usize];
-    ["Offset of field: iovec::iov_base"][::core::mem::offset_of!(iovec, iov_base) - 0usize];
-    ["Offset of field: iovec::iov_len"][::core::mem::offset_of!(iovec, iov_len) - 8usize];
-};
 pub const FI_EOTHER: _bindgen_ty_1 = 256;
 pub const FI_ETOOSMALL: _bindgen_ty_1 = 257;
 pub const FI_EOPBADSTATE: _bindgen_ty_1 = 258;
@@ -119,27 +112,6 @@ pub struct fi_tx_attr {
     pub rma_iov_limit: usize,
     pub tclass: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_tx_attr"][::core::mem::size_of::<fi_tx_attr>() - 80usize];
-    ["Alignment of fi_tx_attr"][::core::mem::align_of::<fi_tx_attr>() - 8usize];
-    ["Offset of field: fi_tx_attr::caps"][::core::mem::offset_of!(fi_tx_attr, caps) - 0usize];
-    ["Offset of field: fi_tx_attr::mode"][::core::mem::offset_of!(fi_tx_attr, mode) - 8usize];
-    ["Offset of field: fi_tx_attr::op_flags"]
-        [::core::mem::offset_of!(fi_tx_attr, op_flags) - 16usize];
-    ["Offset of field: fi_tx_attr::msg_order"]
-        [::core::mem::offset_of!(fi_tx_attr, msg_order) - 24usize];
-    ["Offset of field: fi_tx_attr::comp_order"]
-        [::core::mem::offset_of!(fi_tx_attr, comp_order) - 32usize];
-    ["Offset of field: fi_tx_attr::inject_size"]
-        [::core::mem::offset_of!(fi_tx_attr, inject_size) - 40usize];
-    ["Offset of field: fi_tx_attr::size"][::core::mem::offset_of!(fi_tx_attr, size) - 48usize];
-    ["Offset of field: fi_tx_attr::iov_limit"]
-        [::core::mem::offset_of!(fi_tx_attr, iov_limit) - 56usize];
-    ["Offset of field: fi_tx_attr::rma_iov_limit"]
-        [::core::mem::offset_of!(fi_tx_attr, rma_iov_limit) - 64usize];
-    ["Offset of field: fi_tx_attr::tclass"][::core::mem::offset_of!(fi_tx_attr, tclass) - 72usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_rx_attr {
@@ -152,24 +124,6 @@ pub struct fi_rx_attr {
     pub size: usize,
     pub iov_limit: usize,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_rx_attr"][::core::mem::size_of::<fi_rx_attr>() - 64usize];
-    ["Alignment of fi_rx_attr"][::core::mem::align_of::<fi_rx_attr>() - 8usize];
-    ["Offset of field: fi_rx_attr::caps"][::core::mem::offset_of!(fi_rx_attr, caps) - 0usize];
-    ["Offset of field: fi_rx_attr::mode"][::core::mem::offset_of!(fi_rx_attr, mode) - 8usize];
-    ["Offset of field: fi_rx_attr::op_flags"]
-        [::core::mem::offset_of!(fi_rx_attr, op_flags) - 16usize];
-    ["Offset of field: fi_rx_attr::msg_order"]
-        [::core::mem::offset_of!(fi_rx_attr, msg_order) - 24usize];
-    ["Offset of field: fi_rx_attr::comp_order"]
-        [::core::mem::offset_of!(fi_rx_attr, comp_order) - 32usize];
-    ["Offset of field: fi_rx_attr::total_buffered_recv"]
-        [::core::mem::offset_of!(fi_rx_attr, total_buffered_recv) - 40usize];
-    ["Offset of field: fi_rx_attr::size"][::core::mem::offset_of!(fi_rx_attr, size) - 48usize];
-    ["Offset of field: fi_rx_attr::iov_limit"]
-        [::core::mem::offset_of!(fi_rx_attr, iov_limit) - 56usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ep_attr {
@@ -187,36 +141,6 @@ pub struct fi_ep_attr {
     pub auth_key_size: usize,
     pub auth_key: *mut u8,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ep_attr"][::core::mem::size_of::<fi_ep_attr>() - 96usize];
-    ["Alignment of fi_ep_attr"][::core::mem::align_of::<fi_ep_attr>() - 8usize];
-    ["Offset of field: fi_ep_attr::type_"][::core::mem::offset_of!(fi_ep_attr, type_) - 0usize];
-    ["Offset of field: fi_ep_attr::protocol"]
-        [::core::mem::offset_of!(fi_ep_attr, protocol) - 4usize];
-    ["Offset of field: fi_ep_attr::protocol_version"]
-        [::core::mem::offset_of!(fi_ep_attr, protocol_version) - 8usize];
-    ["Offset of field: fi_ep_attr::max_msg_size"]
-        [::core::mem::offset_of!(fi_ep_attr, max_msg_size) - 16usize];
-    ["Offset of field: fi_ep_attr::msg_prefix_size"]
-        [::core::mem::offset_of!(fi_ep_attr, msg_prefix_size) - 24usize];
-    ["Offset of field: fi_ep_attr::max_order_raw_size"]
-        [::core::mem::offset_of!(fi_ep_attr, max_order_raw_size) - 32usize];
-    ["Offset of field: fi_ep_attr::max_order_war_size"]
-        [::core::mem::offset_of!(fi_ep_attr, max_order_war_size) - 40usize];
-    ["Offset of field: fi_ep_attr::max_order_waw_size"]
-        [::core::mem::offset_of!(fi_ep_attr, max_order_waw_size) - 48usize];
-    ["Offset of field: fi_ep_attr::mem_tag_format"]
-        [::core::mem::offset_of!(fi_ep_attr, mem_tag_format) - 56usize];
-    ["Offset of field: fi_ep_attr::tx_ctx_cnt"]
-        [::core::mem::offset_of!(fi_ep_attr, tx_ctx_cnt) - 64usize];
-    ["Offset of field: fi_ep_attr::rx_ctx_cnt"]
-        [::core::mem::offset_of!(fi_ep_attr, rx_ctx_cnt) - 72usize];
-    ["Offset of field: fi_ep_attr::auth_key_size"]
-        [::core::mem::offset_of!(fi_ep_attr, auth_key_size) - 80usize];
-    ["Offset of field: fi_ep_attr::auth_key"]
-        [::core::mem::offset_of!(fi_ep_attr, auth_key) - 88usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_domain_attr {
@@ -248,65 +172,6 @@ pub struct fi_domain_attr {
     pub mr_cnt: usize,
     pub tclass: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_domain_attr"][::core::mem::size_of::<fi_domain_attr>() - 192usize];
-    ["Alignment of fi_domain_attr"][::core::mem::align_of::<fi_domain_attr>() - 8usize];
-    ["Offset of field: fi_domain_attr::domain"]
-        [::core::mem::offset_of!(fi_domain_attr, domain) - 0usize];
-    ["Offset of field: fi_domain_attr::name"]
-        [::core::mem::offset_of!(fi_domain_attr, name) - 8usize];
-    ["Offset of field: fi_domain_attr::threading"]
-        [::core::mem::offset_of!(fi_domain_attr, threading) - 16usize];
-    ["Offset of field: fi_domain_attr::control_progress"]
-        [::core::mem::offset_of!(fi_domain_attr, control_progress) - 20usize];
-    ["Offset of field: fi_domain_attr::data_progress"]
-        [::core::mem::offset_of!(fi_domain_attr, data_progress) - 24usize];
-    ["Offset of field: fi_domain_attr::resource_mgmt"]
-        [::core::mem::offset_of!(fi_domain_attr, resource_mgmt) - 28usize];
-    ["Offset of field: fi_domain_attr::av_type"]
-        [::core::mem::offset_of!(fi_domain_attr, av_type) - 32usize];
-    ["Offset of field: fi_domain_attr::mr_mode"]
-        [::core::mem::offset_of!(fi_domain_attr, mr_mode) - 36usize];
-    ["Offset of field: fi_domain_attr::mr_key_size"]
-        [::core::mem::offset_of!(fi_domain_attr, mr_key_size) - 40usize];
-    ["Offset of field: fi_domain_attr::cq_data_size"]
-        [::core::mem::offset_of!(fi_domain_attr, cq_data_size) - 48usize];
-    ["Offset of field: fi_domain_attr::cq_cnt"]
-        [::core::mem::offset_of!(fi_domain_attr, cq_cnt) - 56usize];
-    ["Offset of field: fi_domain_attr::ep_cnt"]
-        [::core::mem::offset_of!(fi_domain_attr, ep_cnt) - 64usize];
-    ["Offset of field: fi_domain_attr::tx_ctx_cnt"]
-        [::core::mem::offset_of!(fi_domain_attr, tx_ctx_cnt) - 72usize];
-    ["Offset of field: fi_domain_attr::rx_ctx_cnt"]
-        [::core::mem::offset_of!(fi_domain_attr, rx_ctx_cnt) - 80usize];
-    ["Offset of field: fi_domain_attr::max_ep_tx_ctx"]
-        [::core::mem::offset_of!(fi_domain_attr, max_ep_tx_ctx) - 88usize];
-    ["Offset of field: fi_domain_attr::max_ep_rx_ctx"]
-        [::core::mem::offset_of!(fi_domain_attr, max_ep_rx_ctx) - 96usize];
-    ["Offset of field: fi_domain_attr::max_ep_stx_ctx"]
-        [::core::mem::offset_of!(fi_domain_attr, max_ep_stx_ctx) - 104usize];
-    ["Offset of field: fi_domain_attr::max_ep_srx_ctx"]
-        [::core::mem::offset_of!(fi_domain_attr, max_ep_srx_ctx) - 112usize];
-    ["Offset of field: fi_domain_attr::cntr_cnt"]
-        [::core::mem::offset_of!(fi_domain_attr, cntr_cnt) - 120usize];
-    ["Offset of field: fi_domain_attr::mr_iov_limit"]
-        [::core::mem::offset_of!(fi_domain_attr, mr_iov_limit) - 128usize];
-    ["Offset of field: fi_domain_attr::caps"]
-        [::core::mem::offset_of!(fi_domain_attr, caps) - 136usize];
-    ["Offset of field: fi_domain_attr::mode"]
-        [::core::mem::offset_of!(fi_domain_attr, mode) - 144usize];
-    ["Offset of field: fi_domain_attr::auth_key"]
-        [::core::mem::offset_of!(fi_domain_attr, auth_key) - 152usize];
-    ["Offset of field: fi_domain_attr::auth_key_size"]
-        [::core::mem::offset_of!(fi_domain_attr, auth_key_size) - 160usize];
-    ["Offset of field: fi_domain_attr::max_err_data"]
-        [::core::mem::offset_of!(fi_domain_attr, max_err_data) - 168usize];
-    ["Offset of field: fi_domain_attr::mr_cnt"]
-        [::core::mem::offset_of!(fi_domain_attr, mr_cnt) - 176usize];
-    ["Offset of field: fi_domain_attr::tclass"]
-        [::core::mem::offset_of!(fi_domain_attr, tclass) - 184usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_fabric_attr {
@@ -316,21 +181,6 @@ pub struct fi_fabric_attr {
     pub prov_version: u32,
     pub api_version: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_fabric_attr"][::core::mem::size_of::<fi_fabric_attr>() - 32usize];
-    ["Alignment of fi_fabric_attr"][::core::mem::align_of::<fi_fabric_attr>() - 8usize];
-    ["Offset of field: fi_fabric_attr::fabric"]
-        [::core::mem::offset_of!(fi_fabric_attr, fabric) - 0usize];
-    ["Offset of field: fi_fabric_attr::name"]
-        [::core::mem::offset_of!(fi_fabric_attr, name) - 8usize];
-    ["Offset of field: fi_fabric_attr::prov_name"]
-        [::core::mem::offset_of!(fi_fabric_attr, prov_name) - 16usize];
-    ["Offset of field: fi_fabric_attr::prov_version"]
-        [::core::mem::offset_of!(fi_fabric_attr, prov_version) - 24usize];
-    ["Offset of field: fi_fabric_attr::api_version"]
-        [::core::mem::offset_of!(fi_fabric_attr, api_version) - 28usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_info {
@@ -350,31 +200,6 @@ pub struct fi_info {
     pub fabric_attr: *mut fi_fabric_attr,
     pub nic: *mut fid_nic,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_info"][::core::mem::size_of::<fi_info>() - 120usize];
-    ["Alignment of fi_info"][::core::mem::align_of::<fi_info>() - 8usize];
-    ["Offset of field: fi_info::next"][::core::mem::offset_of!(fi_info, next) - 0usize];
-    ["Offset of field: fi_info::caps"][::core::mem::offset_of!(fi_info, caps) - 8usize];
-    ["Offset of field: fi_info::mode"][::core::mem::offset_of!(fi_info, mode) - 16usize];
-    ["Offset of field: fi_info::addr_format"]
-        [::core::mem::offset_of!(fi_info, addr_format) - 24usize];
-    ["Offset of field: fi_info::src_addrlen"]
-        [::core::mem::offset_of!(fi_info, src_addrlen) - 32usize];
-    ["Offset of field: fi_info::dest_addrlen"]
-        [::core::mem::offset_of!(fi_info, dest_addrlen) - 40usize];
-    ["Offset of field: fi_info::src_addr"][::core::mem::offset_of!(fi_info, src_addr) - 48usize];
-    ["Offset of field: fi_info::dest_addr"][::core::mem::offset_of!(fi_info, dest_addr) - 56usize];
-    ["Offset of field: fi_info::handle"][::core::mem::offset_of!(fi_info, handle) - 64usize];
-    ["Offset of field: fi_info::tx_attr"][::core::mem::offset_of!(fi_info, tx_attr) - 72usize];
-    ["Offset of field: fi_info::rx_attr"][::core::mem::offset_of!(fi_info, rx_attr) - 80usize];
-    ["Offset of field: fi_info::ep_attr"][::core::mem::offset_of!(fi_info, ep_attr) - 88usize];
-    ["Offset of field: fi_info::domain_attr"]
-        [::core::mem::offset_of!(fi_info, domain_attr) - 96usize];
-    ["Offset of field: fi_info::fabric_attr"]
-        [::core::mem::offset_of!(fi_info, fabric_attr) - 104usize];
-    ["Offset of field: fi_info::nic"][::core::mem::offset_of!(fi_info, nic) - 112usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops {
@@ -416,18 +241,6 @@ pub struct fi_ops {
         ) -> ::core::ffi::c_int,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops"][::core::mem::size_of::<fi_ops>() - 56usize];
-    ["Alignment of fi_ops"][::core::mem::align_of::<fi_ops>() - 8usize];
-    ["Offset of field: fi_ops::size"][::core::mem::offset_of!(fi_ops, size) - 0usize];
-    ["Offset of field: fi_ops::close"][::core::mem::offset_of!(fi_ops, close) - 8usize];
-    ["Offset of field: fi_ops::bind"][::core::mem::offset_of!(fi_ops, bind) - 16usize];
-    ["Offset of field: fi_ops::control"][::core::mem::offset_of!(fi_ops, control) - 24usize];
-    ["Offset of field: fi_ops::ops_open"][::core::mem::offset_of!(fi_ops, ops_open) - 32usize];
-    ["Offset of field: fi_ops::tostr"][::core::mem::offset_of!(fi_ops, tostr) - 40usize];
-    ["Offset of field: fi_ops::ops_set"][::core::mem::offset_of!(fi_ops, ops_set) - 48usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid {
@@ -435,14 +248,6 @@ pub struct fid {
     pub context: *mut ::core::ffi::c_void,
     pub ops: *mut fi_ops,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid"][::core::mem::size_of::<fid>() - 24usize];
-    ["Alignment of fid"][::core::mem::align_of::<fid>() - 8usize];
-    ["Offset of field: fid::fclass"][::core::mem::offset_of!(fid, fclass) - 0usize];
-    ["Offset of field: fid::context"][::core::mem::offset_of!(fid, context) - 8usize];
-    ["Offset of field: fid::ops"][::core::mem::offset_of!(fid, ops) - 16usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_fabric {
@@ -495,24 +300,6 @@ pub struct fi_ops_fabric {
         ) -> ::core::ffi::c_int,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_fabric"][::core::mem::size_of::<fi_ops_fabric>() - 56usize];
-    ["Alignment of fi_ops_fabric"][::core::mem::align_of::<fi_ops_fabric>() - 8usize];
-    ["Offset of field: fi_ops_fabric::size"][::core::mem::offset_of!(fi_ops_fabric, size) - 0usize];
-    ["Offset of field: fi_ops_fabric::domain"]
-        [::core::mem::offset_of!(fi_ops_fabric, domain) - 8usize];
-    ["Offset of field: fi_ops_fabric::passive_ep"]
-        [::core::mem::offset_of!(fi_ops_fabric, passive_ep) - 16usize];
-    ["Offset of field: fi_ops_fabric::eq_open"]
-        [::core::mem::offset_of!(fi_ops_fabric, eq_open) - 24usize];
-    ["Offset of field: fi_ops_fabric::wait_open"]
-        [::core::mem::offset_of!(fi_ops_fabric, wait_open) - 32usize];
-    ["Offset of field: fi_ops_fabric::trywait"]
-        [::core::mem::offset_of!(fi_ops_fabric, trywait) - 40usize];
-    ["Offset of field: fi_ops_fabric::domain2"]
-        [::core::mem::offset_of!(fi_ops_fabric, domain2) - 48usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_fabric {
@@ -520,26 +307,12 @@ pub struct fid_fabric {
     pub ops: *mut fi_ops_fabric,
     pub api_version: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_fabric"][::core::mem::size_of::<fid_fabric>() - 40usize];
-    ["Alignment of fid_fabric"][::core::mem::align_of::<fid_fabric>() - 8usize];
-    ["Offset of field: fid_fabric::fid"][::core::mem::offset_of!(fid_fabric, fid) - 0usize];
-    ["Offset of field: fid_fabric::ops"][::core::mem::offset_of!(fid_fabric, ops) - 24usize];
-    ["Offset of field: fid_fabric::api_version"]
-        [::core::mem::offset_of!(fid_fabric, api_version) - 32usize];
-};
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_nic {
     pub _bindgen_opaque_blob: [u64; 7usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_nic"][::core::mem::size_of::<fid_nic>() - 56usize];
-    ["Alignment of fid_nic"][::core::mem::align_of::<fid_nic>() - 8usize];
-};
 pub const FI_GETFIDFLAG: _bindgen_ty_7 = 0;
 pub const FI_SETFIDFLAG: _bindgen_ty_7 = 1;
 pub const FI_GETOPSFLAG: _bindgen_ty_7 = 2;
@@ -566,13 +339,6 @@ pub type _bindgen_ty_7 = ::core::ffi::c_uint;
 pub struct fi_context2 {
     pub internal: [*mut ::core::ffi::c_void; 8usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_context2"][::core::mem::size_of::<fi_context2>() - 64usize];
-    ["Alignment of fi_context2"][::core::mem::align_of::<fi_context2>() - 8usize];
-    ["Offset of field: fi_context2::internal"]
-        [::core::mem::offset_of!(fi_context2, internal) - 0usize];
-};
 pub const FI_WAIT_NONE: fi_wait_obj = 0;
 pub const FI_WAIT_UNSPEC: fi_wait_obj = 1;
 pub const FI_WAIT_SET: fi_wait_obj = 2;
@@ -587,55 +353,30 @@ pub type fi_wait_obj = ::core::ffi::c_uint;
 pub struct fi_wait_attr {
     pub _bindgen_opaque_blob: [u64; 2usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_wait_attr"][::core::mem::size_of::<fi_wait_attr>() - 16usize];
-    ["Alignment of fi_wait_attr"][::core::mem::align_of::<fi_wait_attr>() - 8usize];
-};
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_wait {
     pub _bindgen_opaque_blob: [u64; 4usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_wait"][::core::mem::size_of::<fid_wait>() - 32usize];
-    ["Alignment of fid_wait"][::core::mem::align_of::<fid_wait>() - 8usize];
-};
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_poll_attr {
     pub _bindgen_opaque_blob: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_poll_attr"][::core::mem::size_of::<fi_poll_attr>() - 8usize];
-    ["Alignment of fi_poll_attr"][::core::mem::align_of::<fi_poll_attr>() - 8usize];
-};
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_poll {
     pub _bindgen_opaque_blob: [u64; 4usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_poll"][::core::mem::size_of::<fid_poll>() - 32usize];
-    ["Alignment of fid_poll"][::core::mem::align_of::<fid_poll>() - 8usize];
-};
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_eq_attr {
     pub _bindgen_opaque_blob: [u64; 4usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_eq_attr"][::core::mem::size_of::<fi_eq_attr>() - 32usize];
-    ["Alignment of fi_eq_attr"][::core::mem::align_of::<fi_eq_attr>() - 8usize];
-};
 pub const FI_NOTIFY: _bindgen_ty_18 = 0;
 pub const FI_CONNREQ: _bindgen_ty_18 = 1;
 pub const FI_CONNECTED: _bindgen_ty_18 = 2;
@@ -650,11 +391,6 @@ pub type _bindgen_ty_18 = ::core::ffi::c_uint;
 pub struct fid_eq {
     pub _bindgen_opaque_blob: [u64; 4usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_eq"][::core::mem::size_of::<fid_eq>() - 32usize];
-    ["Alignment of fid_eq"][::core::mem::align_of::<fid_eq>() - 8usize];
-};
 pub const FI_CQ_FORMAT_UNSPEC: fi_cq_format = 0;
 pub const FI_CQ_FORMAT_CONTEXT: fi_cq_format = 1;
 pub const FI_CQ_FORMAT_MSG: fi_cq_format = 2;
@@ -668,17 +404,6 @@ pub struct fi_cq_msg_entry {
     pub flags: u64,
     pub len: usize,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_cq_msg_entry"][::core::mem::size_of::<fi_cq_msg_entry>() - 24usize];
-    ["Alignment of fi_cq_msg_entry"][::core::mem::align_of::<fi_cq_msg_entry>() - 8usize];
-    ["Offset of field: fi_cq_msg_entry::op_context"]
-        [::core::mem::offset_of!(fi_cq_msg_entry, op_context) - 0usize];
-    ["Offset of field: fi_cq_msg_entry::flags"]
-        [::core::mem::offset_of!(fi_cq_msg_entry, flags) - 8usize];
-    ["Offset of field: fi_cq_msg_entry::len"]
-        [::core::mem::offset_of!(fi_cq_msg_entry, len) - 16usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_cq_err_entry {
@@ -694,33 +419,6 @@ pub struct fi_cq_err_entry {
     pub err_data: *mut ::core::ffi::c_void,
     pub err_data_size: usize,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_cq_err_entry"][::core::mem::size_of::<fi_cq_err_entry>() - 80usize];
-    ["Alignment of fi_cq_err_entry"][::core::mem::align_of::<fi_cq_err_entry>() - 8usize];
-    ["Offset of field: fi_cq_err_entry::op_context"]
-        [::core::mem::offset_of!(fi_cq_err_entry, op_context) - 0usize];
-    ["Offset of field: fi_cq_err_entry::flags"]
-        [::core::mem::offset_of!(fi_cq_err_entry, flags) - 8usize];
-    ["Offset of field: fi_cq_err_entry::len"]
-        [::core::mem::offset_of!(fi_cq_err_entry, len) - 16usize];
-    ["Offset of field: fi_cq_err_entry::buf"]
-        [::core::mem::offset_of!(fi_cq_err_entry, buf) - 24usize];
-    ["Offset of field: fi_cq_err_entry::data"]
-        [::core::mem::offset_of!(fi_cq_err_entry, data) - 32usize];
-    ["Offset of field: fi_cq_err_entry::tag"]
-        [::core::mem::offset_of!(fi_cq_err_entry, tag) - 40usize];
-    ["Offset of field: fi_cq_err_entry::olen"]
-        [::core::mem::offset_of!(fi_cq_err_entry, olen) - 48usize];
-    ["Offset of field: fi_cq_err_entry::err"]
-        [::core::mem::offset_of!(fi_cq_err_entry, err) - 56usize];
-    ["Offset of field: fi_cq_err_entry::prov_errno"]
-        [::core::mem::offset_of!(fi_cq_err_entry, prov_errno) - 60usize];
-    ["Offset of field: fi_cq_err_entry::err_data"]
-        [::core::mem::offset_of!(fi_cq_err_entry, err_data) - 64usize];
-    ["Offset of field: fi_cq_err_entry::err_data_size"]
-        [::core::mem::offset_of!(fi_cq_err_entry, err_data_size) - 72usize];
-};
 pub const FI_CQ_COND_NONE: fi_cq_wait_cond = 0;
 pub const FI_CQ_COND_THRESHOLD: fi_cq_wait_cond = 1;
 pub type fi_cq_wait_cond = ::core::ffi::c_uint;
@@ -735,22 +433,6 @@ pub struct fi_cq_attr {
     pub wait_cond: fi_cq_wait_cond,
     pub wait_set: *mut fid_wait,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_cq_attr"][::core::mem::size_of::<fi_cq_attr>() - 40usize];
-    ["Alignment of fi_cq_attr"][::core::mem::align_of::<fi_cq_attr>() - 8usize];
-    ["Offset of field: fi_cq_attr::size"][::core::mem::offset_of!(fi_cq_attr, size) - 0usize];
-    ["Offset of field: fi_cq_attr::flags"][::core::mem::offset_of!(fi_cq_attr, flags) - 8usize];
-    ["Offset of field: fi_cq_attr::format"][::core::mem::offset_of!(fi_cq_attr, format) - 16usize];
-    ["Offset of field: fi_cq_attr::wait_obj"]
-        [::core::mem::offset_of!(fi_cq_attr, wait_obj) - 20usize];
-    ["Offset of field: fi_cq_attr::signaling_vector"]
-        [::core::mem::offset_of!(fi_cq_attr, signaling_vector) - 24usize];
-    ["Offset of field: fi_cq_attr::wait_cond"]
-        [::core::mem::offset_of!(fi_cq_attr, wait_cond) - 28usize];
-    ["Offset of field: fi_cq_attr::wait_set"]
-        [::core::mem::offset_of!(fi_cq_attr, wait_set) - 32usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_cq {
@@ -799,57 +481,24 @@ pub struct fi_ops_cq {
         ) -> *const ::core::ffi::c_char,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_cq"][::core::mem::size_of::<fi_ops_cq>() - 64usize];
-    ["Alignment of fi_ops_cq"][::core::mem::align_of::<fi_ops_cq>() - 8usize];
-    ["Offset of field: fi_ops_cq::size"][::core::mem::offset_of!(fi_ops_cq, size) - 0usize];
-    ["Offset of field: fi_ops_cq::read"][::core::mem::offset_of!(fi_ops_cq, read) - 8usize];
-    ["Offset of field: fi_ops_cq::readfrom"]
-        [::core::mem::offset_of!(fi_ops_cq, readfrom) - 16usize];
-    ["Offset of field: fi_ops_cq::readerr"][::core::mem::offset_of!(fi_ops_cq, readerr) - 24usize];
-    ["Offset of field: fi_ops_cq::sread"][::core::mem::offset_of!(fi_ops_cq, sread) - 32usize];
-    ["Offset of field: fi_ops_cq::sreadfrom"]
-        [::core::mem::offset_of!(fi_ops_cq, sreadfrom) - 40usize];
-    ["Offset of field: fi_ops_cq::signal"][::core::mem::offset_of!(fi_ops_cq, signal) - 48usize];
-    ["Offset of field: fi_ops_cq::strerror"]
-        [::core::mem::offset_of!(fi_ops_cq, strerror) - 56usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_cq {
     pub fid: fid,
     pub ops: *mut fi_ops_cq,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_cq"][::core::mem::size_of::<fid_cq>() - 32usize];
-    ["Alignment of fid_cq"][::core::mem::align_of::<fid_cq>() - 8usize];
-    ["Offset of field: fid_cq::fid"][::core::mem::offset_of!(fid_cq, fid) - 0usize];
-    ["Offset of field: fid_cq::ops"][::core::mem::offset_of!(fid_cq, ops) - 24usize];
-};
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_cntr_attr {
     pub _bindgen_opaque_blob: [u64; 3usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_cntr_attr"][::core::mem::size_of::<fi_cntr_attr>() - 24usize];
-    ["Alignment of fi_cntr_attr"][::core::mem::align_of::<fi_cntr_attr>() - 8usize];
-};
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_cntr {
     pub _bindgen_opaque_blob: [u64; 4usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_cntr"][::core::mem::size_of::<fid_cntr>() - 32usize];
-    ["Alignment of fid_cntr"][::core::mem::align_of::<fid_cntr>() - 8usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_av_attr {
@@ -861,32 +510,12 @@ pub struct fi_av_attr {
     pub map_addr: *mut ::core::ffi::c_void,
     pub flags: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_av_attr"][::core::mem::size_of::<fi_av_attr>() - 48usize];
-    ["Alignment of fi_av_attr"][::core::mem::align_of::<fi_av_attr>() - 8usize];
-    ["Offset of field: fi_av_attr::type_"][::core::mem::offset_of!(fi_av_attr, type_) - 0usize];
-    ["Offset of field: fi_av_attr::rx_ctx_bits"]
-        [::core::mem::offset_of!(fi_av_attr, rx_ctx_bits) - 4usize];
-    ["Offset of field: fi_av_attr::count"][::core::mem::offset_of!(fi_av_attr, count) - 8usize];
-    ["Offset of field: fi_av_attr::ep_per_node"]
-        [::core::mem::offset_of!(fi_av_attr, ep_per_node) - 16usize];
-    ["Offset of field: fi_av_attr::name"][::core::mem::offset_of!(fi_av_attr, name) - 24usize];
-    ["Offset of field: fi_av_attr::map_addr"]
-        [::core::mem::offset_of!(fi_av_attr, map_addr) - 32usize];
-    ["Offset of field: fi_av_attr::flags"][::core::mem::offset_of!(fi_av_attr, flags) - 40usize];
-};
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_av_set_attr {
     pub _bindgen_opaque_blob: [u64; 7usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_av_set_attr"][::core::mem::size_of::<fi_av_set_attr>() - 56usize];
-    ["Alignment of fi_av_set_attr"][::core::mem::align_of::<fi_av_set_attr>() - 8usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_av_set {
@@ -961,34 +590,12 @@ pub struct fi_ops_av {
         ) -> ::core::ffi::c_int,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_av"][::core::mem::size_of::<fi_ops_av>() - 64usize];
-    ["Alignment of fi_ops_av"][::core::mem::align_of::<fi_ops_av>() - 8usize];
-    ["Offset of field: fi_ops_av::size"][::core::mem::offset_of!(fi_ops_av, size) - 0usize];
-    ["Offset of field: fi_ops_av::insert"][::core::mem::offset_of!(fi_ops_av, insert) - 8usize];
-    ["Offset of field: fi_ops_av::insertsvc"]
-        [::core::mem::offset_of!(fi_ops_av, insertsvc) - 16usize];
-    ["Offset of field: fi_ops_av::insertsym"]
-        [::core::mem::offset_of!(fi_ops_av, insertsym) - 24usize];
-    ["Offset of field: fi_ops_av::remove"][::core::mem::offset_of!(fi_ops_av, remove) - 32usize];
-    ["Offset of field: fi_ops_av::lookup"][::core::mem::offset_of!(fi_ops_av, lookup) - 40usize];
-    ["Offset of field: fi_ops_av::straddr"][::core::mem::offset_of!(fi_ops_av, straddr) - 48usize];
-    ["Offset of field: fi_ops_av::av_set"][::core::mem::offset_of!(fi_ops_av, av_set) - 56usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_av {
     pub fid: fid,
     pub ops: *mut fi_ops_av,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_av"][::core::mem::size_of::<fid_av>() - 32usize];
-    ["Alignment of fid_av"][::core::mem::align_of::<fid_av>() - 8usize];
-    ["Offset of field: fid_av::fid"][::core::mem::offset_of!(fid_av, fid) - 0usize];
-    ["Offset of field: fid_av::ops"][::core::mem::offset_of!(fid_av, ops) - 24usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_mr {
@@ -996,14 +603,6 @@ pub struct fid_mr {
     pub mem_desc: *mut ::core::ffi::c_void,
     pub key: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_mr"][::core::mem::size_of::<fid_mr>() - 40usize];
-    ["Alignment of fid_mr"][::core::mem::align_of::<fid_mr>() - 8usize];
-    ["Offset of field: fid_mr::fid"][::core::mem::offset_of!(fid_mr, fid) - 0usize];
-    ["Offset of field: fid_mr::mem_desc"][::core::mem::offset_of!(fid_mr, mem_desc) - 24usize];
-    ["Offset of field: fid_mr::key"][::core::mem::offset_of!(fid_mr, key) - 32usize];
-};
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
@@ -1019,28 +618,6 @@ pub union fi_mr_attr__bindgen_ty_1 {
     pub neuron: ::core::ffi::c_int,
     pub synapseai: ::core::ffi::c_int,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_mr_attr__bindgen_ty_1"]
-        [::core::mem::size_of::<fi_mr_attr__bindgen_ty_1>() - 8usize];
-    ["Alignment of fi_mr_attr__bindgen_ty_1"]
-        [::core::mem::align_of::<fi_mr_attr__bindgen_ty_1>() - 8usize];
-    ["Offset of field: fi_mr_attr__bindgen_ty_1::reserved"]
-        [::core::mem::offset_of!(fi_mr_attr__bindgen_ty_1, reserved) - 0usize];
-    ["Offset of field: fi_mr_attr__bindgen_ty_1::cuda"]
-        [::core::mem::offset_of!(fi_mr_attr__bindgen_ty_1, cuda) - 0usize];
-    ["Offset of field: fi_mr_attr__bindgen_ty_1::ze"]
-        [::core::mem::offset_of!(fi_mr_attr__bindgen_ty_1, ze) - 0usize];
-    ["Offset of field: fi_mr_attr__bindgen_ty_1::neuron"]
-        [::core::mem::offset_of!(fi_mr_attr__bindgen_ty_1, neuron) - 0usize];
-    ["Offset of field: fi_mr_attr__bindgen_ty_1::synapseai"]
-        [::core::mem::offset_of!(fi_mr_attr__bindgen_ty_1, synapseai) - 0usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_mr_attr"][::core::mem::size_of::<fi_mr_attr>() - 80usize];
-    ["Alignment of fi_mr_attr"][::core::mem::align_of::<fi_mr_attr>() - 8usize];
-};
 pub const FI_INT8: fi_datatype = 0;
 pub const FI_UINT8: fi_datatype = 1;
 pub const FI_INT16: fi_datatype = 2;
@@ -1196,34 +773,6 @@ pub struct fi_ops_domain {
         ) -> ::core::ffi::c_int,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_domain"][::core::mem::size_of::<fi_ops_domain>() - 96usize];
-    ["Alignment of fi_ops_domain"][::core::mem::align_of::<fi_ops_domain>() - 8usize];
-    ["Offset of field: fi_ops_domain::size"][::core::mem::offset_of!(fi_ops_domain, size) - 0usize];
-    ["Offset of field: fi_ops_domain::av_open"]
-        [::core::mem::offset_of!(fi_ops_domain, av_open) - 8usize];
-    ["Offset of field: fi_ops_domain::cq_open"]
-        [::core::mem::offset_of!(fi_ops_domain, cq_open) - 16usize];
-    ["Offset of field: fi_ops_domain::endpoint"]
-        [::core::mem::offset_of!(fi_ops_domain, endpoint) - 24usize];
-    ["Offset of field: fi_ops_domain::scalable_ep"]
-        [::core::mem::offset_of!(fi_ops_domain, scalable_ep) - 32usize];
-    ["Offset of field: fi_ops_domain::cntr_open"]
-        [::core::mem::offset_of!(fi_ops_domain, cntr_open) - 40usize];
-    ["Offset of field: fi_ops_domain::poll_open"]
-        [::core::mem::offset_of!(fi_ops_domain, poll_open) - 48usize];
-    ["Offset of field: fi_ops_domain::stx_ctx"]
-        [::core::mem::offset_of!(fi_ops_domain, stx_ctx) - 56usize];
-    ["Offset of field: fi_ops_domain::srx_ctx"]
-        [::core::mem::offset_of!(fi_ops_domain, srx_ctx) - 64usize];
-    ["Offset of field: fi_ops_domain::query_atomic"]
-        [::core::mem::offset_of!(fi_ops_domain, query_atomic) - 72usize];
-    ["Offset of field: fi_ops_domain::query_collective"]
-        [::core::mem::offset_of!(fi_ops_domain, query_collective) - 80usize];
-    ["Offset of field: fi_ops_domain::endpoint2"]
-        [::core::mem::offset_of!(fi_ops_domain, endpoint2) - 88usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_mr {
@@ -1263,15 +812,6 @@ pub struct fi_ops_mr {
         ) -> ::core::ffi::c_int,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_mr"][::core::mem::size_of::<fi_ops_mr>() - 32usize];
-    ["Alignment of fi_ops_mr"][::core::mem::align_of::<fi_ops_mr>() - 8usize];
-    ["Offset of field: fi_ops_mr::size"][::core::mem::offset_of!(fi_ops_mr, size) - 0usize];
-    ["Offset of field: fi_ops_mr::reg"][::core::mem::offset_of!(fi_ops_mr, reg) - 8usize];
-    ["Offset of field: fi_ops_mr::regv"][::core::mem::offset_of!(fi_ops_mr, regv) - 16usize];
-    ["Offset of field: fi_ops_mr::regattr"][::core::mem::offset_of!(fi_ops_mr, regattr) - 24usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_domain {
@@ -1279,14 +819,6 @@ pub struct fid_domain {
     pub ops: *mut fi_ops_domain,
     pub mr: *mut fi_ops_mr,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_domain"][::core::mem::size_of::<fid_domain>() - 40usize];
-    ["Alignment of fid_domain"][::core::mem::align_of::<fid_domain>() - 8usize];
-    ["Offset of field: fid_domain::fid"][::core::mem::offset_of!(fid_domain, fid) - 0usize];
-    ["Offset of field: fid_domain::ops"][::core::mem::offset_of!(fid_domain, ops) - 24usize];
-    ["Offset of field: fid_domain::mr"][::core::mem::offset_of!(fid_domain, mr) - 32usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_msg {
@@ -1297,17 +829,6 @@ pub struct fi_msg {
     pub context: *mut ::core::ffi::c_void,
     pub data: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_msg"][::core::mem::size_of::<fi_msg>() - 48usize];
-    ["Alignment of fi_msg"][::core::mem::align_of::<fi_msg>() - 8usize];
-    ["Offset of field: fi_msg::msg_iov"][::core::mem::offset_of!(fi_msg, msg_iov) - 0usize];
-    ["Offset of field: fi_msg::desc"][::core::mem::offset_of!(fi_msg, desc) - 8usize];
-    ["Offset of field: fi_msg::iov_count"][::core::mem::offset_of!(fi_msg, iov_count) - 16usize];
-    ["Offset of field: fi_msg::addr"][::core::mem::offset_of!(fi_msg, addr) - 24usize];
-    ["Offset of field: fi_msg::context"][::core::mem::offset_of!(fi_msg, context) - 32usize];
-    ["Offset of field: fi_msg::data"][::core::mem::offset_of!(fi_msg, data) - 40usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_ep {
@@ -1354,21 +875,6 @@ pub struct fi_ops_ep {
     pub rx_size_left: ::core::option::Option<unsafe extern "C" fn(ep: *mut fid_ep) -> isize>,
     pub tx_size_left: ::core::option::Option<unsafe extern "C" fn(ep: *mut fid_ep) -> isize>,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_ep"][::core::mem::size_of::<fi_ops_ep>() - 64usize];
-    ["Alignment of fi_ops_ep"][::core::mem::align_of::<fi_ops_ep>() - 8usize];
-    ["Offset of field: fi_ops_ep::size"][::core::mem::offset_of!(fi_ops_ep, size) - 0usize];
-    ["Offset of field: fi_ops_ep::cancel"][::core::mem::offset_of!(fi_ops_ep, cancel) - 8usize];
-    ["Offset of field: fi_ops_ep::getopt"][::core::mem::offset_of!(fi_ops_ep, getopt) - 16usize];
-    ["Offset of field: fi_ops_ep::setopt"][::core::mem::offset_of!(fi_ops_ep, setopt) - 24usize];
-    ["Offset of field: fi_ops_ep::tx_ctx"][::core::mem::offset_of!(fi_ops_ep, tx_ctx) - 32usize];
-    ["Offset of field: fi_ops_ep::rx_ctx"][::core::mem::offset_of!(fi_ops_ep, rx_ctx) - 40usize];
-    ["Offset of field: fi_ops_ep::rx_size_left"]
-        [::core::mem::offset_of!(fi_ops_ep, rx_size_left) - 48usize];
-    ["Offset of field: fi_ops_ep::tx_size_left"]
-        [::core::mem::offset_of!(fi_ops_ep, tx_size_left) - 56usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_msg {
@@ -1448,25 +954,6 @@ pub struct fi_ops_msg {
         ) -> isize,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_msg"][::core::mem::size_of::<fi_ops_msg>() - 80usize];
-    ["Alignment of fi_ops_msg"][::core::mem::align_of::<fi_ops_msg>() - 8usize];
-    ["Offset of field: fi_ops_msg::size"][::core::mem::offset_of!(fi_ops_msg, size) - 0usize];
-    ["Offset of field: fi_ops_msg::recv"][::core::mem::offset_of!(fi_ops_msg, recv) - 8usize];
-    ["Offset of field: fi_ops_msg::recvv"][::core::mem::offset_of!(fi_ops_msg, recvv) - 16usize];
-    ["Offset of field: fi_ops_msg::recvmsg"]
-        [::core::mem::offset_of!(fi_ops_msg, recvmsg) - 24usize];
-    ["Offset of field: fi_ops_msg::send"][::core::mem::offset_of!(fi_ops_msg, send) - 32usize];
-    ["Offset of field: fi_ops_msg::sendv"][::core::mem::offset_of!(fi_ops_msg, sendv) - 40usize];
-    ["Offset of field: fi_ops_msg::sendmsg"]
-        [::core::mem::offset_of!(fi_ops_msg, sendmsg) - 48usize];
-    ["Offset of field: fi_ops_msg::inject"][::core::mem::offset_of!(fi_ops_msg, inject) - 56usize];
-    ["Offset of field: fi_ops_msg::senddata"]
-        [::core::mem::offset_of!(fi_ops_msg, senddata) - 64usize];
-    ["Offset of field: fi_ops_msg::injectdata"]
-        [::core::mem::offset_of!(fi_ops_msg, injectdata) - 72usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_tagged {
@@ -1494,52 +981,24 @@ pub struct fid_ep {
     pub atomic: *mut fi_ops_atomic,
     pub collective: *mut fi_ops_collective,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_ep"][::core::mem::size_of::<fid_ep>() - 80usize];
-    ["Alignment of fid_ep"][::core::mem::align_of::<fid_ep>() - 8usize];
-    ["Offset of field: fid_ep::fid"][::core::mem::offset_of!(fid_ep, fid) - 0usize];
-    ["Offset of field: fid_ep::ops"][::core::mem::offset_of!(fid_ep, ops) - 24usize];
-    ["Offset of field: fid_ep::cm"][::core::mem::offset_of!(fid_ep, cm) - 32usize];
-    ["Offset of field: fid_ep::msg"][::core::mem::offset_of!(fid_ep, msg) - 40usize];
-    ["Offset of field: fid_ep::rma"][::core::mem::offset_of!(fid_ep, rma) - 48usize];
-    ["Offset of field: fid_ep::tagged"][::core::mem::offset_of!(fid_ep, tagged) - 56usize];
-    ["Offset of field: fid_ep::atomic"][::core::mem::offset_of!(fid_ep, atomic) - 64usize];
-    ["Offset of field: fid_ep::collective"][::core::mem::offset_of!(fid_ep, collective) - 72usize];
-};
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_pep {
     pub _bindgen_opaque_blob: [u64; 5usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_pep"][::core::mem::size_of::<fid_pep>() - 40usize];
-    ["Alignment of fid_pep"][::core::mem::align_of::<fid_pep>() - 8usize];
-};
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_stx {
     pub _bindgen_opaque_blob: [u64; 4usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_stx"][::core::mem::size_of::<fid_stx>() - 32usize];
-    ["Alignment of fid_stx"][::core::mem::align_of::<fid_stx>() - 8usize];
-};
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct fid_mc {
     pub _bindgen_opaque_blob: [u64; 4usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fid_mc"][::core::mem::size_of::<fid_mc>() - 32usize];
-    ["Alignment of fid_mc"][::core::mem::align_of::<fid_mc>() - 8usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_cm {
@@ -1603,22 +1062,6 @@ pub struct fi_ops_cm {
         ) -> ::core::ffi::c_int,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_cm"][::core::mem::size_of::<fi_ops_cm>() - 80usize];
-    ["Alignment of fi_ops_cm"][::core::mem::align_of::<fi_ops_cm>() - 8usize];
-    ["Offset of field: fi_ops_cm::size"][::core::mem::offset_of!(fi_ops_cm, size) - 0usize];
-    ["Offset of field: fi_ops_cm::setname"][::core::mem::offset_of!(fi_ops_cm, setname) - 8usize];
-    ["Offset of field: fi_ops_cm::getname"][::core::mem::offset_of!(fi_ops_cm, getname) - 16usize];
-    ["Offset of field: fi_ops_cm::getpeer"][::core::mem::offset_of!(fi_ops_cm, getpeer) - 24usize];
-    ["Offset of field: fi_ops_cm::connect"][::core::mem::offset_of!(fi_ops_cm, connect) - 32usize];
-    ["Offset of field: fi_ops_cm::listen"][::core::mem::offset_of!(fi_ops_cm, listen) - 40usize];
-    ["Offset of field: fi_ops_cm::accept"][::core::mem::offset_of!(fi_ops_cm, accept) - 48usize];
-    ["Offset of field: fi_ops_cm::reject"][::core::mem::offset_of!(fi_ops_cm, reject) - 56usize];
-    ["Offset of field: fi_ops_cm::shutdown"]
-        [::core::mem::offset_of!(fi_ops_cm, shutdown) - 64usize];
-    ["Offset of field: fi_ops_cm::join"][::core::mem::offset_of!(fi_ops_cm, join) - 72usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_rma_iov {
@@ -1626,14 +1069,6 @@ pub struct fi_rma_iov {
     pub len: usize,
     pub key: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_rma_iov"][::core::mem::size_of::<fi_rma_iov>() - 24usize];
-    ["Alignment of fi_rma_iov"][::core::mem::align_of::<fi_rma_iov>() - 8usize];
-    ["Offset of field: fi_rma_iov::addr"][::core::mem::offset_of!(fi_rma_iov, addr) - 0usize];
-    ["Offset of field: fi_rma_iov::len"][::core::mem::offset_of!(fi_rma_iov, len) - 8usize];
-    ["Offset of field: fi_rma_iov::key"][::core::mem::offset_of!(fi_rma_iov, key) - 16usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_msg_rma {
@@ -1646,23 +1081,6 @@ pub struct fi_msg_rma {
     pub context: *mut ::core::ffi::c_void,
     pub data: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_msg_rma"][::core::mem::size_of::<fi_msg_rma>() - 64usize];
-    ["Alignment of fi_msg_rma"][::core::mem::align_of::<fi_msg_rma>() - 8usize];
-    ["Offset of field: fi_msg_rma::msg_iov"][::core::mem::offset_of!(fi_msg_rma, msg_iov) - 0usize];
-    ["Offset of field: fi_msg_rma::desc"][::core::mem::offset_of!(fi_msg_rma, desc) - 8usize];
-    ["Offset of field: fi_msg_rma::iov_count"]
-        [::core::mem::offset_of!(fi_msg_rma, iov_count) - 16usize];
-    ["Offset of field: fi_msg_rma::addr"][::core::mem::offset_of!(fi_msg_rma, addr) - 24usize];
-    ["Offset of field: fi_msg_rma::rma_iov"]
-        [::core::mem::offset_of!(fi_msg_rma, rma_iov) - 32usize];
-    ["Offset of field: fi_msg_rma::rma_iov_count"]
-        [::core::mem::offset_of!(fi_msg_rma, rma_iov_count) - 40usize];
-    ["Offset of field: fi_msg_rma::context"]
-        [::core::mem::offset_of!(fi_msg_rma, context) - 48usize];
-    ["Offset of field: fi_msg_rma::data"][::core::mem::offset_of!(fi_msg_rma, data) - 56usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_ops_rma {
@@ -1756,22 +1174,3 @@ pub struct fi_ops_rma {
         ) -> isize,
     >,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of fi_ops_rma"][::core::mem::size_of::<fi_ops_rma>() - 80usize];
-    ["Alignment of fi_ops_rma"][::core::mem::align_of::<fi_ops_rma>() - 8usize];
-    ["Offset of field: fi_ops_rma::size"][::core::mem::offset_of!(fi_ops_rma, size) - 0usize];
-    ["Offset of field: fi_ops_rma::read"][::core::mem::offset_of!(fi_ops_rma, read) - 8usize];
-    ["Offset of field: fi_ops_rma::readv"][::core::mem::offset_of!(fi_ops_rma, readv) - 16usize];
-    ["Offset of field: fi_ops_rma::readmsg"]
-        [::core::mem::offset_of!(fi_ops_rma, readmsg) - 24usize];
-    ["Offset of field: fi_ops_rma::write"][::core::mem::offset_of!(fi_ops_rma, write) - 32usize];
-    ["Offset of field: fi_ops_rma::writev"][::core::mem::offset_of!(fi_ops_rma, writev) - 40usize];
-    ["Offset of field: fi_ops_rma::writemsg"]
-        [::core::mem::offset_of!(fi_ops_rma, writemsg) - 48usize];
-    ["Offset of field: fi_ops_rma::inject"][::core::mem::offset_of!(fi_ops_rma, inject) - 56usize];
-    ["Offset of field: fi_ops_rma::writedata"]
-        [::core::mem::offset_of!(fi_ops_rma, writedata) - 64usize];
-    ["Offset of field: fi_ops_rma::injectdata"]
-        [::core::mem::offset_of!(fi_ops_rma, injectdata) - 72usize];
-};

@@ -62,7 +62,7 @@ pub unsafe extern "C" fn h_send_msg(
     }
     // The usual message. The general path prepares the rest, and finds out the cause of a failure.
     let send = |node: &Manager, ticket: TicketBytes| {
-        node.send_alone(ticket, &*data.cast::<[u8; INLINE_BYTES]>())
+        node.send_bytes_at_once(ticket, &*data.cast::<[u8; INLINE_BYTES]>())
     };
     match guard_usual(|| send_usual(node, ticket, data, handle, send)) {
         Some(status) => status,
@@ -82,9 +82,8 @@ unsafe fn send_usual(
     handle: *mut h_handle_t,
     send: impl FnOnce(&Manager, TicketBytes<'_>) -> bool,
 ) -> bool {
-    if !(node.addr() | handle.addr()).is_multiple_of(ALIGNED)
-        || !are_there([node.addr(), ticket.addr(), data.addr()])
-    {
+    let is_right = !node.is_null() && node.is_aligned() && handle.is_aligned();
+    if !is_right || ticket.is_null() || data.is_null() {
         return false;
     }
     // The conditions that `get`, `bytes` and `out_or_null` check.
@@ -95,24 +94,6 @@ unsafe fn send_usual(
         handle.write(copied());
     }
     true
-}
-
-/// Whether pointers are not null, at one branch: it accepts only addresses in the half that user
-/// space has, and may reject others that are not null.
-#[inline(always)]
-fn are_there<const N: usize>(addresses: [usize; N]) -> bool {
-    addresses.into_iter().fold(0, |all, address| all | address.wrapping_sub(1)) as isize >= 0
-}
-
-/// The common alignment of valid pointers to a node, a handle and a notification. The general path
-/// reports the required alignment of each.
-const ALIGNED: usize = largest(
-    align_of::<h_node_t>(),
-    largest(align_of::<h_handle_t>(), align_of::<h_notification_t>()),
-);
-
-const fn largest(a: usize, b: usize) -> usize {
-    if a > b { a } else { b }
 }
 
 /// Up to so many bytes, a message is tried as one packet first.
@@ -133,7 +114,7 @@ unsafe fn send_any(
 ) -> h_status {
     if metadata_length == 0 && length <= SHORT_MAX {
         let send = |node: &Manager, ticket: TicketBytes| {
-            node.send_alone(ticket, core::slice::from_raw_parts(data.cast(), length))
+            node.send_bytes_at_once(ticket, core::slice::from_raw_parts(data.cast(), length))
         };
         if let Some(status) = guard_usual(|| send_usual(node, ticket, data, handle, send)) {
             return status;
@@ -333,14 +314,13 @@ pub unsafe extern "C" fn h_recv_block(
     notification: *mut h_notification_t,
 ) -> h_status {
     let usual = || {
-        if !(node.addr() | notification.addr()).is_multiple_of(ALIGNED)
-            || !are_there([node.addr(), notification.addr()])
-        {
+        let is_there = !node.is_null() && !notification.is_null();
+        if !is_there || !node.is_aligned() || !notification.is_aligned() {
             return false;
         }
         // The conditions that `get` and `out` check.
-        let put = |found: Notification| notification.write(found.into());
-        (*node).at_once().recv_alone(queue.id(), put)
+        let found = (*node).at_once().recv_at_once(queue.id());
+        found.map(|found| notification.write(found.into())).is_some()
     };
     match guard_usual(usual) {
         Some(status) => status,

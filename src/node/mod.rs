@@ -69,7 +69,7 @@ pub(crate) use links::{NO_WORD, with_answer};
 pub use parts::MemoryError;
 pub use receive::NodeReceiveError;
 pub use send::{NodeSendError, Unfinished};
-pub(crate) use shared::{Attached, NodeGuard, NotAlone, SharedNode};
+pub(crate) use shared::{Attached, NodeGuard, SharedNode};
 #[cfg(feature = "tokio")]
 pub(crate) use shared::{NextTurn, Patience};
 

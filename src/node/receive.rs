@@ -313,21 +313,11 @@ impl Node {
         }
     }
 
-    /// The same, and `None` in a forked child, whose copy of the queue is the parent's. `to` gets
-    /// it at once, on each of the two paths, so that the notification need not be brought into one
-    /// form first.
+    /// The same, and `None` in a forked child, whose copy of the queue is the parent's.
     #[cfg(feature = "unstable-internals")]
     #[inline(always)]
-    pub(crate) fn take_own<R>(
-        &mut self,
-        queue: QueueId,
-        to: impl Fn(Notification) -> R,
-    ) -> Option<R> {
-        match self.take_direct(queue, None) {
-            Some(message) => Some(to(message.notification)),
-            None if self.fork_guard.is_parent() => Some(to(self.interface.pop(queue).ok()??)),
-            None => None,
-        }
+    pub(crate) fn take_own(&mut self, queue: QueueId) -> Option<Notification> {
+        if self.fork_guard.is_parent() { self.take_next(queue) } else { None }
     }
 
     /// The next message for `queue` when the caller has the consuming end: from the queue, or

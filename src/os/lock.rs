@@ -57,15 +57,6 @@ pub struct LockGuard<'a, T> {
     value: PhantomData<&'a mut T>,
 }
 
-/// The value of a lock that one thread has to itself, until this is dropped, by that thread.
-#[derive(Debug)]
-pub struct AloneGuard<'a, T> {
-    lock: &'a Lock<T>,
-    bias: &'a Bias,
-    /// As in [`LockGuard`]; and a bias belongs to a thread, so that this may not leave it.
-    value: PhantomData<(&'a mut T, MutexGuard<'a, ()>)>,
-}
-
 /// The way in which a guard has its lock. A `MutexGuard` stays in its thread, and so does this: a
 /// bias belongs to a thread as well.
 #[derive(Debug)]
@@ -125,18 +116,6 @@ impl<T> Lock<T> {
             return Some(LockGuard::new(self, LockHold::Bias(bias)));
         }
         self.try_lock_mutex()
-    }
-
-    /// The value, if this thread has the lock to itself and does not hold it already. For callers
-    /// that fall back on [`try_lock`](Self::try_lock): the guard need not know in which way it has
-    /// the lock.
-    #[inline(always)]
-    pub fn try_lock_alone(&self) -> Option<AloneGuard<'_, T>> {
-        let bias = self.latest();
-        if !bias.enter(this_thread(), Barrier::Asymmetric) {
-            return None;
-        }
-        Some(AloneGuard { lock: self, bias, value: PhantomData })
     }
 
     #[inline(always)]
@@ -302,30 +281,6 @@ impl<T> Drop for LockGuard<'_, T> {
     }
 }
 
-impl<T> Deref for AloneGuard<'_, T> {
-    type Target = T;
-    #[inline(always)]
-    fn deref(&self) -> &T {
-        // SAFETY: as of a `LockGuard`: of both kinds there is one at a time.
-        unsafe { &*self.lock.value.get() }
-    }
-}
-
-impl<T> DerefMut for AloneGuard<'_, T> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and borrowed exclusively.
-        unsafe { &mut *self.lock.value.get() }
-    }
-}
-
-impl<T> Drop for AloneGuard<'_, T> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.bias.leave();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -341,9 +296,6 @@ mod tests {
     assert_impl_all!(LockGuard<'static, u8>: Sync);
     assert_not_impl_any!(LockGuard<'static, u8>: Send);
     assert_not_impl_any!(LockGuard<'static, Cell<u8>>: Send, Sync);
-    assert_impl_all!(AloneGuard<'static, u8>: Sync);
-    assert_not_impl_any!(AloneGuard<'static, u8>: Send);
-    assert_not_impl_any!(AloneGuard<'static, Cell<u8>>: Send, Sync);
 
     const ROUNDS: u64 = if cfg!(miri) { 100 } else { 20_000 };
 
@@ -463,32 +415,30 @@ mod tests {
     }
 
     #[test]
-    fn the_short_way_to_the_lock_is_for_the_thread_that_has_it_to_itself() {
+    fn a_lock_that_a_thread_has_to_itself_goes_to_another_when_it_is_free() {
         let lock = Lock::new(0);
-        assert!(lock.try_lock_alone().is_none(), "nobody has it to himself yet");
         for _ in 0..TURNS_TO_BIAS {
             drop(lock.lock());
         }
+        let mut own = lock.try_lock().unwrap();
         if !sys::barrier() {
-            return assert!(lock.try_lock_alone().is_none());
+            return assert!(matches!(own.held, LockHold::Mutex(_)));
         }
-        let mut alone = lock.try_lock_alone().unwrap();
-        *alone += 1;
-        assert!(lock.try_lock_alone().is_none(), "it holds the lock");
-        assert!(alone.bias.is_inside(), "it does no more, for it has tried again");
+        *own += 1;
+        let LockHold::Bias(bias) = own.held else { panic!("no bias after so many turns") };
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| assert!(lock.try_lock_alone().is_none()));
+            let other = scope.spawn(|| assert!(lock.try_lock().is_none()));
             other.join().expect("another has it to himself");
-            assert!(alone.bias.is_inside(), "it does no more, for another has tried");
+            assert!(bias.is_inside(), "it does no more, for another has tried");
             let waiting = scope.spawn(|| *lock.lock() += 1);
-            while alone.bias.owner_is(this_thread()) {
+            while bias.owner_is(this_thread()) {
                 std::thread::yield_now();
             }
             assert!(!waiting.is_finished(), "two threads have the value");
-            drop(alone);
+            drop(own);
             waiting.join().unwrap();
         });
-        assert!(lock.try_lock_alone().is_none(), "it is nobody's own any more");
+        assert!(!bias.enter(this_thread(), Barrier::Asymmetric), "it is nobody's own any more");
         assert_eq!(*lock.lock(), 2);
     }
 

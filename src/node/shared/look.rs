@@ -171,28 +171,7 @@ impl<T: Attached> SharedNode<T> {
         give_back(state);
         None
     }
-
-    /// [`at_once`](Self::at_once), if lately this thread alone uses the node: a few instructions
-    /// less. After [`NotAlone`] the caller goes on with `at_once`.
-    #[inline(always)]
-    pub(crate) fn alone_at_once<R>(
-        &self,
-        act: impl FnOnce(&mut Node, &mut T) -> Option<R>,
-    ) -> Result<Option<R>, NotAlone> {
-        let mut state = self.inner.state.try_lock_alone().ok_or(NotAlone)?;
-        let SharedState { node, attached, threads } = &mut *state;
-        node.is_called();
-        let others = threads.others() | attached.waiting();
-        if others != 0 {
-            return Err(NotAlone);
-        }
-        Ok(act(node, attached))
-    }
 }
-
-/// Other threads use the node, or wait for the effect: nothing was done.
-#[derive(Debug)]
-pub(crate) struct NotAlone;
 
 /// A call of its own, because it is rare: the usual path needs no call to give the lock back.
 #[cold]

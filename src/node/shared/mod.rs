@@ -21,7 +21,6 @@ mod progress;
 
 #[cfg(feature = "tokio")]
 pub(crate) use event_loop::{NextTurn, Patience};
-pub(crate) use look::NotAlone;
 
 use super::send::BegunSend;
 use super::wait::{Look, WaitError};
@@ -501,20 +500,12 @@ impl<T: Attached> SharedNode<T> {
         self.at_once(|node, _| node.push_again(ticket, data, metadata, 0).then_some(())).is_some()
     }
 
-    /// The same without metadata and with a ticket in its wire form, if lately this thread alone uses
-    /// the node. `false`, too, if the bytes are no ticket.
+    /// The same without metadata and with a ticket in its wire form. `false`, too, if the bytes are no
+    /// ticket.
     #[cfg(feature = "unstable-internals")]
     #[inline(always)]
-    pub(crate) fn send_alone(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
-        let push = |node: &mut Node| node.push_bytes_again(&ticket, data);
-        matches!(self.alone_at_once(|node, _| push(node).then_some(())), Ok(Some(())))
-    }
-
-    /// [`recv_at_once`](Self::recv_at_once), if lately this thread alone uses the node.
-    #[cfg(feature = "unstable-internals")]
-    #[inline(always)]
-    pub(crate) fn recv_alone(&self, queue: QueueId, to: impl Fn(Notification)) -> bool {
-        matches!(self.alone_at_once(|node, _| node.take_own(queue, to)), Ok(Some(())))
+    pub(crate) fn send_bytes_at_once(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
+        self.at_once(|node, _| node.push_bytes_again(&ticket, data).then_some(())).is_some()
     }
 
     /// The next notification of `queue` that is there, or comes straight from a ring; `None`:
@@ -522,7 +513,7 @@ impl<T: Attached> SharedNode<T> {
     #[cfg(feature = "unstable-internals")]
     #[inline(always)]
     pub(crate) fn recv_at_once(&self, queue: QueueId) -> Option<Notification> {
-        self.at_once(|node, _| node.take_own(queue, |notification| notification))
+        self.at_once(|node, _| node.take_own(queue))
     }
 
     #[inline(never)]

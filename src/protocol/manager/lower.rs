@@ -10,6 +10,8 @@ use crate::node::{
     Unfinished, WaitError,
 };
 use crate::wire::Ticket;
+#[cfg(feature = "unstable-internals")]
+use crate::wire::TicketBytes;
 use core::time::Duration;
 
 /// A look at a message of one link, from its beginning or from its rest.
@@ -374,5 +376,36 @@ impl Manager {
     /// ```
     pub fn into_node(self) -> Result<Node, Self> {
         self.shared.into_inner().map_err(|shared| Self { shared })
+    }
+}
+
+/// Calls that never wait, for bindings, which have their own words for errors and reasons.
+#[cfg(feature = "unstable-internals")]
+impl Manager {
+    /// Limits how long the drop of the last clone of this manager waits for the library's own threads
+    /// to end. Bindings need this to close a manager that may have clones.
+    pub fn end_within(&self, limit: Option<Duration>) {
+        self.shared.lock().control_apart().end_within(limit);
+    }
+
+    /// [`send`](Self::send) of one packet that can leave now; `false`: nothing was done. Bindings
+    /// need not convert their arguments for a wait before they try this. Call it from one place in
+    /// a library: it is not inlined into several.
+    #[inline(always)]
+    pub fn send_at_once(&self, ticket: &Ticket, data: &[u8], metadata: &[u8]) -> bool {
+        self.shared.send_at_once(ticket, data, metadata)
+    }
+
+    /// The same without metadata and with a ticket in its wire form. `false`, too, if the bytes are no
+    /// ticket. [`send`](Self::send) goes on.
+    #[inline(always)]
+    pub fn send_bytes_at_once(&self, ticket: TicketBytes<'_>, data: &[u8]) -> bool {
+        self.shared.send_bytes_at_once(ticket, data)
+    }
+
+    /// [`recv`](Self::recv) of a waiting notification; `None`: nothing was done. For bindings, too.
+    #[inline(always)]
+    pub fn recv_at_once(&self, queue: QueueId) -> Option<Notification> {
+        self.shared.recv_at_once(queue)
     }
 }

@@ -11,8 +11,6 @@
 //! progress thread for this. Never: an end point's code runs without the manager's lock in an
 //! offer, or waits there.
 
-#[cfg(feature = "unstable-internals")]
-mod at_once;
 mod connection;
 mod error;
 mod giving_up;

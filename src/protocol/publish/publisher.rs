@@ -4,7 +4,7 @@ use super::log::PublishedBody;
 use super::serving::NoRoom;
 use super::state::PublisherState;
 use super::{PublishConfig, SubscriberState};
-use crate::node::{Attached, ExportError, Forked, Look, Node, NotAlone, WaitError};
+use crate::node::{Attached, ExportError, Forked, Look, Node, WaitError};
 use crate::os::pool::{Pool, PoolPlace};
 use crate::os::sys;
 use crate::protocol::ends::offered;
@@ -278,30 +278,8 @@ impl Publisher {
             return self.publish_long(sample, timeout);
         }
         let offer = self.offer;
-        let at_once = self
-            .manager
-            .shared
-            .alone_at_once(|node, protocols| publish_quickly(node, protocols, offer, sample));
-        match at_once {
-            Ok(Some(number)) => Ok(number),
-            Ok(None) => self.publish_slowly(PublishedBody::Short(sample), timeout),
-            Err(NotAlone) => self.publish_beside_others(sample, timeout),
-        }
-    }
-
-    /// [`publish`](Self::publish) of a short sample if other threads use the manager, too.
-    #[inline(never)]
-    fn publish_beside_others(
-        &self,
-        sample: &[u8],
-        timeout: Option<Duration>,
-    ) -> Result<u64, PublishError> {
-        let offer = self.offer;
-        let at_once = self
-            .manager
-            .shared
-            .at_once(|node, protocols| publish_quickly(node, protocols, offer, sample));
-        match at_once {
+        let shared = &self.manager.shared;
+        match shared.at_once(|node, protocols| publish_quickly(node, protocols, offer, sample)) {
             Some(number) => Ok(number),
             None => self.publish_slowly(PublishedBody::Short(sample), timeout),
         }

@@ -13,9 +13,7 @@ use super::{
 };
 use crate::interface::notification::{Consumer, QueueView};
 use crate::interface::{AreaId, LinkId, Notification, QueueId, SlotConfig, SlotId};
-use crate::node::{
-    Aperture, BoundedResource, CloseReason, Look, Node, NotAlone, PlacesHeld, SamplesHeld,
-};
+use crate::node::{Aperture, BoundedResource, CloseReason, Look, Node, PlacesHeld, SamplesHeld};
 use crate::os::pool::Layout;
 use crate::protocol::credit::CreditReturn;
 use crate::protocol::ends::{connected, grown};
@@ -281,38 +279,18 @@ impl Subscriber {
     #[inline]
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<Sample, ReceiveError> {
         let Self { manager, connection, memory, consumer, reading, credit } = self;
-        let at_once = manager.shared.alone_at_once(|node, protocols| {
+        let line = manager.shared.at_once(|node, protocols| {
             take_line(node, protocols, connection, memory, consumer, reading, credit)
         });
-        let line = match at_once {
-            Ok(Some(line)) => Some(line),
-            not_yet => {
-                match not_yet {
-                    Err(NotAlone) => self.receive_beside_others(timeout),
-                    Ok(_) => self.receive_slowly(timeout),
-                }
-                self.reading.waited.take()
-            }
-        };
+        let line = line.or_else(|| {
+            self.receive_slowly(timeout);
+            self.reading.waited.take()
+        });
         // A sample is made here alone, out of registers: one that another function writes has to be
         // in memory, and is moved from there.
         match line {
             Some(line) => Ok(line.into_sample()),
             None => self.reading.taken.take().unwrap_or(Err(ReceiveError::TimedOut)),
-        }
-    }
-
-    /// [`receive_slowly`](Self::receive_slowly), after a look at the link itself, if other threads
-    /// use the manager, too.
-    #[inline(never)]
-    fn receive_beside_others(&mut self, timeout: Option<Duration>) {
-        let Self { manager, connection, memory, consumer, reading, credit } = self;
-        let line = manager.shared.at_once(|node, protocols| {
-            take_line(node, protocols, connection, memory, consumer, reading, credit)
-        });
-        match line {
-            Some(line) => reading.waited = Some(line),
-            None => self.receive_slowly(timeout),
         }
     }
 

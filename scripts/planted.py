@@ -20,13 +20,14 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 MACHINE = "src/control/machine/"
 HOSTS = "src/control/hosts/"
+TRANSPORT = "src/transport/"
 
 # name: file, original text, planted text, effect
 BUGS = {
     "silent-end": (
         MACHINE + "table/leaving.rs",
-        "Leave::Theirs(reason)) => Report::Closed(reason),",
-        "Leave::Theirs(reason)) => if PLANTED { Report::Nothing } else { Report::Closed(reason) },",
+        "LeaveReason::Theirs(reason),\n            ) => Report::Closed(reason),",
+        "LeaveReason::Theirs(reason),\n            ) => if PLANTED { Report::Nothing } else { Report::Closed(reason) },",
         "a link ends, and the application is not told",
     ),
     "kept-account": (
@@ -92,8 +93,8 @@ BUGS = {
     ),
     "unseen-link": (
         "src/engine/turns.rs",
-        "        self.places[link as usize] = Place::default();\n        self.put(link, List::Active);",
-        "        self.places[link as usize] = Place::default();\n        self.put(link, if PLANTED { List::Idle } else { List::Active });",
+        "        self.places[link as usize] = TurnEntry::default();\n        self.put(link, List::Active);",
+        "        self.places[link as usize] = TurnEntry::default();\n        self.put(link, if PLANTED { List::Idle } else { List::Active });",
         "a new link is looked at as if it had been idle for long",
     ),
     "no-long-turn": (
@@ -116,8 +117,8 @@ BUGS = {
     ),
     "no-barrier": (
         "src/engine/sleep.rs",
-        "            Announced::NeedsBarrier if self.barrier() => {",
-        "            Announced::NeedsBarrier if PLANTED || self.barrier() => {",
+        "            AnnounceStep::NeedsBarrier if self.barrier() => {",
+        "            AnnounceStep::NeedsBarrier if PLANTED || self.barrier() => {",
         "a node looks before its senders are sure to see that it sleeps",
     ),
     "no-naps": (
@@ -164,14 +165,14 @@ BUGS = {
     ),
     "no-limit": (
         "src/engine/wait.rs",
-        "        if self.is_past(now_ns) {\n            return Step::TimedOut;",
-        "        if self.is_past(now_ns) && !PLANTED {\n            return Step::TimedOut;",
+        "        if self.is_past(now_ns) {\n            return WaitStep::TimedOut;",
+        "        if self.is_past(now_ns) && !PLANTED {\n            return WaitStep::TimedOut;",
         "a wait has no end",
     ),
     "sleeps-unlooked": (
         "src/engine/wait.rs",
-        "        let looks = matches!(step, None | Some(Step::Sleep { .. } | Step::TimedOut));",
-        "        let looks = matches!(step, None | Some(Step::Sleep { .. } | Step::TimedOut))\n"
+        "        let looks = matches!(step, None | Some(WaitStep::Sleep { .. } | WaitStep::TimedOut));",
+        "        let looks = matches!(step, None | Some(WaitStep::Sleep { .. } | WaitStep::TimedOut))\n"
         "            && !(PLANTED && step.is_some());",
         "a thread sleeps though its last turn took what it waits for",
     ),
@@ -201,24 +202,24 @@ BUGS = {
     ),
     "silent-death": (
         "src/node/links.rs",
-        "        self.drain(Leaving { link: id, until, reason, unsent });",
-        "        if !PLANTED || reason != CloseReason::HungUp {\n            self.drain(Leaving { link: id, until, reason, unsent });\n        }",
+        "        self.drain(LeavingLink { link: id, until, reason, unsent });",
+        "        if !PLANTED || reason != CloseReason::HungUp {\n            self.drain(LeavingLink { link: id, until, reason, unsent });\n        }",
         "a node is not told that its peer has gone",
     ),
     "late-unlooked": (
-        HOSTS + "carrier.rs",
+        TRANSPORT + "carrier.rs",
         "        if self.out.is_ready() && !is_over {\n            return Lateness::Again;",
         "        if self.out.is_ready() && !is_over && !PLANTED {\n            return Lateness::Again;",
         "what is sent while the thread of other hosts looks for the last time waits for good",
     ),
     "silent-late": (
-        HOSTS + "carrier.rs",
-        "            self.late.push(self.token);",
-        "            if !PLANTED { self.late.push(self.token); }",
+        TRANSPORT + "carrier.rs",
+        "            self.owner.hand_over();",
+        "            if !PLANTED { self.owner.hand_over(); }",
         "the thread of other hosts is not woken for what the network did not take",
     ),
     "untold-send": (
-        HOSTS + "carrier.rs",
+        TRANSPORT + "carrier.rs",
         "            self.sleep.arm_for_any();\n            if self.waits",
         "            if !PLANTED { self.sleep.arm_for_any(); }\n            if self.waits",
         "a send over a link to another host is told to nobody",
@@ -236,7 +237,7 @@ BUGS = {
         "a host that has lost its power is never told of",
     ),
     "lost-batch": (
-        HOSTS + "rails/mod.rs",
+        TRANSPORT + "rails/mod.rs",
         "        if self.sending.left(rail.id) {",
         "        if self.sending.left(rail.id) && !PLANTED {",
         "what was on its way over a rail that is left is not sent again",
@@ -337,7 +338,7 @@ def main() -> int:
         runs = [WHOLE]
         if file.startswith(("src/engine", MACHINE)):
             runs = [ENGINE, CONTROL]
-        elif file.startswith(HOSTS):
+        elif file.startswith((HOSTS, TRANSPORT)):
             runs = [WHOLE_HOSTS]
         began = time.monotonic()
         done = simulations(tree, runs, name)

@@ -182,6 +182,11 @@ pub mod link;
 mod os;
 #[cfg(all(feature = "os", feature = "unstable-internals"))]
 pub mod os;
+#[cfg(all(feature = "os", not(feature = "unstable-internals")))]
+#[allow(dead_code, unused_imports)]
+mod transport;
+#[cfg(all(feature = "os", feature = "unstable-internals"))]
+pub mod transport;
 #[cfg(not(feature = "unstable-internals"))]
 #[allow(dead_code, unused_imports)]
 mod wire;

@@ -14,12 +14,6 @@ mod with;
 
 use hamlyn::config::Fabric;
 use hamlyn::control::Reason;
-use hamlyn::control::hosts::channel::Channel;
-use hamlyn::control::hosts::fabric::credit::{CreditHead, HEAD_BYTES};
-use hamlyn::control::hosts::fabric::station::Station;
-use hamlyn::control::hosts::fabric::words::{self, FabricWord, OpenedMemory};
-use hamlyn::control::hosts::hello::{FabricOffer, OfferReply};
-use hamlyn::control::hosts::path::Path as _;
 use hamlyn::log::set_sink;
 use hamlyn::node::{CloseReason, Event};
 use hamlyn::os::fabric::{self, FabricEndPoint, FabricPeer as Address, Library, SendOutcome};
@@ -27,6 +21,12 @@ use hamlyn::protocol::{
     CallError, Client, Manager, Server, ServerConfig, StreamConfig, StreamReceiver, StreamSender,
     TaggedConfig, TaggedReceiver, TaggedSender,
 };
+use hamlyn::transport::channel::Channel;
+use hamlyn::transport::fabric::credit::{CreditHead, HEAD_BYTES};
+use hamlyn::transport::fabric::station::Station;
+use hamlyn::transport::fabric::words::{self, FabricWord, OpenedMemory};
+use hamlyn::transport::offer::{FabricOffer, OfferReply};
+use hamlyn::transport::path::Path as _;
 use hamlyn::{Accept, Access, ApertureAccess, Config, Node, NodeSendError, SlotConfig};
 use std::net::SocketAddr;
 use std::path::PathBuf;

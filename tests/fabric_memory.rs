@@ -11,10 +11,6 @@ mod with;
 
 use hamlyn::config::Fabric;
 use hamlyn::control::Reason;
-use hamlyn::control::hosts::channel::Channel;
-use hamlyn::control::hosts::fabric::words::{self, FabricWord, OpenedMemory};
-use hamlyn::control::hosts::hello::OfferReply;
-use hamlyn::control::hosts::path::Path as _;
 use hamlyn::node::{ApertureEvent, CloseReason, Event};
 use hamlyn::os::fabric::endpoint::OperationMemory;
 use hamlyn::os::fabric::{FabricEndPoint, FabricPeer as Address, FarMemory, Library};
@@ -22,6 +18,10 @@ use hamlyn::os::memory::RegionLines;
 use hamlyn::protocol::{
     ApertureStreamReceiver, ApertureStreamSender, Manager, RecordBytes, StreamConfig,
 };
+use hamlyn::transport::channel::Channel;
+use hamlyn::transport::fabric::words::{self, FabricWord, OpenedMemory};
+use hamlyn::transport::offer::OfferReply;
+use hamlyn::transport::path::Path as _;
 use hamlyn::{
     Accept, Access, AccessError, Aperture, ApertureAccess, ApertureId, LinkId, MetadataIndex, Node,
     Ticket,

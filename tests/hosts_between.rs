@@ -12,12 +12,12 @@
 mod hand;
 mod support;
 
-use hamlyn::control::hosts::channel::Channel;
 use hamlyn::control::hosts::hello::{self, HelloIdentity, Wants};
 use hamlyn::control::hosts::keys::TlsEnd;
-use hamlyn::control::hosts::path::Path;
 use hamlyn::control::{Accept, Reason};
 use hamlyn::node::{ConnectError, Event, HostError, MeetingError};
+use hamlyn::transport::channel::Channel;
+use hamlyn::transport::path::Path;
 use hamlyn::wire::NodeId;
 use hamlyn::{Access, Config, LinkId, Node};
 use hand::Hand;

@@ -14,9 +14,9 @@ use hamlyn::control::hosts::figures::{
 use hamlyn::control::hosts::hello::{Answer, Wants, to_bytes_with};
 use hamlyn::control::hosts::keys::{Keys, TlsEnd};
 use hamlyn::control::hosts::meeting::{Meeting, MeetingStep, OwnData};
-use hamlyn::control::hosts::path::Path as _;
-use hamlyn::control::hosts::rails::said::Said;
+use hamlyn::control::hosts::said::Said;
 use hamlyn::control::stat_of;
+use hamlyn::transport::path::Path as _;
 use hamlyn::{Accept, Access, Config, Node};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};

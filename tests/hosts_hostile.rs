@@ -11,13 +11,13 @@ mod model;
 mod support;
 
 use hamlyn::control::Identity;
-use hamlyn::control::hosts::channel::Channel;
 use hamlyn::control::hosts::hello::{self, HelloIdentity, VERSION, Wants};
 use hamlyn::control::hosts::keys::{Keys, TlsEnd};
 use hamlyn::control::hosts::meeting::{Meeting, MeetingStep, OwnData};
-use hamlyn::control::hosts::path::Path;
 use hamlyn::node::{CloseReason, ConnectError, Event, HostError, MeetingError};
 use hamlyn::protocol::{Client, Manager, Server, ServerConfig};
+use hamlyn::transport::channel::Channel;
+use hamlyn::transport::path::Path;
 use hamlyn::wire::{Destination, Flags, Header, Key, MetadataIndex, SlotIndex};
 use hamlyn::{Access, Config, Node};
 use hand::Hand;

@@ -11,7 +11,7 @@ use hamlyn::control::frame::Credential;
 use hamlyn::control::hosts::hello::Answer;
 use hamlyn::control::hosts::keys::Keys;
 use hamlyn::control::hosts::meeting::{Meeting, MeetingStep, OwnData};
-use hamlyn::control::hosts::rails::said::{Said, ServiceHere};
+use hamlyn::control::hosts::said::{Said, ServiceHere};
 use hamlyn::node::{ApertureEvent, ConnectError, Event};
 use hamlyn::protocol::{
     Client, Manager, Server, ServerConfig, TaggedConfig, TaggedReceiver, TaggedSender,

@@ -6,11 +6,11 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use hamlyn::control::hosts::channel::Channel;
 use hamlyn::control::hosts::keys::Keys;
 use hamlyn::control::hosts::meeting::{Meeting, MeetingStep, OwnData};
 use hamlyn::control::{Accept, Identity};
 use hamlyn::node::{ConnectError, HostError};
+use hamlyn::transport::channel::Channel;
 use hamlyn::{Access, Config, Node};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;

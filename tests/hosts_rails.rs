@@ -14,12 +14,9 @@ mod support;
 
 use cable::Cable;
 use hamlyn::Ticket;
-use hamlyn::control::hosts::channel::Channel;
 use hamlyn::control::hosts::keys::Keys;
 use hamlyn::control::hosts::meeting::{Meeting, MeetingError, MeetingStep, OwnData};
-use hamlyn::control::hosts::path::Path as _;
-use hamlyn::control::hosts::rails::numbers::{RailHead, RailKind, WINDOW};
-use hamlyn::control::hosts::rails::said::{RailsSecret, Said};
+use hamlyn::control::hosts::said::{RailsSecret, Said};
 use hamlyn::control::{Identity, Reason};
 use hamlyn::interface::terminus::Piece;
 use hamlyn::node::{CloseReason, Event};
@@ -29,6 +26,9 @@ use hamlyn::protocol::{
     StreamConfig, StreamReceiver, StreamSender, SubscribeConfig, Subscriber, TaggedConfig,
     TaggedReceiver, TaggedSender,
 };
+use hamlyn::transport::channel::Channel;
+use hamlyn::transport::path::Path as _;
+use hamlyn::transport::rails::numbers::{RailHead, RailKind, WINDOW};
 use hamlyn::{Accept, Access, Config, LinkId, MetadataIndex, Node, NodeSendError, SlotConfig};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -510,7 +510,7 @@ fn head(kind: RailKind, number: u64) -> RailHead {
 }
 
 fn stale() -> Vec<u8> {
-    use hamlyn::control::hosts::frames::{HostFrame, put};
+    use hamlyn::transport::frames::{HostFrame, put};
     let mut bytes = Vec::new();
     put(&mut bytes, &HostFrame::Stale { slot: 1, index: 2 });
     bytes

@@ -4,12 +4,12 @@
 
 mod support;
 
-use hamlyn::control::hosts::channel::Channel;
 use hamlyn::control::hosts::hello::{self, HelloIdentity, VERSION, Wants};
 use hamlyn::control::hosts::keys::{Keys, TlsEnd};
 use hamlyn::control::hosts::meeting::{Meeting, MeetingError, MeetingStep, OwnData};
-use hamlyn::control::hosts::path::Path;
 use hamlyn::control::{Accept, Identity, Reason, stat_of};
+use hamlyn::transport::channel::Channel;
+use hamlyn::transport::path::Path;
 use hamlyn::{Access, Config, Event, GREETING_BYTES_MAX, Node};
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -12,9 +12,12 @@
 pub mod bias;
 #[allow(unsafe_code)]
 pub mod cells;
+mod end;
 pub mod ring;
 pub mod sim;
 pub mod sleep;
+
+pub use end::LinkEnd;
 
 use crate::wire::{Flags, Header};
 use core::ops::Range;

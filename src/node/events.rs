@@ -304,17 +304,15 @@ impl Node {
     /// A violation that the interface cannot judge.
     #[cold]
     fn of_violation(&mut self, token: LinkToken) -> CloseReason {
-        #[cfg(feature = "tls")]
         if let Some(index) = self.index_of(token)
             && let Some(Some(link)) = self.links.get(index as usize)
             && let Some(host) = link.rx.host()
         {
             self.counters.links_closed_violation.add(1);
-            let why = control::hosts::lock(host).violation();
+            let why = crate::transport::lock(&**host).violation();
             let why = why.unwrap_or_else(|| "it sent what no host sends".into());
             return CloseReason::Misbehaved(why);
         }
-        let _ = token;
         CloseReason::Misbehaved("it sent nonsense on its control socket".into())
     }
 

@@ -15,8 +15,6 @@
 
 use super::conduct::Conduct;
 use super::figures::{LinkFigures, Moment};
-#[cfg(feature = "tls")]
-use crate::control::hosts::{self, HostLink, Moved};
 use crate::control::{LinkToken, Peer};
 use crate::engine::routes::Route;
 use crate::engine::sleep::{self, AnnounceStep, Arming};
@@ -29,6 +27,7 @@ use crate::link::{Full, Source, Transmit};
 use crate::os::memory::{RegionLines, RegionWord, close_elsewhere};
 use crate::os::socket::{self, SocketConnection};
 use crate::os::sys;
+use crate::transport::{self, HostLink, Moved};
 use crate::wire::{Flags, Header, NodeId};
 use core::sync::atomic::Ordering;
 use std::boxed::Box;
@@ -159,9 +158,8 @@ impl SendHalf {
             self.wakes += 1;
             self.counters.wakes_sent.add(1);
             self.counters.rings_sent.add((by == WakeBy::Bell).into());
-            #[cfg(feature = "tls")]
             if let Some(host) = &self.waker.host {
-                return hosts::lock(host).told(is_half_full());
+                return transport::lock(&**host).flush(is_half_full());
             }
             self.waker.wake(by);
         }
@@ -271,7 +269,6 @@ impl Transmit for SendHalf {
         if result.is_err() {
             self.full_is_bulk = bulk_packet;
             // Only this process reads that ring: its packets may leave now.
-            #[cfg(feature = "tls")]
             self.waker.turn_of_sender();
         }
         result
@@ -286,39 +283,34 @@ pub(crate) struct Waker {
     /// This process's own word; `None`: the other end knows bytes only.
     pub bell: Option<RegionWord>,
     /// The transport to the other end, if that is on another host.
-    #[cfg(feature = "tls")]
     pub host: Option<HostLink>,
 }
 
 impl Waker {
     /// Whether the other end understands all values of a sleep word.
     fn is_understood(&self) -> bool {
-        #[cfg(feature = "tls")]
         if self.host.is_some() {
             return true;
         }
         self.bell.is_some()
     }
 
-    #[cfg(feature = "tls")]
     #[cold]
     #[inline(never)]
     fn turn_of_sender(&self) {
         if let Some(host) = &self.host {
-            hosts::lock(host).send_now();
+            transport::lock(&**host).flush_now();
         }
     }
 
     /// Moves as much as possible now, if the other end is on another host.
-    #[cfg(feature = "tls")]
     fn turn(&self) -> Option<Moved> {
-        self.host.as_ref().map(|host| hosts::lock(host).turn())
+        self.host.as_ref().map(|host| transport::lock(&**host).turn())
     }
 
     fn wake(&self, by: WakeBy) {
-        #[cfg(feature = "tls")]
         if let Some(host) = &self.host {
-            hosts::lock(host).told(false);
+            transport::lock(&**host).flush(false);
             return;
         }
         match (by, &self.bell, &self.socket) {
@@ -473,13 +465,11 @@ impl ReceiveHalf {
     }
 
     /// Moves as much as possible now, if the other end is on another host.
-    #[cfg(feature = "tls")]
     pub fn turn_of_host(&self) -> Option<Moved> {
         self.waker.turn()
     }
 
     /// The way to the other host, if the other end is on one.
-    #[cfg(feature = "tls")]
     pub fn host(&self) -> Option<&HostLink> {
         self.waker.host.as_ref()
     }
@@ -493,7 +483,6 @@ impl ReceiveHalf {
     /// look would find nothing, and further bytes of a sender keep the descriptor readable.
     pub fn take_signals(&mut self, most: usize) -> Signals {
         self.arming.has_taken();
-        #[cfg(feature = "tls")]
         if let Some(moved) = self.waker.turn() {
             return if moved.has_ended { Signals::Gone } else { Signals::Taken };
         }

@@ -20,8 +20,6 @@ use crate::os::socket;
 use core::time::Duration;
 use std::boxed::Box;
 use std::format;
-#[cfg(feature = "tls")]
-use std::os::fd::AsFd;
 use std::string::String;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -145,7 +143,6 @@ impl Node {
     pub fn explain(&self, id: LinkId) -> Result<String, LinkError> {
         let link = self.link(id)?;
         let mut text = match link.token {
-            #[cfg(feature = "tls")]
             Some(_) if link.peer.host.is_some() => explain_host(link),
             Some(_) => match link.peer.pid {
                 Some(pid) => format!("shared-memory ring to process {pid}"),
@@ -461,7 +458,6 @@ impl Node {
         self.apertures.link_ended(id);
         self.counters.links_closed.add(1);
         self.unwatch(&link);
-        #[cfg(feature = "tls")]
         self.hosts.retain(|host| *host != index);
         if self.departed.len() == DEPARTED_MAX {
             self.departed.pop_front();
@@ -512,7 +508,6 @@ impl Node {
             self.control().close(token);
             return Err(ConnectError::Os { doing: "watching the link", error });
         }
-        #[cfg(feature = "tls")]
         if link.rx.host().is_some() {
             self.hosts.push(index as u32);
             self.turns.call_attention();
@@ -528,18 +523,16 @@ impl Node {
 
     /// Lets a link's descriptors wake this node.
     fn watch(&self, link: &Link, tag: u64) -> std::io::Result<()> {
-        #[cfg(feature = "tls")]
         if let Some(host) = link.rx.host() {
-            return self.poller.add(crate::control::hosts::lock(host).as_fd(), tag);
+            return self.poller.add(crate::transport::lock(&**host).as_fd(), tag);
         }
         link.rx.wake().map_or(Ok(()), |wake| self.poller.add(wake, tag))
     }
 
     /// The link's descriptors no longer wake the node.
     pub(super) fn unwatch(&self, link: &Link) {
-        #[cfg(feature = "tls")]
         if let Some(host) = link.rx.host() {
-            return self.poller.remove(crate::control::hosts::lock(host).as_fd());
+            return self.poller.remove(crate::transport::lock(&**host).as_fd());
         }
         if let Some(wake) = link.rx.wake() {
             self.poller.remove(wake);
@@ -633,12 +626,11 @@ impl Node {
 }
 
 /// The path that a link to another host takes.
-#[cfg(feature = "tls")]
 fn explain_host(link: &Link) -> String {
     let (Some(host), Some(carrier)) = (&link.peer.host, link.rx.host()) else {
         return String::new();
     };
-    let how = crate::control::hosts::lock(carrier).explain();
+    let how = crate::transport::lock(&**carrier).explain();
     format!("{how} to {} ({})", host.address, host.identity)
 }
 
@@ -648,7 +640,6 @@ fn split(new: NewLink, counters: &Arc<Counters>) -> Link {
     let (features, how) = (new.features, new.how);
     let barrier =
         if features.contains(LinkFeatures::BARRIER) { Barrier::Asymmetric } else { Barrier::Fence };
-    #[cfg(feature = "tls")]
     assert!(
         barrier == Barrier::Fence || matches!(way, LinkWay::Memory(_)),
         "what carries a link to another host makes no barrier on behalf of the node"
@@ -661,14 +652,8 @@ fn split(new: NewLink, counters: &Arc<Counters>) -> Link {
         LinkWay::Memory(wake) => {
             socket::refuse_descriptors(&wake);
             let (socket, bell) = (Some(Arc::new(wake)), bell(&outgoing));
-            Waker {
-                socket,
-                bell,
-                #[cfg(feature = "tls")]
-                host: None,
-            }
+            Waker { socket, bell, host: None }
         }
-        #[cfg(feature = "tls")]
         LinkWay::Host(host) => Waker { host: Some(host), ..Waker::default() },
     };
     let mut rx = ReceiveHalf::new(

@@ -167,10 +167,8 @@ pub struct Node {
     /// There is, or was, a bulk ring to take packets from.
     has_bulk_incoming: bool,
     /// Links to other hosts, whose packets this node carries.
-    #[cfg(feature = "tls")]
     hosts: Vec<u32>,
     /// The times of the last transfer and of the last look.
-    #[cfg(feature = "tls")]
     host_times: receive::HostTimes,
     /// The link that leads to each node.
     routes: Routes<NodeId>,
@@ -279,9 +277,7 @@ impl Node {
             generations: std::vec![0],
             turns: Turns::new(),
             has_bulk_incoming: false,
-            #[cfg(feature = "tls")]
             hosts: Vec::new(),
-            #[cfg(feature = "tls")]
             host_times: receive::HostTimes::default(),
             routes: Routes::new(),
             leaving: Vec::new(),

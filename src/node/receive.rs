@@ -40,7 +40,6 @@ pub enum NodeReceiveError {
 
 /// The times of looks at other hosts: a look is a system call, and a turn without one takes a
 /// hundredth of its time.
-#[cfg(feature = "tls")]
 #[derive(Debug, Default)]
 pub(super) struct HostTimes {
     /// The time of the last transfer to or from another host.
@@ -53,18 +52,14 @@ pub(super) struct HostTimes {
 }
 
 /// For this long after a transfer each turn looks for more,
-#[cfg(feature = "tls")]
 const HOSTS_BUSY_NS: u64 = 200_000;
 /// .. but while processes of this host send, only at this interval, which costs them a twentieth of
 /// the time; `hamlyn perf remote` measures it.
-#[cfg(feature = "tls")]
 const HOSTS_BESIDE_NS: u64 = 10_000;
 /// The interval between looks otherwise.
-#[cfg(feature = "tls")]
 const HOSTS_LOOK_NS: u64 = 20_000;
 
 /// The consequence of the times.
-#[cfg(feature = "tls")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HostLook {
     is_due: bool,
@@ -72,7 +67,6 @@ struct HostLook {
     again_at_once: bool,
 }
 
-#[cfg(feature = "tls")]
 impl HostTimes {
     /// Whether to look now; `here` is the last source of packets of this host.
     fn look(&mut self, now_ns: u64, here: Option<(u32, u64)>) -> HostLook {
@@ -93,7 +87,6 @@ impl HostTimes {
 /// Lines of the longest packet that is handed over past a turn: of the longest that is sent at once.
 const DIRECT_LINES: u64 = 33;
 /// Links to other hosts that one turn carries data for.
-#[cfg(feature = "tls")]
 pub(super) const HOSTS_PER_TURN: usize = 16;
 
 impl Node {
@@ -289,7 +282,6 @@ impl Node {
 
     /// Whether a turn may show a new or a departed peer. For other hosts, only a turn does.
     pub(crate) fn may_be_told(&self) -> bool {
-        #[cfg(feature = "tls")]
         if !self.hosts.is_empty() {
             return true;
         }
@@ -400,10 +392,7 @@ impl Node {
         if self.turns.signals_are_due(now_ns) {
             self.look_for_signals();
         }
-        #[cfg(feature = "tls")]
         let hosts_are_busy = !self.hosts.is_empty() && self.look_at_hosts();
-        #[cfg(not(feature = "tls"))]
-        let hosts_are_busy = false;
         taken += self.look_at_active();
         let mut i = 0;
         while let Some(index) = self.turns.active(i) {
@@ -427,23 +416,18 @@ impl Node {
         let is_busy =
             hosts_are_busy || self.watched || self.queued.total() > 0 || !self.leaving.is_empty();
         // Only long turns look at other hosts.
-        #[cfg(feature = "tls")]
         let has_hosts = !self.hosts.is_empty();
-        #[cfg(not(feature = "tls"))]
-        let has_hosts = false;
         let is_alone = !self.has_bulk_incoming && !self.runs_control && !has_hosts;
         self.turns.end_long_turn(is_busy, is_alone);
         taken
     }
 
     /// The link to another host that is the `at`-th in this turn.
-    #[cfg(feature = "tls")]
     pub(super) fn next_host(&self, at: usize) -> u32 {
         self.hosts[(self.host_times.next + at) % self.hosts.len()]
     }
 
     /// The next turn carries data of this link, if its other end is on another host.
-    #[cfg(feature = "tls")]
     #[cold]
     pub(super) fn look_at_host_soon(&mut self, index: u32) {
         if self.hosts.contains(&index) {
@@ -454,7 +438,6 @@ impl Node {
 
     /// Carries data between this node and other hosts, if a look is due. Returns whether the next
     /// turn has to check that, too.
-    #[cfg(feature = "tls")]
     #[cold]
     fn look_at_hosts(&mut self) -> bool {
         let now_ns = sys::monotonic_ns();
@@ -623,7 +606,7 @@ pub(super) enum Misbehaviour {
     Descriptor,
 }
 
-#[cfg(all(test, feature = "tls"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -142,7 +142,6 @@ impl Node {
 
     /// Before a sleep: carries data between this node and other hosts; a full socket wakes the node
     /// when it takes more. Returns whether data was carried.
-    #[cfg(feature = "tls")]
     fn arm_hosts(&mut self) -> bool {
         let mut any = 0;
         for at in 0..self.hosts.len() {
@@ -153,7 +152,7 @@ impl Node {
             if let Some(host) = link.rx.host()
                 && !moved.has_ended
             {
-                let mut host = crate::control::hosts::lock(host);
+                let mut host = crate::transport::lock(&**host);
                 let _ = self.poller.want_write(host.as_fd(), u64::from(index), moved.waits);
                 is_awake = !host.may_sleep();
             }
@@ -182,7 +181,6 @@ impl Node {
             return;
         }
         self.promote(id.index);
-        #[cfg(feature = "tls")]
         self.look_at_host_soon(id.index);
     }
 
@@ -373,9 +371,8 @@ impl Node {
             match link.rx.take_signals(most) {
                 Signals::Taken => {}
                 Signals::Gone => {
-                    #[cfg(feature = "tls")]
                     if let Some(host) = link.rx.host() {
-                        self.poller.remove(crate::control::hosts::lock(host).as_fd());
+                        self.poller.remove(crate::transport::lock(&**host).as_fd());
                     }
                     if let Some(wake) = link.rx.wake() {
                         self.poller.remove(wake);
@@ -551,7 +548,6 @@ impl FallsAsleep for Node {
         if self.inbox.is_pending() || !self.leaving.is_empty() {
             return true;
         }
-        #[cfg(feature = "tls")]
         if !self.hosts.is_empty() && self.arm_hosts() {
             return true;
         }

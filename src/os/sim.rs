@@ -23,7 +23,6 @@ use std::boxed::Box;
 use std::collections::{BTreeMap, BTreeSet};
 use std::string::{String, ToString};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
-#[cfg(feature = "tls")]
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::vec::Vec;
 
@@ -161,8 +160,7 @@ pub(crate) fn barrier() {
 }
 
 /// Locks; gives way while another task has it. `None`: no task runs.
-#[cfg(feature = "tls")]
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     if !is_running() {
         return None;
     }

@@ -4,10 +4,8 @@
 use super::call::OfCall;
 use core::time::Duration;
 use std::io;
-#[cfg(feature = "tls")]
-use std::sync::MutexGuard;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A thread that others may wait for. Dropped, it runs on alone.
 #[derive(Debug)]
@@ -132,8 +130,7 @@ pub(crate) fn may_be_overtaken() {
 
 /// Locks, even after a panic of an earlier holder: for values that are consistent between any two
 /// steps. In a simulation the holder may be another task, which then goes on first.
-#[cfg(feature = "tls")]
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(any(all(test, not(loom), not(miri)), feature = "simulation"))]
     if let Some(guard) = super::sim::lock(mutex) {
         return guard;

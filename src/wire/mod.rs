@@ -6,6 +6,7 @@
 mod aperture;
 mod header;
 mod ids;
+mod reason;
 mod share;
 mod ticket;
 
@@ -15,6 +16,7 @@ pub use header::{
     METADATA_MAX, SHORT_HEADER_WORDS, Varying,
 };
 pub use ids::{Destination, Key, MetadataIndex, NodeId, SlotIndex};
+pub use reason::Reason;
 pub use share::{Share, ShareError};
 /// Longest token in bytes, by which a process of an unknown user is admitted.
 pub const TOKEN_BYTES_MAX: usize = 32;

@@ -1,16 +1,16 @@
 //! Both ends of a connection between hosts: an honest one, and one that has the secret and sends
 //! frames made from bytes. By chance under `cargo test`, by search under a fuzzer (`fuzz/`).
 
-use hamlyn::control::hosts::channel::Channel;
-use hamlyn::control::hosts::frames::{HEADER_BYTES, HostFrame, ReadFrame, put, read};
 use hamlyn::control::hosts::hello::{self, Answer, HelloIdentity, VERSION, Wants};
 use hamlyn::control::hosts::keys::{Keys, TlsEnd};
 use hamlyn::control::hosts::meeting::{Meeting, MeetingStep, OwnData};
-use hamlyn::control::hosts::path::Path;
-use hamlyn::control::hosts::rails::numbers::{RailHead, RailKind};
-use hamlyn::control::hosts::rails::said::{RailsSecret, Said};
+use hamlyn::control::hosts::said::{RailsSecret, Said};
 use hamlyn::control::{Accept, Access, Identity};
 use hamlyn::node::{CloseReason, Event};
+use hamlyn::transport::channel::Channel;
+use hamlyn::transport::frames::{HEADER_BYTES, HostFrame, ReadFrame, put, read};
+use hamlyn::transport::path::Path;
+use hamlyn::transport::rails::numbers::{RailHead, RailKind};
 use hamlyn::wire::{Destination, Flags, Header, Key, MetadataIndex, SlotIndex};
 use hamlyn::{Config, Node};
 use std::cell::RefCell;

@@ -1,12 +1,12 @@
 //! Another host's messages about a fabric before a link, and over it and beside it on one, and
 //! about its figures, from bytes: by chance under `cargo test`, by search under a fuzzer (`fuzz/`).
 
-use hamlyn::control::hosts::fabric::credit::{Credit, CreditHead, HEAD_BYTES};
-use hamlyn::control::hosts::fabric::deposits::{Deposits, Holdings};
-use hamlyn::control::hosts::fabric::words::{self, FabricWord, WORD_BYTES_MAX};
 use hamlyn::control::hosts::figures;
-use hamlyn::control::hosts::hello::{FabricOffer, OfferReply, behind, read_behind};
 use hamlyn::os::poller::Poller;
+use hamlyn::transport::fabric::credit::{Credit, CreditHead, HEAD_BYTES};
+use hamlyn::transport::fabric::deposits::{Deposits, Holdings};
+use hamlyn::transport::fabric::words::{self, FabricWord, WORD_BYTES_MAX};
+use hamlyn::transport::offer::{FabricOffer, OfferReply, behind, read_behind};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -1,12 +1,10 @@
 //! Another host's messages before and on a link, from bytes: by chance under `cargo test`, by
 //! search under a fuzzer (`fuzz/`).
 
-use hamlyn::control::hosts::frames::{HEADER_BYTES, HostFrame, ReadFrame, put, read};
 use hamlyn::control::hosts::hello::{self, Answer, HELLO_BYTES_MAX, HelloIdentity, Wants};
-use hamlyn::control::hosts::rails::numbers::{
-    HEAD_BYTES, RailHead, RailKind, RailSending, Receiving,
-};
-use hamlyn::control::hosts::rails::said::Said;
+use hamlyn::control::hosts::said::Said;
+use hamlyn::transport::frames::{HEADER_BYTES, HostFrame, ReadFrame, put, read};
+use hamlyn::transport::rails::numbers::{HEAD_BYTES, RailHead, RailKind, RailSending, Receiving};
 use hamlyn::wire::METADATA_MAX;
 
 /// Hellos and frames, each beginning with the bytes that there are.

@@ -6,11 +6,11 @@ use super::support::{Dir, skipped};
 use hamlyn::Config;
 use hamlyn::config::Fabric;
 use hamlyn::control::Identity;
-use hamlyn::control::hosts::channel::Channel;
-use hamlyn::control::hosts::hello::{self, FabricOffer, OfferReply};
 use hamlyn::control::hosts::keys::Keys;
 use hamlyn::control::hosts::meeting::{Meeting, MeetingStep, OwnData};
 use hamlyn::os::fabric::FabricEndPoint;
+use hamlyn::transport::channel::Channel;
+use hamlyn::transport::offer::{self, FabricOffer, OfferReply};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
@@ -58,13 +58,13 @@ pub fn offer(at: SocketAddr, dir: &Dir, offer: &FabricOffer) -> (Channel, Option
     let own = OwnData { keys, identity, packet_bytes: 4096 };
     let channel = Channel::new(tcp, tls.unwrap().into());
     let mut meeting = Meeting::of_client(channel, "x", Vec::new());
-    meeting.says = hello::behind(offer);
+    meeting.says = offer::behind(offer);
     until("there is a link", || match meeting.turn(&own) {
         MeetingStep::Waits => None,
         MeetingStep::Link(..) => Some(()),
         step => panic!("{step:?}"),
     });
-    let reply = hello::read_behind(&meeting.heard);
+    let reply = offer::read_behind(&meeting.heard);
     (meeting.channel, reply)
 }
 

@@ -3,9 +3,9 @@
 
 use hamlyn::Config;
 use hamlyn::control::Identity;
-use hamlyn::control::hosts::channel::Channel;
 use hamlyn::control::hosts::hello::{HelloIdentity, VERSION};
 use hamlyn::control::hosts::keys::{Keys, TlsEnd};
+use hamlyn::transport::channel::Channel;
 use std::net::{SocketAddr, TcpStream};
 
 pub struct Hand {

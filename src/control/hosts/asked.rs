@@ -5,7 +5,7 @@
 use super::hello::{Answer, Wants};
 use super::links::peer;
 use super::meeting::Proved;
-use super::rails::said::Said;
+use super::said::Said;
 use super::{
     ASKED_PER_IDENTITY_MAX, ASKED_REFUSED, HostRow, HostsShared, HostsState, Met, RequestId,
 };

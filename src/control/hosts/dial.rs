@@ -1,18 +1,18 @@
 //! Connects to another host: looks up its address and opens the connection, on a thread of its own.
 
-use super::channel::Channel;
 use super::course::{Course, NextTry};
 use super::directory::{self, HostDirectoryError, ServiceTarget};
 use super::meeting::{Meeting, MeetingError, OwnData};
 use super::near::Near;
-use super::rails::RailDial;
-use super::rails::said::Said;
+use super::rail_links::RailDial;
+use super::said::Said;
 use super::{BuildError, HostName, HostRow, HostsShared, HostsState, Met};
 use crate::config::{self, Config};
 use crate::control::shell::ConnectError;
 use crate::control::{NameError, Wait};
 use crate::os::sys::monotonic_ns;
 use crate::os::{tcp, thread};
+use crate::transport::channel::Channel;
 use core::time::Duration;
 use rustls::pki_types::ServerName;
 use std::boxed::Box;

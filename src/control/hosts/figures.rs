@@ -16,14 +16,14 @@
 
 use super::hello::{Answer, Wants};
 use super::meeting::{Meeting, Proved};
-use super::path::Path;
-use super::rails::said::Said;
 use super::reach::{self, Stopped};
+use super::said::Said;
 use super::{HostName, HostRow, HostsShared, HostsState, LeavingRest, Met};
 use crate::config::Config;
 use crate::control::{Reason, printable_lines};
 use crate::os::sys::{monotonic_ns, wait_for};
 use crate::os::thread;
+use crate::transport::path::Path;
 use core::time::Duration;
 use std::format;
 use std::net::SocketAddr;

@@ -8,7 +8,7 @@
 //! ```
 //! Each is four bytes of length and as many of postcard's format. The server proves itself first,
 //! so a client sends its request to no other server. Either of the last two may be followed by
-//! extensions that not every host knows: an [`FabricOffer`] of another path for the packets, and the
+//! extensions that not every host knows: an [`FabricOffer`](crate::transport::offer::FabricOffer) of another path for the packets, and the
 //! answer to it.
 
 use super::keys::PROOF_BYTES;
@@ -77,35 +77,6 @@ impl Answer {
     }
 }
 
-/// Bytes of an end point's address on a fabric.
-pub const ADDRESS_BYTES_MAX: usize = 128;
-
-/// An end point of a fabric, and the parameters for sending to it over one link.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FabricOffer {
-    /// libfabric's number of the protocol, and its version.
-    pub protocol: (u32, u32),
-    /// libfabric's number of the address format.
-    pub format: u32,
-    /// The address.
-    pub address: Vec<u8>,
-    /// A random number at the start of each message to it, known only to the two ends.
-    pub token: u64,
-    /// Most messages on their way to it.
-    pub window: u32,
-    /// Most bytes of a message.
-    pub message_bytes: u32,
-}
-
-/// A server's answer to an offer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum OfferReply {
-    /// Packets go to this end point, and those of the server come to the offered one.
-    Yes(FabricOffer),
-    /// Packets go over this connection; the reason.
-    No(String),
-}
-
 /// The message with its length in front.
 pub fn to_bytes<T: Serialize>(hello: &T) -> Vec<u8> {
     to_bytes_with(hello, &[])
@@ -145,19 +116,12 @@ pub fn from_bytes_with<'a, T: Deserialize<'a>>(
     Ok(Some((hello, behind, 4 + length)))
 }
 
-/// An extension in bytes, to follow a message.
-pub fn behind<T: Serialize>(what: &T) -> Vec<u8> {
-    postcard::to_allocvec(what).expect("numbers, text and bytes are always written")
-}
-
-/// Reads an extension of this type.
-pub fn read_behind<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
-    Some(postcard::take_from_bytes(bytes).ok()?.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::offer::{
+        ADDRESS_BYTES_MAX, FabricOffer, OfferReply, behind, read_behind,
+    };
     use proptest::prelude::*;
 
     fn who() -> HelloIdentity {

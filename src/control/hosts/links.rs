@@ -1,20 +1,26 @@
 //! Makes links, once both ends have proved themselves and the server has accepted.
 
-use super::accounts::Live;
 use super::dial::HostError;
-use super::fabric::OfferedPlace;
 use super::hello::{Answer, Wants};
 use super::meeting::{MeetingError, Proved};
 use super::near::Near;
-use super::rails::said::Said;
-use super::rails::{Rails, RailsOfLink, Terms, ends_of};
+use super::rail_links::RailsOfLink;
+use super::said::Said;
+use super::told::OnEnd;
 use super::{
-    Carrier, ConnectError, HostRow, Hosts, HostsShared, HostsState, LinkRow, Met, Refused, lock,
+    ConnectError, EVENTS_MAX, HostRow, Hosts, HostsShared, HostsState, Inbox, LinkRow, Met,
+    Refused, lock,
 };
-use crate::control::LinkFeatures;
 use crate::control::machine::{HostPeer, Peer, RequestId};
 use crate::control::shell::{ControlEvent, LinkToken, LinkWay, NewLink};
+use crate::control::{LinkEnd, LinkFeatures};
 use crate::os::memory::Region;
+use crate::transport::carrier::Carrier;
+use crate::transport::fabric::OfferedPlace;
+use crate::transport::late::Late;
+use crate::transport::rails::live::Live;
+use crate::transport::rails::{Rails, Terms, ends_of};
+use crate::transport::{News, Owner};
 use std::boxed::Box;
 use std::io;
 use std::net::SocketAddr;
@@ -140,20 +146,16 @@ impl HostsShared {
         if let Some(terms) = terms {
             path = Box::new(Rails::new(terms, path, ends, live)?);
         }
-        let mut carrier = Carrier::new(
-            path,
+        let owner = LinkOwner {
             token,
-            self.inbox.clone(),
-            self.late.clone(),
-            &outgoing,
-            &incoming,
-            self.own.packet_bytes,
-        );
+            inbox: self.inbox.clone(),
+            late: self.late.clone(),
+            on_end: self.note_linked(&peer, initiated_by_us),
+        };
+        let mut carrier =
+            Carrier::new(path, Box::new(owner), &outgoing, &incoming, self.own.packet_bytes);
         if let Some(why) = why_not {
             carrier.set_why_not(why);
-        }
-        if let Some(on_end) = self.note_linked(&peer, initiated_by_us) {
-            carrier.set_on_end(on_end);
         }
         // Bytes that came with the last message of the meeting wake no thread.
         carrier.hear();
@@ -179,6 +181,45 @@ impl HostsShared {
         // The thread handles links without another wake-up.
         self.late.bell.ring();
         Ok(())
+    }
+}
+
+/// The control plane, as a link's transport sees it.
+#[derive(Debug)]
+struct LinkOwner {
+    token: LinkToken,
+    inbox: Arc<Inbox>,
+    late: Arc<Late>,
+    /// Counts and reports the end.
+    on_end: Option<OnEnd>,
+}
+
+impl Owner for LinkOwner {
+    fn takes_news(&self) -> bool {
+        self.inbox.len() < EVENTS_MAX / 4
+    }
+
+    fn tell(&self, news: News) {
+        let token = self.token;
+        self.inbox.put_of_host(match news {
+            News::Ready(number) => ControlEvent::ApertureReady { token, number },
+            News::Refused(number, why) => ControlEvent::ApertureRefused { token, number, why },
+            News::Released(number) => ControlEvent::ApertureReleased { token, number },
+            News::Held(number, pages) => ControlEvent::ApertureHeld { token, number, pages },
+            News::Revoked(number) => ControlEvent::ApertureRevoked { token, number },
+            News::Stale { slot, index } => ControlEvent::TicketRevoked { token, slot, index },
+        });
+    }
+
+    fn has_ended(&self, reason: LinkEnd, more: Option<String>) {
+        if let Some(on_end) = &self.on_end {
+            on_end.tell(reason, more);
+        }
+        self.inbox.put_of_host(ControlEvent::Closed { token: self.token, reason });
+    }
+
+    fn hand_over(&self) {
+        self.late.push(self.token.0);
     }
 }
 

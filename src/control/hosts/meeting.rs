@@ -6,15 +6,15 @@
 //! ```
 //! Never: a step waits; a meeting lasts longer than its deadline, which its owner keeps.
 
-use super::channel::Channel;
-use super::fabric::OfferedPlace;
 use super::hello::{self, Answer, VERSION, Wants};
 use super::keys::{Keys, TlsEnd};
-use super::path::Path;
-use super::path::PathEnd;
-use super::rails::said::{RailsSecret, Said};
+use super::said::{RailsSecret, Said};
 use crate::control::Reason;
 use crate::control::identity::{Identity, is_signed, node_of};
+use crate::transport::channel::Channel;
+use crate::transport::fabric::OfferedPlace;
+use crate::transport::path::Path;
+use crate::transport::path::PathEnd;
 use crate::wire::NodeId;
 use serde::Deserialize;
 use std::format;

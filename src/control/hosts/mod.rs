@@ -15,10 +15,7 @@
 //! - `dial`: the thread that connects; `course`: the places of a name, tried one after the other
 //! - `asked`: a client's request; `links`: makes the link
 //! - `near`: replaces the connection by shared memory if the service is on this host
-//! - [`channel`]: TLS over TCP, without waiting; [`fabric`]: messages over libfabric, beside it
-//! - [`carrier`]: moves packets between a link's rings and either of them, as a [`path`], in
-//!   [`frames`]
-//! - [`rails`]: several connections for one link
+//! - `rail_links`: the further connections of a link with several; `said`: what hosts say of them
 //! - [`reach`]: tests how far a connection gets, without making a link; [`figures`]: asks for a
 //!   host's counters
 //! - [`told`]: counts and reports links that come and go
@@ -34,15 +31,10 @@
 mod accounts;
 mod admission;
 mod asked;
-pub mod carrier;
-pub mod channel;
 mod course;
 mod dial;
 pub mod directory;
-#[cfg_attr(not(feature = "libfabric"), path = "no_fabric.rs")]
-pub mod fabric;
 pub mod figures;
-pub mod frames;
 pub mod hello;
 pub mod key_files;
 pub mod keys;
@@ -51,18 +43,16 @@ mod material;
 pub mod meeting;
 pub mod name;
 mod near;
-pub mod path;
-pub mod rails;
+mod rail_links;
 pub mod reach;
 mod refused;
+pub mod said;
 mod strangers;
 pub mod told;
 mod turns;
 
-pub use carrier::{Carrier, Moved};
 pub use dial::HostError;
 pub use directory::{HostDirectory, HostDirectoryError};
-pub use frames::Goodbye;
 pub use keys::KeysError;
 pub use meeting::MeetingError;
 pub use name::{HostName, Place};
@@ -81,19 +71,23 @@ use crate::os::poller::Poller;
 use crate::os::sys::{Bell, monotonic_ns};
 use crate::os::tcp;
 use crate::os::thread::{self, Thread};
+use crate::transport::carrier::Carrier;
+use crate::transport::fabric::HostFabric;
+use crate::transport::late::Late;
+use crate::transport::lock;
+use crate::transport::path::Path;
+use crate::transport::rails::live::Live;
 use crate::wire::LINE_BYTES;
 use admission::StrangerAccount;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use dial::HostDial;
 use directory::Given;
-use fabric::HostFabric;
 use figures::{MadeText, Texts};
 use hello::{Answer, Wants};
 use keys::Keys;
 use meeting::{Meeting, MeetingStep, OwnData, Proved};
 use near::Outcomes;
-use path::Path;
 use std::boxed::Box;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -102,7 +96,6 @@ use std::os::fd::AsFd;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, MutexGuard};
 use strangers::Came;
-use turns::Late;
 
 /// The bit that marks identifiers of links, connections and requests of other hosts.
 const OF_HOSTS: u64 = 1 << 63;
@@ -120,8 +113,8 @@ const LISTENER: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
 const WORDS: u64 = u64::MAX - 2;
 
-/// The transport of a link to another host. The node that has the link moves its packets.
-pub type HostLink = Arc<Mutex<Carrier>>;
+/// A link, which its node has as a [`HostLink`](crate::transport::HostLink).
+type CarriedLink = Arc<Mutex<Carrier>>;
 
 /// A connection that is not yet, or no longer, a link.
 enum HostRow {
@@ -156,7 +149,7 @@ struct LeavingConnection {
     /// The other end's identity, if it was proved.
     identity: Option<String>,
     /// Of a link with several connections: its live rails.
-    live: Option<Arc<accounts::Live>>,
+    live: Option<Arc<Live>>,
     /// The next time to look for stalled rails.
     look_ns: u64,
     deadline_ns: u64,
@@ -165,7 +158,7 @@ struct LeavingConnection {
 }
 
 enum LeavingRest {
-    Link(HostLink),
+    Link(CarriedLink),
     Refusal(Box<Meeting>),
 }
 
@@ -194,12 +187,12 @@ struct HostsState {
 
 struct LinkRow {
     /// The node has it, too, and drops it before it states how it left the link.
-    link: HostLink,
+    link: CarriedLink,
     identity: String,
     /// At the last check its host had owed an answer for long.
     was_silent: bool,
     /// Of a link with several connections.
-    rails: Option<rails::RailsOfLink>,
+    rails: Option<rail_links::RailsOfLink>,
 }
 
 struct HostsShared {
@@ -339,12 +332,12 @@ impl Hosts {
 
     /// Ends a link; bytes not yet sent still leave, as far as the other end takes them within
     /// `handshake_timeout_ms`.
-    pub fn close(&self, token: LinkToken, how: Goodbye) {
+    pub fn close(&self, token: LinkToken, how: crate::transport::frames::Goodbye) {
         let shared = &*self.shared;
         let mut state = shared.lock();
         let Some(row) = state.links.remove(&token) else { return };
         let LinkRow { link, identity, rails, .. } = row;
-        if matches!(how, Goodbye::SentAway) {
+        if matches!(how, crate::transport::frames::Goodbye::SentAway) {
             (shared.note)(Happened::SentAway, None);
         }
         let is_done = lock(&link).close(how);
@@ -375,11 +368,6 @@ impl Drop for Hosts {
             );
         }
     }
-}
-
-/// Locks a link; a panic with the lock held leaves the link as it was.
-pub fn lock(link: &Mutex<Carrier>) -> MutexGuard<'_, Carrier> {
-    thread::lock(link)
 }
 
 impl HostsState {

@@ -21,7 +21,7 @@
 
 use super::dial::{self, HostDial};
 use super::meeting::Proved;
-use super::rails::said::{Said, ServiceHere};
+use super::said::{Said, ServiceHere};
 use super::{HostRow, HostsShared, HostsState, Met, Wants};
 use crate::config::Local;
 use crate::control::frame::Credential;

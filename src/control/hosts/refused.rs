@@ -5,12 +5,12 @@
 
 use super::meeting::Meeting;
 use super::meeting::{MeetingError, Proved, refused};
-use super::path::Path;
 use super::{Answer, Happened, HostRow, HostsShared, HostsState, LeavingConnection, LeavingRest};
 use crate::control::Reason;
 use crate::control::machine::Counters;
 use crate::control::shell::of_host;
 use crate::log::NoteKind;
+use crate::transport::path::Path;
 use std::boxed::Box;
 use std::net::SocketAddr;
 use std::string::{String, ToString};

@@ -14,12 +14,12 @@
 //! descriptor.
 
 use super::admission::{BegunStrangers, StrangerAccount, Strangers};
-use super::channel::Channel;
 use super::dial::prepare;
 use super::meeting::Meeting;
 use super::{EVENTS_MAX, HostRow, HostsShared, HostsState, LISTENER, Met, Refused};
 use crate::os::sys::monotonic_ns;
 use crate::os::tcp;
+use crate::transport::channel::Channel;
 use core::sync::atomic::Ordering;
 use std::boxed::Box;
 use std::collections::HashMap;
@@ -147,10 +147,10 @@ mod tests {
     use super::super::near::{Sought, WhenEnded};
     use super::super::{Happened, HostRow, HostsShared, Keys, OnThisHost, Refused, tcp};
     use crate::config::Config;
-    use crate::control::hosts::path::Path;
     use crate::control::identity::Identity;
     use crate::control::shell::{ConnectError, Inbox, LinkToken};
     use crate::os::memory::ForkGuard;
+    use crate::transport::path::Path;
     use core::sync::atomic::{AtomicUsize, Ordering};
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
     use std::collections::BTreeSet;

@@ -5,8 +5,8 @@
 //! thread sends it:
 //!
 //! ```text
-//!   node: told() --push, bell--> thread: send_late(), again after LATE until there was nothing,
-//!         told() <---armed------         then the node tells of the next one itself
+//!   node: flush() --push, bell--> thread: send_late(), again after LATE until there was nothing,
+//!        flush() <---armed------         then the node tells of the next one itself
 //! ```
 //! It does the same for packets that the network did not take: the node may sleep in another
 //! thread's call, which does not know of them.
@@ -20,20 +20,21 @@
 
 use super::super::ConnectionId;
 use super::{
-    BELL, HostError, HostLink, HostRow, HostsShared, HostsState, LISTENER, LeavingConnection,
+    BELL, CarriedLink, HostError, HostRow, HostsShared, HostsState, LISTENER, LeavingConnection,
     LeavingRest, LinkToken, RequestId, WORDS, lock,
 };
 use crate::control::shell::ControlEvent;
 use crate::log::{self, Entry, LogAccount, NoteKind};
 use crate::os::poller::{READY_AT_A_TIME, Ready};
-use crate::os::sys::{Bell, monotonic_ns};
+use crate::os::sys::monotonic_ns;
 use crate::os::thread;
-use core::sync::atomic::{AtomicBool, Ordering};
+use crate::transport::late::Lateness;
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::collections::HashMap;
 use std::io;
 use std::string::{String, ToString};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::vec::Vec;
 
 /// The pause between two rounds over links that send without a pause.
@@ -49,50 +50,6 @@ const LEAVING_STALL_SHARE: u32 = 8;
 const LOOKS: u64 = 8;
 /// Silence for this many checks counts.
 const SILENT_LOOKS: u64 = 6;
-
-/// Links with packets that wait for more to leave together.
-#[derive(Debug)]
-pub struct Late {
-    /// Wakes the thread.
-    pub bell: Bell,
-    links: Mutex<Vec<LinkToken>>,
-    /// A rail is gone that may be connected again.
-    misses_rail: AtomicBool,
-}
-
-/// The next step for a late link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lateness {
-    /// Packets left, and more may follow: try again soon.
-    Again,
-    /// The network takes no more: try again when it does.
-    Waits,
-    /// Nothing is left: the next sender will announce itself.
-    Done,
-}
-
-impl Late {
-    /// Without links.
-    pub fn new(bell: Bell) -> Self {
-        Self { bell, links: Mutex::default(), misses_rail: AtomicBool::new(false) }
-    }
-
-    /// Adds a link.
-    pub fn push(&self, link: LinkToken) {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner).push(link);
-        self.bell.ring();
-    }
-
-    /// Notes that a rail of a link is gone.
-    pub(super) fn rail_left(&self) {
-        self.misses_rail.store(true, Ordering::Release);
-        self.bell.ring();
-    }
-
-    pub(super) fn take(&self) -> Vec<LinkToken> {
-        core::mem::take(&mut *self.links.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
 
 impl HostsShared {
     /// Runs the thread.
@@ -122,7 +79,7 @@ impl HostsShared {
                     self.look_for_silence(&mut state);
                     look_ns = monotonic_ns() + self.timeout_ns() / LOOKS;
                 }
-                let misses_rail = self.late.misses_rail.swap(false, Ordering::Acquire);
+                let misses_rail = self.late.misses_rail();
                 if misses_rail || monotonic_ns() >= state.rails_due_ns {
                     self.connect_rails(&mut state);
                 }
@@ -258,9 +215,9 @@ impl HostsShared {
     /// since no descriptor signals room.
     fn send_late(
         &self,
-        late: &mut Vec<(LinkToken, HostLink)>,
-        waiting: &mut HashMap<LinkToken, HostLink>,
-        again: &mut Vec<(LinkToken, HostLink)>,
+        late: &mut Vec<(LinkToken, CarriedLink)>,
+        waiting: &mut HashMap<LinkToken, CarriedLink>,
+        again: &mut Vec<(LinkToken, CarriedLink)>,
     ) {
         // A link that is being left is handled elsewhere; nor is it watched here, since its other
         // end could wake this thread again and again.
@@ -276,8 +233,8 @@ impl HostsShared {
         let new = self.late.take();
         if !new.is_empty() {
             let state = self.lock();
-            let found = |token: &LinkToken| Some(state.links.get(token)?.link.clone());
-            late.extend(new.iter().filter_map(|token| Some((*token, found(token)?))));
+            let found = |token: &LinkToken| Some((*token, state.links.get(token)?.link.clone()));
+            late.extend(new.iter().filter_map(|number| found(&ConnectionId(*number))));
         }
         late.retain(|(token, link)| {
             let mut carrier = lock(link);

@@ -1,5 +1,7 @@
 //! The machine's inputs, its actions, and the events that it reports.
 
+pub use crate::link::LinkEnd;
+
 use crate::control::frame::{Credential, Frame, Hello, LinkFeatures, Memory, Reason};
 use crate::control::{FORKED, GREETING_BYTES_MAX, TOKEN_BYTES_MAX};
 use crate::wire::{ApertureAccess, NodeId};
@@ -132,26 +134,6 @@ impl Peer {
             _ => false,
         }
     }
-}
-
-/// How a link ended, as the machine sees it. Applications get a `node::CloseReason`, which
-/// describes a peer's violation in words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LinkEnd {
-    /// The other end said goodbye; everything that it wrote is complete.
-    Graceful,
-    /// Its process died.
-    Died,
-    /// Its process lives and closed the connection without a word.
-    HungUp,
-    /// It sent something that no honest process sends.
-    Violation,
-    /// It accuses this process of that.
-    Expelled,
-    /// It reports that this process is too slow for it.
-    TooSlow,
-    /// This process can no longer watch it.
-    Unwatched,
 }
 
 /// Why this process could not connect.

@@ -3,12 +3,11 @@
 use super::super::machine::{ConnectionId, LinkEnd, Peer, RequestId};
 use super::super::{LinkFeatures, Reason};
 use super::error::ConnectError;
-#[cfg(feature = "tls")]
-use crate::control::hosts::HostLink;
 use crate::os::aperture::Pages;
 use crate::os::memory::{ForkGuard, Region, RegionLines};
 use crate::os::socket::SocketConnection;
 use crate::os::sys::{Bell, WakeWord};
+use crate::transport::HostLink;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::boxed::Box;
@@ -58,7 +57,6 @@ pub enum LinkWay {
     Memory(SocketConnection),
     /// The other end is on another host, and only this process has this memory: the bytes of one
     /// ring must be carried there, and the bytes from there into the other.
-    #[cfg(feature = "tls")]
     Host(HostLink),
 }
 
@@ -67,7 +65,6 @@ impl LinkWay {
     pub fn wake(&self) -> Option<&SocketConnection> {
         match self {
             Self::Memory(wake) => Some(wake),
-            #[cfg(feature = "tls")]
             Self::Host(_) => None,
         }
     }

@@ -19,13 +19,13 @@ pub(super) enum LeaveHow {
 #[cfg(feature = "tls")]
 mod with_tls {
     use super::super::super::hosts::{
-        Goodbye, HostDirectory, HostError, HostName, Hosts, Note, OnThisHost, Sought, WhenEnded,
-        is_of_host,
+        HostDirectory, HostError, HostName, Hosts, Note, OnThisHost, Sought, WhenEnded, is_of_host,
     };
     use super::super::super::{GREETING_BYTES_MAX, Wait};
     use super::super::inbox::ConnectWait;
     use super::super::{ConnectError, NewLink, ShellShared, deadline_of};
     use super::*;
+    use crate::transport::frames::Goodbye;
     use core::sync::atomic::Ordering;
     use core::time::Duration;
     use std::boxed::Box;

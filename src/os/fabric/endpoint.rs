@@ -47,7 +47,7 @@ const QUEUE_ENTRIES_OF_MEMORY: usize = 128;
 const ADDRESS_BYTES_MAX: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OperationState {
+enum OpState {
     Idle,
     Receiving,
     Came {
@@ -71,7 +71,7 @@ struct Buffer {
     descriptor: *mut c_void,
     context: *mut Context,
     chunk: Arc<Chunk>,
-    state: OperationState,
+    state: OpState,
     is_for_sending: bool,
 }
 
@@ -344,7 +344,7 @@ impl FabricEndPoint {
             let is_for_sending = i >= receives;
             let list = if is_for_sending { &mut self.idle } else { &mut self.unposted };
             list.push(first + i);
-            let (state, chunk) = (OperationState::Idle, chunk.clone());
+            let (state, chunk) = (OpState::Idle, chunk.clone());
             self.buffers.push(Buffer { at, descriptor, context, chunk, state, is_for_sending });
         }
         self.post();
@@ -419,7 +419,7 @@ impl FabricEndPoint {
         let Some(_inside) = self.door.enter() else { return };
         while let Some(&index) = self.unposted.last() {
             let buffer = &mut self.buffers[index];
-            debug_assert_eq!(buffer.state, OperationState::Idle);
+            debug_assert_eq!(buffer.state, OpState::Idle);
             let end = self.end.as_ref().map_or(null_mut(), Object::raw);
             // SAFETY: memory of this length that is not touched until the completion, and a context
             // that stays.
@@ -432,7 +432,7 @@ impl FabricEndPoint {
                 // There is no room until the next completion.
                 return;
             }
-            buffer.state = OperationState::Receiving;
+            buffer.state = OpState::Receiving;
             self.unposted.pop();
         }
     }
@@ -562,22 +562,22 @@ impl FabricEndPoint {
             return self.far_completed(op, error, events);
         }
         let Some(buffer) = self.buffers.get_mut(index) else { return };
-        let before = core::mem::replace(&mut buffer.state, OperationState::Idle);
+        let before = core::mem::replace(&mut buffer.state, OpState::Idle);
         match (before, error) {
-            (OperationState::Receiving, None) => {
+            (OpState::Receiving, None) => {
                 let bytes = bytes.min(self.message_bytes);
-                buffer.state = OperationState::Came { bytes };
+                buffer.state = OpState::Came { bytes };
                 let (at, _chunk) = (buffer.at, buffer.chunk.clone());
                 events.push(FabricEvent::Came(ReceivedChunk { index, at, bytes, _chunk }));
             }
-            (OperationState::Receiving, Some(error)) => {
+            (OpState::Receiving, Some(error)) => {
                 self.unposted.push(index);
                 events.push(match error as i64 {
                     error if error == i64::from(sys::FI_ETRUNC) => FabricEvent::TooLong,
                     _ => FabricEvent::NotReceived(self.library().text(error)),
                 });
             }
-            (OperationState::Sending { tag }, error) => {
+            (OpState::Sending { tag }, error) => {
                 self.idle.push(index);
                 events.push(match error {
                     None => FabricEvent::Sent { tag },
@@ -585,10 +585,9 @@ impl FabricEndPoint {
                 });
             }
             // The library was not using it: its completion has been reported already.
-            (
-                OperationState::Idle | OperationState::Came { .. } | OperationState::Unsent { .. },
-                _,
-            ) => buffer.state = before,
+            (OpState::Idle | OpState::Came { .. } | OpState::Unsent { .. }, _) => {
+                buffer.state = before
+            }
         }
     }
 
@@ -596,10 +595,10 @@ impl FabricEndPoint {
     /// effect.
     pub fn give_back(&mut self, received: ReceivedChunk) {
         let Some(buffer) = self.buffers.get_mut(received.index) else { return };
-        if buffer.at != received.at || !matches!(buffer.state, OperationState::Came { .. }) {
+        if buffer.at != received.at || !matches!(buffer.state, OpState::Came { .. }) {
             return;
         }
-        buffer.state = OperationState::Idle;
+        buffer.state = OpState::Idle;
         self.unposted.push(received.index);
         drop(received);
         self.post();

@@ -544,8 +544,7 @@ impl StreamSender {
     }
 
     /// Sends the rest and marks the stream as complete, waiting at most `timeout`; then it closes
-    /// the connection. On [`SendError::TimedOut`] the connection is still open; you may call
-    /// `close` again.
+    /// the connection. On [`SendError::TimedOut`] the connection is still open: `close` again.
     pub fn close(&mut self, timeout: Option<Duration>) -> Result<(), SendError> {
         let deadline = Deadline::new(timeout);
         self.finish(deadline)?;

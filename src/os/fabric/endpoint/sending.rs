@@ -4,9 +4,7 @@
 //! A provider may have no room (`-FI_EAGAIN`) for one peer, for example one that makes no calls and
 //! so accepts no connection, or for all. So a buffer waits only behind buffers with the same tag.
 
-use super::{
-    FabricEndPoint, FabricError, FabricEvent, FabricPeer, OperationState, SendOutcome, sys,
-};
+use super::{FabricEndPoint, FabricError, FabricEvent, FabricPeer, OpState, SendOutcome, sys};
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
@@ -66,14 +64,14 @@ impl FabricEndPoint {
             return Ok(SendOutcome::NotNow);
         };
         let buffer = &mut self.buffers[index];
-        debug_assert_eq!(buffer.state, OperationState::Idle);
+        debug_assert_eq!(buffer.state, OpState::Idle);
         // SAFETY: only this process uses the memory of an idle buffer, which has room for a
         // message.
         let memory =
             unsafe { core::slice::from_raw_parts_mut(buffer.at.as_ptr(), self.message_bytes) };
         let Some(bytes) = fill(memory) else { return Ok(SendOutcome::Nothing) };
         let bytes = bytes.min(self.message_bytes);
-        buffer.state = OperationState::Unsent { bytes, to, tag };
+        buffer.state = OpState::Unsent { bytes, to, tag };
         self.idle.pop();
         match self.begin(index) {
             Ok(true) => Ok(SendOutcome::Leaves(bytes)),
@@ -82,7 +80,7 @@ impl FabricEndPoint {
                 Ok(SendOutcome::Leaves(bytes))
             }
             Err(error) => {
-                self.buffers[index].state = OperationState::Idle;
+                self.buffers[index].state = OpState::Idle;
                 self.idle.push(index);
                 Err(error)
             }
@@ -94,7 +92,7 @@ impl FabricEndPoint {
         let Some(_inside) = self.door.enter() else { return Ok(false) };
         let end = self.end();
         let buffer = &mut self.buffers[index];
-        let OperationState::Unsent { bytes, to, tag } = buffer.state else { return Ok(true) };
+        let OpState::Unsent { bytes, to, tag } = buffer.state else { return Ok(true) };
         // SAFETY: memory of this length that is not touched until the completion, and a context
         // that stays.
         let rc = unsafe {
@@ -104,7 +102,7 @@ impl FabricEndPoint {
         };
         match rc {
             0 => {
-                buffer.state = OperationState::Sending { tag };
+                buffer.state = OpState::Sending { tag };
                 Ok(true)
             }
             rc if rc as i64 == -i64::from(sys::FI_EAGAIN) => Ok(false),
@@ -133,12 +131,12 @@ impl FabricEndPoint {
 
     fn send_unsent_with(&mut self, tag: u64, events: &mut Vec<FabricEvent>) {
         while let Some(&index) = self.unsent.of.get(&tag).and_then(VecDeque::front) {
-            debug_assert!(matches!(self.buffers[index].state, OperationState::Unsent { .. }));
+            debug_assert!(matches!(self.buffers[index].state, OpState::Unsent { .. }));
             match self.begin(index) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    self.buffers[index].state = OperationState::Idle;
+                    self.buffers[index].state = OpState::Idle;
                     self.idle.push(index);
                     events.push(FabricEvent::NotSent { tag, why: std::format!("{error}") });
                 }
@@ -157,7 +155,7 @@ impl FabricEndPoint {
     pub fn forget_unsent(&mut self, tag: u64) -> u32 {
         let waiting = self.unsent.of.remove(&tag).unwrap_or_default();
         for &index in &waiting {
-            self.buffers[index].state = OperationState::Idle;
+            self.buffers[index].state = OpState::Idle;
             self.idle.push(index);
         }
         waiting.len() as u32

@@ -21,20 +21,17 @@
 //!
 //! Never: a rail that takes nothing delays the others, as long as the receiver's credit lasts.
 
-mod join;
+pub mod live;
 pub mod numbers;
 mod rail;
-pub mod said;
 
-pub(super) use join::{RailDial, RailsOfLink};
-pub(super) use rail::ends_of;
+pub use rail::ends_of;
 
-use super::accounts::Live;
-use super::path::Path;
-use super::path::PathEnd;
+use super::path::{Path, PathEnd};
 use crate::os::poller::Poller;
 use crate::os::sys::{Bell, monotonic_ns};
 use core::time::Duration;
+use live::Live;
 use numbers::{
     ANSWER_BYTES, BatchViolation, HEAD_BYTES, RailHead, RailKind, RailSending, Receiving,
 };

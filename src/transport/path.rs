@@ -1,10 +1,10 @@
-//! The interface between a [`Carrier`](super::Carrier) and the connection to another host: bytes
+//! The interface between a [`Carrier`](super::carrier::Carrier) and the connection to another host: bytes
 //! out and back.
 //!
 //! Never: a call waits; more of the other end's bytes are kept than it was granted.
 
-use crate::control::{LinkEnd, Reason};
-use crate::os::aperture::Pages;
+use super::News;
+use crate::link::LinkEnd;
 use crate::os::poller::Poller;
 use crate::os::tcp;
 use crate::wire::ApertureAccess;
@@ -49,21 +49,6 @@ pub enum Put {
     Sent(usize),
     /// The network takes no more for now.
     Later,
-}
-
-/// A change of memory that one end opens to the other, for the node.
-#[derive(Debug)]
-pub enum News {
-    /// Owner: the holder has it.
-    Ready(u32),
-    /// Owner: the holder refused it.
-    Refused(u32, Reason),
-    /// Owner: the holder has released it.
-    Released(u32),
-    /// Holder: it has the memory.
-    Held(u32, Pages),
-    /// Holder: the owner revoked it.
-    Revoked(u32),
 }
 
 /// One path: a channel of TLS, or messages of a fabric beside it. Its descriptor is readable when

@@ -5,22 +5,22 @@
 //! one that has been due for longest goes first: so a link whose rails cannot be made does not
 //! delay others.
 
-use super::super::accounts::Live;
-use super::super::carrier::Carrier;
-use super::super::channel::Channel;
-use super::super::course::Course;
-use super::super::dial::{self, HostDial, HostError};
-use super::super::fabric::OfferedPlace;
-use super::super::hello::{Answer, Wants};
-use super::super::keys::TlsEnd;
-use super::super::meeting::Proved;
-use super::super::path::Path;
-use super::super::{HostsShared, HostsState, LinkRow, LinkToken, MeetingError, Met, Refused, lock};
+use super::course::Course;
+use super::dial::{self, HostDial, HostError};
+use super::hello::{Answer, Wants};
+use super::keys::TlsEnd;
+use super::meeting::Proved;
 use super::said::{RailsSecret, Said};
-use super::{RAILS_MAX, Terms};
+use super::{HostsShared, HostsState, LinkRow, LinkToken, MeetingError, Met, Refused, lock};
 use crate::control::shell::ConnectError;
 use crate::control::{Reason, Wait};
 use crate::os::sys::monotonic_ns;
+use crate::transport::carrier::Carrier;
+use crate::transport::channel::Channel;
+use crate::transport::fabric::OfferedPlace;
+use crate::transport::path::Path;
+use crate::transport::rails::live::Live;
+use crate::transport::rails::{RAILS_MAX, Terms, ends_of};
 use crate::wire::NodeId;
 use core::time::Duration;
 use std::boxed::Box;
@@ -184,7 +184,7 @@ impl RailsOfLink {
 
 impl HostsShared {
     /// Adds the offer of rails to a request for a link, if the settings want more than one.
-    pub(in super::super) fn offer_rails(&self, says: &mut Vec<u8>) {
+    pub(super) fn offer_rails(&self, says: &mut Vec<u8>) {
         if self.config.rails > 1 {
             let count = self.config.rails as u8;
             Said::Offer { count, credit: self.config.rail_bytes }.put(says);
@@ -192,7 +192,7 @@ impl HostsShared {
     }
 
     /// The terms that follow from the other end's offer.
-    pub(in super::super) fn rail_terms(&self, heard: Option<Said>) -> Option<Terms> {
+    pub(super) fn rail_terms(&self, heard: Option<Said>) -> Option<Terms> {
         let (count, credit) = heard?.offer()?;
         let count = count.min(self.config.rails as u8);
         let own_credit = self.config.rail_bytes;
@@ -204,7 +204,7 @@ impl HostsShared {
 
     /// Connects missing rails whose pause is over, and computes the time of the next. Locks no link
     /// whose rails all live.
-    pub(in super::super) fn connect_rails(self: &Arc<Self>, state: &mut HostsState) {
+    pub(super) fn connect_rails(self: &Arc<Self>, state: &mut HostsState) {
         let (now_ns, mut due) = (monotonic_ns(), Vec::new());
         state.rails_due_ns = u64::MAX;
         for (token, row) in &mut state.links {
@@ -242,7 +242,7 @@ impl HostsShared {
 
     /// A connection could not be made: reports that to the caller, or to the link whose rail it was
     /// to be.
-    pub(in super::super) fn dial_failed(
+    pub(super) fn dial_failed(
         &self,
         state: &mut HostsState,
         id: u64,
@@ -268,7 +268,7 @@ impl HostsShared {
     }
 
     /// At the connecting end: the other end has accepted.
-    pub(in super::super) fn rail_connected(
+    pub(super) fn rail_connected(
         &self,
         state: &mut HostsState,
         id: u64,
@@ -316,7 +316,7 @@ impl HostsShared {
     }
 
     /// At the accepting end: a host with a proven identity asks to join a link.
-    pub(in super::super) fn rail_asked(
+    pub(super) fn rail_asked(
         &self,
         state: &mut HostsState,
         id: u64,
@@ -387,7 +387,7 @@ impl HostsShared {
         is_of_fabric: bool,
         is_client: bool,
     ) -> Result<(Box<dyn Path>, String), String> {
-        let ends = super::ends_of(&channel);
+        let ends = ends_of(&channel);
         if is_of_fabric && offered.is_none() {
             return Err("not over libfabric: the other end has not asked for that".into());
         }

@@ -22,7 +22,7 @@ pub mod way;
 pub mod words;
 
 use super::channel::Channel;
-use super::hello::{self, FabricOffer, OfferReply};
+use super::offer::{self, FabricOffer, OfferReply};
 use super::path::Path;
 use crate::config::{self, Config};
 use crate::os::fabric::library::MESSAGE_BYTES;
@@ -97,7 +97,7 @@ impl HostFabric {
     /// bytes. `None`: the settings do not ask for a fabric.
     pub fn offer(&self, channel: &Channel, host: &str) -> Option<(OfferedPlace, Vec<u8>)> {
         let place = self.asked.as_ref()?.place(channel, host);
-        let says = place.as_ref().map_or(Vec::new(), |place| hello::behind(&place.offer()));
+        let says = place.as_ref().map_or(Vec::new(), |place| offer::behind(&place.offer()));
         Some((place, says))
     }
 
@@ -110,7 +110,7 @@ impl HostFabric {
         heard: &[u8],
     ) -> (Option<OfferedPlace>, Vec<u8>) {
         let Some(asked) = &self.asked else { return (None, Vec::new()) };
-        let Some(offer) = hello::read_behind::<FabricOffer>(heard) else {
+        let Some(offer) = offer::read_behind::<FabricOffer>(heard) else {
             let why = asked.library().err().unwrap_or(NOT_ASKED);
             return (Some(Err(why.into())), Vec::new());
         };
@@ -120,7 +120,7 @@ impl HostFabric {
             Ok(place) => OfferReply::Yes(place.offer()),
             Err(why) => OfferReply::No(cut(why)),
         };
-        (Some(place), hello::behind(&reply))
+        (Some(place), offer::behind(&reply))
     }
 
     /// At a client: takes the server's reply to the offer. An error: the server sends to this end
@@ -132,11 +132,9 @@ impl HostFabric {
         heard: &[u8],
     ) -> Result<OfferedPlace, String> {
         let Ok(place) = offered else { return Ok(offered) };
-        match hello::read_behind::<OfferReply>(heard) {
+        match offer::read_behind::<OfferReply>(heard) {
             None => Ok(Err(NOT_ASKED.into())),
-            Some(OfferReply::No(why)) => {
-                Ok(Err(format!("the other host says: {}", crate::control::printable(&why))))
-            }
+            Some(OfferReply::No(why)) => Ok(Err(format!("the other host says: {}", why))),
             Some(OfferReply::Yes(offer)) => bound(place, offer, channel, true).map(Ok),
         }
     }
@@ -257,8 +255,7 @@ fn bound(
 }
 
 fn cut(text: &str) -> String {
-    let end = (0..=text.len().min(hello::TEXT_BYTES_MAX / 2))
-        .rev()
-        .find(|end| text.is_char_boundary(*end));
+    let end =
+        (0..=text.len().min(offer::REASON_BYTES_MAX)).rev().find(|end| text.is_char_boundary(*end));
     text[..end.unwrap_or(0)].to_string()
 }

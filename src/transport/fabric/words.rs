@@ -10,8 +10,8 @@
 //! Never: more incoming bytes are kept than one word; a word that is longer or shorter than its
 //! kind is accepted.
 
-use super::super::hello::ADDRESS_BYTES_MAX;
-use crate::control::Reason;
+use super::super::offer::ADDRESS_BYTES_MAX;
+use crate::wire::Reason;
 use crate::wire::{APERTURE_PAGE_BYTES, ApertureAccess};
 use alloc::vec::Vec;
 

@@ -22,8 +22,9 @@
 //! If this end may write memory of the other's, packets are first taken out of the node's ring, and
 //! leave once all earlier writes have arrived: so a packet that announces bytes comes after them.
 
+use super::super::News;
 use super::super::channel::Channel;
-use super::super::path::{News, Path, PathEnd, Put};
+use super::super::path::{Path, PathEnd, Put};
 use super::deposits::Deposits;
 use super::silence::{LinkPart, Silence, SilenceInput, SilenceStep};
 use super::station::{NextMessage, StationPlace, WINDOW, place_at};

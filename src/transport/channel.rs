@@ -392,12 +392,14 @@ impl AsFd for Channel {
 
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
-    use super::super::keys::Keys;
     use super::*;
-    use crate::config::Config;
+    use rustls::pki_types::PrivateKeyDer;
     use std::net::TcpListener;
-    use std::os::unix::fs::OpenOptionsExt;
     use std::sync::Arc;
+
+    fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+        Arc::new(rustls::crypto::ring::default_provider())
+    }
 
     /// A client over loopback that waits for a server's first message, and the socket that writes
     /// to it.
@@ -405,9 +407,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         tcp.set_nonblocking(true).unwrap();
-        let config = rustls::ClientConfig::builder_with_provider(Arc::new(
-            rustls::crypto::ring::default_provider(),
-        ));
+        let config = rustls::ClientConfig::builder_with_provider(provider());
         let config = config.with_safe_default_protocol_versions().unwrap();
         let config =
             config.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
@@ -460,13 +460,16 @@ mod tests {
 
     /// Both ends of a connection after the handshake.
     fn open_pair() -> (Channel, Channel) {
-        let dir = tempfile::tempdir().unwrap();
-        let secret = dir.path().join("secret");
-        let mut options = std::fs::OpenOptions::new();
-        let file = options.write(true).create_new(true).mode(0o600).open(&secret);
-        file.unwrap().write_all("7f".repeat(32).as_bytes()).unwrap();
-        let config = Config::default().dir(dir.path()).secret(secret);
-        let keys = Keys::load(&config).unwrap();
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".into()]).unwrap();
+        let (certificate, mut roots) = (made.cert.der().clone(), rustls::RootCertStore::empty());
+        roots.add(certificate.clone()).unwrap();
+        let config = rustls::ClientConfig::builder_with_provider(provider());
+        let config = config.with_safe_default_protocol_versions().unwrap();
+        let client = Arc::new(config.with_root_certificates(roots).with_no_client_auth());
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let config = rustls::ServerConfig::builder_with_provider(provider());
+        let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let server = Arc::new(config.with_single_cert([certificate].into(), key).unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let other = listener.accept().unwrap().0;
@@ -474,8 +477,8 @@ mod tests {
             tcp.set_nonblocking(true).unwrap();
         }
         let name = "127.0.0.1".try_into().unwrap();
-        let client = rustls::ClientConnection::new(keys.client.clone(), name).unwrap();
-        let server = rustls::ServerConnection::new(keys.server.clone()).unwrap();
+        let client = rustls::ClientConnection::new(client, name).unwrap();
+        let server = rustls::ServerConnection::new(server).unwrap();
         let (mut client, mut server) =
             (Channel::new(tcp, client.into()), Channel::new(other, server.into()));
         while !client.is_open() || !server.is_open() {

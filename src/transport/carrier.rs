@@ -22,14 +22,11 @@
 //! link overtake one another, except long ones on a path that spreads them ([`Flags::IN_ORDER`]
 //! keeps these in place).
 
-use super::EVENTS_MAX;
 use super::frames::{self, Goodbye, HostFrame, ReadFrame};
-use super::path::PathEnd;
-use super::path::{News, Path, Put};
-use super::told::OnEnd;
-use super::turns::{Late, Lateness};
-use crate::control::LinkEnd;
-use crate::control::shell::{ControlEvent, Inbox, LinkToken};
+use super::late::Lateness;
+use super::path::{Path, PathEnd, Put};
+use super::{Moved, News, Owner, Transport};
+use crate::link::LinkEnd;
 use crate::link::ring::{RingReader, RingWriter};
 use crate::link::sleep::{Barrier, Sleeper};
 use crate::link::{Body, Transmit};
@@ -41,7 +38,6 @@ use core::time::Duration;
 use std::boxed::Box;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::string::String;
-use std::sync::Arc;
 use std::vec::Vec;
 
 /// Bytes of frames that are made into records of TLS at a time: the size of one record.
@@ -57,28 +53,13 @@ const NOTICES_MAX: usize = 64;
 /// it has to stay in order. Within one host, packets of this size go into the bulk ring.
 const LONG_PACKET_BYTES: u32 = 2048;
 
-/// The result of a turn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
-    /// A packet came, or left.
-    pub any: bool,
-    /// Bytes to send wait until the network takes more.
-    pub waits: bool,
-    /// Nothing comes or leaves any more.
-    pub has_ended: bool,
-}
-
 /// Carries the packets of one link: see the module.
 #[derive(Debug)]
 pub struct Carrier {
     path: Box<dyn Path>,
     /// The reason why the path is not the one that was asked for.
     why_not: Option<String>,
-    /// A callback for the end, beside the node.
-    on_end: Option<OnEnd>,
-    token: LinkToken,
-    inbox: Arc<Inbox>,
-    late: Arc<Late>,
+    owner: Box<dyn Owner>,
     /// A packet was sent since the node's last turn.
     has_sent: bool,
     /// The thread handles unsent packets: those that follow another one without a turn in between,
@@ -121,9 +102,7 @@ impl Carrier {
     /// host with which everything has been agreed.
     pub fn new(
         path: Box<dyn Path>,
-        token: LinkToken,
-        inbox: Arc<Inbox>,
-        late: Arc<Late>,
+        owner: Box<dyn Owner>,
         outgoing: &Region,
         incoming: &Region,
         packet_bytes: u32,
@@ -136,10 +115,7 @@ impl Carrier {
         Self {
             path,
             why_not: None,
-            on_end: None,
-            token,
-            inbox,
-            late,
+            owner,
             has_sent: false,
             is_late: false,
             out: RingReader::new(outgoing.lines(), incoming.freed()),
@@ -161,77 +137,12 @@ impl Carrier {
         }
     }
 
-    /// Moves as many packets as possible, both ways.
-    pub fn turn(&mut self) -> Moved {
-        self.has_sent = false;
-        let came = self.receive();
-        self.send();
-        if self.gives_ring_back {
-            self.give_ring_back();
-        }
-        self.take_news();
-        // Including other threads' sends: the node may wait for the room.
-        let left = core::mem::take(&mut self.has_freed);
-        self.node_waits = self.waits;
-        self.tell_end();
-        Moved { any: came || left, waits: self.waits, has_ended: self.has_ended }
-    }
-
-    /// Reports to the node changes of memory that one end opens to the other. An application that
-    /// takes no events is not made to keep them.
+    /// Reports changes of memory that one end opens to the other.
     fn take_news(&mut self) {
-        while self.inbox.len() < EVENTS_MAX / 4
+        while self.owner.takes_news()
             && let Some(news) = self.path.next_news()
         {
-            let token = self.token;
-            self.inbox.put_of_host(match news {
-                News::Ready(number) => ControlEvent::ApertureReady { token, number },
-                News::Refused(number, why) => ControlEvent::ApertureRefused { token, number, why },
-                News::Released(number) => ControlEvent::ApertureReleased { token, number },
-                News::Held(number, pages) => ControlEvent::ApertureHeld { token, number, pages },
-                News::Revoked(number) => ControlEvent::ApertureRevoked { token, number },
-            });
-        }
-    }
-
-    /// Whether memory of this process can be opened to the other end; else the reason.
-    pub fn can_lend(&mut self) -> Result<(), String> {
-        self.path.can_lend()
-    }
-
-    /// Opens memory to the other end through this descriptor; returns the number of the opening, or
-    /// the reason why it cannot.
-    pub fn lend(
-        &mut self,
-        file: OwnedFd,
-        bytes: u64,
-        access: ApertureAccess,
-    ) -> Result<u32, String> {
-        self.path.lend(file, bytes, access)
-    }
-
-    /// Revokes memory that this end opened: the other end no longer accesses it.
-    pub fn revoke(&mut self, number: u32) {
-        self.path.revoke(number);
-    }
-
-    /// Releases memory of the other end's.
-    pub fn release(&mut self, number: u32) {
-        self.path.release(number);
-    }
-
-    /// The node has written packets; `much`: enough for a system call of their own.
-    pub fn told(&mut self, much: bool) {
-        // The ring was full, and its packets have left already.
-        if !self.out.is_ready() {
-            self.sleep.arm_for_any();
-            return;
-        }
-        if !self.has_sent || much {
-            self.has_sent = true;
-            self.send_now();
-        } else {
-            self.hand_over();
+            self.owner.tell(news);
         }
     }
 
@@ -247,7 +158,7 @@ impl Carrier {
     pub fn hand_over(&mut self) {
         if !self.is_late && !self.has_ended {
             self.is_late = true;
-            self.late.push(self.token);
+            self.owner.hand_over();
         }
     }
 
@@ -444,11 +355,9 @@ impl Carrier {
                 }
             }
             HostFrame::Stale { slot, index } => {
-                let token = self.token;
-                // An application that takes no events is not made to keep them, nor does a host
-                // that repeats this keep others from connecting.
-                if self.inbox.len() < EVENTS_MAX / 4 {
-                    self.inbox.put_of_host(ControlEvent::TicketRevoked { token, slot, index });
+                // A host that repeats this does not keep others from connecting.
+                if self.owner.takes_news() {
+                    self.owner.tell(News::Stale { slot, index });
                 }
             }
             HostFrame::Goodbye => self.said = Some(LinkEnd::Graceful),
@@ -481,14 +390,12 @@ impl Carrier {
         self.ended(reason);
     }
 
-    /// Reports the end to the node and the callback.
+    /// Reports the end.
     fn ended(&mut self, reason: LinkEnd) {
         self.has_ended = true;
         self.path.close_own();
-        if let Some(on_end) = &self.on_end {
-            on_end.tell(reason, self.path.ended().and_then(|ended| ended.more_than(reason)));
-        }
-        self.inbox.put_of_host(ControlEvent::Closed { token: self.token, reason });
+        let more = self.path.ended().and_then(|ended| ended.more_than(reason));
+        self.owner.has_ended(reason, more);
     }
 
     /// Reads the rest after the end: nothing, a part of a frame, or packets for which there is no
@@ -587,32 +494,6 @@ impl Carrier {
         }
     }
 
-    /// The other end's violation of the rules, if it is known.
-    pub fn violation(&self) -> Option<String> {
-        match self.path.ended() {
-            Some(PathEnd::Nonsense(why)) => Some(why.clone()),
-            _ => None,
-        }
-    }
-
-    /// The link's identifier.
-    pub fn token(&self) -> LinkToken {
-        self.token
-    }
-
-    /// Describes the transport in words.
-    pub fn explain(&self) -> String {
-        match &self.why_not {
-            None => self.path.explain(),
-            Some(why) => std::format!("{}, and not libfabric ({why}),", self.path.explain()),
-        }
-    }
-
-    /// Sets a callback for the end, beside the node. It is called once.
-    pub fn set_on_end(&mut self, on_end: OnEnd) {
-        self.on_end = Some(on_end);
-    }
-
     /// Records the reason why the path is not the one that was asked for.
     pub fn set_why_not(&mut self, why: String) {
         self.why_not = Some(why);
@@ -650,15 +531,6 @@ impl Carrier {
         }
     }
 
-    /// Whether its descriptor signals everything that comes from now on.
-    pub fn may_sleep(&mut self) -> bool {
-        let may_sleep = self.path.may_sleep();
-        if may_sleep && self.path.has_unsent() {
-            self.hand_over();
-        }
-        may_sleep
-    }
-
     /// Stops waiting for the end, because its time limit has passed.
     pub fn give_up(&mut self) {
         self.path.give_up();
@@ -675,6 +547,79 @@ impl Carrier {
     /// The descriptor that is writable when the network takes more; `None`: try again later.
     pub fn takes_more(&self) -> Option<BorrowedFd<'_>> {
         self.path.takes_more()
+    }
+}
+
+impl Transport for Carrier {
+    fn turn(&mut self) -> Moved {
+        self.has_sent = false;
+        let came = self.receive();
+        self.send();
+        if self.gives_ring_back {
+            self.give_ring_back();
+        }
+        self.take_news();
+        // Including other threads' sends: the node may wait for the room.
+        let left = core::mem::take(&mut self.has_freed);
+        self.node_waits = self.waits;
+        self.tell_end();
+        Moved { any: came || left, waits: self.waits, has_ended: self.has_ended }
+    }
+
+    fn flush(&mut self, much: bool) {
+        // The ring was full, and its packets have left already.
+        if !self.out.is_ready() {
+            self.sleep.arm_for_any();
+            return;
+        }
+        if !self.has_sent || much {
+            self.has_sent = true;
+            self.send_now();
+        } else {
+            self.hand_over();
+        }
+    }
+
+    fn flush_now(&mut self) {
+        self.send_now();
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        let may_sleep = self.path.may_sleep();
+        if may_sleep && self.path.has_unsent() {
+            self.hand_over();
+        }
+        may_sleep
+    }
+
+    fn violation(&self) -> Option<String> {
+        match self.path.ended() {
+            Some(PathEnd::Nonsense(why)) => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    fn explain(&self) -> String {
+        match &self.why_not {
+            None => self.path.explain(),
+            Some(why) => std::format!("{}, and not libfabric ({why}),", self.path.explain()),
+        }
+    }
+
+    fn can_lend(&mut self) -> Result<(), String> {
+        self.path.can_lend()
+    }
+
+    fn lend(&mut self, file: OwnedFd, bytes: u64, access: ApertureAccess) -> Result<u32, String> {
+        self.path.lend(file, bytes, access)
+    }
+
+    fn revoke(&mut self, number: u32) {
+        self.path.revoke(number);
+    }
+
+    fn release(&mut self, number: u32) {
+        self.path.release(number);
     }
 }
 
@@ -698,13 +643,13 @@ enum CarrierStep {
 
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
-    use super::super::super::ConnectionId;
+    use super::super::late::Late;
     use super::*;
     use crate::link::ring::RingWriter;
-    use crate::os::memory::{ForkGuard, create, region_bytes};
+    use crate::os::memory::{create, region_bytes};
     use crate::os::sys::Bell;
     use crate::wire::{Destination, Header, Key, MetadataIndex, SlotIndex};
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
 
     const RING_BYTES: usize = 4096;
 
@@ -805,6 +750,21 @@ mod tests {
         }
     }
 
+    /// An owner that keeps the links that are handed over.
+    #[derive(Debug)]
+    struct Listens(Arc<Late>);
+
+    impl Owner for Listens {
+        fn takes_news(&self) -> bool {
+            true
+        }
+        fn tell(&self, _: News) {}
+        fn has_ended(&self, _: LinkEnd, _: Option<String>) {}
+        fn hand_over(&self) {
+            self.0.push(1);
+        }
+    }
+
     struct World {
         carrier: Carrier,
         /// The node's end.
@@ -824,10 +784,8 @@ mod tests {
         let tcp = Bell::new().unwrap();
         let path = OneFrame { tcp, plain: Vec::new(), asked: asked.clone() };
         let late = Arc::new(Late::new(Bell::new().unwrap()));
-        let (token, inbox) =
-            (ConnectionId(1), Arc::new(Inbox::new(ForkGuard::new().unwrap()).unwrap()));
-        let carrier =
-            Carrier::new(Box::new(path), token, inbox, late.clone(), &outgoing, &incoming, 1024);
+        let owner = Box::new(Listens(late.clone()));
+        let carrier = Carrier::new(Box::new(path), owner, &outgoing, &incoming, 1024);
         let writes = RingWriter::new(outgoing.lines(), incoming.freed(), 1024);
         let reads = RingReader::new(incoming.lines(), outgoing.freed());
         World { carrier, writes, reads, asked, late }
@@ -872,22 +830,22 @@ mod tests {
         };
         // The first packet since a turn leaves at once.
         send(16);
-        carrier.told(false);
+        carrier.flush(false);
         assert_eq!((put(), late.take().len()), (frames::HEADER_BYTES + 16, 0));
         // A large amount is worth a system call of its own.
         send(512);
-        carrier.told(true);
+        carrier.flush(true);
         assert_eq!((put(), late.take().len()), (frames::HEADER_BYTES + 512, 0));
         // The node's send found the ring full, and made it leave.
         send(512);
         carrier.send_now();
         put();
-        carrier.told(false);
+        carrier.flush(false);
         assert_eq!((put(), late.take().len()), (0, 0));
         // A small amount is left to the thread, which is woken once.
         for _ in 0..3 {
             send(16);
-            carrier.told(false);
+            carrier.flush(false);
         }
         // Nor do the thread's other reasons put it there twice, such as a rail that rejoins again
         // and again.

@@ -1,6 +1,6 @@
 //! The place of one link at an end point, with the link's calls.
 
-use super::super::super::hello::FabricOffer;
+use super::super::super::offer::FabricOffer;
 use super::super::super::path::PathEnd;
 use super::super::credit::{Credit, CreditHead, HEAD_BYTES};
 use super::{

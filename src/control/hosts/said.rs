@@ -12,9 +12,9 @@
 //!
 //! Never: a rail joins a link whose other end is another node, or has another identity.
 
-use super::super::channel::Channel;
-use super::super::keys::TlsEnd;
-use super::RAILS_MAX;
+use super::keys::TlsEnd;
+use crate::transport::channel::Channel;
+use crate::transport::rails::RAILS_MAX;
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;

@@ -89,7 +89,7 @@ pub(super) struct RailPlace {
 }
 
 /// The addresses of both ends of a connection.
-pub(in super::super) fn ends_of(channel: &Channel) -> String {
+pub fn ends_of(channel: &Channel) -> String {
     channel.addresses().map_or(String::new(), |(own, other)| format!(", {own} to {other}"))
 }
 

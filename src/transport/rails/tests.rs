@@ -1,7 +1,7 @@
 //! Both ends of a link over simulated cables, which can be slow, stall, be cut, and lose their
 //! contents.
 
-use super::super::turns::Late;
+use super::super::late::Late;
 use super::*;
 use core::sync::atomic::AtomicUsize;
 use proptest::prelude::*;

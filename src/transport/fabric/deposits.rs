@@ -22,17 +22,16 @@
 //! Never: this end opens more of the other end's memory than the settings allow, for this link or
 //! for all; a number is used twice.
 
+use super::super::News;
 use super::words::{FabricWord, OpenedMemory};
 use crate::config::Config;
-use crate::control::Reason;
-use crate::control::hosts::path::News;
 use crate::os::aperture::{AccessError, FarPages, Pages};
 use crate::os::fabric::memory::DescribedMemory;
 use crate::os::fabric::{Choice, FarMemory, LentPages, ReachedMemory};
 use crate::os::memory::ForkGuard;
 use crate::os::poller::Poller;
 use crate::os::sys::descriptor_limit;
-use crate::wire::ApertureAccess;
+use crate::wire::{ApertureAccess, Reason};
 use std::collections::{BTreeMap, VecDeque};
 use std::format;
 use std::os::fd::OwnedFd;

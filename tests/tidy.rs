@@ -106,7 +106,7 @@ fn table(document: &str, name: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn every_source_file_says_at_its_head_what_it_is() {
-    let folders = ["src", "cli/src", "tests", "tour", "examples", "capi", "layers"];
+    let folders = ["src", "cli/src", "tests", "tools", "tour", "examples", "capi", "layers"];
     for file in folders.iter().flat_map(|dir| files(dir, ".rs")) {
         assert!(read(&file).starts_with("//! "), "{file} does not begin with `//! `");
     }
@@ -129,7 +129,7 @@ fn lines_beside_tests(source: &str) -> usize {
 
 #[test]
 fn no_source_file_is_too_long() {
-    for file in ["src", "capi/src", "cli/src", "layers", "python/src", "tour/src"]
+    for file in ["src", "capi/src", "cli/src", "layers", "python/src", "tools/src", "tour/src"]
         .iter()
         .flat_map(|dir| files(dir, ".rs"))
     {
@@ -184,7 +184,7 @@ const LIBRARY: &str = "src/os/library.rs";
 fn one_file_reads_the_environment_and_one_opens_libraries() {
     let reads = ["env::var", "env::{", "std::env;", "getenv", "environ"];
     let opens = ["Library::open(Some", "Library::new(", "dlopen", "dlmopen"];
-    let folders = ["src", "capi/src", "python/src", "cli/src", "tour/src"];
+    let folders = ["src", "capi/src", "python/src", "cli/src", "tools/src", "tour/src"];
     let mut seen = BTreeSet::new();
     for file in folders.iter().flat_map(|dir| files(dir, ".rs")) {
         // Tests alone.
@@ -212,11 +212,11 @@ fn one_file_reads_the_environment_and_one_opens_libraries() {
 #[test]
 fn the_command_reads_tickets_of_peers_in_one_place() {
     let attackers = ["tour/src/rogue.rs", "tour/src/stranger.rs"];
-    let programs = ["cli/src", "tour/src"].iter().flat_map(|dir| files(dir, ".rs"));
+    let programs = ["cli/src", "tools/src", "tour/src"].iter().flat_map(|dir| files(dir, ".rs"));
     for file in programs.filter(|file| !attackers.contains(&&**file)) {
-        let is_place = file == "cli/src/tickets.rs";
+        let is_place = file == "tools/src/tickets.rs";
         let reads = code(&read(&file)).contains("Ticket::from_bytes");
-        assert_eq!(reads, is_place, "{file}: tickets are read in cli/src/tickets.rs");
+        assert_eq!(reads, is_place, "{file}: tickets are read in tools/src/tickets.rs");
     }
 }
 
@@ -306,7 +306,7 @@ fn modules_use_what_the_architecture_lets_them_use() {
 fn what_the_architecture_says_is_in_a_file_is_said_of_a_file_that_there_is() {
     let folders = [
         "bench", "capi", "cli", "examples", "fuzz", "layers", "python", "scripts", "src", "tests",
-        "tour",
+        "tools", "tour",
     ];
     let text = read("ARCHITECTURE.md");
     let mut named = 0;
@@ -412,6 +412,7 @@ fn no_file_holds_a_forbidden_word() {
     let folders = [
         ("src", ".rs"),
         ("cli", ".rs"),
+        ("tools", ".rs"),
         ("tour", ".rs"),
         ("tests", ".rs"),
         ("examples", ".rs"),
@@ -492,7 +493,9 @@ fn sentences_that_users_read_quote_texts_and_hold_no_other_debug_output() {
     ];
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let mut seen = 0;
-    for file in ["cli/src", "capi/src", "tour/src"].iter().flat_map(|dir| files(dir, ".rs")) {
+    for file in
+        ["cli/src", "capi/src", "tools/src", "tour/src"].iter().flat_map(|dir| files(dir, ".rs"))
+    {
         let source = read(&file);
         let source = source.split("\nmod tests {").next().unwrap();
         // From one macro to the next.
@@ -527,6 +530,7 @@ fn what_an_error_says_is_not_its_source_too() {
         "layers/clan/src",
         "layers/vmmc/src",
         "python/src",
+        "tools/src",
         "tour/src",
     ];
     for file in folders.iter().flat_map(|at| files(at, ".rs")) {

@@ -457,12 +457,12 @@ def output_of(command: list, env: dict[str, str] | None = None) -> str:
 
 def agree(a: float, b: float) -> bool:
     """Whether two raw lines differ by at most a quarter of the shorter one, so that what was
-    measured beside them compares: cli/src/perf/placement.rs."""
+    measured beside them compares: tools/src/perf/placement.rs."""
     return abs(a - b) <= min(a, b) / 4
 
 
 def placement_of(ns: float) -> str:
-    """A word for the raw line, which decides nothing: cli/src/perf/placement.rs."""
+    """A word for the raw line, which decides nothing: tools/src/perf/placement.rs."""
     if ns < 46:
         return "shared"
     return "near" if ns <= 66 else "far" if ns > 200 else "other"

@@ -13,8 +13,9 @@
 
 use crate::arguments::ExporterArguments;
 use crate::look::{self, Watched};
-use crate::{output, prometheus};
+use crate::prometheus;
 use anyhow::{Context, Result, ensure};
+use hamlyn_tools::output;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, HOST};

@@ -5,21 +5,20 @@
 //! without `--force`; an authority signs that another user can have put there.
 
 use crate::arguments::KeysArguments;
-use crate::output;
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::control::hosts::key_files::{self, Readers};
-use hamlyn::control::hosts::keys::SECRET_BYTES;
+use hamlyn_tools::output;
+use hamlyn_tools::secret::{is_there, make_secret, write};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, date_time_ymd,
 };
-use rustix::rand::{GetRandomFlags, getrandom};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use std::fs::{DirBuilder, Permissions};
-use std::io::{Read, Write};
+use std::fs::DirBuilder;
+use std::io::Read;
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
@@ -37,15 +36,6 @@ pub fn run(arguments: &KeysArguments) -> Result<()> {
         true => secret(&path, arguments.force),
         false => certificates(&path, arguments),
     }
-}
-
-/// Makes a file with a secret.
-pub fn make_secret(path: &Path, force: bool) -> Result<()> {
-    let mut bytes = [0u8; SECRET_BYTES];
-    let got = getrandom(&mut bytes, GetRandomFlags::empty()).context("no random bytes")?;
-    ensure!(got == bytes.len(), "the system gave {got} random bytes of {}", bytes.len());
-    let digits = bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
-    write(path, format!("{digits}\n").as_bytes(), force)
 }
 
 fn secret(path: &Path, force: bool) -> Result<()> {
@@ -265,32 +255,6 @@ fn file_name(name: &str) -> Result<String> {
     );
     ensure!(name != "authority", "\"authority\" is what the authority's own files are called");
     Ok(name.replace(':', "_"))
-}
-
-fn is_there(path: &Path) -> String {
-    format!("{} is there already; --force writes over it", path.display())
-}
-
-/// Writes a file that only its owner can read; it appears complete or not at all.
-fn write(path: &Path, bytes: &[u8], force: bool) -> Result<()> {
-    let cannot = || format!("cannot write {}", path.display());
-    let parent = path.parent().unwrap_or(Path::new("/"));
-    key_files::check_directory(parent).with_context(cannot)?;
-    let mut file = tempfile::Builder::new()
-        .prefix(".hamlyn-")
-        .permissions(Permissions::from_mode(0o600))
-        .tempfile_in(parent)
-        .with_context(cannot)?;
-    file.write_all(bytes).with_context(cannot)?;
-    file.as_file().sync_all().with_context(cannot)?;
-    let put: std::io::Result<_> = match force {
-        true => file.persist(path).map_err(|e| e.error),
-        false => file.persist_noclobber(path).map_err(|e| e.error),
-    };
-    match put {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => bail!(is_there(path)),
-        put => put.map(drop).with_context(cannot),
-    }
 }
 
 /// Quoted for a shell.

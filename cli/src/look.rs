@@ -10,13 +10,13 @@
 use crate::budget::{Budget, Of};
 use crate::figures::{Figures, LEFT_OUT_MAX, Link, is_stopped, program};
 use crate::names::of_this_host;
-use crate::output;
 use anyhow::{Error, Result, anyhow};
 use hamlyn::Config;
 use hamlyn::control::{
     Answered, ConnectError, Reason, ServiceName, Services, list_services, private_dir,
     read_statistics, uid_of,
 };
+use hamlyn_tools::output;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::path::PathBuf;

@@ -2,8 +2,6 @@
 
 use crate::arguments::{NamesArguments, SetupArguments};
 use crate::figures;
-use crate::output;
-use crate::perf::row;
 use crate::stat::several;
 use anyhow::{Context, Result, ensure};
 use hamlyn::Config;
@@ -11,6 +9,8 @@ use hamlyn::control::{
     ServiceEntry, ServiceName, is_of_other_host, list_services, remove_stale, setup_shared_dir,
     setup_user_dir, uid_of,
 };
+use hamlyn_tools::output;
+use hamlyn_tools::perf::row;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -24,37 +24,6 @@ pub fn of_this_host(name: &str) -> Result<ServiceName> {
          alone (its figures are told there, to its owner)"
     );
     Ok(name.parse()?)
-}
-
-/// Checks the name of a service that this process will offer; other hosts reach it if `listen` is
-/// set.
-pub fn to_serve(name: &str) -> Result<()> {
-    ensure!(
-        !is_of_other_host(name),
-        "{name} is a service of another host: give its name alone, and set HAMLYN_LISTEN to the \
-         address and port at which other hosts are to connect"
-    );
-    Ok(())
-}
-
-/// The name by which other hosts reach an offered service, if they can.
-pub fn for_other_hosts(node: &hamlyn::Node, name: &str) -> Option<String> {
-    #[cfg(feature = "tls")]
-    {
-        node.listens_at().map(|address| format!("hamlyn://{address}/{name}"))
-    }
-    #[cfg(not(feature = "tls"))]
-    {
-        let _ = (node, name);
-        None
-    }
-}
-
-/// The same, on standard error.
-pub fn tell_other_hosts(node: &hamlyn::Node, name: &str) {
-    if let Some(name) = for_other_hosts(node, name) {
-        eprintln!("hamlyn: for other hosts at {name}");
-    }
 }
 
 /// `hamlyn names`.

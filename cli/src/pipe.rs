@@ -26,6 +26,7 @@ pub use recv::recv;
 pub use send::send;
 
 use hamlyn::control::Peer;
+use hamlyn_tools::serving::is_own;
 use std::time::Duration;
 
 const PROTOCOL: &[u8] = b"hamlyn-pipe-1\n";
@@ -83,11 +84,6 @@ impl Chunk {
             _ => None,
         }
     }
-}
-
-/// Whether a peer is a process of this user, which could harm this process in other ways anyway.
-pub fn is_own(peer: &Peer) -> bool {
-    peer.host.is_none() && peer.uid == Some(rustix::process::geteuid().as_raw())
 }
 
 /// The time that a peer may go without progress; `None`: without limit.

@@ -5,7 +5,6 @@
 //! notices nothing.
 
 use crate::figures::Figures;
-use crate::output;
 use crate::stat::PATIENCE;
 use crate::why;
 use anyhow::{Result, bail};
@@ -13,6 +12,7 @@ use hamlyn::Config;
 use hamlyn::control::hosts::HostName;
 use hamlyn::control::hosts::figures::ask;
 use hamlyn::control::hosts::reach::{Asked, Reached, Stopped, reach};
+use hamlyn_tools::output;
 
 /// The steps of a connection, in the order in which they are checked.
 const STEPS: [&str; 5] = [

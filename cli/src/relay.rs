@@ -5,7 +5,6 @@
 //! success when the publisher has ended normally and subscribers have its last sample.
 
 use crate::arguments::{RelayArguments, Slow};
-use crate::{ending, names, progress};
 use anyhow::{Context, Result, bail};
 use hamlyn::Config;
 use hamlyn::node::CloseReason;
@@ -13,6 +12,7 @@ use hamlyn::protocol::{
     ConnectionState, Manager, PublishConfig, ReconnectPolicy, Relay, RelayConfig, RelayError,
     SubscribeConfig, WhenSlow,
 };
+use hamlyn_tools::{ending, progress};
 use std::time::Duration;
 
 /// The interval between looks at the state of the connection.
@@ -26,7 +26,7 @@ pub fn run(arguments: &RelayArguments) -> Result<()> {
         Some(name) => name,
         None => own_name(&arguments.name),
     };
-    names::to_serve(name)?;
+    hamlyn_tools::serving::to_serve(name)?;
     let manager = Manager::with_config(arguments.allow.settings(Config::from_env()?))?;
     let wait = Some(arguments.wait);
     let mut relay = Relay::connect(&manager, &arguments.name, config(arguments), wait)
@@ -35,7 +35,7 @@ pub fn run(arguments: &RelayArguments) -> Result<()> {
     relay.serve(name, access)?;
     {
         let node = manager.lock();
-        names::tell_other_hosts(&node, name);
+        hamlyn_tools::serving::tell_other_hosts(&node, name);
         ending::remove_name(node.config(), name, access);
     }
     ending::on_signals()?;

@@ -6,12 +6,12 @@
 use crate::arguments::StatArguments;
 use crate::figures::{Figures, Link, RoomWaits, is_stopped};
 use crate::look::{self, Before, Look, Told, Watched};
-use crate::output;
-use crate::perf::row;
 use crate::prometheus;
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
 use hamlyn::Config;
+use hamlyn_tools::output;
+use hamlyn_tools::perf::row;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 

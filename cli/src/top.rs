@@ -10,14 +10,14 @@
 use crate::arguments::TopArguments;
 use crate::figures::{Link, is_stopped};
 use crate::look::{self, Before, Look, Told, Watched};
-use crate::output;
-use crate::perf::row;
 use crate::stat::{duration, waits};
 use anyhow::{Context, Result, ensure};
 use bytesize::ByteSize;
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use crossterm::{cursor, event, execute, queue, style, terminal};
 use hamlyn::Config;
+use hamlyn_tools::output;
+use hamlyn_tools::perf::row;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{IsTerminal, Write};

@@ -8,7 +8,6 @@ use crate::arguments::WhyArguments;
 use crate::figures::{Figures, Link, is_stopped, program};
 use crate::look::one_form;
 use crate::names::of_this_host;
-use crate::output;
 use crate::stat::{PATIENCE, duration, most, several};
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
@@ -16,6 +15,7 @@ use hamlyn::control::{
     ConnectError, FindError, Reason, ServiceName, list_services, printable_bytes, stat_of, uid_of,
 };
 use hamlyn::{Config, interface};
+use hamlyn_tools::output;
 use std::fmt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};

@@ -175,7 +175,7 @@ def raw_line(hamlyn_command: str) -> float:
 
 def agree(a: float, b: float) -> bool:
     """Whether two raw lines differ by at most a quarter of the shorter one: runs beside them
-    compare. As cli/src/perf/placement.rs has it."""
+    compare. As tools/src/perf/placement.rs has it."""
     return abs(a - b) <= min(a, b) / 4
 
 
@@ -185,7 +185,7 @@ def commonest_line(lines: list[float]) -> float:
 
 
 def placement(ns: float) -> str:
-    """A word for the raw line, which decides nothing: cli/src/perf/placement.rs."""
+    """A word for the raw line, which decides nothing: tools/src/perf/placement.rs."""
     if ns < 46:
         return "shared"
     return "near" if ns <= 66 else "far" if ns > 200 else "other"

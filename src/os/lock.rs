@@ -111,15 +111,11 @@ impl<T> Lock<T> {
     /// The value, if no thread has it.
     #[inline(always)]
     pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
-        self.try_lock_own().or_else(|| self.try_lock_mutex())
-    }
-
-    /// The value, if this thread has the lock to itself and does not hold it already.
-    #[inline(always)]
-    pub fn try_lock_own(&self) -> Option<LockGuard<'_, T>> {
         let bias = self.latest();
-        let is_inside = bias.enter(this_thread(), Barrier::Asymmetric);
-        is_inside.then(|| LockGuard::new(self, LockHold::Bias(bias)))
+        if bias.enter(this_thread(), Barrier::Asymmetric) {
+            return Some(LockGuard::new(self, LockHold::Bias(bias)));
+        }
+        self.try_lock_mutex()
     }
 
     #[inline(always)]

@@ -6,7 +6,7 @@
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::ValueEnum;
-use hamlyn_cli::ending;
+use hamlyn_tools::ending;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;

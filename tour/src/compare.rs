@@ -1,11 +1,11 @@
 //! Hamlyn beside today's channels: one message one way, and messages one after another.
 
 use anyhow::Result;
-use hamlyn_cli::perf::baseline::{self, Channel, Patience};
-use hamlyn_cli::perf::bracket::{Baselines, bracketed, repeats_max};
-use hamlyn_cli::perf::pin::Cores;
-use hamlyn_cli::perf::placement::agree;
-use hamlyn_cli::perf::{raw, row};
+use hamlyn_tools::perf::baseline::{self, Channel, Patience};
+use hamlyn_tools::perf::bracket::{Baselines, bracketed, repeats_max};
+use hamlyn_tools::perf::pin::Cores;
+use hamlyn_tools::perf::placement::agree;
+use hamlyn_tools::perf::{raw, row};
 
 const RAW_ROUND_TRIPS: u64 = 6_400;
 
@@ -44,7 +44,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// The figure of a row from [`measure`](hamlyn_cli::perf::measure).
+    /// The figure of a row from [`measure`](hamlyn_tools::perf::measure).
     pub fn of(row: &row::Row) -> Self {
         let raw_line_ns = row.baselines.raw_line_one_way_ns;
         Self { value: row.figure.value(), raw_line_ns, is_steady: row.steady }
@@ -113,8 +113,8 @@ pub fn channel(
         repeats_max(round_trips),
         || Ok(Baselines::of_raw_line(raw::line_one_way_ns(cores, RAW_ROUND_TRIPS)?)),
         || {
-            let one_way_ns = hamlyn_cli::perf::median_of(effort.runs, || Ok(latency()?.p50))?;
-            anyhow::Ok((one_way_ns, hamlyn_cli::perf::median_of(effort.runs, rate)?))
+            let one_way_ns = hamlyn_tools::perf::median_of(effort.runs, || Ok(latency()?.p50))?;
+            anyhow::Ok((one_way_ns, hamlyn_tools::perf::median_of(effort.runs, rate)?))
         },
         |_| (),
     )?;

@@ -17,7 +17,7 @@ use hamlyn::protocol::{
     TaggedReceiver,
 };
 use hamlyn::{ApertureAccess, MetadataIndex, SlotConfig};
-use hamlyn_cli::perf::{clock, row};
+use hamlyn_tools::perf::{clock, row};
 use serde::{Deserialize, Serialize};
 use std::thread;
 use std::time::Instant;

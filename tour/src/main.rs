@@ -38,10 +38,10 @@ use attack::Attack;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand};
 use hamlyn::node::Node;
-use hamlyn_cli::arguments::ForAll;
-use hamlyn_cli::perf::FarEndCommand;
-use hamlyn_cli::perf::row;
-use hamlyn_cli::progress;
+use hamlyn_tools::arguments::ForAll;
+use hamlyn_tools::perf::FarEndCommand;
+use hamlyn_tools::perf::row;
+use hamlyn_tools::progress;
 use protocols::Protocol;
 use report::{Finding, Section};
 use sender::{Beats, Sent};
@@ -109,9 +109,9 @@ struct TourArguments {
 }
 
 fn main() -> ExitCode {
-    hamlyn_cli::main(|cli: Cli| match cli.part {
+    hamlyn_tools::main(|cli: Cli| match cli.part {
         None => {
-            hamlyn_cli::begin(&cli.all);
+            hamlyn_tools::begin(&cli.all);
             run(&cli.tour)
         }
         Some(Part::Actor { role }) => play(role),

@@ -8,16 +8,16 @@ use crate::compare::{self, Compared, Effort, Measured};
 use crate::report::{Chart, Curves, Finding, Section};
 use anyhow::Result;
 use bytesize::ByteSize;
-use hamlyn_cli::arguments::{Mode, Over, PerfArguments};
-use hamlyn_cli::perf;
-use hamlyn_cli::perf::baseline::{Channel, Patience};
-use hamlyn_cli::perf::curve;
-use hamlyn_cli::perf::ends::Test;
-use hamlyn_cli::perf::others::{self, Others};
-use hamlyn_cli::perf::pin::{self, Cores};
-use hamlyn_cli::perf::placement::{Placement, agree, commonest_line_ns};
-use hamlyn_cli::perf::row::{self, Row};
-use hamlyn_cli::progress;
+use hamlyn_tools::arguments::{Mode, Over, PerfArguments};
+use hamlyn_tools::perf;
+use hamlyn_tools::perf::baseline::{Channel, Patience};
+use hamlyn_tools::perf::curve;
+use hamlyn_tools::perf::ends::Test;
+use hamlyn_tools::perf::others::{self, Others};
+use hamlyn_tools::perf::pin::{self, Cores};
+use hamlyn_tools::perf::placement::{Placement, agree, commonest_line_ns};
+use hamlyn_tools::perf::row::{self, Row};
+use hamlyn_tools::progress;
 use indicatif::ProgressBar;
 
 /// Repeats of two figures that cannot be compared.

@@ -14,8 +14,8 @@ use hamlyn::protocol::{
     ApertureStreamSender, CallError, Client, DatagramReceiver, DatagramSender, GroupHelper,
     GroupMember, Manager, Part, Seed, SeedError, StreamSender, TaggedSender,
 };
-use hamlyn_cli::perf::{clock, row};
-use hamlyn_cli::tickets::ticket_of;
+use hamlyn_tools::perf::{clock, row};
+use hamlyn_tools::tickets::ticket_of;
 use serde::{Deserialize, Serialize};
 use std::thread;
 use std::time::Instant;

@@ -11,7 +11,7 @@ use super::actor::{Actor, Role, Stage};
 use super::{host, peer};
 use crate::report::Section;
 use anyhow::{Result, bail, ensure};
-use hamlyn_cli::perf::row;
+use hamlyn_tools::perf::row;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::process::Stdio;

@@ -8,7 +8,7 @@ use hamlyn::control::{Accept, RequestId};
 use hamlyn::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
 use hamlyn::node::{Event, Node};
 use hamlyn::wire::{MetadataIndex, Ticket};
-use hamlyn_cli::tickets::ticket_of;
+use hamlyn_tools::tickets::ticket_of;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};

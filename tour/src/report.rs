@@ -8,7 +8,7 @@ mod curves;
 pub use curves::Curves;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use hamlyn_cli::output;
+use hamlyn_tools::output;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use plotters::coord::ranged1d::{SegmentedCoord, ValueFormatter};
 use plotters::coord::types::RangedCoordi32;
@@ -393,7 +393,7 @@ impl Chart {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hamlyn_cli::perf::row::ns;
+    use hamlyn_tools::perf::row::ns;
 
     #[test]
     fn what_is_alike_begins_at_zero() {

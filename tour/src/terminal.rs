@@ -4,8 +4,8 @@
 use crate::report::{Finding, Section, class, pieces};
 use anyhow::Result;
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, TableComponent, Width};
-use hamlyn_cli::output::{self, ReaderGone};
-use hamlyn_cli::perf::row;
+use hamlyn_tools::output::{self, ReaderGone};
+use hamlyn_tools::perf::row;
 use std::fmt;
 
 /// Characters of a line if neither a terminal nor `COLUMNS` sets them.

@@ -1,16 +1,17 @@
 //! `hamlyn recv`: tries senders in turn until something is written, then stays with that sender.
 
-use super::{CHUNK_BYTES, CHUNKS, Chunk, PATIENCE, PROTOCOL, idle_max, is_own};
+use super::{CHUNK_BYTES, CHUNKS, Chunk, PATIENCE, PROTOCOL, idle_max};
 use crate::arguments::RecvArguments;
-use crate::output::Replacement;
-use crate::tickets::ticket_of;
-use crate::{ending, names, progress, standard};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hamlyn::Config;
 use hamlyn::control::{Accept, Peer, RequestId};
 use hamlyn::interface::{AreaId, LinkId, Mode, QueueId, SlotConfig, SlotId};
 use hamlyn::node::{CloseReason, Event, Node};
 use hamlyn::wire::{MetadataIndex, Ticket};
+use hamlyn_tools::output::Replacement;
+use hamlyn_tools::serving::is_own;
+use hamlyn_tools::tickets::ticket_of;
+use hamlyn_tools::{ending, progress, standard};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{self, Write};
@@ -29,7 +30,7 @@ const WAITING_OF_ONE_MAX: usize = 8;
 
 /// `hamlyn recv NAME`.
 pub fn recv(arguments: &RecvArguments) -> Result<()> {
-    names::to_serve(&arguments.name)?;
+    hamlyn_tools::serving::to_serve(&arguments.name)?;
     let mut target = match &arguments.output {
         Some(path) => Target::File(Replacement::new(path, "leave out --output")?),
         None => Target::standard_output()?,
@@ -37,7 +38,7 @@ pub fn recv(arguments: &RecvArguments) -> Result<()> {
     let mut node = Node::with_config(arguments.allow.settings(Config::from_env()?))?;
     let access = arguments.allow.access();
     node.serve(&arguments.name, access, Accept::Ask)?;
-    names::tell_other_hosts(&node, &arguments.name);
+    hamlyn_tools::serving::tell_other_hosts(&node, &arguments.name);
     ending::remove_name(node.config(), &arguments.name, access);
     ending::on_signals()?;
     let deadline = arguments.wait.map(|wait| Instant::now() + wait);

@@ -2,14 +2,14 @@
 
 use super::{CHUNK_BYTES, CHUNKS, Chunk, PATIENCE, PROTOCOL, idle_max};
 use crate::arguments::SendArguments;
-use crate::tickets::ticket_of;
-use crate::{progress, standard};
 use anyhow::{Context, Result, anyhow, ensure};
 use hamlyn::Config;
 use hamlyn::control::printable_bytes;
 use hamlyn::interface::{LinkId, QueueId, SlotConfig, SlotId};
 use hamlyn::node::{CloseReason, Event, Node};
 use hamlyn::wire::{MetadataIndex, TICKET_BYTES, Ticket};
+use hamlyn_tools::tickets::ticket_of;
+use hamlyn_tools::{progress, standard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Read};
 use std::os::fd::AsFd;

@@ -161,36 +161,16 @@ impl<T: Attached> SharedNode<T> {
     /// [`wait_until`](Self::wait_until) goes on.
     #[inline(always)]
     pub(crate) fn at_once<R>(&self, act: impl FnOnce(&mut Node, &mut T) -> Option<R>) -> Option<R> {
-        match self.inner.state.try_lock_own() {
-            Some(state) => act_at_once(state, act),
-            None => self.at_once_beside_others(act),
+        let mut state = self.inner.state.try_lock()?;
+        let SharedState { node, attached, threads } = &mut *state;
+        node.is_called();
+        let others = threads.others() | attached.waiting();
+        if others == 0 {
+            return act(node, attached);
         }
+        give_back(state);
+        None
     }
-
-    /// The same while other threads use the node, too. Apart, so that the usual path knows in which
-    /// way it has the lock.
-    #[inline(never)]
-    fn at_once_beside_others<R>(
-        &self,
-        act: impl FnOnce(&mut Node, &mut T) -> Option<R>,
-    ) -> Option<R> {
-        act_at_once(self.inner.state.try_lock()?, act)
-    }
-}
-
-#[inline(always)]
-fn act_at_once<T: Attached, R>(
-    mut state: LockGuard<'_, SharedState<T>>,
-    act: impl FnOnce(&mut Node, &mut T) -> Option<R>,
-) -> Option<R> {
-    let SharedState { node, attached, threads } = &mut *state;
-    node.is_called();
-    let others = threads.others() | attached.waiting();
-    if others == 0 {
-        return act(node, attached);
-    }
-    give_back(state);
-    None
 }
 
 /// A call of its own, because it is rare: the usual path needs no call to give the lock back.

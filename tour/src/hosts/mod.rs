@@ -23,7 +23,7 @@ pub use wire::run as wire;
 use super::actor::{Actor, Role};
 use super::attack::{Outcome, Row};
 use anyhow::{Context, Result, bail};
-use hamlyn_cli::{ending, keys};
+use hamlyn_tools::{ending, secret};
 use serde::{Deserialize, Serialize};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -132,7 +132,7 @@ pub fn play(step: impl Fn(&str)) -> Result<Act> {
         DirBuilder::new().mode(0o700).create(path(name))?;
     }
     for name in ["secret", "other"] {
-        keys::make_secret(&path(name), false)?;
+        secret::make_secret(&path(name), false)?;
         // Even if the hosts put files into the directory while it is removed.
         ending::remove(path(name));
     }

@@ -8,7 +8,7 @@ use crate::actor::{Actor, Orders, Role};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::control::Access;
 use hamlyn::protocol::{Client, Manager, Server, ServerConfig};
-use hamlyn_cli::perf::row;
+use hamlyn_tools::perf::row;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

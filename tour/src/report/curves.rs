@@ -96,7 +96,7 @@ impl Curves {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hamlyn_cli::perf::row::ns;
+    use hamlyn_tools::perf::row::ns;
 
     #[test]
     fn each_channel_is_a_line_with_its_name() {

@@ -409,7 +409,7 @@ impl FarEnd {
             _ => {
                 let directory = tempfile::tempdir()?;
                 let path = directory.path().join("secret");
-                crate::keys::make_secret(&path, false)?;
+                crate::secret::make_secret(&path, false)?;
                 command.env("HAMLYN_SECRET", path).env("HAMLYN_LISTEN", "127.0.0.1:0");
                 if over.is_fabric() {
                     command.env("HAMLYN_FABRIC", "trusted");

@@ -17,9 +17,8 @@ use super::pin::pin;
 use super::stats::RoundTrips;
 use crate::allow::Allow;
 use crate::arguments::{Mode, Over};
-use crate::pipe::is_own;
 use crate::tickets::ticket_of;
-use crate::{ending, names};
+use crate::{ending, serving};
 use anyhow::{Context, Result, bail, ensure};
 use hamlyn::config::{Config, WaitMode};
 use hamlyn::control::{Accept, Access, Peer};
@@ -415,11 +414,11 @@ fn send_many(node: &mut Node, ticket: &Ticket, message: &[u8], many: u64) -> Res
 
 /// `hamlyn perf serve`: any number of measurements, one after another.
 pub fn serve(name: &str, allow: &Allow, mode: Mode) -> Result<()> {
-    names::to_serve(name)?;
+    serving::to_serve(name)?;
     let node = Node::with_config(allow.settings(config(mode, 4096)?))?;
     Server { node, mode }.serve(name, allow.access(), |node| {
         eprintln!("hamlyn: serving {name}");
-        names::tell_other_hosts(node, name);
+        serving::tell_other_hosts(node, name);
     })
 }
 
@@ -435,7 +434,7 @@ pub fn run_end(arguments: EndArguments) -> Result<()> {
     let node = Node::with_config(rings(config, arguments.smallest_rings))?;
     let name = &arguments.name;
     Server { node, mode: arguments.mode }.serve(name, Access::SameUser, |node| {
-        let at = names::for_other_hosts(node, name).unwrap_or_else(|| name.clone());
+        let at = serving::for_other_hosts(node, name).unwrap_or_else(|| name.clone());
         let mut output = std::io::stdout();
         let _ = writeln!(output, "{at}").and_then(|()| output.flush());
     })
@@ -552,7 +551,7 @@ impl Server {
 
     /// The time limit of a measurement; `None` for this user's own.
     fn until(&self, link: LinkId) -> Option<Instant> {
-        let is_own = self.node.peer(link).is_ok_and(is_own);
+        let is_own = self.node.peer(link).is_ok_and(serving::is_own);
         (!is_own).then(|| Instant::now() + MEASUREMENT_MAX)
     }
 

@@ -591,8 +591,7 @@ impl FabricEndPoint {
         }
     }
 
-    /// Posts the buffer of a message again, after its use. A message of another end point's has no
-    /// effect.
+    /// Posts the buffer of a message of this end point again, after its use.
     pub fn give_back(&mut self, received: ReceivedChunk) {
         let Some(buffer) = self.buffers.get_mut(received.index) else { return };
         if buffer.at != received.at || !matches!(buffer.state, OpState::Came { .. }) {

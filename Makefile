@@ -49,12 +49,13 @@ install:
 	@if [ -z "$$SUDO_USER" ] || [ ! -e "$${CARGO_TARGET_DIR:-target}/release/libhamlyn_c.so" ]; then \
 		$(MAKE) --no-print-directory build; fi
 	@capi/install.sh install
-	@for layer in fm clan vmmc; do \
+	@for layer in fm clan vmmc svm; do \
 		if [ -e "$${CARGO_TARGET_DIR:-target}/release/libhamlyn_$$layer.so" ]; then layers/$$layer/install.sh install; fi; done
+	@layers/rpc/install.sh install
 
 uninstall:
 	@capi/install.sh uninstall
-	@for layer in fm clan vmmc; do layers/$$layer/install.sh uninstall; done
+	@for layer in fm clan vmmc svm rpc; do layers/$$layer/install.sh uninstall; done
 
 # What `make install` installs, as a package.
 deb: build

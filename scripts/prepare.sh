@@ -120,6 +120,8 @@ if [ "${1-}" = test ] || [ "${1-}" = deep ]; then
     # Without these some tests of links to other hosts are skipped, loudly.
     { have ip && { have nft || [ -x /usr/sbin/nft ]; }; } || apt_install iproute2 nftables || true
     ls /usr/lib/*/libfabric.so.1 >/dev/null 2>&1 || apt_install libfabric1 || true
+    # Without these ONC RPC and VMMC's renderer are skipped, loudly.
+    { have rpcgen && pkg-config --exists libtirpc libpng; } || apt_install libtirpc-dev rpcsvc-proto libpng-dev || true
     # Without it the steps `python` and `wheel` are skipped, loudly; nothing else needs it.
     python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3-venv || true
 fi

@@ -529,6 +529,8 @@ fn what_an_error_says_is_not_its_source_too() {
         "layers/fm/src",
         "layers/clan/src",
         "layers/vmmc/src",
+        "layers/svm/src",
+        "layers/rpc/src",
         "python/src",
         "tools/src",
         "tour/src",

@@ -82,8 +82,8 @@ impl Tracked {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, said));
         }
         let kernel = match wanted {
-            // SAFETY: by this function's contract.
             Tracking::Kernel => {
+                // SAFETY: by this function's contract.
                 Some(unsafe { Userfault::new(start as usize, bytes, Watch::Stores) }?)
             }
             Tracking::Compare => None,

@@ -44,7 +44,7 @@ pub enum Level {
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
-pub enum NoteKind {
+pub enum Kind {
     /// A link has been opened.
     Connected,
     /// This process refused a peer.
@@ -67,7 +67,7 @@ pub enum NoteKind {
     LeftOut,
 }
 
-impl NoteKind {
+impl Kind {
     /// Its severity.
     ///
     /// ```
@@ -107,7 +107,7 @@ impl NoteKind {
 #[cfg_attr(not(feature = "unstable-internals"), non_exhaustive)]
 pub struct Entry {
     /// The kind of event.
-    pub kind: NoteKind,
+    pub kind: Kind,
     /// The peer's user, from the kernel; `None`: a user of another user namespace, or no user.
     pub user: Option<u32>,
     /// The peer's process; `None` if it cannot be seen from here.
@@ -313,7 +313,7 @@ impl NoteLog {
 
 fn left_out(of: LogAccount, reason: String) -> Entry {
     let user = if let LogAccount::User(user) = of { user } else { None };
-    Entry { kind: NoteKind::LeftOut, user, process: None, service: String::new(), reason, of }
+    Entry { kind: Kind::LeftOut, user, process: None, service: String::new(), reason, of }
 }
 
 #[cfg(test)]
@@ -323,7 +323,7 @@ mod tests {
     fn of(user: u32) -> Entry {
         let (service, reason) = (String::new(), String::new());
         let (user, of) = (Some(user), LogAccount::User(Some(user)));
-        Entry { kind: NoteKind::Refused, user, process: None, service, reason, of }
+        Entry { kind: Kind::Refused, user, process: None, service, reason, of }
     }
 
     fn of_account(of: LogAccount) -> Entry {
@@ -342,7 +342,7 @@ mod tests {
         // The next second reports that, and the user has a full allowance again.
         assert!(log.add(5 + WINDOW_NS, of(1)));
         let told: alloc::vec::Vec<_> = log.take(6 + WINDOW_NS).into();
-        assert_eq!((told[0].kind, told[0].user, told.len()), (NoteKind::LeftOut, Some(1), 2));
+        assert_eq!((told[0].kind, told[0].user, told.len()), (Kind::LeftOut, Some(1), 2));
         assert!(told[0].reason.starts_with("9938 entries"), "{}", told[0].reason);
     }
 
@@ -379,7 +379,7 @@ mod tests {
         (0..100).for_each(|_| _ = log.add(1, of(1)));
         assert_eq!(log.take(2).len(), PER_USER_MAX as usize);
         let told = log.take(2 * WINDOW_NS);
-        assert!(told.len() == 1 && told[0].kind == NoteKind::LeftOut);
+        assert!(told.len() == 1 && told[0].kind == Kind::LeftOut);
         assert!(log.take(3 * WINDOW_NS).is_empty());
     }
 

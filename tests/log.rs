@@ -2,7 +2,7 @@
 //! events of `tracing`.
 #![cfg(feature = "os")]
 
-use hamlyn::log::{Entry, Level, NoteKind, set_sink};
+use hamlyn::log::{Entry, Kind, Level, set_sink};
 use hamlyn::{Accept, Access, Config, Event, Key, MetadataIndex, Node, SlotConfig, Ticket};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -34,7 +34,7 @@ impl Heard {
     }
 
     /// The first entry of this kind, when it is there; `nodes` go on meanwhile.
-    fn wait_for(&self, kind: NoteKind, nodes: &mut [&mut Node]) -> Entry {
+    fn wait_for(&self, kind: Kind, nodes: &mut [&mut Node]) -> Entry {
         let end = Instant::now() + LONG;
         loop {
             nodes.iter_mut().for_each(|node| assert!(node.poll().is_ok()));
@@ -78,17 +78,17 @@ fn links_that_come_and_are_sent_away_are_told_at_both_ends_with_the_reason() {
     let (mut server, mut ticket) = server(dir.path(), |_| Accept::Automatic(vec![]));
     let mut client = Node::with_config(config(dir.path())).unwrap();
     client.connect("x", b"", Some(LONG)).unwrap();
-    let connected = heard.wait_for(NoteKind::Connected, &mut [&mut server]);
+    let connected = heard.wait_for(Kind::Connected, &mut [&mut server]);
     assert_eq!(connected.process, Some(std::process::id()));
     assert_eq!(connected.user, Some(rustix::process::geteuid().as_raw()));
     assert_eq!((&*connected.service, connected.kind.level()), ("x", Level::Info));
     // It guesses a key, and one is too many here.
     ticket.key = Key(ticket.key.0 ^ 1);
     client.send(&ticket, b"guess", b"", Some(LONG)).unwrap();
-    let away = heard.wait_for(NoteKind::SentAway, &mut [&mut server, &mut client]);
+    let away = heard.wait_for(Kind::SentAway, &mut [&mut server, &mut client]);
     assert!(away.reason.contains("wrong key") && away.service == "x", "{away}");
     assert!(away.to_string().starts_with("sent-away: user "), "{away}");
-    let expelled = heard.wait_for(NoteKind::Expelled, &mut [&mut server, &mut client]);
+    let expelled = heard.wait_for(Kind::Expelled, &mut [&mut server, &mut client]);
     assert_eq!(expelled.kind.level(), Level::Error);
 }
 
@@ -112,7 +112,7 @@ fn who_is_refused_and_why_is_told_at_both_ends() {
     };
     server.refuse(id, "not on a Sunday\u{1b}[31m").unwrap();
     assert!(client.join().unwrap().contains("not on a Sunday"));
-    for kind in [NoteKind::Refused, NoteKind::Failed] {
+    for kind in [Kind::Refused, Kind::Failed] {
         let entry = heard.wait_for(kind, &mut [&mut server]);
         assert!(entry.reason.contains("not on a Sunday"), "{entry}");
         // Text of another process is shown, never obeyed.
@@ -144,15 +144,15 @@ fn a_death_and_a_goodbye_are_told() {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "peer", "--nocapture"]).env(PEER, dir.path());
     let mut peer = command.stdout(Stdio::null()).spawn().unwrap();
-    let connected = heard.wait_for(NoteKind::Connected, &mut [&mut server]);
+    let connected = heard.wait_for(Kind::Connected, &mut [&mut server]);
     peer.kill().unwrap();
     peer.wait().unwrap();
-    let died = heard.wait_for(NoteKind::Died, &mut [&mut server]);
+    let died = heard.wait_for(Kind::Died, &mut [&mut server]);
     assert_eq!((died.process, connected.process), (Some(peer.id()), Some(peer.id())));
     let mut client = Node::with_config(config(dir.path())).unwrap();
     client.connect("x", b"", Some(LONG)).unwrap();
     client.close(Some(LONG)).unwrap();
-    heard.wait_for(NoteKind::Closed, &mut [&mut server]);
+    heard.wait_for(Kind::Closed, &mut [&mut server]);
 }
 
 #[cfg(feature = "tls")]
@@ -181,14 +181,14 @@ fn links_to_other_hosts_that_come_and_go_are_told_and_counted_as_those_of_this_h
 
     let mut client = Node::with_config(config.clone()).unwrap();
     client.connect(&name, b"", Some(LONG)).unwrap();
-    of_host(&heard.wait_for(NoteKind::Connected, &mut [&mut server]));
+    of_host(&heard.wait_for(Kind::Connected, &mut [&mut server]));
     client.close(Some(LONG)).unwrap();
-    let closed = heard.wait_for(NoteKind::Closed, &mut [&mut server]);
+    let closed = heard.wait_for(Kind::Closed, &mut [&mut server]);
     of_host(&closed);
     assert_eq!(closed.reason, "host 127.0.0.1, secret");
     // Both ends get the new link, and its initiator.
     let both = heard.entries.lock().unwrap().clone();
-    let connected: Vec<&Entry> = both.iter().filter(|e| e.kind == NoteKind::Connected).collect();
+    let connected: Vec<&Entry> = both.iter().filter(|e| e.kind == Kind::Connected).collect();
     assert_eq!(connected.len(), 2, "{both:?}");
     assert!(
         connected.iter().any(|entry| entry.reason.ends_with("this process connected")),
@@ -199,17 +199,17 @@ fn links_to_other_hosts_that_come_and_go_are_told_and_counted_as_those_of_this_h
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "peer", "--nocapture"]).env(PEER, dir.path()).env(PEER_NAME, &name);
     let mut peer = command.stdout(Stdio::null()).spawn().unwrap();
-    heard.wait_for(NoteKind::Connected, &mut [&mut server]);
+    heard.wait_for(Kind::Connected, &mut [&mut server]);
     peer.kill().unwrap();
     peer.wait().unwrap();
-    let died = heard.wait_for(NoteKind::Died, &mut [&mut server]);
+    let died = heard.wait_for(Kind::Died, &mut [&mut server]);
     of_host(&died);
     assert!(died.reason.contains("ended without a word"), "{died}");
 
     let short = Some(Duration::from_millis(200));
     let mut client = Node::with_config(config.clone()).unwrap();
     client.connect(&format!("hamlyn://{at}/nobody"), b"", short).unwrap_err();
-    let failed = heard.wait_for(NoteKind::Failed, &mut [&mut server]);
+    let failed = heard.wait_for(Kind::Failed, &mut [&mut server]);
     assert!(
         failed.service == "nobody" && failed.reason.contains("nobody serves this name"),
         "{failed}"
@@ -236,9 +236,9 @@ fn whoever_listens_may_call_the_library_and_panic_and_nobody_hears_more_than_is_
         assert!(names.is_empty(), "a panic of the program's");
     })));
     let link = client.connect("x", b"", Some(LONG)).unwrap();
-    heard.wait_for(NoteKind::Connected, &mut [&mut server]);
+    heard.wait_for(Kind::Connected, &mut [&mut server]);
     client.disconnect(link).unwrap();
-    heard.wait_for(NoteKind::Closed, &mut [&mut server]);
+    heard.wait_for(Kind::Closed, &mut [&mut server]);
     // No function is set any more.
     set_sink(None);
     let before = heard.entries.lock().unwrap().len();
@@ -300,7 +300,7 @@ mod with_tracing {
         let mut client = Node::with_config(config(dir.path())).unwrap();
         client.connect("x", b"", Some(LONG)).unwrap();
         client.close(Some(LONG)).unwrap();
-        heard.wait_for(NoteKind::Closed, &mut [&mut server]);
+        heard.wait_for(Kind::Closed, &mut [&mut server]);
         let events = EVENTS.lock().unwrap().clone();
         let process = format!("process={}", std::process::id());
         for (level, kind) in [("INFO", "connected"), ("INFO", "closed")] {

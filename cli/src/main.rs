@@ -6,6 +6,7 @@ mod arguments;
 mod budget;
 mod exporter;
 mod figures;
+mod findings;
 mod help;
 #[cfg(feature = "tls")]
 mod keys;

@@ -5,8 +5,8 @@
 //! notices nothing.
 
 use crate::figures::Figures;
+use crate::findings;
 use crate::stat::PATIENCE;
-use crate::why;
 use anyhow::{Result, bail};
 use hamlyn::Config;
 use hamlyn::control::hosts::HostName;
@@ -45,7 +45,7 @@ pub fn run(name: &str) -> Result<()> {
     };
     match stopped {
         Stopped::By(error) => {
-            output::line(format_args!("This does not: {name}: {}", why::ended(&error)))?;
+            output::line(format_args!("This does not: {name}: {}", findings::ended(&error)))?;
         }
         Stopped::Silent(address) => output::line(silent(reached, address))?,
     }
@@ -65,8 +65,8 @@ fn figures(config: &Config, name: &HostName, tells: bool) -> Result<()> {
     }
     let look = || ask(config, name, PATIENCE).map(|told| Figures::of_host(&told.text));
     let before = look()?;
-    std::thread::sleep(why::PAUSE);
-    why::tell(&before, &look()?, false)
+    std::thread::sleep(findings::PAUSE);
+    findings::tell(&before, &look()?, false)
 }
 
 /// The meaning of a host's silence.

@@ -2,7 +2,7 @@
 //! links, all decided by one number, so that a run can be repeated.
 //!
 //! ```text
-//!   interface A --> Outgoing: Transmit --> [ in flight, at most `capacity` ] --> arrive(B) --> interface B
+//!   interface A --> SimOutgoing --> [ in flight, at most `capacity` ] --> arrive(B) --> interface B
 //!                                                     advance(): time moves to the next arrival
 //! ```
 //! A link is one direction. It is bounded: a packet counts until it has been taken by

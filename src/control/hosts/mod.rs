@@ -1,4 +1,5 @@
-//! Links to other hosts: TCP and TLS 1.3, for networks and hosts that are not trusted.
+//! Meets other hosts, over TCP and TLS 1.3, for networks and hosts that are not trusted. The links are
+//! carried by [`transport`](crate::transport).
 //!
 //! ```text
 //!   application --calls--> Hosts --rows--> one thread, asleep --events--> Inbox

@@ -9,7 +9,7 @@ use super::{Answer, Happened, HostRow, HostsShared, HostsState, LeavingConnectio
 use crate::control::Reason;
 use crate::control::machine::Counters;
 use crate::control::shell::of_host;
-use crate::log::NoteKind;
+use crate::log::Kind;
 use crate::transport::path::Path;
 use std::boxed::Box;
 use std::net::SocketAddr;
@@ -134,7 +134,7 @@ impl HostsShared {
         service: String,
         words: &str,
     ) {
-        let entry = of_host(NoteKind::Refused, address.ip(), who, service, words);
+        let entry = of_host(Kind::Refused, address.ip(), who, service, words);
         (self.note)(Happened::Refused(why), Some(entry));
     }
 

@@ -7,7 +7,7 @@ use super::{HostPeer, HostsShared};
 use crate::control::LinkEnd;
 use crate::control::machine::{Counters, Peer};
 use crate::control::shell::{ConnectError, ended, of_host};
-use crate::log::{Entry, LogAccount, NoteKind};
+use crate::log::{Entry, Kind, LogAccount};
 use core::fmt;
 use std::boxed::Box;
 use std::string::{String, ToString};
@@ -64,7 +64,7 @@ impl OnEnd {
     }
 }
 
-fn entry(kind: NoteKind, host: &HostPeer, service: &str, why: &str) -> Entry {
+fn entry(kind: Kind, host: &HostPeer, service: &str, why: &str) -> Entry {
     of_host(kind, host.address.ip(), Some(&host.identity), service.into(), why)
 }
 
@@ -74,15 +74,15 @@ impl HostsShared {
         let host = peer.host.clone()?;
         let (note, service) = (self.note.clone(), peer.service.clone());
         let by = if is_ours { "this process connected" } else { "" };
-        note(Happened::Linked, Some(entry(NoteKind::Connected, &host, &service, by)));
+        note(Happened::Linked, Some(entry(Kind::Connected, &host, &service, by)));
         Some(OnEnd(Box::new(move |reason, more| {
             let (kind, why) = match reason {
                 LinkEnd::Died => (
-                    NoteKind::Died,
+                    Kind::Died,
                     "its connection ended without a word, or it has answered nothing for too long \
                      (host_timeout_ms)",
                 ),
-                LinkEnd::Violation => (NoteKind::SentAway, "it sent what no host sends"),
+                LinkEnd::Violation => (Kind::SentAway, "it sent what no host sends"),
                 reason => ended(reason),
             };
             let why = more.unwrap_or_else(|| why.into());
@@ -93,7 +93,7 @@ impl HostsShared {
     /// Reports a link that this process asked for and that cannot be made.
     pub(super) fn note_failed_dial(&self, service: &str, error: &ConnectError) {
         let reason = crate::control::printable(&error.to_string());
-        let (kind, service) = (NoteKind::Failed, service.into());
+        let (kind, service) = (Kind::Failed, service.into());
         let of = LogAccount::Own;
         let entry = Entry { kind, user: None, process: None, service, reason, of };
         (self.note)(Happened::Failed, Some(entry));

@@ -24,7 +24,7 @@ use super::{
     LeavingRest, LinkToken, RequestId, WORDS, lock,
 };
 use crate::control::shell::ControlEvent;
-use crate::log::{self, Entry, LogAccount, NoteKind};
+use crate::log::{self, Entry, Kind, LogAccount};
 use crate::os::poller::{READY_AT_A_TIME, Ready};
 use crate::os::sys::monotonic_ns;
 use crate::os::thread;
@@ -159,7 +159,7 @@ impl HostsShared {
             }
         }
         if log::is_wanted() {
-            let (kind, service) = (NoteKind::Lost, String::new());
+            let (kind, service) = (Kind::Lost, String::new());
             let reason = HostError::Ended(why).to_string();
             let reason = std::format!("all links to other hosts: {reason}");
             let of = LogAccount::Own;

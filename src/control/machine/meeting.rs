@@ -236,7 +236,7 @@ impl Machine {
         }
     }
 
-    /// Accepts a request; [`Event::Connected`] follows when the peer has done its part.
+    /// Accepts a request; [`MachineEvent::Connected`] follows when the peer has done its part.
     pub fn accept(
         &mut self,
         now_ns: u64,

@@ -6,7 +6,7 @@
 //!   receivers --post---->   lock, machine, perform
 //! ```
 //! One thread asleep in epoll, or the application's own loop ([`Control::as_fd`],
-//! [`Control::run_once`]), goes through `Shared::turn`. Nothing is decided here: each event goes to
+//! [`Control::run_once`]), goes through `ShellShared::turn`. Nothing is decided here: each event goes to
 //! the machine, and each of its actions is a few system calls that wait for no peer, so no peer
 //! holds up another. Calls of the application take the same lock for as long.
 //!
@@ -54,7 +54,7 @@ use super::names::{self, Access, NameListener, ServeError, ServiceName};
 use super::receiver::ReceiverMessage;
 use super::{FORKED, GREETING_BYTES_MAX, TOKEN_BYTES_MAX};
 use crate::config::{AdmitUnknown, Config, Housekeeping};
-use crate::log::{Entry, LogAccount, NoteKind, NoteLog};
+use crate::log::{Entry, Kind, LogAccount, NoteLog};
 use crate::os::memory::{ForkGuard, Remains};
 use crate::os::poller::Poller;
 use crate::os::socket;
@@ -158,12 +158,12 @@ impl ShellRow {
     }
 
     /// Its entry in an operator's log.
-    fn entry(&self, kind: NoteKind, reason: String) -> Entry {
+    fn entry(&self, kind: Kind, reason: String) -> Entry {
         let (mut user, mut process, mut service) = (self.uid, self.pid, String::new());
         if let Some(peer) = &self.peer {
             (user, process, service) = (peer.uid, peer.pid, peer.service.clone());
         }
-        let of = if kind == NoteKind::Failed { LogAccount::Own } else { LogAccount::User(user) };
+        let of = if kind == Kind::Failed { LogAccount::Own } else { LogAccount::User(user) };
         Entry { kind, user, process, service, reason, of }
     }
 }

@@ -12,7 +12,7 @@ use super::{
     ConnectError, EVENTS_MAX, OUTBOX_MAX, PIDFD, Posted, SOCKET, ShellRow, ShellShared, ShellState,
     tag,
 };
-use crate::log::{self, NoteKind};
+use crate::log::{self, Kind};
 use crate::os::socket::{self, PeerProcess, SocketConnection};
 use crate::os::sys::monotonic_ns;
 use std::boxed::Box;
@@ -354,10 +354,10 @@ impl ShellShared {
             _ if !log::is_wanted() => return,
             MachineEvent::TicketRevoked { link, slot, index } => {
                 let what = std::format!("the ticket of its slot {slot}, entry {index}");
-                (link, NoteKind::Revoked, what)
+                (link, Kind::Revoked, what)
             }
             MachineEvent::ApertureRevoked { link, number } => {
-                (link, NoteKind::Revoked, std::format!("its aperture {number}"))
+                (link, Kind::Revoked, std::format!("its aperture {number}"))
             }
             _ => return,
         };
@@ -398,7 +398,7 @@ impl ShellShared {
         row.remains = [outgoing.remains(), incoming.remains()].into();
         if log::is_wanted() {
             let by = if agreed.initiated_by_us { "this process connected" } else { "" };
-            self.note(row.entry(NoteKind::Connected, by.into()));
+            self.note(row.entry(Kind::Connected, by.into()));
         }
         let link = NewLink {
             token: agreed.link,
@@ -437,7 +437,7 @@ impl ShellShared {
         let waiter = row.waiter.take();
         let note = |error: &ConnectError| {
             if log::is_wanted() {
-                self.note(row.entry(NoteKind::Failed, printable(&error.to_string())));
+                self.note(row.entry(Kind::Failed, printable(&error.to_string())));
             }
         };
         match waiter {
@@ -461,20 +461,16 @@ impl ShellShared {
 }
 
 /// The text for the end of a link.
-pub fn ended(reason: LinkEnd) -> (NoteKind, &'static str) {
+pub fn ended(reason: LinkEnd) -> (Kind, &'static str) {
     match reason {
-        LinkEnd::Graceful => (NoteKind::Closed, ""),
-        LinkEnd::Died => (NoteKind::Died, ""),
-        LinkEnd::HungUp => {
-            (NoteKind::Lost, "it closed the connection before all messages had left")
-        }
-        LinkEnd::Violation => (NoteKind::SentAway, "it sent nonsense on its control socket"),
-        LinkEnd::Expelled => (NoteKind::Expelled, ""),
-        LinkEnd::TooSlow => {
-            (NoteKind::Lost, "it sent this process away, which was too slow for it")
-        }
+        LinkEnd::Graceful => (Kind::Closed, ""),
+        LinkEnd::Died => (Kind::Died, ""),
+        LinkEnd::HungUp => (Kind::Lost, "it closed the connection before all messages had left"),
+        LinkEnd::Violation => (Kind::SentAway, "it sent nonsense on its control socket"),
+        LinkEnd::Expelled => (Kind::Expelled, ""),
+        LinkEnd::TooSlow => (Kind::Lost, "it sent this process away, which was too slow for it"),
         LinkEnd::Unwatched => (
-            NoteKind::Lost,
+            Kind::Lost,
             "the system refuses this process's housekeeping what it needs to watch over it",
         ),
     }

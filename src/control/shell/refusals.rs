@@ -5,7 +5,7 @@
 //! there are more of its own.
 
 use crate::control::printable;
-use crate::log::{Entry, LogAccount, NoteKind};
+use crate::log::{Entry, Kind, LogAccount};
 use core::fmt::Write;
 use core::net::IpAddr;
 use std::string::String;
@@ -29,7 +29,7 @@ struct EqualRefusals {
 /// A refusal of another host: by its address, without the port, which changes each time, and by its
 /// proved identity, if it has one.
 pub fn of_host(
-    kind: NoteKind,
+    kind: Kind,
     address: IpAddr,
     identity: Option<&str>,
     service: String,
@@ -95,7 +95,7 @@ impl Refusals {
         {
             let number = i + 1;
             let Entry { kind, user, process, service, reason, .. } = entry;
-            let kind = if *kind == NoteKind::SentAway { "sent-away" } else { "refused" };
+            let kind = if *kind == Kind::SentAway { "sent-away" } else { "refused" };
             for (name, value) in [
                 ("kind", kind.into()),
                 ("user", known(*user)),
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     fn of(user: u32, reason: &str) -> Entry {
-        let (kind, process, service) = (NoteKind::Refused, Some(9), String::from("x"));
+        let (kind, process, service) = (Kind::Refused, Some(9), String::from("x"));
         let (user, of, reason) = (Some(user), LogAccount::User(Some(user)), reason.into());
         Entry { kind, user, process, service, reason, of }
     }
@@ -166,13 +166,7 @@ mod tests {
         // Nor do hosts without a proved identity push out one that has it.
         let mut refusals = Refusals::default();
         let host = |last: u8, identity, service: &str| {
-            of_host(
-                NoteKind::Refused,
-                [10, 0, 0, last].into(),
-                identity,
-                service.into(),
-                "no place",
-            )
+            of_host(Kind::Refused, [10, 0, 0, last].into(), identity, service.into(), "no place")
         };
         refusals.add(1, host(1, Some("honest"), "x"));
         (0..100).for_each(|i| refusals.add(2, host(i, None, "")));
@@ -197,8 +191,7 @@ mod tests {
     fn what_a_host_says_it_wants_makes_no_lines_of_its_own() {
         let asked = String::from("x\nlink.0.peer root");
         let mut refusals = Refusals::default();
-        refusals
-            .add(1, of_host(NoteKind::Refused, [10, 0, 0, 1].into(), Some("a\nb"), asked, "c\nd"));
+        refusals.add(1, of_host(Kind::Refused, [10, 0, 0, 1].into(), Some("a\nb"), asked, "c\nd"));
         let text = text(&refusals, 1);
         assert!(text.lines().all(|line| line.starts_with("refusal.1.")), "{text}");
     }

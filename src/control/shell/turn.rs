@@ -12,7 +12,7 @@ use crate::control::machine::{ConnectionId, Counters, Peer, ServiceId, Who};
 use crate::control::names::{Access, NameListener};
 use crate::control::receiver::ReceiverMessage;
 use crate::control::{Reason, printable};
-use crate::log::{self, Entry, NoteKind};
+use crate::log::{self, Entry, Kind};
 use crate::os::memory::{self};
 use crate::os::poller::Ready;
 use crate::os::socket;
@@ -137,7 +137,7 @@ impl ShellShared {
     /// if there is a listener, every entry, which the housekeeping reports without a lock.
     pub(super) fn note(&self, entry: Entry) {
         let now = monotonic_ns();
-        if matches!(entry.kind, NoteKind::Refused | NoteKind::SentAway) {
+        if matches!(entry.kind, Kind::Refused | Kind::SentAway) {
             self.refusals().add(now, entry.clone());
         }
         if !log::is_wanted() {
@@ -156,11 +156,11 @@ impl ShellShared {
         let entry = match &peer.host {
             Some(host) => {
                 let (who, service) = (host.identity.as_str(), peer.service.clone());
-                Some(of_host(NoteKind::SentAway, host.address.ip(), Some(who), service, why))
+                Some(of_host(Kind::SentAway, host.address.ip(), Some(who), service, why))
             }
             None => {
                 let state = self.lock();
-                state.rows.get(&token).map(|row| row.entry(NoteKind::SentAway, printable(why)))
+                state.rows.get(&token).map(|row| row.entry(Kind::SentAway, printable(why)))
             }
         };
         if let Some(entry) = entry {
@@ -189,7 +189,7 @@ impl ShellShared {
         text: &str,
     ) {
         if row.dial.is_none() && row.peer.is_none() {
-            let mut entry = row.entry(NoteKind::Refused, refused(reason, &printable(text)));
+            let mut entry = row.entry(Kind::Refused, refused(reason, &printable(text)));
             let listener = row.service.and_then(|service| listeners.get(&service));
             entry.service = listener.map_or(String::new(), |listener| listener.name().into());
             self.note(entry);

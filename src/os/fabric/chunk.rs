@@ -41,7 +41,7 @@ impl Drop for Chunk {
     }
 }
 
-/// A message that came, in a buffer of the end point: to be [given back](super::EndPoint::give_back).
+/// A message that came, in a buffer of the end point: to be [given back](super::FabricEndPoint::give_back).
 #[derive(Debug)]
 pub struct ReceivedChunk {
     pub(super) index: usize,

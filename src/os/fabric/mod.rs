@@ -1,7 +1,7 @@
 //! libfabric, opened at run time: end points that send and receive messages, with a safe interface.
 //!
 //! ```text
-//!   Library::open --choose--> Choice --EndPoint::open--> EndPoint: grow, insert, send, poll
+//!   Library::open --choose--> Choice --FabricEndPoint::open--> grow, insert, send, poll
 //! ```
 //! - `sys`: bindings, made from libfabric's headers; the library is not linked.
 //! - `object`: the library's objects, and closing them.

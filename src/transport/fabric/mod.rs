@@ -2,7 +2,7 @@
 //! for it, and agree on it over TLS.
 //!
 //! ```text
-//!   client: offer --Wants--> server: answer --Yes--> client: accept;   each: Way, over its Station
+//!   client: offer --Wants--> server: answer --Yes--> client: accept;   each: FabricWay, over its Station
 //! ```
 //! - [`credit`]: the head of a message, and the limit on messages on their way
 //! - [`words`]: the ends' messages beside that, over TLS; [`deposits`]: memory that they open to

@@ -1,13 +1,14 @@
 //! One link over several connections, or several end points of a fabric: rails.
 //!
 //! ```text
-//!   put --> numbers::Sending ----> rail 0: Path --> network
-//!                           \----> rail 1: Path --> network
-//!   plain <-- numbers::Receiving <---- any rail
+//!   put --> RailSending ----> rail 0: Path --> network
+//!                     \----> rail 1: Path --> network
+//!   plain <-- Receiving <---- any rail
 //! ```
 //! - [`numbers`]: both ends' counters, so that no batch is lost and none is taken twice
-//! - [`said`]: asks for rails, and proves which link a rail belongs to
-//! - `join`: connects and reconnects rails; `rail`: one of them
+//! - `rail`: one of them; [`live`]: those that live, for code without the link's lock
+//!
+//! `control::hosts` asks for rails, connects them and proves which link each belongs to.
 //!
 //! A link with one rail does not use this. With several, each rail is a connection, or a fabric's
 //! messages beside one, depending on the link. The first is the link's original connection; the end

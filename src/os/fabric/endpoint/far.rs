@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   lend: region + key <------- begin_far: write, read ------- keep: own memory
-//!                                completion (delivered) ---->  Event::Far
+//!                                completion (delivered) ---->  FabricEvent::Far
 //! ```
 //! Each operation provides one of a few contexts, which has the operation's number. Registered
 //! memory stays mapped until the end point is closed, or for good if the library still uses it

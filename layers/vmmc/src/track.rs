@@ -81,11 +81,12 @@ impl Tracked {
                 format!("{bytes} bytes at {start:p}: whole pages of {PAGE} bytes are tracked");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, said));
         }
+        let watch = || {
+            // SAFETY: by this function's contract.
+            unsafe { Userfault::new(start as usize, bytes, Watch::Stores) }
+        };
         let kernel = match wanted {
-            Tracking::Kernel => {
-                // SAFETY: by this function's contract.
-                Some(unsafe { Userfault::new(start as usize, bytes, Watch::Stores) }?)
-            }
+            Tracking::Kernel => Some(watch()?),
             Tracking::Compare => None,
         };
         let twin = Twin(Arc::new(Mutex::new(vec![0; bytes].into_boxed_slice())));

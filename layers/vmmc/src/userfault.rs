@@ -1,8 +1,8 @@
 //! The kernel's part of tracking: userfaultfd, and the scan of the page tables (Linux 6.7).
 //!
 //! ```text
-//!   register    a range of this process's memory: its faults are handled here, or its stores are noticed
-//!   protect     pages are protected; the kernel lifts that at the first store (asynchronous protection)
+//!   new         registers a range of this process's memory: its faults become signals, its stores are noticed
+//!               (asynchronous write protection: the kernel lifts it at the first store)
 //!   written     the pages whose protection was lifted, which are protected again
 //!   resolve     a page of a memory file, which is there in the file, is entered into the page table
 //! ```
@@ -70,7 +70,9 @@ const UFFDIO_CONTINUE_MODE_WP: u64 = 2;
 pub enum Watch {
     /// Stores to private memory.
     Stores,
-    /// Stores to a mapping of a memory file; an access to a page that is not in the page table is a SIGBUS.
+    /// A mapping of a memory file: an access to a page that is not in the page table is a SIGBUS.
+    Faults,
+    /// Both, of a mapping of a memory file.
     StoresAndFaults,
 }
 
@@ -78,6 +80,7 @@ pub enum Watch {
 pub struct Userfault {
     descriptor: OwnedFd,
     pagemap: File,
+    protects: bool,
 }
 
 fn checked(result: libc::c_int, doing: &str) -> io::Result<libc::c_int> {
@@ -89,7 +92,7 @@ fn checked(result: libc::c_int, doing: &str) -> io::Result<libc::c_int> {
 }
 
 impl Userfault {
-    /// Registers whole pages, and protects them.
+    /// Registers whole pages, and protects them if stores are watched.
     ///
     /// # Safety
     /// The range is mapped as `watch` says as long as this lives, and its faults and protection are the
@@ -102,26 +105,28 @@ impl Userfault {
         // SAFETY: it was just made, and belongs to nobody else.
         let descriptor = unsafe { OwnedFd::from_raw_fd(fd) };
         let pagemap = File::open("/proc/self/pagemap")?;
-        let made = Self { descriptor, pagemap };
-        let (features, modes) = match watch {
-            Watch::Stores => (0, UFFDIO_REGISTER_MODE_WP),
-            Watch::StoresAndFaults => (
-                UFFD_FEATURE_MISSING_SHMEM
-                    | UFFD_FEATURE_MINOR_SHMEM
-                    | UFFD_FEATURE_WP_HUGETLBFS_SHMEM
-                    | UFFD_FEATURE_SIGBUS,
-                UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_MINOR | UFFDIO_REGISTER_MODE_WP,
-            ),
-        };
-        let features = features | UFFD_FEATURE_WP_ASYNC | UFFD_FEATURE_WP_UNPOPULATED;
+        let made = Self { descriptor, pagemap, protects: watch != Watch::Faults };
+        let (mut features, mut modes) = (0, 0);
+        if watch != Watch::Stores {
+            features |= UFFD_FEATURE_MISSING_SHMEM | UFFD_FEATURE_MINOR_SHMEM | UFFD_FEATURE_SIGBUS;
+            modes |= UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_MINOR;
+        }
+        if watch != Watch::Faults {
+            features |= UFFD_FEATURE_WP_HUGETLBFS_SHMEM
+                | UFFD_FEATURE_WP_UNPOPULATED
+                | UFFD_FEATURE_WP_ASYNC;
+            modes |= UFFDIO_REGISTER_MODE_WP;
+        }
         let asynchronous = "userfaultfd's asynchronous write protection (Linux 6.7)";
         made.control(UFFDIO_API, &mut [UFFD_API, features, 0, 0], asynchronous)?;
         let mut register = [start as u64, bytes as u64, modes, 0];
         made.control(UFFDIO_REGISTER, &mut register, "registering memory to be tracked")?;
-        let mut protect = [start as u64, bytes as u64, 1, 0];
-        made.control(UFFDIO_WRITEPROTECT, &mut protect, "write protection")?;
-        // So that a kernel without the scan is known now.
-        made.written(start..start + 4096, |_| ())?;
+        if watch != Watch::Faults {
+            let mut protect = [start as u64, bytes as u64, 1, 0];
+            made.control(UFFDIO_WRITEPROTECT, &mut protect, "write protection")?;
+            // So that a kernel without the scan is known now.
+            made.written(start..start + 4096, |_| ())?;
+        }
         Ok(made)
     }
 
@@ -160,11 +165,12 @@ impl Userfault {
         Ok(arguments.walk_end as usize)
     }
 
-    /// Enters pages of the memory file into the page table, protected; they are in the file. Pages that are
+    /// Enters pages of the memory file into the page table, protected if stores are watched; they are in the file. Pages that are
     /// entered already stay as they are.
     pub fn resolve(&self, pages: Range<usize>) -> io::Result<()> {
         let (start, bytes) = (pages.start as u64, pages.len() as u64);
-        let mut words = [start, bytes, UFFDIO_CONTINUE_MODE_WP, 0];
+        let mode = if self.protects { UFFDIO_CONTINUE_MODE_WP } else { 0 };
+        let mut words = [start, bytes, mode, 0];
         let entered = self.control(UFFDIO_CONTINUE, &mut words, "entering pages");
         match entered {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
